@@ -1,0 +1,69 @@
+# make quickstart and make test are all that a new clone needs; make help lists the rest.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := runs/quickstart
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help environment quickstart test lint check clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+environment: $(VENV)/.environment  ## create .venv and install jaxformer into it
+
+$(VENV)/.environment: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "jaxformer needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing jaxformer into $(VENV) (about a minute)"
+	@$(PIP) --editable '.[train]'
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.environment
+	@echo "installing what the tests need into $(VENV)"
+	@$(PIP) --editable '.[test]'
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.environment
+	@$(PIP) --editable '.[lint]'
+	@touch $@
+
+quickstart: environment  ## train, score, translate and draw on the bundled corpus
+	$(BIN)/jaxformer train --config=configs/quickstart.py --workdir=$(RUN)
+	$(BIN)/jaxformer evaluate --workdir=$(RUN)
+	printf 'Insert a new table.\nOpens the dialog for the selected object.\nYou can change the color of the text.\n' \
+		| $(BIN)/jaxformer translate --workdir=$(RUN)
+	$(BIN)/jaxformer attention --workdir=$(RUN) "Insert a new table."
+	@echo
+	@echo "Everything lies in $(RUN):"
+	@echo "  results.json               the test score with its signature"
+	@echo "  hypotheses.*.txt           the translations that were scored"
+	@echo "  curve.png, metrics.jsonl   the learning curve and its numbers (tensorboard --logdir $(RUN)/tensorboard)"
+	@echo "  attention/attention.html   what the model attends to, for the browser"
+	@echo "Next:"
+	@echo "  echo 'Delete the row.' | $(BIN)/jaxformer translate --workdir=$(RUN)"
+	@echo "  $(BIN)/jaxformer info --workdir=$(RUN)"
+	@echo "  $(BIN)/jaxformer train --help   for your own text"
+
+# Without PyTorch the parity tests stay out, and the first line says how many.
+test: $(VENV)/.test  ## install what the tests need, and run them
+	@if $(BIN)/python -c 'import torch' 2>/dev/null; then \
+		$(BIN)/python -m pytest; \
+	else \
+		count=$$($(BIN)/python -m pytest --collect-only --quiet -m parity | grep -c '::'); \
+		echo "left out: $$count parity tests, which need PyTorch: $(BIN)/pip install '.[parity]'"; \
+		$(BIN)/python -m pytest -m 'not parity'; \
+	fi
+
+lint: $(VENV)/.lint $(VENV)/.test  ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+check: lint test  ## all that has to pass before a change lands
+
+clean:  ## remove the environment and what tools left behind; runs/ stays
+	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,49 @@
+"""``jaxformer attention``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from jaxformer.cli.main import DONE
+from jaxformer.cli.options import add_model, write_output
+from jaxformer.decoding.translator import Translator
+from jaxformer.visualization import attention
+
+EXAMPLE = """
+examples:
+  jaxformer attention --workdir=runs/quickstart "Insert a new table."
+  jaxformer attention --workdir=runs/quickstart --target="Neue Tabelle einfügen." "Insert a new table."
+
+Draws self-attention of the encoder and of the decoder and cross-attention, every layer and head, as encoder.png,
+decoder.png and cross.png, and all of it as one page, attention.html, that needs no network. Prints the files' names.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLE
+    add_model(parser)
+    parser.add_argument("sentence", metavar="SENTENCE", help="source sentence")
+    parser.add_argument("--target", metavar="SENTENCE", help="its translation (default: the model's own)")
+    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: attention/ in the run)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Draw."""
+    found = Translator.load(options.workdir, options.checkpoint).attention(options.sentence, options.target)
+    maps = attention.AttentionMaps(
+        source_tokens=found.source_tokens,
+        target_tokens=found.target_tokens,
+        read_tokens=found.read_tokens,
+        encoder=found.encoder,
+        decoder=found.decoder,
+        cross=found.cross,
+    )
+    directory = options.output or options.workdir / "attention"
+    directory.mkdir(parents=True, exist_ok=True)
+    page = directory / "attention.html"
+    pictures = attention.draw(maps, directory)
+    attention.write_html(maps, page)
+    write_output(None, [str(path) for path in [*pictures, page]])
+    return DONE

@@ -1,0 +1,75 @@
+"""The configuration file of ``jaxformer train``, and what the command line changes in it."""
+
+from __future__ import annotations
+
+import difflib
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxformer.errors import InputError, require
+
+PREFIX = "--config."
+
+
+def read(path: str, overrides: Sequence[str]) -> dict[str, Any]:
+    """Run a configuration file and apply ``--config.SECTION.KEY=VALUE``.
+
+    Raises:
+        InputError: the file is missing or fails (with its line), or a key or the type of a value is not known.
+    """
+    config = _run(path)
+    flags, config_flags = require("absl.flags", "train"), require("ml_collections.config_flags", "train")
+    for override in overrides:
+        section, key = _find(config, override)
+        values, arguments = flags.FlagValues(), ["jaxformer train", override]
+        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
+        try:
+            values(arguments)
+        except (flags.Error, AttributeError, TypeError, ValueError):
+            kind = config[section].get_type(key).__name__
+            raise InputError(f"{override}: {section}.{key} must be of type {kind}") from None
+    return dict(config.to_dict())
+
+
+def _run(path: str) -> Any:
+    """Give what the file's ``get_config()`` returns."""
+    if not Path(path).is_file():
+        raise InputError(f"no configuration file {path}; --config names a Python file such as configs/quickstart.py")
+    # As for a script, what lies beside the file can be imported: one configuration calls another's get_config().
+    sys.path.insert(0, str(Path(path).parent.absolute()))
+    try:
+        functions = runpy.run_path(path)
+        config = functions["get_config"]() if "get_config" in functions else None
+    except InputError:
+        raise
+    except Exception as error:  # the file is the user's, and may fail in any way
+        raise InputError(f"{path}{_line(path, error)}: {type(error).__name__}: {error}") from None
+    finally:
+        del sys.path[0]
+    if not isinstance(config, require("ml_collections", "train").ConfigDict):
+        raise InputError(
+            f"{path} must define get_config() that changes and returns jaxformer.training.config.default_config()"
+        )
+    return config
+
+
+def _line(path: str, error: Exception) -> str:
+    if isinstance(error, SyntaxError):
+        return f", line {error.lineno}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    return f", line {lines[-1]}" if lines else ""
+
+
+def _find(config: Any, override: str) -> tuple[str, str]:
+    """Give the section and the key that ``--config.SECTION.KEY=VALUE`` names."""
+    name = override.removeprefix(PREFIX).partition("=")[0]
+    known = [f"{section}.{key}" for section in config for key in config[section]]
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+        raise InputError(f"there is no configuration key {name}; did you mean {near[0]}?")
+    section, _, key = name.partition(".")
+    return section, key

@@ -1,0 +1,81 @@
+"""The command ``jaxformer``: finds the command's file, runs it, and turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jaxformer.errors import InputError
+
+DONE, FAILED, INTERRUPTED = 0, 1, 130
+
+COMMANDS = {
+    "train": "train a model, or go on with a run that was interrupted",
+    "translate": "translate text, one sentence a line",
+    "evaluate": "translate a test set and score it by BLEU and chrF",
+    "score": "give the log-probability of translations",
+    "attention": "draw what the model attends to in a sentence",
+    "info": "show what a run is made of and how far it is",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted; wrong usage exits with 2."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="jaxformer",
+        description='The Transformer of "Attention Is All You Need" in JAX and Flax.',
+        epilog="jaxformer COMMAND --help explains a command with an example.",
+        allow_abbrev=False,
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, summary in COMMANDS.items():
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=f"{summary[0].upper()}{summary[1:]}.",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        # Only the command that is asked for loads its libraries.
+        if name in arguments[:1]:
+            module = importlib.import_module(f"jaxformer.cli.{name}")
+            module.configure(command)
+            command.set_defaults(run=module.run)
+    options, rest = parser.parse_known_args(arguments)
+    options.overrides = [argument for argument in rest if argument.startswith("--config.") and "=" in argument]
+    if rest != options.overrides or (rest and options.command != "train"):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    _keep_compilations()
+    try:
+        return options.run(options)
+    except InputError as error:
+        return _fail(str(error))
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _fail(f"{where}{error.strerror or error}")
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _fail(reason: str) -> int:
+    sys.stderr.write(f"jaxformer: error: {' '.join(reason.split())}\n")
+    return FAILED
+
+
+def _keep_compilations() -> None:
+    """Keep compiled programs between processes, so that a second start is quick; JAX's own variables go before."""
+    import jax
+
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        jax.config.update("jax_compilation_cache_dir", str(base / "jaxformer" / "xla"))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,48 @@
+"""What several commands have in common: the arguments that choose a model, and text in and out."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from jaxformer.data.sources import read_lines, split_lines
+from jaxformer.errors import InputError
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Declare which run and which checkpoint."""
+    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a trained run")
+    parser.add_argument("--checkpoint", default="best", metavar="WHICH", help="best (default), latest or a step")
+
+
+def add_search(parser: argparse.ArgumentParser) -> None:
+    """Declare how to search; the defaults are those of the run."""
+    parser.add_argument("--beam_size", type=int, metavar="W", help="hypotheses alive at a time; 1 is greedy search")
+    parser.add_argument("--alpha", type=float, metavar="A", help="strength of the length penalty ((5+n)/6)^A")
+
+
+def read_input(path: Path | None) -> list[str]:
+    """Read the lines of a file, or of standard input."""
+    return split_lines(sys.stdin.buffer.read(), "standard input") if path is None else read_lines(path)
+
+
+def check_output(path: Path | None) -> None:
+    """Find out before the work that its result could not be written.
+
+    Raises:
+        InputError: the folder of the file is missing.
+    """
+    if path is not None and not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
+
+
+def write_output(path: Path | None, lines: Iterable[str]) -> None:
+    """Write lines as UTF-8 to a file, or to standard output."""
+    content = "".join(line + "\n" for line in lines).encode("utf-8")
+    if path is None:
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
+    else:
+        path.write_bytes(content)

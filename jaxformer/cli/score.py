@@ -1,0 +1,44 @@
+"""``jaxformer score``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from jaxformer.cli.main import DONE
+from jaxformer.cli.options import add_model, check_output, write_output
+from jaxformer.data import sources
+from jaxformer.decoding.translator import Translator
+
+EXAMPLE = """
+examples:
+  jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de
+  jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de --format=jsonl
+
+Prints, for each pair of lines, the natural logarithm of the target's probability under its source and the number of
+target tokens, end of sentence included, separated by a tab.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLE
+    add_model(parser)
+    parser.add_argument("--source", required=True, type=Path, metavar="FILE", help="source text")
+    parser.add_argument("--target", required=True, type=Path, metavar="FILE", help="its translation")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="form of the output")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Score."""
+    check_output(options.output)
+    pairs = sources.load(f"text:{options.source},{options.target}", "", "")
+    scores = Translator.load(options.workdir, options.checkpoint).score(pairs)
+    if options.format == "jsonl":
+        lines = [json.dumps(score._asdict()) for score in scores]
+    else:
+        lines = [f"{score.log_probability:.6f}\t{score.tokens}" for score in scores]
+    write_output(options.output, lines)
+    return DONE

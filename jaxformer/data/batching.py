@@ -1,0 +1,208 @@
+"""Length buckets: the few static shapes of batches, chosen to waste few slots on padding.
+
+A batch is ``{"source": int32 [B, S], "target": int32 [B, T]}``, padded on the right with each vocabulary's padding id.
+A bucket is one such shape; every pair goes to the smallest bucket that holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxformer.data.transforms import Encoded
+from jaxformer.errors import InputError
+
+Batch: TypeAlias = Mapping[str, NDArray[np.int32]]
+"""``source``: int32 [B, S] and ``target``: int32 [B, T]."""
+
+Lengths: TypeAlias = NDArray[np.int64]
+"""Tokens of each sentence, int64 [N]."""
+
+Box: TypeAlias = tuple[int, int]
+"""The source and the target length of a bucket to be, in cells of the histogram."""
+
+# The histogram of lengths has at most this many cells a side; longer lengths are counted in steps of several tokens.
+_CELLS = 256
+
+
+class Bucket(NamedTuple):
+    """The shape of a batch: ``rows`` pairs of at most these lengths, in tokens."""
+
+    source_length: int
+    target_length: int
+    rows: int
+
+    @property
+    def slots(self) -> int:
+        """Token slots of a batch, both sides together."""
+        return self.rows * (self.source_length + self.target_length)
+
+
+def plan_buckets(
+    source_lengths: Lengths, target_lengths: Lengths, *, num_buckets: int, tokens_per_batch: int, devices: int = 1
+) -> tuple[Bucket, ...]:
+    """Choose at most ``num_buckets`` buckets that waste few slots on sentences of these lengths, smallest first.
+
+    One bucket is as long as the longest source and the longest target, so that it holds whatever is not longer. Add the
+    bucket that saves most slots, again and again; then take each out in turn and put in the best there is instead,
+    until nothing saves any more. Nothing is random: the same lengths give the same buckets.
+
+    Args:
+        source_lengths: tokens of each source sentence.
+        target_lengths: tokens of each target sentence.
+        num_buckets: most buckets.
+        tokens_per_batch: most slots on each side of a batch.
+        devices: every bucket's rows are a multiple of it.
+
+    Raises:
+        InputError: there are no pairs, or ``tokens_per_batch`` does not hold one longest pair for each device.
+    """
+    if not len(source_lengths):
+        raise InputError("no pair is left to make batches of: the data set has no sentences of usable length")
+    largest = int(source_lengths.max()), int(target_lengths.max())
+    step = -(-max(largest) // _CELLS)
+    cells = -(-source_lengths // step), -(-target_lengths // step)
+    histogram = np.zeros((cells[0].max() + 1, cells[1].max() + 1), np.int64)
+    np.add.at(histogram, cells, 1)
+    boxes = [(step * source, step * target) for source, target in _choose_boxes(histogram, num_buckets)]
+    return _shrink(boxes, source_lengths, target_lengths, tokens_per_batch, devices)
+
+
+def cover(
+    buckets: Sequence[Bucket],
+    source_lengths: Lengths,
+    target_lengths: Lengths,
+    *,
+    tokens_per_batch: int,
+    devices: int = 1,
+) -> tuple[Bucket, ...]:
+    """Give the buckets, with one more if there are sentences that none of them holds.
+
+    So evaluation uses the shapes of training, and at most one of its own.
+
+    Raises:
+        InputError: ``tokens_per_batch`` does not hold one of those sentences for each device.
+    """
+    left = assign(buckets, source_lengths, target_lengths) < 0
+    if not left.any():
+        return tuple(buckets)
+    extra = plan_buckets(
+        source_lengths[left], target_lengths[left], num_buckets=1, tokens_per_batch=tokens_per_batch, devices=devices
+    )
+    return tuple(sorted({*buckets, *extra}, key=_by_size))
+
+
+def assign(buckets: Sequence[Bucket], source_lengths: Lengths, target_lengths: Lengths) -> NDArray[np.int64]:
+    """Give the index of the smallest bucket that holds each pair, int64 [N]; -1 where none does.
+
+    ``buckets`` come smallest first, as :func:`plan_buckets` gives them.
+    """
+    assigned = np.full(len(source_lengths), -1, np.int64)
+    for index in reversed(range(len(buckets))):
+        fits = (source_lengths <= buckets[index].source_length) & (target_lengths <= buckets[index].target_length)
+        assigned[fits] = index
+    return assigned
+
+
+def group(
+    assigned: NDArray[np.int64], order: NDArray[np.int64], buckets: Sequence[Bucket]
+) -> list[tuple[int, NDArray[np.int64]]]:
+    """Fill the buckets with pairs in this order; give each batch as its bucket's index and the indices of its pairs.
+
+    The batches of a bucket follow each other, smallest bucket first; only its last one may have fewer pairs than rows.
+    """
+    by_bucket = order[np.argsort(assigned[order], kind="stable")]
+    ends = np.searchsorted(assigned[by_bucket], np.arange(len(buckets)), side="right")
+    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
+    return [
+        (index, by_bucket[start : min(start + bucket.rows, ends[index])])
+        for index, bucket in enumerate(buckets)
+        for start in range(starts[index], ends[index], bucket.rows)
+    ]
+
+
+def make_batch(encoded: Encoded, indices: NDArray[np.int64], bucket: Bucket) -> Batch:
+    """Give the pairs at these indices as a batch of the bucket's shape; rows left over hold padding alone.
+
+    Such rows have no target token, so their loss counts for nothing.
+    """
+    return {
+        "source": encoded.source.padded(indices, bucket.rows, bucket.source_length),
+        "target": encoded.target.padded(indices, bucket.rows, bucket.target_length),
+    }
+
+
+def _by_size(bucket: Bucket) -> tuple[int, Bucket]:
+    """Order by the slots that one pair takes; ties have an order too."""
+    return bucket.source_length + bucket.target_length, bucket
+
+
+def _choose_boxes(histogram: NDArray[np.int64], num_boxes: int) -> list[Box]:
+    """Choose boxes for a histogram, int [source length + 1, target length + 1]; the first holds everything."""
+    boxes: list[Box] = [(histogram.shape[0] - 1, histogram.shape[1] - 1)]
+    while len(boxes) < num_boxes:
+        box, saved = _best_box(histogram, boxes)
+        if not saved:
+            return boxes
+        boxes.append(box)
+    improved = True
+    while improved:
+        improved = False
+        for index in range(1, len(boxes)):
+            others = boxes[:index] + boxes[index + 1 :]
+            saved_now = int((histogram * (_prices(histogram.shape, others) - _prices(histogram.shape, boxes))).sum())
+            box, saved = _best_box(histogram, others)
+            if saved > saved_now:
+                boxes[index] = box
+                improved = True
+    return boxes
+
+
+def _best_box(histogram: NDArray[np.int64], boxes: Sequence[Box]) -> tuple[Box, int]:
+    """Find the box that saves most slots beside these, the first of equals, and how many it saves."""
+    prices = _prices(histogram.shape, boxes)
+    own_price = np.add.outer(np.arange(histogram.shape[0]), np.arange(histogram.shape[1]))
+    saved = np.zeros_like(histogram)
+    for price in np.unique(prices):
+        # Of the pairs that now cost this much, a new box takes those that are not longer than it.
+        taken = (histogram * (prices == price)).cumsum(0).cumsum(1)
+        saved += taken * np.maximum(price - own_price, 0)
+    source, target = divmod(int(saved.argmax()), histogram.shape[1])
+    return (source, target), int(saved[source, target])
+
+
+def _prices(shape: tuple[int, ...], boxes: Sequence[Box]) -> NDArray[np.int64]:
+    """Give the slots that a pair takes in the smallest box that holds it, for each pair of lengths."""
+    prices = np.full(shape, np.iinfo(np.int64).max)
+    for source, target in boxes:
+        held = prices[: source + 1, : target + 1]
+        np.minimum(held, source + target, out=held)
+    return prices
+
+
+def _shrink(
+    boxes: Sequence[Box], source_lengths: Lengths, target_lengths: Lengths, tokens_per_batch: int, devices: int
+) -> tuple[Bucket, ...]:
+    """Shrink each box to the lengths of its pairs, the first to the longest of all, and give them their rows."""
+    smallest_first = sorted({Bucket(*box, 0) for box in boxes}, key=_by_size)
+    assigned = assign(smallest_first, source_lengths, target_lengths)
+    shrunk = {(max(1, int(source_lengths.max())), max(1, int(target_lengths.max())))}
+    for index in np.unique(assigned):
+        if smallest_first[index][:2] != tuple(boxes[0]):
+            members = assigned == index
+            shrunk.add((max(1, int(source_lengths[members].max())), max(1, int(target_lengths[members].max()))))
+    buckets = [Bucket(*box, _rows(max(box), tokens_per_batch, devices)) for box in shrunk]
+    return tuple(sorted(buckets, key=_by_size))
+
+
+def _rows(longest: int, tokens_per_batch: int, devices: int) -> int:
+    rows = tokens_per_batch // longest // devices * devices
+    if not rows:
+        raise InputError(
+            f"data.tokens_per_batch={tokens_per_batch} does not hold a pair of {longest} tokens for each device "
+            f"({devices}): set it to at least {longest * devices}, or lower data.max_length"
+        )
+    return rows

@@ -1,0 +1,1 @@
+"""Decoding: search over a step function, scores of hypotheses, and text in, text out."""

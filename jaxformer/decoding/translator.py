@@ -1,0 +1,367 @@
+"""Text in, text out: a trained run that translates, scores and shows what it attends to."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.data.sources import Pair
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.search import SearchResult, beam_search, greedy_search
+from jaxformer.errors import InputError
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import AttentionWeights, Cache, Transformer, empty_cache
+from jaxformer.training import config as configuration
+from jaxformer.training.run import check_vocabulary
+from jaxformer.typing import Array, Float, Int, PyTree
+
+
+class Hypothesis(NamedTuple):
+    """One translation of a sentence.
+
+    Attributes:
+        text: the translation, on one line.
+        score: log-probability divided by the length penalty; what hypotheses are ranked by.
+        log_probability: natural logarithm of the translation's probability, end of sentence included.
+        tokens: its pieces.
+        finished: whether it ended by itself, before the longest length allowed.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    tokens: list[str]
+    finished: bool
+
+
+class PairScore(NamedTuple):
+    """How probable a model holds a given translation.
+
+    Attributes:
+        log_probability: natural logarithm of the target's probability, end of sentence included.
+        tokens: target tokens, end of sentence included.
+    """
+
+    log_probability: float
+    tokens: int
+
+
+class Attention(NamedTuple):
+    """What a model attends to in one pair: pieces of both sides, and weights as [layers, heads, queries, keys].
+
+    Row t of ``decoder`` and ``cross`` is where the model looks when it predicts ``target_tokens[t]``; the keys of
+    ``decoder`` are the tokens that it has read, ``read_tokens``.
+    """
+
+    source_tokens: list[str]
+    target_tokens: list[str]
+    read_tokens: list[str]
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+
+
+class Translator:
+    """A model with its vocabularies.
+
+    Example:
+        >>> Translator.load("runs/ende").translate(["Hello, world."])  # doctest: +SKIP
+        ['Hallo, Welt.']
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        params: PyTree,
+        vocabularies: Vocabularies,
+        decoding: DecodingConfig,
+        *,
+        source_eos: bool = True,
+    ) -> None:
+        """Put a translator together from its parts; :meth:`load` reads them from a run."""
+        self.model = Transformer(config)
+        self.params = params
+        self.vocabularies = vocabularies
+        self.decoding = decoding
+        self.source_eos = source_eos
+        self.checkpoint: int | None = None
+
+    @classmethod
+    def load(cls, directory: str | Path, checkpoint: str = "best") -> Translator:
+        """Read a run's configuration, vocabularies and parameters.
+
+        Args:
+            directory: of the run.
+            checkpoint: ``best``, ``latest`` or a step.
+
+        Raises:
+            InputError: there is no run or no such checkpoint, or its parts do not belong together.
+        """
+        directory = Path(directory)
+        config = configuration.load(directory / "config.json")
+        if not (directory / "checkpoints").is_dir():
+            raise InputError(f"{directory / 'checkpoints'} holds no checkpoint yet; train the run first")
+        vocabularies = Vocabularies.load(directory / "vocabulary")
+        checkpoints = CheckpointManager(directory / "checkpoints", best_metric=config.evaluation.best_metric)
+        step = checkpoints.find(checkpoint)
+        check_vocabulary(directory, vocabularies, checkpoints.progress(step)["vocabulary"], step)
+        tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+        like = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), tokens, tokens)["params"]
+        params = checkpoints.restore(step, params=like)["params"]
+        checkpoints.close()
+        translator = cls(config.model, params, vocabularies, config.decoding, source_eos=config.data.source_eos)
+        translator.checkpoint = step
+        return translator
+
+    def translate(self, texts: Sequence[str], *, beam_size: int | None = None, alpha: float | None = None) -> list[str]:
+        """Translate sentences; one string out for each string in, in order. Blank ones stay empty.
+
+        Raises:
+            InputError: a sentence has more tokens than the model has positions.
+        """
+        return [hypotheses[0].text for hypotheses in self.search(texts, beam_size=beam_size, alpha=alpha)]
+
+    def search(
+        self,
+        texts: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        n_best: int = 1,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> list[list[Hypothesis]]:
+        """Give the best translations of each sentence, the best first.
+
+        Args:
+            texts: sentences.
+            beam_size: hypotheses alive at a time; by default that of the run.
+            alpha: strength of the length penalty; by default that of the run.
+            n_best: translations of each sentence, at most ``beam_size``.
+            stop: asked between batches; where it says True, what is not yet translated comes back as no hypotheses.
+
+        Raises:
+            InputError: a sentence has more tokens than the model has positions, or a number is out of range.
+        """
+        if isinstance(texts, str):  # a list of letters, to Python
+            raise InputError(f"texts must be a list of sentences, not one string: put it in a list, [{texts[:20]!r}]")
+        given = {"beam_size": beam_size, "alpha": alpha}
+        decoding = dataclasses.replace(self.decoding, **{key: x for key, x in given.items() if x is not None})
+        beam_size, alpha = decoding.beam_size, decoding.alpha
+        if not 1 <= n_best <= beam_size:
+            raise InputError(f"n_best must be at least 1 and at most the beam of {beam_size}, not {n_best}")
+        sources = self._encode_sources(texts)
+        results: list[list[Hypothesis]] = [[] for _ in texts]
+        for index, ids in enumerate(sources):
+            if not ids:
+                results[index] = [Hypothesis("", 0.0, 0.0, [], finished=True)]
+        for indices in self._batches(sources):
+            if stop():
+                break
+            found = self._search_batch([sources[i] for i in indices], beam_size, alpha, n_best)
+            for row, index in enumerate(indices):
+                results[index] = self._hypotheses(found, row)
+        return results
+
+    def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
+        """Give the log-probability of each target under its source, by one forward pass.
+
+        Raises:
+            InputError: a sentence has more tokens than the model has positions.
+        """
+        sources = self._encode_sources([pair.source for pair in pairs])
+        targets = self._encode_targets([pair.target for pair in pairs])
+        results = [PairScore(0.0, 0)] * len(pairs)
+        longest = [max(source, target, key=len) for source, target in zip(sources, targets, strict=True)]
+        for indices in self._batches(longest):
+            width = _width(max(len(longest[i]) for i in indices), self.model.config.max_length)
+            rows = _rows(len(indices), self.decoding.batch_size)
+            pad_id = self.model.config.pad_id
+            source = _pad([sources[i] for i in indices], rows, width, pad_id)
+            target = _pad([targets[i] for i in indices], rows, width, pad_id)
+            totals = np.asarray(_score(self.model, self.params, source, target))
+            for row, index in enumerate(indices):
+                results[index] = PairScore(float(totals[row]), len(targets[index]))
+        return results
+
+    def attention(self, source: str, target: str | None = None) -> Attention:
+        """Give all attention weights of a pair; without a target, of the translation.
+
+        Raises:
+            InputError: a blank sentence, or one with more tokens than the model has positions.
+        """
+        if not source.strip():
+            raise InputError("attention needs a sentence that is not blank")
+        if target is None:
+            target = self.translate([source])[0]
+        (source_ids,) = self._encode_sources([source])
+        (target_ids,) = self._encode_targets([target])
+        pair = (np.asarray([ids], np.int32) for ids in (source_ids, target_ids))
+        weights = _attention(self.model, self.params, *pair)
+        encoder, decoder, cross = (np.concatenate([np.asarray(layer) for layer in kind]) for kind in weights)
+        read = [self.model.config.bos_id, *target_ids[:-1]]
+        return Attention(
+            self.vocabularies.source.pieces(source_ids),
+            self.vocabularies.target.pieces(target_ids),
+            self.vocabularies.target.pieces(read),
+            encoder,
+            decoder,
+            cross,
+        )
+
+    def _encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode, with the end of sentence where the run has it; a blank text gives no token at all."""
+        plain = self.vocabularies.source.encode_batch(list(texts))
+        ending = [self.vocabularies.source.eos_id] if self.source_eos else []
+        encoded = [ids + ending if ids else [] for ids in plain]
+        self._check_lengths("source", encoded)
+        return encoded
+
+    def _encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode, each with its end of sentence."""
+        vocabulary = self.vocabularies.target
+        encoded = [ids + [vocabulary.eos_id] for ids in vocabulary.encode_batch(list(texts))]
+        self._check_lengths("target", encoded)
+        return encoded
+
+    def _check_lengths(self, side: str, sentences: list[list[int]]) -> None:
+        limit = self.model.config.max_length
+        for number, ids in enumerate(sentences, start=1):
+            if len(ids) > limit:
+                raise InputError(
+                    f"{side} sentence {number} has {len(ids)} tokens and the model has {limit} positions; "
+                    "split the sentence, or train with a larger model.max_length"
+                )
+
+    def _batches(self, sentences: list[list[int]]) -> list[list[int]]:
+        """Put sentences of like length together, longest first, so that memory is short at once or never."""
+        order = sorted((i for i, ids in enumerate(sentences) if ids), key=lambda i: (-len(sentences[i]), i))
+        size = self.decoding.batch_size
+        return [order[start : start + size] for start in range(0, len(order), size)]
+
+    def _search_batch(self, sources: list[list[int]], beam_size: int, alpha: float, n_best: int) -> SearchResult:
+        config, vocabulary = self.model.config, self.vocabularies.target
+        rows = _rows(len(sources), self.decoding.batch_size)
+        width = _width(max(map(len, sources)), config.max_length)
+        length = min(width + self.decoding.max_extra_length, config.max_length)
+        limits = np.zeros(rows, np.int32)  # rows that fill the batch are done before they begin
+        limits[: len(sources)] = [
+            min(len(ids) - self.source_eos + self.decoding.max_extra_length, config.max_length) for ids in sources
+        ]
+        found = _search(
+            self.model,
+            self.params,
+            _pad(sources, rows, width, config.pad_id),
+            limits,
+            jnp.float32(alpha),
+            length=length,
+            beam_size=beam_size,
+            n_best=n_best,
+            eos_id=vocabulary.eos_id,
+        )
+        return jax.device_get(found)
+
+    def _hypotheses(self, found: SearchResult, row: int) -> list[Hypothesis]:
+        vocabulary = self.vocabularies.target
+        hypotheses = []
+        for tokens, score, log_probability, length, finished in zip(*(part[row] for part in found[:5]), strict=True):
+            if not np.isfinite(score):
+                continue  # the sentence has fewer hypotheses than were asked for
+            ids = [int(token) for token in tokens[:length]]
+            text = " ".join(vocabulary.decode(ids).split("\n"))
+            pieces = vocabulary.pieces(ids)
+            hypotheses.append(Hypothesis(text, float(score), float(log_probability), pieces, bool(finished)))
+        return hypotheses
+
+
+@functools.partial(jax.jit, static_argnums=0, static_argnames=("length", "beam_size", "n_best", "eos_id"))
+def _search(
+    model: Transformer,
+    params: PyTree,
+    source: Int[Array, "B S"],
+    max_lengths: Int[Array, " B"],
+    alpha: Float[Array, ""],
+    *,
+    length: int,
+    beam_size: int,
+    n_best: int,
+    eos_id: int,
+) -> SearchResult:
+    config = model.config
+    memory = model.apply({"params": params}, source, method="start")
+
+    def step(tokens: Int[Array, " N"], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
+        return cast(Any, model.apply({"params": params}, tokens, cache, memory, method="step"))
+
+    cache = empty_cache(config, source.shape[0] * beam_size, length)
+    if beam_size == 1:
+        return greedy_search(
+            step,
+            cache,
+            max_lengths=max_lengths,
+            length=length,
+            alpha=alpha,
+            bos_id=config.bos_id,
+            eos_id=eos_id,
+            pad_id=config.pad_id,
+        )
+    return beam_search(
+        step,
+        cache,
+        max_lengths=max_lengths,
+        length=length,
+        beam_size=beam_size,
+        alpha=alpha,
+        bos_id=config.bos_id,
+        eos_id=eos_id,
+        pad_id=config.pad_id,
+        n_best=n_best,
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _score(
+    model: Transformer, params: PyTree, source: Int[Array, "B S"], target: Int[Array, "B T"]
+) -> Float[Array, " B"]:
+    logits = cast(Array, model.apply({"params": params}, source, target))
+    log_probabilities = jax.nn.log_softmax(logits, axis=-1)
+    chosen = jnp.take_along_axis(log_probabilities, target[..., None], axis=-1)[..., 0]
+    return jnp.where(target != model.config.pad_id, chosen, 0.0).sum(axis=-1)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _attention(
+    model: Transformer, params: PyTree, source: Int[Array, "B S"], target: Int[Array, "B T"]
+) -> AttentionWeights:
+    return cast(Any, model.apply({"params": params}, source, target, method="forward"))[1]
+
+
+def _pad(sentences: list[list[int]], rows: int, width: int, pad_id: int) -> Int[np.ndarray, "B S"]:
+    batch = np.full((rows, width), pad_id, np.int32)
+    for row, ids in enumerate(sentences):
+        batch[row, : len(ids)] = ids
+    return batch
+
+
+def _width(longest: int, limit: int) -> int:
+    """Round a length up to one of few static ones: 16, 32, 48, 64, 96, 128, 192, ..."""
+    width = 16
+    while width < longest:
+        width = width + 16 if width < 64 else (width * 3 // 2 if width & (width - 1) == 0 else width * 4 // 3)
+    return min(width, limit)
+
+
+def _rows(sentences: int, batch_size: int) -> int:
+    """Round a number of rows up to a power of two, at most the batch size, so that few shapes are compiled."""
+    rows = 1
+    while rows < sentences:
+        rows *= 2
+    return max(min(rows, batch_size), sentences)

@@ -1,0 +1,124 @@
+"""Score a run on a test set, and the validation set of a run that trains."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxformer.data.sources import Pair
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.decoding.translator import Translator
+from jaxformer.errors import InputError
+from jaxformer.evaluation import metrics
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.training.config import RunConfig
+from jaxformer.training.loop import Validation, Validator
+from jaxformer.typing import PyTree
+
+
+def evaluate(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    name: str,
+    *,
+    beam_size: int | None = None,
+    alpha: float | None = None,
+) -> tuple[dict[str, Any], list[str]]:
+    """Translate every sentence of a set once and score the translations against the raw references.
+
+    Returns:
+        The record of the result, and the translations in order.
+
+    Raises:
+        InputError: there is nothing to score, or a sentence is longer than the model's positions.
+    """
+    begun = time.monotonic()
+    found = translator.search([pair.source for pair in pairs], beam_size=beam_size, alpha=alpha)
+    seconds = time.monotonic() - begun
+    hypotheses = [best[0].text for best in found]
+    references = [pair.target for pair in pairs]
+    bleu, chrf = metrics.bleu(hypotheses, references), metrics.chrf(hypotheses, references)
+    record = {
+        "dataset": name,
+        "bleu": round(bleu.value, 2),
+        "bleu_signature": bleu.signature,
+        "chrf": round(chrf.value, 2),
+        "chrf_signature": chrf.signature,
+        "sentences": len(pairs),
+        "tokens": sum(len(best[0].tokens) for best in found),
+        "unfinished": sum(not best[0].finished for best in found),
+        "seconds": round(seconds, 2),
+        "checkpoint": translator.checkpoint,
+        "decoding": {
+            "beam_size": translator.decoding.beam_size if beam_size is None else beam_size,
+            "alpha": translator.decoding.alpha if alpha is None else alpha,
+            "max_extra_length": translator.decoding.max_extra_length,
+        },
+    }
+    return record, hypotheses
+
+
+def write(directory: Path, record: dict[str, Any], hypotheses: Sequence[str]) -> Path:
+    """Write the translations beside the run, and the record into its ``results.json``, one entry a data set.
+
+    Returns:
+        The file of the translations.
+    """
+    output = directory / f"hypotheses.{_stem(record['dataset'])}.txt"
+    output.write_text("".join(line + "\n" for line in hypotheses), encoding="utf-8")
+    results = directory / "results.json"
+    records = {**read_results(directory), record["dataset"]: {**record, "hypotheses": output.name}}
+    temporary = results.with_suffix(".tmp")
+    temporary.write_text(json.dumps(records, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    temporary.replace(results)
+    return output
+
+
+def read_results(directory: Path) -> dict[str, Any]:
+    """Read the records of a run's ``results.json`` by data set; none where nothing was evaluated yet.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    path = directory / "results.json"
+    try:
+        records = json.loads(path.read_bytes()) if path.exists() else {}
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise InputError(f"{path} is not JSON ({error}); move it away") from None
+    if not isinstance(records, dict):
+        raise InputError(f"{path} holds no JSON object; move it away")
+    return records
+
+
+def _stem(name: str) -> str:
+    """Turn the name of a data set into a part of a file's name; long ones, of long paths, keep their end and a hash."""
+    stem = "".join(letter if (letter.isascii() and letter.isalnum()) or letter in "-." else "_" for letter in name)
+    return stem if len(stem) <= 100 else f"{hashlib.sha256(name.encode()).hexdigest()[:12]}_{stem[-80:]}"
+
+
+def make_validator(config: RunConfig, model: Transformer, vocabularies: Vocabularies, pairs: list[Pair]) -> Validator:
+    """Build what translates the validation set while a run trains; see :func:`jaxformer.training.loop.train`."""
+    pairs = pairs[: config.evaluation.max_sentences]
+    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+
+    def validate(params: PyTree, stop: Callable[[], bool]) -> Validation | None:
+        translator = Translator(model.config, params, vocabularies, config.decoding, source_eos=config.data.source_eos)
+        found = translator.search(sources, beam_size=config.evaluation.beam_size, stop=stop)
+        if not all(found):
+            return None
+        hypotheses = [best[0].text for best in found]
+        scores = {
+            "bleu": metrics.bleu(hypotheses, references).value,
+            "chrf": metrics.chrf(hypotheses, references).value,
+        }
+        samples = [
+            {"source": pair.source, "reference": pair.target, "translation": hypothesis}
+            for pair, hypothesis in list(zip(pairs, hypotheses, strict=True))[: config.evaluation.samples]
+        ]
+        return Validation(scores, samples)
+
+    return validate

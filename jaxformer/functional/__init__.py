@@ -1,0 +1,39 @@
+"""Pure functions on arrays and plain dicts of arrays: for plain JAX, Linen, NNX or Equinox alike."""
+
+from jaxformer.functional.attention import (
+    KeysValues,
+    attend,
+    dot_product_attention,
+    masked_softmax,
+    multi_head_attention,
+    project_keys_values,
+)
+from jaxformer.functional.layers import dropout, embed, feed_forward, layer_norm, linear, project_to_vocabulary
+from jaxformer.functional.losses import correct, cross_entropy, smoothed_probabilities, smoothing_floor
+from jaxformer.functional.masks import causal_mask, combine, padding_mask, segment_mask
+from jaxformer.functional.positions import learned, sinusoidal
+
+__all__ = [
+    "KeysValues",
+    "attend",
+    "causal_mask",
+    "combine",
+    "correct",
+    "cross_entropy",
+    "dot_product_attention",
+    "dropout",
+    "embed",
+    "feed_forward",
+    "layer_norm",
+    "learned",
+    "linear",
+    "masked_softmax",
+    "multi_head_attention",
+    "padding_mask",
+    "project_keys_values",
+    "project_to_vocabulary",
+    "segment_mask",
+    "sinusoidal",
+    "smoothed_probabilities",
+    "smoothing_floor",
+]

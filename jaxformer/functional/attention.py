@@ -1,0 +1,135 @@
+"""Scaled dot-product and multi-head attention (Vaswani et al. 2017, section 3.2)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.functional.layers import dropout, linear
+from jaxformer.typing import Array, Bool, Float, Key, Parameters
+
+_LOWEST = -1e30  # finite in float32, so that a row without any allowed key gives zeros and not NaN
+
+
+class KeysValues(NamedTuple):
+    """What a memory offers to attention: one key and one value per position and head."""
+
+    keys: Float[Array, "B S H K"]
+    values: Float[Array, "B S H K2"]
+
+
+def masked_softmax(
+    scores: Float[Array, "*B T S"], mask: Bool[Array, "#*B #T #S"] | None = None
+) -> Float[Array, "*B T S"]:
+    """Normalise scores over the last axis to weights that sum to 1, in float32.
+
+    Masked entries get exactly 0. A row in which every entry is masked is all 0, where a plain softmax would give the
+    mean: it then contributes nothing to the output nor to any gradient.
+
+    Args:
+        scores: of any float type.
+        mask: True = may attend.
+    """
+    scores = scores.astype(jnp.float32)
+    if mask is not None:
+        scores = jnp.where(mask, scores, _LOWEST)
+    exponentials = jnp.exp(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True)))
+    if mask is None:
+        return exponentials / exponentials.sum(axis=-1, keepdims=True)
+    exponentials = jnp.where(mask, exponentials, 0.0)
+    total = exponentials.sum(axis=-1, keepdims=True)
+    return exponentials / jnp.where(total == 0.0, 1.0, total)
+
+
+def dot_product_attention(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S H K"],
+    value: Float[Array, "B S H K2"],
+    mask: Bool[Array, "#B #H #T #S"] | None = None,
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: Key | None = None,
+) -> tuple[Float[Array, "B T H K2"], Float[Array, "B H T S"]]:
+    """Mix the values by how well their keys fit the query: softmax(Q K^T / sqrt(d_k)) V.
+
+    Vaswani et al. 2017, equation 1. Scores and softmax are float32 whatever the type of the inputs.
+
+    Args:
+        query: what each target position asks.
+        key: what each source position answers to.
+        value: what each source position gives.
+        mask: boolean, True = may attend; axes of size 1 broadcast.
+        dropout_rate: of the weights; 0 in the paper.
+        dropout_key: random key; without it there is no dropout.
+
+    Returns:
+        The output in the type of ``value``, and the weights (float32, before dropout), which ``jit`` prunes when nobody
+        uses them. Rows of the mask without any True give zeros in both.
+
+    Example:
+        >>> x = jnp.ones((2, 5, 8, 64))
+        >>> output, weights = dot_product_attention(x, x, x)
+        >>> output.shape, weights.shape
+        ((2, 5, 8, 64), (2, 8, 5, 5))
+    """
+    scale = query.shape[-1] ** -0.5
+    scores = jnp.einsum("BTHK,BSHK->BHTS", query * scale, key, preferred_element_type=jnp.float32)
+    weights = masked_softmax(scores, mask)
+    mixing = dropout(weights, dropout_rate, dropout_key).astype(value.dtype)
+    output = jnp.einsum("BHTS,BSHK->BTHK", mixing, value, preferred_element_type=jnp.float32)
+    return output.astype(value.dtype), weights
+
+
+def project_keys_values(params: Parameters, memory: Float[Array, "B S D"]) -> KeysValues:
+    """Project a memory to the keys and values of all heads: K W^K and V W^V of section 3.2.2."""
+    return KeysValues(
+        linear(memory, params["key"]["kernel"], params["key"]["bias"]),
+        linear(memory, params["value"]["kernel"], params["value"]["bias"]),
+    )
+
+
+def attend(
+    params: Parameters,
+    x: Float[Array, "B T D"],
+    memory: KeysValues,
+    mask: Bool[Array, "#B #H #T #S"] | None = None,
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: Key | None = None,
+) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+    """Let ``x`` attend to keys and values that are already projected, such as those of a cache."""
+    query = linear(x, params["query"]["kernel"], params["query"]["bias"])
+    heads, weights = dot_product_attention(query, *memory, mask, dropout_rate=dropout_rate, dropout_key=dropout_key)
+    return linear(heads, params["output"]["kernel"], params["output"]["bias"], contract=2), weights
+
+
+def multi_head_attention(
+    params: Parameters,
+    x: Float[Array, "B T D"],
+    memory: Float[Array, "B S D"],
+    mask: Bool[Array, "#B #H #T #S"] | None = None,
+    *,
+    dropout_rate: float = 0.0,
+    dropout_key: Key | None = None,
+) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+    """Attend with several heads in parallel: Concat(head_1, ..., head_h) W^O.
+
+    Vaswani et al. 2017, section 3.2.2. Self-attention where ``memory`` is ``x``.
+
+    Args:
+        params: ``{"query", "key", "value": {"kernel": [D, H, K], "bias": [H, K]}, "output": {"kernel": [H, K, D],
+            "bias": [D]}}``; the width of values may differ from that of queries and keys.
+        x: the positions that ask.
+        memory: the positions that answer.
+        mask: boolean, True = may attend.
+        dropout_rate: of the attention weights; 0 in the paper.
+        dropout_key: random key; without it there is no dropout.
+
+    Returns:
+        The output, and the weights of every head.
+    """
+    return attend(
+        params, x, project_keys_values(params, memory), mask, dropout_rate=dropout_rate, dropout_key=dropout_key
+    )

@@ -1,0 +1,140 @@
+"""The layers between attention: linear maps, layer normalisation, feed-forward, embedding, dropout.
+
+Every function computes in the type of its input and adds up in float32; parameters are cast to the input's type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+
+from jaxformer.errors import InputError
+from jaxformer.typing import Array, Float, Int, Key, Parameters
+
+
+def linear(
+    x: Float[Array, "..."],
+    kernel: Float[Array, "..."],
+    bias: Float[Array, "..."] | None = None,
+    *,
+    contract: int = 1,
+) -> Float[Array, "..."]:
+    """Multiply the last ``contract`` axes of ``x`` with the first of ``kernel`` and add ``bias``.
+
+    ``[B, T, D]`` with a kernel ``[D, H, K]`` gives ``[B, T, H, K]``; ``[B, T, H, K]`` with ``[H, K, D]`` and
+    ``contract=2`` gives ``[B, T, D]``.
+    """
+    axes = (tuple(range(x.ndim - contract, x.ndim)), tuple(range(contract)))
+    product = jax.lax.dot_general(x, kernel.astype(x.dtype), (axes, ((), ())), preferred_element_type=jnp.float32)
+    if bias is not None:
+        product = product + bias.reshape((1,) * (x.ndim - contract) + bias.shape)
+    return product.astype(x.dtype)
+
+
+def layer_norm(
+    x: Float[Array, "*B D"], scale: Float[Array, " D"], bias: Float[Array, " D"], *, epsilon: float = 1e-6
+) -> Float[Array, "*B D"]:
+    """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016); float32 inside."""
+    wide = x.astype(jnp.float32)
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+    ones = (1,) * (x.ndim - 1)
+    normal = centred * jax.lax.rsqrt(variance + epsilon)
+    return (normal * scale.reshape(*ones, -1) + bias.reshape(*ones, -1)).astype(x.dtype)
+
+
+def dropout(x: Float[Array, "..."], rate: float, key: Key | None) -> Float[Array, "..."]:
+    """Set each element to 0 with probability ``rate`` and scale the others by 1 / (1 - rate).
+
+    Without a key, or at rate 0, the input comes back untouched.
+
+    Raises:
+        InputError: the rate is not in [0, 1).
+    """
+    if not 0.0 <= rate < 1.0:
+        raise InputError(f"a dropout rate must be at least 0 and below 1, not {rate}")
+    if rate == 0.0 or key is None:
+        return x
+    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
+    return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "gelu": jax.nn.gelu}
+"""Activations of the feed-forward layer by name; ``gelu`` is the tanh approximation of Hendrycks and Gimpel 2016."""
+
+
+def feed_forward(
+    params: Parameters,
+    x: Float[Array, "B T D"],
+    *,
+    activation: str = "relu",
+    dropout_rate: float = 0.0,
+    dropout_key: Key | None = None,
+) -> Float[Array, "B T D"]:
+    """Transform each position alone: max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, equation 2).
+
+    Args:
+        params: ``{"inner": {"kernel": [D, F], "bias": [F]}, "outer": {"kernel": [F, D], "bias": [D]}}``.
+        x: the positions.
+        activation: ``relu`` (the paper) or ``gelu``.
+        dropout_rate: after the activation; 0 in the paper.
+        dropout_key: random key; without it there is no dropout.
+    """
+    inner = ACTIVATIONS[activation](linear(x, params["inner"]["kernel"], params["inner"]["bias"]))
+    inner = dropout(inner, dropout_rate, dropout_key)
+    return linear(inner, params["outer"]["kernel"], params["outer"]["bias"])
+
+
+def check_tokens(tokens: Int[Array, "..."], vocabulary_size: int) -> None:
+    """Refuse token ids outside the vocabulary, where their values are known (outside ``jit``).
+
+    Raises:
+        InputError: an id is negative or not below ``vocabulary_size``; a gather would silently give NaN or wrap.
+    """
+    if isinstance(tokens, Tracer) or tokens.size == 0:
+        return
+    known = np.asarray(tokens)  # jnp would trace the minimum of a constant inside jit
+    low, high = int(known.min()), int(known.max())
+    if low < 0 or high >= vocabulary_size:
+        wrong = low if low < 0 else high
+        raise InputError(
+            f"token id {wrong} is not in 0 to {vocabulary_size - 1}; "
+            "encode with the vocabulary that the model was made for"
+        )
+
+
+def check_right_padding(tokens: Int[Array, "B S"], pad_id: int) -> None:
+    """Refuse rows with a token behind padding, where their values are known (outside ``jit``).
+
+    Raises:
+        InputError: a row is padded on the left or in the middle; its positions would silently be counted wrong.
+    """
+    if isinstance(tokens, Tracer) or tokens.size == 0:
+        return
+    padding = np.asarray(tokens) == pad_id
+    wrong = (padding[:, :-1] & ~padding[:, 1:]).any(axis=1)
+    if wrong.any():
+        raise InputError(
+            f"pad sequences on the right: row {int(wrong.argmax())} has a token behind padding (id {pad_id}); "
+            "move the padding to the end"
+        )
+
+
+def embed(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+    """Look up the embedding of each token, multiplied by the square root of d_model (section 3.4).
+
+    Raises:
+        InputError: a token id outside the table.
+    """
+    check_tokens(tokens, table.shape[0])
+    return jnp.take(table, tokens, axis=0) * table.shape[1] ** 0.5
+
+
+def project_to_vocabulary(table: Float[Array, "V D"], x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+    """Give each token of the vocabulary a logit, float32: x E^T, with no bias and no scale (section 3.4)."""
+    axes = (((x.ndim - 1,), (1,)), ((), ()))
+    return jax.lax.dot_general(x, table.astype(x.dtype), axes, preferred_element_type=jnp.float32)

@@ -1,0 +1,96 @@
+"""Losses and counts over target tokens. Every function returns sums, and whoever has all of them divides, once."""
+
+from __future__ import annotations
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.errors import InputError
+from jaxformer.typing import Array, Bool, Float, Int
+
+SMOOTHING_CONVENTIONS = ("others", "all")
+
+
+def smoothing_floor(vocabulary_size: int, smoothing: float, convention: str = "others") -> float:
+    """Give the lowest reachable smoothed loss in nats: the entropy of the smoothed target distribution."""
+    on, off = smoothed_probabilities(vocabulary_size, smoothing, convention)
+    entropy = 0.0
+    for probability, times in ((on, 1), (off, vocabulary_size - 1)):
+        if probability > 0.0:
+            entropy -= times * probability * math.log(probability)
+    return entropy
+
+
+def smoothed_probabilities(vocabulary_size: int, smoothing: float, convention: str) -> tuple[float, float]:
+    """Give the target probability of the true token and of each other token.
+
+    Args:
+        vocabulary_size: V.
+        smoothing: epsilon, at least 0 and below 1.
+        convention: ``others`` shares epsilon among the V - 1 other tokens (tensor2tensor, flax);
+            ``all`` shares it among all V, the true one included (Szegedy et al. 2016; PyTorch, optax).
+
+    Raises:
+        InputError: an unknown convention or an epsilon out of range.
+    """
+    if not 0.0 <= smoothing < 1.0:
+        raise InputError(f"label smoothing must be at least 0 and below 1, not {smoothing}")
+    if convention == "others":
+        return 1.0 - smoothing, smoothing / (vocabulary_size - 1)
+    if convention == "all":
+        return 1.0 - smoothing + smoothing / vocabulary_size, smoothing / vocabulary_size
+    raise InputError(f"the smoothing convention is one of {', '.join(SMOOTHING_CONVENTIONS)}, not {convention!r}")
+
+
+def cross_entropy(
+    logits: Float[Array, "*B V"],
+    targets: Int[Array, "*B"],
+    weights: Bool[Array, "*B"] | Float[Array, "*B"],
+    *,
+    smoothing: float = 0.0,
+    convention: str = "others",
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sum the label-smoothed cross-entropy over the weighted targets, in nats and float32.
+
+    With q the smoothed target distribution, -sum_v q(v) log p(v) = log sum_v exp(z_v) - sum_v q(v) z_v, which needs
+    no log-probabilities in memory. The constant entropy of q is not subtracted: see :func:`smoothing_floor`. Padding
+    columns of the vocabulary, if there are any, take part in the smoothing like any other token.
+
+    Vaswani et al. 2017, section 5.4; Szegedy et al. 2016, section 7.
+
+    Args:
+        logits: of any float type; used in float32.
+        targets: the true tokens.
+        weights: 0 or False where there is no target; a padded position contributes exactly 0, also to the gradient.
+        smoothing: epsilon; 0.1 in the paper. 0 gives the plain cross-entropy.
+        convention: see :func:`smoothed_probabilities`.
+
+    Returns:
+        The sum of the losses, and the sum of the weights to divide it by.
+
+    Example:
+        >>> total, count = cross_entropy(jnp.zeros((1, 2, 4)), jnp.array([[1, 0]]), jnp.array([[True, False]]))
+        >>> round(float(total / count), 4)  # log 4
+        1.3863
+    """
+    on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
+    weights = weights.astype(jnp.float32)
+    # A padded position may hold inf, and 0 * inf is NaN: replaced before for the gradient, and after for the value.
+    logits = jnp.where(weights[..., None] > 0.0, logits.astype(jnp.float32), 0.0)
+    normaliser = jax.nn.logsumexp(logits, axis=-1)
+    true = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    losses = normaliser - (on - off) * true
+    if off > 0.0:
+        losses = losses - off * logits.sum(axis=-1)
+    return jnp.where(weights > 0.0, losses * weights, 0.0).sum(), weights.sum()
+
+
+def correct(
+    logits: Float[Array, "*B V"], targets: Int[Array, "*B"], weights: Bool[Array, "*B"] | Float[Array, "*B"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Count the weighted targets, end of sentence included, that have the highest logit; return (sum, count)."""
+    weights = weights.astype(jnp.float32)
+    hits = (logits.argmax(axis=-1) == targets).astype(jnp.float32)
+    return (hits * weights).sum(), weights.sum()

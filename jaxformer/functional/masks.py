@@ -1,0 +1,51 @@
+"""Masks: boolean, True = may attend, of shape [B, 1, T, S] with axes of size 1 where nothing varies.
+
+A mask is combined with ``&`` and becomes numbers only inside attention.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+
+import jax.numpy as jnp
+
+from jaxformer.typing import Array, Bool, Int
+
+
+def padding_mask(tokens: Int[Array, "B S"], pad_id: int) -> Bool[Array, "B 1 1 S"]:
+    """Allow every key that is no padding.
+
+    For the tokens ``[[5, 6, 0]]`` and pad id 0, each query sees ``1 1 0``.
+    """
+    return (tokens != pad_id)[:, None, None, :]
+
+
+def causal_mask(length: int) -> Bool[Array, "1 1 T T"]:
+    """Allow each position itself and those before it (section 3.2.3).
+
+    For length 3, rows being queries::
+
+        1 0 0
+        1 1 0
+        1 1 1
+    """
+    return jnp.tri(length, dtype=bool)[None, None]
+
+
+def segment_mask(query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
+    """Allow keys of the query's own segment, for rows that hold several packed sentences.
+
+    For the segments ``[1, 1, 2]`` on both sides::
+
+        1 1 0
+        1 1 0
+        0 0 1
+    """
+    return (query_segments[:, :, None] == key_segments[:, None, :])[:, None]
+
+
+def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:
+    """Allow what every mask allows; None allows everything."""
+    given = [mask for mask in masks if mask is not None]
+    return functools.reduce(operator.and_, given) if given else None

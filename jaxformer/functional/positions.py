@@ -1,0 +1,46 @@
+"""Where a token stands: sinusoidal and learned position encodings (Vaswani et al. 2017, section 3.5)."""
+
+from __future__ import annotations
+
+import jax.numpy as jnp
+
+from jaxformer.errors import InputError
+from jaxformer.typing import Array, Float, Int
+
+
+def sinusoidal(
+    positions: Int[Array, "..."], d_model: int, *, layout: str = "interleaved", base: float = 10_000.0
+) -> Float[Array, "... D"]:
+    """Encode positions as sines and cosines of geometrically spaced wavelengths, float32.
+
+    ``interleaved`` is the paper's: PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(p / base^(2i/d)).
+    ``halves`` is that of tensor2tensor: all sines, then all cosines, of p / base^(i / (d/2 - 1)).
+
+    Args:
+        positions: counted from 0; any shape.
+        d_model: width; must be even.
+        layout: ``interleaved`` or ``halves``.
+        base: 10,000 in the paper.
+
+    Raises:
+        InputError: an odd width, or an unknown layout.
+    """
+    if d_model % 2:
+        raise InputError(f"sinusoidal positions need an even d_model, not {d_model}; try {d_model + 1}")
+    half = d_model // 2
+    index = jnp.arange(half, dtype=jnp.float32)
+    place = positions.astype(jnp.float32)[..., None]
+    ones = (1,) * positions.ndim
+    if layout == "interleaved":
+        angles = place * (base ** (-index / half)).reshape(*ones, -1)
+        waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+        return waves.reshape(*positions.shape, d_model)
+    if layout == "halves":
+        angles = place * (base ** (-index / max(half - 1, 1))).reshape(*ones, -1)
+        return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
+    raise InputError(f"the layout of sinusoidal positions is interleaved or halves, not {layout!r}")
+
+
+def learned(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Array, "... D"]:
+    """Look up positions in a learned table; positions at or beyond its length give NaN, never the last row."""
+    return table.at[positions].get(mode="fill", fill_value=jnp.nan)

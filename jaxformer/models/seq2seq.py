@@ -1,0 +1,200 @@
+"""The Transformer of "Attention Is All You Need": encoder and decoder with embeddings and logits."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.errors import InputError
+from jaxformer.functional import layers, masks
+from jaxformer.functional.attention import KeysValues
+from jaxformer.models.config import TransformerConfig
+from jaxformer.nn import initializers
+from jaxformer.nn.blocks import Dropout
+from jaxformer.nn.embedding import Embedding, Positions
+from jaxformer.nn.stacks import Decoder, Encoder
+from jaxformer.typing import Array, Bool, Float, Int, Parameters
+
+
+class AttentionWeights(NamedTuple):
+    """The weights of every layer and head of one forward pass, float32."""
+
+    encoder: list[Float[Array, "B H S S"]]
+    decoder: list[Float[Array, "B H T T"]]
+    cross: list[Float[Array, "B H T S"]]
+
+
+class Memory(NamedTuple):
+    """What the decoder asks of the source, projected once: one entry a decoder layer, one row a sentence."""
+
+    keys_values: list[KeysValues]
+    mask: Bool[Array, "B 1 1 S"]
+
+
+class Cache(NamedTuple):
+    """Keys and values of the target positions so far, one entry a decoder layer, one row a hypothesis."""
+
+    keys_values: list[KeysValues]
+    position: Int[Array, ""]
+
+
+class Transformer(nn.Module):
+    """An encoder-decoder Transformer (Vaswani et al. 2017).
+
+    Sequences are padded on the right with ``config.pad_id``; the masks come from it. The target is given as it is to be
+    predicted: the decoder's input is made here by shifting it one position to the right behind ``config.bos_id``.
+
+    Example:
+        >>> model = Transformer(TransformerConfig.tiny(vocabulary_size=100))
+        >>> source, target = jnp.ones((2, 7), int), jnp.ones((2, 5), int)
+        >>> params = model.init(jax.random.key(0), source, target)["params"]
+        >>> model.apply({"params": params}, source, target).shape
+        (2, 5, 100)
+    """
+
+    config: TransformerConfig
+
+    def setup(self) -> None:
+        """Create tables and stacks."""
+        config = self.config
+        dtype = jnp.dtype(config.dtype)
+        if config.tied_embeddings == "all":
+            self.embedding = Embedding(config.vocabulary_size, config.d_model, dtype)
+        else:
+            source_size = config.source_vocabulary_size or config.vocabulary_size
+            self.source_embedding = Embedding(source_size, config.d_model, dtype)
+            self.target_embedding = Embedding(config.vocabulary_size, config.d_model, dtype)
+        if config.tied_embeddings == "none":
+            self.output = self.param("output", initializers.embedding, (config.vocabulary_size, config.d_model))
+        # One table of learned positions for each side, as facts about parameter counts assume.
+        self.source_positions = Positions(config.positions, config.d_model, config.max_length)
+        self.target_positions = Positions(config.positions, config.d_model, config.max_length)
+        self.embedding_dropout = Dropout(config.dropout_rate)
+        self.encoder = Encoder(config.layer, config.num_encoder_layers)
+        self.decoder = Decoder(config.layer, config.num_decoder_layers)
+
+    def __call__(
+        self, source: Int[Array, "B S"], target: Int[Array, "B T"], *, train: bool = False
+    ) -> Float[Array, "B T V"]:
+        """Predict each target token from the source and the target tokens before it.
+
+        Args:
+            source: tokens, padded on the right.
+            target: tokens as they are to be predicted, not shifted, padded on the right.
+            train: whether dropout is active; it then needs ``rngs={"dropout": key}``.
+
+        Returns:
+            Logits in float32; those at position t depend on the target tokens before t alone.
+
+        Raises:
+            InputError: a sequence longer than ``config.max_length``, or, outside ``jit``, a token id out of range or
+                padding before a token.
+        """
+        return self.forward(source, target, train=train)[0]
+
+    def forward(
+        self, source: Int[Array, "B S"], target: Int[Array, "B T"], *, train: bool = False
+    ) -> tuple[Float[Array, "B T V"], AttentionWeights]:
+        """Predict as :meth:`__call__` does, and return the attention weights too; ``jit`` prunes what is not used."""
+        memory, mask, encoder_weights = self.encode(source, train=train)
+        layers.check_tokens(target, self.config.vocabulary_size)
+        layers.check_right_padding(target, self.config.pad_id)
+        inputs = shift_right(target, self.config.bos_id)
+        # The mask of the target, shifted as the target is: the first input is real even where bos_id is pad_id.
+        real = masks.padding_mask(target, self.config.pad_id)[..., :-1]
+        real = jnp.pad(real, ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True)
+        seen = masks.causal_mask(target.shape[1]) & real
+        x = self._embed_target(inputs, jnp.arange(target.shape[1]), train=train)
+        x, weights = self.decoder(x, memory, seen, mask, train=train)
+        return self.logits(x), AttentionWeights(encoder_weights, [w for w, _ in weights], [w for _, w in weights])
+
+    def encode(
+        self, source: Int[Array, "B S"], *, train: bool = False
+    ) -> tuple[Float[Array, "B S D"], Bool[Array, "B 1 1 S"], list[Float[Array, "B H S S"]]]:
+        """Encode the source; return the output, the mask of its real positions, and the attention weights."""
+        layers.check_right_padding(source, self.config.pad_id)
+        mask = masks.padding_mask(source, self.config.pad_id)
+        embedding = self.embedding if self.config.tied_embeddings == "all" else self.source_embedding
+        place = self.source_positions(jnp.arange(source.shape[1]))
+        x = self.embedding_dropout(_add_positions(embedding(source), place), train=train)
+        x, weights = self.encoder(x, mask, train=train)
+        return x, mask, weights
+
+    def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
+        """Give each token of the target vocabulary its logit, float32."""
+        if self.config.tied_embeddings == "none":
+            return layers.project_to_vocabulary(self.output, x)
+        return self._target_embedding.logits(x)
+
+    def start(self, source: Int[Array, "B S"]) -> Memory:
+        """Encode the source and project it for every decoder layer, before the first :meth:`step`."""
+        encoded, mask, _ = self.encode(source)
+        return Memory(self.decoder.memory_keys_values(encoded), mask)
+
+    def step(self, tokens: Int[Array, " N"], cache: Cache, memory: Memory) -> tuple[Float[Array, "N V"], Cache]:
+        """Predict the next token of each hypothesis from its last token and the cache.
+
+        Args:
+            tokens: the last tokens; ``config.bos_id`` at the first step. The N / B hypotheses of a sentence are
+                adjacent.
+            cache: from :func:`empty_cache`, or the last step.
+            memory: from :meth:`start`.
+
+        Returns:
+            Logits in float32, and the cache grown by one position. The caller keeps the position below the cache's
+            length and, with learned positions, below ``config.max_length``.
+        """
+        x = self._embed_target(tokens[:, None], cache.position[None], train=False)
+        x, keys_values = self.decoder.step(x, cache.keys_values, cache.position, memory.keys_values, memory.mask)
+        return self.logits(x[:, 0]), Cache(keys_values, cache.position + 1)
+
+    @property
+    def _target_embedding(self) -> Embedding:
+        return self.embedding if self.config.tied_embeddings == "all" else self.target_embedding
+
+    def _embed_target(self, tokens: Int[Array, "B T"], place: Int[Array, " T"], *, train: bool) -> Array:
+        x = _add_positions(self._target_embedding(tokens), self.target_positions(place))
+        return self.embedding_dropout(x, train=train)
+
+
+def _add_positions(x: Float[Array, "B T D"], encoding: Float[Array, "T D"]) -> Float[Array, "B T D"]:
+    return x + encoding[None].astype(x.dtype)
+
+
+def shift_right(target: Int[Array, "B T"], bos_id: int) -> Int[Array, "B T"]:
+    """Put ``bos_id`` before the target and drop its last token: what the decoder sees when it predicts the target."""
+    return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos_id)
+
+
+def empty_cache(config: TransformerConfig, rows: int, length: int) -> Cache:
+    """Make the cache of ``rows`` hypotheses with room for ``length`` target positions.
+
+    Raises:
+        InputError: the length is beyond ``config.max_length``.
+    """
+    if length > config.max_length:
+        raise InputError(
+            f"decoding {length} positions needs more than the model's {config.max_length}; lower max_extra_length or "
+            "train with a larger model.max_length"
+        )
+    d_k = config.d_k or config.d_model // config.num_heads
+    d_v = config.d_v or config.d_model // config.num_heads
+    dtype = jnp.dtype(config.dtype)
+    return Cache(
+        [
+            KeysValues(
+                jnp.zeros((rows, length, config.num_heads, d_k), dtype),
+                jnp.zeros((rows, length, config.num_heads, d_v), dtype),
+            )
+            for _ in range(config.num_decoder_layers)
+        ],
+        jnp.zeros((), jnp.int32),
+    )
+
+
+def count_parameters(params: Parameters) -> int:
+    """Count the numbers in a parameter tree."""
+    return sum(leaf.size for leaf in jax.tree.leaves(params))

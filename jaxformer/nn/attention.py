@@ -1,0 +1,70 @@
+"""Multi-head attention as a Linen module: it owns the projections and calls the pure functions."""
+
+from __future__ import annotations
+
+from flax import linen as nn
+
+from jaxformer.functional import attention as functional
+from jaxformer.functional.attention import KeysValues
+from jaxformer.nn.initializers import projection
+from jaxformer.typing import Array, Bool, Float
+
+
+class MultiHeadAttention(nn.Module):
+    """Several heads of attention in parallel (Vaswani et al. 2017, section 3.2.2).
+
+    Parameters: ``query``, ``key`` and ``value`` with kernels [D, H, K] and biases [H, K], ``output`` with a kernel
+    [H, K, D] and a bias [D], all float32; the computation is in the type of the input.
+
+    Attributes:
+        d_model: width of input and output.
+        num_heads: heads.
+        d_k: width of a head's queries and keys; d_model / num_heads where None.
+        d_v: width of a head's values; likewise.
+        dropout_rate: of the attention weights; 0 in the paper.
+    """
+
+    d_model: int
+    num_heads: int
+    d_k: int | None = None
+    d_v: int | None = None
+    dropout_rate: float = 0.0
+
+    def setup(self) -> None:
+        """Create the four projections."""
+        d_k = self.d_k or self.d_model // self.num_heads
+        d_v = self.d_v or self.d_model // self.num_heads
+        width, heads = self.d_model, self.num_heads
+        self.projections = {
+            "query": self.param("query", projection, (width, heads, d_k)),
+            "key": self.param("key", projection, (width, heads, d_k)),
+            "value": self.param("value", projection, (width, heads, d_v)),
+            "output": self.param("output", projection, (heads, d_v, width), 2),
+        }
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"],
+        mask: Bool[Array, "#B #H #T #S"] | None = None,
+        *,
+        train: bool = False,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+        """Let ``x`` attend to ``memory``; return the output and the weights."""
+        return self.attend(x, self.keys_values(memory), mask, train=train)
+
+    def keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
+        """Project a memory once, for many calls of :meth:`attend`."""
+        return functional.project_keys_values(self.projections, memory)
+
+    def attend(
+        self,
+        x: Float[Array, "B T D"],
+        memory: KeysValues,
+        mask: Bool[Array, "#B #H #T #S"] | None = None,
+        *,
+        train: bool = False,
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+        """Let ``x`` attend to a memory that is already projected; return the output and the weights."""
+        key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
+        return functional.attend(self.projections, x, memory, mask, dropout_rate=self.dropout_rate, dropout_key=key)

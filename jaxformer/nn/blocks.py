@@ -1,0 +1,244 @@
+"""The layers of encoder and decoder: attention and feed-forward, each with its residual, dropout and norm."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+from flax import linen as nn
+
+from jaxformer.functional import layers
+from jaxformer.functional.attention import KeysValues
+from jaxformer.nn.attention import MultiHeadAttention
+from jaxformer.nn.initializers import projection
+from jaxformer.typing import Array, Bool, Float, Int
+
+Aux = TypeVar("Aux")
+
+
+@dataclasses.dataclass(frozen=True)
+class LayerConfig:
+    """What one layer of encoder or decoder is made of; the defaults are the paper's base model.
+
+    Attributes:
+        d_model: width of the residual stream.
+        num_heads: heads of each attention.
+        d_ff: width of the feed-forward layer.
+        d_k: width of a head's queries and keys; d_model / num_heads where None.
+        d_v: width of a head's values; likewise.
+        activation: ``relu`` or ``gelu``.
+        norm_order: ``post``, LN(x + Dropout(f(x))), as in the paper, or ``pre``, x + Dropout(f(LN(x))).
+        norm_epsilon: added to the variance.
+        dropout_rate: on the output of each sub-layer (section 5.4).
+        attention_dropout_rate: on attention weights.
+        activation_dropout_rate: inside the feed-forward layer.
+    """
+
+    d_model: int = 512
+    num_heads: int = 8
+    d_ff: int = 2048
+    d_k: int | None = None
+    d_v: int | None = None
+    activation: str = "relu"
+    norm_order: str = "post"
+    norm_epsilon: float = 1e-6
+    dropout_rate: float = 0.1
+    attention_dropout_rate: float = 0.0
+    activation_dropout_rate: float = 0.0
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last axis, with scale and bias in float32."""
+
+    width: int
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Normalise."""
+        scale = self.param("scale", nn.initializers.ones_init(), (self.width,), jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros_init(), (self.width,), jnp.float32)
+        return layers.layer_norm(x, scale, bias, epsilon=self.epsilon)
+
+
+class Dropout(nn.Module):
+    """Dropout that is active under ``train=True`` and draws from the stream ``dropout``."""
+
+    rate: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."], *, train: bool) -> Float[Array, "..."]:
+        """Drop, or hand ``x`` through."""
+        key = self.make_rng("dropout") if train and self.rate > 0.0 else None
+        return layers.dropout(x, self.rate, key)
+
+
+class FeedForward(nn.Module):
+    """The position-wise feed-forward layer (section 3.3)."""
+
+    d_model: int
+    d_ff: int
+    activation: str = "relu"
+    dropout_rate: float = 0.0
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
+        """Transform each position."""
+        params = {
+            "inner": self.param("inner", projection, (self.d_model, self.d_ff)),
+            "outer": self.param("outer", projection, (self.d_ff, self.d_model)),
+        }
+        key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
+        return layers.feed_forward(
+            params, x, activation=self.activation, dropout_rate=self.dropout_rate, dropout_key=key
+        )
+
+
+class Residual(nn.Module):
+    """A sub-layer's surroundings: residual connection, dropout and norm, in the configured order.
+
+    Post: LN(x + Dropout(f(x))) (section 3.1 and 5.4). Pre: x + Dropout(f(LN(x))).
+    """
+
+    config: LayerConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        sublayer: Callable[[Float[Array, "B T D"]], tuple[Float[Array, "B T D"], Aux]],
+        *,
+        train: bool,
+    ) -> tuple[Float[Array, "B T D"], Aux]:
+        """Wrap ``sublayer``, which returns its output and something more, such as attention weights."""
+        norm = LayerNorm(self.config.d_model, self.config.norm_epsilon, name="norm")
+        drop = Dropout(self.config.dropout_rate, name="dropout")
+        if self.config.norm_order == "pre":
+            output, more = sublayer(norm(x))
+            return x + drop(output, train=train), more
+        output, more = sublayer(x)
+        return norm(x + drop(output, train=train)), more
+
+
+def _attention(config: LayerConfig) -> MultiHeadAttention:
+    return MultiHeadAttention(config.d_model, config.num_heads, config.d_k, config.d_v, config.attention_dropout_rate)
+
+
+def _feed_forward(config: LayerConfig) -> FeedForward:
+    return FeedForward(config.d_model, config.d_ff, config.activation, config.activation_dropout_rate)
+
+
+class EncoderLayer(nn.Module):
+    """Self-attention, then feed-forward (section 3.1)."""
+
+    config: LayerConfig
+
+    def setup(self) -> None:
+        """Create the two sub-layers and what surrounds them."""
+        self.self_attention = _attention(self.config)
+        self.self_attention_residual = Residual(self.config)
+        self.feed_forward = _feed_forward(self.config)
+        self.feed_forward_residual = Residual(self.config)
+
+    def __call__(
+        self, x: Float[Array, "B S D"], mask: Bool[Array, "#B #H #S #S2"] | None = None, *, train: bool = False
+    ) -> tuple[Float[Array, "B S D"], Float[Array, "B H S S"]]:
+        """Return the output and the attention weights."""
+        x, weights = self.self_attention_residual(
+            x, lambda y: self.self_attention(y, y, mask, train=train), train=train
+        )
+        x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y, train=train), None), train=train)
+        return x, weights
+
+
+class DecoderLayer(nn.Module):
+    """Masked self-attention, attention to the encoder's output, then feed-forward (section 3.1)."""
+
+    config: LayerConfig
+
+    def setup(self) -> None:
+        """Create the three sub-layers and what surrounds them."""
+        self.self_attention = _attention(self.config)
+        self.self_attention_residual = Residual(self.config)
+        self.cross_attention = _attention(self.config)
+        self.cross_attention_residual = Residual(self.config)
+        self.feed_forward = _feed_forward(self.config)
+        self.feed_forward_residual = Residual(self.config)
+
+    def __call__(
+        self,
+        x: Float[Array, "B T D"],
+        memory: Float[Array, "B S D"],
+        mask: Bool[Array, "#B #H #T #T2"] | None,
+        memory_mask: Bool[Array, "#B #H #T #S"] | None = None,
+        *,
+        train: bool = False,
+    ) -> tuple[Float[Array, "B T D"], tuple[Float[Array, "B H T T"], Float[Array, "B H T S"]]]:
+        """Return the output and the weights of self-attention and cross-attention.
+
+        Args:
+            x: the target side.
+            memory: the encoder's output.
+            mask: of the self-attention; it must be causal in an autoregressive model.
+            memory_mask: which positions of the memory may be attended to.
+            train: whether dropout is active.
+        """
+        x, self_weights = self.self_attention_residual(
+            x, lambda y: self.self_attention(y, y, mask, train=train), train=train
+        )
+        x, cross_weights = self.cross_attention_residual(
+            x, lambda y: self.cross_attention(y, memory, memory_mask, train=train), train=train
+        )
+        x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y, train=train), None), train=train)
+        return x, (self_weights, cross_weights)
+
+    def memory_keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
+        """Project the encoder's output once, for many calls of :meth:`step`."""
+        return self.cross_attention.keys_values(memory)
+
+    def step(
+        self,
+        x: Float[Array, "N 1 D"],
+        cache: KeysValues,
+        position: Int[Array, ""],
+        memory: KeysValues,
+        memory_mask: Bool[Array, "B 1 1 S"],
+    ) -> tuple[Float[Array, "N 1 D"], KeysValues]:
+        """Compute one position from the keys and values of those before it.
+
+        Args:
+            x: the position's input, one row for each hypothesis; the hypotheses of a sentence are adjacent.
+            cache: keys and values of the positions before, with room for more; [N, L, H, K].
+            position: where ``x`` stands, counted from 0.
+            memory: projected encoder output, one row for each sentence, [B, S, H, K]. The N / B hypotheses of a
+                sentence ask the same memory as if they were positions, so that it is never repeated.
+            memory_mask: which positions of the memory may be attended to.
+
+        Returns:
+            The output, and the cache with this position in it.
+        """
+        sentences = memory.keys.shape[0]
+
+        def attend_self(y: Array) -> tuple[Array, KeysValues]:
+            new = self.self_attention.keys_values(y)
+            grown = KeysValues(
+                *(
+                    jax.lax.dynamic_update_slice_in_dim(old, fresh.astype(old.dtype), position, axis=1)
+                    for old, fresh in zip(cache, new, strict=True)
+                )
+            )
+            seen = (jnp.arange(grown.keys.shape[1]) <= position)[None, None, None, :]
+            return self.self_attention.attend(y, grown, seen)[0], grown
+
+        def attend_memory(y: Array) -> tuple[Array, None]:
+            beams = y.reshape(sentences, -1, y.shape[-1])
+            output, _ = self.cross_attention.attend(beams, memory, memory_mask)
+            return output.reshape(y.shape), None
+
+        x, cache = self.self_attention_residual(x, attend_self, train=False)
+        x, _ = self.cross_attention_residual(x, attend_memory, train=False)
+        x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None), train=False)
+        return x, cache

@@ -1,0 +1,117 @@
+"""The directory of a run: what lies where, and whether a configuration and a vocabulary belong to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from jaxformer.data import sources
+from jaxformer.data.sources import Pair
+from jaxformer.data.vocabulary import Vocabularies, load_or_train
+from jaxformer.errors import InputError
+from jaxformer.training import config as configuration
+from jaxformer.training.config import RunConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run that is ready to train.
+
+    Attributes:
+        directory: where everything lies.
+        config: complete, with the sizes and ids of the vocabulary.
+        vocabularies: of source and target.
+        pairs: the training text.
+        valid: the validation text.
+    """
+
+    directory: Path
+    config: RunConfig
+    vocabularies: Vocabularies
+    pairs: list[Pair]
+    valid: list[Pair]
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where the checkpoints lie."""
+        return self.directory / "checkpoints"
+
+    def check_vocabulary(self, recorded: str, step: int) -> None:
+        """Refuse to go on with another vocabulary than that of a checkpoint.
+
+        Raises:
+            InputError: the hashes differ.
+        """
+        check_vocabulary(self.directory, self.vocabularies, recorded, step)
+
+
+def check_vocabulary(directory: Path, vocabularies: Vocabularies, recorded: str, step: int) -> None:
+    """Refuse a vocabulary that is not the one that a checkpoint was trained with.
+
+    Raises:
+        InputError: the hashes differ.
+    """
+    if recorded != vocabularies.hash:
+        raise InputError(
+            f"{directory / 'vocabulary'} is not the vocabulary of checkpoint {step}: its hash is "
+            f"{vocabularies.hash[:12]}, not {recorded[:12]}; put back the files that the run was trained with"
+        )
+
+
+def open_run(config: RunConfig, directory: Path) -> Run:
+    """Claim a directory for a configuration: read the text, get the vocabulary, complete the model's sizes.
+
+    Raises:
+        InputError: the directory holds another run, or the text is missing, empty or broken.
+    """
+    data = config.data
+    pairs = list(sources.load(data.train, data.source_language, data.target_language))
+    valid = list(sources.load(data.valid, data.source_language, data.target_language))
+    saved = directory / "config.json"
+    if saved.exists():
+        _refuse_another(configuration.load(saved), config, directory)
+    elif directory.exists() and any(directory.iterdir()):
+        leftovers = {"vocabulary", "checkpoints"}
+        if not {path.name for path in directory.iterdir()} <= leftovers:
+            raise InputError(f"{directory} holds files but no run (no config.json); choose an empty --workdir")
+    directory.mkdir(parents=True, exist_ok=True)
+    vocabularies = load_or_train(directory / "vocabulary", data, pairs)
+    complete = complete_config(config, vocabularies)
+    configuration.save(complete, saved)
+    return Run(directory, complete, vocabularies, pairs, valid)
+
+
+def complete_config(config: RunConfig, vocabularies: Vocabularies) -> RunConfig:
+    """Give the model the sizes and ids of the vocabularies.
+
+    Raises:
+        InputError: the two sides disagree on the id of padding, or the model cannot be made for these vocabularies.
+    """
+    source, target = vocabularies.source, vocabularies.target
+    if source.pad_id != target.pad_id:
+        raise InputError(
+            f"the source vocabulary pads with id {source.pad_id} and the target vocabulary with {target.pad_id}; "
+            "train both with the same pad id"
+        )
+    model = dataclasses.replace(
+        config.model,
+        vocabulary_size=target.size,
+        source_vocabulary_size=None if config.data.shared_vocabulary else source.size,
+        pad_id=target.pad_id,
+        bos_id=target.bos_id,
+    )
+    return dataclasses.replace(config, model=model)
+
+
+def _refuse_another(old: RunConfig, new: RunConfig, directory: Path) -> None:
+    # The vocabulary's own keys are not in a configuration file; they are checked by its hash.
+    model = dataclasses.replace(
+        new.model, **{name: getattr(old.model, name) for name in configuration.OF_THE_VOCABULARY}
+    )
+    changed = configuration.differences(old, dataclasses.replace(new, model=model))
+    if changed:
+        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        raise InputError(
+            f"{directory} holds a run of another configuration: {changed[0]}{more}; "
+            "go on with the same values or choose another --workdir"
+        )

@@ -1,0 +1,122 @@
+"""The learning curve of a run as a picture: the likelihood in training and validation, and the validation scores."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from jaxformer.errors import InputError, require
+
+Curve: TypeAlias = Sequence[tuple[int, float]]
+"""Points ``(step, value)``, in the order of the steps."""
+
+# The panels: title, then for each curve its key in the record, its name, colour and marker.
+_PANELS = (
+    (
+        "negative log-likelihood per token, in nats",
+        (("train/nll", "training", "#7a8799", ""), ("valid/nll", "validation", "#1f5fa8", "o")),
+    ),
+    ("validation BLEU", (("valid/bleu", "BLEU", "#b4451f", "o"),)),
+)
+_INK, _QUIET, _LINE = "#1c2430", "#4a5563", "#d5dbe3"
+
+
+def draw(metrics_file: Path | str, picture: Path | str) -> Path:
+    """Draw the learning curve that ``metrics.jsonl`` records, 900 pixels wide, as a PNG.
+
+    The left panel shows the unsmoothed negative log-likelihood per token in training and validation, with the
+    perplexity of the last validation; the right one, if the run decoded its validation set, BLEU.
+
+    Args:
+        metrics_file: the record of a run: one JSON object a line, with ``step`` and any of ``train/nll``,
+            ``valid/nll`` and ``valid/bleu``. Other keys do not matter.
+        picture: the file to write; its directory is created.
+
+    Returns:
+        The picture.
+
+    Raises:
+        InputError: the record is missing, broken or without points, or matplotlib is not installed.
+    """
+    curves = read(metrics_file)
+    panels = [panel for panel in _PANELS if any(key in curves for key, *_ in panel[1])]
+    if not panels:
+        keys = ", ".join(key for _, lines in _PANELS for key, *_ in lines)
+        raise InputError(f"a learning curve needs points, but {metrics_file} has none of {keys}: train for longer")
+    figure = require("matplotlib.figure", "train").Figure(figsize=(9, 3.4), facecolor="white", layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    every = figure.subplots(1, len(panels), squeeze=False, width_ratios=(5, 4)[: len(panels)])[0]
+    for axes, (title, lines) in zip(every, panels, strict=True):
+        _draw_panel(axes, title, lines, curves)
+    picture = Path(picture)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, format="png", dpi=100)
+    return picture
+
+
+def read(metrics_file: Path | str) -> dict[str, Curve]:
+    """Read the curves of a run by their keys, each without the points that are no finite numbers.
+
+    A last line that a killed process left unfinished is passed over.
+
+    Raises:
+        InputError: the file is missing, or a line before the last is no JSON object with a step.
+    """
+    path = Path(metrics_file)
+    if not path.is_file():
+        raise InputError(
+            f"a learning curve needs the record of a run, but there is no file {path}: give its metrics.jsonl"
+        )
+    curves: dict[str, dict[int, float]] = {}
+    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        record = _parse(line)
+        if record is None:
+            if number == len(lines):  # no line break after it: torn
+                break
+            raise InputError(f"a line of a record is a JSON object with a step, but line {number} of {path} is not")
+        for key, value in record.items():
+            if key != "step" and isinstance(value, int | float) and math.isfinite(value):
+                curves.setdefault(key, {})[record["step"]] = float(value)
+    return {key: sorted(points.items()) for key, points in curves.items()}
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+    try:
+        record = json.loads(line)
+    except json.JSONDecodeError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+def _draw_panel(axes: Any, title: str, lines: Sequence[tuple[str, str, str, str]], curves: Mapping[str, Curve]) -> None:
+    for key, name, colour, marker in lines:
+        if key not in curves:
+            continue
+        steps, values = zip(*curves[key], strict=True)
+        label = f"{name}, {_last(key, values[-1])}"
+        mark = marker or ("o" if len(steps) == 1 else "")
+        axes.plot(steps, values, color=colour, linewidth=1.8, marker=mark, markersize=3.8, label=label)
+    axes.set_title(title, fontsize=10.5, color=_INK, loc="left", pad=8)
+    axes.set_xlabel("step", fontsize=9.5, color=_QUIET)
+    axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
+    axes.locator_params(axis="x", nbins=6, integer=True, min_n_ticks=1)
+    axes.set_xlim(left=0)
+    axes.tick_params(labelsize=9, labelcolor=_QUIET, color=_LINE)
+    axes.grid(axis="y", color=_LINE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_LINE)
+    axes.legend(framealpha=1, edgecolor="white", fontsize=9, labelcolor=_INK, handlelength=1.6)
+
+
+def _last(key: str, value: float) -> str:
+    """Say where a curve ends, in the units that people compare."""
+    if key.endswith("/nll"):
+        return f"last {value:.2f} (perplexity {math.exp(min(value, 700)):.4g})"
+    return f"last {value:.1f}"

@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Evaluate: ``python scripts/evaluate.py --workdir=DIR``, the same as ``jaxformer evaluate``."""
+
+import sys
+
+from jaxformer.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main(["evaluate", *sys.argv[1:]]))

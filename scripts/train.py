@@ -1,0 +1,9 @@
+#!/usr/bin/env python3
+"""Launch training: ``python scripts/train.py --config=FILE --workdir=DIR``, the same as ``jaxformer train``."""
+
+import sys
+
+from jaxformer.cli.main import main
+
+if __name__ == "__main__":
+    sys.exit(main(["train", *sys.argv[1:]]))

@@ -1,0 +1,332 @@
+"""Checkpoints: whole or not at all, the latest and the best, from any number of devices to any other."""
+
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from training.little import assert_trees_close, assert_trees_equal, cached_make_engine
+
+from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.errors import InputError
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.training.config import TrainingConfig
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.state import TrainState, create_state
+
+
+@pytest.fixture(autouse=True)
+def _promotion():
+    """Let optax promote types: its bias correction is a float to the power of an integer."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+@pytest.fixture
+def open_manager(tmp_path):
+    """Give a function that opens this test's directory anew, as another process would."""
+    opened = []
+
+    def open_(**options):
+        for manager in opened:
+            manager.wait()
+        manager = CheckpointManager(tmp_path / "checkpoints", **options)
+        opened.append(manager)
+        return manager
+
+    yield open_
+    for manager in opened:
+        manager.close()
+
+
+def arrays(step):
+    """Give a little tree of parameters and one of other state, different at each step."""
+    generator = np.random.default_rng(step)
+    params = {"table": jnp.asarray(generator.normal(size=(5, 3)), jnp.float32)}
+    training = {"step": jnp.int32(step), "key": jnp.asarray([step, 7], jnp.uint32)}
+    return params, training
+
+
+def save(manager, step, scores=None, **progress):
+    manager.save(step, *arrays(step), {"step": step, **progress}, scores)
+
+
+def restored(manager, step):
+    params, training = arrays(step)
+    parts = manager.restore(step, params=params, training=training)
+    return parts["params"], parts["training"]
+
+
+def folders(manager):
+    manager.wait()
+    return sorted(path.name for path in manager.directory.iterdir())
+
+
+def test_what_is_saved_comes_back(open_manager):
+    """Arrays bit for bit, counters as JSON, scores by name; parts alone too."""
+    manager = open_manager()
+    progress = {"sums": {"loss": 0.1 + 0.2}, "position": {"epoch": 1, "batch": 2}, "vocabulary": "é"}
+    save(manager, 7, {"bleu": 12.5, "loss": 1.5}, **progress)
+    again = open_manager()
+    assert again.steps == [7]
+    assert_trees_equal(restored(again, 7), arrays(7))
+    assert again.progress(7) == {"step": 7, **progress}
+    assert again.scores(7) == {"bleu": 12.5, "loss": 1.5}
+    assert_trees_equal(again.restore(7, params=arrays(7)[0])["params"], arrays(7)[0])
+
+
+def test_nothing_is_saved_yet(open_manager):
+    """An empty directory has no checkpoint, and says so."""
+    manager = open_manager()
+    assert (manager.steps, manager.best()) == ([], None)
+    with pytest.raises(InputError, match=r"^.* holds no checkpoint yet; train the run first$"):
+        manager.find("latest")
+
+
+def test_latest_and_best_are_kept(open_manager):
+    """The two latest and the best are kept, however many worse ones follow, also over a restart (statement 126)."""
+    scores = {10: 3.0, 20: 9.0, 30: 4.0, 40: 8.0, 50: 1.0, 60: 2.0}
+    manager = open_manager(keep_latest=2, keep_best=1)
+    for step, bleu in scores.items():
+        save(manager, step, {"bleu": bleu, "chrf": 100.0 - bleu})
+        save(manager, step + 5)  # between evaluations
+        if step == 30:
+            manager = open_manager(keep_latest=2, keep_best=1)
+    assert folders(manager) == ["20", "60", "65"]
+    assert (manager.best(), manager.find("best"), manager.find("latest"), manager.find("60")) == (20, 20, 65, 60)
+
+
+def test_the_k_best_are_the_best(open_manager):
+    """Kept are the k best, not the k latest improvements (statement 126)."""
+    manager = open_manager(keep_latest=1, keep_best=2)
+    for step, bleu in enumerate([1.0, 2.0, 9.0, 8.0, 3.0, 4.0, 5.0], start=1):
+        save(manager, step, {"bleu": bleu})
+    assert folders(manager) == ["3", "4", "7"]
+
+
+def test_a_lower_loss_is_better(open_manager):
+    """For ``loss`` the lowest is the best, for other scores the highest, and of equals the later."""
+    manager = open_manager(keep_latest=5, best_metric="loss")
+    for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0), (4, 1.0)):
+        save(manager, step, {"loss": loss, "bleu": -loss})
+    assert manager.best() == 4
+    assert open_manager(keep_latest=5, best_metric="bleu").best() == 4
+
+
+def test_best_without_any_evaluation(open_manager):
+    """Where nothing was evaluated, ``best`` is the latest; another name is refused with those that there are."""
+    manager = open_manager()
+    save(manager, 9)
+    save(manager, 10)
+    assert (manager.best(), manager.find("best")) == (None, 10)
+    for which in ("8", "bset", "-1"):
+        with pytest.raises(InputError, match=rf"no checkpoint '{which}' in .*; there are best, latest, 9, 10$"):
+            manager.find(which)
+
+
+def test_steps_are_numbers(open_manager):
+    """Step 10000 is later than step 9000 (statement 117)."""
+    manager = open_manager(keep_latest=3)
+    for step in (9_000, 10_000, 100_000):
+        save(manager, step)
+    assert manager.steps == [9_000, 10_000, 100_000]
+    assert manager.find("latest") == 100_000
+
+
+def test_what_killed_saves_left_behind(open_manager):
+    """Folders of unfinished saves are no checkpoints, and the process that writes removes them (statement 122)."""
+    manager = open_manager()
+    save(manager, 4)
+    manager.wait()
+    for name in ("8.orbax-checkpoint-tmp", "8.orbax-checkpoint-tmp-1234"):
+        shutil.copytree(manager.directory / "4", manager.directory / name)
+        shutil.rmtree(manager.directory / name / "params")
+    again = open_manager()
+    assert again.steps == [4]
+    assert again.find("latest") == 4
+    again.remove_leftovers()
+    assert folders(again) == ["4"]
+    assert_trees_equal(restored(again, 4), arrays(4))
+    save(again, 8)
+    assert folders(again) == ["4", "8"]
+
+
+def test_an_old_checkpoint_that_was_half_removed(open_manager):
+    """A process killed while it removed an old checkpoint leaves the latest usable (statement 122)."""
+    manager = open_manager(keep_latest=3)
+    for step in (1, 2, 3):
+        save(manager, step)
+    manager.wait()
+    for name in ("_CHECKPOINT_METADATA", "commit_success.txt", "params/_METADATA"):
+        (manager.directory / "1" / name).unlink(missing_ok=True)
+    again = open_manager(keep_latest=2)
+    again.remove_leftovers()
+    assert again.find("latest") == 3
+    assert_trees_equal(restored(again, 3), arrays(3))
+    save(again, 4)
+    assert folders(again) == ["3", "4"]
+
+
+def test_the_same_step_is_saved_once(open_manager):
+    """A step that is already saved is not saved again (statement 122)."""
+    manager = open_manager()
+    save(manager, 5, {"bleu": 1.0}, note="first")
+    save(manager, 5, None, note="second")
+    save(manager, 5, {"bleu": 2.0}, note="third")
+    manager.wait()
+    assert manager.progress(5)["note"] == "first"
+    assert manager.scores(5) == {"bleu": 1.0}
+
+
+def test_scores_are_added_later(open_manager):
+    """A checkpoint without scores is saved again with those of its evaluation, and counts for the best."""
+    manager = open_manager()
+    save(manager, 5, None, evaluated=0)
+    manager = open_manager()
+    save(manager, 5, {"bleu": 3.0}, evaluated=5)
+    assert folders(manager) == ["5"]
+    again = open_manager()
+    assert again.scores(5) == {"bleu": 3.0}
+    assert again.progress(5)["evaluated"] == 5
+    assert again.best() == 5
+    assert_trees_equal(restored(again, 5), arrays(5))
+
+
+@pytest.mark.parametrize("when", ["before", "while"])
+def test_killed_while_scores_are_added(open_manager, monkeypatch, when):
+    """A process that is killed while it saves a checkpoint again leaves the old one or the new one (statement 122)."""
+    manager = open_manager()
+    save(manager, 5, None, note="old")
+    manager.wait()
+
+    class Killed(BaseException):
+        pass
+
+    def killed(self, *parts):
+        if when == "while":
+            (self.directory / "5.orbax-checkpoint-tmp").mkdir()
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointManager, "_save", killed)
+        patch.setattr(
+            CheckpointManager, "_settle", lambda self, replaced: None
+        )  # nothing is tidied by a killed process
+        with pytest.raises(Killed):
+            save(manager, 5, {"bleu": 3.0}, note="new")
+    again = open_manager()
+    again.remove_leftovers()
+    assert folders(again) == ["5"]
+    assert (again.steps, again.progress(5)["note"]) == ([5], "old")
+    assert_trees_equal(restored(again, 5), arrays(5))
+    save(again, 5, {"bleu": 3.0}, note="new")
+    again.wait()
+    assert again.progress(5)["note"] == "new"
+
+
+def test_killed_before_the_replaced_one_is_removed(open_manager):
+    """If both the old and the new are whole, the new one stays (statement 122)."""
+    manager = open_manager()
+    save(manager, 5, {"bleu": 3.0})
+    manager.wait()
+    shutil.copytree(manager.directory / "5", manager.directory / "5.replaced")
+    again = open_manager()
+    assert again.steps == [5]
+    again.remove_leftovers()
+    assert folders(again) == ["5"]
+
+
+def test_a_failed_save(open_manager, monkeypatch):
+    """A disk without space is told in one line with the last good checkpoint, which still loads (statement 122)."""
+    manager = open_manager()
+    save(manager, 4)
+    manager.wait()
+
+    def full(self, *arguments, **keywords):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(manager._checkpointer), "save_checkpointables_async", full)
+        with pytest.raises(InputError) as caught:
+            save(manager, 8)
+    assert str(caught.value) == (
+        f"could not save a checkpoint in {manager.directory}: [Errno 28] No space left on device; "
+        "the last good checkpoint is step 4"
+    )
+    assert_trees_equal(restored(open_manager(), 4), arrays(4))
+
+
+def test_a_checkpoint_of_another_model(open_manager):
+    """The first array that differs is named with both shapes."""
+    manager = open_manager()
+    save(manager, 4)
+    manager.wait()
+    with pytest.raises(
+        InputError, match=r"checkpoint 4 in .* is of another model: table is \(5, 3\) there and \(5, 4\) by"
+    ):
+        manager.restore(4, params={"table": jnp.zeros((5, 4))})
+    with pytest.raises(InputError, match=r"is of another model: bias is absent there and \(3,\) by the configuration"):
+        manager.restore(4, params={"table": jnp.zeros((5, 3)), "bias": jnp.zeros(3)})
+
+
+def test_changed_arrays_do_not_change_the_checkpoint(open_manager):
+    """Training goes on while a checkpoint is saved: what the memory is reused for does not get into it."""
+    manager = open_manager(keep_latest=20)
+    update = jax.jit(lambda table: table * 1.5 + 1.0, donate_argnums=0)
+    table = jnp.zeros((256, 256))
+    expected = []
+    for step in range(8):
+        expected.append(np.array(table))
+        manager.save(step, {"table": table}, {"step": jnp.int32(step)}, {}, None)
+        for _ in range(3):
+            table = update(table)
+    manager.wait()
+    for step, wanted in enumerate(expected):
+        found = manager.restore(step, params={"table": jnp.zeros((256, 256))})["params"]["table"]
+        np.testing.assert_array_equal(np.asarray(found), wanted)
+
+
+@pytest.mark.skipif(jax.local_device_count() < 2, reason="needs several devices")
+@pytest.mark.parametrize(("before", "after"), [("pmap", "jit"), ("jit", "pmap")])
+def test_saved_on_eight_devices_restored_on_one(open_manager, before, after):
+    """A checkpoint of the replicated engine restores on one device and the other way round; training goes on from it as
+    on the devices that saved it (statement 121).
+    """
+    model = Transformer(
+        TransformerConfig(
+            vocabulary_size=11, d_model=8, d_ff=16, num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
+            dropout_rate=0.0, max_length=16,
+        )
+    )  # fmt: skip
+    config = TrainingConfig(warmup_steps=300)
+    optimizer = make_optimizer(config, 8)
+    generator = np.random.default_rng(0)
+    batches = [
+        {side: generator.integers(3, 11, (16, 9)).astype(np.int32) for side in ("source", "target")} for _ in "ab"
+    ]
+    engines = {
+        name: cached_make_engine(model, optimizer, TrainingConfig(warmup_steps=300, engine=name))
+        for name in (before, after)
+    }
+
+    state, _ = engines[before].step(engines[before].place(create_state(model, optimizer, 0)), batches[0])
+    collected = engines[before].collect(state)
+    kept = jax.tree.map(np.array, collected)
+    manager = open_manager()
+    rest = {"step": collected.step, "optimizer": collected.optimizer, "key": collected.key}
+    manager.save(1, collected.params, rest, {"step": 1}, None)
+    state, _ = engines[before].step(state, batches[1])
+    expected = jax.tree.map(np.array, engines[before].collect(state))
+
+    like = jax.eval_shape(lambda: create_state(model, optimizer, 0))
+    parts = open_manager().restore(
+        1, params=like.params, training={"step": like.step, "optimizer": like.optimizer, "key": like.key}
+    )
+    found = TrainState(params=parts["params"], **parts["training"])
+    assert_trees_equal(found, kept)
+    assert {len(leaf.devices()) for leaf in jax.tree.leaves(found)} == {1}
+    state, _ = engines[after].step(engines[after].place(found), batches[1])
+    assert_trees_close(engines[after].collect(state).optimizer[0].mu, expected.optimizer[0].mu, atol=1e-6, rtol=0)
+    assert int(engines[after].collect(state).step) == 2

@@ -1,0 +1,190 @@
+"""Whatever a person can give wrongly ends in one line, with exit code 1, before the work begins."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import runs
+
+BAD_UTF8 = b"one\ntwo\nd\xfcrr\nfour\n"
+
+
+@pytest.fixture
+def workdir() -> str:
+    return f"--workdir={runs.random_run()}"
+
+
+@pytest.fixture
+def file(tmp_path) -> Callable[[str, bytes], Path]:
+    def write(name: str, content: bytes) -> Path:
+        (tmp_path / name).write_bytes(content)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def damaged(tmp_path) -> Path:
+    """Copy a run, to be damaged."""
+    return runs.copy(runs.random_run(), tmp_path / "run")
+
+
+# Text
+
+
+def test_missing_file(call, workdir, file, tmp_path):
+    """A file that is not there is named (for every command that reads text)."""
+    nothing, there = tmp_path / "nothing.en", file("there", b"a\n")
+    for arguments in (
+        ["translate", f"--input={nothing}"],
+        ["score", f"--source={there}", f"--target={nothing}"],
+        ["evaluate", f"--source={nothing}", f"--reference={there}"],
+        ["evaluate", f"--dataset=text:{there},{nothing}"],
+    ):
+        assert call(*arguments, workdir).error == f"no file {nothing}"
+
+
+def test_empty_file(call, workdir, file):
+    """A file without a line is named."""
+    empty, there = file("empty.en", b""), file("there", b"a\n")
+    for arguments in (
+        ["translate", f"--input={empty}"],
+        ["score", f"--source={empty}", f"--target={there}"],
+        ["evaluate", f"--source={there}", f"--reference={empty}"],
+    ):
+        assert f"{empty} is empty" in call(*arguments, workdir).error
+
+
+def test_unequal_files(call, workdir, file):
+    """Both files and both counts are named (statement 65)."""
+    three, two = file("three.en", b"a\nb\nc\n"), file("two.de", b"a\nb\n")
+    for arguments in (
+        ["score", f"--source={three}", f"--target={two}"],
+        ["evaluate", f"--source={three}", f"--reference={two}"],
+    ):
+        assert f"{three} has 3 lines and {two} has 2" in call(*arguments, workdir).error
+
+
+def test_invalid_utf8(call, workdir, file):
+    """The file, or standard input, and the line are named."""
+    bad, good = file("latin1.en", BAD_UTF8), file("good", b"a\n" * 4)
+    assert call("translate", workdir, stdin=BAD_UTF8).error.startswith("standard input, line 3: not UTF-8")
+    for arguments in (
+        ["translate", f"--input={bad}"],
+        ["score", f"--source={good}", f"--target={bad}"],
+        ["evaluate", f"--source={bad}", f"--reference={good}"],
+    ):
+        assert call(*arguments, workdir).error.startswith(f"{bad}, line 3: not UTF-8")
+
+
+def test_directory_for_a_file(call, workdir, tmp_path):
+    assert str(tmp_path) in call("translate", workdir, f"--input={tmp_path}").error
+    assert str(tmp_path) in call("translate", workdir, f"--output={tmp_path}", stdin=b"a\n").error
+
+
+def test_output_without_a_folder(call, workdir, file, tmp_path, monkeypatch):
+    """Where to write is looked at before the translation, not after it."""
+    monkeypatch.setattr("jaxformer.decoding.translator.Translator.load", lambda *_: 1 / 0)
+    output = tmp_path / "none" / "out"
+    rule = f"cannot write {output}: there is no folder {output.parent}; make it first"
+    assert call("translate", workdir, f"--output={output}", stdin=b"a\n").error == rule
+    there = file("there", b"a\n")
+    assert call("score", workdir, f"--source={there}", f"--target={there}", f"--output={output}").error == rule
+
+
+def test_too_long_a_sentence(call, workdir, file):
+    """The number of the sentence, its tokens and the positions are named (statement 22)."""
+    long = b"ok\n\n" + b"word " * 20_000 + b"\n"
+    error = call("translate", workdir, stdin=long).error
+    assert error.startswith("source sentence 3 has ")
+    assert "the model has 128 positions" in error
+    source, target = file("source", long), file("target", b"a\n" * 3)
+    assert call("score", workdir, f"--source={source}", f"--target={target}").error == error
+    assert call("evaluate", workdir, f"--source={source}", f"--reference={target}").error == error
+    swapped = call("score", workdir, f"--source={target}", f"--target={source}").error
+    assert swapped.startswith("target sentence 3 has ")
+
+
+def test_more_translations_than_hypotheses(call, workdir):
+    error = call("translate", workdir, "--beam_size=2", "--n_best=3", stdin=b"a\n").error
+    assert error == "n_best must be at least 1 and at most the beam of 2, not 3"
+
+
+# Runs
+
+COMMANDS = (["translate"], ["evaluate", "--dataset=bundled:en-de/valid"], ["attention", "a"], ["info"])
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_no_run(arguments, call, tmp_path):
+    """A directory that is not there, an empty one, and a file are no runs."""
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("")
+    for name in ("nowhere", "empty", "file"):
+        error = call(*arguments, f"--workdir={tmp_path / name}", stdin=b"a\n").error
+        assert str(tmp_path / name / "config.json") in error
+
+
+@pytest.mark.parametrize("arguments", COMMANDS[:3])
+def test_no_checkpoint(arguments, call, damaged):
+    """A run that has not saved anything yet is told so, and nothing is made in it."""
+    for path in (damaged / "checkpoints").iterdir():
+        shutil.rmtree(path)
+    assert (
+        "holds no checkpoint yet; train the run first" in call(*arguments, f"--workdir={damaged}", stdin=b"a\n").error
+    )
+    (damaged / "checkpoints").rmdir()
+    assert (
+        "holds no checkpoint yet; train the run first" in call(*arguments, f"--workdir={damaged}", stdin=b"a\n").error
+    )
+    assert not (damaged / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("which", ["30", "newest", "-1", "²", ""])
+def test_unknown_checkpoint(which, call, workdir):
+    """What there is is listed."""
+    error = call("translate", workdir, f"--checkpoint={which}", stdin=b"a\n").error
+    assert f"there is no checkpoint {which!r}" in error
+    assert "best, latest, 10, 20" in error
+
+
+def test_vocabulary_of_another_run(call, damaged):
+    """A vocabulary that was replaced is refused, not used for nonsense (statement 125)."""
+    shutil.copy(runs.reversal_run() / "vocabulary" / "shared.model", damaged / "vocabulary" / "shared.model")
+    for arguments in COMMANDS[:3]:
+        error = call(*arguments, f"--workdir={damaged}", stdin=b"a\n").error
+        assert f"{damaged / 'vocabulary'} is not the vocabulary of checkpoint 10" in error
+
+
+def test_damaged_vocabulary(call, damaged):
+    (damaged / "vocabulary" / "shared.model").write_bytes(b"nothing")
+    error = call("translate", f"--workdir={damaged}", stdin=b"a\n").error
+    assert f"{damaged / 'vocabulary' / 'shared.model'}: not a SentencePiece model" in error
+    (damaged / "vocabulary" / "shared.model").unlink()
+    error = call("translate", f"--workdir={damaged}", stdin=b"a\n").error
+    assert f"no vocabulary in {damaged / 'vocabulary'}" in error
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b'{"model": {"depth": 3}}', b'{"modle": {}}'])
+def test_damaged_configuration(content, call, damaged):
+    """A configuration that is none, or of another version, is named."""
+    (damaged / "config.json").write_bytes(content)
+    for command in ("info", "translate"):
+        error = call(command, f"--workdir={damaged}", stdin=b"a\n").error
+        assert "config.json is not a configuration" in error or "there is no configuration key" in error
+
+
+def test_configuration_of_another_model(call, damaged):
+    """Parameters of other shapes than the configuration asks for are not loaded."""
+    path = damaged / "config.json"
+    path.write_text(path.read_text().replace('"d_ff": 64', '"d_ff": 96'))
+    assert "is of another model" in call("translate", f"--workdir={damaged}", stdin=b"a\n").error
+
+
+@pytest.mark.parametrize("content", ["{", "[]"])
+def test_damaged_results(content, call, damaged):
+    (damaged / "results.json").write_text(content)
+    assert "results.json" in call("info", f"--workdir={damaged}").error

@@ -1,0 +1,95 @@
+"""``evaluate``: one JSON object, results.json, and the translations beside it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import runs
+
+from jaxformer.data import sources
+from jaxformer.decoding.translator import Translator
+from jaxformer.evaluation import metrics
+
+
+@pytest.fixture
+def reversal(tmp_path) -> Path:
+    return runs.copy(runs.reversal_run(), tmp_path / "run")
+
+
+def write_pairs(directory: Path, count: int) -> tuple[Path, Path]:
+    given = sources.load("synthetic:reverse/valid", "", "")[:count]
+    paths = directory / "some.forwards", directory / "some.backwards"
+    for path, lines in zip(paths, zip(*given, strict=True), strict=True):
+        path.write_text("".join(line + "\n" for line in lines))
+    return paths
+
+
+def test_default_is_the_test_set(call, reversal):
+    """Without a word, all of ``data.test`` is scored once, in order (statements 107, 109, 110)."""
+    outcome = call("evaluate", f"--workdir={reversal}", "--beam_size=1")
+    assert outcome.code == 0
+    assert outcome.err == ""
+    (line,) = outcome.lines
+    record = json.loads(line)
+    given = sources.load("synthetic:reverse/test", "", "")
+    hypotheses = (reversal / "hypotheses.synthetic_reverse_test.txt").read_text().split("\n")[:-1]
+    assert record["dataset"] == "synthetic:reverse/test"
+    assert record["sentences"] == len(hypotheses) == 500
+    assert hypotheses == Translator.load(reversal).translate([pair.source for pair in given], beam_size=1)
+    score = metrics.bleu(hypotheses, [pair.target for pair in given])
+    assert (record["bleu"], record["bleu_signature"]) == (round(score.value, 2), score.signature)
+    results = json.loads((reversal / "results.json").read_text())
+    assert results == {"synthetic:reverse/test": {**record, "hypotheses": "hypotheses.synthetic_reverse_test.txt"}}
+
+
+def test_own_files_and_another_set(call, reversal, tmp_path):
+    """Files of the user's and named data sets add to the results."""
+    source, reference = write_pairs(tmp_path, 64)
+    options = [f"--workdir={reversal}", "--beam_size=4", "--alpha=0"]
+    record = json.loads(call("evaluate", *options, f"--source={source}", f"--reference={reference}").out)
+    assert record["sentences"] == 64
+    assert record["dataset"] == f"text:{source},{reference}"
+    assert record["decoding"]["beam_size"] == 4
+    assert record["decoding"]["alpha"] == 0.0
+    by_name = json.loads(call("evaluate", *options, f"--dataset=text:{source},{reference}").out)
+    assert {**by_name, "seconds": 0} == {**record, "seconds": 0}
+    assert list(json.loads((reversal / "results.json").read_text())) == [record["dataset"]]
+
+
+def test_one_sentence(call, reversal, tmp_path):
+    """A single sentence has a score too; the checkpoint is recorded."""
+    source, reference = write_pairs(tmp_path, 1)
+    options = [f"--source={source}", f"--reference={reference}", "--checkpoint=latest"]
+    record = json.loads(call("evaluate", f"--workdir={reversal}", *options).out)
+    assert record["sentences"] == 1
+    assert record["checkpoint"] == 200
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (["--source=a"], "--source and --reference go together"),
+        (["--reference=a"], "--source and --reference go together"),
+        (["--source=a", "--reference=b", "--dataset=c"], "either --dataset, or --source and --reference"),
+        (["--dataset=bundled:en-de/tset"], "did you mean bundled:en-de/test?"),
+        (["--dataset=bundle:en-de/test"], "did you mean bundled:?"),
+        (["--dataset=newstest2014"], "no data set 'newstest2014'"),
+        (["--dataset=text:only.en"], "must name one source and one target file"),
+        (["--dataset=bundled:en-de/valid"], "has no language 'forwards'"),
+        (["--checkpoint=7", "--dataset=synthetic:reverse/valid"], "there is no checkpoint '7'"),
+        (["--beam_size=0"], "decoding.beam_size must be at least 1, not 0"),
+        (["--alpha=nan"], "decoding.alpha must be a finite number"),
+    ],
+)
+def test_wrong_options(options, rule, call):
+    """What cannot be scored is said in one line."""
+    assert rule in call("evaluate", f"--workdir={runs.reversal_run()}", *options).error
+
+
+def test_damaged_results_are_found_before_the_work(call, reversal, monkeypatch):
+    """Hours of translation are not lost to a file that cannot be read afterwards."""
+    (reversal / "results.json").write_text("{")
+    monkeypatch.setattr(Translator, "load", lambda *_: 1 / 0)
+    assert "results.json is not JSON" in call("evaluate", f"--workdir={reversal}").error

@@ -1,0 +1,50 @@
+import dataclasses
+
+import pytest
+
+from jaxformer.data import DataConfig
+from jaxformer.errors import InputError
+
+
+def test_defaults_are_valid():
+    config = DataConfig()
+    assert config.train == "bundled:en-de/train"
+    assert DataConfig(**dataclasses.asdict(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocabulary_size", 0),
+        ("vocabulary_size", "8000"),
+        ("vocabulary_size", 8000.0),
+        ("vocabulary_size", True),
+        ("vocabulary_size", None),
+        ("source_vocabulary_size", 1.5),
+        ("vocabulary_model", "words"),
+        ("vocabulary_model", None),
+        ("max_length", -1),
+        ("tokens_per_batch", 0),
+        ("num_buckets", 0),
+        ("shared_vocabulary", 1),
+        ("source_eos", "yes"),
+        ("train", ""),
+        ("test", None),
+        ("source_language", " "),
+    ],
+)
+def test_a_wrong_value_is_named_with_its_key(key, value):
+    with pytest.raises(InputError, match=rf"^data\.{key} ") as error:
+        DataConfig(**{key: value})
+    assert "\n" not in str(error.value)
+
+
+def test_a_source_size_needs_separate_vocabularies():
+    assert DataConfig(shared_vocabulary=False, source_vocabulary_size=500).source_vocabulary_size == 500
+    with pytest.raises(InputError, match=r"data\.source_vocabulary_size=500 needs data\.shared_vocabulary=False"):
+        DataConfig(source_vocabulary_size=500)
+
+
+def test_two_languages_are_two():
+    with pytest.raises(InputError, match=r"data\.source_language"):
+        DataConfig(source_language="de")

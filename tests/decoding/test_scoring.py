@@ -1,0 +1,95 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.scoring import length_penalty, log_probabilities
+from jaxformer.errors import InputError
+
+LENGTHS = (1, 2, 7, 10, 25, 50, 55, 100)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "golden"),
+    [
+        (0.6, (1, 1.096903, 1.515717, 1.732862, 2.626528, 3.778565, 3.981072, 5.569585)),
+        (0.3, (1, 1.047331, 1.231144, 1.316382, 1.620657, 1.943853, 1.995262, 2.359997)),
+        (1.0, (1, 1.166667, 2, 2.5, 5, 9.166667, 10, 17.5)),
+    ],
+)
+def test_length_penalty_has_the_golden_values(alpha, golden):
+    """The penalty is ((5 + n) / 6)^alpha (statement 90)."""
+    np.testing.assert_allclose(length_penalty(jnp.array(LENGTHS), alpha), golden, rtol=1e-6)
+
+
+def test_length_penalty_at_the_ends():
+    """No penalty for alpha 0, the inverse for the opposite alpha, and float32 throughout, from traced values too."""
+    lengths = jnp.arange(200)
+    assert jnp.all(length_penalty(lengths, 0.0) == 1)
+    traced = jax.jit(length_penalty)(lengths, jnp.float32(-1.3))
+    assert traced.dtype == jnp.float32
+    np.testing.assert_allclose(traced * length_penalty(lengths, 1.3), np.ones(200), rtol=1e-5)
+    assert length_penalty(7, 1.0).shape == ()
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_log_probabilities_are_those_of_float64(dtype):
+    """Log-softmax is computed in float32 from logits of any type (statement 101)."""
+    logits = (10 * jax.random.normal(jax.random.key(0), (7, 33))).astype(dtype)
+    found = log_probabilities(logits)
+    assert found.dtype == jnp.float32
+    exact = np.asarray(logits.astype(jnp.float32), np.float64)
+    exact -= np.log(np.exp(exact).sum(axis=1, keepdims=True))
+    np.testing.assert_allclose(found, exact, rtol=1e-6, atol=4e-6)
+
+
+def test_no_log_probability_is_above_zero():
+    """Rounding lifts nothing above 0, even where one token takes all: the stop rule needs it (statement 92)."""
+    logits = 30 * jax.random.normal(jax.random.key(1), (2000, 9))
+    assert jnp.max(log_probabilities(logits)) <= 0
+
+
+def test_forbidden_tokens_leave_the_others_alone():
+    """Forbidden tokens are impossible, and the others keep the model's log-probabilities (statements 89, 102)."""
+    logits = jax.random.normal(jax.random.key(2), (5, 8))
+    free, bound = log_probabilities(logits), log_probabilities(logits, (0, 6))
+    allowed = jnp.array([1, 2, 3, 4, 5, 7])
+    assert jnp.all(jnp.isneginf(bound[:, jnp.array([0, 6])]))
+    np.testing.assert_array_equal(bound[:, allowed], free[:, allowed])
+
+
+def test_impossible_logits_make_no_nan():
+    """Columns of minus infinity, such as those that fill up a vocabulary, stay impossible (statement 84)."""
+    logits = jnp.array([[0.0, -jnp.inf, 1.0, -jnp.inf]])
+    found = log_probabilities(logits)
+    assert not jnp.any(jnp.isnan(found))
+    np.testing.assert_array_equal(jnp.isneginf(found), [[False, True, False, True]])
+
+
+def test_config_defaults_are_the_papers():
+    """Beam 4, alpha 0.6 and 50 tokens more than the source (section 6.1 of the paper)."""
+    config = DecodingConfig()
+    assert (config.beam_size, config.alpha, config.max_extra_length) == (4, 0.6, 50)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "rule"),
+    [
+        ("beam_size", 0, "at least 1"),
+        ("max_extra_length", -1, "at least 0"),
+        ("batch_size", 0, "at least 1"),
+        ("alpha", float("nan"), "finite"),
+        ("alpha", float("inf"), "finite"),
+    ],
+)
+def test_config_names_what_is_wrong(key, value, rule):
+    """An impossible value gets one line that names key, rule and value."""
+    with pytest.raises(InputError, match=rf"decoding\.{key} must be .*{rule}.*{value}") as error:
+        DecodingConfig(**{key: value})
+    assert "\n" not in str(error.value)
+
+
+def test_config_allows_the_ends():
+    """Greedy search, a negative alpha and no extra tokens are all legitimate."""
+    assert DecodingConfig(beam_size=1, alpha=-1.0, max_extra_length=0, batch_size=1).alpha == -1.0

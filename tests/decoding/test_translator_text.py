@@ -1,0 +1,252 @@
+"""Text in, text out: tokens, odd lines, long sentences, attention, and where a translator comes from."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterator
+
+import jax
+import numpy as np
+import pytest
+import runs
+from decoding.translators import LENGTH, PADDED, equally_long, many, random_translator, rescore, source_ids
+
+import jaxformer as jf
+from jaxformer.data.sources import Pair
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.decoding.translator import Hypothesis, Translator
+from jaxformer.errors import InputError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compilation() -> Iterator[None]:
+    with runs.quick_compilation():
+        yield
+
+
+# Tokens and text
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_text_is_the_decoded_tokens(beam_size):
+    """A finished text leaves its one end of sentence out; an unfinished one is whole (statements 78, 79, 94)."""
+    translator = random_translator()
+    vocabulary = translator.vocabularies.target
+    hypotheses = [best[0] for best in translator.search(many(), beam_size=beam_size)]
+    for hypothesis in hypotheses:
+        body = hypothesis.tokens[:-1] if hypothesis.finished else hypothesis.tokens
+        assert (hypothesis.tokens[-1] == "</s>") == hypothesis.finished
+        assert not {"<pad>", "<s>", "</s>"} & set(body)
+        assert hypothesis.text == "".join(body).replace("<unk>", " ⁇ ").replace("▁", " ").removeprefix(" ")
+        assert vocabulary.decode(vocabulary.encode(hypothesis.text)) == hypothesis.text
+    assert any(not hypothesis.finished and len(hypothesis.text) > 20 for hypothesis in hypotheses)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_padding_and_beginning_are_never_written(beam_size):
+    """pad and bos are no output, however much a model wants them (statement 102)."""
+    vocabulary = runs.vocabulary()
+    wanted = 50 * np.random.default_rng(0).normal(size=32).astype(np.float32)
+    # A state that does not want the one wants the other.
+    translator = runs.translator(output={vocabulary.pad_id: wanted, vocabulary.bos_id: -wanted})
+    for (best,) in translator.search(many(), beam_size=beam_size):
+        assert not {"<pad>", "<s>"} & set(best.tokens)
+        assert best.tokens
+        assert np.isfinite(best.score)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_output_beyond_the_vocabulary(beam_size):
+    """A model with more columns than pieces writes unknown tokens there, and nothing crashes (statement 84)."""
+    translator = random_translator(vocabulary_size=PADDED)
+    found = [best[0] for best in translator.search(many(), beam_size=beam_size)]
+    assert any("⁇" in hypothesis.text for hypothesis in found)
+    assert any("<unk>" in hypothesis.tokens for hypothesis in found)
+
+
+def test_line_breaks_are_not_written():
+    r"""A model that writes ``\n`` and ``\r`` in bytes still gives one line for each (statement 110)."""
+    vocabulary = Vocabulary.train([text for pair in runs.pairs() for text in pair], PADDED, byte_fallback=True)
+    pieces = vocabulary.pieces(range(vocabulary.size))
+    wanted = 50 * np.random.default_rng(0).normal(size=32).astype(np.float32)
+    rows = {pieces.index("<0x0A>"): wanted, pieces.index("<0x0D>"): -wanted}
+    base = runs.translator(vocabulary_size=vocabulary.size, output=rows)
+    both = Vocabularies(vocabulary, vocabulary)
+    found = Translator(base.model.config, base.params, both, base.decoding).search(equally_long(), beam_size=1)
+    assert any("<0x0A>" in best.tokens for (best,) in found)
+    assert not any({"\n", "\r"} & set(best.text) for (best,) in found)
+
+
+def test_special_names_are_text():
+    """``</s>`` in a sentence is text: it neither ends the source nor changes what stands behind it (statement 80)."""
+    translator = random_translator()
+    assert source_ids(translator, "a </s> b").count(translator.vocabularies.source.eos_id) == 1
+    ended, text, longer = (h[0] for h in translator.search(["a", "a </s> b", "a </s> c"], beam_size=1))
+    assert len({ended.log_probability, text.log_probability, longer.log_probability}) == 3
+    (only,) = translator.translate(["</s>"])
+    assert "\n" not in only
+
+
+def test_sentences_are_normalised():
+    """Width, ligatures and runs of spaces do not matter: text is normalised before it is split (statement 81)."""
+    plain = ["Open file 2 of 10.", "The first official site"]
+    odd = ["  Open  file ２ of １０. ", "The ﬁrst  oﬃcial\u3000site"]
+    assert [" ".join(unicodedata.normalize("NFKC", text).split()) for text in odd] == plain
+    translator = random_translator()
+    assert translator.translate(odd) == translator.translate(plain)
+
+
+# Lines of all kinds
+
+BLANK = ["", " ", "    ", "\t", "\u3000", " \u200b ", "\r", " " * 100_000]
+ODD = [
+    "x",
+    "🙂🎉🙂",
+    "\x00\x01\x07a\x1b[31m",
+    "one\u2028two\u2029three",
+    "one\x85two\x0bthree\x1cfour",
+    "</s>",
+    "<pad> <s> <unk>",
+    "⁇",
+    "▁",
+    "\ud800",
+    "one\ntwo",
+    "🙂" * 100_000,
+    "e" + "\u0301" * 50,
+    "مرحبا بالعالم",
+]
+
+
+@pytest.mark.parametrize("source_eos", [True, False])
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_odd_lines(beam_size, source_eos):
+    """Blank lines stay empty, in their places; every other line gives one line (statements 64, 103)."""
+    translator = random_translator(source_eos=source_eos)
+    mixed = [*BLANK, *ODD, *BLANK]
+    found = translator.translate(mixed, beam_size=beam_size)
+    assert len(found) == len(mixed)
+    assert found[: len(BLANK)] == found[-len(BLANK) :] == [""] * len(BLANK)
+    assert not any("\n" in line or "\r" in line for line in found)
+    assert found[len(BLANK) : len(BLANK) + len(ODD)] == translator.translate(ODD, beam_size=beam_size)
+
+
+def test_blank_lines_alone():
+    """Nothing to translate is no error (statement 103)."""
+    translator = random_translator()
+    assert translator.translate([]) == []
+    assert translator.search(BLANK, n_best=2) == [[Hypothesis("", 0.0, 0.0, [], True)]] * len(BLANK)
+    assert translator.score([]) == []
+
+
+@pytest.mark.parametrize("source_eos", [True, False])
+def test_single_token(source_eos):
+    """A source of one token translates as any other does (statement 103)."""
+    translator = random_translator(source_eos=source_eos)
+    text = next(
+        piece.removeprefix("▁")
+        for piece in runs.vocabulary().pieces(range(4, 400))
+        if piece.startswith("▁") and len(piece) > 1
+    )
+    assert len(translator.vocabularies.source.encode(text)) == 1
+    (best,) = translator.search([text], beam_size=4)[0]
+    assert 1 <= len(best.tokens) <= 21
+
+
+def test_one_string_is_no_list():
+    with pytest.raises(InputError, match="list of sentences, not one string"):
+        random_translator().translate("Open the file.")
+
+
+@pytest.mark.parametrize("text", ["ab " * 80, "ab" * 50_000, "1 " * 50_000])
+def test_sentence_beyond_the_positions(text):
+    """A sentence longer than the model's positions is refused in one line, with its number (statement 22)."""
+    translator = random_translator()
+    count = len(source_ids(translator, text))
+    assert count > 128
+    with pytest.raises(InputError, match=rf"source sentence 3 has {count} tokens and the model has 128 ") as error:
+        translator.translate(["a", "", text, "b"])
+    assert "\n" not in str(error.value)
+    assert len(str(error.value)) < 200
+    with pytest.raises(InputError, match="source sentence 2 has"):
+        translator.score([Pair("a", "b"), Pair(text, "b")])
+    with pytest.raises(InputError, match="target sentence 1 has"):
+        translator.score([Pair("a", text)])
+    with pytest.raises(InputError, match="source sentence 1 has"):
+        translator.attention(text)
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_learned_positions_end_with_their_table(beam_size):
+    """Decoding stops where the positions end; none is used twice in silence (statements 22, 23)."""
+    longest = runs.sentences(2, longest=24, shortest=24)
+    for eos in (0.0, 2.2):
+        translator = random_translator(positions="learned", max_length=24, eos=eos)
+        found = [best[0] for best in translator.search([*equally_long(), *longest], beam_size=beam_size)]
+        for hypothesis in found:
+            assert len(hypothesis.tokens) <= 24
+            assert hypothesis.finished or len(hypothesis.tokens) == 24
+        rescored = rescore(translator, equally_long(), found[: len(equally_long())])
+        log_probabilities = [hypothesis.log_probability for hypothesis in found[: len(equally_long())]]
+        np.testing.assert_allclose(log_probabilities, rescored, rtol=1e-4, atol=1e-4)
+
+
+def test_no_room_for_more_than_the_source():
+    """``max_extra_length`` of 0 gives one token for each of the source's, and a score (statements 98, 99)."""
+    translator = random_translator(max_extra_length=0, eos=0.0)
+    for (best,) in translator.search(equally_long(), beam_size=1):
+        assert len(best.tokens) == LENGTH - 1
+        assert not best.finished
+
+
+def test_stop_between_batches():
+    """What is not translated when it stops has no hypotheses, and what is translated is whole."""
+    texts = many()[:4]
+    answers = iter([False, False, True])
+    translator = random_translator(batch_size=1)
+    found = translator.search(texts, beam_size=1, stop=lambda: next(answers))
+    assert sorted(map(len, found)) == [0, 0, 1, 1]
+    expected = translator.search(texts, beam_size=1)
+    assert all(hypotheses in ([], whole) for hypotheses, whole in zip(found, expected, strict=True))
+
+
+# Attention, and where a translator comes from
+
+
+@pytest.mark.parametrize("target", [None, "Datei öffnen", ""])
+def test_attention(target):
+    """Rows are distributions over what may be seen, each named by its token (statement 8)."""
+    translator = random_translator()
+    found = translator.attention("Open the file.", target)
+    rows, columns = len(found.target_tokens), len(found.source_tokens)
+    assert found.encoder.shape == (1, 4, columns, columns)
+    assert found.decoder.shape == (1, 4, rows, rows)
+    assert found.cross.shape == (1, 4, rows, columns)
+    assert found.source_tokens[-1] == found.target_tokens[-1] == "</s>"
+    assert found.read_tokens == ["<s>", *found.target_tokens[:-1]]
+    for weights in (found.encoder, found.decoder, found.cross):
+        np.testing.assert_allclose(weights.sum(-1), 1.0, rtol=1e-5)
+    assert not np.triu(found.decoder, 1).any()
+    if target == "Datei öffnen":
+        assert "".join(found.target_tokens[:-1]) == "▁Datei▁öffnen"
+
+
+def test_attention_of_nothing():
+    with pytest.raises(InputError, match="not blank"):
+        random_translator().attention("  ")
+
+
+@pytest.mark.parametrize(("which", "step"), [("best", 10), ("latest", 20), ("10", 10), ("20", 20)])
+def test_load(which, step):
+    """A directory gives back the configuration, the vocabulary and the parameters that it was made of."""
+    translator = jf.Translator.load(str(runs.random_run()), which)
+    assert translator.checkpoint == step
+    expected = runs.random_params(runs.model_config(), seed={10: 2, 20: 3}[step])
+    jax.tree.map(np.testing.assert_array_equal, translator.params, expected)
+    assert translator.model.config == runs.model_config()
+    assert translator.decoding.max_extra_length == 20
+
+
+def test_loaded_translates_as_its_parts_do():
+    """What is saved is what translates."""
+    texts = many()
+    assert Translator.load(runs.random_run()).translate(texts) == random_translator().translate(texts)

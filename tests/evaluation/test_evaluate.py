@@ -1,0 +1,215 @@
+"""The score of a run: of every sentence once, in order, against raw references, and the one that sacreBLEU gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import runs
+
+from jaxformer.data import sources
+from jaxformer.data.sources import Pair
+from jaxformer.decoding.translator import Translator
+from jaxformer.errors import InputError
+from jaxformer.evaluation import evaluate, metrics
+from jaxformer.training import config as configuration
+from jaxformer.training.loop import Validator
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compilation() -> Iterator[None]:
+    with runs.quick_compilation():
+        yield
+
+
+@functools.cache
+def translator() -> Translator:
+    return Translator.load(runs.reversal_run())
+
+
+@functools.cache
+def pairs() -> list[Pair]:
+    """Give 64 sentences, with blank lines among them and references that normalisation would change."""
+    given = list(sources.load("synthetic:reverse/test", "", "")[:64])
+    given[5] = Pair("", "a b")
+    given[9] = Pair("  ", "")
+    for place in range(20, 40):
+        # Full-width letters and double spaces: the same text to the vocabulary, another text to sacreBLEU's 13a.
+        wide = "".join(chr(ord(letter) + 0xFEE0) if letter.isalpha() else "  " for letter in given[place].target)
+        given[place] = Pair(given[place].source, wide)
+    return given
+
+
+@functools.cache
+def result() -> tuple[dict, list[str]]:
+    return evaluate.evaluate(translator(), pairs(), "synthetic:reverse/odd", beam_size=1)
+
+
+def sacrebleu(hypotheses: Path, references: Path, metric: str) -> dict:
+    """Score two files by the command line of sacreBLEU."""
+    line = [sys.executable, "-m", "sacrebleu", str(references), "-i", str(hypotheses), "-m", metric, "-w", "2"]
+    done = subprocess.run(line, capture_output=True, check=True, env=runs.environment())
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("metric", ["bleu", "chrf"])
+def test_score_is_that_of_sacrebleu(metric, tmp_path):
+    """The files that are written give sacreBLEU's command line the number in results.json (statements 109, 111)."""
+    record, hypotheses = result()
+    output = evaluate.write(tmp_path, record, hypotheses)
+    references = tmp_path / "references.txt"
+    references.write_text("".join(f"{pair.target}\n" for pair in pairs()), encoding="utf-8")
+    saved = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["synthetic:reverse/odd"]
+    expected = sacrebleu(output, references, metric)
+    assert saved[metric] == expected["score"]
+    assert 1 < saved[metric] < 99
+    assert saved[f"{metric}_signature"] == expected["signature"]
+
+
+def test_signature_names_what_must_agree():
+    """A score carries case, tokenizer, smoothing and version (statement 111)."""
+    record, _ = result()
+    parts = dict(part.split(":") for part in record["bleu_signature"].split("|"))
+    assert parts["case"] == "mixed"
+    assert parts["tok"] == "13a"
+    assert parts["smooth"] == "exp"
+    assert parts["nrefs"] == "1"
+    assert parts["version"]
+
+
+def test_references_are_raw():
+    """References never go through the vocabulary, which would change them and the score (statement 81)."""
+    record, hypotheses = result()
+    vocabulary = translator().vocabularies.target
+    decoded = [vocabulary.decode(vocabulary.encode(pair.target)) for pair in pairs()]
+    assert decoded[20] != pairs()[20].target
+    assert record["bleu"] == round(metrics.bleu(hypotheses, [pair.target for pair in pairs()]).value, 2)
+    assert metrics.bleu(hypotheses, decoded).value > record["bleu"] + 5
+
+
+def test_every_sentence_once_and_in_order(tmp_path):
+    """One line for each sentence, in the order of the source; blank sources have blank lines (statements 107, 110)."""
+    record, hypotheses = result()
+    assert hypotheses == translator().translate([pair.source for pair in pairs()], beam_size=1)
+    lines = evaluate.write(tmp_path, record, hypotheses).read_bytes().split(b"\n")
+    assert lines.pop() == b""
+    assert lines == [line.encode() for line in hypotheses]
+    assert record["sentences"] == len(lines) == 64
+    assert lines[5] == lines[9] == b""
+
+
+def test_record():
+    """The record says what was translated, how, and by which parameters."""
+    record, _ = result()
+    found = translator().search([pair.source for pair in pairs()], beam_size=1)
+    assert record["dataset"] == "synthetic:reverse/odd"
+    assert record["checkpoint"] == translator().checkpoint == 200
+    assert record["tokens"] == sum(len(best.tokens) for (best,) in found)
+    assert record["unfinished"] == sum(not best.finished for (best,) in found)
+    assert record["decoding"] == {"beam_size": 1, "alpha": 0.6, "max_extra_length": 50}
+    assert record["seconds"] >= 0
+    json.dumps(record)
+
+
+def test_nothing_to_score():
+    """An empty set is an error, not a score (statement 107)."""
+    with pytest.raises(InputError, match="at least one sentence"):
+        evaluate.evaluate(translator(), [], "empty")
+
+
+# What is written
+
+
+def make_record(name: str, bleu: float = 1.0) -> dict:
+    return {"dataset": name, "bleu": bleu}
+
+
+def test_results_of_several_sets(tmp_path):
+    """Each data set has one entry and one file; scoring it again replaces them and leaves the others."""
+    evaluate.write(tmp_path, make_record("bundled:en-de/test"), ["alt"])
+    evaluate.write(tmp_path, make_record("bundled:en-de/valid"), ["gültig"])
+    evaluate.write(tmp_path, make_record("bundled:en-de/test", 2.0), ["neu"])
+    records = evaluate.read_results(tmp_path)
+    assert {name: record["bleu"] for name, record in records.items()} == {
+        "bundled:en-de/test": 2.0,
+        "bundled:en-de/valid": 1.0,
+    }
+    texts = {name: (tmp_path / record["hypotheses"]).read_text("utf-8") for name, record in records.items()}
+    assert texts == {"bundled:en-de/test": "neu\n", "bundled:en-de/valid": "gültig\n"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "results.json",
+        "hypotheses.bundled_en-de_test.txt",
+        "hypotheses.bundled_en-de_valid.txt",
+    }
+
+
+def test_other_line_separators_stay_in_their_line(tmp_path):
+    r"""Only ``\n`` ends a line of what is written (statements 64, 110)."""
+    lines = ["one\u2028two", "three\x85four\x0b", "", "🙂"]
+    output = evaluate.write(tmp_path, make_record("odd"), lines)
+    assert sources.read_lines(output) == lines
+
+
+@pytest.mark.parametrize("folder", ["d" * 120, "ü" * 120])
+def test_long_names(tmp_path, folder):
+    """Files in long paths have a name of a length that every file system takes, and each its own."""
+    names = [f"text:/{folder}/{folder}/{split}.en,/{folder}/{folder}/{split}.de" for split in ("one", "two")]
+    outputs = [evaluate.write(tmp_path, make_record(name), ["x"]) for name in names]
+    assert outputs[0] != outputs[1]
+    assert all(len(output.name.encode()) < 200 for output in outputs)
+    assert set(evaluate.read_results(tmp_path)) == set(names)
+
+
+@pytest.mark.parametrize("content", [b"{", b"", b"[1]", b"\xff\xfe{}"])
+def test_damaged_results(tmp_path, content):
+    """What a person wrote there is not overwritten."""
+    (tmp_path / "results.json").write_bytes(content)
+    with pytest.raises(InputError, match=r"results\.json .*move it away"):
+        evaluate.write(tmp_path, make_record("set"), ["x"])
+    assert (tmp_path / "results.json").read_bytes() == content
+
+
+# During training
+
+
+def validator(max_sentences: int | None, samples: int, given: list[Pair]) -> Validator:
+    config = configuration.load(runs.reversal_run() / "config.json")
+    evaluation = dataclasses.replace(config.evaluation, max_sentences=max_sentences, samples=samples)
+    config = dataclasses.replace(config, evaluation=evaluation)
+    return evaluate.make_validator(config, translator().model, translator().vocabularies, given)
+
+
+def test_validation_scores_what_evaluation_scores():
+    """The scores during training are those of an evaluation of the same sentences by the same search."""
+    validation = validator(None, 3, pairs())(translator().params, lambda: False)
+    record, hypotheses = result()
+    assert validation is not None
+    assert {name: round(value, 2) for name, value in validation.scores.items()} == {
+        name: record[name] for name in ("bleu", "chrf")
+    }
+    assert validation.samples == [
+        {"source": pair.source, "reference": pair.target, "translation": hypothesis}
+        for pair, hypothesis in list(zip(pairs(), hypotheses, strict=True))[:3]
+    ]
+
+
+def test_validation_takes_the_first_sentences():
+    """``max_sentences`` limits what is translated; what is kept of it may be less or nothing."""
+    expected = evaluate.evaluate(translator(), pairs()[:50], "part", beam_size=1)[0]
+    validation = validator(50, 0, pairs())(translator().params, lambda: False)
+    assert validation is not None
+    assert round(validation.scores["bleu"], 2) == expected["bleu"]
+    assert validation.samples == []
+
+
+def test_validation_that_is_stopped_has_no_score():
+    """A signal in between gives nothing, not the score of a part."""
+    given = list(sources.load("synthetic:reverse/test", "", ""))[:100]
+    answers = iter([False, True])
+    assert validator(None, 1, given)(translator().params, lambda: next(answers)) is None

@@ -1,0 +1,199 @@
+"""Linear maps, norms, feed-forward, embedding and dropout against float64."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import InputError
+from jaxformer import functional as F
+from jaxformer.functional.layers import check_right_padding, check_tokens
+
+
+def normal(seed, *shape):
+    return jnp.asarray(np.random.default_rng(seed).normal(size=shape).astype(np.float32))
+
+
+def same(actual, expected, tolerance=1e-5):
+    np.testing.assert_allclose(np.asarray(actual, np.float64), expected, rtol=tolerance, atol=tolerance)
+
+
+def layer_norm_64(x, scale, bias, epsilon):
+    x, scale, bias = (np.asarray(a, np.float64) for a in (x, scale, bias))
+    return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon) * scale + bias
+
+
+@pytest.mark.parametrize(
+    ("x", "kernel", "contract", "equation"),
+    [
+        ((2, 3, 4), (4, 5), 1, "btd,df->btf"),
+        ((2, 3, 4), (4, 2, 5), 1, "btd,dhk->bthk"),
+        ((2, 3, 2, 5), (2, 5, 4), 2, "bthk,hkd->btd"),
+    ],
+)
+def test_linear_contracts_the_axes_of_its_equation(x, kernel, contract, equation):
+    """The product over the inner axes, plus a bias of the outer ones."""
+    x, kernel = normal(0, *x), normal(1, *kernel)
+    bias = normal(2, *kernel.shape[contract:])
+    product = np.einsum(equation, np.asarray(x, np.float64), np.asarray(kernel, np.float64))
+    same(F.linear(x, kernel, contract=contract), product)
+    same(F.linear(x, kernel, bias, contract=contract), product + np.asarray(bias))
+
+
+def test_linear_adds_up_in_float32_under_bfloat16():
+    """A bfloat16 input gives a bfloat16 output, one rounding away from the exact sum over 4,096 terms."""
+    x, kernel, bias = normal(3, 2, 4096).astype(jnp.bfloat16), normal(4, 4096, 8), normal(5, 8)
+    output = F.linear(x, kernel, bias)
+    assert output.dtype == jnp.bfloat16
+    rounded = np.asarray(kernel.astype(jnp.bfloat16), np.float64)
+    exact = np.asarray(x, np.float64) @ rounded + np.asarray(bias, np.float64)
+    # half a unit in the last of bfloat16's 8 bits, and a little for the float32 sum
+    np.testing.assert_allclose(np.asarray(output, np.float64), exact, rtol=2**-8, atol=1e-3)
+
+
+@pytest.mark.parametrize("epsilon", [1e-6, 1e-1])
+def test_layer_norm_equals_its_formula(epsilon):
+    """Mean 0 and biased variance 1 along the last axis, epsilon beside the variance, then scale and bias."""
+    x, scale, bias = 3 * normal(6, 2, 3, 8) + 5, normal(7, 8), normal(8, 8)
+    same(F.layer_norm(x, scale, bias, epsilon=epsilon), layer_norm_64(x, scale, bias, epsilon))
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize(("size", "centre"), [(1, 100), (1000, 0)])
+def test_layer_norm_statistics_are_float32(dtype, size, centre):
+    """Half-precision inputs far from 0, or with squares beyond float16, lose only the last rounding (statement 27)."""
+    x = (size * normal(9, 4, 512) + centre).astype(dtype)
+    output = F.layer_norm(x, jnp.ones(512), jnp.zeros(512))
+    assert output.dtype == dtype
+    exact = layer_norm_64(x, np.ones(512), np.zeros(512), 1e-6)
+    ulp = 2**-8 if dtype == jnp.bfloat16 else 2**-11
+    np.testing.assert_allclose(np.asarray(output, np.float64), exact, rtol=1.01 * ulp, atol=1e-4)
+
+
+def test_layer_norm_of_a_constant_is_its_bias():
+    """Without variance there is no division by 0, neither forward nor backward."""
+    scale, bias = normal(10, 8), normal(11, 8)
+    x = jnp.full((2, 8), 3.0)
+    same(F.layer_norm(x, scale, bias), np.broadcast_to(bias, (2, 8)))
+    assert np.isfinite(jax.grad(lambda x: jnp.square(F.layer_norm(x, scale, bias)).sum())(x)).all()
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_feed_forward_equals_its_formula(activation):
+    """max(0, x W_1 + b_1) W_2 + b_2, or the tanh form of GELU in place of max."""
+    params = {
+        "inner": {"kernel": normal(12, 4, 16), "bias": normal(13, 16)},
+        "outer": {"kernel": normal(14, 16, 4), "bias": normal(15, 4)},
+    }
+    x = normal(16, 2, 3, 4)
+    inner, outer = ({k: np.asarray(v, np.float64) for k, v in params[name].items()} for name in ("inner", "outer"))
+    hidden = np.asarray(x, np.float64) @ inner["kernel"] + inner["bias"]
+    if activation == "relu":
+        hidden = np.maximum(hidden, 0)
+    else:
+        hidden = 0.5 * hidden * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+    same(F.feed_forward(params, x, activation=activation), hidden @ outer["kernel"] + outer["bias"])
+
+
+def test_feed_forward_dropout_acts_between_the_layers():
+    """Activation dropout drops hidden units: with as many outputs as units and W_2 = 1, each is 0 or doubled."""
+    params = {
+        "inner": {"kernel": normal(17, 32, 32), "bias": jnp.ones(32)},
+        "outer": {"kernel": jnp.eye(32), "bias": jnp.zeros(32)},
+    }
+    x = normal(18, 2, 50, 32)
+    clean = np.asarray(F.feed_forward(params, x))
+    dropped = np.asarray(F.feed_forward(params, x, dropout_rate=0.5, dropout_key=jax.random.key(0)))
+    assert ((dropped == 0) | (np.abs(dropped - 2 * clean) < 1e-5)).all()
+    assert abs((dropped[clean > 0] > 0).mean() - 0.5) < 0.1
+
+
+def test_embeddings_are_scaled_once():
+    """A token's vector is its row times sqrt(d_model); logits are the plain products with the rows (statement 17)."""
+    table, tokens = normal(19, 11, 16), jnp.array([[3, 0, 10], [3, 3, 1]])
+    wide = np.asarray(table, np.float64)
+    same(F.embed(table, tokens), wide[np.asarray(tokens)] * 4.0)
+    x = normal(20, 2, 3, 16)
+    same(F.project_to_vocabulary(table, x), np.asarray(x, np.float64) @ wide.T)
+
+
+def test_logits_are_float32_under_bfloat16():
+    """Logits come out as float32 whatever the type of the computation (statement 46)."""
+    table, x = normal(21, 11, 1024), normal(22, 2, 1024).astype(jnp.bfloat16)
+    logits = F.project_to_vocabulary(table, x)
+    assert logits.dtype == jnp.float32
+    exact = np.asarray(x, np.float64) @ np.asarray(table.astype(jnp.bfloat16), np.float64).T
+    # a float32 sum of 1,024 products of size 1
+    same(logits, exact, 1e-4)
+
+
+@pytest.mark.parametrize("token", [-1, 11, 2**31 - 1])
+def test_tokens_outside_the_vocabulary_are_refused(token):
+    """An id below 0 or at least V raises where its value is known, with the id in the line (statement 28)."""
+    tokens = jnp.array([[3, token]])
+    with pytest.raises(InputError, match=rf"token id {token} is not in 0 to 10; encode with the vocabulary"):
+        F.embed(normal(23, 11, 4), tokens)
+    jax.jit(lambda tokens: check_tokens(tokens, 11))(tokens)  # values are unknown inside jit
+    with pytest.raises(InputError):
+        jax.jit(lambda: check_tokens(tokens, 11))()  # but a constant of the program is known
+    check_tokens(jnp.zeros((2, 0), jnp.int32), 11)
+    check_tokens(jnp.array([0, 10]), 11)
+
+
+def test_padding_before_a_token_is_refused():
+    """Padding on the left or in the middle raises; on the right, or everywhere, it is fine (statement 16)."""
+    check_right_padding(jnp.array([[3, 4, 5], [3, 0, 0], [0, 0, 0]]), 0)
+    check_right_padding(jnp.array([[3], [0]]), 0)
+    check_right_padding(jnp.zeros((2, 0), jnp.int32), 0)
+    for row in ([0, 3, 4], [3, 0, 4]):
+        with pytest.raises(InputError, match=r"pad sequences on the right: row 1 has a token behind padding \(id 0\)"):
+            check_right_padding(jnp.array([[3, 4, 5], row]), 0)
+        check_right_padding(jnp.array([[3, 4, 5], row]), 9)
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_dropout_scales_what_it_keeps(rate, dtype):
+    """About a share of 1 - rate is kept and divided by 1 - rate, so that the mean stays (statement 33)."""
+    x = jnp.full((200, 200), 3.0, dtype)
+    dropped = F.dropout(x, rate, jax.random.key(1))
+    assert dropped.dtype == dtype
+    values = np.asarray(dropped, np.float32)
+    kept = values != 0.0
+    assert abs(kept.mean() - (1 - rate)) < 5 * math.sqrt(rate * (1 - rate) / kept.size)
+    # one rounding of bfloat16
+    np.testing.assert_allclose(values[kept], 3.0 / (1 - rate), rtol=1e-6 if dtype == jnp.float32 else 2**-8)
+
+
+def test_dropout_gradient_is_its_mask():
+    """The gradient is 1 / (1 - rate) where the value was kept and 0 where it was dropped (statement 33)."""
+    x, key = normal(24, 40, 40), jax.random.key(2)
+    dropped = np.asarray(F.dropout(x, 0.2, key))
+    gradient = jax.grad(lambda x: F.dropout(x, 0.2, key).sum())(x)
+    same(gradient, np.where(dropped != 0, 1 / 0.8, 0.0))
+
+
+def test_dropout_at_rate_zero_or_without_key_changes_nothing():
+    """The very same array comes back (statement 31, statement 33)."""
+    x = normal(25, 3, 4)
+    assert F.dropout(x, 0.0, jax.random.key(0)) is x
+    assert F.dropout(x, 0.9, None) is x
+
+
+def test_dropout_masks_differ_between_keys_rows_and_columns():
+    """Other keys draw other masks, the same key the same; no row or column repeats another (statement 32)."""
+    x = jnp.ones((64, 64))
+    one, again, other = (np.asarray(F.dropout(x, 0.5, jax.random.key(k))) for k in (3, 3, 4))
+    np.testing.assert_array_equal(one, again)
+    assert (one != other).mean() == pytest.approx(0.5, abs=0.05)
+    assert len({row.tobytes() for row in one}) == 64
+    assert len({column.tobytes() for column in one.T}) == 64
+
+
+@pytest.mark.parametrize("rate", [1.0, -0.1, 1.5, math.nan])
+def test_impossible_dropout_rates_are_refused(rate):
+    """Rate 1 would divide by 0; it and what is no rate raise (statement 33)."""
+    with pytest.raises(InputError, match=rf"at least 0 and below 1, not {rate}"):
+        F.dropout(jnp.ones(3), rate, jax.random.key(0))

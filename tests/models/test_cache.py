@@ -1,0 +1,109 @@
+"""One step at a time with a cache gives what the whole forward pass gives."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import InputError
+from jaxformer.models import empty_cache
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def start(model, params, source):
+    return model.apply({"params": params}, source, method="start")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def step(model, params, tokens, cache, memory):
+    return model.apply({"params": params}, tokens, cache, memory, method="step")
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def whole(model, params, source, target):
+    return model.apply({"params": params}, source, target)
+
+
+SETTINGS = {
+    "paper": {"num_decoder_layers": 2},
+    "pre": {"norm_order": "pre", "num_encoder_layers": 2},
+    "learned": {"positions": "learned", "num_encoder_layers": 2, "num_decoder_layers": 3},
+    "halves, untied": {"positions": "sinusoidal_halves", "tied_embeddings": "none", "norm_order": "pre"},
+    "widths": {"num_heads": 3, "d_k": 5, "d_v": 2, "activation": "gelu"},
+    "begins with padding": {"bos_id": 0},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_steps_equal_the_whole_forward_pass(make_model, make_sentences, settings):
+    """Three padded sentences, two hypotheses each: equal logits at each step (statement 23, statement 85)."""
+    model, params = make_model(1, **settings)
+    source = make_sentences(2, [5, 2, 4])
+    hypotheses = make_sentences(3, [6] * 6)  # those of a sentence are adjacent
+    expected = whole(model, params, jnp.repeat(source, 2, axis=0), hypotheses)
+    memory, cache = start(model, params, source), empty_cache(model.config, 6, 8)
+    tokens = np.concatenate([np.full((6, 1), model.config.bos_id), np.asarray(hypotheses)], 1).astype(np.int32)
+    for t in range(6):
+        assert int(cache.position) == t
+        logits, cache = step(model, params, jnp.asarray(tokens[:, t]), cache, memory)
+        assert logits.dtype == jnp.float32
+        np.testing.assert_allclose(logits, expected[:, t], rtol=1e-5, atol=1e-5)
+
+
+def test_hypotheses_may_change_places_between_steps(make_model, make_sentences):
+    """A cache that is gathered with its hypotheses goes on as if they had stood there always (statement 96)."""
+    model, params = make_model(4)
+    source, hypotheses = make_sentences(5, [4, 2]), np.asarray(make_sentences(6, [4] * 6))
+    memory, cache = start(model, params, source), empty_cache(model.config, 6, 4)
+    for t in range(2):
+        tokens = np.full(6, 2) if t == 0 else hypotheses[:, t - 1]
+        _, cache = step(model, params, jnp.asarray(tokens, jnp.int32), cache, memory)
+    order = np.array([1, 1, 0, 5, 3, 4])  # within each sentence
+    cache = cache._replace(keys_values=jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[order]), cache.keys_values))
+    hypotheses = hypotheses[order]
+    expected = whole(model, params, jnp.repeat(source, 3, axis=0), jnp.asarray(hypotheses))
+    for t in range(2, 4):
+        logits, cache = step(model, params, jnp.asarray(hypotheses[:, t - 1]), cache, memory)
+        np.testing.assert_allclose(logits, expected[:, t], rtol=1e-5, atol=1e-5)
+
+
+def test_room_behind_the_position_is_not_attended_to(make_model, make_sentences):
+    """What the cache holds at positions to come, however large, changes not one bit (statement 7)."""
+    model, params = make_model(7)
+    source, tokens = make_sentences(8, [4]), jnp.array([2])
+    memory, cache = start(model, params, source), empty_cache(model.config, 1, 5)
+    dirty = cache._replace(keys_values=jax.tree.map(lambda x: jnp.full_like(x, 1e10), cache.keys_values))
+    expected, _ = step(model, params, tokens, cache, memory)
+    found, grown = step(model, params, tokens, dirty, memory)
+    np.testing.assert_array_equal(found, expected)
+    assert all((np.asarray(x)[:, 1:] == 1e10).all() for x in jax.tree.leaves(grown.keys_values))
+
+
+def test_a_filler_sentence_decodes_to_finite_logits(make_model):
+    """A source of padding alone has nothing to attend to, and gives finite logits all the same (statement 5)."""
+    model, params = make_model(9)
+    memory = start(model, params, jnp.zeros((2, 3), jnp.int32))
+    logits, _ = step(model, params, jnp.array([2, 2]), empty_cache(model.config, 2, 4), memory)
+    assert np.isfinite(logits).all()
+
+
+def test_caches_have_the_type_of_the_computation(make_model, make_sentences):
+    """Under bfloat16, keys and values are bfloat16, logits float32; the tree keeps its types from step to step."""
+    model, params = make_model(10, dtype="bfloat16", d_k=5, d_v=2)
+    memory, cache = start(model, params, make_sentences(11, [4])), empty_cache(model.config, 3, 4)
+    logits, grown = step(model, params, jnp.array([2, 2, 2]), cache, memory)
+    assert logits.dtype == jnp.float32
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), grown) == jax.tree.map(lambda x: (x.shape, x.dtype), cache)
+    assert cache.keys_values[0].keys.shape == (3, 4, 2, 5)
+    assert cache.keys_values[0].values.shape == (3, 4, 2, 2)
+    assert cache.keys_values[0].keys.dtype == memory.keys_values[0].keys.dtype == jnp.bfloat16
+
+
+def test_no_cache_is_longer_than_the_model(make_model):
+    """Room for max_length positions is given, for one more refused with both numbers (statement 22)."""
+    model, _ = make_model(12)
+    empty_cache(model.config, 1, 16)
+    with pytest.raises(InputError, match="decoding 17 positions needs more than the model's 16; lower"):
+        empty_cache(model.config, 1, 17)

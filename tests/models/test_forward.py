@@ -1,0 +1,177 @@
+"""The whole forward pass and its gradient against a plain float64 Transformer."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import functional as F
+from jaxformer.models import shift_right
+
+
+def attention_64(params, x, memory, allowed):
+    """Attend with every head of one sentence; ``allowed`` is [T, S]."""
+    heads = []
+    for h in range(params["query"]["kernel"].shape[1]):
+        query, key, value = (
+            source @ params[name]["kernel"][:, h] + params[name]["bias"][h]
+            for name, source in (("query", x), ("key", memory), ("value", memory))
+        )
+        scores = np.where(allowed, query @ key.T / math.sqrt(query.shape[1]), -np.inf)
+        weights = np.exp(scores - scores.max(1, keepdims=True))
+        heads.append(weights / weights.sum(1, keepdims=True) @ value)
+    kernel = params["output"]["kernel"]
+    return np.concatenate(heads, 1) @ kernel.reshape(-1, kernel.shape[2]) + params["output"]["bias"]
+
+
+def feed_forward_64(params, x):
+    hidden = np.maximum(x @ params["inner"]["kernel"] + params["inner"]["bias"], 0)
+    return hidden @ params["outer"]["kernel"] + params["outer"]["bias"]
+
+
+def norm_64(params, x):
+    centred = x - x.mean(-1, keepdims=True)
+    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
+
+
+def stack_64(config, params, x, sublayers):
+    """Run every layer, whose sub-layers are functions of (their parameters, input)."""
+    for i in range(len([name for name in params if name.startswith("layer_")])):
+        layer = params[f"layer_{i}"]
+        for name, function in sublayers:
+            norm = layer[f"{name}_residual"]["norm"]
+            if config.norm_order == "post":
+                x = norm_64(norm, x + function(layer[name], x))
+            else:
+                x = x + function(layer[name], norm_64(norm, x))
+    return norm_64(params["norm"], x) if config.norm_order == "pre" else x
+
+
+def positions_64(config, params, length):
+    if config.positions == "learned":
+        return params["table"][:length] * math.sqrt(config.d_model)
+    table = np.zeros((length, config.d_model))
+    for p, i in np.ndindex(length, config.d_model // 2):
+        angle = p / 10_000 ** (2 * i / config.d_model)
+        table[p, 2 * i : 2 * i + 2] = math.sin(angle), math.cos(angle)
+    return table
+
+
+def transformer_64(config, params, source, target):
+    """Predict one sentence without any padding, all in float64: logits [T, V]."""
+    if config.tied_embeddings == "all":
+        tables = [params["embedding"]["table"]] * 2
+    else:
+        tables = [params[name]["table"] for name in ("source_embedding", "target_embedding")]
+    places = [params.get(name) for name in ("source_positions", "target_positions")]
+    root = math.sqrt(config.d_model)
+    x = tables[0][source] * root + positions_64(config, places[0], len(source))
+    everything = np.ones((len(source), len(source)), bool)
+    feed = ("feed_forward", feed_forward_64)
+    look = ("self_attention", lambda p, x: attention_64(p, x, x, everything))
+    memory = stack_64(config, params["encoder"], x, [look, feed])
+    inputs = [config.bos_id, *target[:-1]]
+    x = tables[1][inputs] * root + positions_64(config, places[1], len(target))
+    causal = np.tri(len(target), dtype=bool)
+    look = ("self_attention", lambda p, x: attention_64(p, x, x, causal))
+    ask = ("cross_attention", lambda p, x: attention_64(p, x, memory, np.ones((len(target), len(source)), bool)))
+    x = stack_64(config, params["decoder"], x, [look, ask, feed])
+    return x @ (params["output"] if config.tied_embeddings == "none" else tables[1]).T
+
+
+def sentences_64(config, params, source, target):
+    """Give the logits of each sentence at its real positions, as a list."""
+    found = []
+    for s, t in zip(np.asarray(source), np.asarray(target), strict=True):
+        found.append(transformer_64(config, params, list(s[s != config.pad_id]), list(t[t != config.pad_id])))
+    return found
+
+
+SETTINGS = {
+    "paper": {"num_decoder_layers": 2},
+    "pre": {"norm_order": "pre", "num_encoder_layers": 3, "num_decoder_layers": 1},
+    "learned": {"positions": "learned", "tied_embeddings": "target"},
+    "untied": {"tied_embeddings": "none", "source_vocabulary_size": 17},
+    "widths": {"num_heads": 3, "d_k": 5, "d_v": 2},
+}
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+def test_forward_equals_a_plain_transformer(make_model, make_sentences, settings):
+    """A padded batch gives each sentence the logits that a loop in float64 without masks gives (statement 1)."""
+    model, params = make_model(1, **settings)
+    source = make_sentences(2, [5, 2, 4], size=model.config.source_vocabulary_size or 13)
+    target = make_sentences(3, [3, 6, 1])
+    wide = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    logits = jax.jit(model.apply)({"params": params}, source, target)
+    assert logits.shape == (3, 6, 13)
+    for row, expected in zip(np.asarray(logits), sentences_64(model.config, wide, source, target), strict=True):
+        np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_gradient_equals_finite_differences(make_model, make_sentences, order):
+    """The gradient of the smoothed loss is that of central differences of the float64 Transformer."""
+    model, params = make_model(4, norm_order=order)
+    source, target = make_sentences(5, [4, 2]), make_sentences(6, [2, 3])
+
+    def loss(params):
+        logits = model.apply({"params": params}, source, target)
+        return F.cross_entropy(logits, target, target != 0, smoothing=0.1)[0]
+
+    def loss_64(params):
+        total = 0.0
+        rows = sentences_64(model.config, params, source, target)
+        for logits, tokens in zip(rows, np.asarray(target), strict=True):
+            log_probabilities = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+            for t, row in enumerate(log_probabilities):
+                wanted = np.full(13, 0.1 / 12)
+                wanted[tokens[t]] = 0.9
+                total -= (wanted * row).sum()
+        return total
+
+    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
+    wide = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    np.testing.assert_allclose(value, loss_64(wide), rtol=1e-5)
+    rng = np.random.default_rng(7)
+    leaves, tree = jax.tree.flatten(wide)
+    for _ in range(5):
+        direction = [rng.normal(size=leaf.shape) for leaf in leaves]
+        ahead, behind = (
+            loss_64(tree.unflatten([leaf + h * d for leaf, d in zip(leaves, direction, strict=True)]))
+            for h in (1e-6, -1e-6)
+        )
+        pairs = zip(jax.tree.leaves(gradient), direction, strict=True)
+        terms = [np.asarray(g, np.float64) * d for g, d in pairs]
+        slope = sum(term.sum() for term in terms)
+        # the sum has some thousand terms of both signs: rounding is relative to their size, not to their sum
+        size = math.sqrt(sum((term**2).sum() for term in terms))
+        assert slope == pytest.approx((ahead - behind) / 2e-6, abs=1e-5 * max(size, 1.0))
+
+
+def test_the_decoder_sees_the_target_one_position_late():
+    """BOS, then every token but the last (statement 3)."""
+    shifted = shift_right(jnp.array([[5, 6, 7], [8, 1, 0]]), 2)
+    np.testing.assert_array_equal(shifted, [[2, 5, 6], [2, 8, 1]])
+    np.testing.assert_array_equal(shift_right(jnp.array([[5]]), 2), [[2]])
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_attention_weights_come_out_of_the_forward_pass(make_model, make_sentences, order):
+    """One array a layer and side; rows sum to 1 over allowed keys, 0 elsewhere (statement 8, statement 13)."""
+    model, params = make_model(8, norm_order=order, num_decoder_layers=2)
+    source, target = make_sentences(9, [5, 3]), make_sentences(10, [4, 2])
+    logits, weights = jax.jit(lambda *a: model.apply({"params": params}, *a, method="forward"))(source, target)
+    np.testing.assert_allclose(logits, jax.jit(model.apply)({"params": params}, source, target), rtol=1e-5, atol=1e-5)
+    assert [w.shape for w in weights.encoder] == [(2, 2, 5, 5)]
+    assert [w.shape for w in weights.decoder] == [(2, 2, 4, 4)] * 2
+    assert [w.shape for w in weights.cross] == [(2, 2, 4, 5)] * 2
+    real = np.asarray(source != 0)[:, None, None, :]
+    causal = np.tri(4, dtype=bool)[None, None] & np.asarray(shift_right(target, 2) != 0)[:, None, None, :]
+    for group, mask in ((weights.encoder, real), (weights.decoder, causal), (weights.cross, real)):
+        for w in group:
+            assert w.dtype == jnp.float32
+            np.testing.assert_allclose(w.sum(-1), np.ones(w.shape[:-1]), rtol=1e-5)
+            np.testing.assert_array_equal(np.asarray(w) > 0.0, np.broadcast_to(mask, w.shape))

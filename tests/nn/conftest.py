@@ -1,0 +1,13 @@
+"""Settings of the tests of modules."""
+
+import jax
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def _compile_quickly():
+    """Compile without optimisations: nearly all the time of these tests is compilation, and the values are the same."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)

@@ -1,0 +1,203 @@
+"""Little runs for the tests of what uses one: a model of random parameters, and one that is trained for real."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.data import sources
+from jaxformer.data.sources import Pair
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.translator import Translator
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.training import config as configuration
+from jaxformer.training.loop import Progress
+from jaxformer.typing import PyTree
+
+ROOT = Path(__file__).parent.parent
+
+
+@functools.cache
+def directory() -> Path:
+    """Make the folder of everything here, which goes when the tests end."""
+    path = Path(tempfile.mkdtemp(prefix="jaxformer-tests-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def environment() -> dict[str, str]:
+    """Give processes of the tests one device, and a folder of their own for compiled programs."""
+    kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
+    return {**kept, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(directory() / "xla")}
+
+
+def command(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> subprocess.CompletedProcess[bytes]:
+    """Run the command line in a process of its own."""
+    line = [sys.executable, "-m", "jaxformer.cli.main", *map(str, arguments)]
+    return subprocess.run(line, input=stdin, capture_output=True, cwd=cwd, env=environment(), check=False)
+
+
+@functools.cache
+def pairs() -> list[Pair]:
+    """Read a few hundred real pairs."""
+    return list(sources.load("bundled:en-de/train", "en", "de")[:400])
+
+
+@functools.cache
+def vocabulary() -> Vocabulary:
+    """Train a vocabulary on them."""
+    return Vocabulary.train([text for pair in pairs() for text in pair], 400)
+
+
+def sentences(count: int, longest: int = 30, shortest: int = 1) -> list[str]:
+    """Give different real sentences of so many tokens at most, end of sentence included."""
+    seen = dict.fromkeys(pair.source for pair in pairs())
+    fitting = [text for text in seen if shortest <= len(vocabulary().encode(text)) + 1 <= longest]
+    assert len(fitting) >= count
+    return fitting[:count]
+
+
+def model_config(**changes) -> TransformerConfig:
+    """Describe a model that compiles quickly."""
+    values = {
+        "vocabulary_size": vocabulary().size,
+        "d_model": 32,
+        "d_ff": 64,
+        "num_heads": 4,
+        "num_encoder_layers": 1,
+        "num_decoder_layers": 1,
+        "dropout_rate": 0.0,
+        "max_length": 128,
+        "tied_embeddings": "none",
+        "pad_id": vocabulary().pad_id,
+        "bos_id": vocabulary().bos_id,
+    }
+    return TransformerConfig(**{**values, **changes})
+
+
+def random_params(config: TransformerConfig, eos: float = 2.2, seed: int = 2) -> PyTree:
+    """Draw parameters whose translations differ from sentence to sentence, some finished and some not.
+
+    Output rows of one length keep single tokens from winning everywhere; that of end of sentence is ``eos`` times as
+    long, so that it wins in some places.
+    """
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), tokens, tokens)["params"]
+    generator = np.random.default_rng(seed)
+
+    def draw(path, leaf):
+        name = jax.tree_util.keystr(path)
+        if leaf.ndim == 1:
+            return np.full(leaf.shape, float("scale" in name), np.float32)
+        size = 2.0 if "embedding" in name else 1.5
+        return (size * config.d_model**-0.5 * generator.normal(size=leaf.shape)).astype(np.float32)
+
+    params = jax.tree_util.tree_map_with_path(draw, shapes)
+    rows = 1.5 * params["output"] / np.linalg.norm(params["output"], axis=1, keepdims=True)
+    rows[vocabulary().eos_id] *= eos
+    return jax.tree.map(jnp.asarray, {**params, "output": rows})
+
+
+def translator(
+    *, eos: float = 2.2, output: dict[int, np.ndarray] | None = None, source_eos: bool = True, **changes
+) -> Translator:
+    """Put a translator of random parameters together.
+
+    Args:
+        eos: see :func:`random_params`.
+        output: output rows to replace, by token.
+        source_eos: whether sources end with end of sentence.
+        **changes: of the model, or, where they are its keys, of decoding.
+    """
+    keys = {field.name for field in dataclasses.fields(DecodingConfig)}
+    of_decoding = {"max_extra_length": 20, "batch_size": 8, **{k: v for k, v in changes.items() if k in keys}}
+    config = model_config(**{k: v for k, v in changes.items() if k not in keys})
+    params = random_params(config, eos)
+    for token, row in (output or {}).items():
+        params["output"] = params["output"].at[token].set(row)
+    both = Vocabularies(vocabulary(), vocabulary())
+    return Translator(config, params, both, DecodingConfig(**of_decoding), source_eos=source_eos)
+
+
+@functools.cache
+def random_run() -> Path:
+    """Make the directory of a run with two checkpoints: step 10, the best by its score, and step 20, the latest.
+
+    Tests only read it; those that write take :func:`copy`.
+    """
+    path = directory() / "random"
+    base = configuration.parse(configuration.default_config().to_dict())
+    config = dataclasses.replace(
+        base,
+        model=model_config(),
+        data=dataclasses.replace(base.data, vocabulary_size=vocabulary().size, max_length=64),
+        decoding=DecodingConfig(max_extra_length=20, batch_size=8),
+    )
+    vocabulary().save(path / "vocabulary" / "shared.model")
+    configuration.save(config, path / "config.json")
+    both = Vocabularies(vocabulary(), vocabulary())
+    checkpoints = CheckpointManager(path / "checkpoints")
+    for step, seed, bleu in ((10, 2, 5.0), (20, 3, 4.0)):
+        progress = {**Progress(step=step).to_json(), "vocabulary": both.hash}
+        params = random_params(config.model, seed=seed)
+        checkpoints.save(step, params, {"step": jnp.asarray(step)}, progress, {"bleu": bleu})
+        checkpoints.wait()
+    checkpoints.close()
+    return path
+
+
+@functools.cache
+def reversal_run() -> Path:
+    """Train the reversal task by the command line until most of it is learned, and not all.
+
+    Tests only read it; those that write take :func:`copy`.
+    """
+    path = directory() / "reversal"
+    values = {
+        "model.d_model": 64,
+        "model.d_ff": 128,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "data.num_buckets": 1,
+        "training.steps": 200,
+        "training.warmup_steps": 100,
+        "training.evaluate_every": 200,
+        "training.checkpoint_every": 100,
+        "evaluation.max_sentences": 32,
+    }
+    options = [f"--config.{key}={value}" for key, value in values.items()]
+    done = command("train", "--config=configs/reverse.py", f"--workdir={path}", *options)
+    assert done.returncode == 0, done.stderr.decode()
+    return path
+
+
+@contextlib.contextmanager
+def quick_compilation() -> Iterator[None]:
+    """Compile in half the time what runs only once."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
+
+
+def copy(run: Path, path: Path) -> Path:
+    """Copy a run for a test that changes it."""
+    return Path(shutil.copytree(run, path))

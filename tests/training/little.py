@@ -1,0 +1,135 @@
+"""What the tests of training share: a little model's alphabet, a little corpus, a little run, and ways to compare."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.data.sources import reversal
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.training import engines
+from jaxformer.training.config import RunConfig, TrainingConfig, load, parse
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.state import create_state
+
+VOCABULARY, PAD, EOS = 11, 0, 3
+
+# A run of a second or two: it logs, evaluates and saves at steps of its own, so that each meets each.
+LITTLE_RUN: dict[str, Any] = {
+    "model.d_model": 16,
+    "model.d_ff": 32,
+    "model.num_heads": 2,
+    "model.num_encoder_layers": 1,
+    "model.num_decoder_layers": 1,
+    "model.dropout_rate": 0.1,
+    "model.max_length": 32,
+    "data.vocabulary_size": 57,
+    "data.max_length": 16,
+    "data.tokens_per_batch": 200,
+    "data.num_buckets": 2,
+    "training.steps": 12,
+    "training.warmup_steps": 20,
+    "training.learning_rate": 0.5,
+    "training.engine": "jit",
+    "training.log_every": 3,
+    "training.evaluate_every": 6,
+    "training.checkpoint_every": 4,
+    "decoding.max_extra_length": 3,
+    "evaluation.max_sentences": 4,
+    "evaluation.samples": 2,
+}
+
+
+def assert_trees_close(found: Any, expected: Any, **tolerance: float) -> None:
+    """Compare two trees of arrays leaf by leaf."""
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), **tolerance), found, expected)
+
+
+def assert_trees_equal(found: Any, expected: Any) -> None:
+    """Compare two trees of arrays bit for bit."""
+    assert jax.tree.structure(found) == jax.tree.structure(expected)
+    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), found, expected)
+
+
+def write_corpus(folder: Path) -> dict[str, str]:
+    """Write some of the reversal task as parallel text; the files of the test set do not even exist."""
+    names = {"data.test": f"text:{folder / 'test.forwards'},{folder / 'test.backwards'}"}
+    for split, count in (("train", 300), ("valid", 31)):
+        pairs = reversal(split)[:count]
+        files = folder / f"{split}.forwards", folder / f"{split}.backwards"
+        for file, lines in zip(files, zip(*pairs, strict=True), strict=True):
+            file.write_text("".join(line + "\n" for line in lines))
+        names[f"data.{split}"] = f"text:{files[0]},{files[1]}"
+    return names
+
+
+def nested(keys: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Turn ``section.key`` into sections."""
+    sections: dict[str, dict[str, Any]] = {}
+    for key, value in keys.items():
+        section, name = key.split(".")
+        sections.setdefault(section, {})[name] = value
+    return sections
+
+
+def little_config(corpus: dict[str, str], changes: dict[str, Any] | None = None) -> RunConfig:
+    """Give the configuration of the little run with some keys changed."""
+    return parse(nested({**LITTLE_RUN, **corpus, **(changes or {})}))
+
+
+@functools.cache
+def _engine(model: Any, config: TrainingConfig) -> engines.Engine:
+    return engines.make_engine(model, make_optimizer(config, model.config.d_model), config)
+
+
+# What of the section ``training`` is no part of a compiled step.
+_NOT_COMPILED = ("steps", "seed", "log_every", "evaluate_every", "checkpoint_every", "keep_latest", "keep_best")
+
+
+def cached_make_engine(model: Any, optimizer: Any, config: TrainingConfig) -> engines.Engine:
+    """Stand in for ``make_engine``: compiling takes seconds, and many runs have the same steps."""
+    default = TrainingConfig()
+    return _engine(model, dataclasses.replace(config, **{name: getattr(default, name) for name in _NOT_COMPILED}))
+
+
+def steps_of(directory: Path) -> list[int]:
+    """List the checkpoints of a run."""
+    return sorted(int(path.name) for path in (directory / "checkpoints").iterdir() if path.name.isdecimal())
+
+
+def read_checkpoint(directory: Path, step: int) -> Any:
+    """Read all arrays of a checkpoint."""
+    config = load(directory / "config.json")
+    optimizer = make_optimizer(config.training, config.model.d_model)
+    state = jax.eval_shape(lambda: create_state(Transformer(config.model), optimizer, 0))
+    rest = {"step": state.step, "optimizer": state.optimizer, "key": state.key}
+    checkpoints = CheckpointManager(directory / "checkpoints")
+    parts = checkpoints.restore(step, params=state.params, training=rest)
+    checkpoints.close()
+    return jax.tree.map(np.asarray, parts)
+
+
+def read_records(directory: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    """Read the lines of a record, without the speed, which is never the same twice."""
+    lines = (directory / name).read_text(encoding="utf-8").split("\n")
+    assert lines.pop() == ""
+    records = [json.loads(line) for line in lines]
+    for record in records:
+        record.pop("train/tokens_per_second", None)
+    return records
+
+
+def assert_same_run(found: Path, expected: Path) -> None:
+    """Two runs ended at the same step with the same bits, and left the same records, line for line."""
+    last = steps_of(expected)[-1]
+    assert steps_of(found)[-1] == last
+    assert_trees_equal(read_checkpoint(found, last), read_checkpoint(expected, last))
+    for name in ("metrics.jsonl", "samples.jsonl"):
+        assert read_records(found, name) == read_records(expected, name)

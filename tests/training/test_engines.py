@@ -1,0 +1,194 @@
+"""One device and eight: the same loss, the same gradient, the same parameters."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from training.little import PAD, assert_trees_close
+
+from jaxformer.errors import InputError
+from jaxformer.training.state import TrainState
+
+DEVICES = 8
+
+pytestmark = pytest.mark.skipif(
+    jax.local_device_count() != DEVICES, reason="needs XLA_FLAGS=--xla_force_host_platform_device_count=8"
+)
+
+# Two rows a device: unequal numbers of tokens everywhere, and the fourth and the last device hold padding alone.
+UNEQUAL = [9, 1, 4, 4, 2, 0, 0, 0, 7, 7, 1, 0, 3, 8, 0, 0]
+
+
+def test_a_mean_of_means_is_not_the_mean(make_model, make_training, make_batch):
+    """The toy: token losses {4} on one device and {1, 1, 1, 1} on the other have the mean 1.6 and not 2.5; the engine's
+    sums give the first (statement 41).
+    """
+    losses, tokens = np.array([4.0, 4.0]), np.array([1.0, 4.0])
+    sums = jax.pmap(lambda pair: jax.lax.psum(pair, "devices"), axis_name="devices", devices=jax.devices()[:2])
+    total, count = sums((jnp.asarray(losses), jnp.asarray(tokens)))
+    assert float(total[0] / count[0]) == pytest.approx(1.6)
+    assert (losses / tokens).mean() == 2.5
+
+    # The same with the engine: eight devices with a sentence each, of very different lengths.
+    model = make_model()
+    batch = make_batch(9, [9, 0, 1, 0, 1, 0, 2, 0, 9, 0, 1, 0, 1, 0, 1, 0])
+    engine, state = make_training(model, "pmap")
+    alone, state_alone = make_training(model, "jit")
+
+    def nll(runs, state, rows):
+        kept = np.isin(np.arange(16), rows)[:, None]
+        sums = runs.evaluate(state, {side: np.where(kept, tokens, PAD) for side, tokens in batch.items()})
+        return float(sums["nll"]) / float(sums["tokens"])
+
+    mean = nll(engine, state, range(16))
+    assert mean == pytest.approx(nll(alone, state_alone, range(16)), rel=1e-6)
+    assert abs(mean - np.mean([nll(alone, state_alone, [row]) for row in range(0, 16, 2)])) > 1e-3
+
+
+def test_pmap_equals_one_device(make_model, make_training, make_batch):
+    """Gradients and parameters after one update and after several are those of one device, with unequal numbers of
+    tokens and devices that hold padding alone (statements 41 and 42).
+    """
+    model = make_model()
+    one, one_state = make_training(model, "jit")
+    eight, eight_state = make_training(model, "pmap")
+    assert (one.devices, eight.devices) == (1, DEVICES)
+    start = jax.tree.map(jnp.array, one_state)
+    generator = np.random.default_rng(0)
+    for step in range(4):
+        batch = make_batch(step, UNEQUAL if step == 0 else list(generator.permutation(UNEQUAL)))
+        one_state, wanted = one.step(one_state, batch)
+        eight_state, metrics = eight.step(eight_state, batch)
+        assert float(metrics["tokens"]) == float(wanted["tokens"]) == sum(UNEQUAL)
+        assert_trees_close(metrics, wanted, rtol=1e-5)
+        found, expected = eight.collect(eight_state), one.collect(one_state)
+        # The first moment of the first update is a tenth of its gradient.
+        assert_trees_close(found.optimizer[0].mu, expected.optimizer[0].mu, atol=1e-6, rtol=0)
+        assert_trees_close(without_key_biases(found.params), without_key_biases(expected.params), atol=1e-5, rtol=0)
+        assert (int(found.step), int(found.optimizer[0].count)) == (step + 1, step + 1)
+    change = [
+        np.abs(new - old).max() for new, old in zip(*map(jax.tree.leaves, (found.params, start.params)), strict=True)
+    ]
+    assert min(change) > 1e-4
+
+
+def without_key_biases(params):
+    """Leave out the biases of the keys, which change no softmax: their gradient is 0 but for rounding, of which Adam,
+    whose steps do not depend on the size of a gradient, makes whole steps.
+    """
+    return {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if "['key']['bias']" not in jax.tree_util.keystr(path)
+    }
+
+
+def test_every_device_keeps_the_same_state(make_model, make_training, make_batch):
+    """After updates with different rows and dropout on each device all copies are equal, bit for bit (statement 42)."""
+    engine, state = make_training(make_model(dropout_rate=0.3), "pmap")
+    for step in range(2):
+        state, _ = engine.step(state, make_batch(step, UNEQUAL))
+
+    def same(leaf):
+        copies = [np.asarray(shard.data) for shard in leaf.addressable_shards]
+        assert len(copies) == DEVICES
+        for copy in copies[1:]:
+            np.testing.assert_array_equal(copy, copies[0])
+
+    jax.tree.map(same, state)
+
+
+def test_only_padding_on_every_device(make_model, make_training, make_batch):
+    """A global batch without a token gives loss 0 and changes nothing (statements 39 and 42)."""
+    engine, state = make_training(make_model(), "pmap")
+    before = jax.tree.map(np.array, engine.collect(state).params)
+    state, metrics = engine.step(state, make_batch(0, []))
+    assert {float(value) for value in metrics.values()} == {0.0}
+    jax.tree.map(np.testing.assert_array_equal, engine.collect(state).params, before)
+
+
+def test_dropout_differs_between_devices(make_model, make_training, make_batch):
+    """The same sentence has another loss on each device, since each draws its own masks, and the loss of all together
+    is their sum; without dropout it is the same everywhere (statement 32).
+    """
+    sentence = make_batch(0, [9])
+
+    def on(devices):
+        batch = {side: np.full_like(rows, PAD) for side, rows in sentence.items()}
+        for side, rows in sentence.items():
+            batch[side][[2 * device for device in devices]] = rows[0]
+        return batch
+
+    def losses(rate):
+        engine, state = make_training(make_model(dropout_rate=rate), "pmap")
+        state = engine.collect(state)
+        alone = [float(engine.step(engine.place(state), on([d]))[1]["loss"]) for d in range(DEVICES)]
+        together = float(engine.step(engine.place(state), on(list(range(DEVICES))))[1]["loss"])
+        return alone, together
+
+    alone, together = losses(0.3)
+    assert len(set(alone)) == DEVICES
+    assert together == pytest.approx(sum(alone), rel=1e-5)
+    alone, _ = losses(0.0)
+    np.testing.assert_allclose(alone, alone[0], rtol=1e-6)
+
+
+def test_evaluation_is_the_same_on_all_devices(make_model, make_training, make_batch):
+    """The sums of an evaluation over eight devices are those of one (statement 49)."""
+    batch = make_batch(1, UNEQUAL)
+    model = make_model()
+    one, one_state = make_training(model, "jit")
+    eight, eight_state = make_training(model, "pmap")
+    found, expected = eight.evaluate(eight_state, batch), one.evaluate(one_state, batch)
+    assert {name: np.shape(value) for name, value in found.items()} == dict.fromkeys(expected, ())
+    assert_trees_close(found, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["jit", "pmap"])
+def test_one_compilation_a_shape(make_model, make_training, make_batch, name):
+    """A step is compiled once for each shape of a batch, whatever its values, and never again (statement 61)."""
+    engine, state = make_training(make_model(), name)
+    state, _ = engine.step(state, make_batch(0, UNEQUAL))
+    before = engine.compilations()
+    assert before >= 1
+    for seed in range(1, 5):
+        state, _ = engine.step(state, make_batch(seed, list(np.random.default_rng(seed).permutation(UNEQUAL))))
+    # A state that comes back from a checkpoint costs no compilation either.
+    state = engine.place(engine.collect(state))
+    state, _ = engine.step(state, make_batch(5, UNEQUAL))
+    assert engine.compilations() == before
+    for seed in range(2):
+        state, _ = engine.step(state, make_batch(seed, [7, 1, 3], rows=DEVICES, width=7))
+    assert engine.compilations() == before + 1
+
+
+@pytest.mark.parametrize("name", ["jit", "pmap"])
+def test_place_and_collect_are_inverse(make_model, make_training, name):
+    """What is placed comes back bit for bit, as plain arrays of one device, and is not used up by a step."""
+    engine, state = make_training(make_model(), name)
+    plain = engine.collect(state)
+    copy = jax.tree.map(np.array, plain)
+    again = engine.collect(engine.place(plain))
+    jax.tree.map(np.testing.assert_array_equal, again, copy)
+    assert isinstance(again, TrainState)
+    assert all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(again))
+
+
+def test_placing_leaves_the_state_usable(make_model, make_training, make_batch):
+    """A step uses up what was placed, never the state that was given to be placed."""
+    engine, state = make_training(make_model(), "jit")
+    given = jax.tree.map(jnp.array, state)
+    engine.step(engine.place(given), make_batch(0, UNEQUAL))
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(given))
+
+
+def test_rows_that_devices_cannot_share(make_model, make_training, make_batch):
+    """A batch whose rows no multiple of the devices are is refused with the number to pad it to."""
+    engine, state = make_training(make_model(), "pmap")
+    with pytest.raises(InputError, match=r"12 rows cannot be shared equally by 8 devices; pad it to 16 rows"):
+        engine.step(state, make_batch(0, [3] * 12, rows=12))
+
+
+def test_auto_takes_all_devices(make_model, make_training):
+    """With several devices ``auto`` is pmap on all of them."""
+    assert make_training(make_model(), "auto")[0].devices == DEVICES

@@ -1,0 +1,323 @@
+"""Whole little runs in this process: what they record, and that interruptions leave no trace."""
+
+import dataclasses
+import math
+import os
+import signal
+
+import jax
+import numpy as np
+import pytest
+from training.little import (
+    LITTLE_RUN,
+    assert_same_run,
+    assert_trees_equal,
+    cached_make_engine,
+    little_config,
+    read_checkpoint,
+    read_records,
+    steps_of,
+)
+
+from jaxformer.data.sources import load
+from jaxformer.decoding.translator import Translator
+from jaxformer.errors import InputError
+from jaxformer.evaluation.evaluate import make_validator
+from jaxformer.training import loop
+from jaxformer.training.loop import Loop, Outcome, Progress
+from jaxformer.training.schedules import paper_schedule
+
+
+@pytest.fixture(autouse=True)
+def _engines(monkeypatch):
+    monkeypatch.setattr(loop, "make_engine", cached_make_engine)
+
+
+@pytest.fixture
+def train(corpus, tmp_path):
+    """Give a function that runs ``train`` in a folder of this test, by name, with changes to the configuration."""
+
+    def run(name, changes=None, validator=make_validator):
+        return loop.train(little_config(corpus, changes), tmp_path / name, validator)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def straight(corpus, tmp_path_factory):
+    """Give the directory of the little run, made without any interruption."""
+    directory = tmp_path_factory.mktemp("straight")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "make_engine", cached_make_engine)
+        with jax.numpy_dtype_promotion("standard"):
+            outcome = loop.train(little_config(corpus), directory, make_validator)
+    assert outcome == Outcome(12, finished=True, signal=None)
+    return directory
+
+
+@pytest.fixture
+def on_step(monkeypatch):
+    """Give a function that has something done after each update; it is given the number of updates in this call."""
+
+    def install(act):
+        class Watched:
+            def __init__(self, engine):
+                self._engine, self._made = engine, 0
+
+            def __getattr__(self, name):
+                return getattr(self._engine, name)
+
+            def step(self, state, batch):
+                state, metrics = self._engine.step(state, batch)
+                self._made += 1
+                return state, act(self._made, metrics) or metrics
+
+        monkeypatch.setattr(loop, "make_engine", lambda *parts: Watched(cached_make_engine(*parts)))
+
+    return install
+
+
+def interrupt(number=signal.SIGTERM):
+    os.kill(os.getpid(), number)
+
+
+# What a run records.
+
+
+def test_the_record_is_complete(straight):
+    """A line of training at each ``log_every``, one of validation at each ``evaluate_every``, in order."""
+    lines = [(line["step"], "valid/nll" in line) for line in read_records(straight)]
+    assert lines == [(3, False), (6, False), (6, True), (9, False), (12, False), (12, True)]
+    samples = read_records(straight, "samples.jsonl")
+    assert [sample["step"] for sample in samples] == [6, 6, 12, 12]
+    assert {frozenset(sample) for sample in samples} == {frozenset({"step", "source", "reference", "translation"})}
+    assert samples[0]["source"] == samples[2]["source"]
+
+
+def test_perplexity_is_that_of_the_plain_loss(straight):
+    """Perplexity is exp of the mean unsmoothed loss a token; the smoothed loss has a name of its own (statement 40)."""
+    for line in read_records(straight):
+        side = "valid" if "valid/nll" in line else "train"
+        assert line[f"{side}/perplexity"] == pytest.approx(math.exp(line[f"{side}/nll"]), rel=1e-12)
+        assert line["train/loss" if side == "train" else "valid/smoothed_loss"] != line[f"{side}/nll"]
+
+
+def test_rates_are_those_of_the_schedule(straight):
+    """The logged rate is the one of the update that was just made (statement 52)."""
+    schedule = paper_schedule(16, 20, 0.5)
+    for line in read_records(straight):
+        if "train/loss" in line:
+            assert line["train/learning_rate"] == float(schedule(line["step"] - 1))
+            assert line["train/learning_rate"] == pytest.approx(0.5 * 16**-0.5 * line["step"] * 20**-1.5, rel=1e-5)
+
+
+def test_tokens_are_counted_without_padding(corpus, train, on_step, tmp_path):
+    """The tokens of the log, and of the speed, are the real target tokens of its batches (statement 50)."""
+    counted = []
+
+    def count(made, metrics):
+        counted.append(float(metrics["tokens"]))
+
+    on_step(count)
+    train("run", {"training.steps": 6})
+    lines = [line for line in read_records(tmp_path / "run") if "train/tokens" in line]
+    assert [line["train/tokens"] for line in lines] == [sum(counted[:3]), sum(counted[3:])]
+    assert 0 < max(counted) <= LITTLE_RUN["data.tokens_per_batch"]
+    pairs = load(corpus["data.train"], "en", "de")
+    assert sum(counted) < sum(len(pair.target.split()) + 1 for pair in pairs)  # a token a letter, and the end
+
+
+def test_speed_counts_tokens_after_the_first_step(monkeypatch):
+    """Tokens a second: those of the metrics over the time since the first step, which compiles (statement 50)."""
+    now = iter([10.0, 14.0, 14.0, 20.0, 20.0])
+    monkeypatch.setattr(loop.time, "monotonic", lambda: next(now))
+    speed = loop._Speed()
+    for tokens in (1000.0, 30.0, 50.0):
+        speed.add(tokens)
+    assert speed.rate() == 80.0 / 4.0
+    speed.add(12.0)
+    assert speed.rate() == 12.0 / 6.0
+
+
+def test_running_sums_do_not_stall():
+    """Sums over many steps are Python floats: in float32 or bfloat16 they would stop growing (statement 47)."""
+    running = Loop(*[None] * len(dataclasses.fields(Loop)))
+    progress = Progress()
+    metrics = {name: np.float32(20_000_001.0) for name in ("loss", "nll", "tokens", "gradient_norm")}
+    for _ in range(2_000):
+        running._add({**metrics, "gradient_norm": np.float32(1.0)}, progress)
+    assert progress.sums["steps"] == progress.sums["gradient_norm"] == 2_000.0
+    assert progress.sums["loss"] == 2_000 * float(np.float32(20_000_001.0))
+    assert {type(value) for value in progress.sums.values()} == {float}
+
+
+def test_validation_is_over_every_sentence_once(corpus, straight):
+    """The validation loss, from batches whose last one is not full, is the mean over the tokens of all sentences scored
+    one by one (statement 49).
+    """
+    pairs = load(corpus["data.valid"], "en", "de")
+    translator = Translator.load(straight, "12")
+    translator.decoding = dataclasses.replace(translator.decoding, batch_size=1)
+    scores = translator.score(pairs)
+    nll = -sum(score.log_probability for score in scores) / sum(score.tokens for score in scores)
+    (found,) = [line["valid/nll"] for line in read_records(straight) if "valid/nll" in line and line["step"] == 12]
+    assert found == pytest.approx(nll, rel=1e-5)
+
+
+def test_each_shape_is_compiled_once(train, on_step):
+    """A run over several epochs compiles its step once for each bucket (statement 61)."""
+    engines = []
+    on_step(lambda made, metrics: None)
+    watched = loop.make_engine
+
+    def remember(*parts):
+        engines.append(watched(*parts))
+        return engines[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "make_engine", remember)
+        train("run", {"training.steps": 50, "training.evaluate_every": 1_000}, validator=None)
+    assert engines[0].compilations() == LITTLE_RUN["data.num_buckets"]
+
+
+# Evaluation leaves no trace in what is trained.
+
+
+def test_evaluation_changes_nothing(train, tmp_path, straight):
+    """Evaluations, checkpoints and logs at other steps leave the parameters the same, bit for bit (statement 114)."""
+    often = {"training.evaluate_every": 2, "training.checkpoint_every": 1, "training.log_every": 1}
+    rarely = {"training.evaluate_every": 1_000, "training.checkpoint_every": 1_000, "training.log_every": 1_000}
+    for name, changes, validator in (("often", often, make_validator), ("rarely", rarely, None)):
+        train(name, changes, validator)
+        assert_trees_equal(read_checkpoint(tmp_path / name, 12), read_checkpoint(straight, 12))
+
+
+def test_the_test_set_is_not_touched(corpus, straight):
+    """The little run names a test set whose files do not exist: it is not read, and chooses nothing (statement 115)."""
+    with pytest.raises(InputError, match="no file"):
+        load(corpus["data.test"], "en", "de")
+    assert steps_of(straight)[-1] == 12
+    assert not any(name.startswith("test/") for line in read_records(straight) for name in line)
+
+
+# Interruptions.
+
+
+@pytest.mark.parametrize("engine", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
+def test_stopped_at_many_steps_and_resumed(train, on_step, tmp_path, straight, engine):
+    """Stopped by a signal after every few updates and started again, the run ends with the same bits, dropout and order
+    of the data included, and the same records (statement 119); also on eight devices.
+    """
+    changes = {"training.engine": engine}
+    reference = straight
+    if engine == "pmap":
+        changes["data.num_buckets"] = 1  # one shape to compile
+        reference = tmp_path / "straight"
+        train("straight", changes)
+    stops = iter([1, 2, 3, 5])
+    expected = iter([1, 3, 6, 11])
+    while True:
+        stop = next(stops, None)
+        on_step(lambda made, metrics, stop=stop: interrupt() if made == stop else None)
+        outcome = train("run", changes)
+        if stop is None:
+            break
+        assert outcome == Outcome(next(expected), finished=False, signal="SIGTERM")
+        assert steps_of(tmp_path / "run")[-1] == outcome.step
+    assert outcome == Outcome(12, finished=True, signal=None)
+    assert_same_run(tmp_path / "run", reference)
+
+
+@pytest.mark.parametrize("step", [6, 12])
+def test_stopped_in_an_evaluation(train, tmp_path, straight, step):
+    """A signal during an evaluation, also the last one, ends the run after saving; the same command makes the
+    evaluation up before it goes on (statements 119 and 123).
+    """
+
+    def make(config, model, vocabularies, pairs):
+        validate = make_validator(config, model, vocabularies, pairs)
+
+        def interrupted(params, stop):
+            if len(read_records(tmp_path / "run")) == {6: 2, 12: 5}[step]:
+                interrupt(signal.SIGINT)
+            return validate(params, stop)
+
+        return interrupted
+
+    assert train("run", validator=make) == Outcome(step, finished=False, signal="SIGINT")
+    assert steps_of(tmp_path / "run")[-1] == step
+    assert read_records(tmp_path / "run")[-1]["step"] == step
+    assert "valid/nll" not in read_records(tmp_path / "run")[-1]
+    assert train("run") == Outcome(12, finished=True, signal=None)
+    assert_same_run(tmp_path / "run", straight)
+    assert Translator.load(tmp_path / "run").checkpoint == Translator.load(straight).checkpoint
+
+
+def test_killed_while_an_evaluation_is_made_up(train, tmp_path, straight, monkeypatch, on_step):
+    """What a made-up evaluation has written before its checkpoint was saved is not written twice (statement 122)."""
+    on_step(lambda made, metrics: interrupt() if made == 6 else None)
+    assert not train("run").finished
+    on_step(lambda made, metrics: None)
+
+    class Killed(BaseException):
+        pass
+
+    def kill(self, state, progress):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_save", kill)
+        with pytest.raises(Killed):
+            train("run")
+    assert "valid/nll" in read_records(tmp_path / "run")[-1]
+    assert train("run").finished
+    assert_same_run(tmp_path / "run", straight)
+
+
+def test_a_finished_run_stays_as_it_is(train, tmp_path, straight):
+    """The same command on a finished run trains nothing and writes nothing more."""
+    train("run")
+    assert train("run") == Outcome(12, finished=True, signal=None)
+    assert_same_run(tmp_path / "run", straight)
+
+
+def test_an_extended_run_equals_a_long_one(train, tmp_path, straight):
+    """A run of 8 steps that is given 12 ends with the parameters of one that had 12 from the start (statement 119)."""
+    train("run", {"training.steps": 8})
+    assert train("run").step == 12
+    assert_trees_equal(read_checkpoint(tmp_path / "run", 12), read_checkpoint(straight, 12))
+
+
+def test_a_diverged_run_stops(train, tmp_path, straight, on_step):
+    """A loss that is no number stops the run with one line and is not saved; the last good checkpoint is there, and
+    from it the run goes on (statement 57).
+    """
+    on_step(lambda made, metrics: {**metrics, "loss": np.float32(np.nan)} if made == 7 else None)
+    with pytest.raises(InputError, match=r"^the loss at step 7 is nan .*training diverged; lower training") as caught:
+        train("run")
+    assert "\n" not in str(caught.value)
+    assert steps_of(tmp_path / "run")[-1] == 6
+    on_step(lambda made, metrics: None)
+    assert train("run").finished
+    assert_same_run(tmp_path / "run", straight)
+
+
+def test_an_absurd_rate_diverges(train, tmp_path):
+    """With a learning rate of 1e30 the second update has no finite loss; every checkpoint that is there is finite
+    (statement 57).
+    """
+    with pytest.raises(InputError, match=r"the loss at step \d+ is .*training diverged"):
+        train("run", {"training.learning_rate": 1e30, "training.checkpoint_every": 1, "data.num_buckets": 1})
+    for step in steps_of(tmp_path / "run"):
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(read_checkpoint(tmp_path / "run", step)))
+
+
+def test_saving_does_not_race_with_training(train, tmp_path):
+    """Checkpoints of every step, saved while the next updates reuse the memory, are those of runs of that length
+    (statement 119).
+    """
+    train("every", {"training.checkpoint_every": 1, "training.keep_latest": 12, "training.evaluate_every": 1_000}, None)
+    assert steps_of(tmp_path / "every") == list(range(1, 13))
+    for step in (1, 5):
+        train(f"of{step}", {"training.steps": step}, None)
+        assert_trees_equal(read_checkpoint(tmp_path / "every", step), read_checkpoint(tmp_path / f"of{step}", step))

@@ -1,0 +1,151 @@
+"""The directory of a run belongs to one configuration, one text and one vocabulary."""
+
+import pytest
+from training.little import cached_make_engine, little_config, read_records, steps_of
+
+from jaxformer.data.sources import load
+from jaxformer.data.vocabulary import Vocabulary
+from jaxformer.errors import InputError
+from jaxformer.training import loop
+from jaxformer.training.run import open_run
+
+
+@pytest.fixture(autouse=True)
+def _engines(monkeypatch):
+    monkeypatch.setattr(loop, "make_engine", cached_make_engine)
+
+
+@pytest.fixture
+def refused(corpus, tmp_path):
+    """Give a function that expects a run to be refused and returns the one line."""
+
+    def refuse(changes=None, start=open_run, name="run"):
+        with pytest.raises(InputError) as caught:
+            start(little_config(corpus, changes), tmp_path / name)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+    return refuse
+
+
+def test_the_vocabulary_completes_the_model(corpus, tmp_path):
+    """The model's vocabulary and ids are the vocabulary's, and so it is saved (statement 29)."""
+    run = open_run(little_config(corpus), tmp_path / "run")
+    vocabulary = run.vocabularies.target
+    model = run.config.model
+    assert (model.vocabulary_size, model.pad_id, model.bos_id) == (57, vocabulary.pad_id, vocabulary.bos_id)
+    assert open_run(little_config(corpus), tmp_path / "run").config == run.config
+    assert open_run(run.config, tmp_path / "run").config == run.config
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model.d_ff", 64, "model.d_ff: 32 -> 64"),
+        ("training.seed", 1, "training.seed: 0 -> 1"),
+        ("training.learning_rate", 0.25, "training.learning_rate: 0.5 -> 0.25"),
+        ("data.tokens_per_batch", 300, "data.tokens_per_batch: 200 -> 300"),
+    ],
+)
+def test_a_directory_of_another_configuration(corpus, tmp_path, refused, key, value, message):
+    """Another configuration is refused with one line that names key, old and new value (statement 124)."""
+    open_run(little_config(corpus), tmp_path / "run")
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    assert refused({key: value}) == (
+        f"{tmp_path / 'run'} holds a run of another configuration: {message}; "
+        "go on with the same values or choose another --workdir"
+    )
+    both = refused({key: value, "model.dropout_rate": 0.3})
+    assert " and 1 more; " in both
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+
+
+def test_keys_that_may_change(corpus, tmp_path):
+    """Steps, intervals, decoding and evaluation may change, and the new values are saved (statement 124)."""
+    open_run(little_config(corpus), tmp_path / "run")
+    changes = {
+        "training.steps": 20,
+        "training.log_every": 7,
+        "training.keep_latest": 5,
+        "decoding.beam_size": 2,
+        "evaluation.samples": 1,
+        "data.valid": corpus["data.train"],
+    }
+    run = open_run(little_config(corpus, changes), tmp_path / "run")
+    assert run.config.training.steps == 20
+    assert len(run.valid) == 300
+    assert open_run(little_config(corpus, changes), tmp_path / "run").config == run.config
+
+
+def test_a_directory_with_other_files(tmp_path, refused):
+    """A directory that holds files but no run is not taken over, and its files stay."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "thesis.tex").write_text("precious")
+    assert refused() == f"{tmp_path / 'run'} holds files but no run (no config.json); choose an empty --workdir"
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+
+
+def test_a_vocabulary_larger_than_the_text_allows(corpus, tmp_path, refused):
+    """The refusal names key and limit; with the limit the same directory works (statement 82)."""
+    message = refused({"data.vocabulary_size": 5_000})
+    assert message.startswith("data.vocabulary_size: a vocabulary of 5000 pieces is too large for this text: it allows")
+    most = int(message.rsplit(" ", 1)[1])
+    assert (
+        open_run(little_config(corpus, {"data.vocabulary_size": most}), tmp_path / "run").vocabularies.target.size
+        == most
+    )
+
+
+def test_text_that_is_not_there(corpus, tmp_path, refused):
+    """Missing text is refused before the directory is made."""
+    assert "no file" in refused({"data.train": "text:/nowhere/a,/nowhere/b"})
+    assert "no file" in refused({"data.valid": "text:/nowhere/a,/nowhere/b"})
+    assert not (tmp_path / "run").exists()
+
+
+def test_another_vocabulary(corpus, tmp_path, refused):
+    """A checkpoint goes on with the very vocabulary that it was trained with, not with one of the same size
+    (statements 83 and 125).
+    """
+    loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
+    file = tmp_path / "run" / "vocabulary" / "shared.model"
+    right = file.read_bytes()
+    pairs = load(corpus["data.train"], "en", "de")
+    other = Vocabulary.train([pair.source for pair in pairs], 57, model="unigram")
+    assert other.size == 57
+    other.save(file)
+    message = refused({"training.steps": 4}, loop.train)
+    assert f"{tmp_path / 'run' / 'vocabulary'} is not the vocabulary of checkpoint 2: its hash is " in message
+    assert steps_of(tmp_path / "run") == [2]
+    file.write_bytes(right)
+    assert loop.train(little_config(corpus, {"training.steps": 4}), tmp_path / "run").step == 4
+
+
+def test_a_checkpoint_of_another_model(corpus, tmp_path, refused):
+    """Checkpoints of another model under this run's name are refused by the first parameter that differs."""
+    loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
+    open_run(little_config(corpus, {"model.d_ff": 64}), tmp_path / "other")
+    (tmp_path / "run" / "checkpoints").rename(tmp_path / "other" / "checkpoints")
+    message = refused({"model.d_ff": 64, "training.steps": 4}, loop.train, "other")
+    where = f"checkpoint 2 in {tmp_path / 'other' / 'checkpoints'} is of another model"
+    name = "decoder/layer_0/feed_forward/inner/bias"
+    assert message == f"{where}: {name} is (32,) there and (64,) by the configuration"
+
+
+def test_a_sentence_longer_than_the_positions(corpus, tmp_path, refused):
+    """A validation sentence that the model has no positions for is refused before training, with its number
+    (statement 22).
+    """
+    files = tmp_path / "long.a", tmp_path / "long.b"
+    for file in files:
+        file.write_text("a b\n" + "a " * 60 + "\n")
+    message = refused({"data.valid": f"text:{files[0]},{files[1]}"}, loop.train)
+    assert "pair 2 has 61 tokens and the model takes 32" in message
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_without_translation(corpus, tmp_path):
+    """Without a validator only the loss is measured, and no translations are written."""
+    assert loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run").finished
+    assert not (tmp_path / "run" / "samples.jsonl").exists()
+    assert "valid/bleu" not in read_records(tmp_path / "run")[-1]
