@@ -26,11 +26,10 @@ def get_config():
     config.data.tokens_per_batch = 1_200
     config.data.num_buckets = 6
 
-    config.training.steps = 3_000
+    config.training.steps = 2_800
     config.training.warmup_steps = 800
-    config.training.learning_rate = 1.5
     config.training.log_every = 100
-    config.training.evaluate_every = 500
-    config.training.checkpoint_every = 500
+    config.training.evaluate_every = 700
+    config.training.checkpoint_every = 700
 
     return config

@@ -3,11 +3,11 @@
 import os
 
 # Before jax is imported: the suite runs the data-parallel engine on eight virtual devices.
-os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
+if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8".strip()
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
-import pytest
 from jaxtyping import install_import_hook
 
 install_import_hook("jaxformer.functional", "beartype.beartype")

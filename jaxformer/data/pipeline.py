@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -124,6 +125,15 @@ class TrainingData:
     def _batches_by_bucket(self) -> list[int]:
         pairs = np.bincount(self._assigned, minlength=len(self.buckets))
         return [-(-int(count) // bucket.rows) for count, bucket in zip(pairs, self.buckets, strict=True)]
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """SHA-256 over all pairs as token ids, in hex: what tells one text from another."""
+        digest = hashlib.sha256()
+        for side in (self.encoded.source, self.encoded.target):
+            digest.update(side.tokens.tobytes())
+            digest.update(side.offsets.tobytes())
+        return digest.hexdigest()
 
     @property
     def batches_per_epoch(self) -> int:

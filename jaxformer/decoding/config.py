@@ -22,7 +22,7 @@ class DecodingConfig:
     alpha: float = 0.6
     # A translation has at most the tokens of its source and this many more, its end-of-sentence token included.
     max_extra_length: int = 50
-    # Sentences decoded together. It changes speed and memory, never a translation.
+    # Sentences decoded together. It changes speed and memory, and results by rounding alone.
     batch_size: int = 64
 
     def __post_init__(self) -> None:

@@ -43,7 +43,7 @@ class TrainingConfig:
     # tokens, tensor2tensor) or all (all V tokens, Szegedy et al. 2016).
     label_smoothing: float = 0.1
     smoothing_convention: str = "others"
-    # Seed of parameters, dropout, data order and vocabulary.
+    # Seed of parameters, dropout and data order.
     seed: int = 0
     # auto (pmap with several devices, jit with one), jit (one device) or pmap (replicated over all local devices).
     engine: str = "auto"
@@ -197,11 +197,14 @@ def load(path: Path) -> RunConfig:
         InputError: there is none, or it does not fit this version.
     """
     try:
-        return parse(json.loads(path.read_text(encoding="utf-8")))
+        record = json.loads(path.read_bytes())
     except FileNotFoundError:
         raise InputError(f"{path} does not exist; --workdir must name the directory of a run") from None
-    except json.JSONDecodeError as error:
-        raise InputError(f"{path} is not a configuration: line {error.lineno}: {error.msg}") from None
+    except ValueError as error:  # no JSON, or no UTF-8
+        raise InputError(f"{path} is not a configuration: {error}") from None
+    if not isinstance(record, dict) or not all(isinstance(section, dict) for section in record.values()):
+        raise InputError(f"{path} is not a configuration: it must be an object of sections")
+    return parse(record)
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:

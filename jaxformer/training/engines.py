@@ -10,11 +10,11 @@ import jax
 import numpy as np
 import optax
 
-from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.config import TrainingConfig
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import Batch, Metrics, TrainStep, make_eval_step, make_train_step
+from jaxformer.typing import Array
 
 AXIS = "devices"
 
@@ -88,6 +88,7 @@ class PmapEngine:
     eval_step: Any
     traces: Callable[[], int]
     devices: int
+    pad_id: int
 
     def place(self, state: TrainState) -> TrainState:
         """Copy the state to every device."""
@@ -113,15 +114,14 @@ class PmapEngine:
         return self.traces()
 
     def _share(self, batch: Batch) -> Batch:
-        def split(rows: np.ndarray) -> np.ndarray:
-            if rows.shape[0] % self.devices:
-                raise InputError(
-                    f"a batch of {rows.shape[0]} rows cannot be shared equally by {self.devices} devices; "
-                    f"pad it to {-(-rows.shape[0] // self.devices) * self.devices} rows"
-                )
-            return rows.reshape(self.devices, -1, *rows.shape[1:])
+        """Give each device an equal number of rows; rows of padding, which weigh nothing, fill up the last ones."""
 
-        return jax.tree.map(split, dict(batch))
+        def split(rows: Array | np.ndarray) -> np.ndarray:
+            missing = -rows.shape[0] % self.devices
+            filled = np.pad(rows, ((0, missing), (0, 0)), constant_values=self.pad_id)
+            return filled.reshape(self.devices, -1, rows.shape[1])
+
+        return {side: split(rows) for side, rows in batch.items()}
 
 
 def _first(metrics: Metrics) -> Metrics:
@@ -148,6 +148,7 @@ def make_engine(model: Transformer, optimizer: optax.GradientTransformation, con
         jax.pmap(eval_step, axis_name=AXIS),
         traces,
         jax.local_device_count(),
+        model.config.pad_id,
     )
 
 

@@ -67,14 +67,14 @@ def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
     if not path.exists():
         return
     kept = []
-    for line in path.read_text(encoding="utf-8").split("\n"):
+    for line in path.read_bytes().split(b"\n"):
         try:
             if keep(json.loads(line)):
-                kept.append(line + "\n")
-        except json.JSONDecodeError:
-            continue  # the empty end, or a line that a killed process did not finish
+                kept.append(line + b"\n")
+        except ValueError:
+            continue  # the empty end, or a line that a killed process cut off, maybe within a character
     temporary = path.with_suffix(".tmp")
-    temporary.write_text("".join(kept), encoding="utf-8")
+    temporary.write_bytes(b"".join(kept))
     temporary.replace(path)
 
 

@@ -5,7 +5,8 @@ How a run resumes:
 1. The directory of a run holds one configuration. The same command on the same directory goes on where the latest
    whole checkpoint stands; another configuration is refused, but for keys that leave what is trained right.
 2. A checkpoint holds parameters, optimizer, step and key, the position in the data, the sums of the metrics since the
-   last line of the log, and the hash of the vocabulary. Resumed and uninterrupted runs are equal bit for bit.
+   last line of the log, and the hashes of the vocabulary and of the training text. Resumed and uninterrupted runs are
+   equal bit for bit.
 3. The records are cut back to the checkpoint's step, and to its last evaluation, before they grow again.
 4. An evaluation that was due but interrupted is made up first.
 5. Ctrl-C and SIGTERM save before the loop ends; whatever else ends it leaves the last good checkpoint.
@@ -110,10 +111,9 @@ def train(
         run = open_run(config, workdir)
         config, model = run.config, Transformer(run.config.model)
         engine = make_engine(model, make_optimizer(config.training, config.model.d_model), config.training)
-        data = TrainingData.of(
-            run.pairs, run.vocabularies, config.data, seed=config.training.seed, devices=engine.devices
-        )
-        valid = _validation_batches(run, data, engine.devices)
+        data = TrainingData.of(run.pairs, run.vocabularies, config.data, seed=config.training.seed)
+        valid = _validation_batches(run, data)
+        run.claim()
         checkpoints = CheckpointManager(
             run.checkpoints,
             keep_latest=config.training.keep_latest,
@@ -121,12 +121,13 @@ def train(
             best_metric=config.evaluation.best_metric,
         )
         checkpoints.remove_leftovers()
-        state, progress = _begin(run, model, checkpoints)
+        state, progress = _begin(run, model, data, checkpoints)
         log = Log(workdir, progress.step, progress.evaluated)
         display = make_display(config.training.steps, progress.step)
         _introduce(display, run, data, state, engine, progress)
         validate = make_validator(config, model, run.vocabularies, run.valid) if make_validator else None
-        loop = Loop(config, engine, data, valid, checkpoints, log, display, validate, run.vocabularies.hash, stop)
+        identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
+        loop = Loop(config, engine, data, valid, checkpoints, log, display, validate, identity, stop)
         try:
             return loop.run(engine.place(state), progress)
         finally:
@@ -135,7 +136,9 @@ def train(
             checkpoints.close()
 
 
-def _begin(run: Run, model: Transformer, checkpoints: CheckpointManager) -> tuple[TrainState, Progress]:
+def _begin(
+    run: Run, model: Transformer, data: TrainingData, checkpoints: CheckpointManager
+) -> tuple[TrainState, Progress]:
     training = run.config.training
     optimizer = make_optimizer(training, run.config.model.d_model)
     if not checkpoints.steps:
@@ -144,13 +147,18 @@ def _begin(run: Run, model: Transformer, checkpoints: CheckpointManager) -> tupl
     step = checkpoints.find("latest")
     record = checkpoints.progress(step)
     run.check_vocabulary(record.pop("vocabulary"), step)
+    if record.pop("data") != data.hash:
+        raise InputError(
+            f"{run.config.data.train} is not the text that {run.directory} was trained on up to step {step}; put that "
+            "text back, or choose another --workdir"
+        )
     parts = checkpoints.restore(step, params=like.params, training=_without_params(like))
     rest = parts["training"]
     state = TrainState(step=rest["step"], params=parts["params"], optimizer=rest["optimizer"], key=rest["key"])
     return state, Progress.from_json(record)
 
 
-def _validation_batches(run: Run, data: TrainingData, devices: int) -> list[Batch]:
+def _validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     """Put every validation pair into a batch once, in the shapes of training and at most one more."""
     config = run.config
     encoded = encode_evaluation(
@@ -161,7 +169,6 @@ def _validation_batches(run: Run, data: TrainingData, devices: int) -> list[Batc
         encoded.source.lengths,
         encoded.target.lengths,
         tokens_per_batch=config.data.tokens_per_batch,
-        devices=devices,
     )
     return [batch for batch, _ in evaluation_batches(encoded, buckets)]
 
@@ -197,7 +204,7 @@ class Loop:
     log: Log
     display: Display
     validate: Validator | None
-    vocabulary: str
+    identity: dict[str, str]
     stop: StopSignal
 
     def run(self, state: TrainState, progress: Progress) -> Outcome:
@@ -243,7 +250,7 @@ class Loop:
             raise InputError(
                 f"the loss at step {progress.step} is {values['loss']} and its gradient norm "
                 f"{values['gradient_norm']}: training diverged; lower training.learning_rate or lengthen "
-                "training.warmup_steps, and start from a checkpoint before this step or anew"
+                "training.warmup_steps, and train in a new --workdir"
             )
         values["steps"] = 1.0
         for name, value in values.items():
@@ -304,7 +311,7 @@ class Loop:
             progress.step,
             collected.params,
             _without_params(collected),
-            {**progress.to_json(), "vocabulary": self.vocabulary},
+            {**progress.to_json(), **self.identity},
             progress.scores if progress.evaluated == progress.step else None,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 from pathlib import Path
 
 from jaxformer.data import sources
@@ -36,6 +37,10 @@ class Run:
         """Where the checkpoints lie."""
         return self.directory / "checkpoints"
 
+    def claim(self) -> None:
+        """Write the configuration, which makes the directory this run's; only once everything is checked."""
+        configuration.save(self.config, self.directory / "config.json")
+
     def check_vocabulary(self, recorded: str, step: int) -> None:
         """Refuse to go on with another vocabulary than that of a checkpoint.
 
@@ -59,7 +64,7 @@ def check_vocabulary(directory: Path, vocabularies: Vocabularies, recorded: str,
 
 
 def open_run(config: RunConfig, directory: Path) -> Run:
-    """Claim a directory for a configuration: read the text, get the vocabulary, complete the model's sizes.
+    """Read the text, get the vocabulary, complete the model's sizes; :meth:`Run.claim` then takes the directory.
 
     Raises:
         InputError: the directory holds another run, or the text is missing, empty or broken.
@@ -70,15 +75,14 @@ def open_run(config: RunConfig, directory: Path) -> Run:
     saved = directory / "config.json"
     if saved.exists():
         _refuse_another(configuration.load(saved), config, directory)
-    elif directory.exists() and any(directory.iterdir()):
-        leftovers = {"vocabulary", "checkpoints"}
-        if not {path.name for path in directory.iterdir()} <= leftovers:
+    elif directory.exists():
+        if not {path.name for path in directory.iterdir()} <= {"vocabulary", "config.tmp"}:
             raise InputError(f"{directory} holds files but no run (no config.json); choose an empty --workdir")
+        # Of a start that came no further than this: nobody knows what text and configuration it was for.
+        shutil.rmtree(directory / "vocabulary", ignore_errors=True)
     directory.mkdir(parents=True, exist_ok=True)
     vocabularies = load_or_train(directory / "vocabulary", data, pairs)
-    complete = complete_config(config, vocabularies)
-    configuration.save(complete, saved)
-    return Run(directory, complete, vocabularies, pairs, valid)
+    return Run(directory, complete_config(config, vocabularies), vocabularies, pairs, valid)
 
 
 def complete_config(config: RunConfig, vocabularies: Vocabularies) -> RunConfig:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 import runs
 
 BAD_UTF8 = b"one\ntwo\nd\xfcrr\nfour\n"
@@ -168,7 +169,10 @@ def test_damaged_vocabulary(call, damaged):
     assert f"no vocabulary in {damaged / 'vocabulary'}" in error
 
 
-@pytest.mark.parametrize("content", [b"{", b"", b'{"model": {"depth": 3}}', b'{"modle": {}}'])
+@pytest.mark.parametrize(
+    "content",
+    [b"{", b"", b'{"model": {"depth": 3}}', b'{"modle": {}}', b"[]", b"3", b'{"model": 3}', b'{"model": "\xff"}'],
+)
 def test_damaged_configuration(content, call, damaged):
     """A configuration that is none, or of another version, is named."""
     (damaged / "config.json").write_bytes(content)

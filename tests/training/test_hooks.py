@@ -118,3 +118,12 @@ def test_words_for_a_person():
     """Only what a person looks at is described, and durations read as on a clock."""
     assert describe({"train/tokens": 5.0, "valid/bleu": 27.34}) == "valid BLEU 27.34"
     assert [clock(seconds) for seconds in (0, 59.6, 61, 3_661)] == ["0:00", "1:00", "1:01", "1:01:01"]
+
+
+def test_a_line_cut_off_within_a_character(tmp_path):
+    """A line that a killed process or a full disk cut in the middle of an umlaut is dropped (statement 122)."""
+    path = tmp_path / "samples.jsonl"
+    whole = '{"step": 1, "translation": "für"}\n'.encode()
+    path.write_bytes(whole + whole[: whole.index("ü".encode()) + 1])
+    rewind(path, lambda line: True)
+    assert path.read_bytes() == whole

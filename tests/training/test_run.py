@@ -15,6 +15,13 @@ def _engines(monkeypatch):
     monkeypatch.setattr(loop, "make_engine", cached_make_engine)
 
 
+def claimed(config, directory):
+    """Open a run and take the directory for it, as training does once everything is checked."""
+    run = open_run(config, directory)
+    run.claim()
+    return run
+
+
 @pytest.fixture
 def refused(corpus, tmp_path):
     """Give a function that expects a run to be refused and returns the one line."""
@@ -30,12 +37,12 @@ def refused(corpus, tmp_path):
 
 def test_the_vocabulary_completes_the_model(corpus, tmp_path):
     """The model's vocabulary and ids are the vocabulary's, and so it is saved (statement 29)."""
-    run = open_run(little_config(corpus), tmp_path / "run")
+    run = claimed(little_config(corpus), tmp_path / "run")
     vocabulary = run.vocabularies.target
     model = run.config.model
     assert (model.vocabulary_size, model.pad_id, model.bos_id) == (57, vocabulary.pad_id, vocabulary.bos_id)
-    assert open_run(little_config(corpus), tmp_path / "run").config == run.config
-    assert open_run(run.config, tmp_path / "run").config == run.config
+    assert claimed(little_config(corpus), tmp_path / "run").config == run.config
+    assert claimed(run.config, tmp_path / "run").config == run.config
 
 
 @pytest.mark.parametrize(
@@ -49,7 +56,7 @@ def test_the_vocabulary_completes_the_model(corpus, tmp_path):
 )
 def test_a_directory_of_another_configuration(corpus, tmp_path, refused, key, value, message):
     """Another configuration is refused with one line that names key, old and new value (statement 124)."""
-    open_run(little_config(corpus), tmp_path / "run")
+    claimed(little_config(corpus), tmp_path / "run")
     before = (tmp_path / "run" / "config.json").read_bytes()
     assert refused({key: value}) == (
         f"{tmp_path / 'run'} holds a run of another configuration: {message}; "
@@ -62,7 +69,7 @@ def test_a_directory_of_another_configuration(corpus, tmp_path, refused, key, va
 
 def test_keys_that_may_change(corpus, tmp_path):
     """Steps, intervals, decoding and evaluation may change, and the new values are saved (statement 124)."""
-    open_run(little_config(corpus), tmp_path / "run")
+    claimed(little_config(corpus), tmp_path / "run")
     changes = {
         "training.steps": 20,
         "training.log_every": 7,
@@ -71,10 +78,10 @@ def test_keys_that_may_change(corpus, tmp_path):
         "evaluation.samples": 1,
         "data.valid": corpus["data.train"],
     }
-    run = open_run(little_config(corpus, changes), tmp_path / "run")
+    run = claimed(little_config(corpus, changes), tmp_path / "run")
     assert run.config.training.steps == 20
     assert len(run.valid) == 300
-    assert open_run(little_config(corpus, changes), tmp_path / "run").config == run.config
+    assert claimed(little_config(corpus, changes), tmp_path / "run").config == run.config
 
 
 def test_a_directory_with_other_files(tmp_path, refused):
@@ -91,7 +98,7 @@ def test_a_vocabulary_larger_than_the_text_allows(corpus, tmp_path, refused):
     assert message.startswith("data.vocabulary_size: a vocabulary of 5000 pieces is too large for this text: it allows")
     most = int(message.rsplit(" ", 1)[1])
     assert (
-        open_run(little_config(corpus, {"data.vocabulary_size": most}), tmp_path / "run").vocabularies.target.size
+        claimed(little_config(corpus, {"data.vocabulary_size": most}), tmp_path / "run").vocabularies.target.size
         == most
     )
 
@@ -124,7 +131,7 @@ def test_another_vocabulary(corpus, tmp_path, refused):
 def test_a_checkpoint_of_another_model(corpus, tmp_path, refused):
     """Checkpoints of another model under this run's name are refused by the first parameter that differs."""
     loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
-    open_run(little_config(corpus, {"model.d_ff": 64}), tmp_path / "other")
+    claimed(little_config(corpus, {"model.d_ff": 64}), tmp_path / "other")
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "other" / "checkpoints")
     message = refused({"model.d_ff": 64, "training.steps": 4}, loop.train, "other")
     where = f"checkpoint 2 in {tmp_path / 'other' / 'checkpoints'} is of another model"
@@ -149,3 +156,34 @@ def test_without_translation(corpus, tmp_path):
     assert loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run").finished
     assert not (tmp_path / "run" / "samples.jsonl").exists()
     assert "valid/bleu" not in read_records(tmp_path / "run")[-1]
+
+
+def test_a_wrong_value_can_be_mended_in_the_same_directory(corpus, tmp_path, refused):
+    """What is refused before training begins claims no directory: the cure that the line names works there."""
+    message = refused({"data.tokens_per_batch": 1, "training.steps": 2}, loop.train)
+    assert message.startswith("data.tokens_per_batch=1 does not hold a pair")
+    assert not (tmp_path / "run" / "config.json").exists()
+    assert loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run").step == 2
+
+
+def test_the_vocabulary_of_a_start_that_failed_is_not_reused(corpus, tmp_path):
+    """Without a configuration beside it nobody knows what a vocabulary was made for: it is trained anew."""
+    wanted = open_run(little_config(corpus), tmp_path / "run").vocabularies.hash
+    pairs = load(corpus["data.train"], "en", "de")
+    Vocabulary.train([pair.source for pair in pairs], 57, model="unigram").save(
+        tmp_path / "run" / "vocabulary" / "shared.model"
+    )
+    assert open_run(little_config(corpus), tmp_path / "run").vocabularies.hash == wanted
+
+
+def test_another_text_under_the_same_name(corpus, tmp_path, refused):
+    """A run does not go on with a text that was changed: its position there would mean nothing (statement 119)."""
+    source, target = (tmp_path / f"text.{side}" for side in ("a", "b"))
+    pairs = load(corpus["data.train"], "en", "de")
+    source.write_text("".join(pair.source + "\n" for pair in pairs))
+    target.write_text("".join(pair.target + "\n" for pair in pairs))
+    changes = {"data.train": f"text:{source},{target}", "training.steps": 2}
+    loop.train(little_config(corpus, changes), tmp_path / "run")
+    source.write_text("".join(pair.source + "\n" for pair in pairs[1:] + pairs[:1]))
+    message = refused({**changes, "training.steps": 4}, loop.train)
+    assert f"is not the text that {tmp_path / 'run'} was trained on up to step 2" in message
