@@ -336,6 +336,35 @@ def test_what_is_forbidden_is_never_generated(beam_size):
             assert_same(hypotheses(result, sentence), expected)
 
 
+@pytest.mark.parametrize("beam_size", [2, 3, 4])
+def test_ends_do_not_empty_the_beam(beam_size):
+    """Where the likeliest token of every hypothesis ends it, a whole beam of others lives on, also with 2 W > V
+    (statement 95).
+    """
+    table = random_tables(beam_size, 1, 1, 5)[0, 0]
+    table[EOS] = table.max() + 1.0
+    logits = jnp.asarray(table)
+
+    def step(tokens, cache):
+        return logits[None].repeat(tokens.shape[0], axis=0), cache
+
+    rules = search.BeamRules(
+        max_lengths=limits(4),
+        alpha=jnp.float32(0.6),
+        length=4,
+        beam_size=beam_size,
+        n_best=beam_size,
+        forbidden_ids=(BOS, PAD),
+        **IDS,
+    )
+    state = search.beam_init(rules, None)
+    for _ in range(3):
+        state = search.beam_advance(rules, step, state)
+    assert np.isfinite(state.log_probabilities).all()
+    assert np.isfinite(state.finished.scores).all()
+    assert len({tuple(row) for row in np.asarray(state.tokens[0]).tolist()}) == beam_size
+
+
 def test_impossible_columns_and_a_dead_end():
     """Logits of minus infinity make no NaN, and a beam that can only end leaves places empty (statement 84)."""
     tables = random_tables(42, 2, STATES, VOCABULARY)
