@@ -90,7 +90,7 @@ def test_saved_and_loaded(tmp_path):
     ("content", "message"),
     [
         (None, "does not exist; --workdir must name the directory of a run"),
-        ('{"model": ', "is not a configuration: line 1"),
+        ('{"model": ', "is not a configuration: Expecting value: line 1"),
         ('{"model": {"d_modl": 8}}', "there is no configuration key model.d_modl; did you mean model.d_model?"),
     ],
 )
