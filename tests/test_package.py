@@ -29,7 +29,7 @@ OPTIONAL = (
 
 # Put together here, so that this file does not hold them itself.
 PATHS = tuple("/" + name for name in ("home/", "root/", "Users/", "work/", "usr/local/"))
-HOSTS = ("py" + "pi.org", "pythonhosted" + ".org", "download.pytorch" + ".org", "index" + "-url")
+HOSTS = ("py" + "pi.org", "python" + "hosted.org", "download.pytorch" + ".org", "index" + "-url")
 
 
 def name_of(path):

@@ -218,6 +218,16 @@ class Vocabularies:
             raise InputError(f"no vocabulary in {directory}: it needs shared.model, or source.model and target.model")
         return cls(Vocabulary.load(directory / "source.model"), Vocabulary.load(directory / "target.model"))
 
+    def save(self, directory: str | Path) -> None:
+        """Write what :meth:`load` reads; files that are there stay."""
+        directory = Path(directory)
+        # Separate vocabularies of the same text are equal, and still two.
+        one = self.source is self.target
+        parts = {"shared": self.source} if one else {"source": self.source, "target": self.target}
+        for name, vocabulary in parts.items():
+            if not (directory / f"{name}.model").exists():
+                vocabulary.save(directory / f"{name}.model")
+
     @property
     def shared(self) -> bool:
         """Whether source and target have the same pieces."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import shutil
+import tempfile
 from pathlib import Path
 
 from jaxformer.data import sources
@@ -38,8 +38,13 @@ class Run:
         return self.directory / "checkpoints"
 
     def claim(self) -> None:
-        """Write the configuration, which makes the directory this run's; only once everything is checked."""
+        """Make the directory this run's, once everything is checked: until then a refused start leaves nothing behind.
+
+        The configuration is written first, since a vocabulary that is missing is trained again just as it was.
+        """
+        self.directory.mkdir(parents=True, exist_ok=True)
         configuration.save(self.config, self.directory / "config.json")
+        self.vocabularies.save(self.directory / "vocabulary")
 
     def check_vocabulary(self, recorded: str, step: int) -> None:
         """Refuse to go on with another vocabulary than that of a checkpoint.
@@ -66,6 +71,8 @@ def check_vocabulary(directory: Path, vocabularies: Vocabularies, recorded: str,
 def open_run(config: RunConfig, directory: Path) -> Run:
     """Read the text, get the vocabulary, complete the model's sizes; :meth:`Run.claim` then takes the directory.
 
+    Nothing is written.
+
     Raises:
         InputError: the directory holds another run, or the text is missing, empty or broken.
     """
@@ -75,13 +82,12 @@ def open_run(config: RunConfig, directory: Path) -> Run:
     saved = directory / "config.json"
     if saved.exists():
         _refuse_another(configuration.load(saved), config, directory)
-    elif directory.exists():
-        if not {path.name for path in directory.iterdir()} <= {"vocabulary", "config.tmp"}:
+        vocabularies = load_or_train(directory / "vocabulary", data, pairs)
+    else:
+        if directory.exists() and any(path.name != "config.tmp" for path in directory.iterdir()):
             raise InputError(f"{directory} holds files but no run (no config.json); choose an empty --workdir")
-        # Of a start that came no further than this: nobody knows what text and configuration it was for.
-        shutil.rmtree(directory / "vocabulary", ignore_errors=True)
-    directory.mkdir(parents=True, exist_ok=True)
-    vocabularies = load_or_train(directory / "vocabulary", data, pairs)
+        with tempfile.TemporaryDirectory() as scratch:
+            vocabularies = load_or_train(scratch, data, pairs)
     return Run(directory, complete_config(config, vocabularies), vocabularies, pairs, valid)
 
 

@@ -1,10 +1,12 @@
 """The directory of a run belongs to one configuration, one text and one vocabulary."""
 
+import shutil
+
 import pytest
 from training.little import cached_make_engine, little_config, read_records, steps_of
 
 from jaxformer.data.sources import load
-from jaxformer.data.vocabulary import Vocabulary
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.training import loop
 from jaxformer.training.run import open_run
@@ -166,14 +168,41 @@ def test_a_wrong_value_can_be_mended_in_the_same_directory(corpus, tmp_path, ref
     assert loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run").step == 2
 
 
-def test_the_vocabulary_of_a_start_that_failed_is_not_reused(corpus, tmp_path):
-    """Without a configuration beside it nobody knows what a vocabulary was made for: it is trained anew."""
-    wanted = open_run(little_config(corpus), tmp_path / "run").vocabularies.hash
-    pairs = load(corpus["data.train"], "en", "de")
-    Vocabulary.train([pair.source for pair in pairs], 57, model="unigram").save(
-        tmp_path / "run" / "vocabulary" / "shared.model"
-    )
-    assert open_run(little_config(corpus), tmp_path / "run").vocabularies.hash == wanted
+def test_a_start_that_is_cut_off_leaves_no_trap(corpus, tmp_path):
+    """Nothing is written before the run claims its directory, and a vocabulary that a kill kept from being written is
+    trained again just as it was (statement 83).
+    """
+    run = open_run(little_config(corpus), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    run.claim()
+    assert Vocabularies.load(tmp_path / "run" / "vocabulary").hash == run.vocabularies.hash
+    shutil.rmtree(tmp_path / "run" / "vocabulary")
+    assert claimed(little_config(corpus), tmp_path / "run").vocabularies.hash == run.vocabularies.hash
+    assert Vocabularies.load(tmp_path / "run" / "vocabulary").hash == run.vocabularies.hash
+
+
+def test_a_folder_named_vocabulary_is_not_taken(corpus, tmp_path, refused):
+    """A folder of the user's stays as it is, whatever its name."""
+    (tmp_path / "run" / "vocabulary").mkdir(parents=True)
+    (tmp_path / "run" / "vocabulary" / "shared.model").write_text("precious")
+    assert "holds files but no run" in refused()
+    assert (tmp_path / "run" / "vocabulary" / "shared.model").read_text() == "precious"
+
+
+def test_separate_vocabularies_are_two_files(corpus, tmp_path):
+    """Separate vocabularies stay two, even where both texts give the same one."""
+    first = corpus["data.train"].removeprefix("text:").split(",")[0]
+    same = f"text:{first},{first}"
+    changes = {
+        "data.train": same,
+        "data.shared_vocabulary": False,
+        "model.tied_embeddings": "target",
+    }
+    run = claimed(little_config(corpus, changes), tmp_path / "run")
+    assert run.vocabularies.source == run.vocabularies.target
+    files = sorted(path.name for path in (tmp_path / "run" / "vocabulary").iterdir())
+    assert files == ["source.model", "target.model"]
+    assert claimed(little_config(corpus, changes), tmp_path / "run").config == run.config
 
 
 def test_another_text_under_the_same_name(corpus, tmp_path, refused):
