@@ -42,7 +42,7 @@ class Bucket(NamedTuple):
 
 
 def plan_buckets(
-    source_lengths: Lengths, target_lengths: Lengths, *, num_buckets: int, tokens_per_batch: int, devices: int = 1
+    source_lengths: Lengths, target_lengths: Lengths, *, num_buckets: int, tokens_per_batch: int
 ) -> tuple[Bucket, ...]:
     """Choose at most ``num_buckets`` buckets that waste few slots on sentences of these lengths, smallest first.
 
@@ -55,10 +55,9 @@ def plan_buckets(
         target_lengths: tokens of each target sentence.
         num_buckets: most buckets.
         tokens_per_batch: most slots on each side of a batch.
-        devices: every bucket's rows are a multiple of it.
 
     Raises:
-        InputError: there are no pairs, or ``tokens_per_batch`` does not hold one longest pair for each device.
+        InputError: there are no pairs, or ``tokens_per_batch`` does not hold the longest pair.
     """
     if not len(source_lengths):
         raise InputError("no pair is left to make batches of: the data set has no sentences of usable length")
@@ -68,7 +67,7 @@ def plan_buckets(
     histogram = np.zeros((cells[0].max() + 1, cells[1].max() + 1), np.int64)
     np.add.at(histogram, cells, 1)
     boxes = [(step * source, step * target) for source, target in _choose_boxes(histogram, num_buckets)]
-    return _shrink(boxes, source_lengths, target_lengths, tokens_per_batch, devices)
+    return _shrink(boxes, source_lengths, target_lengths, tokens_per_batch)
 
 
 def cover(
@@ -77,21 +76,18 @@ def cover(
     target_lengths: Lengths,
     *,
     tokens_per_batch: int,
-    devices: int = 1,
 ) -> tuple[Bucket, ...]:
     """Give the buckets, with one more if there are sentences that none of them holds.
 
     So evaluation uses the shapes of training, and at most one of its own.
 
     Raises:
-        InputError: ``tokens_per_batch`` does not hold one of those sentences for each device.
+        InputError: ``tokens_per_batch`` does not hold one of those sentences.
     """
     left = assign(buckets, source_lengths, target_lengths) < 0
     if not left.any():
         return tuple(buckets)
-    extra = plan_buckets(
-        source_lengths[left], target_lengths[left], num_buckets=1, tokens_per_batch=tokens_per_batch, devices=devices
-    )
+    extra = plan_buckets(source_lengths[left], target_lengths[left], num_buckets=1, tokens_per_batch=tokens_per_batch)
     return tuple(sorted({*buckets, *extra}, key=_by_size))
 
 
@@ -184,7 +180,7 @@ def _prices(shape: tuple[int, ...], boxes: Sequence[Box]) -> NDArray[np.int64]:
 
 
 def _shrink(
-    boxes: Sequence[Box], source_lengths: Lengths, target_lengths: Lengths, tokens_per_batch: int, devices: int
+    boxes: Sequence[Box], source_lengths: Lengths, target_lengths: Lengths, tokens_per_batch: int
 ) -> tuple[Bucket, ...]:
     """Shrink each box to the lengths of its pairs, the first to the longest of all, and give them their rows."""
     smallest_first = sorted({Bucket(*box, 0) for box in boxes}, key=_by_size)
@@ -194,15 +190,15 @@ def _shrink(
         if smallest_first[index][:2] != tuple(boxes[0]):
             members = assigned == index
             shrunk.add((max(1, int(source_lengths[members].max())), max(1, int(target_lengths[members].max()))))
-    buckets = [Bucket(*box, _rows(max(box), tokens_per_batch, devices)) for box in shrunk]
+    buckets = [Bucket(*box, _rows(max(box), tokens_per_batch)) for box in shrunk]
     return tuple(sorted(buckets, key=_by_size))
 
 
-def _rows(longest: int, tokens_per_batch: int, devices: int) -> int:
-    rows = tokens_per_batch // longest // devices * devices
+def _rows(longest: int, tokens_per_batch: int) -> int:
+    rows = tokens_per_batch // longest
     if not rows:
         raise InputError(
-            f"data.tokens_per_batch={tokens_per_batch} does not hold a pair of {longest} tokens for each device "
-            f"({devices}): set it to at least {longest * devices}, or lower data.max_length"
+            f"data.tokens_per_batch={tokens_per_batch} does not hold a pair of {longest} tokens: set it to at least "
+            f"{longest}, or lower data.max_length"
         )
     return rows

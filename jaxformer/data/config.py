@@ -53,7 +53,8 @@ class DataConfig:
     # Longest training sentence in tokens, on each side, with its end-of-sentence token. Longer pairs are dropped and
     # counted, never cut.
     max_length: int = 256
-    # Most token slots on EACH side of a batch, padding included, all devices together. The paper: about 25,000.
+    # Most token slots on EACH side of a batch, padding included, all devices together (which fill up
+    # the last rows with padding where they do not share them equally). The paper: about 25,000.
     tokens_per_batch: int = 25_000
     # Most distinct shapes of training batches, so most compilations of the step. More buckets, less padding.
     num_buckets: int = 8

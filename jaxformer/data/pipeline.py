@@ -62,9 +62,7 @@ class TrainingData:
     seed: int
 
     @classmethod
-    def of(
-        cls, pairs: Sequence[Pair], vocabularies: Vocabularies, config: DataConfig, *, seed: int, devices: int = 1
-    ) -> TrainingData:
+    def of(cls, pairs: Sequence[Pair], vocabularies: Vocabularies, config: DataConfig, *, seed: int) -> TrainingData:
         """Tokenise the pairs, drop those that cannot be used, and choose the buckets.
 
         Raises:
@@ -83,7 +81,6 @@ class TrainingData:
             encoded.target.lengths,
             num_buckets=config.num_buckets,
             tokens_per_batch=config.tokens_per_batch,
-            devices=devices,
         )
         return cls(encoded, dropped, buckets, seed)
 
@@ -96,7 +93,7 @@ class TrainingData:
         if position.batch > self.batches_per_epoch:
             raise InputError(
                 f"the position in the data is batch {position.batch} of an epoch of {self.batches_per_epoch}: "
-                "data, budget or number of devices differ from those of the run"
+                "data or budget differ from those of the run"
             )
         return self._from(position)
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import pytest
-import runs
 
+import runs
 from jaxformer.cli.main import main
 
 

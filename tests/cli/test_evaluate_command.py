@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-import runs
 
+import runs
 from jaxformer.data import sources
 from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation import metrics

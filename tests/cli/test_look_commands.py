@@ -8,8 +8,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-import runs
 
+import runs
 from jaxformer.decoding.translator import Translator
 from jaxformer.models.seq2seq import count_parameters
 from jaxformer.training import config as configuration

@@ -9,9 +9,9 @@ import sys
 import tomllib
 
 import pytest
-import runs
 
 import jaxformer as jf
+import runs
 from jaxformer.cli import main as main_module
 from jaxformer.cli.main import COMMANDS, main
 from jaxformer.decoding.translator import Translator

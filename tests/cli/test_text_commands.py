@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 import pytest
-import runs
 
+import runs
 from jaxformer.data import sources
 from jaxformer.data.sources import Pair
 from jaxformer.decoding.translator import Translator

@@ -6,8 +6,8 @@ import textwrap
 from pathlib import Path
 
 import pytest
-import runs
 
+import runs
 from jaxformer.cli import config_file, train
 from jaxformer.errors import InputError
 from jaxformer.training import config as configuration

@@ -7,8 +7,8 @@ import subprocess
 import sys
 
 import pytest
-import runs
 
+import runs
 from jaxformer.data import sources
 
 

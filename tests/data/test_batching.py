@@ -29,17 +29,16 @@ def drawn(count, longest, seed=0):
 
 
 @settings(deadline=None, max_examples=200)
-@given(lengths=LENGTHS, num_buckets=st.integers(1, 9), tokens=st.integers(320, 900), devices=st.sampled_from([1, 2, 8]))
-def test_buckets_keep_their_promises(lengths, num_buckets, tokens, devices):
-    """The budget holds on each side, shapes are few, rows divide among devices, every pair fits (statements 60, 61)."""
+@given(lengths=LENGTHS, num_buckets=st.integers(1, 9), tokens=st.integers(320, 900))
+def test_buckets_keep_their_promises(lengths, num_buckets, tokens):
+    """The budget holds on each side, shapes are few, every pair fits (statements 60, 61)."""
     source, target = arrays(lengths)
-    buckets = plan_buckets(source, target, num_buckets=num_buckets, tokens_per_batch=tokens, devices=devices)
+    buckets = plan_buckets(source, target, num_buckets=num_buckets, tokens_per_batch=tokens)
     assert 1 <= len(buckets) <= num_buckets
     for bucket in buckets:
-        assert bucket.rows % devices == 0
         assert bucket.rows > 0
         assert bucket.rows * max(bucket.source_length, bucket.target_length) <= tokens
-        assert (bucket.rows + devices) * max(bucket.source_length, bucket.target_length) > tokens
+        assert (bucket.rows + 1) * max(bucket.source_length, bucket.target_length) > tokens
     # Whatever is not longer than the longest fits somewhere, whether it occurs or not.
     everything = arrays([(s, t) for s in range(source.max() + 1) for t in range(target.max() + 1)])
     assert (assign(buckets, *everything) >= 0).all()
@@ -121,9 +120,9 @@ def test_long_sentences_are_planned_in_steps():
 def test_a_budget_that_does_not_hold_the_longest_pair():
     """The cure is named (statement 60)."""
     source, target = arrays([(3, 4), (30, 20)])
-    with pytest.raises(InputError, match=r"tokens_per_batch=200 does not hold a pair of 30 .*\(8\): .* at least 240"):
-        plan_buckets(source, target, num_buckets=2, tokens_per_batch=200, devices=8)
-    assert plan_buckets(source, target, num_buckets=2, tokens_per_batch=240, devices=8)[-1].rows == 8
+    with pytest.raises(InputError, match=r"tokens_per_batch=29 does not hold a pair of 30 tokens: .* at least 30"):
+        plan_buckets(source, target, num_buckets=2, tokens_per_batch=29)
+    assert plan_buckets(source, target, num_buckets=2, tokens_per_batch=240)[-1].rows == 8
 
 
 def test_no_pairs_are_refused():
@@ -133,14 +132,14 @@ def test_no_pairs_are_refused():
 
 def test_cover_adds_one_bucket_at_most():
     """Evaluation has at most one shape that training has not (statement 61)."""
-    buckets = plan_buckets(*drawn(500, 30), num_buckets=4, tokens_per_batch=600, devices=2)
+    buckets = plan_buckets(*drawn(500, 30), num_buckets=4, tokens_per_batch=600)
     inside, outside = arrays([(3, 4), (20, 21)]), arrays([(3, 4), (50, 2), (2, 60), (31, 31)])
-    assert cover(buckets, *inside, tokens_per_batch=600, devices=2) == buckets
-    covering = cover(buckets, *outside, tokens_per_batch=600, devices=2)
+    assert cover(buckets, *inside, tokens_per_batch=600) == buckets
+    covering = cover(buckets, *outside, tokens_per_batch=600)
     assert set(covering) == {*buckets, Bucket(50, 60, 10)}
     assert (assign(covering, *outside) >= 0).all()
-    with pytest.raises(InputError, match="at least 1400"):
-        cover(buckets, *arrays([(700, 3)]), tokens_per_batch=600, devices=2)
+    with pytest.raises(InputError, match="at least 700"):
+        cover(buckets, *arrays([(700, 3)]), tokens_per_batch=600)
 
 
 def encoded_of(source, target, seed=0):

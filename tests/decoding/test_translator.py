@@ -8,7 +8,6 @@ from typing import Any, cast
 import ml_dtypes
 import numpy as np
 import pytest
-import runs
 from decoding.translators import (
     LENGTH,
     equally_long,
@@ -20,6 +19,7 @@ from decoding.translators import (
     trained_translator,
 )
 
+import runs
 from jaxformer.data import sources
 from jaxformer.data.sources import Pair
 from jaxformer.decoding import translator as translator_module

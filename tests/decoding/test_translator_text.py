@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 import pytest
-import runs
 from decoding.translators import LENGTH, PADDED, equally_long, many, random_translator, rescore, source_ids
 
 import jaxformer as jf
+import runs
 from jaxformer.data.sources import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.decoding.translator import Hypothesis, Translator

@@ -7,9 +7,9 @@ from typing import cast
 
 import jax
 import numpy as np
-import runs
 
 import jaxformer as jf
+import runs
 from jaxformer.decoding.translator import Hypothesis, Translator
 from jaxformer.typing import PyTree
 

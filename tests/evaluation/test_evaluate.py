@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import runs
 
+import runs
 from jaxformer.data import sources
 from jaxformer.data.sources import Pair
 from jaxformer.decoding.translator import Translator
