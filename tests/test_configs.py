@@ -135,6 +135,13 @@ def test_overrides_on_the_command_line():
     assert config.model.d_v is None
 
 
+def test_none_is_a_value_of_optional_keys():
+    """``KEY=None`` takes back what the file sets, where None is a value at all."""
+    assert read("quickstart", "model.d_k=24", "model.d_k=None").model.d_k is None
+    with pytest.raises(InputError, match=r"training\.steps must be of type int, not None"):
+        read("quickstart", "training.steps=None")
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -25,6 +25,9 @@ def read(path: str, overrides: Sequence[str]) -> dict[str, Any]:
     flags, config_flags = require("absl.flags", "train"), require("ml_collections.config_flags", "train")
     for override in overrides:
         section, key = _find(config, override)
+        if override.endswith("=None"):  # which keys have it as a value is checked with all others
+            config[section][key] = None
+            continue
         values, arguments = flags.FlagValues(), ["jaxformer train", override]
         config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
         try:

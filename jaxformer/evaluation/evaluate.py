@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -95,9 +96,12 @@ def read_results(directory: Path) -> dict[str, Any]:
 
 
 def _stem(name: str) -> str:
-    """Turn the name of a data set into a part of a file's name; long ones, of long paths, keep their end and a hash."""
-    stem = "".join(letter if (letter.isascii() and letter.isalnum()) or letter in "-." else "_" for letter in name)
-    return stem if len(stem) <= 100 else f"{hashlib.sha256(name.encode()).hexdigest()[:12]}_{stem[-80:]}"
+    """Turn the name of a data set into a part of a file's name, another for each."""
+    stem = re.sub(r"[^A-Za-z0-9.-]", "_", name)
+    # One like bundled:en-de/test can be read back. Others, such as paths, might coincide, or be too long for a file.
+    if re.fullmatch(r"[a-z]+:[A-Za-z0-9.-]+(/[A-Za-z0-9.-]+)?", name) and len(stem) <= 100:
+        return stem
+    return f"{stem[-80:]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def make_validator(config: RunConfig, model: Transformer, vocabularies: Vocabularies, pairs: list[Pair]) -> Validator:

@@ -4,6 +4,7 @@ import pytest
 
 from jaxformer.data import DataConfig
 from jaxformer.errors import InputError
+from jaxformer.training.config import parse
 
 
 def test_defaults_are_valid():
@@ -16,20 +17,11 @@ def test_defaults_are_valid():
     ("key", "value"),
     [
         ("vocabulary_size", 0),
-        ("vocabulary_size", "8000"),
-        ("vocabulary_size", 8000.0),
-        ("vocabulary_size", True),
-        ("vocabulary_size", None),
-        ("source_vocabulary_size", 1.5),
         ("vocabulary_model", "words"),
-        ("vocabulary_model", None),
         ("max_length", -1),
         ("tokens_per_batch", 0),
         ("num_buckets", 0),
-        ("shared_vocabulary", 1),
-        ("source_eos", "yes"),
         ("train", ""),
-        ("test", None),
         ("source_language", " "),
     ],
 )
@@ -37,6 +29,25 @@ def test_a_wrong_value_is_named_with_its_key(key, value):
     with pytest.raises(InputError, match=rf"^data\.{key} ") as error:
         DataConfig(**{key: value})
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("vocabulary_size", "8000"),
+        ("vocabulary_size", 8000.0),
+        ("vocabulary_size", True),
+        ("vocabulary_size", None),
+        ("source_vocabulary_size", 1.5),
+        ("vocabulary_model", None),
+        ("shared_vocabulary", 1),
+        ("source_eos", "yes"),
+        ("test", None),
+    ],
+)
+def test_a_value_of_another_type_is_refused_where_a_configuration_is_read(key, value):
+    with pytest.raises(InputError, match=rf"^data\.{key} must be of type "):
+        parse({"data": {key: value}})
 
 
 def test_a_source_size_needs_separate_vocabularies():

@@ -37,6 +37,11 @@ def next_state(state, token, vocabulary: int, states: int):
     return (state * vocabulary + token) % states
 
 
+def limits(*values: int) -> jax.Array:
+    """Give the most tokens of each sentence as the searches want them."""
+    return jnp.array(values, jnp.int32)
+
+
 def table_step(tables: jax.Array, beam_size: int) -> Callable:
     """Give the step function over the tables; its cache is the state of each row and a counter shared by all."""
     sentences, states, vocabulary = tables.shape

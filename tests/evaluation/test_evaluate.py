@@ -156,6 +156,14 @@ def test_other_line_separators_stay_in_their_line(tmp_path):
     assert sources.read_lines(output) == lines
 
 
+def test_names_that_differ_in_punctuation(tmp_path):
+    """Each data set has a file of its own."""
+    names = ["text:a/b.en,c.de", "text:a_b.en,c.de", "text:a/b.en_c.de", "a_b:c", "a:b/c"]
+    outputs = {evaluate.write(tmp_path, make_record(name), [name]) for name in names}
+    assert len(outputs) == len(names)
+    assert {path.read_text("utf-8").strip() for path in outputs} == set(names)
+
+
 @pytest.mark.parametrize("folder", ["d" * 120, "ü" * 120])
 def test_long_names(tmp_path, folder):
     """Files in long paths have a name of a length that every file system takes, and each its own."""
