@@ -175,7 +175,7 @@ def parse(config: Mapping[str, Any]) -> RunConfig:
     _refuse_unknown("", config, sections)
     values = {name: dict(config.get(name) or {}) for name in sections}
     data = values["data"]
-    if "vocabulary_size" not in values["model"] and isinstance(data.get("vocabulary_size"), int):
+    if "vocabulary_size" not in values["model"] and type(data.get("vocabulary_size")) is int:
         # Until the vocabulary itself is there, its configured size stands for it.
         values["model"]["vocabulary_size"] = data["vocabulary_size"]
         if data.get("shared_vocabulary") is False:
