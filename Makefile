@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/quickstart
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# By its path: Python would else take a folder of this name, in which this clone may lie, for the package.
+EDITABLE := $(PIP) --config-settings editable_mode=compat --editable
 
 .PHONY: help environment quickstart test lint check clean
 
@@ -18,16 +20,16 @@ $(VENV)/.environment: pyproject.toml constraints.txt
 		{ echo "jaxformer needs Python 3.11 or newer: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing jaxformer into $(VENV) (about a minute)"
-	@$(PIP) --editable '.[train]'
+	@$(EDITABLE) '.[train]'
 	@touch $@
 
 $(VENV)/.test: $(VENV)/.environment
 	@echo "installing what the tests need into $(VENV)"
-	@$(PIP) --editable '.[test]'
+	@$(EDITABLE) '.[test]'
 	@touch $@
 
 $(VENV)/.lint: $(VENV)/.environment
-	@$(PIP) --editable '.[lint]'
+	@$(EDITABLE) '.[lint]'
 	@touch $@
 
 quickstart: environment  ## train, score, translate and draw on the bundled corpus

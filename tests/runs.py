@@ -56,7 +56,7 @@ def command(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> subproc
 @functools.cache
 def pairs() -> list[Pair]:
     """Read a few hundred real pairs."""
-    return list(sources.load("bundled:en-de/train", "en", "de")[:400])
+    return list(sources.load("bundled:en-de/train", "en", "de"))[:400]
 
 
 @functools.cache

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 SEARCH = tuple(
     f"jaxformer.decoding{name}"
-    for name in ("", ".config", ".constraints", ".ensemble", ".sampling", ".scoring", ".search")
+    for name in ("", ".config", ".constraints", ".ensemble", ".sampling", ".scoring", ".search", ".splitting")
 )
 
 # From the ground to the roof. A floor has rooms, and a room is a tuple of modules: `.*` stands for a folder and all

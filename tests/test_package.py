@@ -25,6 +25,10 @@ OPTIONAL = (
     "matplotlib",
     "tensorboardX",
     "ml_collections",
+    "array_record",
+    "datasets",
+    "grain",
+    "py3langid",
 )
 
 # Put together here, so that this file does not hold them itself.

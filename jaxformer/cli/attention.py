@@ -31,7 +31,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Draw."""
-    found = Translator.load(options.workdir, options.checkpoint).attention(options.sentence, options.target)
+    found = Translator.load(options.workdir, options.checkpoint, options.target_language).attention(
+        options.sentence, options.target
+    )
     maps = attention.AttentionMaps(
         source_tokens=found.source_tokens,
         target_tokens=found.target_tokens,

@@ -9,6 +9,7 @@ from pathlib import Path
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import add_model, add_search, write_output
 from jaxformer.data import sources
+from jaxformer.data.loading import load_evaluation
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation import evaluate
@@ -21,7 +22,9 @@ examples:
   jaxformer evaluate --workdir=runs/ende --source=newstest2014.en --reference=newstest2014.de
 
 Prints one JSON object with sacreBLEU and chrF, their signatures, and what was translated how; writes it to results.json
-in the directory of the run, and the translations beside it. The references are compared as they are, every line once.
+in the directory of the run, and the translations beside it. Other settings than the run's, such as --beam_size, get an
+entry of their own. The references are compared as they are, every line once. `tokens` counts the pieces that were
+generated, `unfinished` the translations that were cut at the longest length allowed.
 """
 
 
@@ -42,11 +45,21 @@ def run(options: argparse.Namespace) -> int:
     if options.source is not None and options.dataset is not None:
         raise InputError("give either --dataset, or --source and --reference")
     data = configuration.load(Path(options.workdir) / "config.json").data
-    name = f"text:{options.source},{options.reference}" if options.source else options.dataset or data.test
-    pairs = sources.load(name, data.source_language, data.target_language)
+    name = options.dataset or data.test
+    if options.source is not None:
+        name = f"text:{sources.escape(options.source)},{sources.escape(options.reference)}"
+    pairs, language = load_evaluation(name, data)
     evaluate.read_results(options.workdir)  # a damaged file is found before the work, not after it
-    translator = Translator.load(options.workdir, options.checkpoint)
+    translator = Translator.load(options.workdir, options.checkpoint, options.target_language or language)
     record, hypotheses = evaluate.evaluate(translator, pairs, name, beam_size=options.beam_size, alpha=options.alpha)
-    evaluate.write(options.workdir, record, hypotheses)
+    evaluate.write(options.workdir, record, hypotheses, variant=_variant(options))
     write_output(None, [json.dumps(record, ensure_ascii=False)])
     return DONE
+
+
+def _variant(options: argparse.Namespace) -> str:
+    """Name what was asked for on the command line, so that it gets a result of its own."""
+    chosen = {"beam_size": options.beam_size, "alpha": options.alpha, "target_language": options.target_language}
+    if options.checkpoint != "best":
+        chosen["checkpoint"] = options.checkpoint
+    return " ".join(f"{key}={value}" for key, value in chosen.items() if value is not None)

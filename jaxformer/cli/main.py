@@ -14,6 +14,7 @@ from jaxformer.errors import InputError
 DONE, FAILED, INTERRUPTED = 0, 1, 130
 
 COMMANDS = {
+    "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
     "train": "train a model, or go on with a run that was interrupted",
     "translate": "translate text, one sentence a line",
     "evaluate": "translate a test set and score it by BLEU and chrF",
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.set_defaults(run=module.run)
     options, rest = parser.parse_known_args(arguments)
     options.overrides = [argument for argument in rest if argument.startswith("--config.") and "=" in argument]
-    if rest != options.overrides or (rest and options.command != "train"):
+    if rest != options.overrides or (rest and options.command not in ("train", "prepare")):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     _keep_compilations()
     try:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from jaxformer.data.sources import read_lines, split_lines
+from jaxformer.data.files import read_lines, split_lines
 from jaxformer.errors import InputError
 
 
@@ -15,6 +15,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     """Declare which run and which checkpoint."""
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a trained run")
     parser.add_argument("--checkpoint", default="best", metavar="WHICH", help="best (default), latest or a step")
+    parser.add_argument(
+        "--target_language", metavar="CODE", help="what to translate into, for a run of several languages"
+    )
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

@@ -34,8 +34,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Score."""
     check_output(options.output)
-    pairs = sources.load(f"text:{options.source},{options.target}", "", "")
-    scores = Translator.load(options.workdir, options.checkpoint).score(pairs)
+    name = f"text:{sources.escape(options.source)},{sources.escape(options.target)}"
+    pairs = list(sources.load(name, "", ""))
+    scores = Translator.load(options.workdir, options.checkpoint, options.target_language).score(pairs)
     if options.format == "jsonl":
         lines = [json.dumps(score._asdict()) for score in scores]
     else:

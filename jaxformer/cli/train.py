@@ -17,7 +17,8 @@ EXAMPLE = """
 examples:
   jaxformer train --config=configs/quickstart.py --workdir=runs/quickstart
   jaxformer train --config=configs/quickstart.py --workdir=runs/mine \\
-      --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de --config.training.steps=9000
+      --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \\
+      --config.data.test=text:test.en,test.de --config.data.vocabulary_size=8000 --config.training.steps=9000
 
 The same command on the same directory goes on where the run was interrupted. Ctrl-C and SIGTERM save first, and the
 exit code is then 130. Any key of the configuration can be set by --config.SECTION.KEY=VALUE; the comments in

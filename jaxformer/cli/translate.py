@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,9 +18,10 @@ examples:
   jaxformer translate --workdir=runs/quickstart --input=test.en --output=test.de
   jaxformer translate --workdir=runs/quickstart --input=test.en --n_best=4 --format=jsonl
 
-Text is UTF-8, one sentence a line; one line comes out for each that goes in, in order, and blank lines stay empty. With
---n_best above 1 each line is: number of the sentence from 1, score, translation, separated by tabs, the best first.
---format=jsonl gives one object a sentence with scores and pieces.
+Text is UTF-8, one sentence a line; one line comes out for each that goes in, in order, and blank lines stay empty. A
+line of more tokens than the model takes is an error, or is translated in parts with --split_long. With --n_best above 1
+each line is: number of the sentence from 1, score, translation, separated by tabs, the best first. --format=jsonl gives
+one object a sentence with scores and pieces.
 """
 
 
@@ -31,6 +33,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     add_search(parser)
     parser.add_argument("--n_best", type=int, default=1, metavar="N", help="translations of each sentence (default 1)")
+    parser.add_argument(
+        "--split_long", action="store_true", help="translate sentences that are too long in parts, not refuse them"
+    )
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="form of the output")
 
 
@@ -38,7 +43,9 @@ def run(options: argparse.Namespace) -> int:
     """Translate."""
     check_output(options.output)
     lines = read_input(options.input)
-    translator = Translator.load(options.workdir, options.checkpoint)
+    translator = Translator.load(options.workdir, options.checkpoint, options.target_language)
+    if options.split_long:
+        translator.decoding = dataclasses.replace(translator.decoding, long_sources="split")
     found = translator.search(lines, beam_size=options.beam_size, alpha=options.alpha, n_best=options.n_best)
     write_output(options.output, _format(lines, found, options))
     return DONE

@@ -7,6 +7,7 @@ A bucket is one such shape; every pair goes to the smallest bucket that holds it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,8 +19,8 @@ from jaxformer.errors import InputError
 Batch: TypeAlias = Mapping[str, NDArray[np.int32]]
 """``source``: int32 [B, S] and ``target``: int32 [B, T]."""
 
-Lengths: TypeAlias = NDArray[np.int64]
-"""Tokens of each sentence, int64 [N]."""
+Lengths: TypeAlias = NDArray[np.integer]
+"""Tokens of each sentence, integers [N]."""
 
 Box: TypeAlias = tuple[int, int]
 """The source and the target length of a bucket to be, in cells of the histogram."""
@@ -91,49 +92,115 @@ def cover(
     return tuple(sorted({*buckets, *extra}, key=_by_size))
 
 
-def assign(buckets: Sequence[Bucket], source_lengths: Lengths, target_lengths: Lengths) -> NDArray[np.int64]:
-    """Give the index of the smallest bucket that holds each pair, int64 [N]; -1 where none does.
+def assign(buckets: Sequence[Bucket], source_lengths: Lengths, target_lengths: Lengths) -> NDArray[np.int16]:
+    """Give the index of the smallest bucket that holds each pair, int16 [N]; -1 where none does.
 
     ``buckets`` come smallest first, as :func:`plan_buckets` gives them.
     """
-    assigned = np.full(len(source_lengths), -1, np.int64)
+    assigned = np.full(len(source_lengths), -1, np.int16)
     for index in reversed(range(len(buckets))):
         fits = (source_lengths <= buckets[index].source_length) & (target_lengths <= buckets[index].target_length)
         assigned[fits] = index
     return assigned
 
 
-def group(
-    assigned: NDArray[np.int64], order: NDArray[np.int64], buckets: Sequence[Bucket]
-) -> list[tuple[int, NDArray[np.int64]]]:
-    """Fill the buckets with pairs in this order; give each batch as its bucket's index and the indices of its pairs.
+@dataclass(frozen=True, eq=False)
+class Epoch:
+    """Which pairs each batch holds: batch n has the shape ``shapes[n]`` and the pairs of ``pairs(n)``.
 
-    The batches of a bucket follow each other, smallest bucket first; only its last one may have fewer pairs than rows.
+    Compact, since a large corpus has tens of millions of pairs.
+    """
+
+    indices: NDArray[np.integer]
+    """Numbers of pairs, batch after batch [N]."""
+    starts: NDArray[np.int64]
+    """Where each batch begins in ``indices``, int64 [M]."""
+    stops: NDArray[np.int64]
+    """Where each ends, int64 [M]."""
+    shapes: NDArray[np.int64]
+    """Index of each batch's bucket, int64 [M]."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def pairs(self, number: int) -> NDArray[np.integer]:
+        """Give the numbers of the pairs of a batch."""
+        return self.indices[self.starts[number] : self.stops[number]]
+
+    def take(self, numbers: NDArray[np.integer]) -> Epoch:
+        """Give these batches, in this order."""
+        return Epoch(self.indices, self.starts[numbers], self.stops[numbers], self.shapes[numbers])
+
+
+def group(assigned: NDArray[np.integer], order: NDArray[np.integer], buckets: Sequence[Bucket]) -> Epoch:
+    """Fill the buckets with pairs in this order.
+
+    The batches of a bucket follow each other, smallest bucket first. Pairs that do not fill a last batch go on to the
+    next larger bucket that holds them where that takes fewer slots than rows of padding would; so few batches have
+    fewer pairs than rows.
+
+    Args:
+        assigned: index of each pair's bucket, [N].
+        order: numbers of pairs, each as often as it is to occur.
+        buckets: smallest first.
     """
     by_bucket = order[np.argsort(assigned[order], kind="stable")]
-    ends = np.searchsorted(assigned[by_bucket], np.arange(len(buckets)), side="right")
-    starts = np.concatenate([np.zeros(1, np.int64), ends[:-1]])
-    return [
-        (index, by_bucket[start : min(start + bucket.rows, ends[index])])
-        for index, bucket in enumerate(buckets)
-        for start in range(starts[index], ends[index], bucket.rows)
-    ]
+    ends = np.cumsum(np.bincount(assigned[order], minlength=len(buckets)))
+    members = [[part] for part in np.split(by_bucket, ends[:-1])]
+    batches = []
+    for index, bucket in enumerate(buckets):
+        own = np.concatenate(members[index])
+        left = len(own) % bucket.rows
+        larger = _next_larger(index, buckets)
+        if left and larger and left * _price(buckets[larger]) < bucket.slots:
+            members[larger].insert(0, own[len(own) - left :])
+            own = own[: len(own) - left]
+        members[index] = [own]
+        batches.append(-(-len(own) // bucket.rows))
+    indices = np.concatenate([own for (own,) in members])
+    shapes = np.repeat(np.arange(len(buckets)), batches)
+    begins = np.cumsum([0] + [len(own) for (own,) in members[:-1]])
+    within = np.concatenate([np.arange(count) for count in batches]).astype(np.int64)
+    rows = np.array([bucket.rows for bucket in buckets], np.int64)
+    starts = begins[shapes] + within * rows[shapes]
+    lasts = np.cumsum([len(own) for (own,) in members])
+    return Epoch(indices, starts, np.minimum(starts + rows[shapes], lasts[shapes]), shapes)
 
 
-def make_batch(encoded: Encoded, indices: NDArray[np.int64], bucket: Bucket) -> Batch:
-    """Give the pairs at these indices as a batch of the bucket's shape; rows left over hold padding alone.
+def make_batch(pairs: Encoded, bucket: Bucket) -> Batch:
+    """Give pairs as a batch of the bucket's shape; rows left over hold padding alone.
 
     Such rows have no target token, so their loss counts for nothing.
     """
     return {
-        "source": encoded.source.padded(indices, bucket.rows, bucket.source_length),
-        "target": encoded.target.padded(indices, bucket.rows, bucket.target_length),
+        "source": pairs.source.padded(bucket.rows, bucket.source_length),
+        "target": pairs.target.padded(bucket.rows, bucket.target_length),
     }
+
+
+def share(indices: NDArray[np.integer], rows: int, host: int, hosts: int) -> tuple[NDArray[np.integer], int]:
+    """Give one host's part of a batch of ``rows`` rows: its pairs, and its rows, as many as every other host's."""
+    own = -(-rows // hosts)
+    return indices[host * own : (host + 1) * own], own
+
+
+def _next_larger(index: int, buckets: Sequence[Bucket]) -> int | None:
+    """Find the smallest bucket that holds whatever this one holds."""
+    bucket = buckets[index]
+    for number, other in enumerate(buckets[index + 1 :], index + 1):
+        if other.source_length >= bucket.source_length and other.target_length >= bucket.target_length:
+            return number
+    return None
+
+
+def _price(bucket: Bucket) -> int:
+    """Count the slots that one pair takes."""
+    return bucket.source_length + bucket.target_length
 
 
 def _by_size(bucket: Bucket) -> tuple[int, Bucket]:
     """Order by the slots that one pair takes; ties have an order too."""
-    return bucket.source_length + bucket.target_length, bucket
+    return _price(bucket), bucket
 
 
 def _choose_boxes(histogram: NDArray[np.int64], num_boxes: int) -> list[Box]:

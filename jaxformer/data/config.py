@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, fields
 from typing import Literal
 
+from jaxformer.data.cleaning import Cleaning, UnicodeNormalization
 from jaxformer.errors import InputError
 
 VocabularyModel = Literal["bpe", "unigram"]
@@ -48,6 +50,33 @@ class DataConfig:
     # for large corpora, whose text holds thousands of stray characters.
     byte_fallback: bool = False
 
+    # Give the vocabulary a tag for each target language (`<2de>`), and begin every source sentence with the one it is
+    # to be translated into: one model then serves several languages.
+    language_tags: bool = False
+    # Read another segmentation of the text in each epoch (subword regularisation). Default None: always the best one.
+    # With a unigram vocabulary the power of a segmentation's probability (0.1 to 0.5 are usual); with BPE the
+    # probability of leaving out a merge (BPE-dropout; 0.1 is usual).
+    segmentation_alpha: float | None = None
+    # How small data sets of a mixture are repeated: 1 (default) leaves the sizes as they are, 5 is usual for many
+    # languages, and a large number makes them equal. Instead of weights.
+    temperature: float = 1.0
+
+    # Which pairs are left out of the training text, besides those with an empty side; `jaxformer.data.cleaning` has the
+    # steps. Most words (what white space separates) on a side, in raw text. Default None: any number.
+    max_words: int | None = None
+    # Most characters on a side, in raw text; the limit for scripts without spaces. Default None: any number.
+    max_characters: int | None = None
+    # Most times that one side has the characters of the other. Default None: any ratio. 3 suits one script.
+    max_length_ratio: float | None = None
+    # Drop pairs whose sides are the same text.
+    drop_identical: bool = False
+    # Drop pairs that an earlier pair of the same data set equals in both texts.
+    drop_duplicates: bool = False
+    # "none" (default), "NFC" or "NFKC". Vocabularies trained here apply NFKC of their own.
+    unicode_normalization: UnicodeNormalization = "none"
+    # Drop pairs of which a side is surely in another language than its own. Needs the extra langid.
+    detect_languages: bool = False
+
     # Longest training sentence in tokens, on each side, with its end-of-sentence token. Longer pairs are dropped and
     # counted, never cut.
     max_length: int = 256
@@ -56,17 +85,46 @@ class DataConfig:
     tokens_per_batch: int = 25_000
     # Most distinct shapes of training batches, so most compilations of the step. More buckets, less padding.
     num_buckets: int = 8
+    # Put several pairs into a row, one after another, that do not see each other: one shape of batches and hardly any
+    # padding. What TPUs like.
+    packing: bool = False
+    # Slots of a packed row, on its longer side. Longer rows waste less padding and cost more attention.
+    packed_length: int = 256
+    # Leave out batches that their pairs do not fill, and those pairs of that epoch with them. Default False: rows of
+    # padding, which weigh nothing, fill them up.
+    drop_remainder: bool = False
+    # Processes that tokenise the training text, if it is large. Default None: one a core, if there are at least four.
+    # What comes out is the same.
+    workers: int | None = None
     # End every source sentence with the end-of-sentence token; targets always do.
     source_eos: bool = True
 
+    @property
+    def cleaning(self) -> Cleaning:
+        """The steps that clean the training text."""
+        return Cleaning(**{step.name: getattr(self, step.name) for step in fields(Cleaning)})
+
     def __post_init__(self) -> None:
+        _ = self.cleaning  # checks its own keys
         for key in ("train", "valid", "test", "source_language", "target_language"):
             if not getattr(self, key).strip():
                 raise InputError(f"data.{key} is empty: name one, for example {type(self).__dict__[key]!r}")
-        for key in ("vocabulary_size", "source_vocabulary_size", "max_length", "tokens_per_batch", "num_buckets"):
+        for key in (
+            "vocabulary_size",
+            "source_vocabulary_size",
+            "max_length",
+            "tokens_per_batch",
+            "num_buckets",
+            "packed_length",
+            "workers",
+        ):
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise InputError(f"data.{key} must be at least 1, not {value}")
+        if self.segmentation_alpha is not None and not 0 <= self.segmentation_alpha <= 1:
+            raise InputError(f"data.segmentation_alpha must be from 0 to 1, not {self.segmentation_alpha}")
+        if not 1 <= self.temperature < math.inf:
+            raise InputError(f"data.temperature must be a number from 1 up, not {self.temperature}")
         if self.source_language == self.target_language:
             raise InputError(
                 f"data.source_language and data.target_language are both {self.source_language!r}: give two languages"

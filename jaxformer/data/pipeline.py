@@ -1,21 +1,32 @@
-"""The stream of batches that trains a model, in an order that can be taken up again anywhere; and the evaluation's."""
+"""The stream of batches that trains a model, in an order that can be taken up again anywhere; and the evaluation's.
+
+Every host plans the same batches for all hosts, from the lengths of the pairs alone, and makes its own rows of each. So
+hosts make the same number of steps, see each pair once together, and a run may go on with another number of hosts.
+"""
 
 from __future__ import annotations
 
 import functools
-import hashlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Protocol, SupportsIndex
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.batching import Batch, Bucket, assign, group, make_batch, plan_buckets
+from jaxformer.data.batching import Batch, Bucket, Epoch, assign, group, make_batch, plan_buckets, share
+from jaxformer.data.cleaning import Counts
 from jaxformer.data.config import DataConfig
-from jaxformer.data.sources import Pair
-from jaxformer.data.transforms import Dropped, Encoded, encode_training
-from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.errors import InputError
+from jaxformer.data.mixing import Share, choose
+from jaxformer.data.packing import Rows, RowShape, make_packed_batch, pack, plan_rows
+from jaxformer.data.packing import batches as packed_batches
+from jaxformer.data.store import Store
+from jaxformer.data.transforms import Encoded
+from jaxformer.errors import InputError, require
+
+# Batches that are made before they are asked for: enough to hide a slow read, and few enough to be no burden.
+_AHEAD = 4
 
 
 @dataclass(frozen=True)
@@ -39,121 +50,256 @@ class Statistics:
     """What an epoch of training data holds, for the log."""
 
     pairs: int
-    dropped: Dropped
     source_tokens: int
     target_tokens: int
     batches: int
     padding: float
     """Share of the slots of an epoch, on both sides together, that hold padding: 0 to 1."""
+    shapes: int
+    """Number of distinct shapes of batches."""
+
+
+class Plan(Protocol):
+    """The batches of one epoch, each of which can be made at any time."""
+
+    @property
+    def store(self) -> Store:
+        """The pairs to choose from."""
+        ...
+
+    @property
+    def pairs(self) -> NDArray[np.integer]:
+        """Numbers of the pairs of all batches."""
+        ...
+
+    @property
+    def slots(self) -> int:
+        """Token slots of all batches, both sides together."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def batch(self, number: int, host: int, hosts: int) -> Batch:
+        """Make one host's rows of a batch."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class BucketedPlan:
+    """Batches of the shapes of buckets, a pair a row."""
+
+    store: Store
     buckets: tuple[Bucket, ...]
+    epoch: Epoch
+
+    def __len__(self) -> int:
+        return len(self.epoch)
+
+    @property
+    def pairs(self) -> NDArray[np.integer]:
+        """Numbers of the pairs of all batches."""
+        return np.concatenate([self.epoch.pairs(number) for number in range(len(self))] or [np.zeros(0, np.int32)])
+
+    @property
+    def slots(self) -> int:
+        """Token slots of all batches, both sides together."""
+        return sum(self.buckets[shape].slots for shape in self.epoch.shapes)
+
+    def batch(self, number: int, host: int = 0, hosts: int = 1) -> Batch:
+        """Make one host's rows of a batch."""
+        bucket = self.buckets[self.epoch.shapes[number]]
+        indices, rows = share(self.epoch.pairs(number), bucket.rows, host, hosts)
+        return make_batch(self.store.take(indices), bucket._replace(rows=rows))
+
+
+@dataclass(frozen=True, eq=False)
+class PackedPlan:
+    """Batches of one shape, several pairs a row."""
+
+    store: Store
+    shape: RowShape
+    rows: Rows
+
+    def __len__(self) -> int:
+        return packed_batches(len(self.rows), self.shape)
+
+    @property
+    def pairs(self) -> NDArray[np.integer]:
+        """Numbers of the pairs of all batches."""
+        return self.rows.pairs
+
+    @property
+    def slots(self) -> int:
+        """Token slots of all batches, both sides together."""
+        return len(self) * self.shape.slots
+
+    def batch(self, number: int, host: int = 0, hosts: int = 1) -> Batch:
+        """Make one host's rows of a batch."""
+        own = -(-self.shape.rows // hosts)
+        end = (number + 1) * self.shape.rows
+        start = min(number * self.shape.rows + host * own, end)
+        part = self.rows.part(start, min(start + own, end))
+        return make_packed_batch(self.store.take(part.pairs), part.sizes, self.shape._replace(rows=own))
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
     """Training pairs in batches of a few static shapes, without end, each pair once an epoch.
 
-    The order depends on the seed and the epoch alone: pairs are shuffled, fill the buckets in that order, and then the
-    batches of all buckets are shuffled together, so that lengths come mixed.
+    The order depends on the seed and the epoch alone: pairs are shuffled, fill buckets or rows in that order, and then
+    the batches of all buckets are shuffled together, so that lengths come mixed.
     """
 
-    encoded: Encoded
-    dropped: Dropped
-    buckets: tuple[Bucket, ...]
+    store: Store
+    shares: tuple[Share, ...]
+    shape: tuple[Bucket, ...] | RowShape
+    """Buckets, smallest first; or the one shape of packed rows."""
     seed: int
+    drop_remainder: bool = False
+    counts: Mapping[str, Counts] = field(default_factory=dict)
+    """What cleaning read and dropped, by data set."""
+    resample: Callable[[int], Store] | None = None
+    """Gives the same pairs in a segmentation of that epoch; None: every epoch has the same."""
 
     @classmethod
-    def of(cls, pairs: Sequence[Pair], vocabularies: Vocabularies, config: DataConfig, *, seed: int) -> TrainingData:
-        """Tokenise the pairs, drop those that cannot be used, and choose the buckets.
+    def of(
+        cls,
+        store: Store,
+        config: DataConfig,
+        *,
+        seed: int,
+        shares: Sequence[Share] | None = None,
+        counts: Mapping[str, Counts] | None = None,
+        resample: Callable[[int], Store] | None = None,
+    ) -> TrainingData:
+        """Choose the shapes of the batches for these pairs.
+
+        Args:
+            store: the pairs.
+            config: says how batches are made.
+            seed: of the order.
+            shares: how often the pairs come in an epoch; None: each once.
+            counts: what cleaning dropped before.
+            resample: gives the pairs in a segmentation of each epoch.
 
         Raises:
-            InputError: no pair is left, or the token budget does not hold the longest for each device.
+            InputError: there is no pair, or the token budget does not hold the longest.
         """
-        encoded, dropped = encode_training(
-            pairs, vocabularies, source_eos=config.source_eos, max_length=config.max_length
-        )
-        if not len(encoded):
-            raise InputError(
-                f"none of the {len(pairs):,} training pairs can be used ({dropped.empty:,} have an empty side, "
-                f"{dropped.too_long:,} more than data.max_length={config.max_length} tokens)"
-            )
-        buckets = plan_buckets(
-            encoded.source.lengths,
-            encoded.target.lengths,
-            num_buckets=config.num_buckets,
-            tokens_per_batch=config.tokens_per_batch,
-        )
-        return cls(encoded, dropped, buckets, seed)
+        shares = (Share("", 0, len(store), 1.0),) if shares is None else tuple(shares)
+        lengths, budget = (store.source_lengths, store.target_lengths), config.tokens_per_batch
+        if config.packing:
+            shape = plan_rows(*lengths, tokens_per_batch=budget, packed_length=config.packed_length)
+        else:
+            shape = plan_buckets(*lengths, num_buckets=config.num_buckets, tokens_per_batch=budget)
+        return cls(store, shares, shape, seed, config.drop_remainder, counts or {}, resample)
 
-    def batches(self, position: Position = Position()) -> Iterator[tuple[Batch, Position]]:
+    def batches(
+        self, position: Position = Position(), *, host: int = 0, hosts: int = 1
+    ) -> Iterator[tuple[Batch, Position]]:
         """Give the batches from this position on, epoch after epoch, each with the position that follows it.
+
+        A few batches are made ahead, in a thread of their own.
+
+        Args:
+            position: the first batch.
+            host: this host's number; it gets its rows of each batch, as many as every other host, padded where there
+                are not enough pairs.
+            hosts: number of hosts; a run may go on with another number.
 
         Raises:
             InputError: the epoch has fewer batches than the position says: the data or the budget has changed.
         """
-        if position.batch > self.batches_per_epoch:
+        if not 0 <= host < hosts:
+            raise InputError(f"a host's number must be from 0 to {hosts - 1}, not {host}")
+        plan = self.plan(position.epoch)
+        if position.batch > len(plan):
             raise InputError(
-                f"the position in the data is batch {position.batch} of an epoch of {self.batches_per_epoch}: "
+                f"the position in the data is batch {position.batch} of an epoch of {len(plan)}: "
                 "data or budget differ from those of the run"
             )
-        return self._from(position)
+        if not len(plan):
+            raise InputError("data.drop_remainder=True leaves no batch, since no batch is full: set it to False")
+        return self._stream(plan, position, host, hosts)
 
-    def _from(self, position: Position) -> Iterator[tuple[Batch, Position]]:
+    def _stream(self, plan: Plan, position: Position, host: int, hosts: int) -> Iterator[tuple[Batch, Position]]:
+        grain = require("grain", "train")
         epoch, start = position.epoch, position.batch
-        while True:
-            plan = self._epoch(epoch)
-            for number in range(start, len(plan)):
-                bucket, indices = plan[number]
-                last = number + 1 == len(plan)
-                following = Position(epoch + 1, 0) if last else Position(epoch, number + 1)
-                yield make_batch(self.encoded, indices, self.buckets[bucket]), following
-            epoch, start = epoch + 1, 0
+        with ThreadPoolExecutor(1, "segmentation") as background:
+            while True:
+                following = background.submit(self._store, epoch + 1) if self.resample else None
+                batches = grain.MapDataset.source(_Batches(plan, host, hosts)).slice(slice(start, None))
+                # One thread, one after another: the order of a pool's threads would cost more than it gains.
+                options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)
+                for number, batch in enumerate(batches.to_iter_dataset(options), start):
+                    last = number + 1 == len(plan)
+                    yield batch, Position(epoch + 1, 0) if last else Position(epoch, number + 1)
+                epoch, start = epoch + 1, 0
+                plan = self.plan(epoch, following)
 
-    def _epoch(self, epoch: int) -> list[tuple[int, NDArray[np.int64]]]:
-        """Order an epoch: for each batch the index of its bucket and the indices of its pairs."""
+    def plan(self, epoch: int, store: Future[Store] | None = None) -> Plan:
+        """Plan an epoch; ``store`` gives its pairs where they were asked for before."""
         generator = np.random.default_rng([self.seed, epoch])
-        batches = group(self._assigned, generator.permutation(len(self.encoded)), self.buckets)
-        return [batches[index] for index in generator.permutation(len(batches))]
+        order = generator.permutation(choose(self.shares, seed=self.seed, epoch=epoch))
+        pairs = self._store(epoch) if store is None else store.result()
+        if isinstance(self.shape, RowShape):
+            rows = pack(pairs.source_lengths, pairs.target_lengths, order, self.shape)
+            if self.drop_remainder:
+                rows = rows.part(0, len(rows) // self.shape.rows * self.shape.rows)
+            return PackedPlan(pairs, self.shape, rows)
+        assigned = assign(self.shape, pairs.source_lengths, pairs.target_lengths)
+        batches = group(assigned, order, self.shape)
+        if self.drop_remainder:
+            rows = np.array([bucket.rows for bucket in self.shape])
+            batches = batches.take(np.flatnonzero(batches.stops - batches.starts == rows[batches.shapes]))
+        return BucketedPlan(pairs, self.shape, batches.take(generator.permutation(len(batches))))
 
-    @functools.cached_property
-    def _assigned(self) -> NDArray[np.int64]:
-        return assign(self.buckets, self.encoded.source.lengths, self.encoded.target.lengths)
+    def _store(self, epoch: int) -> Store:
+        return self.store if self.resample is None else self.resample(epoch)
 
-    @functools.cached_property
-    def _batches_by_bucket(self) -> list[int]:
-        pairs = np.bincount(self._assigned, minlength=len(self.buckets))
-        return [-(-int(count) // bucket.rows) for count, bucket in zip(pairs, self.buckets, strict=True)]
+    @property
+    def buckets(self) -> tuple[Bucket, ...]:
+        """The buckets, smallest first; none where rows are packed."""
+        return () if isinstance(self.shape, RowShape) else self.shape
 
-    @functools.cached_property
+    @property
     def hash(self) -> str:
         """SHA-256 over all pairs as token ids, in hex: what tells one text from another."""
-        digest = hashlib.sha256()
-        for side in (self.encoded.source, self.encoded.target):
-            digest.update(side.tokens.tobytes())
-            digest.update(side.offsets.tobytes())
-        return digest.hexdigest()
+        return self.store.hash
 
-    @property
-    def batches_per_epoch(self) -> int:
-        """Number of batches in every epoch."""
-        return sum(self._batches_by_bucket)
-
-    @property
+    @functools.cached_property
     def statistics(self) -> Statistics:
-        """What an epoch holds."""
-        source, target = len(self.encoded.source.tokens), len(self.encoded.target.tokens)
-        slots = sum(n * bucket.slots for n, bucket in zip(self._batches_by_bucket, self.buckets, strict=True))
+        """What the first epoch holds; where a weight is no whole number, others differ by a few pairs."""
+        plan = self.plan(0)
+        pairs = plan.store
+        source = int(pairs.source_lengths[plan.pairs].sum(dtype=np.int64))
+        target = int(pairs.target_lengths[plan.pairs].sum(dtype=np.int64))
         return Statistics(
-            pairs=len(self.encoded),
-            dropped=self.dropped,
+            pairs=len(plan.pairs),
             source_tokens=source,
             target_tokens=target,
-            batches=self.batches_per_epoch,
-            padding=1 - (source + target) / slots,
-            buckets=self.buckets,
+            batches=len(plan),
+            padding=1 - (source + target) / plan.slots,
+            shapes=1 if isinstance(self.shape, RowShape) else len(self.shape),
         )
 
 
-def evaluation_batches(encoded: Encoded, buckets: Sequence[Bucket]) -> Iterator[tuple[Batch, NDArray[np.int64]]]:
+class _Batches:
+    """The batches of a plan by number, as Grain wants them."""
+
+    def __init__(self, plan: Plan, host: int, hosts: int) -> None:
+        self._plan, self._host, self._hosts = plan, host, hosts
+
+    def __len__(self) -> int:
+        return len(self._plan)
+
+    def __getitem__(self, number: SupportsIndex) -> Batch:
+        return self._plan.batch(number.__index__(), self._host, self._hosts)
+
+    def __repr__(self) -> str:  # Grain names it in its own messages
+        return f"{len(self)} batches"
+
+
+def evaluation_batches(encoded: Encoded, buckets: Sequence[Bucket]) -> Iterator[tuple[Batch, NDArray[np.integer]]]:
     """Give every pair once, in a fixed order, each batch with the indices of the pairs in its first rows.
 
     ``buckets`` hold every pair: :func:`jaxformer.data.cover` sees to that.
@@ -161,14 +307,15 @@ def evaluation_batches(encoded: Encoded, buckets: Sequence[Bucket]) -> Iterator[
     Raises:
         InputError: a pair fits no bucket.
     """
-    assigned = assign(buckets, encoded.source.lengths, encoded.target.lengths)
+    assigned = assign(buckets, encoded.source_lengths, encoded.target_lengths)
     if (assigned < 0).any():
         index = int(np.flatnonzero(assigned < 0)[0])
         raise InputError(
             f"pair {index + 1}, of {len(encoded.source[index])} and {len(encoded.target[index])} tokens, fits no "
             "bucket: add one with jaxformer.data.cover"
         )
+    epoch = group(assigned, np.arange(len(encoded)), buckets)
     return (
-        (make_batch(encoded, indices, buckets[bucket]), indices)
-        for bucket, indices in group(assigned, np.arange(len(encoded)), buckets)
+        (make_batch(encoded.take(epoch.pairs(number)), buckets[epoch.shapes[number]]), epoch.pairs(number))
+        for number in range(len(epoch))
     )

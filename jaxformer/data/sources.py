@@ -1,148 +1,195 @@
-"""Parallel text by name: the bundled corpus, files of the user's, and the synthetic reversal task.
+r"""Parallel text by name: files of the user's, data sets of other packages, the bundled corpus, synthetic tasks.
 
 A data set has a name of the form ``scheme:rest`` wherever a person names one:
 
-=========================== =======================================================================
-name                        data
-=========================== =======================================================================
-``bundled:en-de/train``     the corpus that comes with the package; also ``/valid`` and ``/test``
-``text:train.en,train.de``  two files of the same number of lines, source first
-``synthetic:reverse/train`` letters to be written backwards; also ``/valid`` and ``/test``
-=========================== =======================================================================
+==================================== =============================================================================
+name                                 data
+==================================== =============================================================================
+``bundled:en-de/train``              the corpus that comes with the package; also ``/valid`` and ``/test``
+``text:train.en,train.de``           two files of the same number of lines, source first
+``tsv:train.tsv``                    lines of source, tab, target; no quoting; further columns do not matter
+``tsv:train.tsv#3,1``                the same with the source in column 3 and the target in column 1
+``jsonl:train.jsonl``                a JSON object a line, with the languages as fields at the top or under
+                                     ``translation``: ``{"en": ..., "de": ...}``
+``synthetic:reverse/train``          letters to be written backwards; also ``/valid`` and ``/test``
+``synthetic:copy/train``             letters to be copied; also ``/valid`` and ``/test``
+``tfds:wmt14_translate/de-en/train`` TensorFlow Datasets, prepared as ArrayRecord; extra ``tfds``
+``hf:wmt/wmt14#de-en/train``         Hugging Face ``datasets``: name, ``#`` and config if any, split; extra ``hf``
+``hf:FOLDER/train``                  a local folder of the same library
+``sacrebleu:wmt14/full``             a test set of sacreBLEU
+==================================== =============================================================================
+
+A file is plain text, or compressed as ``.gz``, ``.xz`` or ``.zst`` says. Wherever one file is named a pattern may stand
+for several (``text:part-*.en.gz,part-*.de.gz``), which are read in the order of their names as if they were one; both
+sides need the same number. A comma within a path of ``text:`` is written ``\,``.
+
+The languages choose the direction wherever the data name their languages; for ``text:``, ``tsv:`` and ``synthetic:``,
+which know source and target only, they are names.
 """
 
 from __future__ import annotations
 
-import difflib
 import functools
+import json
 import random
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
+from jaxformer.data import hub
+from jaxformer.data.files import expand, open_lines, open_parallel
+from jaxformer.data.records import Pair, did_you_mean, pair_of
 from jaxformer.errors import InputError
 
-SCHEMES = ("bundled", "text", "synthetic")
 SPLITS = ("train", "valid", "test")
 
 _BUNDLED = Path(__file__).parent / "bundled"
-_BOM = b"\xef\xbb\xbf"
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
-_LONGEST_REVERSAL = 12
-_REVERSALS = {"train": 20_000, "valid": 500, "test": 500}
+_LONGEST_SEQUENCE = 12
+_SEQUENCES = {"train": 20_000, "valid": 500, "test": 500}
 
 
-class Pair(NamedTuple):
-    """A sentence and its translation, as raw text."""
+@dataclass(frozen=True)
+class Corpus:
+    """Pairs of a data set in its own order, read anew whenever they are iterated, a buffer at a time.
 
-    source: str
-    target: str
+    Errors of the data come while iterating, as :class:`~jaxformer.errors.InputError`. A corpus can be pickled.
+    """
+
+    name: str
+    read: Callable[[], Iterator[Pair]]
+
+    def __iter__(self) -> Iterator[Pair]:
+        return self.read()
 
 
-def load(name: str, source_language: str, target_language: str) -> Sequence[Pair]:
-    """Read the data set that ``name`` names, in its own order.
-
-    The languages choose the direction of a bundled corpus; for ``text:`` (source file first) and ``synthetic:`` they
-    are names only.
+def load(name: str, source_language: str, target_language: str) -> Corpus:
+    """Open the data set that ``name`` names, as the table of this module describes.
 
     Example:
-        >>> load("bundled:en-de/valid", "en", "de")[1].source
+        >>> list(load("bundled:en-de/valid", "en", "de"))[1].source
         'Two different Python modules are called.'
 
     Raises:
-        InputError: no such data set, or a file that :func:`read_lines` refuses, or files of unequal length.
+        InputError: no such data set or file, or not in these languages. What is wrong within the data, and for ``hf:``
+            and ``sacrebleu:`` what cannot be fetched, shows while iterating.
     """
-    scheme, _, rest = name.partition(":")
-    if scheme == "bundled":
-        return _load_bundled(name, rest, source_language, target_language)
-    if scheme == "text":
-        return _load_text(name, rest)
-    if scheme == "synthetic":
-        return _load_synthetic(name, rest)
-    known = [f"{scheme}:" for scheme in SCHEMES]
-    raise InputError(f"no data set {name!r}: a name starts with {' or '.join(known)}{_nearest(f'{scheme}:', known)}")
+    scheme, colon, rest = name.partition(":")
+    opener = _OPENERS.get(scheme) if colon else None
+    if opener is None:
+        known = [f"{scheme}:" for scheme in _OPENERS]
+        near = did_you_mean(f"{scheme}:", known)
+        raise InputError(f"no data set {name!r}: a name starts with {' or '.join(known)}{near}")
+    if not rest:
+        raise InputError(f"no data set {name!r}: something must follow the colon")
+    if scheme in _BY_LANGUAGE and source_language == target_language:
+        raise InputError(f"the source and the target language of {name} are both {source_language!r}")
+    return Corpus(name, opener(rest, source_language, target_language))
 
 
-def read_lines(path: str | Path) -> list[str]:
-    r"""Read the lines of a UTF-8 text file, split at ``\n`` alone.
+def escape(path: str | Path) -> str:
+    r"""Write a path as ``text:`` reads it, with ``\,`` for a comma.
 
-    Other characters at which Python's ``splitlines`` would split (U+2028, U+0085, vertical tab, file separator) stay
-    within their line. A byte order mark and the ``\r`` of Windows line ends are taken off; the last line needs no line
-    end; an empty line counts.
-
-    Raises:
-        InputError: the file is missing, unreadable, empty, or not UTF-8 (with the number of the first bad line).
+    Example:
+        >>> f"text:{escape('a,b.en')},{escape('ab.de')}"
+        'text:a\\,b.en,ab.de'
     """
-    try:
-        content = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise InputError(f"no file {path}") from None
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}") from None
-    if not content.removeprefix(_BOM):
-        raise InputError(f"{path} is empty: it needs one sentence a line")
-    return split_lines(content, str(path))
+    return str(path).replace(",", r"\,")
 
 
-def split_lines(content: bytes, name: str) -> list[str]:
-    """Split the bytes of a UTF-8 text into lines as :func:`read_lines` does; no bytes give no line.
-
-    Args:
-        content: the whole text.
-        name: what an error calls it.
-
-    Raises:
-        InputError: it is not UTF-8 (with the number of the first bad line).
-    """
-    content = content.removeprefix(_BOM)
-    try:
-        text = content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{name}, line {line}: not UTF-8 ({error.reason}); convert the text to UTF-8") from None
-    lines = text.split("\n")
-    if not lines[-1]:
-        del lines[-1]
-    return [line.removesuffix("\r") for line in lines]
-
-
-def _load_bundled(name: str, rest: str, source_language: str, target_language: str) -> list[Pair]:
+def _open_bundled(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
     corpora = sorted(path.name for path in _BUNDLED.iterdir() if path.is_dir() and not path.name.startswith("_"))
-    names = [f"bundled:{corpus}/{split}" for corpus in corpora for split in SPLITS]
-    if name not in names:
-        raise _unknown(name, names)
+    _check_known("bundled", rest, [f"{corpus}/{split}" for corpus in corpora for split in SPLITS])
     corpus, split = rest.split("/")
     languages = corpus.split("-")
     for language in (source_language, target_language):
         if language not in languages:
-            raise InputError(f"{name} has no language {language!r}: it has {' and '.join(languages)}")
-    if source_language == target_language:
-        raise InputError(f"the source and the target language of {name} are both {source_language!r}")
-    return _parallel(_BUNDLED / corpus / f"{split}.{source_language}", _BUNDLED / corpus / f"{split}.{target_language}")
+            raise InputError(
+                f"bundled:{rest} has no language {language!r}: it has {' and '.join(languages)}"
+                f"{did_you_mean(language, languages)}"
+            )
+    source, target = (_BUNDLED / corpus / f"{split}.{language}" for language in (source_language, target_language))
+    return functools.partial(_read_text, [source], [target])
 
 
-def _load_text(name: str, rest: str) -> list[Pair]:
-    paths = rest.split(",")
-    if len(paths) != 2 or not all(paths):
-        raise InputError(f"{name!r} must name one source and one target file: text:SOURCE,TARGET")
-    return _parallel(Path(paths[0]), Path(paths[1]))
-
-
-def _parallel(source: Path, target: Path) -> list[Pair]:
-    sources, targets = read_lines(source), read_lines(target)
-    if len(sources) != len(targets):
+def _open_text(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+    del source_language, target_language
+    patterns = [pattern.replace(r"\,", ",") for pattern in re.split(r"(?<!\\),", rest)]
+    if len(patterns) != 2 or not all(patterns):
         raise InputError(
-            f"{source} has {len(sources):,} lines and {target} has {len(targets):,}: "
-            "line i of one must translate line i of the other"
+            rf"'text:{rest}' must name one source and one target file: text:SOURCE,TARGET (a comma in a path: \,)"
         )
-    return list(map(Pair, sources, targets))
+    sources, targets = map(expand, patterns)
+    return functools.partial(_read_text, sources, targets)
 
 
-def _load_synthetic(name: str, rest: str) -> list[Pair]:
-    names = [f"synthetic:reverse/{split}" for split in SPLITS]
-    if name not in names:
-        raise _unknown(name, names)
-    return reversal(rest.split("/")[1])
+def _read_text(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[Pair]:
+    return map(Pair._make, open_parallel(sources, targets))
+
+
+def _open_tsv(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+    del source_language, target_language
+    chosen = re.fullmatch(r"(.+)#(\d+),(\d+)", rest)
+    pattern, source, target = (chosen[1], int(chosen[2]), int(chosen[3])) if chosen else (rest, 1, 2)
+    if source == target or not (source and target):
+        raise InputError(f"'tsv:{rest}' must name two columns, counted from 1: tsv:FILE#1,2")
+    return functools.partial(_read_tsv, expand(pattern), source, target)
+
+
+def _read_tsv(paths: Sequence[Path], source: int, target: int) -> Iterator[Pair]:
+    for path in paths:
+        for number, line in enumerate(open_lines([path]), 1):
+            columns = line.split("\t")
+            if len(columns) < max(source, target):
+                raise InputError(
+                    f"{path}, line {number}: column {max(source, target)} of {len(columns)}: "
+                    "separate source and target with a tab"
+                )
+            yield Pair(columns[source - 1], columns[target - 1])
+
+
+def _open_jsonl(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+    return functools.partial(_read_jsonl, expand(rest), source_language, target_language)
+
+
+def _read_jsonl(paths: Sequence[Path], source_language: str, target_language: str) -> Iterator[Pair]:
+    for path in paths:
+        for number, line in enumerate(open_lines([path]), 1):
+            try:
+                yield pair_of(json.loads(line), source_language, target_language)
+            except json.JSONDecodeError as error:
+                raise InputError(
+                    f"{path}, line {number}: not JSON ({error.msg}, column {error.colno}); write one object a line"
+                ) from None
+            except InputError as error:
+                raise InputError(f"{path}, line {number}: {error}") from None
+
+
+def _open_synthetic(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+    del source_language, target_language
+    _check_known("synthetic", rest, [f"{task}/{split}" for task in _TASKS for split in SPLITS])
+    task, split = rest.split("/")
+    return functools.partial(_read_synthetic, task, split)
+
+
+def _read_synthetic(task: str, split: str) -> Iterator[Pair]:
+    return iter(_TASKS[task](split))
+
+
+def _open_tfds(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+    hub.open_tfds(rest)  # cheap, and what is missing shows now
+    return functools.partial(hub.read_tfds, rest, source_language, target_language)
+
+
+def _open_hf(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+    hub.split_hf(rest)
+    return functools.partial(hub.read_hf, rest, source_language, target_language)
+
+
+def _open_sacrebleu(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+    hub.check_sacrebleu(rest, source_language, target_language)
+    return functools.partial(hub.read_sacrebleu, rest, source_language, target_language)
 
 
 def reversal(split: str) -> list[Pair]:
@@ -158,30 +205,55 @@ def reversal(split: str) -> list[Pair]:
         >>> reversal("test")[0]
         Pair(source='f d g k w w b r b o k', target='k o b r b w w k g d f')
     """
-    start = sum(_REVERSALS[earlier] for earlier in SPLITS[: SPLITS.index(split)])
-    sequences = _reversal_sequences()[start : start + _REVERSALS[split]]
-    return [Pair(" ".join(letters), " ".join(reversed(letters))) for letters in sequences]
+    return [Pair(" ".join(letters), " ".join(reversed(letters))) for letters in _sequences(split)]
+
+
+def copying(split: str) -> list[Pair]:
+    """Give the copy task: the sequences of :func:`reversal`, to be written as they are.
+
+    Example:
+        >>> copying("test")[0]
+        Pair(source='f d g k w w b r b o k', target='f d g k w w b r b o k')
+    """
+    return [Pair(" ".join(letters), " ".join(letters)) for letters in _sequences(split)]
+
+
+def _sequences(split: str) -> list[str]:
+    start = sum(_SEQUENCES[earlier] for earlier in SPLITS[: SPLITS.index(split)])
+    return _all_sequences()[start : start + _SEQUENCES[split]]
 
 
 @functools.cache
-def _reversal_sequences() -> list[str]:
+def _all_sequences() -> list[str]:
     """Draw the distinct sequences of all splits, in an order that mixes lengths."""
     # Only Random.random is promised to stay the same over versions of Python: everything here derives from it.
     draw = random.Random(2017).random
     drawn: dict[str, float] = {}
-    while len(drawn) < sum(_REVERSALS.values()):
-        length = 1 + int(draw() * _LONGEST_REVERSAL)
+    while len(drawn) < sum(_SEQUENCES.values()):
+        length = 1 + int(draw() * _LONGEST_SEQUENCE)
         letters = "".join(_LETTERS[int(draw() * len(_LETTERS))] for _ in range(length))
         # Short sequences run out while drawing; sorting by a second draw spreads them over the splits.
         drawn.setdefault(letters, draw())
     return sorted(drawn, key=drawn.__getitem__)
 
 
-def _unknown(name: str, names: Sequence[str]) -> InputError:
-    return InputError(f"no data set {name!r}: there are {', '.join(names)}{_nearest(name, names)}")
+def _check_known(scheme: str, rest: str, known: Sequence[str]) -> None:
+    """Refuse a name that is not one of a few."""
+    if rest not in known:
+        names = ", ".join(f"{scheme}:{name}" for name in known)
+        near = did_you_mean(f"{scheme}:{rest}", [f"{scheme}:{name}" for name in known])
+        raise InputError(f"no data set '{scheme}:{rest}': there are {names}{near}")
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    """Word the question that an error ends with when one of the names is near."""
-    near = difflib.get_close_matches(name, list(names), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+_TASKS = {"reverse": reversal, "copy": copying}
+_OPENERS = {
+    "bundled": _open_bundled,
+    "text": _open_text,
+    "tsv": _open_tsv,
+    "jsonl": _open_jsonl,
+    "synthetic": _open_synthetic,
+    "tfds": _open_tfds,
+    "hf": _open_hf,
+    "sacrebleu": _open_sacrebleu,
+}
+_BY_LANGUAGE = ("bundled", "jsonl", "tfds", "hf", "sacrebleu")

@@ -1,62 +1,81 @@
-"""Text pairs to token ids: tokenise, end sentences, drop what cannot be trained on, and count it."""
+"""Text pairs to token ids, end to end in compact arrays."""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.sources import Pair
+from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
+
+# Tokens that are read from a mapped file at a time.
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Sentences:
     """Token ids of many sentences, end to end in one array: compact, and quick to take batches from."""
 
-    tokens: NDArray[np.int32]
-    """int32 [sum of lengths]"""
+    tokens: NDArray[np.integer]
+    """integers [sum of lengths], in memory or mapped from a file"""
     offsets: NDArray[np.int64]
     """int64 [N + 1]: sentence i is ``tokens[offsets[i]:offsets[i + 1]]``"""
     pad_id: int
     """What :meth:`padded` fills with: the padding id of the vocabulary."""
 
     @classmethod
-    def of(cls, sentences: Sequence[Sequence[int]], pad_id: int) -> Sentences:
-        """Lay the sentences end to end."""
+    def of(
+        cls, sentences: Sequence[Sequence[int]], pad_id: int, *, first: int | None = None, last: int | None = None
+    ) -> Sentences:
+        """Lay the sentences end to end, each with token ``first`` before it and ``last`` behind it where given."""
+        added = (first is not None) + (last is not None)
         offsets = np.zeros(len(sentences) + 1, np.int64)
-        np.cumsum([len(sentence) for sentence in sentences], out=offsets[1:])
-        tokens = np.fromiter((token for sentence in sentences for token in sentence), np.int32, int(offsets[-1]))
+        np.cumsum([len(sentence) + added for sentence in sentences], out=offsets[1:])
+        own = np.fromiter(itertools.chain.from_iterable(sentences), np.int32)
+        if not added:
+            return cls(own, offsets, pad_id)
+        tokens, inside = np.empty(int(offsets[-1]), np.int32), np.ones(int(offsets[-1]), bool)
+        for token, places in ((first, offsets[:-1]), (last, offsets[1:] - 1)):
+            if token is not None:
+                tokens[places], inside[places] = token, False
+        tokens[inside] = own
         return cls(tokens, offsets, pad_id)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, index: int) -> NDArray[np.int32]:
+    def __getitem__(self, index: int) -> NDArray[np.integer]:
         return self.tokens[self.offsets[index] : self.offsets[index + 1]]
 
-    @property
-    def lengths(self) -> NDArray[np.int64]:
-        """Tokens in each sentence, int64 [N]."""
-        return np.diff(self.offsets)
+    @functools.cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens in each sentence, int32 [N]."""
+        return np.diff(self.offsets).astype(np.int32)
 
-    def take(self, indices: NDArray[np.int64]) -> Sentences:
+    def take(self, indices: NDArray[np.integer]) -> Sentences:
         """Give the sentences at these indices, in this order."""
         lengths = self.lengths[indices]
-        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
+        offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
         # Position j of the result belongs to sentence i and lies as far from its start as it did before.
         positions = np.arange(offsets[-1]) + np.repeat(self.offsets[indices] - offsets[:-1], lengths)
         return Sentences(self.tokens[positions], offsets, self.pad_id)
 
-    def padded(self, indices: NDArray[np.int64], rows: int, length: int) -> NDArray[np.int32]:
-        """Give a batch, int32 [rows, length]: these sentences padded on the right, then rows of padding alone."""
-        taken = self.take(indices)
+    def followed_by(self, others: Sentences) -> Sentences:
+        """Give these sentences and then the others."""
+        offsets = np.concatenate([self.offsets, self.offsets[-1] + others.offsets[1:]])
+        return Sentences(np.concatenate([self.tokens, others.tokens]), offsets, self.pad_id)
+
+    def padded(self, rows: int, length: int) -> NDArray[np.int32]:
+        """Give a batch, int32 [rows, length]: the sentences padded on the right, then rows of padding alone."""
         batch = np.full((rows, length), self.pad_id, np.int32)
-        batch[: len(indices)][np.arange(length) < taken.lengths[:, None]] = taken.tokens
+        batch[: len(self)][np.arange(length) < self.lengths[:, None]] = self.tokens
         return batch
 
 
@@ -70,49 +89,107 @@ class Encoded:
     def __len__(self) -> int:
         return len(self.source)
 
-    def take(self, indices: NDArray[np.int64]) -> Encoded:
+    @property
+    def source_lengths(self) -> NDArray[np.int32]:
+        """Tokens of each source sentence, int32 [N]."""
+        return self.source.lengths
+
+    @property
+    def target_lengths(self) -> NDArray[np.int32]:
+        """Tokens of each target sentence, int32 [N]."""
+        return self.target.lengths
+
+    def take(self, indices: NDArray[np.integer]) -> Encoded:
         """Give the pairs at these indices, in this order."""
         return Encoded(self.source.take(indices), self.target.take(indices))
 
+    def with_replaced(self, others: Encoded, chosen: NDArray[np.bool_]) -> Encoded:
+        """Give these pairs, but those of ``others`` where ``chosen`` [N] says so."""
+        numbers = np.arange(len(self)) + np.where(chosen, len(self), 0)
+        return Encoded(
+            self.source.followed_by(others.source).take(numbers), self.target.followed_by(others.target).take(numbers)
+        )
 
-class Dropped(NamedTuple):
-    """How many training pairs were left out, and why."""
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the pairs, in hex; see :class:`Fingerprint`."""
+        fingerprint = Fingerprint()
+        fingerprint.add(self)
+        return fingerprint.hex()
 
-    empty: int
-    """A side holds no token: it is empty, or only white space."""
-    too_long: int
-    """A side has more than ``max_length`` tokens."""
+
+class Fingerprint:
+    """SHA-256 over pairs as token ids, in order, however they are cut into pieces: what tells one text from another."""
+
+    def __init__(self) -> None:
+        """No pair was added yet."""
+        self._parts = [hashlib.sha256() for _ in range(4)]
+
+    def add(self, pairs: Encoded) -> None:
+        """Add pairs after those that were added before."""
+        for side, (tokens, lengths) in zip(
+            (pairs.source, pairs.target), (self._parts[:2], self._parts[2:]), strict=True
+        ):
+            for start in range(0, len(side.tokens), _PIECE):
+                tokens.update(side.tokens[start : start + _PIECE].astype("<i4").tobytes())
+            lengths.update(side.lengths.astype("<i4").tobytes())
+
+    def hex(self) -> str:
+        """Give the fingerprint of all pairs that were added."""
+        return hashlib.sha256(b"".join(part.digest() for part in self._parts)).hexdigest()
 
 
-def encode(pairs: Sequence[Pair], vocabularies: Vocabularies, *, source_eos: bool) -> Encoded:
+def encode(
+    pairs: Sequence[Pair],
+    vocabularies: Vocabularies,
+    *,
+    source_eos: bool,
+    tag: str | None = None,
+    alpha: float | None = None,
+    seed: int = 0,
+    threads: int = -1,
+) -> Encoded:
     """Turn every pair into token ids; nothing is dropped and nothing is cut.
 
     Every target ends with exactly one end-of-sentence token, the source with one if ``source_eos``, else with none.
+
+    Args:
+        pairs: raw text.
+        vocabularies: of source and target.
+        source_eos: whether sources end with the end-of-sentence token.
+        tag: the target language, whose tag each source begins with; None for no tag.
+        alpha: draw segmentations at random, see :meth:`Vocabulary.sample_batch`; None for the best ones.
+        seed: of the drawing.
+        threads: of SentencePiece; -1 for all cores.
+
+    Raises:
+        InputError: the source vocabulary has no such tag.
     """
+    source, target = vocabularies.source, vocabularies.target
+
+    def tokens(vocabulary: Vocabulary, texts: list[str], seed: int) -> list[list[int]]:
+        if alpha is None:
+            return vocabulary.encode_batch(texts, threads=threads)
+        return vocabulary.sample_batch(texts, alpha=alpha, seed=seed)
+
     return Encoded(
-        _encode_side([pair.source for pair in pairs], vocabularies.source, eos=source_eos),
-        _encode_side([pair.target for pair in pairs], vocabularies.target, eos=True),
+        Sentences.of(
+            tokens(source, [pair.source for pair in pairs], 2 * seed),
+            source.pad_id,
+            first=None if tag is None else source.tag_id(tag),
+            last=source.eos_id if source_eos else None,
+        ),
+        Sentences.of(tokens(target, [pair.target for pair in pairs], 2 * seed + 1), target.pad_id, last=target.eos_id),
     )
 
 
-def encode_training(
-    pairs: Sequence[Pair], vocabularies: Vocabularies, *, source_eos: bool, max_length: int
-) -> tuple[Encoded, Dropped]:
-    """Turn pairs into token ids and drop those with an empty side or one of more than ``max_length`` tokens.
-
-    Both sides of a pair go together, and never is a sentence cut. A pair that is both empty and too long counts as
-    empty.
-    """
-    encoded = encode(pairs, vocabularies, source_eos=source_eos)
-    sources, targets = encoded.source.lengths, encoded.target.lengths
-    empty = (sources == int(source_eos)) | (targets == 1)
-    too_long = ((sources > max_length) | (targets > max_length)) & ~empty
-    kept = encoded.take(np.flatnonzero(~empty & ~too_long))
-    return kept, Dropped(int(empty.sum()), int(too_long.sum()))
-
-
 def encode_evaluation(
-    pairs: Sequence[Pair], vocabularies: Vocabularies, *, source_eos: bool, max_length: int | None = None
+    pairs: Sequence[Pair],
+    vocabularies: Vocabularies,
+    *,
+    source_eos: bool,
+    tag: str | None = None,
+    max_length: int | None = None,
 ) -> Encoded:
     """Turn every pair into token ids, for a loss that counts each pair once: nothing is dropped and nothing is cut.
 
@@ -122,7 +199,7 @@ def encode_evaluation(
     Raises:
         InputError: a sentence has more tokens than ``max_length``.
     """
-    encoded = encode(pairs, vocabularies, source_eos=source_eos)
+    encoded = encode(pairs, vocabularies, source_eos=source_eos, tag=tag)
     if max_length is None:
         return encoded
     for side, sentences in (("source", encoded.source), ("target", encoded.target)):
@@ -133,8 +210,3 @@ def encode_evaluation(
                 f"{max_length} ({too_long.size} such): shorten it, or give the model more positions"
             )
     return encoded
-
-
-def _encode_side(texts: list[str], vocabulary: Vocabulary, *, eos: bool) -> Sentences:
-    ending = [vocabulary.eos_id] if eos else []
-    return Sentences.of([ids + ending for ids in vocabulary.encode_batch(texts)], vocabulary.pad_id)

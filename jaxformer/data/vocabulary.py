@@ -17,7 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxformer.data.config import DataConfig, VocabularyModel
-from jaxformer.data.sources import Pair
+from jaxformer.data.records import Pair
+from jaxformer.data.segmentation import sample
 from jaxformer.errors import InputError, require
 
 # What SentencePiece does depends on the number of threads, so it is not the number of cores.
@@ -102,6 +103,7 @@ class Vocabulary:
         *,
         model: VocabularyModel = "bpe",
         byte_fallback: bool = False,
+        tags: Sequence[str] = (),
         seed: int = 0,
     ) -> Vocabulary:
         """Train a vocabulary of ``size`` pieces, with pad, unk, bos and eos as ids 0 to 3.
@@ -115,6 +117,7 @@ class Vocabulary:
             byte_fallback: spell characters rarer than one in 10,000, and those never seen, in 256 byte pieces, so that
                 nothing is lost. Without it every character of the text is a piece, and one never seen (an emoji, say)
                 becomes unk, which decodes to " ⁇ ".
+            tags: languages, each of which gets a piece (``<2de>`` for ``de``) that text cannot spell.
             seed: chooses the sample that stands for a text of more than five million sentences.
 
         Raises:
@@ -135,6 +138,7 @@ class Vocabulary:
                 input_sentence_size=_TRAINING_SENTENCES,
                 shuffle_input_sentence=True,
                 num_threads=_TRAINING_THREADS,
+                control_symbols=[tag(language) for language in tags],
                 pad_id=0,
                 unk_id=1,
                 bos_id=2,
@@ -168,11 +172,34 @@ class Vocabulary:
         """Turn a sentence into token ids, without bos and eos; an empty or blank one gives none."""
         return self.encode_batch([text])[0]
 
-    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Turn each sentence into token ids as :meth:`encode` does, on all cores."""
-        # A lone surrogate is no text and makes SentencePiece fail; it becomes "?".
-        valid = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-        return self._processor.encode(valid)
+    def encode_batch(self, texts: Sequence[str], *, threads: int = -1) -> list[list[int]]:
+        """Turn each sentence into token ids as :meth:`encode` does, by default on all cores."""
+        return self._processor.encode(_valid(texts), num_threads=threads)
+
+    def sample_batch(self, texts: Sequence[str], *, alpha: float, seed: int) -> list[list[int]]:
+        """Turn each sentence into token ids of a segmentation drawn at random; the same seed draws the same anywhere.
+
+        Args:
+            texts: sentences.
+            alpha: from 0 to 1; unigram: the power of a segmentation's probability (Kudo 2018, section 3.3; 0 draws
+                evenly); BPE: the probability of leaving out a merge (Provilkov et al. 2020, section 3.1; 0 gives the
+                best segmentation, 1 characters).
+            seed: of the drawing, at least 0.
+        """
+        return sample(self._processor, _valid(texts), alpha=alpha, seed=seed)
+
+    def tag_id(self, language: str) -> int:
+        """Give the id of the piece that asks for a language, ``<2de>`` for ``de``.
+
+        Raises:
+            InputError: the vocabulary was trained without it.
+        """
+        found = self._processor.piece_to_id(tag(language))
+        if found == self.unk_id:
+            raise InputError(
+                f"the vocabulary has no tag {tag(language)}: train with data.language_tags=True and text in {language}"
+            )
+        return found
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         r"""Turn token ids into a sentence of one line.
@@ -239,10 +266,18 @@ class Vocabularies:
         return hashlib.sha256(f"{self.source.hash} {self.target.hash}".encode()).hexdigest()
 
 
-def load_or_train(directory: str | Path, config: DataConfig, pairs: Sequence[Pair]) -> Vocabularies:
+def load_or_train(
+    directory: str | Path, config: DataConfig, pairs: Iterable[Pair], *, tags: Sequence[str] = ()
+) -> Vocabularies:
     """Load a run's vocabularies from its folder, or train them on ``pairs`` and save them there.
 
     A shared vocabulary is the file ``shared.model``; separate ones are ``source.model`` and ``target.model``.
+
+    Args:
+        directory: the folder.
+        config: says which vocabularies.
+        pairs: raw text, which may be read several times.
+        tags: target languages, for which the source vocabulary gets tags.
 
     Raises:
         InputError: the folder holds vocabularies of another config, or :meth:`Vocabulary.train` refuses the size.
@@ -257,7 +292,7 @@ def load_or_train(directory: str | Path, config: DataConfig, pairs: Sequence[Pai
                 f"{directory} holds {name}.model, of a run with data.shared_vocabulary={not config.shared_vocabulary}: "
                 "set it so, or use another directory"
             )
-    vocabularies = {name: _load_or_train_one(directory / f"{name}.model", name, config, pairs) for name in mine}
+    vocabularies = {name: _load_or_train_one(directory / f"{name}.model", name, config, pairs, tags) for name in mine}
     # Only now that all are trained: a size that one side refuses leaves nothing behind.
     for name, vocabulary in vocabularies.items():
         if not (directory / f"{name}.model").exists():
@@ -265,7 +300,9 @@ def load_or_train(directory: str | Path, config: DataConfig, pairs: Sequence[Pai
     return Vocabularies(vocabularies[mine[0]], vocabularies[mine[-1]])
 
 
-def _load_or_train_one(path: Path, side: str, config: DataConfig, pairs: Sequence[Pair]) -> Vocabulary:
+def _load_or_train_one(
+    path: Path, side: str, config: DataConfig, pairs: Iterable[Pair], tags: Sequence[str]
+) -> Vocabulary:
     key, size = "data.vocabulary_size", config.vocabulary_size
     if side == "source" and config.source_vocabulary_size is not None:
         key, size = "data.source_vocabulary_size", config.source_vocabulary_size
@@ -278,11 +315,27 @@ def _load_or_train_one(path: Path, side: str, config: DataConfig, pairs: Sequenc
             )
         return vocabulary
     sides = {"shared": (0, 1), "source": (0,), "target": (1,)}[side]
-    sentences = (pair[index] for index in sides for pair in pairs)
+    sentences = (pair[index] for pair in pairs for index in sides)
     try:
-        return Vocabulary.train(sentences, size, model=config.vocabulary_model, byte_fallback=config.byte_fallback)
+        return Vocabulary.train(
+            sentences,
+            size,
+            model=config.vocabulary_model,
+            byte_fallback=config.byte_fallback,
+            tags=() if side == "target" else tags,
+        )
     except InputError as error:
         raise InputError(f"{key}: {error}") from None
+
+
+def tag(language: str) -> str:
+    """Name the piece with which a source asks for a target language (Johnson et al. 2017, section 3)."""
+    return f"<2{language}>"
+
+
+def _valid(texts: Sequence[str]) -> list[str]:
+    # A lone surrogate is no text and makes SentencePiece fail; it becomes "?".
+    return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
 
 
 def _sentencepiece() -> ModuleType:

@@ -13,10 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.data.sources import Pair
+from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.decoding.config import DecodingConfig
 from jaxformer.decoding.search import SearchResult, beam_search, greedy_search
+from jaxformer.decoding.splitting import split
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import AttentionWeights, Cache, Transformer, empty_cache
@@ -86,28 +87,50 @@ class Translator:
         decoding: DecodingConfig,
         *,
         source_eos: bool = True,
+        tag: str | None = None,
     ) -> None:
-        """Put a translator together from its parts; :meth:`load` reads them from a run."""
+        """Put a translator together from its parts; :meth:`load` reads them from a run.
+
+        Args:
+            config: of the model.
+            params: of the model.
+            vocabularies: of source and target.
+            decoding: how to search.
+            source_eos: whether sources end with the end-of-sentence token.
+            tag: the language to translate into, for a model whose sources begin with its tag.
+        """
         self.model = Transformer(config)
         self.params = params
         self.vocabularies = vocabularies
         self.decoding = decoding
         self.source_eos = source_eos
+        source = vocabularies.source
+        self._before = [] if tag is None else [source.tag_id(tag)]
+        self._behind = [source.eos_id] if source_eos else []
         self.checkpoint: int | None = None
 
     @classmethod
-    def load(cls, directory: str | Path, checkpoint: str = "best") -> Translator:
+    def load(cls, directory: str | Path, checkpoint: str = "best", target_language: str | None = None) -> Translator:
         """Read a run's configuration, vocabularies and parameters.
 
         Args:
             directory: of the run.
             checkpoint: ``best``, ``latest`` or a step.
+            target_language: what to translate into; None: the ``data.target_language`` of the run. Another than that
+                needs a run with ``data.language_tags=True``.
 
         Raises:
             InputError: there is no run or no such checkpoint, or its parts do not belong together.
         """
         directory = Path(directory)
         config = configuration.load(directory / "config.json")
+        data = config.data
+        language = target_language or data.target_language
+        if language != data.target_language and not data.language_tags:
+            raise InputError(
+                f"{directory} translates into {data.target_language} alone, not into {language!r}: train with "
+                "data.language_tags=True for several languages"
+            )
         if not (directory / "checkpoints").is_dir():
             raise InputError(f"{directory / 'checkpoints'} holds no checkpoint yet; train the run first")
         vocabularies = Vocabularies.load(directory / "vocabulary")
@@ -118,7 +141,8 @@ class Translator:
         like = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), tokens, tokens)["params"]
         params = checkpoints.restore(step, params=like)["params"]
         checkpoints.close()
-        translator = cls(config.model, params, vocabularies, config.decoding, source_eos=config.data.source_eos)
+        tag = language if data.language_tags else None
+        translator = cls(config.model, params, vocabularies, config.decoding, source_eos=data.source_eos, tag=tag)
         translator.checkpoint = step
         return translator
 
@@ -158,18 +182,21 @@ class Translator:
         beam_size, alpha = decoding.beam_size, decoding.alpha
         if not 1 <= n_best <= beam_size:
             raise InputError(f"n_best must be at least 1 and at most the beam of {beam_size}, not {n_best}")
-        sources = self._encode_sources(texts)
-        results: list[list[Hypothesis]] = [[] for _ in texts]
-        for index, ids in enumerate(sources):
+        divided = [self._split(ids) for ids in self.vocabularies.source.encode_batch(list(texts))]
+        parts = [part for parts in divided for part in parts]
+        self._check_lengths("source", [max(parts, key=len) for parts in divided], self._most_source_tokens)
+        results: list[list[Hypothesis]] = [[] for _ in parts]
+        for index, ids in enumerate(parts):
             if not ids:
                 results[index] = [Hypothesis("", 0.0, 0.0, [], finished=True)]
-        for indices in self._batches(sources):
+        for indices in self._batches(parts):
             if stop():
                 break
-            found = self._search_batch([sources[i] for i in indices], beam_size, alpha, n_best)
+            found = self._search_batch([parts[i] for i in indices], beam_size, alpha, n_best)
             for row, index in enumerate(indices):
                 results[index] = self._hypotheses(found, row)
-        return results
+        remaining = iter(results)
+        return [_joined([next(remaining) for _ in parts]) for parts in divided]
 
     def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
         """Give the log-probability of each target under its source, by one forward pass.
@@ -218,27 +245,42 @@ class Translator:
         )
 
     def _encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode, with the end of sentence where the run has it; a blank text gives no token at all."""
-        plain = self.vocabularies.source.encode_batch(list(texts))
-        ending = [self.vocabularies.source.eos_id] if self.source_eos else []
-        encoded = [ids + ending if ids else [] for ids in plain]
-        self._check_lengths("source", encoded)
+        """Encode, with the tag and the end of sentence where the run has them; a blank text gives no token at all."""
+        encoded = [self._complete(ids) for ids in self.vocabularies.source.encode_batch(list(texts))]
+        self._check_lengths("source", encoded, self.model.config.max_length)
         return encoded
+
+    def _complete(self, ids: list[int]) -> list[int]:
+        return [*self._before, *ids, *self._behind] if ids else []
+
+    @property
+    def _most_source_tokens(self) -> int:
+        most = self.model.config.max_length
+        return min(self.decoding.max_source_length or most, most)
+
+    def _split(self, ids: list[int]) -> list[list[int]]:
+        """Give the tokens of a sentence, complete; if it is too long and may be split, in parts."""
+        room = self._most_source_tokens - len(self._before) - len(self._behind)
+        if self.decoding.long_sources == "refuse" or len(ids) <= room:
+            return [self._complete(ids)]
+        return [self._complete(ids[start:stop]) for start, stop in split(self.vocabularies.source.pieces(ids), room)]
 
     def _encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode, each with its end of sentence."""
         vocabulary = self.vocabularies.target
         encoded = [ids + [vocabulary.eos_id] for ids in vocabulary.encode_batch(list(texts))]
-        self._check_lengths("target", encoded)
+        self._check_lengths("target", encoded, self.model.config.max_length)
         return encoded
 
-    def _check_lengths(self, side: str, sentences: list[list[int]]) -> None:
-        limit = self.model.config.max_length
+    def _check_lengths(self, side: str, sentences: list[list[int]], limit: int) -> None:
+        rule = f"the model has {limit} positions"
+        if limit < self.model.config.max_length:
+            rule = f"decoding.max_source_length is {limit}"
         for number, ids in enumerate(sentences, start=1):
             if len(ids) > limit:
                 raise InputError(
-                    f"{side} sentence {number} has {len(ids)} tokens and the model has {limit} positions; "
-                    "split the sentence, or train with a larger model.max_length"
+                    f"{side} sentence {number} has {len(ids)} tokens and {rule}; split the sentence (translate "
+                    "--split_long does it), or train with a larger model.max_length"
                 )
 
     def _batches(self, sentences: list[list[int]]) -> list[list[int]]:
@@ -252,9 +294,10 @@ class Translator:
         rows = _rows(len(sources), self.decoding.batch_size)
         width = _width(max(map(len, sources)), config.max_length)
         length = min(width + self.decoding.max_extra_length, config.max_length)
+        added = len(self._before) + len(self._behind)
         limits = np.zeros(rows, np.int32)  # rows that fill the batch are done before they begin
         limits[: len(sources)] = [
-            min(len(ids) - self.source_eos + self.decoding.max_extra_length, config.max_length) for ids in sources
+            min(len(ids) - added + self.decoding.max_extra_length, config.max_length) for ids in sources
         ]
         found = _search(
             self.model,
@@ -280,6 +323,22 @@ class Translator:
             pieces = vocabulary.pieces(ids)
             hypotheses.append(Hypothesis(text, float(score), float(log_probability), pieces, bool(finished)))
         return hypotheses
+
+
+def _joined(parts: list[list[Hypothesis]]) -> list[Hypothesis]:
+    """Put the translations of the parts of a sentence together, the best with the best."""
+    if len(parts) == 1:
+        return parts[0]
+    return [
+        Hypothesis(
+            " ".join(part.text for part in row),
+            sum(part.score for part in row),
+            sum(part.log_probability for part in row),
+            [token for part in row for token in part.tokens],
+            all(part.finished for part in row),
+        )
+        for row in zip(*parts, strict=False)
+    ]
 
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("length", "beam_size", "n_best", "eos_id"))

@@ -10,14 +10,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.data.sources import Pair
-from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.data.records import Pair
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation import metrics
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.training.config import RunConfig
 from jaxformer.training.loop import Validation, Validator
+from jaxformer.training.run import Run
 from jaxformer.typing import PyTree
 
 
@@ -63,16 +62,25 @@ def evaluate(
     return record, hypotheses
 
 
-def write(directory: Path, record: dict[str, Any], hypotheses: Sequence[str]) -> Path:
-    """Write the translations beside the run, and the record into its ``results.json``, one entry a data set.
+def write(directory: Path, record: dict[str, Any], hypotheses: Sequence[str], *, variant: str = "") -> Path:
+    """Write the translations beside the run, and the record into its ``results.json``.
+
+    There is one entry for each data set and variant, and scoring the same again replaces it.
+
+    Args:
+        directory: of the run.
+        record: from :func:`evaluate`.
+        hypotheses: the translations.
+        variant: what was chosen otherwise than the run has it, such as ``beam_size=1``.
 
     Returns:
         The file of the translations.
     """
-    output = directory / f"hypotheses.{_stem(record['dataset'])}.txt"
+    name = f"{record['dataset']} {variant}".rstrip()
+    output = directory / f"hypotheses.{_stem(name)}.txt"
     output.write_text("".join(line + "\n" for line in hypotheses), encoding="utf-8")
     results = directory / "results.json"
-    records = {**read_results(directory), record["dataset"]: {**record, "hypotheses": output.name}}
+    records = {**read_results(directory), name: {**record, "hypotheses": output.name}}
     temporary = results.with_suffix(".tmp")
     temporary.write_text(json.dumps(records, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     temporary.replace(results)
@@ -104,13 +112,16 @@ def _stem(name: str) -> str:
     return f"{stem[-80:]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
-def make_validator(config: RunConfig, model: Transformer, vocabularies: Vocabularies, pairs: list[Pair]) -> Validator:
+def make_validator(run: Run, model: Transformer) -> Validator:
     """Build what translates the validation set while a run trains; see :func:`jaxformer.training.loop.train`."""
-    pairs = pairs[: config.evaluation.max_sentences]
+    config, pairs = run.config, run.valid[: run.config.evaluation.max_sentences]
+    tag = run.valid_language if config.data.language_tags else None
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
 
     def validate(params: PyTree, stop: Callable[[], bool]) -> Validation | None:
-        translator = Translator(model.config, params, vocabularies, config.decoding, source_eos=config.data.source_eos)
+        translator = Translator(
+            model.config, params, run.vocabularies, config.decoding, source_eos=config.data.source_eos, tag=tag
+        )
         found = translator.search(sources, beam_size=config.evaluation.beam_size, stop=stop)
         if not all(found):
             return None

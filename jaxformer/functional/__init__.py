@@ -11,7 +11,7 @@ from jaxformer.functional.attention import (
 from jaxformer.functional.layers import dropout, embed, feed_forward, layer_norm, linear, project_to_vocabulary
 from jaxformer.functional.losses import correct, cross_entropy, smoothed_probabilities, smoothing_floor
 from jaxformer.functional.masks import causal_mask, combine, padding_mask, segment_mask
-from jaxformer.functional.positions import learned, sinusoidal
+from jaxformer.functional.positions import learned, segment_positions, sinusoidal
 
 __all__ = [
     "KeysValues",
@@ -33,6 +33,7 @@ __all__ = [
     "project_keys_values",
     "project_to_vocabulary",
     "segment_mask",
+    "segment_positions",
     "sinusoidal",
     "smoothed_probabilities",
     "smoothing_floor",

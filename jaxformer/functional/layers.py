@@ -124,6 +124,38 @@ def check_right_padding(tokens: Int[Array, "B S"], pad_id: int) -> None:
         )
 
 
+def check_segments(segments: Int[Array, "B S"], tokens: Int[Array, "B2 S2"], *, pad_id: int, max_length: int) -> None:
+    """Refuse segments that do not fit the tokens; what depends on values, where these are known (outside ``jit``).
+
+    Raises:
+        InputError: the shapes differ; padding is not in segment 0, or a token is; the numbers of a row fall, so that
+            two segments could be taken for one; or a segment has more than ``max_length`` tokens.
+    """
+    if segments.shape != tokens.shape:
+        raise InputError(
+            f"segments number the tokens: give them the shape of the tokens, {tokens.shape}, not {segments.shape}"
+        )
+    if isinstance(segments, Tracer) or isinstance(tokens, Tracer) or segments.size == 0:
+        return
+    known, padding = np.asarray(segments), np.asarray(tokens) == pad_id
+    wrong = ((known == 0) != padding).any(axis=1)
+    wrong |= ((known[:, 1:] < known[:, :-1]) & ~padding[:, 1:]).any(axis=1) | (known < 0).any(axis=1)
+    if wrong.any():
+        raise InputError(
+            f"number the segments of a row from 1 upwards, and padding (id {pad_id}) as 0: row {int(wrong.argmax())} "
+            "is numbered otherwise"
+        )
+    index = np.arange(known.shape[1])
+    begins = np.pad(known[:, 1:] != known[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    position = index - np.maximum.accumulate(np.where(begins, index, 0), axis=1)
+    longest = int(np.where(padding, -1, position).max()) + 1
+    if longest > max_length:
+        raise InputError(
+            f"a packed sequence of {longest} tokens is longer than the model's {max_length} positions; shorten it or "
+            "train with a larger model.max_length"
+        )
+
+
 def embed(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
     """Look up the embedding of each token, multiplied by the square root of d_model (section 3.4).
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError
@@ -39,6 +40,16 @@ def sinusoidal(
         angles = place * (base ** (-index / max(half - 1, 1))).reshape(*ones, -1)
         return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
     raise InputError(f"the layout of sinusoidal positions is interleaved or halves, not {layout!r}")
+
+
+def segment_positions(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
+    """Count the positions of packed rows from 0 anew in each segment, that is wherever the number changes.
+
+    For the segments ``[1, 1, 1, 2, 2, 0]`` these are ``[0, 1, 2, 0, 1, 0]``.
+    """
+    index = jnp.broadcast_to(jnp.arange(segments.shape[1], dtype=jnp.int32)[None], segments.shape)
+    begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
 
 
 def learned(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Array, "... D"]:

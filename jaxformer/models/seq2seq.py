@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional import layers, masks
+from jaxformer.functional import layers, masks, positions
 from jaxformer.functional.attention import KeysValues
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
@@ -47,6 +47,10 @@ class Transformer(nn.Module):
     Sequences are padded on the right with ``config.pad_id``; the masks come from it. The target is given as it is to be
     predicted: the decoder's input is made here by shifting it one position to the right behind ``config.bos_id``.
 
+    A row may hold several pairs, packed one behind the other; segments then say which token belongs to which pair. They
+    number the pairs of a row upwards from 1, alike on both sides, and are 0 at padding. In each segment positions
+    begin at 0 and the decoder's input with ``config.bos_id``, and no attention crosses from one to another.
+
     Example:
         >>> model = Transformer(TransformerConfig.tiny(vocabulary_size=100))
         >>> source, target = jnp.ones((2, 7), int), jnp.ones((2, 5), int)
@@ -77,50 +81,82 @@ class Transformer(nn.Module):
         self.decoder = Decoder(config.layer, config.num_decoder_layers)
 
     def __call__(
-        self, source: Int[Array, "B S"], target: Int[Array, "B T"], *, train: bool = False
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        *,
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
+        train: bool = False,
     ) -> Float[Array, "B T V"]:
         """Predict each target token from the source and the target tokens before it.
 
         Args:
             source: tokens, padded on the right.
             target: tokens as they are to be predicted, not shifted, padded on the right.
+            source_segments: of packed rows; those of both sides, or neither.
+            target_segments: likewise.
             train: whether dropout is active; it then needs ``rngs={"dropout": key}``.
 
         Returns:
             Logits in float32; those at position t depend on the target tokens before t alone.
 
         Raises:
-            InputError: a sequence longer than ``config.max_length``, or, outside ``jit``, a token id out of range or
-                padding before a token.
+            InputError: a sequence longer than ``config.max_length`` (packed ones are measured outside ``jit`` alone),
+                segments of one side alone or of another shape than the tokens, or, outside ``jit``, a token id out of
+                range, padding before a token or segments that do not fit the tokens.
         """
-        return self.forward(source, target, train=train)[0]
+        segments = {"source_segments": source_segments, "target_segments": target_segments}
+        return self.forward(source, target, **segments, train=train)[0]
 
     def forward(
-        self, source: Int[Array, "B S"], target: Int[Array, "B T"], *, train: bool = False
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        *,
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
+        train: bool = False,
     ) -> tuple[Float[Array, "B T V"], AttentionWeights]:
         """Predict as :meth:`__call__` does, and return the attention weights too; ``jit`` prunes what is not used."""
-        memory, mask, encoder_weights = self.encode(source, train=train)
+        if (source_segments is None) != (target_segments is None):
+            raise InputError("a packed batch has segments on both sides: give source_segments and target_segments")
+        memory, mask, encoder_weights = self.encode(source, segments=source_segments, train=train)
         layers.check_tokens(target, self.config.vocabulary_size)
         layers.check_right_padding(target, self.config.pad_id)
         inputs = shift_right(target, self.config.bos_id)
-        # The mask of the target, shifted as the target is: the first input is real even where bos_id is pad_id.
-        real = masks.padding_mask(target, self.config.pad_id)[..., :-1]
-        real = jnp.pad(real, ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True)
-        seen = masks.causal_mask(target.shape[1]) & real
-        x = self._embed_target(inputs, jnp.arange(target.shape[1]), train=train)
+        seen = masks.causal_mask(target.shape[1])
+        if source_segments is not None and target_segments is not None:
+            self._check_segments(target_segments, target)
+            place = positions.segment_positions(target_segments)
+            inputs = jnp.where(place == 0, self.config.bos_id, inputs)
+            # Padding is a segment of its own, 0, and attends to nothing.
+            seen = seen & masks.segment_mask(target_segments, target_segments) & masks.padding_mask(target_segments, 0)
+            mask = mask & masks.segment_mask(target_segments, source_segments)
+        else:
+            place = jnp.arange(target.shape[1])
+            # The mask of the target, shifted as the target is: the first input is real even where bos_id is pad_id.
+            real = masks.padding_mask(target, self.config.pad_id)[..., :-1]
+            seen = seen & jnp.pad(real, ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True)
+        x = self._embed_target(inputs, place, train=train)
         x, weights = self.decoder(x, memory, seen, mask, train=train)
         return self.logits(x), AttentionWeights(encoder_weights, [w for w, _ in weights], [w for _, w in weights])
 
     def encode(
-        self, source: Int[Array, "B S"], *, train: bool = False
+        self, source: Int[Array, "B S"], *, segments: Int[Array, "B S"] | None = None, train: bool = False
     ) -> tuple[Float[Array, "B S D"], Bool[Array, "B 1 1 S"], list[Float[Array, "B H S S"]]]:
         """Encode the source; return the output, the mask of its real positions, and the attention weights."""
         layers.check_right_padding(source, self.config.pad_id)
-        mask = masks.padding_mask(source, self.config.pad_id)
+        mask = seen = masks.padding_mask(source, self.config.pad_id)
+        place = jnp.arange(source.shape[1])
+        if segments is not None:
+            self._check_segments(segments, source)
+            seen = mask & masks.segment_mask(segments, segments)
+            place = positions.segment_positions(segments)
         embedding = self.embedding if self.config.tied_embeddings == "all" else self.source_embedding
-        place = self.source_positions(jnp.arange(source.shape[1]))
-        x = self.embedding_dropout(_add_positions(embedding(source), place), train=train)
-        x, weights = self.encoder(x, mask, train=train)
+        encoding = self.source_positions(place, packed=segments is not None)
+        x = self.embedding_dropout(_add_positions(embedding(source), encoding), train=train)
+        x, weights = self.encoder(x, seen, train=train)
         return x, mask, weights
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
@@ -155,13 +191,18 @@ class Transformer(nn.Module):
     def _target_embedding(self) -> Embedding:
         return self.embedding if self.config.tied_embeddings == "all" else self.target_embedding
 
-    def _embed_target(self, tokens: Int[Array, "B T"], place: Int[Array, " T"], *, train: bool) -> Array:
-        x = _add_positions(self._target_embedding(tokens), self.target_positions(place))
-        return self.embedding_dropout(x, train=train)
+    def _check_segments(self, segments: Int[Array, "B T"], tokens: Int[Array, "B T"]) -> None:
+        config = self.config
+        layers.check_segments(segments, tokens, pad_id=config.pad_id, max_length=config.max_length)
+
+    def _embed_target(self, tokens: Int[Array, "B T"], place: Int[Array, "*#B T"], *, train: bool) -> Array:
+        # Positions have an axis of rows only where rows differ, that is where they are packed.
+        encoding = self.target_positions(place, packed=place.ndim == 2)
+        return self.embedding_dropout(_add_positions(self._target_embedding(tokens), encoding), train=train)
 
 
-def _add_positions(x: Float[Array, "B T D"], encoding: Float[Array, "T D"]) -> Float[Array, "B T D"]:
-    return x + encoding[None].astype(x.dtype)
+def _add_positions(x: Float[Array, "B T D"], encoding: Float[Array, "*#B T D"]) -> Float[Array, "B T D"]:
+    return x + (encoding if encoding.ndim == x.ndim else encoding[None]).astype(x.dtype)
 
 
 def shift_right(target: Int[Array, "B T"], bos_id: int) -> Int[Array, "B T"]:

@@ -55,15 +55,20 @@ class Positions(nn.Module):
         if self.kind == "learned":
             self.table = self.param("table", initializers.embedding, (self.max_length, self.d_model))
 
-    def __call__(self, place: Int[Array, " T"]) -> Float[Array, "T D"]:
+    def __call__(self, place: Int[Array, "*B T"], *, packed: bool = False) -> Float[Array, "*B T D"]:
         """Encode positions counted from 0, float32.
 
+        Args:
+            place: positions, those of several rows or the same for all.
+            packed: whether they restart within a row, which may then be longer than ``max_length``; its sequences may
+                not, and learned positions beyond the table are NaN.
+
         Raises:
-            InputError: there are more of them than ``max_length``.
+            InputError: a sequence has more of them than ``max_length``.
         """
-        if place.shape[0] > self.max_length:
+        if not packed and place.shape[-1] > self.max_length:
             raise InputError(
-                f"a sequence of {place.shape[0]} tokens is longer than the model's {self.max_length} positions; "
+                f"a sequence of {place.shape[-1]} tokens is longer than the model's {self.max_length} positions; "
                 "shorten it or train with a larger model.max_length"
             )
         if self.kind == "learned":

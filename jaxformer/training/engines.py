@@ -13,7 +13,7 @@ import optax
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.config import TrainingConfig
 from jaxformer.training.state import TrainState
-from jaxformer.training.step import Batch, Metrics, TrainStep, make_eval_step, make_train_step
+from jaxformer.training.step import SEGMENTS, Batch, Metrics, TrainStep, make_eval_step, make_train_step
 from jaxformer.typing import Array
 
 AXIS = "devices"
@@ -116,12 +116,12 @@ class PmapEngine:
     def _share(self, batch: Batch) -> Batch:
         """Give each device an equal number of rows; rows of padding, which weigh nothing, fill up the last ones."""
 
-        def split(rows: Array | np.ndarray) -> np.ndarray:
+        def split(rows: Array | np.ndarray, padding: int) -> np.ndarray:
             missing = -rows.shape[0] % self.devices
-            filled = np.pad(rows, ((0, missing), (0, 0)), constant_values=self.pad_id)
+            filled = np.pad(rows, ((0, missing), (0, 0)), constant_values=padding)
             return filled.reshape(self.devices, -1, rows.shape[1])
 
-        return {side: split(rows) for side, rows in batch.items()}
+        return {name: split(rows, 0 if name in SEGMENTS else self.pad_id) for name, rows in batch.items()}
 
 
 def _first(metrics: Metrics) -> Metrics:

@@ -14,6 +14,7 @@ How a run resumes:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import time
@@ -24,11 +25,10 @@ from typing import Any, NamedTuple
 import jax
 
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.data.batching import Batch, cover
+from jaxformer.data.batching import Batch, cover, plan_buckets
+from jaxformer.data.cleaning import summary
 from jaxformer.data.pipeline import Position, TrainingData, evaluation_batches
-from jaxformer.data.sources import Pair
 from jaxformer.data.transforms import encode_evaluation
-from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.training.config import RunConfig
@@ -92,7 +92,7 @@ class Progress:
 def train(
     config: RunConfig,
     workdir: Path,
-    make_validator: Callable[[RunConfig, Transformer, Vocabularies, list[Pair]], Validator] | None = None,
+    make_validator: Callable[[Run, Transformer], Validator] | None = None,
 ) -> Outcome:
     """Train a run from its configuration, or go on with the run that the directory holds.
 
@@ -107,33 +107,32 @@ def train(
     Raises:
         InputError: something given does not fit; nothing that is already saved is harmed.
     """
-    with StopSignal() as stop:
+    with contextlib.ExitStack() as open_parts:
+        stop = open_parts.enter_context(StopSignal())
         run = open_run(config, workdir)
         config, model = run.config, Transformer(run.config.model)
         engine = make_engine(model, make_optimizer(config.training, config.model.d_model), config.training)
-        data = TrainingData.of(run.pairs, run.vocabularies, config.data, seed=config.training.seed)
+        data = run.text.load(run.vocabularies, seed=config.training.seed)
         valid = _validation_batches(run, data)
-        run.claim()
+        open_parts.enter_context(run.claim())
         checkpoints = CheckpointManager(
             run.checkpoints,
             keep_latest=config.training.keep_latest,
             keep_best=config.training.keep_best,
             best_metric=config.evaluation.best_metric,
         )
+        open_parts.callback(checkpoints.close)
         checkpoints.remove_leftovers()
         state, progress = _begin(run, model, data, checkpoints)
         log = Log(workdir, progress.step, progress.evaluated)
+        open_parts.callback(log.close)
         display = make_display(config.training.steps, progress.step)
+        open_parts.callback(display.close)
         _introduce(display, run, data, state, engine, progress)
-        validate = make_validator(config, model, run.vocabularies, run.valid) if make_validator else None
+        validate = make_validator(run, model) if make_validator else None
         identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
         loop = Loop(config, engine, data, valid, checkpoints, log, display, validate, identity, stop)
-        try:
-            return loop.run(engine.place(state), progress)
-        finally:
-            display.close()
-            log.close()
-            checkpoints.close()
+        return loop.run(engine.place(state), progress)
 
 
 def _begin(
@@ -162,14 +161,17 @@ def _validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     """Put every validation pair into a batch once, in the shapes of training and at most one more."""
     config = run.config
     encoded = encode_evaluation(
-        run.valid, run.vocabularies, source_eos=config.data.source_eos, max_length=config.model.max_length
+        run.valid,
+        run.vocabularies,
+        source_eos=config.data.source_eos,
+        tag=run.valid_language if config.data.language_tags else None,
+        max_length=config.model.max_length,
     )
-    buckets = cover(
-        data.buckets,
-        encoded.source.lengths,
-        encoded.target.lengths,
-        tokens_per_batch=config.data.tokens_per_batch,
-    )
+    lengths, budget = (encoded.source_lengths, encoded.target_lengths), config.data.tokens_per_batch
+    if data.buckets:
+        buckets = cover(data.buckets, *lengths, tokens_per_batch=budget)
+    else:
+        buckets = plan_buckets(*lengths, num_buckets=config.data.num_buckets, tokens_per_batch=budget)
     return [batch for batch, _ in evaluation_batches(encoded, buckets)]
 
 
@@ -184,10 +186,16 @@ def _introduce(
     display.say(f"model: {count_parameters(state.params):,} parameters on {where}")
     facts = data.statistics
     display.say(
-        f"data: {facts.pairs:,} pairs ({facts.dropped.empty:,} empty and {facts.dropped.too_long:,} too long dropped), "
-        f"{facts.source_tokens:,} + {facts.target_tokens:,} tokens, {facts.batches:,} batches an epoch in "
-        f"{len(facts.buckets)} shapes, {facts.padding:.1%} padding"
+        f"data: {facts.pairs:,} pairs an epoch, {facts.source_tokens:,} + {facts.target_tokens:,} tokens, "
+        f"{facts.batches:,} batches in {facts.shapes} shape{'s' * (facts.shapes > 1)}, {facts.padding:.1%} padding"
     )
+    for name, count in data.counts.items():
+        display.say(f"  {name}: {count.read:,} pairs read, {summary(count)}")
+    if len(data.shares) > 1:
+        for part in data.shares:
+            size = part.stop - part.start
+            display.say(f"  {part.name}: {size:,} pairs x {part.weight:g}, {size * part.weight / facts.pairs:.1%}")
+    display.say(f"validation: {run.config.data.valid}, {len(run.valid):,} pairs")
     if progress.step:
         display.say(f"resuming at step {progress.step} of {run.config.training.steps} in {run.directory}")
 
@@ -214,7 +222,8 @@ class Loop:
             self._evaluate(state, progress)
             self._save(state, progress)
         speed = _Speed()
-        batches = self.data.batches(progress.position)
+        host, hosts = jax.process_index(), jax.process_count()
+        batches = self.data.batches(progress.position, host=host, hosts=hosts)
         while progress.step < training.steps and not self.stop:
             batch, position = next(batches)
             state, metrics = self.engine.step(state, batch)

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import tempfile
 from pathlib import Path
+from typing import TextIO
 
-from jaxformer.data import sources
-from jaxformer.data.sources import Pair
-from jaxformer.data.vocabulary import Vocabularies, load_or_train
+from jaxformer.data.loading import TrainingText, load_evaluation
+from jaxformer.data.records import Pair
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.training import config as configuration
 from jaxformer.training.config import RunConfig
+from jaxformer.training.hosts import make_once
+
+LOCK = ".lock"
+"""What a process that trains holds, in the directory of the run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,29 +28,48 @@ class Run:
         directory: where everything lies.
         config: complete, with the sizes and ids of the vocabulary.
         vocabularies: of source and target.
-        pairs: the training text.
+        text: the training text, not yet read.
         valid: the validation text.
+        valid_language: what it is to be translated into.
     """
 
     directory: Path
     config: RunConfig
     vocabularies: Vocabularies
-    pairs: list[Pair]
+    text: TrainingText
     valid: list[Pair]
+    valid_language: str
 
     @property
     def checkpoints(self) -> Path:
         """Where the checkpoints lie."""
         return self.directory / "checkpoints"
 
-    def claim(self) -> None:
+    def claim(self) -> TextIO:
         """Make the directory this run's, once everything is checked: until then a refused start leaves nothing behind.
 
         The configuration is written first, since a vocabulary that is missing is trained again just as it was.
+
+        Returns:
+            An open file; until it is closed no other process can claim the directory.
+
+        Raises:
+            InputError: another process has claimed it.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
+        lock = (self.directory / LOCK).open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise InputError(
+                f"another process trains in {self.directory}: wait until it ends, or choose another --workdir"
+            ) from None
+        except OSError:
+            pass  # some network file systems have no locks
         configuration.save(self.config, self.directory / "config.json")
         self.vocabularies.save(self.directory / "vocabulary")
+        return lock
 
     def check_vocabulary(self, recorded: str, step: int) -> None:
         """Refuse to go on with another vocabulary than that of a checkpoint.
@@ -77,18 +102,22 @@ def open_run(config: RunConfig, directory: Path) -> Run:
         InputError: the directory holds another run, or the text is missing, empty or broken.
     """
     data = config.data
-    pairs = list(sources.load(data.train, data.source_language, data.target_language))
-    valid = list(sources.load(data.valid, data.source_language, data.target_language))
+    text = TrainingText.open(data)
+    valid, language = load_evaluation(data.valid, data)
     saved = directory / "config.json"
     if saved.exists():
         _refuse_another(configuration.load(saved), config, directory)
-        vocabularies = load_or_train(directory / "vocabulary", data, pairs)
+        vocabularies = make_once(lambda: text.vocabularies(directory / "vocabulary"))
     else:
-        if directory.exists() and any(path.name != "config.tmp" for path in directory.iterdir()):
+        if directory.exists() and any(path.name not in ("config.tmp", LOCK) for path in directory.iterdir()):
             raise InputError(f"{directory} holds files but no run (no config.json); choose an empty --workdir")
-        with tempfile.TemporaryDirectory() as scratch:
-            vocabularies = load_or_train(scratch, data, pairs)
-    return Run(directory, complete_config(config, vocabularies), vocabularies, pairs, valid)
+        vocabularies = make_once(lambda: _train_vocabularies(text))
+    return Run(directory, complete_config(config, vocabularies), vocabularies, text, valid, language)
+
+
+def _train_vocabularies(text: TrainingText) -> Vocabularies:
+    with tempfile.TemporaryDirectory() as scratch:
+        return text.vocabularies(Path(scratch))
 
 
 def complete_config(config: RunConfig, vocabularies: Vocabularies) -> RunConfig:

@@ -16,7 +16,13 @@ from jaxformer.training.state import TrainState
 from jaxformer.typing import Array, Float, Int, Key, PyTree
 
 Batch: TypeAlias = Mapping[str, Int[Array | np.ndarray, "B T"]]
-"""``source`` [B, S] and ``target`` [B, T], padded on the right; a row of padding alone weighs nothing."""
+"""``source`` [B, S] and ``target`` [B, T], padded on the right; a row of padding alone weighs nothing.
+
+With packed rows also ``source_segments`` [B, S] and ``target_segments`` [B, T]: see :class:`jaxformer.Transformer`.
+"""
+
+SEGMENTS = ("source_segments", "target_segments")
+"""What a batch has if its rows are packed."""
 
 Metrics: TypeAlias = dict[str, Float[Array, ""]]
 """Sums over the target tokens of a batch, and what they are to be divided by."""
@@ -46,8 +52,7 @@ def make_train_step(
 
     def total_loss(params: PyTree, batch: Batch, key: Key) -> tuple[Array, Metrics]:
         target = jnp.asarray(batch["target"])
-        logits = model.apply({"params": params}, batch["source"], target, train=True, rngs={"dropout": key})
-        logits = cast(Array, logits)
+        logits = _logits(model, params, batch, key)
         real = target != pad_id
         loss, tokens = losses.cross_entropy(logits, target, real, smoothing=smoothing, convention=convention)
         nll, _ = losses.cross_entropy(logits, target, real)
@@ -76,7 +81,7 @@ def make_eval_step(model: Transformer, *, smoothing: float, convention: str, axi
 
     def eval_step(params: PyTree, batch: Batch) -> Metrics:
         target = jnp.asarray(batch["target"])
-        logits = cast(Array, model.apply({"params": params}, batch["source"], target))
+        logits = _logits(model, params, batch)
         real = target != pad_id
         loss, tokens = losses.cross_entropy(logits, target, real, smoothing=smoothing, convention=convention)
         nll, _ = losses.cross_entropy(logits, target, real)
@@ -85,3 +90,19 @@ def make_eval_step(model: Transformer, *, smoothing: float, convention: str, axi
         return sums if axis_name is None else jax.lax.psum(sums, axis_name)
 
     return eval_step
+
+
+def _logits(model: Transformer, params: PyTree, batch: Batch, key: Key | None = None) -> Float[Array, "B T V"]:
+    """Predict the targets of a batch, with dropout where there is a key for it."""
+    # Whether rows are packed is part of the batch's structure, as its shapes are: each kind has its own compiled step.
+    segments = {name: jnp.asarray(batch[name]) for name in SEGMENTS if name in batch}
+    logits = model.apply(
+        {"params": params},
+        jnp.asarray(batch["source"]),
+        jnp.asarray(batch["target"]),
+        source_segments=segments.get("source_segments"),
+        target_segments=segments.get("target_segments"),
+        train=key is not None,
+        rngs=None if key is None else {"dropout": key},
+    )
+    return cast(Array, logits)

@@ -19,7 +19,7 @@ def reversal(tmp_path) -> Path:
 
 
 def write_pairs(directory: Path, count: int) -> tuple[Path, Path]:
-    given = sources.load("synthetic:reverse/valid", "", "")[:count]
+    given = list(sources.load("synthetic:reverse/valid", "", ""))[:count]
     paths = directory / "some.forwards", directory / "some.backwards"
     for path, lines in zip(paths, zip(*given, strict=True), strict=True):
         path.write_text("".join(line + "\n" for line in lines))
@@ -33,15 +33,28 @@ def test_default_is_the_test_set(call, reversal):
     assert outcome.err == ""
     (line,) = outcome.lines
     record = json.loads(line)
-    given = sources.load("synthetic:reverse/test", "", "")
-    hypotheses = (reversal / "hypotheses.synthetic_reverse_test.txt").read_text().split("\n")[:-1]
+    given = list(sources.load("synthetic:reverse/test", "", ""))
+    results = json.loads((reversal / "results.json").read_text())
+    (entry,) = results.values()
+    hypotheses = (reversal / entry["hypotheses"]).read_text().split("\n")[:-1]
     assert record["dataset"] == "synthetic:reverse/test"
     assert record["sentences"] == len(hypotheses) == 500
     assert hypotheses == Translator.load(reversal).translate([pair.source for pair in given], beam_size=1)
     score = metrics.bleu(hypotheses, [pair.target for pair in given])
     assert (record["bleu"], record["bleu_signature"]) == (round(score.value, 2), score.signature)
+    assert results == {"synthetic:reverse/test beam_size=1": {**record, "hypotheses": entry["hypotheses"]}}
+
+
+def test_other_settings_do_not_replace_a_result(call, reversal):
+    """A greedy score stands beside that of the run's own settings, each with its translations."""
+    options = [f"--workdir={reversal}", "--dataset=synthetic:reverse/valid"]
+    for more in ([], ["--beam_size=1"], ["--beam_size=1", "--alpha=0"], ["--checkpoint=latest"], []):
+        assert call("evaluate", *options, *more).code == 0
     results = json.loads((reversal / "results.json").read_text())
-    assert results == {"synthetic:reverse/test": {**record, "hypotheses": "hypotheses.synthetic_reverse_test.txt"}}
+    names = ["", " beam_size=1", " beam_size=1 alpha=0.0", " checkpoint=latest"]
+    assert list(results) == [f"synthetic:reverse/valid{name}" for name in names]
+    assert len({entry["hypotheses"] for entry in results.values()}) == 4
+    assert all((reversal / entry["hypotheses"]).exists() for entry in results.values())
 
 
 def test_own_files_and_another_set(call, reversal, tmp_path):
@@ -55,7 +68,7 @@ def test_own_files_and_another_set(call, reversal, tmp_path):
     assert record["decoding"]["alpha"] == 0.0
     by_name = json.loads(call("evaluate", *options, f"--dataset=text:{source},{reference}").out)
     assert {**by_name, "seconds": 0} == {**record, "seconds": 0}
-    assert list(json.loads((reversal / "results.json").read_text())) == [record["dataset"]]
+    assert list(json.loads((reversal / "results.json").read_text())) == [f"{record['dataset']} beam_size=4 alpha=0.0"]
 
 
 def test_one_sentence(call, reversal, tmp_path):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 import runs
-from jaxformer.data import sources
+from jaxformer.data import read_lines, sources
 from jaxformer.data.sources import Pair
 from jaxformer.decoding.translator import Translator
 
@@ -150,14 +150,14 @@ def test_score_as_json_lines(call, workdir, translator, files, tmp_path):
     given, options = files
     outcome = call("score", workdir, *options, "--format=jsonl", f"--output={tmp_path / 'out'}")
     assert outcome == (0, b"", "")
-    records = [json.loads(line) for line in sources.read_lines(tmp_path / "out")]
+    records = [json.loads(line) for line in read_lines(tmp_path / "out")]
     assert records == [score._asdict() for score in translator.score(given)]
 
 
 def test_score_of_a_translation_is_its_log_probability(call, tmp_path):
     """What ``translate`` says of its translations, ``score`` says again (statement 89)."""
     workdir = f"--workdir={runs.reversal_run()}"
-    lines = [pair.source for pair in sources.load("synthetic:reverse/valid", "", "")[:64]]
+    lines = [pair.source for pair in list(sources.load("synthetic:reverse/valid", "", ""))[:64]]
     outcome = call("translate", workdir, "--format=jsonl", stdin=encode(lines))
     best = [json.loads(line)["translations"][0] for line in outcome.lines]
     for name, content in (("source", lines), ("target", [hypothesis["text"] for hypothesis in best])):

@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import runs
-from jaxformer.data import sources
+from jaxformer.data import files, sources
 
 
 def script(name: str, *arguments: object, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
@@ -22,7 +22,7 @@ def test_train_translate_evaluate_score_look(call, tmp_path):
     """A model that is trained, saved and loaded reverses words it has never seen, by every command."""
     run = runs.copy(runs.reversal_run(), tmp_path / "run")
     workdir = f"--workdir={run}"
-    given = sources.load("synthetic:reverse/test", "", "")
+    given = list(sources.load("synthetic:reverse/test", "", ""))
     names = {path.name for path in run.iterdir()}
     made = {"checkpoints", "config.json", "curve.png", "metrics.jsonl", "samples.jsonl", "tensorboard", "vocabulary"}
     assert names == made
@@ -36,7 +36,7 @@ def test_train_translate_evaluate_score_look(call, tmp_path):
     record = json.loads(call("evaluate", workdir).out)
     assert record["sentences"] == 500
     assert record["bleu"] > 60
-    assert sources.read_lines(run / "hypotheses.synthetic_reverse_test.txt") == translations
+    assert files.read_lines(run / "hypotheses.synthetic_reverse_test.txt") == translations
 
     for side, lines in (("right", [p.target for p in given[:64]]), ("wrong", [p.source for p in given[:64]])):
         (tmp_path / side).write_text("".join(line + "\n" for line in lines))

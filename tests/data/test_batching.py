@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import Bucket, Encoded, Sentences, assign, cover, group, make_batch, plan_buckets
+from jaxformer.data import Bucket, Encoded, Sentences, assign, cover, group, make_batch, plan_buckets, share
 from jaxformer.errors import InputError
 
 LENGTHS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=60)
@@ -153,28 +153,57 @@ def encoded_of(source, target, seed=0):
 
 @settings(deadline=None, max_examples=100)
 @given(lengths=LENGTHS, num_buckets=st.integers(1, 6), seed=st.integers(0, 99))
-def test_groups_hold_each_pair_once_in_the_given_order(lengths, num_buckets, seed):
-    """No batch is empty, and only the last one of a bucket is not full (statements 60 and 62)."""
+def test_groups_hold_each_pair_once(lengths, num_buckets, seed):
+    """No batch is empty, none has more pairs than rows, and every pair fits its bucket (statements 60 and 62)."""
     source, target = arrays(lengths)
     buckets = plan_buckets(source, target, num_buckets=num_buckets, tokens_per_batch=100)
     order = np.random.default_rng(seed).permutation(len(source))
-    batches = group(assign(buckets, source, target), order, buckets)
-    assert sorted(i for _, indices in batches for i in indices) == list(range(len(source)))
-    place = np.argsort(order)
-    for bucket in range(len(buckets)):
-        own = [indices for number, indices in batches if number == bucket]
-        assert all(len(indices) == buckets[bucket].rows for indices in own[:-1])
-        assert all(len(indices) > 0 for indices in own)
-        assert (np.diff(place[np.concatenate(own or [np.zeros(0, np.int64)])]) > 0).all()
+    assigned = assign(buckets, source, target)
+    epoch = group(assigned, order, buckets)
+    assert sorted(i for number in range(len(epoch)) for i in epoch.pairs(number)) == list(range(len(source)))
+    for number, shape in enumerate(epoch.shapes):
+        pairs, bucket = epoch.pairs(number), buckets[shape]
+        assert 0 < len(pairs) <= bucket.rows
+        assert (source[pairs] <= bucket.source_length).all()
+        assert (target[pairs] <= bucket.target_length).all()
+    # Only pairs that would not fill a batch of their own bucket are in a larger one, and a bucket has one such batch.
+    for shape, bucket in enumerate(buckets):
+        own = [number for number in range(len(epoch)) if epoch.shapes[number] == shape]
+        assert all(len(epoch.pairs(number)) == bucket.rows for number in own[:-1])
+    moved = sum(int((assigned[epoch.pairs(n)] != epoch.shapes[n]).sum()) for n in range(len(epoch)))
+    assert moved <= sum(bucket.rows - 1 for bucket in buckets[:-1])
+
+
+def test_leftovers_go_on_only_where_that_is_cheaper():
+    """One pair more than a batch rides in the next bucket; half a batch of a far smaller bucket stays."""
+    buckets = (Bucket(2, 2, 10), Bucket(3, 3, 6), Bucket(30, 30, 1))
+    assigned = np.array([0] * 11 + [1] * 5)
+    epoch = group(assigned, np.arange(16), buckets)
+    assert epoch.shapes.tolist() == [0, 1]
+    assert sorted(epoch.pairs(1).tolist()) == [10, 11, 12, 13, 14, 15]
+    epoch = group(np.array([1] * 3), np.arange(3), buckets)
+    assert epoch.shapes.tolist() == [1]
+    assert epoch.pairs(0).tolist() == [0, 1, 2]
 
 
 def test_a_batch_is_padded_on_the_right_with_each_vocabularys_id():
     """Left over rows are padding alone (statement 16)."""
     encoded = encoded_of([2, 5, 3], [4, 1, 6])
-    batch = make_batch(encoded, np.array([2, 0]), Bucket(5, 6, 4))
+    batch = make_batch(encoded.take(np.array([2, 0])), Bucket(5, 6, 4))
     assert {name: (side.shape, side.dtype) for name, side in batch.items()} == {
         "source": ((4, 5), np.int32),
         "target": ((4, 6), np.int32),
     }
     assert batch["source"].tolist() == [[*encoded.source[2], 0, 0], [*encoded.source[0], 0, 0, 0], [0] * 5, [0] * 5]
     assert batch["target"].tolist() == [[*encoded.target[2]], [*encoded.target[0], 1, 1], [1] * 6, [1] * 6]
+
+
+@pytest.mark.parametrize("hosts", [1, 2, 3, 8, 32])
+def test_hosts_share_a_batch(hosts):
+    """Disjoint, together everything, and the same number of rows each (statement 68)."""
+    for pairs, rows in ((17, 17), (5, 17), (1, 40), (32, 32)):
+        indices = np.random.default_rng(pairs).permutation(pairs)
+        shares = [share(indices, rows, host, hosts) for host in range(hosts)]
+        assert np.concatenate([own for own, _ in shares]).tolist() == indices.tolist()
+        assert {own_rows for _, own_rows in shares} == {-(-rows // hosts)}
+        assert all(len(own) <= own_rows for own, own_rows in shares)

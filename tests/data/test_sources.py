@@ -1,69 +1,22 @@
 import doctest
+import gzip
+import json
+import pickle
+import random
 import subprocess
 import sys
+import tracemalloc
 
 import pytest
 
-from jaxformer.data import load, read_lines, reversal, sources, split_lines
+from jaxformer.data import load, records, reversal, sources
+from jaxformer.data.sources import escape
 from jaxformer.errors import InputError
 
 
 def write(path, content):
     path.write_bytes(content)
     return path
-
-
-def test_only_newlines_split_lines(tmp_path):
-    """Other separators of lines stay inside a line (statement 64)."""
-    line = "one\u2028two\x0bthree\x0cfour\x1cfive\x1dsix\x1eseven\x85eight\u2029nine\rten"
-    assert len(line.splitlines()) == 10
-    assert read_lines(write(tmp_path / "f", f"{line}\n{line}\n".encode())) == [line, line]
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"a\nb c\n", b"a\nb c", b"a\r\nb c\r\n", b"a\r\nb c", b"\xef\xbb\xbfa\nb c\n", b"\xef\xbb\xbfa\r\nb c"],
-)
-def test_line_ends_and_byte_order_marks(tmp_path, content):
-    """Windows line ends, a byte order mark and a missing last line end change nothing (statement 65)."""
-    assert read_lines(write(tmp_path / "f", content)) == ["a", "b c"]
-
-
-def test_nothing_else_is_taken_off(tmp_path):
-    """Spaces, and a carriage return that is not the line end's, belong to the line (statement 65)."""
-    assert read_lines(write(tmp_path / "f", b" a \t\n\rb\r\r\n")) == [" a \t", "\rb\r"]
-
-
-def test_empty_lines_count(tmp_path):
-    """An empty line is a line (statement 63)."""
-    assert read_lines(write(tmp_path / "f", b"\na\n\n\n")) == ["", "a", "", ""]
-    assert read_lines(write(tmp_path / "g", b"\n")) == [""]
-
-
-def test_invalid_utf8_is_named_by_file_and_line(tmp_path):
-    """A byte that is no UTF-8 stops the reading, with its place (statement 65)."""
-    path = write(tmp_path / "latin1.de", b"eins\nzwei\nf\xfcnf\n")
-    with pytest.raises(InputError, match=r"latin1\.de, line 3: not UTF-8"):
-        read_lines(path)
-
-
-def test_splitting_bytes_equals_reading_a_file(tmp_path):
-    content = b"\xef\xbb\xbfa\r\n\nb\xe2\x80\xa8c"
-    assert split_lines(content, "standard input") == read_lines(write(tmp_path / "f", content)) == ["a", "", "b\u2028c"]
-    assert split_lines(b"", "standard input") == []
-    with pytest.raises(InputError, match=r"^standard input, line 2: not UTF-8"):
-        split_lines(b"a\n\xff", "standard input")
-
-
-def test_missing_empty_and_unreadable_files(tmp_path):
-    """Each has its own clear line (statement 65)."""
-    with pytest.raises(InputError, match=r"no file .*missing"):
-        read_lines(tmp_path / "missing")
-    for content in (b"", b"\xef\xbb\xbf"):
-        with pytest.raises(InputError, match="empty"):
-            read_lines(write(tmp_path / "empty", content))
-    with pytest.raises(InputError, match="cannot read"):
-        read_lines(tmp_path)
 
 
 def test_text_files_stay_aligned(tmp_path):
@@ -78,24 +31,128 @@ def test_unequal_files_are_refused_with_both_counts(tmp_path):
     """No pairing by the shorter file (statement 65)."""
     write(tmp_path / "a.en", b"one\ntwo\nthree\n")
     write(tmp_path / "a.de", b"eins\nzwei\n")
+    corpus = load(f"text:{tmp_path}/a.en,{tmp_path}/a.de", "en", "de")
     with pytest.raises(InputError, match=r"a\.en has 3 lines .*a\.de has 2"):
-        load(f"text:{tmp_path}/a.en,{tmp_path}/a.de", "en", "de")
+        list(corpus)
 
 
-@pytest.mark.parametrize("name", ["text:", "text:one", "text:one,", "text:one,two,three"])
+def test_patterns_read_several_files_as_one(tmp_path):
+    """The files of both sides follow one another in the order of their names (statement 63)."""
+    for part, numbers in {"1": range(3), "2": range(3, 8)}.items():
+        write(tmp_path / f"{part}.en.gz", gzip.compress("".join(f"en {n}\n" for n in numbers).encode()))
+        write(tmp_path / f"{part}.de", "".join(f"de {n}\n" for n in numbers).encode())
+    pairs = [(f"en {n}", f"de {n}") for n in range(8)]
+    assert list(load(f"text:{tmp_path}/*.en.gz,{tmp_path}/*.de", "en", "de")) == pairs
+    write(tmp_path / "a.tsv", b"s 0\tt 0\n")
+    write(tmp_path / "b.tsv", b"s 1\tt 1")
+    assert list(load(f"tsv:{tmp_path}/*.tsv", "en", "de")) == [("s 0", "t 0"), ("s 1", "t 1")]
+
+
+def test_commas_in_paths(tmp_path):
+    """A path with a comma can be named."""
+    (tmp_path / "a, b").mkdir()
+    source, target = write(tmp_path / "a, b" / "x.en", b"one\n"), write(tmp_path / "a, b" / "x,y.de", b"eins\n")
+    assert list(load(f"text:{escape(source)},{escape(target)}", "en", "de")) == [("one", "eins")]
+    with pytest.raises(InputError, match=r"a comma in a path: \\,"):
+        load(f"text:{source},{target}", "en", "de")
+
+
+@pytest.mark.parametrize("name", ["text:one", "text:one,", "text:,two", "text:one,two,three"])
 def test_text_needs_two_files(name):
     with pytest.raises(InputError, match="text:SOURCE,TARGET"):
         load(name, "en", "de")
 
 
+def test_missing_files_are_found_at_once(tmp_path):
+    for name in (f"text:{tmp_path}/a,{tmp_path}/b", f"tsv:{tmp_path}/a", f"jsonl:{tmp_path}/a"):
+        with pytest.raises(InputError, match=r"^no file .*/a$"):
+            load(name, "en", "de")
+
+
+def test_tsv(tmp_path):
+    """Columns are split at tabs alone; nothing is quoted; empty ones count (statement 63)."""
+    path = write(tmp_path / "a.tsv", 'one "1"\teins, \u2028\tx\n\tzwei\tx\nthree\t\tx\r\n'.encode())
+    assert list(load(f"tsv:{path}", "en", "de")) == [('one "1"', "eins, \u2028"), ("", "zwei"), ("three", "")]
+    assert list(load(f"tsv:{path}#3,1", "en", "de")) == [("x", 'one "1"'), ("x", ""), ("x", "three")]
+    with pytest.raises(InputError, match=r"a\.tsv, line 1: column 4 of 3: separate source and target with a tab"):
+        list(load(f"tsv:{path}#1,4", "en", "de"))
+    for columns in ("#0,1", "#2,2"):
+        with pytest.raises(InputError, match="two columns, counted from 1"):
+            load(f"tsv:{path}{columns}", "en", "de")
+
+
+def test_a_row_of_one_column_is_named(tmp_path):
+    path = write(tmp_path / "a.tsv", b"one\teins\ntwo zwei\n")
+    with pytest.raises(InputError, match=r"a\.tsv, line 2: column 2 of 1: separate source and target with a tab"):
+        list(load(f"tsv:{path}", "en", "de"))
+
+
+def test_jsonl_by_language(tmp_path):
+    """The languages name the fields, and so the direction, at the top or under `translation`."""
+    draw = random.Random(11)
+    texts = [("".join(draw.choices('aä\u2028\n\t"', k=9)), "".join(draw.choices("bß😀 ", k=9))) for _ in range(50)]
+    flat = [json.dumps({"id": n, "en": en, "de": de}, ensure_ascii=n % 2 > 0) for n, (en, de) in enumerate(texts)]
+    nested = [json.dumps({"id": "x", "translation": {"de": de, "fr": "", "en": en}}) for en, de in texts]
+    for lines in (flat, nested):
+        path = write(tmp_path / "a.jsonl", "\n".join(lines).encode())
+        assert list(load(f"jsonl:{path}", "en", "de")) == texts
+        assert list(load(f"jsonl:{path}", "de", "en")) == [(de, en) for en, de in texts]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (b'{"en": "two"}', r"no language 'de': the fields are en$"),
+        (b'{"en": "two", "deu": "zwei"}', r"no language 'de': the fields are en, deu; did you mean deu\?"),
+        (b'{"translation": {"en": "two", "fr": "deux"}}', r"no language 'de': the fields are en, fr"),
+        (b'{"en": "two", "de": null}', r"field 'de' holds NoneType and not text"),
+        (b'{"en": "two", "de": ["zwei"]}', r"field 'de' holds list and not text"),
+        (b'["two", "zwei"]', r"needs an object with the fields 'en' and 'de'"),
+        (b'{"en": "two", "de": "zwei"', r"not JSON \(.*, column 27\); write one object a line"),
+        (b"", r"not JSON"),
+    ],
+)
+def test_a_bad_line_of_jsonl_is_named(tmp_path, line, message):
+    good = b'{"en": "one", "de": "eins"}'
+    path = write(tmp_path / "a.jsonl", b"\n".join([good, line, good]))
+    with pytest.raises(InputError, match=rf"a\.jsonl, line 2: .*{message}") as error:
+        list(load(f"jsonl:{path}", "en", "de"))
+    assert "\n" not in str(error.value)
+
+
+def test_a_corpus_is_read_anew_each_time(tmp_path):
+    """Iterating twice, side by side, or in another process gives the same pairs."""
+    write(tmp_path / "a.tsv", b"".join(b"s %d\tt %d\n" % (n, n) for n in range(100)))
+    write(tmp_path / "a.en", b"one\ntwo\n")
+    write(tmp_path / "a.jsonl", b'{"en": "one", "de": "eins"}')
+    names = [f"tsv:{tmp_path}/a.tsv", f"text:{tmp_path}/a.en,{tmp_path}/a.en", f"jsonl:{tmp_path}/a.jsonl"]
+    for name in [*names, "bundled:en-de/valid", "synthetic:copy/valid"]:
+        corpus = load(name, "en", "de")
+        assert corpus.name == name
+        first = list(corpus)
+        assert all(a == b for a, b in zip(corpus, corpus, strict=True))
+        assert list(pickle.loads(pickle.dumps(corpus))) == first == list(corpus)
+
+
+def test_a_corpus_streams(tmp_path):
+    """Pairs of 300 MB pass through a small part of that memory (statement 76)."""
+    part = gzip.compress(b"".join(b"%d\t" % n + b"a sentence of words " * 250 + b"\n" for n in range(200)))
+    write(tmp_path / "a.tsv.gz", part * 300)
+    tracemalloc.start()
+    try:
+        size = sum(len(pair.source) + len(pair.target) for pair in load(f"tsv:{tmp_path}/a.tsv.gz", "en", "de"))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert size > 300_000_000
+    assert peak < 0.05 * size
+
+
 def test_the_bundled_corpus_in_both_directions():
-    assert [len(load(f"bundled:en-de/{split}", "en", "de")) for split in ("train", "valid", "test")] == [
-        18_315,
-        500,
-        500,
-    ]
-    forward, backward = load("bundled:en-de/test", "en", "de"), load("bundled:en-de/test", "de", "en")
-    assert [(pair.target, pair.source) for pair in forward] == list(backward)
+    counts = [sum(1 for _ in load(f"bundled:en-de/{split}", "en", "de")) for split in ("train", "valid", "test")]
+    assert counts == [18_315, 500, 500]
+    forward, backward = (list(load("bundled:en-de/test", *pair)) for pair in (("en", "de"), ("de", "en")))
+    assert [(pair.target, pair.source) for pair in forward] == backward
     assert any("ü" in pair.target for pair in forward)
     assert not any("ü" in pair.source for pair in forward)
 
@@ -110,10 +167,16 @@ def test_the_bundled_corpus_in_both_directions():
         ("bundled:en-de/train", "en", "fr", r"no language 'fr': it has en and de"),
         ("bundled:en-de/train", "de", "de", r"both 'de'"),
         ("synthetic:reverse", "en", "de", r"synthetic:reverse/train"),
-        ("synthetic:copy/train", "en", "de", r"synthetic:reverse/train"),
+        ("synthetic:copies/train", "en", "de", r"did you mean synthetic:copy/train\?"),
         ("bundeld:en-de/train", "en", "de", r"did you mean bundled:\?"),
-        ("train.en", "en", "de", r"bundled: or text: or synthetic:"),
-        ("", "en", "de", r"bundled: or text: or synthetic:"),
+        ("bundled:en-de/train", "en", "dee", r"it has en and de; did you mean de\?"),
+        ("json:a", "en", "de", r"did you mean jsonl:\?"),
+        ("sacrebelu:wmt14", "en", "de", r"did you mean sacrebleu:\?"),
+        ("jsonl:a", "en", "en", r"both 'en'"),
+        ("tsv:", "en", "de", r"something must follow"),
+        ("train.en", "en", "de", r"bundled: or text: or tsv: or jsonl: or synthetic: or tfds: or hf: or sacrebleu:"),
+        ("tsv", "en", "de", r"a name starts with bundled: or"),
+        ("", "en", "de", r"a name starts with bundled: or"),
     ],
 )
 def test_an_unknown_name_names_what_exists(name, source, target, message):
@@ -124,7 +187,7 @@ def test_an_unknown_name_names_what_exists(name, source, target, message):
 
 def test_the_reversal_task():
     splits = {
-        split: load(f"synthetic:reverse/{split}", "forwards", "backwards") for split in ("train", "valid", "test")
+        split: list(load(f"synthetic:reverse/{split}", "forwards", "backwards")) for split in ("train", "valid", "test")
     }
     assert {split: len(pairs) for split, pairs in splits.items()} == {"train": 20_000, "valid": 500, "test": 500}
     everything = [pair for pairs in splits.values() for pair in pairs]
@@ -135,6 +198,12 @@ def test_the_reversal_task():
         assert lengths <= set(range(1, 13))
         assert set(range(3, 13)) <= lengths
         assert {letter for pair in pairs for letter in pair.source} == set("abcdefghijklmnopqrstuvwxyz ")
+
+
+def test_the_copy_task():
+    """The same sequences as the reversal task's, unchanged."""
+    for split in ("train", "valid", "test"):
+        assert list(load(f"synthetic:copy/{split}", "a", "b")) == [(pair.source,) * 2 for pair in reversal(split)]
 
 
 def test_the_reversal_task_is_the_same_in_every_process():
@@ -151,4 +220,5 @@ def test_the_reversal_task_is_the_same_in_every_process():
 
 
 def test_the_examples_of_the_docstrings():
-    assert doctest.testmod(sources).failed == 0
+    assert all(doctest.testmod(module).attempted for module in (sources, records))
+    assert not any(doctest.testmod(module).failed for module in (sources, records))

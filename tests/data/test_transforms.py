@@ -4,19 +4,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jaxformer.data import (
-    Dropped,
+    Encoded,
+    Fingerprint,
     Pair,
     Sentences,
     Vocabularies,
     Vocabulary,
     encode,
     encode_evaluation,
-    encode_training,
     load,
 )
 from jaxformer.errors import InputError
 
-PAIRS = load("bundled:en-de/valid", "en", "de")
+PAIRS = list(load("bundled:en-de/valid", "en", "de"))
 RAGGED = st.lists(st.lists(st.integers(5, 99), max_size=6), max_size=12)
 
 
@@ -46,7 +46,7 @@ def test_taking_and_padding_equal_the_plain_loop(sentences, data):
     packed = Sentences.of(sentences, pad_id=3)
     taken = packed.take(indices)
     assert [list(taken[i]) for i in range(len(taken))] == [sentences[i] for i in chosen]
-    batch = packed.padded(indices, rows, 7)
+    batch = taken.padded(rows, 7)
     assert batch.dtype == np.int32
     assert batch.tolist() == [sentences[i] + [3] * (7 - len(sentences[i])) for i in chosen] + [[3] * 7] * 2
 
@@ -70,41 +70,6 @@ def test_text_that_spells_eos_still_ends_with_one(vocabularies):
         assert list(sentence).index(3) == len(sentence) - 1
 
 
-@pytest.mark.parametrize("source_eos", [True, False])
-def test_dropped_pairs_are_counted(vocabularies, source_eos):
-    """Both sides go together, and pairs plus drops are what came in (statements 62 and 63)."""
-    pairs = [
-        Pair("a table", "eine Tabelle"),
-        Pair("", "leer"),
-        Pair("empty", "  "),
-        Pair("", ""),
-        Pair("long " * 50, "kurz"),
-        Pair("short", "lang " * 50),
-        Pair("", "lang " * 50),
-        Pair("a page", "eine Seite"),
-    ]
-    encoded, dropped = encode_training(pairs, vocabularies, source_eos=source_eos, max_length=40)
-    assert dropped == Dropped(empty=4, too_long=2)
-    assert len(encoded) == len(encoded.target) == len(pairs) - sum(dropped)
-    decoded = [
-        (vocabularies.source.decode(encoded.source[i]), vocabularies.target.decode(encoded.target[i]))
-        for i in range(len(encoded))
-    ]
-    assert decoded == [tuple(pairs[0]), tuple(pairs[-1])]
-
-
-@pytest.mark.parametrize("pair", [Pair("Insert a new table.", "Ja"), Pair("No", "Eine neue Tabelle einfügen.")])
-def test_the_limit_counts_eos_and_nothing_is_cut(vocabularies, pair):
-    """A pair of exactly the limit stays whole; one token less of a limit drops it (statement 71)."""
-    length = max(len(vocabularies.source.encode(pair.source)), len(vocabularies.target.encode(pair.target))) + 1
-    encoded, dropped = encode_training([pair], vocabularies, source_eos=True, max_length=length)
-    assert dropped == (0, 0)
-    assert vocabularies.target.decode(encoded.target[0]) == pair.target
-    assert encoded.target[0][-1] == vocabularies.target.eos_id
-    encoded, dropped = encode_training([pair], vocabularies, source_eos=True, max_length=length - 1)
-    assert (len(encoded), dropped) == (0, (0, 1))
-
-
 def test_evaluation_drops_nothing(vocabularies):
     """A loss over a set counts every pair, empty and long ones too (statement 62)."""
     pairs = [*PAIRS[:3], Pair("", "leer"), Pair("empty", ""), Pair("long " * 400, "kurz")]
@@ -121,6 +86,32 @@ def test_evaluation_refuses_what_the_model_cannot_take(vocabularies):
     assert len(encode_evaluation(pairs, vocabularies, source_eos=True, max_length=1000)) == 5
 
 
-def test_no_pairs(vocabularies):
-    encoded, dropped = encode_training([], vocabularies, source_eos=True, max_length=9)
-    assert (len(encoded), dropped) == (0, (0, 0))
+def test_added_tokens_stand_at_the_ends():
+    sentences = Sentences.of([[5, 6], [], [7]], pad_id=0, first=8, last=9)
+    assert [list(sentences[i]) for i in range(3)] == [[8, 5, 6, 9], [8, 9], [8, 7, 9]]
+
+
+def test_a_tag_begins_the_source_and_cannot_be_spelled():
+    """The piece for a language is no text (statement 80), and one that the vocabulary lacks is named."""
+    vocabulary = Vocabulary.train([text for pair in PAIRS for text in pair], 400, tags=("de", "fr"))
+    both = Vocabularies(vocabulary, vocabulary)
+    plain = encode([Pair("<2de> a table", "x")], both, source_eos=True)
+    tagged = encode([Pair("<2de> a table", "x")], both, source_eos=True, tag="fr")
+    assert list(tagged.source[0]) == [vocabulary.tag_id("fr"), *plain.source[0]]
+    assert vocabulary.tag_id("de") not in plain.source[0]
+    assert vocabulary.decode(tagged.source[0]) == vocabulary.decode(plain.source[0])
+    with pytest.raises(InputError, match=r"no tag <2es>: train with data\.language_tags=True"):
+        encode([Pair("a", "b")], both, source_eos=True, tag="es")
+
+
+def test_a_fingerprint_does_not_depend_on_the_pieces(vocabularies):
+    """It tells texts apart by tokens, their ends, and their order."""
+    whole = encode(PAIRS[:50], vocabularies, source_eos=True)
+    fingerprint = Fingerprint()
+    for start, stop in ((0, 7), (7, 7), (7, 50)):
+        fingerprint.add(whole.take(np.arange(start, stop)))
+    assert fingerprint.hex() == whole.hash
+    assert whole.take(np.array([1, 0, *range(2, 50)])).hash != whole.hash
+    assert encode(PAIRS[:50], vocabularies, source_eos=False).hash != whole.hash
+    shifted = [Sentences.of(sentences, 0) for sentences in ([[1, 2], [3]], [[1], [2, 3]])]
+    assert Encoded(shifted[0], shifted[0]).hash != Encoded(shifted[1], shifted[0]).hash

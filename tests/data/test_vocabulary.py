@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jaxformer.data import DataConfig, Pair, Vocabularies, Vocabulary, load, load_or_train, reversal, vocabulary
 from jaxformer.errors import InputError
 
-PAIRS = load("bundled:en-de/valid", "en", "de")
+PAIRS = list(load("bundled:en-de/valid", "en", "de"))
 SENTENCES = [text for pair in PAIRS for text in pair]
 SPECIAL_TEXTS = ["</s>", "<pad>", "<s>", "<unk>", "a </s> b", "<pad><pad>", "</s></s>", "x</s>"]
 

@@ -125,7 +125,7 @@ def test_score_is_that_of_a_forward_pass(beam_size, alpha):
 def test_score_of_its_own_translation(beam_size):
     """``score`` gives a finished translation the log-probability and the tokens of its search (statement 89)."""
     translator = trained_translator()
-    texts = [pair.source for pair in sources.load("synthetic:reverse/valid", "", "")[:40]]
+    texts = [pair.source for pair in list(sources.load("synthetic:reverse/valid", "", ""))[:40]]
     finished = [
         (text, best)
         for text, (best,) in zip(texts, translator.search(texts, beam_size=beam_size), strict=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import unicodedata
 from collections.abc import Iterator
 
@@ -14,6 +15,7 @@ import jaxformer as jf
 import runs
 from jaxformer.data.sources import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.decoding.splitting import split
 from jaxformer.decoding.translator import Hypothesis, Translator
 from jaxformer.errors import InputError
 
@@ -188,6 +190,35 @@ def test_learned_positions_end_with_their_table(beam_size):
         rescored = rescore(translator, equally_long(), found[: len(equally_long())])
         log_probabilities = [hypothesis.log_probability for hypothesis in found[: len(equally_long())]]
         np.testing.assert_allclose(log_probabilities, rescored, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("limit", [None, 12])
+def test_long_sentences_are_split_if_asked(limit):
+    """What is too long is translated in parts, which are put together; what is not stays as it was (statement 70)."""
+    plain = random_translator(max_length=24)
+    short, long = runs.sentences(2, longest=8, shortest=8), " ".join(runs.sentences(6, longest=9, shortest=9))
+    settings = dataclasses.replace(plain.decoding, long_sources="split", max_source_length=limit, max_extra_length=3)
+    translator = Translator(plain.model.config, plain.params, plain.vocabularies, settings)
+    vocabulary = plain.vocabularies.source
+    ids = vocabulary.encode(long)
+    room = (limit or 24) - 1
+    assert len(ids) > 2 * room
+    parts = [vocabulary.decode(ids[start:stop]) for start, stop in split(vocabulary.pieces(ids), room)]
+    assert [token for part in parts for token in vocabulary.encode(part)] == ids
+    found = translator.search([short[0], long, short[1], ""], n_best=2)
+    separately = translator.search([*short, *parts], n_best=2)
+    assert [found[0], found[2]] == separately[:2]
+    for rank, hypothesis in enumerate(found[1]):
+        own = [part[rank] for part in separately[2:]]
+        assert hypothesis.text == " ".join(part.text for part in own)
+        assert hypothesis.log_probability == pytest.approx(sum(part.log_probability for part in own), rel=1e-5)
+        assert hypothesis.finished == all(part.finished for part in own)
+    assert found[3][0].text == ""
+    refusing = dataclasses.replace(settings, long_sources="refuse")
+    strict = Translator(plain.model.config, plain.params, plain.vocabularies, refusing)
+    rule = "max_source_length is 12" if limit else "the model has 24 positions"
+    with pytest.raises(InputError, match=rf"source sentence 2 has \d+ tokens and .*{rule}; split"):
+        strict.translate([short[0], long])
 
 
 def test_no_room_for_more_than_the_source():

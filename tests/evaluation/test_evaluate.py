@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 
 import runs
-from jaxformer.data import sources
+from jaxformer.data import TrainingText, files, sources
 from jaxformer.data.sources import Pair
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation import evaluate, metrics
 from jaxformer.training import config as configuration
 from jaxformer.training.loop import Validator
+from jaxformer.training.run import Run
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,7 +37,7 @@ def translator() -> Translator:
 @functools.cache
 def pairs() -> list[Pair]:
     """Give 64 sentences, with blank lines among them and references that normalisation would change."""
-    given = list(sources.load("synthetic:reverse/test", "", "")[:64])
+    given = list(sources.load("synthetic:reverse/test", "", ""))[:64]
     given[5] = Pair("", "a b")
     given[9] = Pair("  ", "")
     for place in range(20, 40):
@@ -153,7 +154,7 @@ def test_other_line_separators_stay_in_their_line(tmp_path):
     r"""Only ``\n`` ends a line of what is written (statements 64, 110)."""
     lines = ["one\u2028two", "three\x85four\x0b", "", "🙂"]
     output = evaluate.write(tmp_path, make_record("odd"), lines)
-    assert sources.read_lines(output) == lines
+    assert files.read_lines(output) == lines
 
 
 def test_names_that_differ_in_punctuation(tmp_path):
@@ -190,7 +191,8 @@ def validator(max_sentences: int | None, samples: int, given: list[Pair]) -> Val
     config = configuration.load(runs.reversal_run() / "config.json")
     evaluation = dataclasses.replace(config.evaluation, max_sentences=max_sentences, samples=samples)
     config = dataclasses.replace(config, evaluation=evaluation)
-    return evaluate.make_validator(config, translator().model, translator().vocabularies, given)
+    run = Run(Path("none"), config, translator().vocabularies, TrainingText.open(config.data), given, "x")
+    return evaluate.make_validator(run, translator().model)
 
 
 def test_validation_scores_what_evaluation_scores():

@@ -123,7 +123,7 @@ def test_tokens_are_counted_without_padding(corpus, train, on_step, tmp_path):
     lines = [line for line in read_records(tmp_path / "run") if "train/tokens" in line]
     assert [line["train/tokens"] for line in lines] == [sum(counted[:3]), sum(counted[3:])]
     assert 0 < max(counted) <= LITTLE_RUN["data.tokens_per_batch"]
-    pairs = load(corpus["data.train"], "en", "de")
+    pairs = list(load(corpus["data.train"], "en", "de"))
     assert sum(counted) < sum(len(pair.target.split()) + 1 for pair in pairs)  # a token a letter, and the end
 
 
@@ -155,7 +155,7 @@ def test_validation_is_over_every_sentence_once(corpus, straight):
     """The validation loss, from batches whose last one is not full, is the mean over the tokens of all sentences scored
     one by one (statement 49).
     """
-    pairs = load(corpus["data.valid"], "en", "de")
+    pairs = list(load(corpus["data.valid"], "en", "de"))
     translator = Translator.load(straight, "12")
     translator.decoding = dataclasses.replace(translator.decoding, batch_size=1)
     scores = translator.score(pairs)
@@ -234,8 +234,8 @@ def test_stopped_in_an_evaluation(train, tmp_path, straight, step):
     evaluation up before it goes on (statements 119 and 123).
     """
 
-    def make(config, model, vocabularies, pairs):
-        validate = make_validator(config, model, vocabularies, pairs)
+    def make(run, model):
+        validate = make_validator(run, model)
 
         def interrupted(params, stop):
             if len(read_records(tmp_path / "run")) == {6: 2, 12: 5}[step]:

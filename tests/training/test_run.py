@@ -20,7 +20,7 @@ def _engines(monkeypatch):
 def claimed(config, directory):
     """Open a run and take the directory for it, as training does once everything is checked."""
     run = open_run(config, directory)
-    run.claim()
+    run.claim().close()
     return run
 
 
@@ -119,7 +119,7 @@ def test_another_vocabulary(corpus, tmp_path, refused):
     loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
     file = tmp_path / "run" / "vocabulary" / "shared.model"
     right = file.read_bytes()
-    pairs = load(corpus["data.train"], "en", "de")
+    pairs = list(load(corpus["data.train"], "en", "de"))
     other = Vocabulary.train([pair.source for pair in pairs], 57, model="unigram")
     assert other.size == 57
     other.save(file)
@@ -174,7 +174,7 @@ def test_a_start_that_is_cut_off_leaves_no_trap(corpus, tmp_path):
     """
     run = open_run(little_config(corpus), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    run.claim()
+    run.claim().close()
     assert Vocabularies.load(tmp_path / "run" / "vocabulary").hash == run.vocabularies.hash
     shutil.rmtree(tmp_path / "run" / "vocabulary")
     assert claimed(little_config(corpus), tmp_path / "run").vocabularies.hash == run.vocabularies.hash
@@ -208,7 +208,7 @@ def test_separate_vocabularies_are_two_files(corpus, tmp_path):
 def test_another_text_under_the_same_name(corpus, tmp_path, refused):
     """A run does not go on with a text that was changed: its position there would mean nothing (statement 119)."""
     source, target = (tmp_path / f"text.{side}" for side in ("a", "b"))
-    pairs = load(corpus["data.train"], "en", "de")
+    pairs = list(load(corpus["data.train"], "en", "de"))
     source.write_text("".join(pair.source + "\n" for pair in pairs))
     target.write_text("".join(pair.target + "\n" for pair in pairs))
     changes = {"data.train": f"text:{source},{target}", "training.steps": 2}

@@ -1,0 +1,93 @@
+"""``jaxformer prepare``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from jaxformer.cli import config_file
+from jaxformer.cli.main import DONE
+from jaxformer.cli.options import write_output
+from jaxformer.data import hub, loading, published
+from jaxformer.data.cleaning import table
+from jaxformer.errors import InputError
+from jaxformer.training import config as configuration
+from jaxformer.visualization import lengths
+
+EXAMPLE = """
+examples:
+  jaxformer prepare --dataset=wmt14.en-de --output=data/wmt14
+  jaxformer prepare --config=configs/wmt14_ende_base.py --output=data/prepared --report
+  jaxformer train --config=configs/wmt14_ende_base.py --workdir=runs/base --config.data.train=prepared:data/prepared
+
+With --dataset it fetches a published corpus, checks it and unpacks it into plain text files; no TensorFlow is needed,
+but for data sets of TensorFlow Datasets (--dataset=tfds:wmt14_translate/de-en), which unpacks its archives with it.
+With --config it cleans and tokenises the configuration's data.train once, on all cores, for training to read. What was
+interrupted is finished when the same command is given again.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLE
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--config", metavar="FILE", help="configuration whose data.train is tokenised")
+    what.add_argument("--dataset", metavar="NAME", help="published corpus to fetch, for example wmt14.en-de")
+    parser.add_argument(
+        "--mirror",
+        action="append",
+        default=[],
+        metavar="URL",
+        help="with --dataset: folder with copies of the archives, tried first; may be given several times",
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to make")
+    parser.add_argument(
+        "--vocabulary", type=Path, metavar="DIR", help="folder of vocabularies to use (default: train them on the text)"
+    )
+    parser.add_argument(
+        "--report", action="store_true", help="print what each step dropped, and draw lengths.png into the folder"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prepare."""
+    if options.dataset:
+        if options.vocabulary or options.report or options.overrides:
+            raise InputError(
+                "--vocabulary, --report and --config.KEY belong to --config: first fetch, then prepare the text"
+            )
+        _fetch(options)
+    else:
+        if options.mirror:
+            raise InputError("--mirror belongs to --dataset: it says where archives are fetched from")
+        _tokenise(options)
+    return DONE
+
+
+def _fetch(options: argparse.Namespace) -> None:
+    scheme, colon, name = options.dataset.partition(":")
+    if colon and scheme == "tfds":
+        os.environ["TFDS_DATA_DIR"] = str(options.output)
+        folder = hub.prepare_tfds(name)
+        _say(f"prepared {folder}; read it with TFDS_DATA_DIR={options.output} in the environment")
+        return
+    found = published.prepare_published(options.dataset, options.output, mirrors=options.mirror, report=_say)
+    write_output(None, [f"--config.data.{split}={name}" for split, name in found.items()])
+
+
+def _tokenise(options: argparse.Namespace) -> None:
+    config = configuration.parse(config_file.read(options.config, options.overrides)).data
+    done = loading.prepare(config, options.output, vocabulary=options.vocabulary, report=_say)
+    if options.report:
+        for name, count in done.counts.items():
+            write_output(None, [name, *table(count), ""])
+        picture = options.output / "lengths.png"
+        lengths.draw(*done.lengths, picture, max_length=config.max_length)
+        _say(f"drew {picture}")
+    _say(f"next: jaxformer train --config={options.config} --config.data.train=prepared:{options.output} --workdir=...")
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")

@@ -1,0 +1,208 @@
+r"""Lines of text files: plain or compressed, one or many, never more than a buffer in memory.
+
+The end of a file's name says how it is compressed: ``.gz``, ``.xz`` or ``.zst``; any other name means plain text.
+"""
+
+from __future__ import annotations
+
+import glob
+import gzip
+import io
+import itertools
+import lzma
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from jaxformer.errors import InputError, require
+
+_BOM = b"\xef\xbb\xbf"
+_BLOCK = 1 << 18
+# One block of zstd may grow a thirty-thousandfold: small bites bound what a whole bite becomes.
+_ZSTD_BITE = 1 << 10
+_ARCHIVES = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+
+
+class _DamagedError(Exception):
+    """A zstd archive cannot be unpacked."""
+
+
+def expand(pattern: str) -> list[Path]:
+    """Find the files that a pattern of the shell names, in the order of their names.
+
+    ``*``, ``?`` and ``[...]`` stand for parts of a name, ``**`` for folders at any depth. A file whose name is the
+    pattern itself comes first: ``a[1].en`` is that file where it exists. Names are compared as text: ``part-10`` comes
+    before ``part-2``.
+
+    Raises:
+        InputError: nothing has such a name.
+    """
+    if Path(pattern).exists():
+        return [Path(pattern)]
+    if not glob.has_magic(pattern):
+        raise InputError(f"no file {pattern}")
+    found = sorted(glob.glob(pattern, recursive=True))
+    if not found:
+        raise InputError(f"no file matches {pattern}: give a path, or a pattern with *, ? or **")
+    return [Path(path) for path in found]
+
+
+def open_lines(paths: Iterable[str | Path]) -> Iterator[str]:
+    r"""Give the lines of UTF-8 text files, file after file, reading as far as is asked for.
+
+    Lines end at ``\n`` alone: other characters at which Python's ``splitlines`` would split (U+2028, U+0085, vertical
+    tab, file separator) stay within their line. A byte order mark at the start of a file and the ``\r`` of Windows line
+    ends are taken off; the last line of a file needs no line end; an empty line counts.
+
+    Raises:
+        InputError: a file is missing, unreadable, empty, damaged or cut off (with the last line that was whole), or not
+            UTF-8 (with the number of the first bad line).
+    """
+    for path in paths:
+        yield from _lines(Path(path))
+
+
+def open_parallel(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[tuple[str, str]]:
+    """Give the lines of files side by side: the first file of one side with the first of the other, and so on.
+
+    Raises:
+        InputError: the numbers of files differ; two files differ in their numbers of lines (named, with both); or a
+            file is one that :func:`open_lines` refuses.
+    """
+    if len(sources) != len(targets):
+        raise InputError(
+            f"{len(sources)} source files ({_some(sources)}) and {len(targets)} target files ({_some(targets)}): "
+            "give each source file its translation, in the same order of names"
+        )
+    for source, target in zip(sources, targets, strict=True):
+        left, right = _lines(source), _lines(target)
+        for count, (first, second) in enumerate(itertools.zip_longest(left, right), 1):
+            if first is None or second is None:
+                rest = sum(1 for _ in (right if first is None else left))
+                shorter, longer = f"{count - 1:,}", f"{count + rest:,}"
+                has, has_too = (shorter, longer) if first is None else (longer, shorter)
+                raise InputError(
+                    f"{source} has {has} lines and {target} has {has_too}: "
+                    "line i of one must translate line i of the other"
+                )
+            yield first, second
+
+
+def read_lines(path: str | Path) -> list[str]:
+    """Read all lines of a UTF-8 text file, plain or compressed, as :func:`open_lines` does.
+
+    Raises:
+        InputError: as :func:`open_lines`.
+    """
+    return list(open_lines([path]))
+
+
+def split_lines(content: bytes, name: str) -> list[str]:
+    """Split the bytes of a UTF-8 text into lines as :func:`open_lines` does; no bytes give no line.
+
+    Args:
+        content: the whole text.
+        name: what an error calls it.
+
+    Raises:
+        InputError: it is not UTF-8 (with the number of the first bad line).
+    """
+    return _split(content.removeprefix(_BOM), name, lines_before=0)
+
+
+def _some(paths: Sequence[Path]) -> str:
+    """Name the first and the last of some files."""
+    return str(paths[0]) if len(paths) == 1 else f"{paths[0]} to {paths[-1]}"
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Give the lines of one file."""
+    count = 0
+    try:
+        for content in _whole_lines(path):
+            lines = _split(content if count else content.removeprefix(_BOM), str(path), count)
+            yield from lines
+            count += len(lines)
+    except FileNotFoundError:
+        raise InputError(f"no file {path}") from None
+    except EOFError:
+        raise InputError(
+            f"{path} breaks off after line {count:,}: the archive is not whole; fetch it again or compress it anew"
+        ) from None
+    except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, _DamagedError) as error:
+        raise InputError(
+            f"{path} is damaged after line {count:,} ({error}): fetch it again or compress it anew"
+        ) from None
+    except OSError as error:
+        raise InputError(f"cannot read {path} after line {count:,}: {error.strerror or error}") from None
+    if not count:
+        raise InputError(f"{path} is empty: it needs one sentence a line")
+
+
+def _whole_lines(path: Path) -> Iterator[bytes]:
+    """Cut the text of a file after line ends, so that no piece ends within a line or a character."""
+    pending: list[bytes] = []
+    for block in _blocks(path):
+        head, newline, tail = block.rpartition(b"\n")
+        if newline:
+            yield b"".join([*pending, head, newline])
+            pending = []
+        pending.append(tail)
+    if any(pending):
+        yield b"".join(pending)
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """Read the bytes of a file, unpacked, in pieces of bounded size."""
+    with path.open("rb") as file:
+        if path.suffix == ".zst":
+            yield from _zstd_blocks(file)
+            return
+        stream: io.BufferedIOBase = file
+        if path.suffix == ".gz":
+            stream = gzip.GzipFile(fileobj=file, mode="rb")
+        elif path.suffix == ".xz":
+            stream = lzma.LZMAFile(file)  # noqa: SIM115 (the file beneath is what must be closed)
+        # read1 gives what is there before it meets damage, where read would throw it away.
+        while block := stream.read1(_BLOCK):
+            yield block
+
+
+def _zstd_blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Unpack zstd frames, and notice an end within one, which the package's own reader takes for the text's."""
+    zstandard = require("zstandard", "train")
+    decompressor = zstandard.ZstdDecompressor()
+    frame = decompressor.decompressobj()
+    try:
+        while bite := file.read(_ZSTD_BITE):
+            while bite:
+                if frame.eof:
+                    frame = decompressor.decompressobj()
+                yield frame.decompress(bite)
+                bite = frame.unused_data
+    except zstandard.ZstdError as error:
+        raise _DamagedError(error) from None
+    if not frame.eof:
+        raise EOFError
+
+
+def _split(content: bytes, name: str, lines_before: int) -> list[str]:
+    """Split a text that starts after ``lines_before`` lines of the file."""
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = lines_before + content.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{name}, line {line}: not UTF-8 ({error.reason}); {_cure(content, line)}") from None
+    lines = text.split("\n")
+    if not lines[-1]:
+        del lines[-1]
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _cure(content: bytes, line: int) -> str:
+    """Say how text that is not UTF-8 becomes readable."""
+    for magic, suffix in _ARCHIVES.items():
+        if line == 1 and content.startswith(magic):
+            return f"it looks compressed: end its name with {suffix}"
+    return "convert the text to UTF-8"

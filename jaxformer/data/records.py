@@ -1,0 +1,67 @@
+"""Records with named fields become pairs, and a name that nobody knows is answered with the nearest one."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from jaxformer.errors import InputError
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation, as raw text."""
+
+    source: str
+    target: str
+
+
+def pair_of(record: object, source_language: str, target_language: str) -> Pair:
+    """Take the two languages out of a record.
+
+    The languages name its fields, at the top (``{"en": ..., "de": ...}``) or under ``translation``
+    (``{"translation": {"en": ..., "de": ...}}``, the form of Hugging Face); other fields do not matter. Bytes are read
+    as UTF-8.
+
+    Example:
+        >>> pair_of({"id": 7, "de": "Hallo.", "en": "Hello."}, "en", "de")
+        Pair(source='Hello.', target='Hallo.')
+
+    Raises:
+        InputError: a field is missing or holds no text. The caller adds where the record stands.
+    """
+    if not isinstance(record, Mapping):
+        raise InputError(f"needs an object with the fields {source_language!r} and {target_language!r}")
+    nested = record.get("translation")
+    if isinstance(nested, Mapping) and not (source_language in record and target_language in record):
+        record = nested
+    return Pair(_text(record, source_language), _text(record, target_language))
+
+
+def _text(record: Mapping[str, object], language: str) -> str:
+    """Take one language out of a record."""
+    if language not in record:
+        names = [str(name) for name in record]
+        raise InputError(
+            f"no language {language!r}: the fields are {', '.join(names) or 'none'}{did_you_mean(language, names)}"
+        )
+    text = record[language]
+    if isinstance(text, bytes):
+        try:
+            return text.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(f"field {language!r} is not UTF-8 ({error.reason}); convert the text to UTF-8") from None
+    if not isinstance(text, str):
+        raise InputError(f"field {language!r} holds {type(text).__name__} and not text; mend or remove the record")
+    return text
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Word the question that an error ends with when one of the names is near; else give no text.
+
+    Example:
+        >>> did_you_mean("wmt41", ["wmt13", "wmt14"])
+        '; did you mean wmt14?'
+    """
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"; did you mean {near[0]}?" if near else ""

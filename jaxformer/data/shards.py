@@ -1,0 +1,291 @@
+"""A prepared folder: a corpus tokenised once, as ArrayRecord shards with an index, its vocabulary and what it is.
+
+=================== ====================================================================================
+file                holds
+=================== ====================================================================================
+``manifest.json``   what was prepared and how, the vocabulary's hash, the shards with their sizes
+``lengths.npy``     tokens of each pair, int32 [N, 2]: the index from which batches are planned
+``00000.records``   ArrayRecord; a record is a pair: its source tokens, then its target tokens, little-endian
+``vocabulary/``     as in the directory of a run
+=================== ====================================================================================
+
+The manifest comes last: a folder without one was not finished, and says so in ``unfinished.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxformer.data.store import offsets_of, token_dtype
+from jaxformer.data.transforms import Encoded, Fingerprint, Sentences
+from jaxformer.errors import InputError, require
+
+FORMAT = 1
+PAIRS_PER_SHARD = 1_000_000
+MANIFEST, UNFINISHED, LENGTHS, VOCABULARY = "manifest.json", "unfinished.json", "lengths.npy", "vocabulary"
+
+# Batches come in random order: every pair can be read without its neighbours, and nothing ahead of it.
+_WRITE, _READ = "group_size:1,uncompressed", "readahead_buffer_size:0,max_parallelism:0"
+
+
+class ShardWriter:
+    """Writes a prepared folder, in order; :meth:`finish` makes it one."""
+
+    def __init__(self, directory: Path, request: Mapping[str, Any], *, pairs_per_shard: int = PAIRS_PER_SHARD) -> None:
+        """Take an empty folder, or one that was not finished; ``request`` is what is prepared and how, as JSON.
+
+        Raises:
+            InputError: the folder holds something else.
+        """
+        self._directory, self._request, self._per_shard = directory, dict(request), pairs_per_shard
+        self._module = _array_record()
+        _claim(directory, self._request)
+        self._lengths: list[NDArray[np.int32]] = []
+        self._shards: list[dict[str, Any]] = []
+        self._fingerprint = Fingerprint()
+        self._writer: Any = None
+        self._in_shard = 0
+
+    def add(self, pairs: Encoded, vocabulary_size: int) -> None:
+        """Add pairs after those that were added before."""
+        dtype = token_dtype(vocabulary_size)
+        source, target = pairs.source, pairs.target
+        for index in range(len(pairs)):
+            if self._writer is None:
+                name = f"{len(self._shards):05}.records"
+                self._writer = self._module.ArrayRecordWriter(str(self._directory / name), _WRITE)
+                self._in_shard = 0
+                self._shards.append({"file": name})
+            self._writer.write(source[index].astype(dtype).tobytes() + target[index].astype(dtype).tobytes())
+            self._in_shard += 1
+            if self._in_shard == self._per_shard:
+                self._close_shard()
+        self._lengths.append(np.stack([source.lengths, target.lengths], axis=1))
+        self._fingerprint.add(pairs)
+
+    def finish(self, facts: Mapping[str, Any]) -> None:
+        """Write the index, and the manifest last; ``facts`` go into it beside what is known here."""
+        self.close()
+        lengths = np.concatenate([np.zeros((0, 2), np.int32), *self._lengths])
+        np.save(self._directory / LENGTHS, lengths)
+        manifest = {
+            "format": FORMAT,
+            "request": self._request,
+            **facts,
+            "pairs": len(lengths),
+            "hash": self._fingerprint.hex(),
+            "shards": self._shards,
+        }
+        temporary = self._directory / "manifest.tmp"
+        temporary.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        temporary.replace(self._directory / MANIFEST)
+        (self._directory / UNFINISHED).unlink()
+
+    def close(self) -> None:
+        """Close the shard at hand."""
+        if self._writer is not None:
+            self._close_shard()
+
+    def _close_shard(self) -> None:
+        self._writer.close()
+        self._writer = None
+        shard = self._shards[-1]
+        shard["pairs"] = self._in_shard
+        shard["bytes"] = (self._directory / shard["file"]).stat().st_size
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The pairs of a prepared folder; lengths in memory, tokens on disk."""
+
+    directory: Path
+    manifest: Mapping[str, Any]
+    pad_id: tuple[int, int]
+    """Padding id of the source and of the target."""
+    dtype: str
+    numbers: NDArray[np.int32]
+    """Which records are used, int32 [N]."""
+    lengths: NDArray[np.int32]
+    """Their tokens, int32 [N, 2]."""
+
+    @classmethod
+    def open(cls, directory: Path, *, pad_id: tuple[int, int], vocabulary_size: int) -> Prepared:
+        """Open a folder whose vocabularies have these padding ids, the larger of them this size.
+
+        Raises:
+            InputError: the folder is not finished, or a part of it is missing or damaged.
+        """
+        manifest = read_manifest(directory)
+        for shard in manifest["shards"]:
+            path = directory / shard["file"]
+            if not path.exists():
+                raise InputError(f"{path} is missing: put it back, or prepare {directory} again")
+            if path.stat().st_size != shard["bytes"]:
+                raise InputError(
+                    f"{path} has {path.stat().st_size:,} bytes, and {shard['bytes']:,} when it was written: put the "
+                    f"right file back, or prepare {directory} again"
+                )
+        try:
+            lengths = np.load(directory / LENGTHS)
+        except FileNotFoundError:
+            raise InputError(f"{directory / LENGTHS} is missing: put it back, or prepare {directory} again") from None
+        except (OSError, ValueError):
+            raise InputError(f"{directory / LENGTHS} is damaged: prepare {directory} again") from None
+        if lengths.shape != (manifest["pairs"], 2) or lengths.dtype != np.int32:
+            raise InputError(f"{directory / LENGTHS} is of another folder: prepare {directory} again")
+        numbers = np.arange(len(lengths), dtype=np.int32)
+        return cls(directory, manifest, pad_id, token_dtype(vocabulary_size), numbers, lengths)
+
+    def limited(self, max_length: int) -> Prepared:
+        """Give the pairs of which neither side has more tokens than this."""
+        kept = (self.lengths <= max_length).all(axis=1)
+        if kept.all():
+            return self
+        return Prepared(self.directory, self.manifest, self.pad_id, self.dtype, self.numbers[kept], self.lengths[kept])
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def source_lengths(self) -> NDArray[np.int32]:
+        """Tokens of each source sentence, int32 [N]."""
+        return self.lengths[:, 0]
+
+    @property
+    def target_lengths(self) -> NDArray[np.int32]:
+        """Tokens of each target sentence, int32 [N]."""
+        return self.lengths[:, 1]
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 in hex: that of the same pairs in memory, where all are used."""
+        recorded = self.manifest["hash"]
+        if len(self) == self.manifest["pairs"]:
+            return recorded
+        return hashlib.sha256(recorded.encode() + np.ascontiguousarray(self.numbers, "<i4").tobytes()).hexdigest()
+
+    def take(self, indices: NDArray[np.integer]) -> Encoded:
+        """Give the pairs at these indices, in this order.
+
+        Raises:
+            InputError: a shard does not hold what the index says.
+        """
+        numbers, lengths = self.numbers[indices], self.lengths[indices]
+        owners = np.searchsorted(self._starts, numbers, side="right") - 1
+        order = np.argsort(owners, kind="stable")
+        records: list[bytes] = []
+        with self._lock:  # a reader stands at one place
+            for owner in np.unique(owners):
+                records += self._read(int(owner), (numbers[owners == owner] - self._starts[owner]).tolist())
+        tokens = np.frombuffer(b"".join(records), self.dtype)
+        offsets = offsets_of(lengths[order].reshape(-1))
+        if len(tokens) != offsets[-1]:
+            raise InputError(f"the shards of {self.directory} do not fit their index: prepare it again")
+        # Sides lie in turns in the order of the shards; put each pair back to where it was asked for.
+        places = np.empty_like(order)
+        places[order] = np.arange(len(order))
+        sides = Sentences(tokens, offsets, 0)
+        taken = [sides.take(2 * places + side) for side in range(2)]
+        return Encoded(*(Sentences(s.tokens, s.offsets, pad_id) for s, pad_id in zip(taken, self.pad_id, strict=True)))
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return offsets_of(np.array([shard["pairs"] for shard in self.manifest["shards"]], np.int64))
+
+    @cached_property
+    def _lock(self) -> threading.Lock:
+        return threading.Lock()
+
+    @cached_property
+    def _readers(self) -> dict[int, Any]:
+        return {}
+
+    def _read(self, shard: int, places: list[int]) -> list[bytes]:
+        path = self.directory / self.manifest["shards"][shard]["file"]
+        try:
+            if shard not in self._readers:
+                self._readers[shard] = _array_record().ArrayRecordReader(str(path), _READ)
+            reader, records = self._readers[shard], []
+            # One by one: a call that asks for many records first walks over the index of all.
+            for place in places:
+                reader.seek(place)
+                records.append(reader.read())
+            return records
+        except (IndexError, RuntimeError, ValueError) as error:
+            raise InputError(f"{path} is damaged ({error}): prepare {self.directory} again") from None
+
+
+def read_manifest(directory: Path) -> dict[str, Any]:
+    """Read what a prepared folder says of itself.
+
+    Raises:
+        InputError: it is no prepared folder, it was not finished, or it is of another version.
+    """
+    try:
+        manifest = json.loads((directory / MANIFEST).read_bytes())
+    except FileNotFoundError:
+        if (directory / UNFINISHED).exists():
+            raise InputError(f"{directory} was not finished: give the same `jaxformer prepare` command again") from None
+        raise InputError(
+            f"{directory} is no prepared folder (it has no {MANIFEST}): make one by jaxformer prepare"
+        ) from None
+    except ValueError as error:
+        raise InputError(f"{directory / MANIFEST} is damaged ({error}): prepare {directory} again") from None
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError(f"{directory} has another format than {FORMAT}, which this version reads: prepare it again")
+    return manifest
+
+
+def is_finished(directory: Path, request: Mapping[str, Any]) -> bool:
+    """Say whether a folder is the finished one of this request.
+
+    Raises:
+        InputError: it is that of another.
+    """
+    if not (directory / MANIFEST).exists():
+        return False
+    done = read_manifest(directory)["request"]
+    if done != request:
+        changed = next(key for key in {**done, **request} if done.get(key) != request.get(key))
+        raise InputError(
+            f"{directory} was prepared with {changed}={done.get(changed)!r}, not {request.get(changed)!r}: choose "
+            "another --output, or remove it"
+        )
+    return True
+
+
+def _claim(directory: Path, request: dict[str, Any]) -> None:
+    """Make the folder ours, and clear what a process that was killed left of the same request."""
+    marker = directory / UNFINISHED
+    if (directory / MANIFEST).exists():
+        raise InputError(f"{directory} is prepared: choose another folder, or remove it")
+    if marker.exists():
+        try:
+            left = json.loads(marker.read_bytes())
+        except ValueError:
+            left = None
+        if left is not None and left != request:
+            raise InputError(
+                f"{directory} was begun for something else and not finished: remove it, or choose another --output"
+            )
+        for path in (*directory.glob("[0-9][0-9][0-9][0-9][0-9].records"), directory / LENGTHS):
+            path.unlink(missing_ok=True)
+    elif directory.exists() and any(directory.iterdir()):
+        raise InputError(f"{directory} holds other files: choose an empty --output")
+    directory.mkdir(parents=True, exist_ok=True)
+    marker.write_text(json.dumps(request), encoding="utf-8")
+
+
+def _array_record() -> ModuleType:
+    return require("array_record.python.array_record_module", "train")

@@ -1,0 +1,223 @@
+"""What ``data.train`` names becomes training data: text or prepared folders, mixed, cleaned, tagged."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+
+from jaxformer.data import Cleaning, DataConfig, TrainingText, Vocabularies, load, load_evaluation, prepare
+from jaxformer.errors import InputError
+
+BASE = {
+    "train": "bundled:en-de/valid",
+    "vocabulary_size": 600,
+    "max_length": 60,
+    "tokens_per_batch": 700,
+    "num_buckets": 4,
+    "workers": 1,
+}
+
+
+def config_of(**options):
+    return DataConfig(**{**BASE, **options})
+
+
+def training_of(tmp_path, *, seed=3, **options):
+    text = TrainingText.open(config_of(**options))
+    return text.load(text.vocabularies(tmp_path / "vocabulary"), seed=seed)
+
+
+def first_batches(data, count=30):
+    return [batch for batch, _ in itertools.islice(data.batches(), count)]
+
+
+def same(one, other):
+    return len(one) == len(other) and all(
+        first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+        for first, second in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"packing": True},
+        {"drop_duplicates": True, "max_length_ratio": 1.5, "vocabulary_model": "unigram", "source_eos": False},
+        {"shared_vocabulary": False, "language_tags": True},
+    ],
+)
+def test_prepared_equals_text(tmp_path, options):
+    """The same batches in the same order, and the same identity (statement 119)."""
+    straight = training_of(tmp_path, **options)
+    done = prepare(config_of(**options), tmp_path / "prepared")
+    prepared = training_of(tmp_path, **{**options, "train": f"prepared:{tmp_path}/prepared"})
+    assert same(first_batches(straight), first_batches(prepared))
+    assert straight.hash == prepared.hash
+    assert straight.statistics == prepared.statistics
+    assert done.counts == dict(straight.counts) == {"bundled:en-de/valid": next(iter(prepared.counts.values()))}
+    assert done.lengths[0].sum() == done.lengths[1].sum() >= straight.statistics.pairs
+
+
+def test_preparing_again_finds_it_done(tmp_path):
+    told = []
+    first = prepare(config_of(), tmp_path / "prepared", report=told.append)
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "prepared").iterdir()}
+    again = prepare(config_of(), tmp_path / "prepared", report=told.append)
+    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "prepared").iterdir()} == before
+    assert again.counts == first.counts
+    assert told[-1] == f"{tmp_path / 'prepared'} is prepared"
+    with pytest.raises(InputError, match="was prepared with max_length=60, not 50"):
+        prepare(config_of(max_length=50), tmp_path / "prepared")
+    # What only training reads may differ.
+    prepare(config_of(tokens_per_batch=900, num_buckets=2, packing=True), tmp_path / "prepared")
+
+
+def test_a_given_vocabulary_is_used(tmp_path):
+    """So several folders can be trained on together, with weights."""
+    prepare(config_of(), tmp_path / "a")
+    prepare(config_of(train="bundled:en-de/test"), tmp_path / "b", vocabulary=tmp_path / "a" / "vocabulary")
+    assert Vocabularies.load(tmp_path / "a" / "vocabulary") == Vocabularies.load(tmp_path / "b" / "vocabulary")
+    mixture = f"prepared:{tmp_path}/a + 2 * prepared:{tmp_path}/b"
+    data = training_of(tmp_path, train=mixture)
+    sizes = [share.stop - share.start for share in data.shares]
+    assert data.statistics.pairs == sizes[0] + 2 * sizes[1]
+    prepare(config_of(train="bundled:en-de/test"), tmp_path / "c")
+    with pytest.raises(InputError, match="have different vocabularies"):
+        training_of(tmp_path, train=f"prepared:{tmp_path}/a + prepared:{tmp_path}/c")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_length": 61}, "with data.max_length=60 and lacks longer pairs"),
+        ({"source_eos": False}, "with data.source_eos=True: set it so"),
+        ({"language_tags": True}, "with data.language_tags=False: set it so"),
+        ({"segmentation_alpha": 0.1}, "a prepared folder has no text"),
+        ({"vocabulary_size": 500}, "data.vocabulary_size is 500 and .* has 600 pieces"),
+        ({"shared_vocabulary": False}, "holds shared.model, of a run with data.shared_vocabulary=True"),
+    ],
+)
+def test_a_folder_prepared_for_something_else_is_refused(tmp_path, options, message):
+    prepare(config_of(), tmp_path / "prepared")
+    with pytest.raises(InputError, match=message) as caught:
+        training_of(tmp_path, train=f"prepared:{tmp_path}/prepared", **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_keeps_its_vocabulary(tmp_path):
+    """A prepared folder of another vocabulary than the run's is refused."""
+    prepare(config_of(), tmp_path / "prepared")
+    other = TrainingText.open(config_of(vocabulary_model="unigram")).vocabularies(tmp_path / "other")
+    text = TrainingText.open(config_of(train=f"prepared:{tmp_path}/prepared"))
+    with pytest.raises(InputError, match=r"was tokenised with another vocabulary .*prepare it again"):
+        text.load(other, seed=0)
+
+
+def test_a_lower_limit_of_tokens_is_that_of_the_text(tmp_path):
+    """Longer pairs are dropped and counted at the start, from the same folder."""
+    prepare(config_of(), tmp_path / "prepared")
+    vocabularies = Vocabularies.load(tmp_path / "prepared" / "vocabulary")
+    straight = TrainingText.open(config_of(max_length=20)).load(vocabularies, seed=3)
+    prepared = TrainingText.open(config_of(max_length=20, train=f"prepared:{tmp_path}/prepared")).load(
+        vocabularies, seed=3
+    )
+    assert same(first_batches(straight), first_batches(prepared))
+    (one,), (other,) = straight.counts.values(), prepared.counts.values()
+    assert one == other
+    assert one.dropped["max_length"] > 0
+
+
+def test_text_and_prepared_folders_do_not_mix(tmp_path):
+    with pytest.raises(InputError, match="mixes text with prepared folders"):
+        TrainingText.open(config_of(train=f"bundled:en-de/valid + prepared:{tmp_path}"))
+    with pytest.raises(InputError, match="is prepared already"):
+        prepare(config_of(train=f"prepared:{tmp_path}"), tmp_path / "x")
+    with pytest.raises(InputError, match="has weights: prepare each"):
+        prepare(config_of(train="2 * bundled:en-de/valid"), tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_mixture_of_text(tmp_path):
+    """Each part is counted, weighed and named in the log's own terms."""
+    data = training_of(tmp_path, train="bundled:en-de/valid + 3 * bundled:en-de/test [de>en]")
+    assert [(share.name, share.stop - share.start, share.weight) for share in data.shares] == [
+        ("bundled:en-de/valid", 500, 1.0),
+        ("bundled:en-de/test", 500, 3.0),
+    ]
+    assert {name: counts.read for name, counts in data.counts.items()} == {
+        "bundled:en-de/valid": 500,
+        "bundled:en-de/test": 500,
+    }
+    assert data.statistics.pairs == 2000
+
+
+def test_temperature_repeats_the_smaller(tmp_path):
+    pairs = list(load("bundled:en-de/test", "en", "de"))[:100]
+    for side, name in enumerate(("s", "t")):
+        (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in pairs), "utf-8")
+    mixture = f"bundled:en-de/valid + text:{tmp_path}/s,{tmp_path}/t"
+    data = training_of(tmp_path, train=mixture, temperature=2.0)
+    assert [share.weight for share in data.shares] == [1.0, pytest.approx(5**0.5)]
+    with pytest.raises(InputError, match="both say how often pairs come"):
+        training_of(tmp_path, train=f"{mixture} + 2 * bundled:en-de/test", temperature=2.0)
+
+
+def test_tags_ask_for_the_language_of_each_part(tmp_path):
+    """Each source begins with the tag of its own target language (Johnson et al. 2017, section 3)."""
+    text = TrainingText.open(config_of(train="bundled:en-de/valid + bundled:en-de/test [de>en]", language_tags=True))
+    vocabularies = text.vocabularies(tmp_path / "vocabulary")
+    data = text.load(vocabularies, seed=0)
+    vocabulary = vocabularies.source
+    first = {int(data.store.take(np.array([i])).source.tokens[0]) for i in range(data.shares[0].stop)}
+    second = {
+        int(data.store.take(np.array([i])).source.tokens[0]) for i in range(data.shares[1].start, data.shares[1].stop)
+    }
+    assert first == {vocabulary.tag_id("de")}
+    assert second == {vocabulary.tag_id("en")}
+    assert first != second
+    plain = TrainingText.open(config_of()).vocabularies(tmp_path / "plain")
+    with pytest.raises(InputError, match="no tag <2de>"):
+        TrainingText.open(config_of(language_tags=True)).load(plain, seed=0)
+
+
+@pytest.mark.parametrize("model", ["bpe", "unigram"])
+def test_each_epoch_has_its_own_segmentation(tmp_path, model):
+    """Each pair once an epoch in other pieces; data made anew, resumed in the second epoch, is the same (119)."""
+    options = {"segmentation_alpha": 0.3, "vocabulary_model": model}
+    data, anew = (training_of(tmp_path, **options) for _ in range(2))
+    vocabulary = TrainingText.open(config_of(**options)).vocabularies(tmp_path / "vocabulary").target
+    straight = list(itertools.islice(data.batches(), len(data.plan(0)) + 8))
+    position = straight[len(data.plan(0)) + 2][1]
+    assert position.epoch == 1
+    resumed = [batch for batch, _ in itertools.islice(anew.batches(position), 5)]
+    assert same([batch for batch, _ in straight[-5:]], resumed)
+    epochs = []
+    for epoch in (0, 1):
+        plan = data.plan(epoch)
+        rows = [row for number in range(len(plan)) for row in plan.batch(number, 0, 1)["target"]]
+        epochs.append(sorted(vocabulary.decode(row) for row in rows if row[0] != vocabulary.pad_id))
+    assert epochs[0] == epochs[1]
+    assert len(epochs[0]) == data.statistics.pairs
+    first, second = (data.plan(epoch).store.take(np.arange(200)) for epoch in (0, 1))
+    assert first.hash != second.hash
+
+
+def test_cleaning_keys_are_those_of_the_configuration():
+    """Every step has a key in the section ``data``, with the same default."""
+    for field in dataclasses.fields(Cleaning):
+        assert getattr(DataConfig(), field.name) == field.default
+    config = config_of(max_words=9, detect_languages=True)
+    assert config.cleaning == Cleaning(max_words=9, detect_languages=True)
+    with pytest.raises(InputError, match=r"^data\.max_length_ratio "):
+        DataConfig(max_length_ratio=0.5)
+
+
+def test_what_is_judged_is_one_set_of_text(tmp_path):
+    pairs, language = load_evaluation("bundled:en-de/test [de>en]", config_of())
+    assert (len(pairs), language) == (500, "en")
+    assert pairs[0].target == next(iter(load("bundled:en-de/test", "en", "de"))).source
+    for name in ("bundled:en-de/test + bundled:en-de/valid", "2 * bundled:en-de/test", "prepared:x"):
+        with pytest.raises(InputError, match="cannot be judged by: name one data set"):
+            load_evaluation(name, config_of())

@@ -1,0 +1,91 @@
+"""Mixtures: one string for several data sets, and how often their pairs come."""
+
+import doctest
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jaxformer.data import Part, Share, mixing
+from jaxformer.errors import InputError
+
+
+def test_a_plain_name_is_a_mixture_of_one():
+    assert mixing.parse("text:a.en,a.de", "en", "de") == (Part("text:a.en,a.de", 1.0, "en", "de"),)
+
+
+def test_weights_and_languages_belong_to_their_part():
+    """Spaces around the plus and the star separate; those within a name, and a plus in it, do not."""
+    mixture = "2.5 * text:my a.en,my+a.fr [en>fr] + tfds:b/c/train + .5 * tsv:c.tsv#2,1 [ de > en ]"
+    assert mixing.parse(mixture, "en", "de") == (
+        Part("text:my a.en,my+a.fr", 2.5, "en", "fr"),
+        Part("tfds:b/c/train", 1.0, "en", "de"),
+        Part("tsv:c.tsv#2,1", 0.5, "de", "en"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("mixture", "message"),
+    [
+        ("0 * text:a,b", "must be a number above 0, not 0"),
+        ("-1 * text:a,b", "must be a number above 0, not -1"),
+        ("nan * text:a,b", "must be a number above 0, not nan"),
+        ("much * text:a,b", "must be a number above 0, not much"),
+        ("text:a,b + ", "a part without a name"),
+        (" + text:a,b", "a part without a name"),
+        ("text:a,b [en]", r"\[en\] of text:a,b must name two languages"),
+        ("text:a,b [en>en]", "must name two languages"),
+        ("text:a,b [>de]", "must name two languages"),
+    ],
+)
+def test_a_part_that_says_nothing_is_refused(mixture, message):
+    with pytest.raises(InputError, match=message) as caught:
+        mixing.parse(mixture, "en", "de")
+    assert "\n" not in str(caught.value)
+
+
+@settings(deadline=None)
+@given(
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=4),
+    weights=st.lists(st.floats(0.05, 4), min_size=4, max_size=4),
+    seed=st.integers(0, 99),
+    epoch=st.integers(0, 9),
+)
+def test_each_pair_comes_as_often_as_its_weight(sizes, weights, seed, epoch):
+    """Rounded down or up for each pair, and right in the sum; the same for the same seed and epoch (statement 66)."""
+    stops = np.cumsum(sizes)
+    shares = [
+        Share("", int(stop) - size, int(stop), weight)
+        for size, stop, weight in zip(sizes, stops, weights, strict=False)
+    ]
+    chosen = mixing.choose(shares, seed=seed, epoch=epoch)
+    counts = np.bincount(chosen, minlength=int(stops[-1]))
+    for share in shares:
+        own = counts[share.start : share.stop]
+        assert ((own == np.floor(share.weight)) | (own == np.ceil(share.weight))).all()
+        assert abs(own.sum() - share.weight * len(own)) <= 0.5 + 1e-9
+    assert (mixing.choose(shares, seed=seed, epoch=epoch) == chosen).all()
+
+
+def test_over_many_epochs_every_pair_comes_equally_often():
+    shares = [Share("a", 0, 20, 0.5)]
+    counts = sum(np.bincount(mixing.choose(shares, seed=3, epoch=epoch), minlength=20) for epoch in range(400))
+    assert counts.sum() == 4000
+    assert (abs(counts - 200) < 60).all()  # six standard deviations
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0, 1e9])
+def test_temperature_draws_in_proportion_to_a_power_of_the_size(temperature):
+    """Shares of an epoch are those of Arivazhagan et al., section 4.2, and nothing comes less than once."""
+    sizes = [1_000_000, 50_000, 400]
+    weights = mixing.level(sizes, temperature)
+    shares = np.array(weights) * sizes / np.dot(weights, sizes)
+    powers = np.array(sizes, float) ** (1 / temperature)
+    np.testing.assert_allclose(shares, powers / powers.sum(), rtol=1e-12)
+    assert weights[0] == min(weights) == 1.0
+
+
+def test_the_examples_run():
+    assert doctest.testmod(mixing).attempted
+    assert not doctest.testmod(mixing).failed

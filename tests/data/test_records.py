@@ -1,0 +1,27 @@
+import pytest
+
+from jaxformer.data.records import did_you_mean, pair_of
+from jaxformer.errors import InputError
+
+
+def test_the_languages_choose_the_direction():
+    for record in ({"de": "a", "x": 1, "en": "b"}, {"translation": {"en": "b", "de": "a"}, "de": "no"}):
+        assert pair_of(record, "en", "de") == ("b", "a")
+        assert pair_of(record, "de", "en") == ("a", "b")
+
+
+def test_a_language_may_be_called_translation():
+    """Fields at the top go first, whatever they are called."""
+    assert pair_of({"en": "a", "translation": "b"}, "en", "translation") == ("a", "b")
+
+
+def test_bytes_are_utf8():
+    """What is not UTF-8 is refused and never replaced (statement 65)."""
+    assert pair_of({"en": "ü\u2028".encode(), "de": b""}, "en", "de") == ("ü\u2028", "")
+    with pytest.raises(InputError, match=r"field 'en' is not UTF-8 \(invalid start byte\)"):
+        pair_of({"en": b"\xfc", "de": b""}, "en", "de")
+
+
+def test_only_near_names_are_proposed():
+    assert did_you_mean("wmt14/ful", ["wmt14", "wmt14/full"]) == "; did you mean wmt14/full?"
+    assert did_you_mean("quite different", ["wmt14"]) == did_you_mean("a", []) == ""
