@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.config import TrainingConfig
@@ -17,6 +18,10 @@ from jaxformer.training.step import SEGMENTS, Batch, Metrics, TrainStep, make_ev
 from jaxformer.typing import Array
 
 AXIS = "devices"
+
+
+class Placed(dict[str, Array | np.ndarray]):
+    """A batch where the steps run, as an engine's ``put`` gives it."""
 
 
 class Engine(Protocol):
@@ -35,8 +40,12 @@ class Engine(Protocol):
         """Give the state as plain arrays of one device."""
         ...
 
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
-        """Update once; the old state is used up."""
+    def put(self, batch: Batch) -> Placed:
+        """Begin to copy a batch to where the steps run, for :meth:`step`; rows of padding may be added."""
+        ...
+
+    def step(self, state: TrainState, batch: Batch | Placed) -> tuple[TrainState, Metrics]:
+        """Update once; the old state is used up. The batch is as the data give it, or as :meth:`put` placed it."""
         ...
 
     def evaluate(self, state: TrainState, batch: Batch) -> Metrics:
@@ -67,9 +76,13 @@ class JitEngine:
         """Give the state as it is."""
         return state
 
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def put(self, batch: Batch) -> Placed:
+        """Begin to copy a batch to the device."""
+        return Placed(jax.device_put(dict(batch), jax.local_devices()[0]))
+
+    def step(self, state: TrainState, batch: Batch | Placed) -> tuple[TrainState, Metrics]:
         """Update once."""
-        return self.train_step(state, batch)
+        return self.train_step(state, dict(batch))
 
     def evaluate(self, state: TrainState, batch: Batch) -> Metrics:
         """Sum the metrics of a batch."""
@@ -100,9 +113,17 @@ class PmapEngine:
         """Give the first device's copy; all are equal."""
         return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data.reshape(leaf.shape[1:]), state)
 
-    def step(self, state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def put(self, batch: Batch) -> Placed:
+        """Begin to copy each device's rows to it."""
+        if jax.process_count() > 1:  # pmap itself knows which part of its whole the rows of this host are
+            return Placed(self._share(batch))
+        # On the same axis as the steps, so that nothing is copied again.
+        sharding = NamedSharding(Mesh(np.array(jax.local_devices()), AXIS), PartitionSpec(AXIS))
+        return Placed(jax.device_put(self._share(batch), sharding))
+
+    def step(self, state: TrainState, batch: Batch | Placed) -> tuple[TrainState, Metrics]:
         """Update once on all devices together."""
-        state, metrics = self.train_step(state, self._share(batch))
+        state, metrics = self.train_step(state, dict(batch) if isinstance(batch, Placed) else self._share(batch))
         return state, _first(metrics)
 
     def evaluate(self, state: TrainState, batch: Batch) -> Metrics:
@@ -113,7 +134,7 @@ class PmapEngine:
         """Count the compiled training steps."""
         return self.traces()
 
-    def _share(self, batch: Batch) -> Batch:
+    def _share(self, batch: Batch) -> dict[str, np.ndarray]:
         """Give each device an equal number of rows; rows of padding, which weigh nothing, fill up the last ones."""
 
         def split(rows: Array | np.ndarray, padding: int) -> np.ndarray:

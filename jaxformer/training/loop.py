@@ -18,7 +18,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,7 +32,7 @@ from jaxformer.data.transforms import encode_evaluation
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.training.config import RunConfig
-from jaxformer.training.engines import Engine, make_engine
+from jaxformer.training.engines import Engine, Placed, make_engine
 from jaxformer.training.hooks import Display, Log, StopSignal, make_display
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.run import Run, open_run
@@ -223,22 +223,26 @@ class Loop:
             self._save(state, progress)
         speed = _Speed()
         host, hosts = jax.process_index(), jax.process_count()
-        batches = self.data.batches(progress.position, host=host, hosts=hosts)
+        batches = _ahead(self.data.batches(progress.position, host=host, hosts=hosts), self.engine)
+        # Metrics are read a step late, so that the devices work while the host gets the next batch; but in time for
+        # the log, and before anything is evaluated or saved.
+        unread: list[Metrics] = []
         while progress.step < training.steps and not self.stop:
             batch, position = next(batches)
             state, metrics = self.engine.step(state, batch)
             progress.step, progress.position = progress.step + 1, position
-            speed.add(self._add(metrics, progress))
-            entry = {}
-            if self._due(progress.step, training.log_every):
-                entry = self._log(progress, speed)
+            unread.append(metrics)
+            logged, evaluated = (self._due(progress.step, n) for n in (training.log_every, training.evaluate_every))
+            saved = evaluated or self._due(progress.step, training.checkpoint_every)
+            self._read(unread, progress, speed, leave=0 if logged or saved else 1)
+            entry = self._log(progress, speed) if logged else {}
             self.display.advance(progress.step, entry)
-            evaluated = self._due(progress.step, training.evaluate_every)
             if evaluated and not self.stop:
                 self._evaluate(state, progress)
                 speed = _Speed()
-            if evaluated or self._due(progress.step, training.checkpoint_every):
+            if saved:
                 self._save(state, progress)
+        self._read(unread, progress, speed, leave=0)
         if progress.step not in self.checkpoints.steps:
             self._save(state, progress)
         self.checkpoints.wait()
@@ -252,12 +256,18 @@ class Loop:
     def _due(self, step: int, every: int) -> bool:
         return step > 0 and (step % every == 0 or step >= self.config.training.steps)
 
-    def _add(self, metrics: Metrics, progress: Progress) -> float:
+    def _read(self, unread: list[Metrics], progress: Progress, speed: _Speed, *, leave: int) -> None:
+        """Add the metrics of all but the last ``leave`` steps to the sums."""
+        while len(unread) > leave:
+            metrics = unread.pop(0)
+            speed.add(self._add(metrics, progress, progress.step - len(unread)))
+
+    def _add(self, metrics: Metrics, progress: Progress, step: int) -> float:
         """Add a step's metrics to the sums; return its tokens."""
         values = {name: float(value) for name, value in metrics.items()}
         if not math.isfinite(values["loss"]) or not math.isfinite(values["gradient_norm"]):
             raise InputError(
-                f"the loss at step {progress.step} is {values['loss']} and its gradient norm "
+                f"the loss at step {step} is {values['loss']} and its gradient norm "
                 f"{values['gradient_norm']}: training diverged; lower training.learning_rate or lengthen "
                 "training.warmup_steps, and train in a new --workdir"
             )
@@ -323,6 +333,16 @@ class Loop:
             {**progress.to_json(), **self.identity},
             progress.scores if progress.evaluated == progress.step else None,
         )
+
+
+def _ahead(batches: Iterator[tuple[Batch, Position]], engine: Engine) -> Iterator[tuple[Placed, Position]]:
+    """Put each batch where the steps run before it is asked for, one at a time."""
+    waiting = None
+    for batch, position in batches:
+        placed = engine.put(batch), position
+        if waiting is not None:
+            yield waiting
+        waiting = placed
 
 
 class _Speed:

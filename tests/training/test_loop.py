@@ -145,7 +145,7 @@ def test_running_sums_do_not_stall():
     progress = Progress()
     metrics = {name: np.float32(20_000_001.0) for name in ("loss", "nll", "tokens", "gradient_norm")}
     for _ in range(2_000):
-        running._add({**metrics, "gradient_norm": np.float32(1.0)}, progress)
+        running._add({**metrics, "gradient_norm": np.float32(1.0)}, progress, 1)
     assert progress.sums["steps"] == progress.sums["gradient_norm"] == 2_000.0
     assert progress.sums["loss"] == 2_000 * float(np.float32(20_000_001.0))
     assert {type(value) for value in progress.sums.values()} == {float}
