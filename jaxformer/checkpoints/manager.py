@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import logging
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import jax
@@ -183,9 +185,24 @@ class CheckpointManager:
         return -value if self._best_metric == "loss" else value
 
     def _failure(self, error: Exception) -> InputError:
+        _expect_late_failures()
         last = f"the last good checkpoint is step {self.steps[-1]}" if self.steps else "no checkpoint is saved yet"
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return InputError(f"could not save a checkpoint in {self.directory}: {reason}; {last}")
+
+
+def _expect_late_failures() -> None:
+    """Keep quiet the writes that fail after the first one of a save did.
+
+    Their threads report to an event loop that orbax has closed by then, and Python prints a traceback for each.
+    """
+    before = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
+            before(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def _check_shapes(saved: PyTree, wanted: PyTree, where: str) -> None:
