@@ -48,7 +48,15 @@ def run(options: argparse.Namespace) -> int:
     name = options.dataset or data.test
     if options.source is not None:
         name = f"text:{sources.escape(options.source)},{sources.escape(options.reference)}"
-    pairs, language = load_evaluation(name, data)
+    if options.source:  # a path may hold what separates the parts of a mixture
+        pairs, language = list(sources.load(name, "", "")), options.target_language or data.target_language
+    else:
+        pairs, language = load_evaluation(name, data)
+    if options.target_language not in (None, language):
+        raise InputError(
+            f"{name} goes into {language}, not into {options.target_language}: name a --dataset in that direction, "
+            f"such as --dataset='{name} [{data.source_language}>{options.target_language}]'"
+        )
     evaluate.read_results(options.workdir)  # a damaged file is found before the work, not after it
     translator = Translator.load(options.workdir, options.checkpoint, options.target_language or language)
     record, hypotheses = evaluate.evaluate(translator, pairs, name, beam_size=options.beam_size, alpha=options.alpha)

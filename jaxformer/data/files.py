@@ -10,6 +10,7 @@ import gzip
 import io
 import itertools
 import lzma
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -46,6 +47,43 @@ def expand(pattern: str) -> list[Path]:
     if not found:
         raise InputError(f"no file matches {pattern}: give a path, or a pattern with *, ? or **")
     return [Path(path) for path in found]
+
+
+def expand_parallel(source: str, target: str) -> tuple[list[Path], list[Path]]:
+    """Find the files that two patterns name, and put each source beside its translation.
+
+    Where both are patterns, files belong together for which the wildcards stand for the same: ``news.en`` and
+    ``news.de`` for ``news*.en`` and ``news*.de``, in the order of what they stand for.
+
+    Raises:
+        InputError: nothing has such a name, or a file has no partner.
+    """
+    sources, targets = expand(source), expand(target)
+    by_part = [_by_wildcards(pattern, paths) for pattern, paths in ((source, sources), (target, targets))]
+    if None in by_part or len(by_part[0] or ()) != len(sources) or len(by_part[1] or ()) != len(targets):
+        return sources, targets
+    left, right = (found or {} for found in by_part)
+    for found, other, pattern in ((left, right, target), (right, left, source)):
+        alone = sorted(found.keys() - other.keys())
+        if alone:
+            raise InputError(
+                f"{found[alone[0]]} has no partner among the files of {pattern}: give each source file its translation"
+            )
+    return [left[part] for part in sorted(left)], [right[part] for part in sorted(left)]
+
+
+def _by_wildcards(pattern: str, paths: Sequence[Path]) -> dict[tuple[str, ...], Path] | None:
+    """Give the files by what the wildcards of the pattern stand for; None if it has another number of them."""
+    parts = re.split(r"(\*\*/?|\*|\?|\[!?\]?[^\]]*\])", pattern)
+    if len(parts) == 1:
+        return None
+    wild = {"**": "(.*)", "**/": "(.*)", "*": "([^/]*)", "?": "([^/])"}
+    regex = "".join(
+        wild.get(part, f"({part.replace('[!', '[^')})") if index % 2 else re.escape(part)
+        for index, part in enumerate(parts)
+    )
+    found = {match.groups(): path for path in paths if (match := re.fullmatch(regex, str(path)))}
+    return found or None
 
 
 def open_lines(paths: Iterable[str | Path]) -> Iterator[str]:

@@ -67,6 +67,12 @@ class TrainingText:
                 "data.segmentation_alpha segments the text anew in each epoch, and a prepared folder has no text: "
                 "name the text itself in data.train, or set data.segmentation_alpha=None"
             )
+        _check_directions(config, parts)
+        if config.temperature != 1.0 and any(part.weight != 1.0 for part in parts):
+            raise InputError(
+                f"data.temperature={config.temperature} and the weights of data.train={config.train!r} both say how "
+                "often pairs come: give one of them"
+            )
         texts = (
             TextPart(part, sources.load(part.name, part.source_language, part.target_language))
             for part in parts
@@ -100,6 +106,8 @@ class TrainingText:
                 f"the prepared folders of data.train={self.config.train!r} have different vocabularies: prepare them "
                 "with one and the same, by jaxformer prepare --vocabulary"
             )
+        if not any((folders[0] / VOCABULARY).glob("*.model")):
+            raise InputError(f"{folders[0] / VOCABULARY} is missing: put it back, or prepare {folders[0]} again")
         own = load_or_train(folders[0] / VOCABULARY, self.config, ())
         if own.hash not in hashes:
             raise InputError(f"{folders[0] / VOCABULARY} is not the vocabulary of {folders[0]}: prepare it again")
@@ -123,7 +131,7 @@ class TrainingText:
             # The shapes of the batches are chosen for the best segmentation: no drawn one is longer than its longest.
             longest = int(store.source_lengths.max()), int(store.target_lengths.max())
             sampling = Sampling(self.config.segmentation_alpha, seed, 0, longest)
-            resample = partial(_resample, readers, vocabularies, sampling)
+            resample = partial(_resample, readers, vocabularies, sampling, counts)
         return TrainingData.of(store, self.config, seed=seed, shares=shares, counts=counts, resample=resample)
 
     def read(self, text: TextPart, vocabularies: Vocabularies) -> Iterator[Piece]:
@@ -158,7 +166,7 @@ class TrainingText:
             stores.append(store)
             count = sum((Counts(**count) for count in manifest["counts"].values()), Counts())
             count.dropped["max_length"] = count.dropped.get("max_length", 0) + len(whole) - len(store)
-            counts[part.name] = count
+            counts[part.name] = counts.get(part.name, Counts()) + count
         _refuse_nothing(sum(map(len, stores)), counts)
         shares = self._shares(self.prepared, [len(store) for store in stores])
         store = Joined.of(stores)
@@ -172,8 +180,8 @@ class TrainingText:
                 f"({vocabularies.hash[:12]}): prepare it again, or choose another --workdir"
             )
         request = manifest["request"]
-        for key in ("source_eos", "language_tags"):
-            if request[key] != getattr(self.config, key):
+        for key in (*_REQUEST, *_CLEANING):
+            if key not in ("train", "max_length") and request[key] != getattr(self.config, key):
                 raise InputError(
                     f"{folder} was prepared with data.{key}={request[key]}: set it so, or prepare it again"
                 )
@@ -186,11 +194,6 @@ class TrainingText:
     def _shares(self, parts: Sequence[Part], sizes: Sequence[int]) -> list[Share]:
         weights = [part.weight for part in parts]
         if self.config.temperature != 1.0:
-            if any(weight != 1.0 for weight in weights):
-                raise InputError(
-                    f"data.temperature={self.config.temperature} and the weights of data.train={self.config.train!r} "
-                    "both say how often pairs come: give one of them"
-                )
             weights = level(sizes, self.config.temperature)
         stops = list(itertools.accumulate(sizes))
         return [
@@ -210,6 +213,7 @@ def load_evaluation(name: str, config: DataConfig) -> tuple[list[Pair], str]:
         InputError: it cannot be read, holds no pair, or is no single set of raw text.
     """
     part, *others = parse(name, config.source_language, config.target_language)
+    _check_directions(config, [part])
     if others or part.weight != 1.0 or part.name.startswith(PREPARED):
         raise InputError(
             f"{name!r} cannot be judged by: name one data set of raw text, without a weight (mixtures and prepared "
@@ -262,15 +266,15 @@ def prepare(
     text = TrainingText.open(config)
     if text.prepared:
         raise InputError(f"data.train={config.train!r} is prepared already: name raw text")
-    if any(part.part.weight != 1.0 for part in text.texts):
+    if any(part.part.weight != 1.0 for part in text.texts) or (len(text.texts) > 1 and config.temperature != 1.0):
         raise InputError(
-            f"data.train={config.train!r} has weights: prepare each data set into a folder of its own, with one "
-            "--vocabulary, and give the weights to the folders"
+            f"data.train={config.train!r} has weights or a temperature: prepare each data set into a folder of its "
+            "own, with one --vocabulary, and give them to the folders"
         )
     request = {key: value for key, value in dataclasses.asdict(config).items() if key in (*_REQUEST, *_CLEANING)}
     request["given_vocabulary"] = None if vocabulary is None else Vocabularies.load(vocabulary).hash
     if is_finished(output, request):
-        report(f"{output} is prepared")
+        report(f"{output} is prepared already, from the text as it was then; remove it to prepare changed text")
     else:
         _write(text, output, vocabulary, request, report)
     manifest = read_manifest(output)
@@ -349,7 +353,10 @@ def _vocabularies_of(text: TrainingText, output: Path, given: Path | None) -> Vo
 
 
 def _spool(
-    readers: Sequence[_Reader], vocabularies: Vocabularies, sampling: Sampling | None = None
+    readers: Sequence[_Reader],
+    vocabularies: Vocabularies,
+    sampling: Sampling | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> tuple[list[Store], dict[str, Counts]]:
     """Read data sets into temporary files; give a store for each, and what was dropped by name."""
     pad_id = vocabularies.source.pad_id, vocabularies.target.pad_id
@@ -362,15 +369,49 @@ def _spool(
             for piece in reader(sampling):
                 spool.add(piece.pairs)
                 total += piece.counts
+                if stop():
+                    break
             stores.append(spool.finish())
         counts[reader.name] = counts.get(reader.name, Counts()) + total
     return stores, counts
 
 
-def _resample(readers: Sequence[_Reader], vocabularies: Vocabularies, sampling: Sampling, epoch: int) -> Store:
-    """Read everything once more, in the segmentation of an epoch."""
-    stores, _ = _spool(readers, vocabularies, sampling._replace(epoch=epoch))
+def _resample(
+    readers: Sequence[_Reader],
+    vocabularies: Vocabularies,
+    sampling: Sampling,
+    before: Mapping[str, Counts],
+    epoch: int,
+    stop: Callable[[], bool],
+) -> Store:
+    """Read everything once more, in the segmentation of an epoch; what ``stop`` breaks off is of no use."""
+    stores, counts = _spool(readers, vocabularies, sampling._replace(epoch=epoch), stop)
+    if counts != before and not stop():
+        raise InputError(
+            f"the text of data.train has changed since training began ({summary(sum(counts.values(), Counts()))} of "
+            f"{sum(count.read for count in counts.values()):,} pairs): put it back and give the same command again"
+        )
     return Joined.of(stores)
+
+
+def _check_directions(config: DataConfig, parts: Sequence[Part]) -> None:
+    """Refuse what a model could not tell apart, and one text that is read in two directions as if it were one."""
+    if not config.language_tags:
+        for part in parts:
+            if part.target_language != config.target_language:
+                raise InputError(
+                    f"{part.name} is to be translated into {part.target_language} and the run into "
+                    f"{config.target_language}: set data.language_tags=True for several languages"
+                )
+    directions: dict[str, tuple[str, str]] = {}
+    for part in parts:
+        direction = part.source_language, part.target_language
+        first = directions.setdefault(part.name, direction)
+        if part.name.startswith(("text:", "tsv:")) and first != direction:
+            raise InputError(
+                f"{part.name} is named in two directions, and its source is the same in both: name the source file "
+                "or column of each direction first"
+            )
 
 
 def _refuse_nothing(pairs: int, counts: Mapping[str, Counts]) -> None:

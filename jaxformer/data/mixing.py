@@ -3,7 +3,7 @@
 A mixture joins names by `` + ``. A name may have a weight before it and its languages behind it::
 
     text:wmt.en,wmt.de + 2.5 * bundled:en-de/train
-    text:a.en,a.de [en>de] + text:a.en,a.de [de>en] + tsv:b.tsv [en>fr]
+    text:a.en,a.de [en>de] + text:a.de,a.en [de>en] + tsv:b.tsv [en>fr]
 
 A pair of weight 2.5 comes twice in each epoch, and in half of the epochs a third time. Instead of weights a temperature
 may level the sizes of the data sets (Arivazhagan et al. 2019, section 4.2).

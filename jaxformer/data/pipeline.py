@@ -6,11 +6,13 @@ hosts make the same number of steps, see each pair once together, and a run may 
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol, SupportsIndex
+from typing import Protocol, SupportsIndex, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,6 +59,10 @@ class Statistics:
     """Share of the slots of an epoch, on both sides together, that hold padding: 0 to 1."""
     shapes: int
     """Number of distinct shapes of batches."""
+
+
+Resample: TypeAlias = Callable[[int, Callable[[], bool]], Store]
+"""Gives the pairs in the segmentation of an epoch; asks now and then whether they are still wanted."""
 
 
 class Plan(Protocol):
@@ -158,7 +164,7 @@ class TrainingData:
     drop_remainder: bool = False
     counts: Mapping[str, Counts] = field(default_factory=dict)
     """What cleaning read and dropped, by data set."""
-    resample: Callable[[int], Store] | None = None
+    resample: Resample | None = None
     """Gives the same pairs in a segmentation of that epoch; None: every epoch has the same."""
 
     @classmethod
@@ -170,7 +176,7 @@ class TrainingData:
         seed: int,
         shares: Sequence[Share] | None = None,
         counts: Mapping[str, Counts] | None = None,
-        resample: Callable[[int], Store] | None = None,
+        resample: Resample | None = None,
     ) -> TrainingData:
         """Choose the shapes of the batches for these pairs.
 
@@ -217,16 +223,17 @@ class TrainingData:
                 f"the position in the data is batch {position.batch} of an epoch of {len(plan)}: "
                 "data or budget differ from those of the run"
             )
-        if not len(plan):
-            raise InputError("data.drop_remainder=True leaves no batch, since no batch is full: set it to False")
+        self._check_not_empty(plan)
         return self._stream(plan, position, host, hosts)
 
     def _stream(self, plan: Plan, position: Position, host: int, hosts: int) -> Iterator[tuple[Batch, Position]]:
         grain = require("grain", "train")
         epoch, start = position.epoch, position.batch
-        with ThreadPoolExecutor(1, "segmentation") as background:
+        unwanted = threading.Event()
+        background = ThreadPoolExecutor(1, "segmentation")
+        try:
             while True:
-                following = background.submit(self._store, epoch + 1) if self.resample else None
+                following = background.submit(self._store, epoch + 1, unwanted.is_set) if self.resample else None
                 batches = grain.MapDataset.source(_Batches(plan, host, hosts)).slice(slice(start, None))
                 # One thread, one after another: the order of a pool's threads would cost more than it gains.
                 options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)
@@ -235,6 +242,16 @@ class TrainingData:
                     yield batch, Position(epoch + 1, 0) if last else Position(epoch, number + 1)
                 epoch, start = epoch + 1, 0
                 plan = self.plan(epoch, following)
+        finally:
+            unwanted.set()
+            background.shutdown()
+
+    def _check_not_empty(self, plan: Plan) -> None:
+        if len(plan):
+            return
+        if self.drop_remainder:
+            raise InputError("data.drop_remainder=True leaves no batch, since no batch is full: set it to False")
+        raise InputError("the weights of data.train leave no pair for an epoch: give larger ones")
 
     def plan(self, epoch: int, store: Future[Store] | None = None) -> Plan:
         """Plan an epoch; ``store`` gives its pairs where they were asked for before."""
@@ -253,8 +270,8 @@ class TrainingData:
             batches = batches.take(np.flatnonzero(batches.stops - batches.starts == rows[batches.shapes]))
         return BucketedPlan(pairs, self.shape, batches.take(generator.permutation(len(batches))))
 
-    def _store(self, epoch: int) -> Store:
-        return self.store if self.resample is None else self.resample(epoch)
+    def _store(self, epoch: int, unwanted: Callable[[], bool] = lambda: False) -> Store:
+        return self.store if self.resample is None else self.resample(epoch, unwanted)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -268,8 +285,14 @@ class TrainingData:
 
     @functools.cached_property
     def statistics(self) -> Statistics:
-        """What the first epoch holds; where a weight is no whole number, others differ by a few pairs."""
-        plan = self.plan(0)
+        """What the first epoch holds; where a weight is no whole number, others differ by a few pairs.
+
+        Raises:
+            InputError: it holds no batch.
+        """
+        # Not in the segmentation of an epoch, for which all text would have to be read again.
+        plan = dataclasses.replace(self, resample=None).plan(0)
+        self._check_not_empty(plan)
         pairs = plan.store
         source = int(pairs.source_lengths[plan.pairs].sum(dtype=np.int64))
         target = int(pairs.target_lengths[plan.pairs].sum(dtype=np.int64))

@@ -14,6 +14,7 @@ The manifest comes last: a folder without one was not finished, and says so in `
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import threading
@@ -22,7 +23,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,7 @@ from jaxformer.errors import InputError, require
 FORMAT = 1
 PAIRS_PER_SHARD = 1_000_000
 MANIFEST, UNFINISHED, LENGTHS, VOCABULARY = "manifest.json", "unfinished.json", "lengths.npy", "vocabulary"
+LOCK = ".lock"
 
 # Batches come in random order: every pair can be read without its neighbours, and nothing ahead of it.
 _WRITE, _READ = "group_size:1,uncompressed", "readahead_buffer_size:0,max_parallelism:0"
@@ -50,7 +52,7 @@ class ShardWriter:
         """
         self._directory, self._request, self._per_shard = directory, dict(request), pairs_per_shard
         self._module = _array_record()
-        _claim(directory, self._request)
+        self._lock = _claim(directory, self._request)
         self._lengths: list[NDArray[np.int32]] = []
         self._shards: list[dict[str, Any]] = []
         self._fingerprint = Fingerprint()
@@ -76,7 +78,8 @@ class ShardWriter:
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Write the index, and the manifest last; ``facts`` go into it beside what is known here."""
-        self.close()
+        if self._writer is not None:
+            self._close_shard()
         lengths = np.concatenate([np.zeros((0, 2), np.int32), *self._lengths])
         np.save(self._directory / LENGTHS, lengths)
         manifest = {
@@ -91,11 +94,13 @@ class ShardWriter:
         temporary.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         temporary.replace(self._directory / MANIFEST)
         (self._directory / UNFINISHED).unlink()
+        (self._directory / LOCK).unlink()
 
     def close(self) -> None:
-        """Close the shard at hand."""
+        """Close the shard at hand, and let the folder go."""
         if self._writer is not None:
             self._close_shard()
+        self._lock.close()
 
     def _close_shard(self) -> None:
         self._writer.close()
@@ -234,6 +239,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     """
     try:
         manifest = json.loads((directory / MANIFEST).read_bytes())
+    except NotADirectoryError:
+        raise InputError(f"{directory} is a file, and no prepared folder") from None
     except FileNotFoundError:
         if (directory / UNFINISHED).exists():
             raise InputError(f"{directory} was not finished: give the same `jaxformer prepare` command again") from None
@@ -265,8 +272,14 @@ def is_finished(directory: Path, request: Mapping[str, Any]) -> bool:
     return True
 
 
-def _claim(directory: Path, request: dict[str, Any]) -> None:
-    """Make the folder ours, and clear what a process that was killed left of the same request."""
+def _claim(directory: Path, request: dict[str, Any]) -> TextIO:
+    """Make the folder ours, and clear what a process that was killed left of the same request.
+
+    Returns:
+        An open file; until it is closed no other process can claim the folder.
+    """
+    if directory.exists() and not directory.is_dir():
+        raise InputError(f"{directory} is a file: name a folder that is empty or missing")
     marker = directory / UNFINISHED
     if (directory / MANIFEST).exists():
         raise InputError(f"{directory} is prepared: choose another folder, or remove it")
@@ -279,12 +292,30 @@ def _claim(directory: Path, request: dict[str, Any]) -> None:
             raise InputError(
                 f"{directory} was begun for something else and not finished: remove it, or choose another --output"
             )
+        lock = _lock(directory)
         for path in (*directory.glob("[0-9][0-9][0-9][0-9][0-9].records"), directory / LENGTHS):
             path.unlink(missing_ok=True)
-    elif directory.exists() and any(directory.iterdir()):
+    elif directory.exists() and any(path.name != LOCK for path in directory.iterdir()):
         raise InputError(f"{directory} holds other files: choose an empty --output")
-    directory.mkdir(parents=True, exist_ok=True)
+    else:
+        directory.mkdir(parents=True, exist_ok=True)
+        lock = _lock(directory)
     marker.write_text(json.dumps(request), encoding="utf-8")
+    return lock
+
+
+def _lock(directory: Path) -> TextIO:
+    lock = (directory / LOCK).open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise InputError(
+            f"another process prepares {directory}: wait until it ends, or choose another folder"
+        ) from None
+    except OSError:
+        pass  # some network file systems have no locks
+    return lock
 
 
 def _array_record() -> ModuleType:

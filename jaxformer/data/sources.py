@@ -38,7 +38,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jaxformer.data import hub
-from jaxformer.data.files import expand, open_lines, open_parallel
+from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel
 from jaxformer.data.records import Pair, did_you_mean, pair_of
 from jaxformer.errors import InputError
 
@@ -120,7 +120,7 @@ def _open_text(rest: str, source_language: str, target_language: str) -> Callabl
         raise InputError(
             rf"'text:{rest}' must name one source and one target file: text:SOURCE,TARGET (a comma in a path: \,)"
         )
-    sources, targets = map(expand, patterns)
+    sources, targets = expand_parallel(*patterns)
     return functools.partial(_read_text, sources, targets)
 
 
@@ -158,12 +158,12 @@ def _read_jsonl(paths: Sequence[Path], source_language: str, target_language: st
         for number, line in enumerate(open_lines([path]), 1):
             try:
                 yield pair_of(json.loads(line), source_language, target_language)
-            except json.JSONDecodeError as error:
-                raise InputError(
-                    f"{path}, line {number}: not JSON ({error.msg}, column {error.colno}); write one object a line"
-                ) from None
             except InputError as error:
                 raise InputError(f"{path}, line {number}: {error}") from None
+            except (ValueError, RecursionError) as error:
+                where = f", column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+                what = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
+                raise InputError(f"{path}, line {number}: not JSON ({what}{where}); write one object a line") from None
 
 
 def _open_synthetic(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:

@@ -13,7 +13,7 @@ from typing import BinaryIO, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.transforms import Encoded, Sentences
+from jaxformer.data.transforms import Encoded, Fingerprint, Sentences
 from jaxformer.errors import InputError
 
 
@@ -117,7 +117,14 @@ class Joined:
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the pairs, in hex."""
+        """SHA-256 of the pairs, in hex; see :class:`Fingerprint`. That of prepared folders is made of theirs."""
+        fingerprint = Fingerprint()
+        for store in self.stores:
+            if not isinstance(store, Encoded):
+                break
+            fingerprint.add(store)
+        else:
+            return fingerprint.hex()
         return hashlib.sha256(" ".join(store.hash for store in self.stores).encode()).hexdigest()
 
     @cached_property

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import multiprocessing
 import os
+import signal
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -196,6 +197,8 @@ _installed: Callable[[Chunk], Piece] | None = None
 def _install(tokenizer: Tokenizer) -> None:
     global _installed
     _installed = tokenizer
+    # Ctrl-C reaches every process of a terminal; the one that started us tells us when to end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _work(chunk: Chunk) -> Piece:

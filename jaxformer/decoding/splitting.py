@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 _WORD = "▁"
 # A cut after the first kind is better than one after the second, and that than one between any two words.
+_FULL_WIDTH = "。！？"
 _ENDS = (".!?…。！？।؟", ",;:–—、，；：،")
 
 
@@ -30,9 +31,11 @@ def split(pieces: Sequence[str], limit: int) -> list[tuple[int, int]]:
 
 def _length(pieces: Sequence[str], limit: int) -> int:
     """Choose how many of the first ``limit`` pieces to take, given one more than these."""
-    words = [index for index in range(limit, limit // 2, -1) if pieces[index].startswith(_WORD)]
-    for ends in _ENDS:
-        for index in words:
+    places = range(limit, limit // 2, -1)
+    words = [index for index in places if pieces[index].startswith(_WORD)]
+    # In scripts without spaces a mark ends a sentence wherever it stands.
+    for ends, allowed in ((_FULL_WIDTH, places), *((ends, words) for ends in _ENDS)):
+        for index in allowed:
             if pieces[index - 1].endswith(tuple(ends)):
                 return index
     return words[0] if words else limit

@@ -138,6 +138,7 @@ MAY_CHANGE = (
     "training.keep_best",
     "data.valid",
     "data.test",
+    "data.workers",
     "decoding.",
     "evaluation.",
 )

@@ -11,6 +11,7 @@ import numpy as np
 import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.config import TrainingConfig
 from jaxformer.training.state import TrainState
@@ -155,8 +156,12 @@ def make_engine(model: Transformer, optimizer: optax.GradientTransformation, con
     Raises:
         InputError: the model and the engine do not fit each other.
     """
-    several = jax.local_device_count() > 1
+    several = jax.device_count() > 1  # of all hosts
     name = ("pmap" if several else "jit") if config.engine == "auto" else config.engine
+    if name == "jit" and jax.process_count() > 1:
+        raise InputError(
+            f"training.engine=jit is for one host, and there are {jax.process_count()}: set training.engine=pmap"
+        )
     axis_name = AXIS if name == "pmap" else None
     smoothing, convention = config.label_smoothing, config.smoothing_convention
     train_step = make_train_step(model, optimizer, smoothing=smoothing, convention=convention, axis_name=axis_name)

@@ -108,12 +108,13 @@ def train(
         InputError: something given does not fit; nothing that is already saved is harmed.
     """
     with contextlib.ExitStack() as open_parts:
-        stop = open_parts.enter_context(StopSignal())
         run = open_run(config, workdir)
         config, model = run.config, Transformer(run.config.model)
         engine = make_engine(model, make_optimizer(config.training, config.model.d_model), config.training)
         data = run.text.load(run.vocabularies, seed=config.training.seed)
         valid = _validation_batches(run, data)
+        # Until here there is nothing to save, and a signal ends the process at once.
+        stop = open_parts.enter_context(StopSignal())
         open_parts.enter_context(run.claim())
         checkpoints = CheckpointManager(
             run.checkpoints,

@@ -24,7 +24,16 @@ def test_train_translate_evaluate_score_look(call, tmp_path):
     workdir = f"--workdir={run}"
     given = list(sources.load("synthetic:reverse/test", "", ""))
     names = {path.name for path in run.iterdir()}
-    made = {"checkpoints", "config.json", "curve.png", "metrics.jsonl", "samples.jsonl", "tensorboard", "vocabulary", ".lock"}
+    made = {
+        "checkpoints",
+        "config.json",
+        "curve.png",
+        "metrics.jsonl",
+        "samples.jsonl",
+        "tensorboard",
+        "vocabulary",
+        ".lock",
+    }
     assert names == made
 
     done = runs.command("translate", workdir, stdin="".join(pair.source + "\n" for pair in given).encode())

@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from jaxformer.data.files import expand, open_lines, open_parallel, read_lines, split_lines
+from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel, read_lines, split_lines
 from jaxformer.errors import InputError
 
 
@@ -217,3 +217,16 @@ def test_unequal_numbers_of_files_are_refused(tmp_path):
     pairs = open_parallel(expand(f"{tmp_path}/*.en"), expand(f"{tmp_path}/*.de"))
     with pytest.raises(InputError, match=r"2 source files \(.*a\.en to .*b\.en\) and 1 target files \(.*a\.de\)"):
         next(pairs)
+
+
+def test_files_belong_together_by_their_wildcards(tmp_path):
+    """The order of names alone would put ``news.dev.en`` beside ``news.de`` (statement 63)."""
+    for stem in ("news", "news.dev", "news.test"):
+        for language in ("en", "de"):
+            (tmp_path / f"{stem}.{language}").write_text(f"{stem}\n")
+    sources, targets = expand_parallel(f"{tmp_path}/news*.en", f"{tmp_path}/news*.de")
+    assert [path.stem for path in sources] == [path.stem for path in targets]
+    assert len(sources) == 3
+    (tmp_path / "news.dev.de").rename(tmp_path / "news.other.de")
+    with pytest.raises(InputError, match=r"news\.dev\.en has no partner among the files of .*news\*\.de"):
+        expand_parallel(f"{tmp_path}/news*.en", f"{tmp_path}/news*.de")

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import time
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_preparing_again_finds_it_done(tmp_path):
     again = prepare(config_of(), tmp_path / "prepared", report=told.append)
     assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "prepared").iterdir()} == before
     assert again.counts == first.counts
-    assert told[-1] == f"{tmp_path / 'prepared'} is prepared"
+    assert told[-1].startswith(f"{tmp_path / 'prepared'} is prepared already, from the text as it was then")
     with pytest.raises(InputError, match="was prepared with max_length=60, not 50"):
         prepare(config_of(max_length=50), tmp_path / "prepared")
     # What only training reads may differ.
@@ -93,6 +94,9 @@ def test_a_given_vocabulary_is_used(tmp_path):
     [
         ({"max_length": 61}, "with data.max_length=60 and lacks longer pairs"),
         ({"source_eos": False}, "with data.source_eos=True: set it so"),
+        ({"drop_duplicates": True}, "with data.drop_duplicates=False: set it so"),
+        ({"vocabulary_model": "unigram"}, "with data.vocabulary_model=bpe: set it so"),
+        ({"source_language": "de", "target_language": "en"}, "with data.source_language=en: set it so"),
         ({"language_tags": True}, "with data.language_tags=False: set it so"),
         ({"segmentation_alpha": 0.1}, "a prepared folder has no text"),
         ({"vocabulary_size": 500}, "data.vocabulary_size is 500 and .* has 600 pieces"),
@@ -134,14 +138,18 @@ def test_text_and_prepared_folders_do_not_mix(tmp_path):
         TrainingText.open(config_of(train=f"bundled:en-de/valid + prepared:{tmp_path}"))
     with pytest.raises(InputError, match="is prepared already"):
         prepare(config_of(train=f"prepared:{tmp_path}"), tmp_path / "x")
-    with pytest.raises(InputError, match="has weights: prepare each"):
-        prepare(config_of(train="2 * bundled:en-de/valid"), tmp_path / "x")
+    for options in (
+        {"train": "2 * bundled:en-de/valid"},
+        {"train": "bundled:en-de/valid + bundled:en-de/test", "temperature": 2.0},
+    ):
+        with pytest.raises(InputError, match="has weights or a temperature: prepare each"):
+            prepare(config_of(**options), tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
 def test_a_mixture_of_text(tmp_path):
     """Each part is counted, weighed and named in the log's own terms."""
-    data = training_of(tmp_path, train="bundled:en-de/valid + 3 * bundled:en-de/test [de>en]")
+    data = training_of(tmp_path, train="bundled:en-de/valid + 3 * bundled:en-de/test [de>en]", language_tags=True)
     assert [(share.name, share.stop - share.start, share.weight) for share in data.shares] == [
         ("bundled:en-de/valid", 500, 1.0),
         ("bundled:en-de/test", 500, 3.0),
@@ -204,6 +212,83 @@ def test_each_epoch_has_its_own_segmentation(tmp_path, model):
     assert first.hash != second.hash
 
 
+def test_text_that_changes_while_it_is_read_again_is_noticed(tmp_path):
+    """Each epoch of another segmentation reads the same pairs, or training stops (statement 120)."""
+    pairs = list(load("bundled:en-de/test", "en", "de"))
+    for side, name in enumerate(("s", "t")):
+        (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in pairs), "utf-8")
+    data = training_of(tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t", segmentation_alpha=0.2)
+    assert len(data.plan(1).pairs) == 500
+    for name in ("s", "t"):
+        lines = (tmp_path / name).read_text("utf-8").splitlines(keepends=True)
+        (tmp_path / name).write_text("".join(lines[:-5]), "utf-8")
+    with pytest.raises(InputError, match=r"the text of data\.train has changed since training began .* of 495 pairs"):
+        data.plan(2)
+
+
+def test_an_epoch_that_nobody_waits_for_is_not_read_to_its_end(tmp_path):
+    """The stream closes although the next epoch's text is being read."""
+    asked = []
+    data = training_of(tmp_path, segmentation_alpha=0.2)
+    store = data.store
+
+    def endless(epoch, unwanted):
+        while epoch and not unwanted():
+            asked.append(epoch)
+            time.sleep(0.001)
+        return store
+
+    stream = dataclasses.replace(data, resample=endless).batches()
+    next(stream)
+    stream.close()
+    assert asked
+
+
+def test_a_mixture_is_the_same_text_and_prepared(tmp_path):
+    """Several parts in one folder: the same batches and the same identity."""
+    mixture = "bundled:en-de/valid + bundled:en-de/test"
+    straight = training_of(tmp_path, train=mixture)
+    prepare(config_of(train=mixture), tmp_path / "prepared")
+    prepared = training_of(tmp_path, train=f"prepared:{tmp_path}/prepared")
+    assert straight.hash == prepared.hash
+    assert same(first_batches(straight), first_batches(prepared))
+
+
+@pytest.mark.parametrize(
+    ("train", "message"),
+    [
+        ("bundled:en-de/valid + bundled:en-de/test [de>en]", "set data.language_tags=True for several languages"),
+        ("text:{0}/s,{0}/t [en>de] + text:{0}/s,{0}/t [de>en]", "is named in two directions"),
+    ],
+)
+def test_directions_that_cannot_be_meant(tmp_path, train, message):
+    """What a model could not tell apart is refused, and so is one source file for two directions."""
+    for name in ("s", "t"):
+        (tmp_path / name).write_text("a\n")
+    with pytest.raises(InputError, match=message):
+        TrainingText.open(config_of(train=train.format(tmp_path), language_tags="two" in message))
+
+
+def test_a_prepared_folder_without_its_vocabulary(tmp_path):
+    prepare(config_of(), tmp_path / "prepared")
+    (tmp_path / "prepared" / "vocabulary" / "shared.model").unlink()
+    with pytest.raises(InputError, match="vocabulary is missing: put it back, or prepare"):
+        training_of(tmp_path, train=f"prepared:{tmp_path}/prepared")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"drop_remainder": True, "tokens_per_batch": 100_000}, "drop_remainder=True leaves no batch"),
+        ({"train": "0.0001 * bundled:en-de/valid"}, "the weights of data.train leave no pair"),
+    ],
+)
+def test_an_epoch_without_batches(tmp_path, options, message):
+    """Named before anything is computed from it."""
+    with pytest.raises(InputError, match=message):
+        _ = training_of(tmp_path, **options).statistics
+
+
 def test_cleaning_keys_are_those_of_the_configuration():
     """Every step has a key in the section ``data``, with the same default."""
     for field in dataclasses.fields(Cleaning):
@@ -215,9 +300,11 @@ def test_cleaning_keys_are_those_of_the_configuration():
 
 
 def test_what_is_judged_is_one_set_of_text(tmp_path):
-    pairs, language = load_evaluation("bundled:en-de/test [de>en]", config_of())
+    pairs, language = load_evaluation("bundled:en-de/test [de>en]", config_of(language_tags=True))
     assert (len(pairs), language) == (500, "en")
     assert pairs[0].target == next(iter(load("bundled:en-de/test", "en", "de"))).source
+    with pytest.raises(InputError, match=r"into en and the run into de: set data\.language_tags=True"):
+        load_evaluation("bundled:en-de/test [de>en]", config_of())
     for name in ("bundled:en-de/test + bundled:en-de/valid", "2 * bundled:en-de/test", "prepared:x"):
         with pytest.raises(InputError, match="cannot be judged by: name one data set"):
             load_evaluation(name, config_of())

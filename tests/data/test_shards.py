@@ -25,6 +25,7 @@ def write(directory, pairs, pieces=3, size=60_000, per_shard=7):
     for part in np.array_split(np.arange(len(pairs)), pieces):
         writer.add(pairs.take(part), size)
     writer.finish({"counts": {}})
+    writer.close()
     return directory
 
 
@@ -92,6 +93,25 @@ def test_a_folder_is_finished_for_one_request(folder, tmp_path):
         is_finished(folder, {"train": "y"})
     with pytest.raises(InputError, match="choose another folder"):
         ShardWriter(folder, {"train": "x"})
+
+
+def test_two_processes_do_not_write_one_folder(tmp_path):
+    """The second is refused, and the first goes on."""
+    writer = ShardWriter(tmp_path / "p", {})
+    with pytest.raises(InputError, match="another process prepares"):
+        ShardWriter(tmp_path / "p", {})
+    writer.add(drawn(5), 60_000)
+    writer.finish({})
+    writer.close()
+    assert len(reopen(tmp_path / "p")) == 5
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="is a file: name a folder"):
+        ShardWriter(tmp_path / "file", {})
+    with pytest.raises(InputError, match="is a file, and no prepared folder"):
+        reopen(tmp_path / "file")
 
 
 def test_a_folder_of_other_files_is_left_alone(tmp_path):

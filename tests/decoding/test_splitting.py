@@ -34,6 +34,7 @@ def test_the_runs_are_the_sentence(pieces, limit):
         ("▁a b c d e f", 4, [4]),
         ("▁a . ▁b ▁c ▁d ▁e ▁f ▁g ▁h", 8, [8]),
         ("▁a ▁b", 2, []),
+        ("▁我 们 来 了 。 你 们 也 来 了 。", 8, [5]),
     ],
 )
 def test_the_best_place(text, limit, cuts):
