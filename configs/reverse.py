@@ -2,7 +2,7 @@
 
 Command: jaxformer train --config=configs/reverse.py --workdir=runs/reverse
 Hardware: two CPU cores, about two minutes.
-Score: 499 of 500 unseen sequences exact.
+Score: 498 of 500 unseen sequences exact.
 """
 
 from jaxformer.training.config import default_config
