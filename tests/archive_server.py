@@ -1,8 +1,21 @@
 """A server of files on this machine that fails on demand: it stalls, breaks off, forgets ranges, serves wrong files."""
 
+import io
+import tarfile
 import threading
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+def tar_gz(members):
+    """Pack files by name, as corpora are published."""
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+    return content.getvalue()
 
 
 class ArchiveServer:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import jax
@@ -191,18 +191,20 @@ class CheckpointManager:
         return InputError(f"could not save a checkpoint in {self.directory}: {reason}; {last}")
 
 
+@functools.cache
 def _expect_late_failures() -> None:
     """Keep quiet the writes that fail after the first one of a save did.
 
-    Their threads report to an event loop that orbax has closed by then, and Python prints a traceback for each.
+    Their threads report to an event loop that orbax has closed by then. Nobody can catch that, and Python would print
+    a traceback for each.
     """
-    before = sys.excepthook
+    before = sys.unraisablehook
 
-    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if not (isinstance(error, RuntimeError) and str(error) == "Event loop is closed"):
-            before(kind, error, trace)
+    def hook(report: sys.UnraisableHookArgs) -> None:
+        if not (isinstance(report.exc_value, RuntimeError) and str(report.exc_value) == "Event loop is closed"):
+            before(report)
 
-    sys.excepthook = hook
+    sys.unraisablehook = hook
 
 
 def _check_shapes(saved: PyTree, wanted: PyTree, where: str) -> None:

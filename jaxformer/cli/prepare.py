@@ -10,7 +10,7 @@ from pathlib import Path
 from jaxformer.cli import config_file
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import write_output
-from jaxformer.data import hub, loading, published
+from jaxformer.data import hub, preparing, published
 from jaxformer.data.cleaning import table
 from jaxformer.errors import InputError
 from jaxformer.training import config as configuration
@@ -79,7 +79,7 @@ def _fetch(options: argparse.Namespace) -> None:
 
 def _tokenise(options: argparse.Namespace) -> None:
     config = configuration.parse(config_file.read(options.config, options.overrides)).data
-    done = loading.prepare(config, options.output, vocabulary=options.vocabulary, report=_say)
+    done = preparing.prepare(config, options.output, vocabulary=options.vocabulary, report=_say)
     if options.report:
         for name, count in done.counts.items():
             write_output(None, [name, *table(count), ""])

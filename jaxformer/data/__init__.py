@@ -5,10 +5,11 @@ from jaxformer.data.cleaning import Cleaning, Counts, clean, find_duplicates, wh
 from jaxformer.data.config import DataConfig, VocabularyModel
 from jaxformer.data.duplicates import Duplicates
 from jaxformer.data.files import expand, open_lines, read_lines, split_lines
-from jaxformer.data.loading import TrainingText, load_evaluation, prepare
+from jaxformer.data.loading import TrainingText, load_evaluation
 from jaxformer.data.mixing import Part, Share
 from jaxformer.data.packing import Rows, RowShape, make_packed_batch, pack, plan_rows
 from jaxformer.data.pipeline import Position, Statistics, TrainingData, evaluation_batches
+from jaxformer.data.preparing import prepare
 from jaxformer.data.records import Pair
 from jaxformer.data.shards import Prepared, ShardWriter
 from jaxformer.data.sources import Corpus, copying, escape, load, reversal

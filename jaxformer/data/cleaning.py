@@ -73,26 +73,18 @@ _UNSEEN = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn", "Mc", "Me"))
 class Cleaning:
     """Say which steps clean a corpus; the default drops pairs with an empty side alone.
 
+    The fields are keys of :class:`~jaxformer.data.config.DataConfig`, which describes their values.
+
     Raises:
         InputError: a value lies out of range.
     """
 
-    # Most words (what white space separates) on a side, in raw text. Default None: any number. For scripts without
-    # spaces set max_characters. The limit in tokens is max_length, and counts later.
     max_words: int | None = None
-    # Most characters (Unicode code points) on a side, in raw text. Default None: any number.
     max_characters: int | None = None
-    # Most times that one side has the characters of the other. Default None: any ratio. 3 suits languages of like
-    # script; Chinese or Japanese against a European language needs about 6.
     max_length_ratio: float | None = None
-    # Drop pairs whose sides are the same text. Default False.
     drop_identical: bool = False
-    # Drop pairs that an earlier pair of the corpus equals in both texts. Default False.
     drop_duplicates: bool = False
-    # "none" (default), "NFC" or "NFKC". The vocabularies that we train apply NFKC of their own; the step here serves
-    # the other steps, and vocabularies from elsewhere.
     unicode_normalization: UnicodeNormalization = "none"
-    # Drop pairs of which a side is surely in another language than its own. Default False. Needs the extra langid.
     detect_languages: bool = False
 
     def __post_init__(self) -> None:

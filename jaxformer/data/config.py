@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Literal
+from typing import Any, Literal
 
 from jaxformer.data.cleaning import Cleaning, UnicodeNormalization
 from jaxformer.errors import InputError
@@ -13,6 +13,22 @@ VocabularyModel = Literal["bpe", "unigram"]
 """How SentencePiece finds its pieces; see :meth:`jaxformer.data.Vocabulary.train`."""
 
 VOCABULARY_MODELS: tuple[VocabularyModel, ...] = ("bpe", "unigram")
+
+_CLEANING = tuple(step.name for step in fields(Cleaning))
+# Of the other keys, those that decide which tokens a text becomes.
+_TOKENS = (
+    "train",
+    "source_language",
+    "target_language",
+    "vocabulary_size",
+    "source_vocabulary_size",
+    "shared_vocabulary",
+    "vocabulary_model",
+    "byte_fallback",
+    "language_tags",
+    "max_length",
+    "source_eos",
+)
 
 
 @dataclass(frozen=True)
@@ -62,19 +78,22 @@ class DataConfig:
     temperature: float = 1.0
 
     # Which pairs are left out of the training text, besides those with an empty side; `jaxformer.data.cleaning` has the
-    # steps. Most words (what white space separates) on a side, in raw text. Default None: any number.
+    # steps in their order. Most words (what white space separates) on a side, in raw text. Default None: any number.
     max_words: int | None = None
-    # Most characters on a side, in raw text; the limit for scripts without spaces. Default None: any number.
+    # Most characters (Unicode code points) on a side, in raw text; the limit for scripts without spaces. Default None:
+    # any number.
     max_characters: int | None = None
-    # Most times that one side has the characters of the other. Default None: any ratio. 3 suits one script.
+    # Most times that one side has the characters of the other. Default None: any ratio. 3 suits languages of like
+    # script; Chinese or Japanese against a European language needs about 6.
     max_length_ratio: float | None = None
-    # Drop pairs whose sides are the same text.
+    # Drop pairs whose sides are the same text. Default False.
     drop_identical: bool = False
-    # Drop pairs that an earlier pair of the same data set equals in both texts.
+    # Drop pairs that an earlier pair of the same data set equals in both texts. Default False.
     drop_duplicates: bool = False
-    # "none" (default), "NFC" or "NFKC". Vocabularies trained here apply NFKC of their own.
+    # "none" (default), "NFC" or "NFKC". Vocabularies trained here apply NFKC of their own; the step serves the other
+    # steps, and vocabularies from elsewhere.
     unicode_normalization: UnicodeNormalization = "none"
-    # Drop pairs of which a side is surely in another language than its own. Needs the extra langid.
+    # Drop pairs of which a side is surely in another language than its own. Default False. Needs the extra langid.
     detect_languages: bool = False
 
     # Longest training sentence in tokens, on each side, with its end-of-sentence token. Longer pairs are dropped and
@@ -102,7 +121,12 @@ class DataConfig:
     @property
     def cleaning(self) -> Cleaning:
         """The steps that clean the training text."""
-        return Cleaning(**{step.name: getattr(self, step.name) for step in fields(Cleaning)})
+        return Cleaning(**{key: getattr(self, key) for key in _CLEANING})
+
+    @property
+    def request(self) -> dict[str, Any]:
+        """What decides which tokens the training text becomes, and so what a prepared folder holds, as JSON."""
+        return {key: getattr(self, key) for key in (*_TOKENS, *_CLEANING)}
 
     def __post_init__(self) -> None:
         _ = self.cleaning  # checks its own keys

@@ -14,6 +14,7 @@ import sys
 import urllib.error
 import warnings
 from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -121,19 +122,40 @@ def prepare_tfds(name: str) -> Path:
         The folder with the records.
 
     Raises:
-        InputError: no such data set, or it needs TensorFlow and that is not installed.
+        InputError: no such data set, it needs TensorFlow and that is not installed, or an archive cannot be fetched or
+            unpacked (with its address or path).
     """
     builder = _tfds_builder(name, file_format="array_record")
+    with _quiet("absl"):
+        prepared = builder.is_prepared()
+    if prepared:
+        return Path(builder.data_dir)
+    wmt = require("tensorflow_datasets.translate.wmt", "tfds")
+    if isinstance(builder, wmt.WmtTranslate) and find_spec("tensorflow") is None:
+        raise _needs_more(builder, name, "TensorFlow unpacks its archives")  # said before gigabytes come
+    download = require("tensorflow_datasets.core.download", "tfds")
+    checksum, damaged = download.download_manager.NonMatchingChecksumError, download.extractor.ExtractError
     try:
         builder.download_and_prepare()
-    except ModuleNotFoundError as error:
+    except (ModuleNotFoundError, OSError, download.DownloadError, checksum, damaged) as error:
+        for cause in (error, error.__cause__):
+            if isinstance(cause, ModuleNotFoundError):
+                raise _needs_more(builder, name, _first_line(cause)) from None
         raise InputError(
-            f"preparing tfds:{name} needs more than reading it ({_first_line(error)}): pip install tensorflow "
-            f"importlib_resources, or prepare it on another machine and copy its folder to {builder.data_dir}"
+            f"cannot prepare tfds:{name} ({_first_line(error)}): check the network, remove what is damaged from "
+            f"{builder.data_dir_root / 'downloads'} and try again; what came whole is not fetched again"
         ) from None
     finally:
         hide_gpus_from_tensorflow()
     return Path(builder.data_dir)
+
+
+def _needs_more(builder: Any, name: str, reason: str) -> InputError:
+    """Say what preparing lacks."""
+    return InputError(
+        f"preparing tfds:{name} needs more than reading it ({reason}): pip install tensorflow importlib_resources, or "
+        f"prepare it on another machine and copy its folder to {builder.data_dir}"
+    )
 
 
 def _tfds_builder(name: str, **options: str) -> Any:

@@ -1,4 +1,4 @@
-"""From the name of a training set to training data: read, clean, tokenise, mix; once for all, or at every start."""
+"""From the name of a training set to training data: read, clean, tokenise, mix."""
 
 from __future__ import annotations
 
@@ -10,16 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
 from jaxformer.data import sources
-from jaxformer.data.cleaning import Cleaning, Counts, find_duplicates, summary, why_nothing_is_left
+from jaxformer.data.cleaning import Counts, find_duplicates, summary, why_nothing_is_left
 from jaxformer.data.config import DataConfig
 from jaxformer.data.mixing import Part, Share, level, parse
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.data.records import Pair
-from jaxformer.data.shards import VOCABULARY, Prepared, ShardWriter, is_finished, read_manifest
+from jaxformer.data.shards import VOCABULARY, Prepared, read_manifest
 from jaxformer.data.sources import Corpus
 from jaxformer.data.store import Joined, Spool, Store
 from jaxformer.data.tokenizing import Piece, Sampling, Tokenizer, tokenize
@@ -124,7 +121,7 @@ class TrainingText:
         readers = [self._reader(text, vocabularies) for text in self.texts]
         stores, counts = _spool(readers, vocabularies)
         shares = self._shares([text.part for text in self.texts], [len(store) for store in stores])
-        _refuse_nothing(sum(map(len, stores)), counts)
+        refuse_nothing(sum(map(len, stores)), counts)
         store = Joined.of(stores)
         resample = None
         if self.config.segmentation_alpha is not None:
@@ -167,7 +164,7 @@ class TrainingText:
             count = sum((Counts(**count) for count in manifest["counts"].values()), Counts())
             count.dropped["max_length"] = count.dropped.get("max_length", 0) + len(whole) - len(store)
             counts[part.name] = counts.get(part.name, Counts()) + count
-        _refuse_nothing(sum(map(len, stores)), counts)
+        refuse_nothing(sum(map(len, stores)), counts)
         shares = self._shares(self.prepared, [len(store) for store in stores])
         store = Joined.of(stores)
         return TrainingData.of(store, self.config, seed=seed, shares=shares, counts=counts)
@@ -180,8 +177,8 @@ class TrainingText:
                 f"({vocabularies.hash[:12]}): prepare it again, or choose another --workdir"
             )
         request = manifest["request"]
-        for key in (*_REQUEST, *_CLEANING):
-            if key not in ("train", "max_length") and request[key] != getattr(self.config, key):
+        for key, value in self.config.request.items():
+            if key not in ("train", "max_length") and request[key] != value:
                 raise InputError(
                     f"{folder} was prepared with data.{key}={request[key]}: set it so, or prepare it again"
                 )
@@ -236,120 +233,6 @@ class _Reader:
 
     def __call__(self, sampling: Sampling | None) -> Iterator[Piece]:
         return tokenize(self.corpus, dataclasses.replace(self.tokenizer, sampling=sampling), workers=self.workers)
-
-
-class Preparation(NamedTuple):
-    """What a prepared folder was made of."""
-
-    counts: dict[str, Counts]
-    """What was read and dropped, by data set."""
-    lengths: tuple[NDArray[np.int64], NDArray[np.int64]]
-    """For n = 0, 1, 2, ... how many source and how many target sentences have n tokens, those too long among them."""
-
-
-def prepare(
-    config: DataConfig, output: Path, *, vocabulary: Path | None = None, report: Callable[[str], None] = lambda _: None
-) -> Preparation:
-    """Tokenise the training text once into a folder that ``prepared:FOLDER`` then names.
-
-    A folder that the same call has finished before is left as it is; one that it left unfinished is made anew.
-
-    Args:
-        config: names the text and how it is cleaned and tokenised.
-        output: the folder, empty or missing.
-        vocabulary: a folder of vocabularies to use; None: they are trained on the text.
-        report: is told how far it is.
-
-    Raises:
-        InputError: the text cannot be read, no pair is left, or the folder is in use.
-    """
-    text = TrainingText.open(config)
-    if text.prepared:
-        raise InputError(f"data.train={config.train!r} is prepared already: name raw text")
-    if any(part.part.weight != 1.0 for part in text.texts) or (len(text.texts) > 1 and config.temperature != 1.0):
-        raise InputError(
-            f"data.train={config.train!r} has weights or a temperature: prepare each data set into a folder of its "
-            "own, with one --vocabulary, and give them to the folders"
-        )
-    request = {key: value for key, value in dataclasses.asdict(config).items() if key in (*_REQUEST, *_CLEANING)}
-    request["given_vocabulary"] = None if vocabulary is None else Vocabularies.load(vocabulary).hash
-    if is_finished(output, request):
-        report(f"{output} is prepared already, from the text as it was then; remove it to prepare changed text")
-    else:
-        _write(text, output, vocabulary, request, report)
-    manifest = read_manifest(output)
-    counts = {name: Counts(**record) for name, record in manifest["counts"].items()}
-    source, target = (np.array(numbers, np.int64) for numbers in manifest["lengths"])
-    return Preparation(counts, (source, target))
-
-
-def _write(
-    text: TrainingText, output: Path, vocabulary: Path | None, request: Mapping[str, Any], report: Callable[[str], None]
-) -> None:
-    writer = ShardWriter(output, request)
-    try:
-        report(f"vocabulary of {text.config.train}")
-        vocabularies = _vocabularies_of(text, output, vocabulary)
-        size = max(vocabularies.source.size, vocabularies.target.size)
-        counts: dict[str, Counts] = {}
-        lengths = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
-        for part in text.texts:
-            name, told = part.part.name, 0
-            counts.setdefault(name, Counts())
-            for piece in text.read(part, vocabularies):
-                writer.add(piece.pairs, size)
-                counts[name] += piece.counts
-                lengths = [_added(old, new) for old, new in zip(lengths, piece.lengths, strict=True)]
-                if counts[name].read - told >= _TELL_EVERY:
-                    told = counts[name].read
-                    report(f"{name}: {told:,} pairs read")
-            report(f"{name}: {counts[name].read:,} pairs read, {summary(counts[name])}")
-        _refuse_nothing(sum(count.kept for count in counts.values()), counts)
-        facts = {
-            "vocabulary": vocabularies.hash,
-            "counts": {name: dataclasses.asdict(count) for name, count in counts.items()},
-            "lengths": [numbers.tolist() for numbers in lengths],
-        }
-        writer.finish(facts)
-    finally:
-        writer.close()
-
-
-def _added(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add histograms of different lengths."""
-    longer, shorter = sorted((one, other), key=len, reverse=True)
-    longer = longer.astype(np.int64)
-    longer[: len(shorter)] += shorter
-    return longer
-
-
-_TELL_EVERY = 500_000
-
-# What decides which tokens a prepared folder holds.
-_REQUEST = (
-    "train",
-    "source_language",
-    "target_language",
-    "vocabulary_size",
-    "source_vocabulary_size",
-    "shared_vocabulary",
-    "vocabulary_model",
-    "byte_fallback",
-    "language_tags",
-    "max_length",
-    "source_eos",
-)
-_CLEANING = tuple(field.name for field in dataclasses.fields(Cleaning))
-
-
-def _vocabularies_of(text: TrainingText, output: Path, given: Path | None) -> Vocabularies:
-    """Put the vocabularies into the folder: those that are given, or new ones."""
-    directory = output / VOCABULARY
-    if given is not None:
-        vocabularies = Vocabularies.load(given)
-        vocabularies.save(directory)
-    # Whatever lies there, ours or an interrupted call's, is checked like a run's.
-    return text.vocabularies(directory)
 
 
 def _spool(
@@ -414,7 +297,12 @@ def _check_directions(config: DataConfig, parts: Sequence[Part]) -> None:
             )
 
 
-def _refuse_nothing(pairs: int, counts: Mapping[str, Counts]) -> None:
+def refuse_nothing(pairs: int, counts: Mapping[str, Counts]) -> None:
+    """Refuse training text of which no pair is left.
+
+    Raises:
+        InputError: the line says what dropped them.
+    """
     if not pairs:
         raise InputError(f"data.train: {why_nothing_is_left(sum(counts.values(), Counts()))}")
 

@@ -254,7 +254,21 @@ class TrainingData:
         raise InputError("the weights of data.train leave no pair for an epoch: give larger ones")
 
     def plan(self, epoch: int, store: Future[Store] | None = None) -> Plan:
-        """Plan an epoch; ``store`` gives its pairs where they were asked for before."""
+        """Plan an epoch; ``store`` gives its pairs where they were asked for before.
+
+        The plan that was made last is kept, which saves packing an epoch for its statistics and again for its batches.
+        """
+        planned = self._last_plan.get(epoch)
+        if planned is None:
+            self._last_plan.clear()
+            planned = self._last_plan[epoch] = self._make_plan(epoch, store)
+        return planned
+
+    @functools.cached_property
+    def _last_plan(self) -> dict[int, Plan]:
+        return {}
+
+    def _make_plan(self, epoch: int, store: Future[Store] | None) -> Plan:
         generator = np.random.default_rng([self.seed, epoch])
         order = generator.permutation(choose(self.shares, seed=self.seed, epoch=epoch))
         pairs = self._store(epoch) if store is None else store.result()
@@ -291,7 +305,7 @@ class TrainingData:
             InputError: it holds no batch.
         """
         # Not in the segmentation of an epoch, for which all text would have to be read again.
-        plan = dataclasses.replace(self, resample=None).plan(0)
+        plan = (self if self.resample is None else dataclasses.replace(self, resample=None)).plan(0)
         self._check_not_empty(plan)
         pairs = plan.store
         source = int(pairs.source_lengths[plan.pairs].sum(dtype=np.int64))

@@ -15,12 +15,10 @@ The text is as published, empty lines included: cleaning is a step of its own.
 
 from __future__ import annotations
 
-import fcntl
 import glob
 import json
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from jaxformer.data.archives import unpack
 from jaxformer.data.download import Patience, RemoteFile, Report, digest, fetch, on_disk
 from jaxformer.data.releases import Release, Task, find_task
 from jaxformer.errors import InputError
+from jaxformer.locks import hold
 
 MANIFEST = "published.json"
 ARCHIVES = "archives"
@@ -73,7 +72,8 @@ def prepare(
     archives = directory / ARCHIVES
     with on_disk(directory):
         archives.mkdir(parents=True, exist_ok=True)
-    with _locked(directory):
+        lock = hold(directory, f"another process prepares {directory}: wait for it, or choose another one")
+    with lock:
         manifest = _read_manifest(directory, task)
         _check_strangers(directory, task)
         for split, releases in task.splits.items():
@@ -180,20 +180,3 @@ def _write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
 
 def _with_mirrors(file: RemoteFile, mirrors: Sequence[str]) -> RemoteFile:
     return replace(file, addresses=(*(f"{mirror.rstrip('/')}/{file.name}" for mirror in mirrors), *file.addresses))
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold a directory for this process; the system lets go of it when the process ends, however it ends."""
-    with on_disk(directory):
-        handle = os.open(directory, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError(f"another process prepares {directory}: wait for it, or choose another one") from None
-        except OSError:
-            pass  # a file system without locks
-        yield
-    finally:
-        os.close(handle)

@@ -3,7 +3,7 @@
 =================== ====================================================================================
 file                holds
 =================== ====================================================================================
-``manifest.json``   what was prepared and how, the vocabulary's hash, the shards with their sizes
+``manifest.json``   what was prepared and how, the text's files and the vocabulary with their hashes, the shards
 ``lengths.npy``     tokens of each pair, int32 [N, 2]: the index from which batches are planned
 ``00000.records``   ArrayRecord; a record is a pair: its source tokens, then its target tokens, little-endian
 ``vocabulary/``     as in the directory of a run
@@ -14,7 +14,6 @@ The manifest comes last: a folder without one was not finished, and says so in `
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import threading
@@ -31,11 +30,13 @@ from numpy.typing import NDArray
 from jaxformer.data.store import offsets_of, token_dtype
 from jaxformer.data.transforms import Encoded, Fingerprint, Sentences
 from jaxformer.errors import InputError, require
+from jaxformer.locks import LOCK, hold
 
 FORMAT = 1
 PAIRS_PER_SHARD = 1_000_000
 MANIFEST, UNFINISHED, LENGTHS, VOCABULARY = "manifest.json", "unfinished.json", "lengths.npy", "vocabulary"
-LOCK = ".lock"
+FILES = "files"
+"""The key of a request under which the files of the text stand, each with its SHA-256."""
 
 # Batches come in random order: every pair can be read without its neighbours, and nothing ahead of it.
 _WRITE, _READ = "group_size:1,uncompressed", "readahead_buffer_size:0,max_parallelism:0"
@@ -258,18 +259,32 @@ def is_finished(directory: Path, request: Mapping[str, Any]) -> bool:
     """Say whether a folder is the finished one of this request.
 
     Raises:
-        InputError: it is that of another.
+        InputError: it is that of another, or of the same on text that was another then.
     """
     if not (directory / MANIFEST).exists():
         return False
     done = read_manifest(directory)["request"]
-    if done != request:
-        changed = next(key for key in {**done, **request} if done.get(key) != request.get(key))
-        raise InputError(
-            f"{directory} was prepared with {changed}={done.get(changed)!r}, not {request.get(changed)!r}: choose "
-            "another --output, or remove it"
-        )
+    changed = [key for key in {**done, **request} if done.get(key) != request.get(key)]
+    for key in changed:
+        if key != FILES:
+            raise InputError(
+                f"{directory} was prepared with {key}={done.get(key)!r}, not {request.get(key)!r}: choose "
+                "another --output, or remove it"
+            )
+    if changed:
+        _refuse_changed(directory, done.get(FILES, {}), request.get(FILES, {}))
     return True
+
+
+def _refuse_changed(directory: Path, then: Mapping[str, str], now: Mapping[str, str]) -> None:
+    """Name the first of the files that are not as they were."""
+    name = next(name for name in {**then, **now} if then.get(name) != now.get(name))
+    what = "has changed" if name in then and name in now else "is new" if name in now else "is gone"
+    more = sum(then.get(other) != now.get(other) for other in {**then, **now}) - 1
+    raise InputError(
+        f"{name} {what}{f' (and {more} more)' if more else ''} since {directory} was prepared: remove {directory} and "
+        "prepare it again, choose another --output, or put the text back as it was"
+    )
 
 
 def _claim(directory: Path, request: dict[str, Any]) -> TextIO:
@@ -278,44 +293,39 @@ def _claim(directory: Path, request: dict[str, Any]) -> TextIO:
     Returns:
         An open file; until it is closed no other process can claim the folder.
     """
+    _check_free(directory, request)
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = hold(directory, f"another process prepares {directory}: wait until it ends, or choose another folder")
+    try:
+        _check_free(directory, request)  # another process may have held it until now
+    except InputError:
+        lock.close()
+        raise
+    for path in (*directory.glob("[0-9][0-9][0-9][0-9][0-9].records"), directory / LENGTHS):
+        path.unlink(missing_ok=True)
+    (directory / UNFINISHED).write_text(json.dumps(request), encoding="utf-8")
+    return lock
+
+
+def _check_free(directory: Path, request: dict[str, Any]) -> None:
+    """Refuse a folder that is neither empty nor left unfinished by the same request."""
     if directory.exists() and not directory.is_dir():
         raise InputError(f"{directory} is a file: name a folder that is empty or missing")
-    marker = directory / UNFINISHED
     if (directory / MANIFEST).exists():
         raise InputError(f"{directory} is prepared: choose another folder, or remove it")
-    if marker.exists():
-        try:
-            left = json.loads(marker.read_bytes())
-        except ValueError:
-            left = None
-        if left is not None and left != request:
-            raise InputError(
-                f"{directory} was begun for something else and not finished: remove it, or choose another --output"
-            )
-        lock = _lock(directory)
-        for path in (*directory.glob("[0-9][0-9][0-9][0-9][0-9].records"), directory / LENGTHS):
-            path.unlink(missing_ok=True)
-    elif directory.exists() and any(path.name != LOCK for path in directory.iterdir()):
-        raise InputError(f"{directory} holds other files: choose an empty --output")
-    else:
-        directory.mkdir(parents=True, exist_ok=True)
-        lock = _lock(directory)
-    marker.write_text(json.dumps(request), encoding="utf-8")
-    return lock
-
-
-def _lock(directory: Path) -> TextIO:
-    lock = (directory / LOCK).open("w")
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.close()
+        left = json.loads((directory / UNFINISHED).read_bytes())
+    except FileNotFoundError:
+        if directory.exists() and any(path.name != LOCK for path in directory.iterdir()):
+            raise InputError(f"{directory} holds other files: choose an empty --output") from None
+        return
+    except ValueError:
+        return  # cut off while it was written
+    if left != request:
         raise InputError(
-            f"another process prepares {directory}: wait until it ends, or choose another folder"
-        ) from None
-    except OSError:
-        pass  # some network file systems have no locks
-    return lock
+            f"{directory} was begun for something else, or from text that has changed, and not finished: remove it, or "
+            "choose another --output"
+        )
 
 
 def _array_record() -> ModuleType:

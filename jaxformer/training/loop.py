@@ -124,20 +124,20 @@ def train(
         )
         open_parts.callback(checkpoints.close)
         checkpoints.remove_leftovers()
-        state, progress = _begin(run, model, data, checkpoints)
+        identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
+        state, progress = _begin(run, model, identity, checkpoints)
         log = Log(workdir, progress.step, progress.evaluated)
         open_parts.callback(log.close)
         display = make_display(config.training.steps, progress.step)
         open_parts.callback(display.close)
         _introduce(display, run, data, state, engine, progress)
         validate = make_validator(run, model) if make_validator else None
-        identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
         loop = Loop(config, engine, data, valid, checkpoints, log, display, validate, identity, stop)
         return loop.run(engine.place(state), progress)
 
 
 def _begin(
-    run: Run, model: Transformer, data: TrainingData, checkpoints: CheckpointManager
+    run: Run, model: Transformer, identity: dict[str, str], checkpoints: CheckpointManager
 ) -> tuple[TrainState, Progress]:
     training = run.config.training
     optimizer = make_optimizer(training, run.config.model.d_model)
@@ -147,7 +147,7 @@ def _begin(
     step = checkpoints.find("latest")
     record = checkpoints.progress(step)
     run.check_vocabulary(record.pop("vocabulary"), step)
-    if record.pop("data") != data.hash:
+    if record.pop("data") != identity["data"]:
         raise InputError(
             f"{run.config.data.train} is not the text that {run.directory} was trained on up to step {step}; put that "
             "text back, or choose another --workdir"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
 import tempfile
 from pathlib import Path
 from typing import TextIO
@@ -12,12 +11,10 @@ from jaxformer.data.loading import TrainingText, load_evaluation
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
+from jaxformer.locks import LOCK, hold
 from jaxformer.training import config as configuration
 from jaxformer.training.config import RunConfig
 from jaxformer.training.hosts import make_once
-
-LOCK = ".lock"
-"""What a process that trains holds, in the directory of the run."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,16 +54,10 @@ class Run:
             InputError: another process has claimed it.
         """
         self.directory.mkdir(parents=True, exist_ok=True)
-        lock = (self.directory / LOCK).open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.close()
-            raise InputError(
-                f"another process trains in {self.directory}: wait until it ends, or choose another --workdir"
-            ) from None
-        except OSError:
-            pass  # some network file systems have no locks
+        lock = hold(
+            self.directory,
+            f"another process trains in {self.directory}: wait until it ends, or choose another --workdir",
+        )
         configuration.save(self.config, self.directory / "config.json")
         self.vocabularies.save(self.directory / "vocabulary")
         return lock

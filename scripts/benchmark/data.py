@@ -4,29 +4,38 @@
     python scripts/benchmark/data.py speed   --source=train.en --target=train.de
     python scripts/benchmark/data.py padding --source=train.en --target=train.de
     python scripts/benchmark/data.py memory  --pairs=20000000 --steps=10000
+    python scripts/benchmark/data.py memory  --road=text --pairs=2000000
 
 ``speed`` runs every way in turn, several times, and prints medians: ours from text (clean, tokenise, plan, pad) and
-from prepared shards, a plain Python loop over the same text, and, where it is installed, Hugging Face `datasets`, which
-tokenises by the same SentencePiece model, shuffles, and pads each batch to its longest sentence. ``memory`` writes a
-prepared folder of invented pairs and reads all of it. By default the bundled corpus is read, ten times over.
+from prepared shards, a plain Python loop over the same text, and Hugging Face `datasets` (extra `benchmark`), which
+was tokenised by the same SentencePiece model before, shuffles, and pads each batch to its longest sentence, by the
+collator of `transformers` and by a loop. ``padding`` prints how much of the batches of an epoch is padding, and how
+little any such lengths could reach. ``memory`` writes a prepared folder of invented pairs and reads all of it; with
+``--road=text`` it writes plain text instead, made of the bundled corpus, and trains straight from that. By default
+``speed`` and ``padding`` read the bundled corpus, ten times over.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import resource
 import statistics
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
+from data_peers import hugging_face, plain_loop
+from numpy.typing import NDArray
 
 from jaxformer.data import (
     DataConfig,
     Encoded,
+    Pair,
     Prepared,
     Sentences,
     ShardWriter,
@@ -37,6 +46,7 @@ from jaxformer.data import (
     prepare,
 )
 from jaxformer.data.tokenizing import cores
+from jaxformer.errors import InputError
 
 PAGE = resource.getpagesize()
 
@@ -45,15 +55,17 @@ def main() -> None:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["speed", "padding", "memory"])
-    parser.add_argument("--source", help="text, one sentence a line (default: the bundled corpus, ten times)")
+    parser.add_argument("--source", help="text of speed and padding, a sentence a line (default: bundled, ten times)")
     parser.add_argument("--target", help="its translation")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--vocabulary_size", type=int, default=8000)
     parser.add_argument("--tokens_per_batch", type=int, default=25_000)
-    parser.add_argument("--pairs", type=int, default=20_000_000)
-    parser.add_argument("--steps", type=int, default=10_000)
+    parser.add_argument("--road", choices=["prepared", "text"], default="prepared", help="what memory reads")
+    parser.add_argument("--pairs", type=int, help="of memory (default: 20 million prepared ones, 2 million of text)")
+    parser.add_argument("--steps", type=int, default=10_000, help="least steps of memory from prepared shards")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
+        memory = {"prepared": memory_of_prepared, "text": memory_of_text}[options.road]
         {"speed": speed, "padding": padding, "memory": memory}[options.what](options, Path(scratch))
 
 
@@ -61,10 +73,9 @@ def config_of(options: argparse.Namespace, scratch: Path, **changes: object) -> 
     """Give a configuration that reads the text of the command line."""
     source, target = options.source, options.target
     if source is None:
-        pairs = list(load("bundled:en-de/train", "en", "de")) * 10
         source, target = scratch / "train.en", scratch / "train.de"
-        source.write_text("".join(pair.source + "\n" for pair in pairs), "utf-8")
-        target.write_text("".join(pair.target + "\n" for pair in pairs), "utf-8")
+        if not source.exists():
+            write_text(list(load("bundled:en-de/train", "en", "de")) * 10, source, target)
     values = {
         "train": f"text:{source},{target}",
         "vocabulary_size": options.vocabulary_size,
@@ -74,6 +85,14 @@ def config_of(options: argparse.Namespace, scratch: Path, **changes: object) -> 
         **changes,
     }
     return DataConfig(**values)
+
+
+def write_text(pairs: Iterable[Pair], source: Path, target: Path) -> None:
+    """Write a sentence a line, the two sides into two files."""
+    with source.open("w", encoding="utf-8") as sources, target.open("w", encoding="utf-8") as targets:
+        for pair in pairs:
+            sources.write(pair.source + "\n")
+            targets.write(pair.target + "\n")
 
 
 def epoch(data: TrainingData) -> int:
@@ -104,11 +123,9 @@ def speed(options: argparse.Namespace, scratch: Path) -> None:
         "plain Python loop over text": lambda: plain_loop(config, vocabularies),
     }
     try:
-        import datasets
-    except ModuleNotFoundError:
-        datasets = None
-    if datasets is not None:
-        ways["Hugging Face datasets, tokenised before"] = hugging_face(datasets, config, vocabularies)
+        ways |= hugging_face(config, vocabularies, scratch / "arrow")
+    except InputError as error:
+        print(f"left out Hugging Face datasets with its collator: {error}")
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(options.repeats):
         for name, way in ways.items():
@@ -122,91 +139,130 @@ def speed(options: argparse.Namespace, scratch: Path) -> None:
         )
 
 
-def plain_loop(config: DataConfig, vocabularies: Vocabularies) -> int:
-    """Read, tokenise a sentence at a time, fill buckets by length, pad: what a person writes first."""
-    lengths = [16, 32, 48, 64, 96, 128]
-    buckets: dict[int, list[tuple[list[int], list[int]]]] = {length: [] for length in lengths}
-    source, target = vocabularies.source, vocabularies.target
-    pairs = 0
-
-    def pad(rows: list[list[int]], length: int) -> np.ndarray:
-        return np.array([row + [source.pad_id] * (length - len(row)) for row in rows], np.int32)
-
-    for pair in load(config.train, "en", "de"):
-        ids = [*source.encode(pair.source), source.eos_id], [*target.encode(pair.target), target.eos_id]
-        length = next((length for length in lengths if length >= max(map(len, ids))), None)
-        if length is None:
-            continue
-        pairs += 1
-        buckets[length].append(ids)
-        if len(buckets[length]) * length >= config.tokens_per_batch:
-            for side in range(2):
-                pad([both[side] for both in buckets[length]], length)
-            buckets[length] = []
-    return pairs
-
-
-def hugging_face(datasets, config: DataConfig, vocabularies: Vocabularies) -> Callable[[], int]:
-    """Give an epoch over a data set that was tokenised and saved as Arrow before, padded batch by batch."""
-    pairs = list(load(config.train, "en", "de"))
-    source, target = vocabularies.source, vocabularies.target
-    data = datasets.Dataset.from_dict(
-        {
-            "source": [ids + [source.eos_id] for ids in source.encode_batch([pair.source for pair in pairs])],
-            "target": [ids + [target.eos_id] for ids in target.encode_batch([pair.target for pair in pairs])],
-        }
-    )
-    rows = config.tokens_per_batch // 32
-
-    def run() -> int:
-        count = 0
-        for batch in data.shuffle(seed=0).iter(batch_size=rows):
-            for side in ("source", "target"):
-                longest = max(map(len, batch[side]))
-                np.array([ids + [0] * (longest - len(ids)) for ids in batch[side]], np.int32)
-            count += len(batch["source"])
-        return count
-
-    return run
-
-
 def padding(options: argparse.Namespace, scratch: Path) -> None:
-    """Print the share of padding of an epoch, by number of buckets and packed."""
-    config = config_of(options, scratch)
-    text = TrainingText.open(config)
+    """Print the share of padding of an epoch, by number of buckets and packed, and the least of twelve lengths."""
+    text = TrainingText.open(config_of(options, scratch))
     vocabularies = text.vocabularies(scratch / "vocabulary")
     for change in [{"num_buckets": count} for count in (6, 12, 16, 24, 32, 48)] + [{"packing": True}]:
         facts = TrainingText.open(config_of(options, scratch, **change)).load(vocabularies, seed=0).statistics
         print(f"{change}: {facts.padding:.2%} padding, {facts.batches} batches, {facts.pairs:,} pairs")
+    store = text.load(vocabularies, seed=0).store
+    tokens = slots = 0
+    for side, lengths in (("source", store.source_lengths), ("target", store.target_lengths)):
+        best = best_lengths(lengths, 12)
+        tokens += lengths.sum(dtype=np.int64)
+        slots += best[np.searchsorted(best, lengths)].sum()
+        print(f"best 12 lengths of the {side} ({lengths.min()} to {lengths.max()} tokens): {best.tolist()}")
+    print(f"each side alone at its best 12 lengths: {1 - tokens / slots:.2%} padding; no 12 shapes do better")
 
 
-def memory(options: argparse.Namespace, scratch: Path) -> None:
+def best_lengths(lengths: NDArray[np.integer], count: int) -> NDArray[np.int64]:
+    """Choose the at most ``count`` lengths that waste fewest slots when each sentence is padded to the next of them.
+
+    Exact, by a dynamic programme over the histogram: with ``k`` lengths of which the last is ``n``, sentences of at
+    most ``n`` tokens take the slots that those up to some shorter ``m`` take with ``k - 1`` lengths, and ``n`` each
+    for the rest. Batches of ``count`` shapes have no more lengths than this on either side, so none can waste less.
+
+    Args:
+        lengths: tokens of each sentence, at least one sentence [N].
+        count: most lengths.
+
+    Returns:
+        The lengths, ascending; the last is that of the longest sentence.
+    """
+    up_to = np.bincount(lengths).cumsum()
+    ends = np.arange(len(up_to))
+    # [m, n]: the slots of the sentences of more than m and at most n tokens, each padded to n.
+    slots = np.where(ends[:, None] < ends, ends * (up_to - up_to[:, None]).astype(np.float64), np.inf)
+    least = np.where(ends == 0, 0.0, np.inf)
+    before = []
+    for _ in range(min(count, len(np.unique(lengths)))):
+        totals = least[:, None] + slots
+        before.append(totals.argmin(0))
+        least = totals.min(0)
+    chosen = [int(ends[-1])]
+    for choice in reversed(before[1:]):
+        chosen.append(int(choice[chosen[-1]]))
+    return np.array(chosen[::-1])
+
+
+def memory_of_prepared(options: argparse.Namespace, scratch: Path) -> None:
     """Write a prepared folder of invented pairs, read all of it, and print the memory of the process on the way."""
+    count = options.pairs or 20_000_000
     begun = time.perf_counter()
     writer = ShardWriter(scratch / "prepared", {})
-    for piece in invented(options.pairs, options.vocabulary_size):
+    for piece in invented(count, options.vocabulary_size):
         writer.add(piece, options.vocabulary_size)
     writer.finish({"vocabulary": "", "counts": {}, "lengths": []})
     size = sum(path.stat().st_size for path in (scratch / "prepared").iterdir())
-    print(f"wrote {options.pairs:,} pairs, {size / 2**30:.2f} GiB, in {time.perf_counter() - begun:.0f} s")
+    print(f"wrote {count:,} pairs, {size / 2**30:.2f} GiB, in {time.perf_counter() - begun:.0f} s")
     del writer
     begun = time.perf_counter()
     store = Prepared.open(scratch / "prepared", pad_id=(0, 0), vocabulary_size=options.vocabulary_size)
     data = TrainingData.of(store, DataConfig(tokens_per_batch=options.tokens_per_batch, num_buckets=12), seed=0)
-    batches = data.batches()
     print(f"opened and planned in {time.perf_counter() - begun:.1f} s, {resident():,.0f} MB")
-    begun, pairs, steps = time.perf_counter(), 0, 0
-    while pairs < options.pairs or steps < options.steps:
-        batch, _ = next(batches)
+    read(data, steps=options.steps, every=1000)
+
+
+def memory_of_text(options: argparse.Namespace, scratch: Path) -> None:
+    """Write plain text, train straight from it for an epoch, and print the memory of the process on the way."""
+    count = options.pairs or 2_000_000
+    bundled = TrainingText.open(DataConfig(vocabulary_size=options.vocabulary_size))
+    source, target = scratch / "train.en", scratch / "train.de"
+    write_text(varied(list(bundled.pairs), count), source, target)
+    text_size = source.stat().st_size + target.stat().st_size
+    print(f"wrote {count:,} pairs of text, {text_size / 1e6:,.0f} MB")
+    # Of the bundled corpus, which has the same words: SentencePiece holds the text that it trains on in memory.
+    vocabularies = bundled.vocabularies(scratch / "vocabulary")
+    config = config_of(options, scratch, train=f"text:{source},{target}")
+    print(f"before reading: {resident():,.0f} MB")
+    begun = time.perf_counter()
+    with watched():
+        data = TrainingText.open(config).load(vocabularies, seed=0)
+    took = time.perf_counter() - begun
+    assert isinstance(data.store, Encoded)  # the spooled text of one data set
+    spooled = sum(side.tokens.nbytes for side in (data.store.source, data.store.target))
+    print(f"tokenised and planned in {took:.0f} s, {resident():,.0f} MB; {len(data.store):,} pairs are left")
+    print(f"temporary files: {spooled / 1e6:,.0f} MB, {spooled / text_size:.2f} bytes for each byte of text")
+    read(data, steps=0, every=200)
+
+
+def read(data: TrainingData, *, steps: int, every: int) -> None:
+    """Read an epoch, and on to at least so many steps; print the memory ``every`` so many, and the most."""
+    begun, pairs = time.perf_counter(), 0
+    for step, (batch, position) in enumerate(data.batches(), 1):
         pairs += int((batch["target"][:, 0] != 0).sum())
-        steps += 1
-        if steps % 1000 == 0:
-            rate = pairs / (time.perf_counter() - begun)
-            print(
-                json.dumps({"step": steps, "pairs": pairs, "MB": round(resident()), "pairs/s": round(rate)}), flush=True
-            )
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(f"most memory of the process: {most:,.0f} MB; {pairs / (time.perf_counter() - begun):,.0f} pairs/s")
+        ended = position.epoch > 0 and step >= steps
+        rate = pairs / (time.perf_counter() - begun)
+        if step % every == 0 or ended:
+            print(json.dumps({"step": step, "pairs": pairs, **megabytes(), "pairs/s": round(rate)}), flush=True)
+        if ended:
+            break
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    workers = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
+    print(
+        f"most memory of the process: {most:,.0f} MB"
+        + (f"; of one that it started: {workers:,.0f} MB" if workers else "")
+    )
+
+
+@contextlib.contextmanager
+def watched(interval: float = 10.0) -> Iterator[None]:
+    """Print the memory of the process every few seconds while the block runs."""
+    ended = threading.Event()
+
+    def watch() -> None:
+        begun = time.perf_counter()
+        while not ended.wait(interval):
+            print(json.dumps({"s": round(time.perf_counter() - begun), **megabytes()}), flush=True)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def invented(pairs: int, size: int) -> Iterator[Encoded]:
@@ -221,6 +277,22 @@ def invented(pairs: int, size: int) -> Iterator[Encoded]:
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
             sides.append(Sentences(generator.integers(4, size, offsets[-1], np.int32), offsets, 0))
         yield Encoded(*sides)
+
+
+def varied(pairs: list[Pair], count: int) -> Iterator[Pair]:
+    """Invent pairs of text: one to four of these end to end, drawn at random, so that hardly any two are the same."""
+    generator = np.random.default_rng(0)
+    for start in range(0, count, 50_000):
+        chosen = generator.integers(0, len(pairs), (min(50_000, count - start), 4))
+        for row, parts in zip(chosen.tolist(), generator.integers(1, 5, len(chosen)).tolist(), strict=True):
+            drawn = [pairs[index] for index in row[:parts]]
+            yield Pair(" ".join(pair.source for pair in drawn), " ".join(pair.target for pair in drawn))
+
+
+def megabytes() -> dict[str, int]:
+    """Give the memory that the process holds now, and how much of it the system may take back: mapped files."""
+    shared = int(Path("/proc/self/statm").read_text().split()[2]) * PAGE / 1e6
+    return {"MB": round(resident()), "of mapped files": round(shared)}
 
 
 def resident() -> float:

@@ -1,6 +1,8 @@
 """Checkpoints: whole or not at all, the latest and the best, from any number of devices to any other."""
 
 import shutil
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -256,6 +258,39 @@ def test_a_failed_save(open_manager, monkeypatch):
         "the last good checkpoint is step 4"
     )
     assert_trees_equal(restored(open_manager(), 4), arrays(4))
+
+
+LATE = """
+import asyncio, sys, tempfile, threading
+from pathlib import Path
+
+import tensorstore
+
+from jaxformer.checkpoints.manager import CheckpointManager
+
+if sys.argv[1] == "after":
+    CheckpointManager(Path(tempfile.mkdtemp()))._failure(OSError("no space"))
+
+async def wait(future):
+    await future
+
+promise, future = tensorstore.Promise.new()
+loop = asyncio.new_event_loop()
+task = loop.create_task(wait(future))
+loop.run_until_complete(asyncio.sleep(0.01))
+loop.close()
+late = threading.Thread(target=lambda: promise.set_exception(ValueError("no space")))
+late.start()
+late.join()
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_late_failures_of_a_failed_save(when):
+    """Once a save has failed, its other writes print no traceback each; before, such a report is not suppressed."""
+    script = [sys.executable, "-c", LATE, when]
+    errors = subprocess.run(script, capture_output=True, text=True, check=True).stderr
+    assert ("Event loop is closed" in errors) == (when == "before")
 
 
 def test_a_checkpoint_of_another_model(open_manager):

@@ -6,7 +6,6 @@ import socket
 
 import pytest
 from archive_server import (
-    archive_server,
     break_off,
     chunked,
     endless,
@@ -26,17 +25,6 @@ from jaxformer.errors import InputError
 CONTENT = random.Random(74).randbytes(300_000)
 OTHER = random.Random(75).randbytes(len(CONTENT))
 PATIENCE = Patience(timeout=0.25, attempts=3, wait=0.001, longest_wait=0.004)
-
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture
-def server():
-    with archive_server() as served:
-        yield served
 
 
 def remote(*addresses, content=CONTENT, size=True, algorithm="sha256"):

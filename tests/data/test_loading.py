@@ -61,34 +61,6 @@ def test_prepared_equals_text(tmp_path, options):
     assert done.lengths[0].sum() == done.lengths[1].sum() >= straight.statistics.pairs
 
 
-def test_preparing_again_finds_it_done(tmp_path):
-    told = []
-    first = prepare(config_of(), tmp_path / "prepared", report=told.append)
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "prepared").iterdir()}
-    again = prepare(config_of(), tmp_path / "prepared", report=told.append)
-    assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "prepared").iterdir()} == before
-    assert again.counts == first.counts
-    assert told[-1].startswith(f"{tmp_path / 'prepared'} is prepared already, from the text as it was then")
-    with pytest.raises(InputError, match="was prepared with max_length=60, not 50"):
-        prepare(config_of(max_length=50), tmp_path / "prepared")
-    # What only training reads may differ.
-    prepare(config_of(tokens_per_batch=900, num_buckets=2, packing=True), tmp_path / "prepared")
-
-
-def test_a_given_vocabulary_is_used(tmp_path):
-    """So several folders can be trained on together, with weights."""
-    prepare(config_of(), tmp_path / "a")
-    prepare(config_of(train="bundled:en-de/test"), tmp_path / "b", vocabulary=tmp_path / "a" / "vocabulary")
-    assert Vocabularies.load(tmp_path / "a" / "vocabulary") == Vocabularies.load(tmp_path / "b" / "vocabulary")
-    mixture = f"prepared:{tmp_path}/a + 2 * prepared:{tmp_path}/b"
-    data = training_of(tmp_path, train=mixture)
-    sizes = [share.stop - share.start for share in data.shares]
-    assert data.statistics.pairs == sizes[0] + 2 * sizes[1]
-    prepare(config_of(train="bundled:en-de/test"), tmp_path / "c")
-    with pytest.raises(InputError, match="have different vocabularies"):
-        training_of(tmp_path, train=f"prepared:{tmp_path}/a + prepared:{tmp_path}/c")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -136,15 +108,6 @@ def test_a_lower_limit_of_tokens_is_that_of_the_text(tmp_path):
 def test_text_and_prepared_folders_do_not_mix(tmp_path):
     with pytest.raises(InputError, match="mixes text with prepared folders"):
         TrainingText.open(config_of(train=f"bundled:en-de/valid + prepared:{tmp_path}"))
-    with pytest.raises(InputError, match="is prepared already"):
-        prepare(config_of(train=f"prepared:{tmp_path}"), tmp_path / "x")
-    for options in (
-        {"train": "2 * bundled:en-de/valid"},
-        {"train": "bundled:en-de/valid + bundled:en-de/test", "temperature": 2.0},
-    ):
-        with pytest.raises(InputError, match="has weights or a temperature: prepare each"):
-            prepare(config_of(**options), tmp_path / "x")
-    assert not (tmp_path / "x").exists()
 
 
 def test_a_mixture_of_text(tmp_path):
@@ -224,6 +187,19 @@ def test_text_that_changes_while_it_is_read_again_is_noticed(tmp_path):
         (tmp_path / name).write_text("".join(lines[:-5]), "utf-8")
     with pytest.raises(InputError, match=r"the text of data\.train has changed since training began .* of 495 pairs"):
         data.plan(2)
+
+
+def test_another_text_of_the_same_counts_has_another_identity(tmp_path):
+    """Also where each epoch draws its own segmentation: the best one tells texts apart (statement 119)."""
+    pairs = list(load("bundled:en-de/test", "en", "de"))
+    hashes = []
+    for chosen in (pairs, [*pairs[1:], pairs[0]], pairs):
+        for side, name in enumerate(("s", "t")):
+            (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in chosen), "utf-8")
+        data = training_of(tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t", segmentation_alpha=0.2)
+        hashes.append(data.hash)
+    assert hashes[0] == hashes[2] != hashes[1]
+    assert training_of(tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t").hash == hashes[0]
 
 
 def test_an_epoch_that_nobody_waits_for_is_not_read_to_its_end(tmp_path):

@@ -202,6 +202,23 @@ def test_statistics_equal_what_an_epoch_holds():
     assert facts.shapes == len(data.buckets)
 
 
+@pytest.mark.parametrize("packing", [False, True])
+def test_an_epoch_is_planned_once(monkeypatch, packing):
+    """Its statistics and its batches share one plan; that of another epoch takes its place."""
+    made, make = [], TrainingData._make_plan
+    monkeypatch.setattr(
+        TrainingData, "_make_plan", lambda data, epoch, store: made.append(epoch) or make(data, epoch, store)
+    )
+    data = data_of(mixed_lengths(40), packing=packing, packed_length=40)
+    stream = data.batches()
+    for _ in range(data.statistics.batches):
+        next(stream)
+    assert made == [0]
+    next(stream)
+    assert made == [0, 1]
+    assert list(data._last_plan) == [1]
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     lengths=LENGTHS,

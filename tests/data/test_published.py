@@ -3,13 +3,12 @@ import io
 import json
 import os
 import random
-import tarfile
 import urllib.error
 import urllib.request
 from dataclasses import replace
 
 import pytest
-from archive_server import archive_server, break_off, status
+from archive_server import break_off, status, tar_gz
 
 from jaxformer.data import published
 from jaxformer.data.archives import Files
@@ -17,20 +16,10 @@ from jaxformer.data.download import Patience, RemoteFile
 from jaxformer.data.published import prepare, prepare_published
 from jaxformer.data.releases import Release, Task, find_task
 from jaxformer.errors import InputError
+from jaxformer.locks import LOCK
 
 PATIENCE = Patience(timeout=0.5, attempts=2, wait=0.001)
 COUNTS = {"europarl-v7": 700, "commoncrawl": 40, "newstest2013": 12, "newstest2014": 15}
-
-
-@pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    monkeypatch.setenv("no_proxy", "*")
-
-
-@pytest.fixture
-def server():
-    with archive_server() as served:
-        yield served
 
 
 def draw_lines(name, language):
@@ -46,19 +35,9 @@ def sgml(lines):
     return "".join(f'<seg id="{number}">{line}</seg>\n' for number, line in enumerate(lines, start=1)).encode()
 
 
-def archive(members):
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as tar:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
-    return content.getvalue()
-
-
 def release(server, name, suffix, write):
     form = Files({language: f"{name}/{name}.{language}{suffix}" for language in ("en", "de")})
-    content = archive({member: write(draw_lines(name, language)) for language, member in form.members.items()})
+    content = tar_gz({member: write(draw_lines(name, language)) for language, member in form.members.items()})
     address = server.serve(f"/{name}.tgz", content)
     file = RemoteFile(f"{name}.tgz", (address,), f"sha256:{hashlib.sha256(content).hexdigest()}", len(content))
     return Release(name, file, form)
@@ -82,8 +61,13 @@ def check_texts(directory):
                 assert (directory / f"{split}.{name}.{language}").read_bytes() == text(draw_lines(name, language))
 
 
+def files(directory):
+    """List what lies in a folder, but for the empty file that holds it for one process."""
+    return [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK]
+
+
 def snapshot(directory):
-    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in directory.rglob("*") if path.is_file()}
+    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files(directory)}
 
 
 def test_a_task_becomes_parallel_text(server, task, tmp_path):
@@ -190,7 +174,7 @@ def test_a_wrong_archive_is_never_unpacked(server, task, tmp_path):
     server.serve("/europarl-v7.tgz", bytes(content))
     with pytest.raises(InputError, match=r"/europarl-v7\.tgz: wrong file: expected sha256 [0-9a-f]+, found [0-9a-f]+"):
         prepare(task, tmp_path, patience=PATIENCE)
-    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == []
+    assert files(tmp_path) == []
 
 
 def test_files_of_somebody_else_are_neither_overwritten_nor_read(server, task, tmp_path):

@@ -205,13 +205,16 @@ def test_separate_vocabularies_are_two_files(corpus, tmp_path):
     assert claimed(little_config(corpus, changes), tmp_path / "run").config == run.config
 
 
-def test_another_text_under_the_same_name(corpus, tmp_path, refused):
-    """A run does not go on with a text that was changed: its position there would mean nothing (statement 119)."""
+@pytest.mark.parametrize("alpha", [None, 0.1])
+def test_another_text_under_the_same_name(corpus, tmp_path, refused, alpha):
+    """A run does not go on with a text that was changed: its position there would mean nothing (statement 119). One of
+    the same counts is no exception, nor is one that each epoch segments anew.
+    """
     source, target = (tmp_path / f"text.{side}" for side in ("a", "b"))
     pairs = list(load(corpus["data.train"], "en", "de"))
     source.write_text("".join(pair.source + "\n" for pair in pairs))
     target.write_text("".join(pair.target + "\n" for pair in pairs))
-    changes = {"data.train": f"text:{source},{target}", "training.steps": 2}
+    changes = {"data.train": f"text:{source},{target}", "data.segmentation_alpha": alpha, "training.steps": 2}
     loop.train(little_config(corpus, changes), tmp_path / "run")
     source.write_text("".join(pair.source + "\n" for pair in pairs[1:] + pairs[:1]))
     message = refused({**changes, "training.steps": 4}, loop.train)
