@@ -27,7 +27,7 @@ from jaxformer.decoding.translator import Translator
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training import config as configuration
-from jaxformer.training.loop import Progress
+from jaxformer.training.progress import Progress
 from jaxformer.typing import PyTree
 
 ROOT = Path(__file__).parent.parent

@@ -12,7 +12,6 @@ from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.training.config import RunConfig, parse
 from jaxformer.training.engines import make_engine
-from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.state import create_state
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -103,9 +102,8 @@ def test_one_update_at_a_reduced_width(name):
     config = read(name, *narrow, "data.vocabulary_size=50", "training.engine=jit")
     model = Transformer(config.model)
     with jax.numpy_dtype_promotion("standard"):  # optax's bias correction is a float to the power of an integer
-        optimizer = make_optimizer(config.training, config.model.d_model)
-        engine = make_engine(model, optimizer, config.training)
-        state = create_state(model, optimizer, config.training.seed)
+        engine = make_engine(model, config.training)
+        state = create_state(model, config.training)
         generator = np.random.default_rng(0)
         batch = {side: generator.integers(3, 50, (4, 12)).astype(np.int32) for side in ("source", "target")}
         after, metrics = engine.step(engine.place(state), batch)

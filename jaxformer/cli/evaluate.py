@@ -9,6 +9,7 @@ from pathlib import Path
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import add_model, add_search, write_output
 from jaxformer.data import sources
+from jaxformer.data.config import DataConfig
 from jaxformer.data.loading import load_evaluation
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
@@ -53,16 +54,25 @@ def run(options: argparse.Namespace) -> int:
     else:
         pairs, language = load_evaluation(name, data)
     if options.target_language not in (None, language):
-        raise InputError(
-            f"{name} goes into {language}, not into {options.target_language}: name a --dataset in that direction, "
-            f"such as --dataset='{name} [{data.source_language}>{options.target_language}]'"
-        )
+        raise InputError(_other_direction(name, language, options.target_language, data))
     evaluate.read_results(options.workdir)  # a damaged file is found before the work, not after it
     translator = Translator.load(options.workdir, options.checkpoint, options.target_language or language)
     record, hypotheses = evaluate.evaluate(translator, pairs, name, beam_size=options.beam_size, alpha=options.alpha)
     evaluate.write(options.workdir, record, hypotheses, variant=_variant(options))
     write_output(None, [json.dumps(record, ensure_ascii=False)])
     return DONE
+
+
+def _other_direction(name: str, language: str, wanted: str, data: DataConfig) -> str:
+    """Say why a data set cannot be judged in the language that is wanted, and what can."""
+    if not data.language_tags:
+        return f"the run translates into {data.target_language} alone, not into {wanted}: leave out --target_language"
+    plain = name.partition(" [")[0]
+    start = data.source_language if wanted != data.source_language else data.target_language
+    cure = f", such as --dataset='{plain} [{start}>{wanted}]'"
+    # Elsewhere the order of files or columns is the direction.
+    by_language = plain.partition(":")[0] in sources.BY_LANGUAGE
+    return f"{name} goes into {language}, not into {wanted}: name a --dataset in that direction" + cure * by_language
 
 
 def _variant(options: argparse.Namespace) -> str:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import argparse
 import importlib
 import os
+import re
+import shlex
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,11 +19,13 @@ DONE, FAILED, INTERRUPTED = 0, 1, 130
 COMMANDS = {
     "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
     "train": "train a model, or go on with a run that was interrupted",
+    "average": "average checkpoints of a run",
     "translate": "translate text, one sentence a line",
     "evaluate": "translate a test set and score it by BLEU and chrF",
     "score": "give the log-probability of translations",
+    "plot": "draw the learning curves of runs over each other",
     "attention": "draw what the model attends to in a sentence",
-    "info": "show what a run is made of and how far it is",
+    "info": "show what a run is made of and how far it is, or what memory a configuration needs",
 }
 
 
@@ -49,21 +54,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command.set_defaults(run=module.run)
     options, rest = parser.parse_known_args(arguments)
     options.overrides = [argument for argument in rest if argument.startswith("--config.") and "=" in argument]
-    if rest != options.overrides or (rest and options.command not in ("train", "prepare")):
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    configurable = options.command in ("train", "prepare", "info")
+    wrong = [argument for argument in rest if not (configurable and argument in options.overrides)]
+    if wrong:
+        parser.error(f"unrecognized arguments: {' '.join(wrong)}{_meant(wrong) if configurable else ''}")
     _keep_compilations()
     try:
-        return options.run(options)
-    except InputError as error:
-        return _fail(str(error))
-    except OSError as error:
-        where = f"{error.filename}: " if error.filename else ""
-        return _fail(f"{where}{error.strerror or error}")
+        return _run_noted(options) if options.command in ("train", "prepare") else options.run(options)
+    except (InputError, OSError, KeyboardInterrupt) as error:
+        return report(error)
+
+
+def _run_noted(options: argparse.Namespace) -> int:
+    """Run a command that the same command takes up again where it was interrupted."""
+    from jaxformer.data import interruption
+
+    try:
+        with interruption.noted():
+            return options.run(options)
     except KeyboardInterrupt:
+        sys.stderr.write("jaxformer: interrupted; the same command goes on, or begins anew where nothing was saved\n")
+        if interruption.is_busy():
+            sys.stderr.flush()
+            os._exit(INTERRUPTED)
+        raise
+
+
+def _meant(wrong: Sequence[str]) -> str:
+    """Write the first argument that seems to set a key of the configuration as it should be."""
+    for index, argument in enumerate(wrong):
+        found = re.fullmatch(r"--(?:config\.)?(\w+\.\w+)(?:=(.*))?", argument)
+        if found:
+            after = wrong[index + 1] if index + 1 < len(wrong) and not wrong[index + 1].startswith("-") else "VALUE"
+            value = after if found[2] is None else found[2]
+            return f"; did you mean {shlex.quote(f'--config.{found[1]}={value}')}?"
+    return ""
+
+
+def report(error: BaseException) -> int:
+    """Say in one line what ended a command, and give the exit code; a fault of ours comes with its traceback."""
+    if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-
-
-def _fail(reason: str) -> int:
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        reason = f"{where}{error.strerror or error}"
+    elif isinstance(error, InputError):
+        reason = str(error)
+    else:
+        traceback.print_exception(error)
+        return FAILED
     sys.stderr.write(f"jaxformer: error: {' '.join(reason.split())}\n")
     return FAILED
 

@@ -14,7 +14,12 @@ from jaxformer.errors import InputError
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Declare which run and which checkpoint."""
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a trained run")
-    parser.add_argument("--checkpoint", default="best", metavar="WHICH", help="best (default), latest or a step")
+    parser.add_argument(
+        "--checkpoint",
+        default="best",
+        metavar="WHICH",
+        help="best (default), latest, a step, average (the newest) or average/NAME",
+    )
     parser.add_argument(
         "--target_language", metavar="CODE", help="what to translate into, for a run of several languages"
     )

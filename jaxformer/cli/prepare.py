@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from pathlib import Path
 
@@ -40,7 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="URL",
-        help="with --dataset: folder with copies of the archives, tried first; may be given several times",
+        help="with --dataset: address or path of a folder with copies of the archives, tried first; may be given "
+        "several times",
     )
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to make")
     parser.add_argument(
@@ -86,7 +88,9 @@ def _tokenise(options: argparse.Namespace) -> None:
         picture = options.output / "lengths.png"
         lengths.draw(*done.lengths, picture, max_length=config.max_length)
         _say(f"drew {picture}")
-    _say(f"next: jaxformer train --config={options.config} --config.data.train=prepared:{options.output} --workdir=...")
+    overrides = [override for override in options.overrides if not override.startswith("--config.data.train=")]
+    arguments = [f"--config={options.config}", *overrides, f"--config.data.train=prepared:{options.output}"]
+    _say(f"next: jaxformer train {shlex.join(arguments)} --workdir=...")
 
 
 def _say(text: str) -> None:

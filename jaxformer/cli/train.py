@@ -6,11 +6,16 @@ import argparse
 import sys
 from pathlib import Path
 
+import jax
+
 from jaxformer.cli import config_file
-from jaxformer.cli.main import DONE, INTERRUPTED
+from jaxformer.cli.main import DONE, INTERRUPTED, report
+from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.training import config as configuration
-from jaxformer.training.loop import train
+from jaxformer.training.distributed import Cluster, run_together
+from jaxformer.training.hosts import together
+from jaxformer.training.train import train
 from jaxformer.visualization import curves
 
 EXAMPLE = """
@@ -22,7 +27,12 @@ examples:
 
 The same command on the same directory goes on where the run was interrupted. Ctrl-C and SIGTERM save first, and the
 exit code is then 130. Any key of the configuration can be set by --config.SECTION.KEY=VALUE; the comments in
-jaxformer/models/config.py, data/config.py, training/config.py and decoding/config.py say what each means.
+jaxformer/models/config.py, data/config.py, training/recipe.py and decoding/config.py say what each means.
+
+On several hosts every process gets the same command, and they share the working directory and the text. --distributed
+asks Slurm, Open MPI, Kubernetes or Cloud TPU which processes there are; elsewhere say it:
+  jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=0 --config=... --workdir=...  # on 10.0.0.1
+  jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=1 --config=... --workdir=...
 """
 
 
@@ -33,16 +43,54 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--config", required=True, metavar="FILE", help="configuration: a Python file with get_config()"
     )
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of the run")
+    hosts = parser.add_argument_group("several hosts")
+    hosts.add_argument("--distributed", action="store_true", help="train with the other processes of this cluster job")
+    hosts.add_argument("--coordinator", metavar="HOST:PORT", help="the first process, as the others reach it")
+    hosts.add_argument("--num_processes", type=int, metavar="N", help="how many processes train together")
+    hosts.add_argument("--process_id", type=int, metavar="I", help="which of them this is, counted from 0")
+    hosts.add_argument(
+        "--distributed_timeout",
+        type=float,
+        metavar="SECONDS",
+        help="how long to wait until all processes are there (default: 300)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train."""
-    config = configuration.parse(config_file.read(options.config, options.overrides))
+    """Train, on this host or together with others."""
+    cluster = _cluster(options)
+    if cluster is None:
+        return _train(options)
+    seconds = 300.0 if options.distributed_timeout is None else options.distributed_timeout
+    return run_together(cluster, seconds, lambda: _train(options), report)
+
+
+def _cluster(options: argparse.Namespace) -> Cluster | None:
+    """Read which processes train together; None: this one trains alone."""
+    given = Cluster(options.coordinator, options.num_processes, options.process_id)
+    alone = not options.distributed and given == Cluster()
+    if options.distributed and given != Cluster():
+        raise InputError(
+            "--distributed asks the cluster for what --coordinator, --num_processes and --process_id say: give one or "
+            "the other"
+        )
+    if options.distributed_timeout is not None:
+        if alone:
+            raise InputError("--distributed_timeout is for several hosts: give --distributed, or --coordinator too")
+        if not options.distributed_timeout > 0.0:
+            raise InputError(f"--distributed_timeout must be above 0 seconds, not {options.distributed_timeout:g}")
+    return None if alone else given
+
+
+def _train(options: argparse.Namespace) -> int:
+    config = together(lambda: configuration.parse(config_file.read(options.config, options.overrides)))
     outcome = train(config, options.workdir, make_validator)
     if not outcome.finished:
         return INTERRUPTED
-    curves.draw(options.workdir / "metrics.jsonl", options.workdir / "curve.png")
-    sys.stderr.write(
-        f"finished at step {outcome.step}: {options.workdir}\nnext: jaxformer evaluate --workdir={options.workdir}\n"
-    )
+    if jax.process_index() == 0:
+        curves.draw(options.workdir / "metrics.jsonl", options.workdir / "curve.png")
+        sys.stderr.write(
+            f"finished at step {outcome.step}: {options.workdir}\n"
+            f"next: jaxformer evaluate --workdir={options.workdir}\n"
+        )
     return DONE

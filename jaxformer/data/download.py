@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import http.client
 import os
+import socket
 import ssl
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -95,22 +97,22 @@ def fetch(
         if path.exists():
             _check_present(path, file)
             return path
-    failures = []
+    failures: dict[str, list[str]] = {}
     for address in file.addresses:
         report(f"fetching {file.name} from {address}{_size(file.size)}")
         try:
             _fetch_from(address, file, part, patience, report)
         except _GiveUpError as failure:
-            failures.append(f"{address}: {failure}")
-            report(failures[-1])
+            failures.setdefault(str(failure), []).append(address)
+            report(f"{address}: {failure}")
             continue
         with on_disk(path):
             os.replace(part, path)
         report(f"{file.name} is whole: {file.checksum}")
         return path
+    told = "; ".join(f"{' and '.join(addresses)}: {failure}" for failure, addresses in failures.items())
     raise InputError(
-        f"cannot fetch {file.name}: {'; '.join(failures)}; "
-        f"run again to go on, or bring the file by other means to {path}"
+        f"cannot fetch {file.name}: {told}; run again to go on, or bring the file by other means to {path}"
     )
 
 
@@ -245,9 +247,14 @@ def _open(address: str, start: int, timeout: float) -> http.client.HTTPResponse 
         kind = _TryAgainError if error.code in _PASSING else _GiveUpError
         raise kind(f"HTTP {error.code} {error.reason}") from None
     except urllib.error.URLError as error:
-        # A certificate that does not hold is no passing failure, and never a reason to do without one.
-        kind = _GiveUpError if isinstance(error.reason, ssl.SSLCertVerificationError) else _TryAgainError
-        raise kind(str(error.reason)) from None
+        # A certificate that does not hold is no passing failure, and never a reason to do without one; nor is a host
+        # that nobody knows, which is how a machine without a network sees all of them.
+        if isinstance(error.reason, ssl.SSLCertVerificationError | FileNotFoundError):
+            raise _GiveUpError(str(error.reason)) from None
+        if isinstance(error.reason, socket.gaierror):
+            host = urllib.parse.urlsplit(address).hostname
+            raise _GiveUpError(f"no host {host} ({error.reason.strerror}): check the network") from None
+        raise _TryAgainError(str(error.reason)) from None
     except ValueError as error:  # http.client.InvalidURL too
         raise _GiveUpError(f"no address of a file: {error}") from None
     except (OSError, http.client.HTTPException) as error:

@@ -136,6 +136,30 @@ def read_lines(path: str | Path) -> list[str]:
     return list(open_lines([path]))
 
 
+def check_folder(directory: Path, option: str) -> None:
+    """Refuse a folder that cannot be made; nothing is made.
+
+    Raises:
+        InputError: it is a file, or one of the folders above it is; ``option`` names what says so.
+    """
+    there = next((path for path in (directory, *directory.parents) if path.exists()), directory)
+    if not there.is_dir():
+        raise InputError(f"{there} is a file: choose another {option}")
+
+
+def make_folder(directory: Path, option: str) -> None:
+    """Make a folder and those above it.
+
+    Raises:
+        InputError: the system refuses; ``option`` names what says so.
+    """
+    check_folder(directory, option)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot make the folder {directory} ({error.strerror}): choose another {option}") from None
+
+
 def split_lines(content: bytes, name: str) -> list[str]:
     """Split the bytes of a UTF-8 text into lines as :func:`open_lines` does; no bytes give no line.
 
@@ -169,6 +193,10 @@ def _lines(path: Path) -> Iterator[str]:
             f"{path} breaks off after line {count:,}: the archive is not whole; fetch it again or compress it anew"
         ) from None
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, _DamagedError) as error:
+        if not count and not _is_archive(path):
+            raise InputError(
+                f"{path} is no {path.suffix} archive: fetch it again, or take {path.suffix} off the name of plain text"
+            ) from None
         raise InputError(
             f"{path} is damaged after line {count:,} ({error}): fetch it again or compress it anew"
         ) from None
@@ -176,6 +204,14 @@ def _lines(path: Path) -> Iterator[str]:
         raise InputError(f"cannot read {path} after line {count:,}: {error.strerror or error}") from None
     if not count:
         raise InputError(f"{path} is empty: it needs one sentence a line")
+
+
+def _is_archive(path: Path) -> bool:
+    """Say whether a file begins as its name says, or is too short to tell."""
+    magic = next(magic for magic, suffix in _ARCHIVES.items() if suffix == path.suffix)
+    with path.open("rb") as file:
+        head = file.read(len(magic))
+    return magic.startswith(head)
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shlex
 import socket
 import sys
 import urllib.error
@@ -197,8 +198,8 @@ def _not_prepared(builder: Any, name: str) -> InputError:
         prepared, form = builder.is_prepared(), builder.info.file_format.value
     if prepared:
         return InputError(
-            f"{builder.data_dir} is prepared as {form}, which only TensorFlow reads; set TFDS_DATA_DIR to another "
-            f"folder and prepare it as ArrayRecord: {_tfds_command(name)}"
+            f"{builder.data_dir} is prepared as {form}, which only TensorFlow reads; prepare it as ArrayRecord into "
+            f"another folder and set TFDS_DATA_DIR to that: {_tfds_command(name, 'FOLDER')}"
         )
     return InputError(
         f"tfds:{name} is not prepared in {builder.data_dir}; do so once, where TensorFlow is installed: "
@@ -206,11 +207,10 @@ def _not_prepared(builder: Any, name: str) -> InputError:
     )
 
 
-def _tfds_command(name: str) -> str:
-    return (
-        'python -c "import tensorflow_datasets as tfds, tensorflow_datasets.translate; '
-        f"tfds.builder('{name}', file_format='array_record').download_and_prepare()\""
-    )
+def _tfds_command(name: str, folder: str | None = None) -> str:
+    folder = folder or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
+    folder = os.path.expanduser(folder)  # which a shell does not do behind a "="
+    return shlex.join(["jaxformer", "prepare", f"--dataset=tfds:{name}", f"--output={folder}"])
 
 
 def _prepare_anew(name: str) -> str:
@@ -265,18 +265,22 @@ def _open_hf(rest: str) -> Any:
     """Open one split."""
     name, config, split = split_hf(rest)
     datasets = require("datasets", "hf")
-    folder = Path(name)
+    folder = Path(name).expanduser()
+    if name.startswith((".", "/", "~")) and not folder.exists():
+        raise InputError(f"cannot read hf:{rest}: no folder {name}")  # no name on the hub begins so
     saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
     try:
-        with _quiet("datasets"):
-            found = datasets.load_from_disk(name) if saved else datasets.load_dataset(name, config)
+        with _quiet("datasets"), _quiet("huggingface_hub"):
+            where = str(folder) if folder.exists() else name
+            found = datasets.load_from_disk(where) if saved else datasets.load_dataset(where, config)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         cure = (
             f"mend the files in {folder}"
             if folder.is_dir()
             else "check the name and the network, or give a local folder"
         )
-        raise InputError(f"cannot read hf:{rest}: {_first_line(error.__cause__ or error)}; {cure}") from None
+        nowhere = "" if folder.exists() else f"there is no folder {name} here, and the hub says: "
+        raise InputError(f"cannot read hf:{rest}: {nowhere}{_first_line(error.__cause__ or error)}; {cure}") from None
     hide_gpus_from_tensorflow()
     splits = found if isinstance(found, Mapping) else {str(found.split or split): found}
     if split not in splits:

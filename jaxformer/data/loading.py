@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from jaxformer.data import sources
 from jaxformer.data.cleaning import Counts, find_duplicates, summary, why_nothing_is_left
@@ -16,7 +17,7 @@ from jaxformer.data.config import DataConfig
 from jaxformer.data.mixing import Part, Share, level, parse
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.data.records import Pair
-from jaxformer.data.shards import VOCABULARY, Prepared, read_manifest
+from jaxformer.data.shards import Prepared, read_manifest, read_vocabularies
 from jaxformer.data.sources import Corpus
 from jaxformer.data.store import Joined, Spool, Store
 from jaxformer.data.tokenizing import Piece, Sampling, Tokenizer, tokenize
@@ -24,6 +25,10 @@ from jaxformer.data.vocabulary import Vocabularies, load_or_train
 from jaxformer.errors import InputError
 
 PREPARED = "prepared:"
+Report: TypeAlias = Callable[[str], None]
+"""Gets a line for each thing worth telling while text is read."""
+
+_TELL_EVERY = 500_000
 
 
 class TextPart(NamedTuple):
@@ -87,31 +92,33 @@ class TrainingText:
         """The target languages, sorted."""
         return sorted({text.part.target_language for text in self.texts})
 
-    def vocabularies(self, directory: Path) -> Vocabularies:
+    def vocabularies(self, directory: Path, *, report: Report = lambda _: None) -> Vocabularies:
         """Load the vocabularies from a run's folder, or take those of the prepared folder, or train them on the text.
+
+        ``report`` is told when they are to be trained.
 
         Raises:
             InputError: they do not fit the configuration, or prepared folders disagree.
         """
         if not self.prepared:
             tags = self.languages if self.config.language_tags else ()
+            if not any(directory.glob("*.model")):
+                report(f"training the vocabulary on {self.config.train}")
             return load_or_train(directory, self.config, self.pairs, tags=tags)
         folders = [_folder(part) for part in self.prepared]
-        hashes = {read_manifest(folder)["vocabulary"] for folder in folders}
+        manifests = [read_manifest(folder) for folder in folders]
+        for folder, manifest in zip(folders, manifests, strict=True):
+            self._check_request(folder, manifest)
+        hashes = {manifest["vocabulary"] for manifest in manifests}
         if len(hashes) > 1:
             raise InputError(
                 f"the prepared folders of data.train={self.config.train!r} have different vocabularies: prepare them "
                 "with one and the same, by jaxformer prepare --vocabulary"
             )
-        if not any((folders[0] / VOCABULARY).glob("*.model")):
-            raise InputError(f"{folders[0] / VOCABULARY} is missing: put it back, or prepare {folders[0]} again")
-        own = load_or_train(folders[0] / VOCABULARY, self.config, ())
-        if own.hash not in hashes:
-            raise InputError(f"{folders[0] / VOCABULARY} is not the vocabulary of {folders[0]}: prepare it again")
-        return own
+        return read_vocabularies(folders[0], manifests[0])
 
-    def load(self, vocabularies: Vocabularies, *, seed: int) -> TrainingData:
-        """Read everything and choose the shapes of the batches.
+    def load(self, vocabularies: Vocabularies, *, seed: int, report: Report = lambda _: None) -> TrainingData:
+        """Read everything and choose the shapes of the batches; ``report`` is told now and then how far it is.
 
         Raises:
             InputError: the text cannot be read, no pair is left, or a prepared folder does not fit.
@@ -119,7 +126,7 @@ class TrainingText:
         if self.prepared:
             return self._load_prepared(vocabularies, seed)
         readers = [self._reader(text, vocabularies) for text in self.texts]
-        stores, counts = _spool(readers, vocabularies)
+        stores, counts = _spool(readers, vocabularies, report=report)
         shares = self._shares([text.part for text in self.texts], [len(store) for store in stores])
         refuse_nothing(sum(map(len, stores)), counts)
         store = Joined.of(stores)
@@ -131,9 +138,9 @@ class TrainingText:
             resample = partial(_resample, readers, vocabularies, sampling, counts)
         return TrainingData.of(store, self.config, seed=seed, shares=shares, counts=counts, resample=resample)
 
-    def read(self, text: TextPart, vocabularies: Vocabularies) -> Iterator[Piece]:
-        """Clean and tokenise one part, piece by piece, in its order."""
-        return self._reader(text, vocabularies)(None)
+    def read(self, text: TextPart, vocabularies: Vocabularies, *, report: Report = lambda _: None) -> Iterator[Piece]:
+        """Clean and tokenise one part, piece by piece, in its order; ``report`` is told now and then how far it is."""
+        return self._reader(text, vocabularies)(None, report)
 
     def _reader(self, text: TextPart, vocabularies: Vocabularies) -> _Reader:
         config = self.config
@@ -174,18 +181,27 @@ class TrainingText:
         if manifest["vocabulary"] != vocabularies.hash:
             raise InputError(
                 f"{folder} was tokenised with another vocabulary (hash {manifest['vocabulary'][:12]}) than this run's "
-                f"({vocabularies.hash[:12]}): prepare it again, or choose another --workdir"
+                f"({vocabularies.hash[:12]}): remove it and prepare it again, or choose another --workdir"
             )
+        self._check_request(folder, manifest)
+
+    def _check_request(self, folder: Path, manifest: Mapping[str, Any]) -> None:
+        """Refuse a folder that was prepared with other values than the configuration has."""
         request = manifest["request"]
-        for key, value in self.config.request.items():
-            if key not in ("train", "max_length") and request[key] != value:
-                raise InputError(
-                    f"{folder} was prepared with data.{key}={request[key]}: set it so, or prepare it again"
-                )
+        others = [
+            f"--config.data.{key}={shlex.quote(str(request[key]))}"
+            for key, value in self.config.request.items()
+            if key not in ("train", "max_length") and request[key] != value
+        ]
+        if others:
+            raise InputError(
+                f"{folder} was prepared with other values: give {' '.join(others)}, or prepare the text into another "
+                "folder with the values of this run"
+            )
         if request["max_length"] < self.config.max_length:
             raise InputError(
-                f"{folder} was prepared with data.max_length={request['max_length']} and lacks longer pairs: set "
-                f"data.max_length to that or less than {self.config.max_length}, or prepare it again"
+                f"{folder} was prepared with data.max_length={request['max_length']} and lacks longer pairs: give "
+                f"--config.data.max_length={request['max_length']} or less, or prepare the text into another folder"
             )
 
     def _shares(self, parts: Sequence[Part], sizes: Sequence[int]) -> list[Share]:
@@ -209,6 +225,19 @@ def load_evaluation(name: str, config: DataConfig) -> tuple[list[Pair], str]:
     Raises:
         InputError: it cannot be read, holds no pair, or is no single set of raw text.
     """
+    corpus, language = open_evaluation(name, config)
+    pairs = list(corpus)
+    if not pairs:
+        raise InputError(f"{corpus.name} holds no pair: name a data set that is not empty")
+    return pairs, language
+
+
+def open_evaluation(name: str, config: DataConfig) -> tuple[Corpus, str]:
+    """Find a data set that is translated and judged, without reading it; say into which language it goes.
+
+    Raises:
+        InputError: it is not there, or is no single set of raw text.
+    """
     part, *others = parse(name, config.source_language, config.target_language)
     _check_directions(config, [part])
     if others or part.weight != 1.0 or part.name.startswith(PREPARED):
@@ -216,10 +245,7 @@ def load_evaluation(name: str, config: DataConfig) -> tuple[list[Pair], str]:
             f"{name!r} cannot be judged by: name one data set of raw text, without a weight (mixtures and prepared "
             "folders are for data.train)"
         )
-    pairs = list(sources.load(part.name, part.source_language, part.target_language))
-    if not pairs:
-        raise InputError(f"{part.name} holds no pair: name a data set that is not empty")
-    return pairs, part.target_language
+    return sources.load(part.name, part.source_language, part.target_language), part.target_language
 
 
 @dataclass(frozen=True)
@@ -231,8 +257,15 @@ class _Reader:
     tokenizer: Tokenizer
     workers: int | None
 
-    def __call__(self, sampling: Sampling | None) -> Iterator[Piece]:
-        return tokenize(self.corpus, dataclasses.replace(self.tokenizer, sampling=sampling), workers=self.workers)
+    def __call__(self, sampling: Sampling | None, report: Report) -> Iterator[Piece]:
+        read = told = 0
+        tokenizer = dataclasses.replace(self.tokenizer, sampling=sampling)
+        for piece in tokenize(self.corpus, tokenizer, workers=self.workers):
+            read += piece.counts.read
+            if read - told >= _TELL_EVERY:
+                told = read
+                report(f"{self.name}: {read:,} pairs read")
+            yield piece
 
 
 def _spool(
@@ -240,6 +273,7 @@ def _spool(
     vocabularies: Vocabularies,
     sampling: Sampling | None = None,
     stop: Callable[[], bool] = lambda: False,
+    report: Report = lambda _: None,
 ) -> tuple[list[Store], dict[str, Counts]]:
     """Read data sets into temporary files; give a store for each, and what was dropped by name."""
     pad_id = vocabularies.source.pad_id, vocabularies.target.pad_id
@@ -249,7 +283,7 @@ def _spool(
     for reader in readers:
         total = Counts()
         with Spool(pad_id, size) as spool:
-            for piece in reader(sampling):
+            for piece in reader(sampling, report):
                 spool.add(piece.pairs)
                 total += piece.counts
                 if stop():
@@ -308,4 +342,4 @@ def refuse_nothing(pairs: int, counts: Mapping[str, Counts]) -> None:
 
 
 def _folder(part: Part) -> Path:
-    return Path(part.name.removeprefix(PREPARED))
+    return Path(part.name.removeprefix(PREPARED).strip()).expanduser()

@@ -19,8 +19,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxformer.data.sources import SCHEMES
 from jaxformer.errors import InputError
 
+_KINDS = f"({'|'.join(SCHEMES)})"
 # Tells the generator of the mixture from those of the order of pairs and of batches.
 _STREAM = 1
 
@@ -58,13 +60,16 @@ def parse(mixture: str, source_language: str, target_language: str) -> tuple[Par
     Raises:
         InputError: a part has no name, its weight is not positive, or its languages are not two.
     """
-    return tuple(_part(text.strip(), mixture, source_language, target_language) for text in mixture.split(" + "))
+    parts = re.split(r"(?<!\S)\+(?!\S)", mixture)
+    return tuple(_part(text.strip(), mixture, source_language, target_language) for text in parts)
 
 
 def _part(text: str, mixture: str, source_language: str, target_language: str) -> Part:
     found = re.fullmatch(r"(?:(?P<weight>[-+.\w]+)\s+\*\s+)?(?P<name>.*?)(?:\s+\[(?P<languages>[^\]]*)\])?", text)
     if found is None or not found["name"]:
         raise InputError(f"{mixture!r} has a part without a name: write [WEIGHT * ]NAME[ [SOURCE>TARGET]] + ...")
+    if re.search(rf"\A[\d.]+\*|\*(?={_KINDS}:)|\+(?=([\d.]+\s*\*\s*)?{_KINDS}:)", found["name"]):
+        raise InputError(f"{text!r} needs blanks around its * and +: WEIGHT * NAME + NAME")
     weight = 1.0
     if found["weight"]:
         try:

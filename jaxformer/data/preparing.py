@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,13 +13,10 @@ from numpy.typing import NDArray
 from jaxformer.data.cleaning import Counts, summary
 from jaxformer.data.config import DataConfig
 from jaxformer.data.download import digest
-from jaxformer.data.files import expand
-from jaxformer.data.loading import TrainingText, refuse_nothing
-from jaxformer.data.shards import FILES, VOCABULARY, ShardWriter, is_finished, read_manifest
-from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.data.loading import Report, TrainingText, refuse_nothing
+from jaxformer.data.shards import FILES, VOCABULARY, ShardWriter, check_whole, is_finished, read_manifest
+from jaxformer.data.vocabulary import Vocabularies, load_or_train
 from jaxformer.errors import InputError
-
-_TELL_EVERY = 500_000
 
 
 class Preparation(NamedTuple):
@@ -33,12 +29,12 @@ class Preparation(NamedTuple):
 
 
 def prepare(
-    config: DataConfig, output: Path, *, vocabulary: Path | None = None, report: Callable[[str], None] = lambda _: None
+    config: DataConfig, output: Path, *, vocabulary: Path | None = None, report: Report = lambda _: None
 ) -> Preparation:
     """Tokenise the training text once into a folder that ``prepared:FOLDER`` then names.
 
     A folder that the same call has finished before, from files of the same content, is left as it is; one that it left
-    unfinished is made anew.
+    unfinished is made anew. A call that is refused leaves nothing behind.
 
     Args:
         config: names the text and how it is cleaned and tokenised.
@@ -47,8 +43,8 @@ def prepare(
         report: is told how far it is.
 
     Raises:
-        InputError: the text cannot be read, no pair is left, the folder is in use or of another request, or a file has
-            changed since it was prepared.
+        InputError: the text cannot be read, no pair is left, the folder is in use, damaged or of another request, or a
+            file has changed since it was prepared.
     """
     text = TrainingText.open(config)
     if text.prepared:
@@ -58,17 +54,23 @@ def prepare(
             f"data.train={config.train!r} has weights or a temperature: prepare each data set into a folder of its "
             "own, with one --vocabulary, and give them to the folders"
         )
-    paths = [path for part in text.texts for path in _paths(part.part.name)]
-    stamps = {path: _stamp(path) for path in paths}
+    if config.segmentation_alpha is not None:
+        raise InputError(
+            f"data.segmentation_alpha={config.segmentation_alpha} segments the text anew in each epoch, which a "
+            "prepared folder cannot: train straight from the text, or set data.segmentation_alpha=None"
+        )
+    given = None if vocabulary is None else _given(config, vocabulary)
+    stamps = {path: _stamp(path) for part in text.texts for path in part.corpus.files}
     request = {
         **config.request,
-        "given_vocabulary": None if vocabulary is None else Vocabularies.load(vocabulary).hash,
+        "given_vocabulary": None if given is None else given.hash,
         FILES: {str(path): _digest(path) for path in stamps},
     }
     if is_finished(output, request):
+        check_whole(output)
         report(f"{output} is prepared already")
     else:
-        _write(text, output, vocabulary, request, stamps, report)
+        _write(text, output, given, request, stamps, report)
     manifest = read_manifest(output)
     counts = {name: Counts(**record) for name, record in manifest["counts"].items()}
     source, target = (np.array(numbers, np.int64) for numbers in manifest["lengths"])
@@ -78,51 +80,55 @@ def prepare(
 def _write(
     text: TrainingText,
     output: Path,
-    vocabulary: Path | None,
+    given: Vocabularies | None,
     request: Mapping[str, Any],
     stamps: Mapping[Path, tuple[int, int]],
-    report: Callable[[str], None],
+    report: Report,
 ) -> None:
     writer = ShardWriter(output, request)
     try:
-        report(f"vocabulary of {text.config.train}")
-        vocabularies = _vocabularies_of(text, output, vocabulary)
+        vocabularies = _vocabularies_of(text, output, given, report)
         size = max(vocabularies.source.size, vocabularies.target.size)
         counts: dict[str, Counts] = {}
         lengths = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
         for part in text.texts:
-            name, told = part.part.name, 0
+            name = part.part.name
             counts.setdefault(name, Counts())
-            for piece in text.read(part, vocabularies):
+            for piece in text.read(part, vocabularies, report=report):
                 writer.add(piece.pairs, size)
                 counts[name] += piece.counts
                 lengths = [_added(old, new) for old, new in zip(lengths, piece.lengths, strict=True)]
-                if counts[name].read - told >= _TELL_EVERY:
-                    told = counts[name].read
-                    report(f"{name}: {told:,} pairs read")
             report(f"{name}: {counts[name].read:,} pairs read, {summary(counts[name])}")
         refuse_nothing(sum(count.kept for count in counts.values()), counts)
         for path, stamp in stamps.items():
             if _stamp(path) != stamp:
-                raise InputError(f"{path} changed while it was read: remove {output} and prepare it again")
+                raise InputError(f"{path} changed while it was read: give the same command again")
         facts = {
             "vocabulary": vocabularies.hash,
             "counts": {name: dataclasses.asdict(count) for name, count in counts.items()},
             "lengths": [numbers.tolist() for numbers in lengths],
         }
         writer.finish(facts)
+    except InputError:  # the same call would fail again, and the mended one is of another request
+        writer.abandon()
+        raise
     finally:
         writer.close()
 
 
-def _vocabularies_of(text: TrainingText, output: Path, given: Path | None) -> Vocabularies:
+def _given(config: DataConfig, folder: Path) -> Vocabularies:
+    """Read the vocabularies that are given; they have the sizes that the configuration says."""
+    Vocabularies.load(folder)  # nothing is trained in the place of what is missing
+    return load_or_train(folder, config, ())
+
+
+def _vocabularies_of(text: TrainingText, output: Path, given: Vocabularies | None, report: Report) -> Vocabularies:
     """Put the vocabularies into the folder: those that are given, or new ones."""
     directory = output / VOCABULARY
-    if given is not None:
-        vocabularies = Vocabularies.load(given)
-        vocabularies.save(directory)
-    # Whatever lies there, ours or an interrupted call's, is checked like a run's.
-    return text.vocabularies(directory)
+    if given is None:
+        return text.vocabularies(directory, report=report)
+    given.save(directory)
+    return given
 
 
 def _added(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -131,18 +137,6 @@ def _added(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64
     longer = longer.astype(np.int64)
     longer[: len(shorter)] += shorter
     return longer
-
-
-def _paths(name: str) -> list[Path]:
-    """Find the files of the user's that a data set is read from; one that is not named by its files has none."""
-    scheme, _, rest = name.partition(":")
-    if scheme == "text":
-        patterns = [pattern.replace(r"\,", ",") for pattern in re.split(r"(?<!\\),", rest)]
-    elif scheme == "tsv":
-        patterns = [re.sub(r"#\d+,\d+\Z", "", rest)]
-    else:
-        patterns = [rest] if scheme == "jsonl" else []
-    return [path for pattern in patterns for path in expand(pattern)]
 
 
 def _stamp(path: Path) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -43,7 +44,8 @@ def prepare_published(
     Args:
         name: one of :func:`jaxformer.data.releases.task_names`, such as ``wmt14.en-de``.
         directory: where to; it is made.
-        mirrors: addresses of folders that hold copies of the archives, each tried before the published addresses.
+        mirrors: folders that hold copies of the archives, by their address or path, each tried before the published
+            addresses.
         report: gets one line for each thing worth telling.
 
     Returns:
@@ -69,6 +71,7 @@ def prepare(
         raise InputError(
             f"the directory {str(directory)!r} has a comma, which separates the files of a data set's name"
         )
+    mirrors = [_address(mirror) for mirror in mirrors]
     archives = directory / ARCHIVES
     with on_disk(directory):
         archives.mkdir(parents=True, exist_ok=True)
@@ -180,3 +183,18 @@ def _write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
 
 def _with_mirrors(file: RemoteFile, mirrors: Sequence[str]) -> RemoteFile:
     return replace(file, addresses=(*(f"{mirror.rstrip('/')}/{file.name}" for mirror in mirrors), *file.addresses))
+
+
+def _address(mirror: str) -> str:
+    """Give the address of a mirror that may be named by a path of this machine.
+
+    Raises:
+        InputError: it is neither an address of the web nor a folder.
+    """
+    scheme, separator, _ = mirror.partition("://")
+    if separator and scheme in ("http", "https"):
+        return mirror
+    folder = Path(urllib.request.url2pathname(mirror.removeprefix("file://")) if separator else mirror).expanduser()
+    if (separator and scheme != "file") or not folder.is_dir():
+        raise InputError(f"the mirror {mirror} is no folder: give https://..., or a folder of this machine")
+    return folder.absolute().as_uri()

@@ -14,8 +14,10 @@ The manifest comes last: a folder without one was not finished, and says so in `
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,8 +29,10 @@ from typing import Any, TextIO
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxformer.data.files import check_folder, make_folder
 from jaxformer.data.store import offsets_of, token_dtype
 from jaxformer.data.transforms import Encoded, Fingerprint, Sentences
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError, require
 from jaxformer.locks import LOCK, hold
 
@@ -53,6 +57,7 @@ class ShardWriter:
         """
         self._directory, self._request, self._per_shard = directory, dict(request), pairs_per_shard
         self._module = _array_record()
+        self._made = not directory.exists()
         self._lock = _claim(directory, self._request)
         self._lengths: list[NDArray[np.int32]] = []
         self._shards: list[dict[str, Any]] = []
@@ -92,7 +97,10 @@ class ShardWriter:
             "shards": self._shards,
         }
         temporary = self._directory / "manifest.tmp"
-        temporary.write_text(json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        text = json.dumps(manifest, indent=2, ensure_ascii=False)
+        # Histograms on one line each. A string holds no line end of its own in JSON.
+        text = re.sub(r"\[\n[\d,\s]*\]", lambda found: "".join(found[0].split()).replace(",", ", "), text)
+        temporary.write_text(text + "\n", encoding="utf-8")
         temporary.replace(self._directory / MANIFEST)
         (self._directory / UNFINISHED).unlink()
         (self._directory / LOCK).unlink()
@@ -101,6 +109,21 @@ class ShardWriter:
         """Close the shard at hand, and let the folder go."""
         if self._writer is not None:
             self._close_shard()
+        self._lock.close()
+
+    def abandon(self) -> None:
+        """Remove what was written, and the folder if it was made for it: it is of no use to another call."""
+        if self._writer is not None:
+            self._close_shard()
+        for path in (*_leftovers(self._directory), *(self._directory / VOCABULARY).glob("*.model")):
+            path.unlink(missing_ok=True)
+        for name in (UNFINISHED, LOCK):
+            (self._directory / name).unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # something else lies there
+            (self._directory / VOCABULARY).rmdir()
+        with contextlib.suppress(OSError):
+            if self._made:
+                self._directory.rmdir()
         self._lock.close()
 
     def _close_shard(self) -> None:
@@ -133,23 +156,7 @@ class Prepared:
             InputError: the folder is not finished, or a part of it is missing or damaged.
         """
         manifest = read_manifest(directory)
-        for shard in manifest["shards"]:
-            path = directory / shard["file"]
-            if not path.exists():
-                raise InputError(f"{path} is missing: put it back, or prepare {directory} again")
-            if path.stat().st_size != shard["bytes"]:
-                raise InputError(
-                    f"{path} has {path.stat().st_size:,} bytes, and {shard['bytes']:,} when it was written: put the "
-                    f"right file back, or prepare {directory} again"
-                )
-        try:
-            lengths = np.load(directory / LENGTHS)
-        except FileNotFoundError:
-            raise InputError(f"{directory / LENGTHS} is missing: put it back, or prepare {directory} again") from None
-        except (OSError, ValueError):
-            raise InputError(f"{directory / LENGTHS} is damaged: prepare {directory} again") from None
-        if lengths.shape != (manifest["pairs"], 2) or lengths.dtype != np.int32:
-            raise InputError(f"{directory / LENGTHS} is of another folder: prepare {directory} again")
+        lengths = _read_lengths(directory, manifest)
         numbers = np.arange(len(lengths), dtype=np.int32)
         return cls(directory, manifest, pad_id, token_dtype(vocabulary_size), numbers, lengths)
 
@@ -197,7 +204,7 @@ class Prepared:
         tokens = np.frombuffer(b"".join(records), self.dtype)
         offsets = offsets_of(lengths[order].reshape(-1))
         if len(tokens) != offsets[-1]:
-            raise InputError(f"the shards of {self.directory} do not fit their index: prepare it again")
+            raise InputError(f"the shards of {self.directory} do not fit their index: remove it and prepare it again")
         # Sides lie in turns in the order of the shards; put each pair back to where it was asked for.
         places = np.empty_like(order)
         places[order] = np.arange(len(order))
@@ -229,7 +236,7 @@ class Prepared:
                 records.append(reader.read())
             return records
         except (IndexError, RuntimeError, ValueError) as error:
-            raise InputError(f"{path} is damaged ({error}): prepare {self.directory} again") from None
+            raise InputError(f"{path} is damaged ({error}): remove {self.directory} and prepare it again") from None
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -249,10 +256,63 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             f"{directory} is no prepared folder (it has no {MANIFEST}): make one by jaxformer prepare"
         ) from None
     except ValueError as error:
-        raise InputError(f"{directory / MANIFEST} is damaged ({error}): prepare {directory} again") from None
+        raise InputError(
+            f"{directory / MANIFEST} is damaged ({error}): remove {directory} and prepare it again"
+        ) from None
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise InputError(f"{directory} has another format than {FORMAT}, which this version reads: prepare it again")
+        raise InputError(
+            f"{directory} has another format than {FORMAT}, which this version reads: remove it and prepare it again"
+        )
     return manifest
+
+
+def check_whole(directory: Path) -> None:
+    """Refuse a folder of which a part is missing or damaged, as far as names, sizes and the vocabulary's hash tell.
+
+    Raises:
+        InputError: it is not whole; the line names the part.
+    """
+    manifest = read_manifest(directory)
+    _read_lengths(directory, manifest)
+    read_vocabularies(directory, manifest)
+
+
+def read_vocabularies(directory: Path, manifest: Mapping[str, Any]) -> Vocabularies:
+    """Read the vocabularies that a folder was tokenised with.
+
+    Raises:
+        InputError: they are missing, damaged or not those.
+    """
+    folder, cure = directory / VOCABULARY, f"put it back, or remove {directory} and prepare it again"
+    if not any(folder.glob("*.model")):
+        raise InputError(f"{folder} is missing: {cure}")
+    found = Vocabularies.load(folder)
+    if found.hash != manifest["vocabulary"]:
+        raise InputError(f"{folder} is not the vocabulary of {directory}: {cure}")
+    return found
+
+
+def _read_lengths(directory: Path, manifest: Mapping[str, Any]) -> NDArray[np.int32]:
+    """Read the index, once all shards are found to be there."""
+    cure = f"put it back, or remove {directory} and prepare it again"
+    for shard in manifest["shards"]:
+        path = directory / shard["file"]
+        if not path.exists():
+            raise InputError(f"{path} is missing: {cure}")
+        if path.stat().st_size != shard["bytes"]:
+            raise InputError(
+                f"{path} has {path.stat().st_size:,} bytes, and {shard['bytes']:,} when it was written: {cure}"
+            )
+    path = directory / LENGTHS
+    try:
+        lengths = np.load(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} is missing: {cure}") from None
+    except (OSError, ValueError, EOFError):
+        raise InputError(f"{path} is damaged: {cure}") from None
+    if lengths.shape != (manifest["pairs"], 2) or lengths.dtype != np.int32:
+        raise InputError(f"{path} is of another folder: {cure}")
+    return lengths
 
 
 def is_finished(directory: Path, request: Mapping[str, Any]) -> bool:
@@ -265,12 +325,9 @@ def is_finished(directory: Path, request: Mapping[str, Any]) -> bool:
         return False
     done = read_manifest(directory)["request"]
     changed = [key for key in {**done, **request} if done.get(key) != request.get(key)]
-    for key in changed:
-        if key != FILES:
-            raise InputError(
-                f"{directory} was prepared with {key}={done.get(key)!r}, not {request.get(key)!r}: choose "
-                "another --output, or remove it"
-            )
+    others = [f"{key}={done.get(key)!r}, not {request.get(key)!r}" for key in changed if key != FILES]
+    if others:
+        raise InputError(f"{directory} was prepared with {' and '.join(others)}: choose another --output, or remove it")
     if changed:
         _refuse_changed(directory, done.get(FILES, {}), request.get(FILES, {}))
     return True
@@ -294,23 +351,27 @@ def _claim(directory: Path, request: dict[str, Any]) -> TextIO:
         An open file; until it is closed no other process can claim the folder.
     """
     _check_free(directory, request)
-    directory.mkdir(parents=True, exist_ok=True)
+    make_folder(directory, "--output")
     lock = hold(directory, f"another process prepares {directory}: wait until it ends, or choose another folder")
     try:
         _check_free(directory, request)  # another process may have held it until now
     except InputError:
         lock.close()
         raise
-    for path in (*directory.glob("[0-9][0-9][0-9][0-9][0-9].records"), directory / LENGTHS):
+    for path in _leftovers(directory):
         path.unlink(missing_ok=True)
     (directory / UNFINISHED).write_text(json.dumps(request), encoding="utf-8")
     return lock
 
 
+def _leftovers(directory: Path) -> list[Path]:
+    """Name what an unfinished folder holds besides its vocabulary."""
+    return [*directory.glob("[0-9][0-9][0-9][0-9][0-9].records"), directory / LENGTHS, directory / "manifest.tmp"]
+
+
 def _check_free(directory: Path, request: dict[str, Any]) -> None:
     """Refuse a folder that is neither empty nor left unfinished by the same request."""
-    if directory.exists() and not directory.is_dir():
-        raise InputError(f"{directory} is a file: name a folder that is empty or missing")
+    check_folder(directory, "--output")
     if (directory / MANIFEST).exists():
         raise InputError(f"{directory} is prepared: choose another folder, or remove it")
     try:

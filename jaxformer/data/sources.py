@@ -17,11 +17,12 @@ name                                 data
 ``hf:wmt/wmt14#de-en/train``         Hugging Face ``datasets``: name, ``#`` and config if any, split; extra ``hf``
 ``hf:FOLDER/train``                  a local folder of the same library
 ``sacrebleu:wmt14/full``             a test set of sacreBLEU
+``prepared:FOLDER``                  what ``jaxformer prepare`` made; for training, see :mod:`jaxformer.data.loading`
 ==================================== =============================================================================
 
 A file is plain text, or compressed as ``.gz``, ``.xz`` or ``.zst`` says. Wherever one file is named a pattern may stand
 for several (``text:part-*.en.gz,part-*.de.gz``), which are read in the order of their names as if they were one; both
-sides need the same number. A comma within a path of ``text:`` is written ``\,``.
+sides need the same number. A comma within a path of ``text:`` is written ``\,``; ``~`` is the home folder.
 
 The languages choose the direction wherever the data name their languages; for ``text:``, ``tsv:`` and ``synthetic:``,
 which know source and target only, they are names.
@@ -31,6 +32,7 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import random
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -59,6 +61,8 @@ class Corpus:
 
     name: str
     read: Callable[[], Iterator[Pair]]
+    files: tuple[Path, ...] = ()
+    """The files of the user's that are read; a data set that is not named by its files has none."""
 
     def __iter__(self) -> Iterator[Pair]:
         return self.read()
@@ -78,14 +82,24 @@ def load(name: str, source_language: str, target_language: str) -> Corpus:
     scheme, colon, rest = name.partition(":")
     opener = _OPENERS.get(scheme) if colon else None
     if opener is None:
-        known = [f"{scheme}:" for scheme in _OPENERS]
-        near = did_you_mean(f"{scheme}:", known)
+        known = [f"{scheme}:" for scheme in SCHEMES]
+        near = (not colon and _with_scheme(name)) or did_you_mean(f"{scheme}:", known)
         raise InputError(f"no data set {name!r}: a name starts with {' or '.join(known)}{near}")
-    if not rest:
+    if not rest.strip():
         raise InputError(f"no data set {name!r}: something must follow the colon")
-    if scheme in _BY_LANGUAGE and source_language == target_language:
+    if scheme in BY_LANGUAGE and source_language == target_language:
         raise InputError(f"the source and the target language of {name} are both {source_language!r}")
-    return Corpus(name, opener(rest, source_language, target_language))
+    return opener(name, rest, source_language, target_language)
+
+
+def _with_scheme(name: str) -> str:
+    """Ask for what a path alone seems to mean."""
+    if (Path(name).expanduser() / "manifest.json").is_file():
+        return f"; did you mean prepared:{name}?"
+    kinds = {"tsv": r"\.tsv", "jsonl": r"\.jsonl"}
+    kind = next((kind for kind, end in kinds.items() if re.search(rf"{end}(\.(gz|xz|zst))?\Z", name)), None)
+    kind = "text" if "," in name else kind
+    return f"; did you mean {kind}:{name}?" if kind else ""
 
 
 def escape(path: str | Path) -> str:
@@ -98,7 +112,7 @@ def escape(path: str | Path) -> str:
     return str(path).replace(",", r"\,")
 
 
-def _open_bundled(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+def _open_bundled(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
     corpora = sorted(path.name for path in _BUNDLED.iterdir() if path.is_dir() and not path.name.startswith("_"))
     _check_known("bundled", rest, [f"{corpus}/{split}" for corpus in corpora for split in SPLITS])
     corpus, split = rest.split("/")
@@ -110,37 +124,55 @@ def _open_bundled(rest: str, source_language: str, target_language: str) -> Call
                 f"{did_you_mean(language, languages)}"
             )
     source, target = (_BUNDLED / corpus / f"{split}.{language}" for language in (source_language, target_language))
-    return functools.partial(_read_text, [source], [target])
+    return Corpus(name, functools.partial(_read_text, [source], [target]))
 
 
-def _open_text(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+def _open_text(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
     del source_language, target_language
-    patterns = [pattern.replace(r"\,", ",") for pattern in re.split(r"(?<!\\),", rest)]
+    patterns = [_path(pattern.replace(r"\,", ",")) for pattern in re.split(r"(?<!\\),", rest)]
     if len(patterns) != 2 or not all(patterns):
         raise InputError(
             rf"'text:{rest}' must name one source and one target file: text:SOURCE,TARGET (a comma in a path: \,)"
         )
     sources, targets = expand_parallel(*patterns)
-    return functools.partial(_read_text, sources, targets)
+    return Corpus(name, functools.partial(_read_text, sources, targets), (*sources, *targets))
+
+
+def _path(text: str) -> str:
+    """Take a path or pattern as a shell takes it: without blanks around it, ``~`` being the home folder."""
+    return os.path.expanduser(text.strip())
 
 
 def _read_text(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[Pair]:
     return map(Pair._make, open_parallel(sources, targets))
 
 
-def _open_tsv(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+def _open_tsv(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
     del source_language, target_language
     chosen = re.fullmatch(r"(.+)#(\d+),(\d+)", rest)
     pattern, source, target = (chosen[1], int(chosen[2]), int(chosen[3])) if chosen else (rest, 1, 2)
     if source == target or not (source and target):
         raise InputError(f"'tsv:{rest}' must name two columns, counted from 1: tsv:FILE#1,2")
-    return functools.partial(_read_tsv, expand(pattern), source, target)
+    paths = _expand(pattern, f"tsv:{rest}", "the columns are two numbers: tsv:FILE#1,2")
+    return Corpus(name, functools.partial(_read_tsv, paths, source, target), tuple(paths))
+
+
+def _expand(pattern: str, name: str, rule: str) -> list[Path]:
+    """Find files; where there are none, and something follows ``#``, say what may."""
+    try:
+        return expand(_path(pattern))
+    except InputError as error:
+        if "#" not in pattern:
+            raise
+        raise InputError(f"{error} ({name}: {rule})") from None
 
 
 def _read_tsv(paths: Sequence[Path], source: int, target: int) -> Iterator[Pair]:
     for path in paths:
         for number, line in enumerate(open_lines([path]), 1):
             columns = line.split("\t")
+            if not line:
+                raise InputError(f"{path}, line {number} is empty: remove it, or write source, tab, target")
             if len(columns) < max(source, target):
                 raise InputError(
                     f"{path}, line {number}: column {max(source, target)} of {len(columns)}: "
@@ -149,8 +181,9 @@ def _read_tsv(paths: Sequence[Path], source: int, target: int) -> Iterator[Pair]
             yield Pair(columns[source - 1], columns[target - 1])
 
 
-def _open_jsonl(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
-    return functools.partial(_read_jsonl, expand(rest), source_language, target_language)
+def _open_jsonl(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
+    paths = _expand(rest, f"jsonl:{rest}", "the fields are named by the languages, [en>fr] behind the name")
+    return Corpus(name, functools.partial(_read_jsonl, paths, source_language, target_language), tuple(paths))
 
 
 def _read_jsonl(paths: Sequence[Path], source_language: str, target_language: str) -> Iterator[Pair]:
@@ -166,30 +199,30 @@ def _read_jsonl(paths: Sequence[Path], source_language: str, target_language: st
                 raise InputError(f"{path}, line {number}: not JSON ({what}{where}); write one object a line") from None
 
 
-def _open_synthetic(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+def _open_synthetic(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
     del source_language, target_language
     _check_known("synthetic", rest, [f"{task}/{split}" for task in _TASKS for split in SPLITS])
     task, split = rest.split("/")
-    return functools.partial(_read_synthetic, task, split)
+    return Corpus(name, functools.partial(_read_synthetic, task, split))
 
 
 def _read_synthetic(task: str, split: str) -> Iterator[Pair]:
     return iter(_TASKS[task](split))
 
 
-def _open_tfds(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+def _open_tfds(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
     hub.open_tfds(rest)  # cheap, and what is missing shows now
-    return functools.partial(hub.read_tfds, rest, source_language, target_language)
+    return Corpus(name, functools.partial(hub.read_tfds, rest, source_language, target_language))
 
 
-def _open_hf(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+def _open_hf(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
     hub.split_hf(rest)
-    return functools.partial(hub.read_hf, rest, source_language, target_language)
+    return Corpus(name, functools.partial(hub.read_hf, rest, source_language, target_language))
 
 
-def _open_sacrebleu(rest: str, source_language: str, target_language: str) -> Callable[[], Iterator[Pair]]:
+def _open_sacrebleu(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
     hub.check_sacrebleu(rest, source_language, target_language)
-    return functools.partial(hub.read_sacrebleu, rest, source_language, target_language)
+    return Corpus(name, functools.partial(hub.read_sacrebleu, rest, source_language, target_language))
 
 
 def reversal(split: str) -> list[Pair]:
@@ -256,4 +289,6 @@ _OPENERS = {
     "hf": _open_hf,
     "sacrebleu": _open_sacrebleu,
 }
-_BY_LANGUAGE = ("bundled", "jsonl", "tfds", "hf", "sacrebleu")
+SCHEMES = (*_OPENERS, "prepared")
+"""The kinds of data sets; the last is for training alone, and ``load`` does not open it."""
+BY_LANGUAGE = ("bundled", "jsonl", "tfds", "hf", "sacrebleu")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -47,10 +48,16 @@ class Spool:
 
     To be used in a ``with`` statement. The files have no name and go with who uses the pairs; ``TMPDIR`` says where
     they lie.
+
+    Raises:
+        InputError: that folder is not there; Python would take another one without a word.
     """
 
     def __init__(self, pad_id: tuple[int, int], size: int) -> None:
         """Begin with no pairs; ``pad_id`` is that of source and target, ``size`` that of the larger vocabulary."""
+        folder = os.environ.get("TMPDIR")
+        if folder and not os.path.isdir(folder):
+            raise InputError(f"TMPDIR={folder} is no folder: make it, or name another one")
         self._pad_id = pad_id
         self._dtype = np.dtype(token_dtype(size))
         self._open = contextlib.ExitStack()

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxformer.data import interruption
 from jaxformer.data.cleaning import Cleaning, Counts, clean
 from jaxformer.data.duplicates import Duplicates
 from jaxformer.data.records import Pair
@@ -140,6 +141,7 @@ def chunks(pairs: Iterable[Pair], size: int = CHUNK) -> Iterator[Chunk]:
     """Cut a corpus into chunks, read as they are asked for."""
     iterator, first = iter(pairs), 0
     while piece := list(itertools.islice(iterator, size)):
+        interruption.check()
         yield Chunk(first, piece)
         first += len(piece)
 

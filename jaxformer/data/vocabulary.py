@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxformer.data import interruption
 from jaxformer.data.config import DataConfig, VocabularyModel
 from jaxformer.data.records import Pair
 from jaxformer.data.segmentation import sample
@@ -25,6 +26,10 @@ from jaxformer.errors import InputError, require
 _TRAINING_THREADS = 16
 # Enough for a good vocabulary; above it, a sample drawn with the seed keeps memory and time within bounds.
 _TRAINING_SENTENCES = 5_000_000
+
+
+class _SizeError(InputError):
+    """A text does not allow a vocabulary of this size."""
 
 
 @dataclass(frozen=True)
@@ -121,14 +126,16 @@ class Vocabulary:
             seed: chooses the sample that stands for a text of more than five million sentences.
 
         Raises:
-            InputError: the text has no characters, or allows only more or fewer pieces than ``size``.
+            InputError: the text has no characters, cannot be read, or allows only more or fewer pieces than ``size``.
         """
         trainer = _sentencepiece()
         trainer.set_random_generator_seed(seed)
         writer = io.BytesIO()
-        try:
+        text = interruption.Feed(sentences)
+
+        def train() -> None:
             trainer.SentencePieceTrainer.train(
-                sentence_iterator=iter(sentences),
+                sentence_iterator=iter(text),
                 model_writer=writer,
                 vocab_size=size,
                 model_type=model,
@@ -145,8 +152,15 @@ class Vocabulary:
                 eos_id=3,
                 minloglevel=2,
             )
+
+        try:
+            interruption.call(train)
         except RuntimeError as error:
+            if text.error is not None:
+                raise text.error from None
             raise _mendable(error, size) from error
+        finally:
+            text.unwanted.set()
         return cls(writer.getvalue())
 
     def save(self, path: str | Path) -> None:
@@ -242,7 +256,10 @@ class Vocabularies:
             vocabulary = Vocabulary.load(directory / "shared.model")
             return cls(vocabulary, vocabulary)
         if not (directory / "source.model").exists() and not (directory / "target.model").exists():
-            raise InputError(f"no vocabulary in {directory}: it needs shared.model, or source.model and target.model")
+            raise InputError(
+                f"no vocabulary in {directory}: it needs shared.model, or source.model and target.model"
+                f"{_near(directory)}"
+            )
         return cls(Vocabulary.load(directory / "source.model"), Vocabulary.load(directory / "target.model"))
 
     def save(self, directory: str | Path) -> None:
@@ -324,8 +341,14 @@ def _load_or_train_one(
             byte_fallback=config.byte_fallback,
             tags=() if side == "target" else tags,
         )
-    except InputError as error:
+    except _SizeError as error:
         raise InputError(f"{key}: {error}") from None
+
+
+def _near(directory: Path) -> str:
+    """Name the folder of vocabularies within a run or a prepared folder that was named in its place."""
+    inner = directory / "vocabulary"
+    return f"; did you mean {inner}?" if any(inner.glob("*.model")) else ""
 
 
 def tag(language: str) -> str:
@@ -349,11 +372,11 @@ def _mendable(error: RuntimeError, size: int) -> Exception:
     """Word SentencePiece's refusal so that a person can mend it, or give it back where it is not about the input."""
     message = str(error)
     if found := re.search(r"size too high.*<= (\d+)", message):
-        return InputError(f"a vocabulary of {size} pieces is too large for this text: it allows at most {found[1]}")
+        return _SizeError(f"a vocabulary of {size} pieces is too large for this text: it allows at most {found[1]}")
     if "insert_id" in message:
-        return InputError(f"a vocabulary of {size} pieces has no room for pad, unk, bos and eos: choose more")
+        return _SizeError(f"a vocabulary of {size} pieces has no room for pad, unk, bos and eos: choose more")
     if found := re.search(rf"required_chars\. {size} vs (\d+)", message):
-        return InputError(
+        return _SizeError(
             f"a vocabulary of {size} pieces is too small for this text: its characters and the special pieces alone "
             f"need {found[1]}; choose more, several thousand for a corpus"
         )

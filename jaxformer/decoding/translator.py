@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.decoding.config import DecodingConfig
@@ -20,6 +20,7 @@ from jaxformer.decoding.search import SearchResult, beam_search, greedy_search
 from jaxformer.decoding.splitting import split
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
+from jaxformer.models.layer_stacking import unstack_layers
 from jaxformer.models.seq2seq import AttentionWeights, Cache, Transformer, empty_cache
 from jaxformer.training import config as configuration
 from jaxformer.training.run import check_vocabulary
@@ -92,13 +93,15 @@ class Translator:
         """Put a translator together from its parts; :meth:`load` reads them from a run.
 
         Args:
-            config: of the model.
+            config: of the model. Scanned layers are looped here, since decoding goes through them one by one.
             params: of the model.
             vocabularies: of source and target.
             decoding: how to search.
             source_eos: whether sources end with the end-of-sentence token.
             tag: the language to translate into, for a model whose sources begin with its tag.
         """
+        if config.scan_layers:
+            config, params = dataclasses.replace(config, scan_layers=False), unstack_layers(params)
         self.model = Transformer(config)
         self.params = params
         self.vocabularies = vocabularies
@@ -107,7 +110,7 @@ class Translator:
         source = vocabularies.source
         self._before = [] if tag is None else [source.tag_id(tag)]
         self._behind = [source.eos_id] if source_eos else []
-        self.checkpoint: int | None = None
+        self.checkpoint: int | str | None = None
 
     @classmethod
     def load(cls, directory: str | Path, checkpoint: str = "best", target_language: str | None = None) -> Translator:
@@ -115,7 +118,7 @@ class Translator:
 
         Args:
             directory: of the run.
-            checkpoint: ``best``, ``latest`` or a step.
+            checkpoint: ``best``, ``latest``, a step, ``average`` or ``average/NAME``.
             target_language: what to translate into; None: the ``data.target_language`` of the run. Another than that
                 needs a run with ``data.language_tags=True``.
 
@@ -131,19 +134,15 @@ class Translator:
                 f"{directory} translates into {data.target_language} alone, not into {language!r}: train with "
                 "data.language_tags=True for several languages"
             )
-        if not (directory / "checkpoints").is_dir():
-            raise InputError(f"{directory / 'checkpoints'} holds no checkpoint yet; train the run first")
+        saved = find_parameters(directory, checkpoint, config.evaluation.best_metric)
         vocabularies = Vocabularies.load(directory / "vocabulary")
-        checkpoints = CheckpointManager(directory / "checkpoints", best_metric=config.evaluation.best_metric)
-        step = checkpoints.find(checkpoint)
-        check_vocabulary(directory, vocabularies, checkpoints.progress(step)["vocabulary"], step)
+        check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
         tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
         like = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), tokens, tokens)["params"]
-        params = checkpoints.restore(step, params=like)["params"]
-        checkpoints.close()
+        params = saved.load(like)
         tag = language if data.language_tags else None
         translator = cls(config.model, params, vocabularies, config.decoding, source_eos=data.source_eos, tag=tag)
-        translator.checkpoint = step
+        translator.checkpoint = saved.name
         return translator
 
     def translate(self, texts: Sequence[str], *, beam_size: int | None = None, alpha: float | None = None) -> list[str]:

@@ -10,11 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from jaxformer.data.records import Pair
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation import metrics
 from jaxformer.models.seq2seq import Transformer
+from jaxformer.training.hosts import gather, together
 from jaxformer.training.loop import Validation, Validator
 from jaxformer.training.run import Run
 from jaxformer.typing import PyTree
@@ -113,19 +116,27 @@ def _stem(name: str) -> str:
 
 
 def make_validator(run: Run, model: Transformer) -> Validator:
-    """Build what translates the validation set while a run trains; see :func:`jaxformer.training.loop.train`."""
+    """Build what translates the validation set while a run trains; see :func:`jaxformer.training.loop.train`.
+
+    Of several hosts each translates its share of the sentences, and all get the same scores and samples.
+    """
     config, pairs = run.config, run.valid[: run.config.evaluation.max_sentences]
     tag = run.valid_language if config.data.language_tags else None
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
 
     def validate(params: PyTree, stop: Callable[[], bool]) -> Validation | None:
+        host, count = jax.process_index(), jax.process_count()
         translator = Translator(
             model.config, params, run.vocabularies, config.decoding, source_eos=config.data.source_eos, tag=tag
         )
-        found = translator.search(sources, beam_size=config.evaluation.beam_size, stop=stop)
-        if not all(found):
+        found = together(
+            lambda: translator.search(sources[host::count], beam_size=config.evaluation.beam_size, stop=stop)
+        )
+        shares = gather([best[0].text if best else None for best in found])
+        in_order = [shares[number % count][number // count] for number in range(len(sources))]
+        hypotheses = [text for text in in_order if text is not None]
+        if len(hypotheses) < len(sources):
             return None
-        hypotheses = [best[0].text for best in found]
         scores = {
             "bleu": metrics.bleu(hypotheses, references).value,
             "chrf": metrics.chrf(hypotheses, references).value,

@@ -9,7 +9,14 @@ from jaxformer.functional.attention import (
     project_keys_values,
 )
 from jaxformer.functional.layers import dropout, embed, feed_forward, layer_norm, linear, project_to_vocabulary
-from jaxformer.functional.losses import correct, cross_entropy, smoothed_probabilities, smoothing_floor
+from jaxformer.functional.losses import (
+    correct,
+    cross_entropy,
+    smoothed_probabilities,
+    smoothing_floor,
+    symmetric_divergence,
+    z_loss,
+)
 from jaxformer.functional.masks import causal_mask, combine, padding_mask, segment_mask
 from jaxformer.functional.positions import learned, segment_positions, sinusoidal
 
@@ -37,4 +44,6 @@ __all__ = [
     "sinusoidal",
     "smoothed_probabilities",
     "smoothing_floor",
+    "symmetric_divergence",
+    "z_loss",
 ]

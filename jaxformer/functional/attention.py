@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.layers import dropout, linear
+from jaxformer.functional.layers import dropout, linear, product
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
 _LOWEST = -1e30  # finite in float32, so that a row without any allowed key gives zeros and not NaN
@@ -75,10 +76,10 @@ def dot_product_attention(
         ((2, 5, 8, 64), (2, 8, 5, 5))
     """
     scale = query.shape[-1] ** -0.5
-    scores = jnp.einsum("BTHK,BSHK->BHTS", query * scale, key, preferred_element_type=jnp.float32)
+    scores = product(functools.partial(jnp.einsum, "BTHK,BSHK->BHTS"), query * scale, key)
     weights = masked_softmax(scores, mask)
     mixing = dropout(weights, dropout_rate, dropout_key).astype(value.dtype)
-    output = jnp.einsum("BHTS,BSHK->BTHK", mixing, value, preferred_element_type=jnp.float32)
+    output = product(functools.partial(jnp.einsum, "BHTS,BSHK->BTHK"), mixing, value)
     return output.astype(value.dtype), weights
 
 

@@ -77,14 +77,66 @@ def cross_entropy(
     """
     on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
     weights = weights.astype(jnp.float32)
-    # A padded position may hold inf, and 0 * inf is NaN: replaced before for the gradient, and after for the value.
-    logits = jnp.where(weights[..., None] > 0.0, logits.astype(jnp.float32), 0.0)
+    logits = _without_padding(logits, weights)
     normaliser = jax.nn.logsumexp(logits, axis=-1)
     true = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     losses = normaliser - (on - off) * true
     if off > 0.0:
         losses = losses - off * logits.sum(axis=-1)
-    return jnp.where(weights > 0.0, losses * weights, 0.0).sum(), weights.sum()
+    return _sum(losses, weights)
+
+
+def z_loss(
+    logits: Float[Array, "*B V"], weights: Bool[Array, "*B"] | Float[Array, "*B"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sum (log Z)^2 over the weighted positions, where Z = sum_v exp(z_v) is the denominator of the softmax.
+
+    Added with a small weight to the cross-entropy, it keeps log Z near 0, and logits from drifting away together, which
+    no softmax shows and bfloat16 suffers from. Chowdhery et al. 2022, section 5 (weight 1e-4).
+
+    Args:
+        logits: of any float type; used in float32.
+        weights: 0 or False where there is no target; a padded position contributes exactly 0, also to the gradient.
+
+    Returns:
+        The sum, in squared nats, and the sum of the weights to divide it by.
+
+    Example:
+        >>> total, count = z_loss(jnp.zeros((1, 2, 4)), jnp.array([[True, False]]))
+        >>> round(float(total / count), 4)  # (log 4)^2
+        1.9218
+    """
+    weights = weights.astype(jnp.float32)
+    normaliser = jax.nn.logsumexp(_without_padding(logits, weights), axis=-1)
+    return _sum(normaliser**2, weights)
+
+
+def symmetric_divergence(
+    logits_a: Float[Array, "*B V"], logits_b: Float[Array, "*B V"], weights: Bool[Array, "*B"] | Float[Array, "*B"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    """Sum (KL(p || q) + KL(q || p)) / 2 over the weighted positions, in nats and float32: the divergence of R-Drop.
+
+    With p and q the softmax of the two logits, each summand is sum_v (p_v - q_v) (log p_v - log q_v) / 2, which is
+    never negative. Gradients flow into both. Wu et al. 2021 minimise, a token, the sum of the cross-entropies of both
+    passes (equation 3) plus alpha times this (equations 2 and 4): beside their mean it has the weight alpha / 2.
+
+    Args:
+        logits_a: of one pass, of any float type; used in float32.
+        logits_b: of a second pass over the same batch, with other dropout.
+        weights: 0 or False where there is no target; a padded position contributes exactly 0, also to the gradient.
+
+    Returns:
+        The sum of the divergences, and the sum of the weights to divide it by.
+
+    Example:
+        >>> logits = jnp.log(jnp.array([[[0.75, 0.25]], [[0.25, 0.75]]]))
+        >>> total, count = symmetric_divergence(logits[0], logits[1], jnp.array([True]))
+        >>> round(float(total / count), 4)  # log(3) / 2
+        0.5493
+    """
+    weights = weights.astype(jnp.float32)
+    log_p, log_q = (jax.nn.log_softmax(_without_padding(logits, weights), axis=-1) for logits in (logits_a, logits_b))
+    return _sum(0.5 * ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(axis=-1), weights)
 
 
 def correct(
@@ -94,3 +146,15 @@ def correct(
     weights = weights.astype(jnp.float32)
     hits = (logits.argmax(axis=-1) == targets).astype(jnp.float32)
     return (hits * weights).sum(), weights.sum()
+
+
+def _without_padding(logits: Float[Array, "*B V"], weights: Float[Array, "*B"]) -> Float[Array, "*B V"]:
+    """Turn logits into float32, and those of padded positions into 0.
+
+    A padded position may hold inf, and 0 * inf is NaN: replaced here for the gradient, and in the sum for the value.
+    """
+    return jnp.where(weights[..., None] > 0.0, logits.astype(jnp.float32), 0.0)
+
+
+def _sum(losses: Float[Array, "*B"], weights: Float[Array, "*B"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    return jnp.where(weights > 0.0, losses * weights, 0.0).sum(), weights.sum()

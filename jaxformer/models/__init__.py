@@ -1,6 +1,8 @@
-"""Whole models: the configuration and the encoder-decoder Transformer."""
+"""Whole models: the configuration, the encoder-decoder Transformer, and the forms of its parameters."""
 
 from jaxformer.models.config import TransformerConfig
+from jaxformer.models.layer_stacking import stack_layers, unstack_layers
+from jaxformer.models.logical_axes import logical_axes
 from jaxformer.models.seq2seq import (
     AttentionWeights,
     Cache,
@@ -19,5 +21,8 @@ __all__ = [
     "TransformerConfig",
     "count_parameters",
     "empty_cache",
+    "logical_axes",
     "shift_right",
+    "stack_layers",
+    "unstack_layers",
 ]

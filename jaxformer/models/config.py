@@ -7,11 +7,12 @@ import dataclasses
 from jaxformer.errors import InputError
 from jaxformer.functional.layers import ACTIVATIONS
 from jaxformer.nn.blocks import LayerConfig
+from jaxformer.nn.stacks import REMATERIALIZATIONS
 
 NORM_ORDERS = ("post", "pre")
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned")
 TIED_EMBEDDINGS = ("all", "target", "none")
-DTYPES = ("float32", "bfloat16")
+DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,8 +57,15 @@ class TransformerConfig:
     max_length: int = 1024
     # all: one table for source, target and output (section 3.4); target: target and output share one; none.
     tied_embeddings: str = "all"
-    # Type of the computation, float32 or bfloat16; parameters, softmax, norms and losses are float32 in any case.
+    # Type of the computation, float32, bfloat16 or float16 (for devices without bfloat16; the loss is then scaled, see
+    # training.loss_scale); parameters, softmax, norms and losses are float32 in any case.
     dtype: str = "float32"
+    # What the backward pass computes again instead of keeping it, the results being the same: none, layer (each layer,
+    # from its input: least memory, about a third more computation) or dots (all but the results of linear maps: in
+    # between).
+    rematerialization: str = "none"
+    # Whether one program is scanned over the layers, whose parameters are then stacked: deep models compile sooner.
+    scan_layers: bool = False
     # Ids of padding and of the token that begins a target. A run of the command line reads them from the vocabulary.
     pad_id: int = 0
     bos_id: int = 2
@@ -79,6 +87,7 @@ class TransformerConfig:
             ("positions", POSITIONS),
             ("tied_embeddings", TIED_EMBEDDINGS),
             ("dtype", DTYPES),
+            ("rematerialization", REMATERIALIZATIONS),
         ):
             _require(getattr(self, name) in choices, name, repr(getattr(self, name)), f"one of {', '.join(choices)}")
         for name in ("pad_id", "bos_id"):

@@ -15,6 +15,7 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
 from jaxformer.nn.blocks import Dropout
 from jaxformer.nn.embedding import Embedding, Positions
+from jaxformer.nn.sharding import keep_rows
 from jaxformer.nn.stacks import Decoder, Encoder
 from jaxformer.typing import Array, Bool, Float, Int, Parameters
 
@@ -77,8 +78,9 @@ class Transformer(nn.Module):
         self.source_positions = Positions(config.positions, config.d_model, config.max_length)
         self.target_positions = Positions(config.positions, config.d_model, config.max_length)
         self.embedding_dropout = Dropout(config.dropout_rate)
-        self.encoder = Encoder(config.layer, config.num_encoder_layers)
-        self.decoder = Decoder(config.layer, config.num_decoder_layers)
+        how = (config.rematerialization, config.scan_layers)
+        self.encoder = Encoder(config.layer, config.num_encoder_layers, *how)
+        self.decoder = Decoder(config.layer, config.num_decoder_layers, *how)
 
     def __call__(
         self,
@@ -138,9 +140,10 @@ class Transformer(nn.Module):
             # The mask of the target, shifted as the target is: the first input is real even where bos_id is pad_id.
             real = masks.padding_mask(target, self.config.pad_id)[..., :-1]
             seen = seen & jnp.pad(real, ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True)
-        x = self._embed_target(inputs, place, train=train)
+        x = keep_rows(self._embed_target(inputs, place, train=train))
         x, weights = self.decoder(x, memory, seen, mask, train=train)
-        return self.logits(x), AttentionWeights(encoder_weights, [w for w, _ in weights], [w for _, w in weights])
+        decoder_weights, cross_weights = [own for own, _ in weights], [cross for _, cross in weights]
+        return self.logits(keep_rows(x)), AttentionWeights(encoder_weights, decoder_weights, cross_weights)
 
     def encode(
         self, source: Int[Array, "B S"], *, segments: Int[Array, "B S"] | None = None, train: bool = False
@@ -155,9 +158,9 @@ class Transformer(nn.Module):
             place = positions.segment_positions(segments)
         embedding = self.embedding if self.config.tied_embeddings == "all" else self.source_embedding
         encoding = self.source_positions(place, packed=segments is not None)
-        x = self.embedding_dropout(_add_positions(embedding(source), encoding), train=train)
+        x = keep_rows(self.embedding_dropout(_add_positions(embedding(source), encoding), train=train))
         x, weights = self.encoder(x, seen, train=train)
-        return x, mask, weights
+        return keep_rows(x), mask, weights
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Give each token of the target vocabulary its logit, float32."""

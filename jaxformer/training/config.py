@@ -14,60 +14,10 @@ from typing import Any, TypeVar
 from jaxformer.data.config import DataConfig
 from jaxformer.decoding.config import DecodingConfig
 from jaxformer.errors import InputError, require
-from jaxformer.functional.losses import SMOOTHING_CONVENTIONS
 from jaxformer.models.config import TransformerConfig
+from jaxformer.training.recipe import TrainingConfig
 
-ENGINES = ("auto", "jit", "pmap")
 BEST_METRICS = ("bleu", "chrf", "loss")
-
-
-@dataclasses.dataclass(frozen=True)
-class TrainingConfig:
-    """How a model is trained; the defaults are the paper's (Vaswani et al. 2017, section 5).
-
-    Raises:
-        InputError: a value out of range.
-    """
-
-    # Updates of the parameters.
-    steps: int = 100_000
-    # Factor on the paper's schedule d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5).
-    learning_rate: float = 1.0
-    # Steps over which the learning rate rises linearly.
-    warmup_steps: int = 4_000
-    # Adam's decay rates and epsilon (section 5.3).
-    adam_b1: float = 0.9
-    adam_b2: float = 0.98
-    adam_epsilon: float = 1e-9
-    # Probability that label smoothing takes from the true token (section 5.4), and who gets it: others (the V - 1 other
-    # tokens, tensor2tensor) or all (all V tokens, Szegedy et al. 2016).
-    label_smoothing: float = 0.1
-    smoothing_convention: str = "others"
-    # Seed of parameters, dropout and data order.
-    seed: int = 0
-    # auto (pmap with several devices, jit with one), jit (one device) or pmap (replicated over all local devices).
-    engine: str = "auto"
-    # Steps between lines of the log, between evaluations, and between checkpoints besides those of evaluations.
-    log_every: int = 100
-    evaluate_every: int = 5_000
-    checkpoint_every: int = 1_000
-    # Checkpoints that are kept: the latest, and the best by evaluation.best_metric.
-    keep_latest: int = 2
-    keep_best: int = 1
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        for name in ("steps", "log_every", "evaluate_every", "checkpoint_every", "keep_latest", "keep_best"):
-            _check(getattr(self, name) >= 1, f"training.{name}", getattr(self, name), "at least 1")
-        _check(self.warmup_steps >= 0, "training.warmup_steps", self.warmup_steps, "at least 0")
-        _check(self.seed >= 0, "training.seed", self.seed, "at least 0")
-        for name in ("learning_rate", "adam_epsilon"):
-            _check(getattr(self, name) > 0.0, f"training.{name}", getattr(self, name), "above 0")
-        for name in ("adam_b1", "adam_b2", "label_smoothing"):
-            value = getattr(self, name)
-            _check(0.0 <= value < 1.0, f"training.{name}", value, "at least 0 and below 1")
-        _check_choice("training.engine", self.engine, ENGINES)
-        _check_choice("training.smoothing_convention", self.smoothing_convention, SMOOTHING_CONVENTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,7 +28,7 @@ class EvaluationConfig:
         InputError: a value out of range.
     """
 
-    # Validation sentences translated at each evaluation; None: all of them.
+    # Validation sentences translated at each evaluation; None: all of them, 0: none, for the loss alone.
     max_sentences: int | None = None
     # Beam of those translations; 1 is greedy search. The final scores use decoding.beam_size.
     beam_size: int = 1
@@ -90,7 +40,12 @@ class EvaluationConfig:
     def __post_init__(self) -> None:
         """Check every value."""
         sentences = self.max_sentences
-        _check(sentences is None or sentences >= 1, "evaluation.max_sentences", sentences, "at least 1, or None")
+        _check(sentences is None or sentences >= 0, "evaluation.max_sentences", sentences, "at least 0, or None")
+        if sentences == 0 and self.best_metric != "loss":
+            raise InputError(
+                f"evaluation.max_sentences=0 translates nothing, and evaluation.best_metric={self.best_metric} is a "
+                "score of translations: set evaluation.best_metric=loss"
+            )
         _check(self.beam_size >= 1, "evaluation.beam_size", self.beam_size, "at least 1")
         _check(self.samples >= 0, "evaluation.samples", self.samples, "at least 0")
         _check_choice("evaluation.best_metric", self.best_metric, BEST_METRICS)
@@ -122,6 +77,22 @@ class RunConfig:
                 "model.tied_embeddings=all is one table for both languages and needs data.shared_vocabulary=True; "
                 "share the vocabulary or set model.tied_embeddings=target"
             )
+        dropout = self.model.dropout_rate, self.model.attention_dropout_rate, self.model.activation_dropout_rate
+        if self.training.r_drop and not any(dropout):
+            raise InputError(
+                f"training.r_drop={self.training.r_drop} compares two passes with different dropout, and the model has "
+                "none: set model.dropout_rate, or training.r_drop=0"
+            )
+        if self.training.loss_scale != TrainingConfig.loss_scale and self.model.dtype != "float16":
+            raise InputError(
+                f"training.loss_scale={self.training.loss_scale} is for model.dtype=float16, and this is "
+                f"{self.model.dtype}: leave it out"
+            )
+        if self.training.optimizer == "adafactor" and self.model.scan_layers:
+            raise InputError(
+                "training.optimizer=adafactor takes stacked layers for one parameter and would train otherwise than "
+                "without model.scan_layers: set model.scan_layers=False, or take another optimizer"
+            )
 
 
 # The vocabulary knows these better than a person: they are no keys of a configuration file.
@@ -130,12 +101,22 @@ OF_THE_VOCABULARY = ("vocabulary_size", "source_vocabulary_size", "pad_id", "bos
 # What may change when a run is resumed, since what is already trained stays right.
 MAY_CHANGE = (
     "training.steps",
+    "training.cooldown_steps",
     "training.engine",
+    "training.mesh_",
+    "training.shard_moments",
+    "training.accumulation_steps",
+    "training.max_bad_steps",
+    "training.patience",
     "training.log_every",
     "training.evaluate_every",
     "training.checkpoint_every",
-    "training.keep_latest",
-    "training.keep_best",
+    "training.keep_",
+    "training.on_failed_save",
+    "training.profile_",
+    "training.stall_seconds",
+    "training.wandb_project",
+    "model.rematerialization",
     "data.valid",
     "data.test",
     "data.workers",
@@ -210,11 +191,13 @@ def load(path: Path) -> RunConfig:
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
     """List what differs between two configurations of a run and must not: ``section.key: old -> new``."""
-    before, after = _flat(old), _flat(new)
+    before, after = flatten(old), flatten(new)
+    # These schedules fall towards the last step: with another one the rates so far would have been others.
+    fixed = ("training.steps",) if old.training.schedule in ("linear", "cosine") else ()
     return [
         f"{key}: {before.get(key)} -> {after.get(key)}"
         for key in before
-        if before.get(key) != after.get(key) and not key.startswith(MAY_CHANGE)
+        if before.get(key) != after.get(key) and (key in fixed or not key.startswith(MAY_CHANGE))
     ]
 
 
@@ -254,7 +237,8 @@ def _keys(kind: type) -> list[tuple[str, Any, Any]]:
     return [(field.name, field.default, hints[field.name]) for field in dataclasses.fields(kind)]
 
 
-def _flat(config: RunConfig) -> dict[str, Any]:
+def flatten(config: RunConfig) -> dict[str, Any]:
+    """Give every value by its key, such as ``model.d_model``."""
     return {
         f"{section}.{key}": value
         for section, values in dataclasses.asdict(config).items()

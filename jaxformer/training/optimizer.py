@@ -1,14 +1,121 @@
-"""The optimizer of the paper: Adam under its own schedule."""
+"""How gradients become updates: the optimizer under its schedule, clipping, and parameters that stay as they are."""
 
 from __future__ import annotations
 
+import difflib
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
 import optax
 
-from jaxformer.training.config import TrainingConfig
-from jaxformer.training.schedules import paper_schedule
+from jaxformer.errors import InputError
+from jaxformer.training.recipe import TrainingConfig
+from jaxformer.training.schedules import Schedule, make_schedule
+from jaxformer.typing import PyTree
+
+NOT_DECAYED = ("bias", "scale")
+"""Names of the parameters that weight decay leaves alone: biases and the scales of norms. All others are kernels and
+embeddings. Dimensions do not tell them apart: the bias of an attention projection has two, heads and width."""
+
+MIN_FACTORED_SIZE = 32
+"""Adafactor keeps the second moment of a parameter as two vectors if its two longest axes are at least so long. The
+optax default, 128, would leave all attention kernels whole, since a head is 64 wide in every model of the paper."""
 
 
 def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransformation:
-    """Build Adam with the paper's schedule (Vaswani et al. 2017, section 5.3); no clipping and no weight decay."""
-    schedule = paper_schedule(d_model, config.warmup_steps, config.learning_rate)
-    return optax.adam(schedule, b1=config.adam_b1, b2=config.adam_b2, eps=config.adam_epsilon)
+    """Build the optimizer; by default Adam with the paper's schedule, without clipping or decay (section 5.3).
+
+    - ``adam``: Kingma and Ba 2015.
+    - ``adamw``: Loshchilov and Hutter 2019.
+    - ``lion``: Chen et al. 2023; ``adam_b1`` and ``adam_b2`` are its two decay rates, and there is no epsilon. It wants
+      a rate 3 to 10 times lower than Adam's, and as much more decay (their section 5).
+    - ``adafactor``: Shazeer and Stern 2018 with the factored second moment, no first moment, updates clipped to a root
+      mean square of 1 and the decay 1 - step^-0.8 (their sections 3, 6 and 7). The step size is absolute as Adam's, not
+      relative to the size of each parameter (section 8), so that a schedule made for Adam serves here too.
+
+    Weight decay is decoupled from the gradient and multiplied by the learning rate, for all optimizers alike: each
+    update takes rate * weight_decay * parameter off, except from biases and the scales of norms (``NOT_DECAYED``).
+
+    Clipping sees the gradient that ``update`` is given, which is to be that of the global batch; frozen parameters do
+    not count in its norm. Moments are float32 like the parameters, and frozen parameters have none.
+
+    Args:
+        config: the recipe.
+        d_model: width of the model, on which the paper's schedule depends.
+
+    Returns:
+        A transformation whose ``init`` raises :class:`InputError` if ``frozen`` does not fit the parameters: see
+        :func:`frozen_mask`.
+    """
+    optimizer = _descend(config, make_schedule(config, d_model))
+    if config.gradient_clip is not None:
+        optimizer = optax.chain(optax.clip_by_global_norm(config.gradient_clip), optimizer)
+    if config.frozen is None:
+        return optimizer
+    patterns = config.frozen
+
+    def labels(params: PyTree) -> PyTree:
+        return jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns))
+
+    return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
+
+
+def _descend(config: TrainingConfig, schedule: Schedule) -> optax.GradientTransformation:
+    b1, b2, epsilon, decay = config.adam_b1, config.adam_b2, config.adam_epsilon, config.weight_decay
+    if config.optimizer == "adam":
+        return optax.adam(schedule, b1=b1, b2=b2, eps=epsilon)
+    if config.optimizer == "adamw":
+        return optax.adamw(schedule, b1=b1, b2=b2, eps=epsilon, weight_decay=decay, mask=decay_mask)
+    if config.optimizer == "lion":
+        return optax.lion(schedule, b1=b1, b2=b2, weight_decay=decay, mask=decay_mask)
+    # The parts of optax.adafactor, whose own decay does not follow the learning rate.
+    return optax.chain(
+        optax.scale_by_factored_rms(min_dim_size_to_factor=MIN_FACTORED_SIZE),
+        optax.clip_by_block_rms(1.0),
+        optax.add_decayed_weights(decay, decay_mask),
+        optax.scale_by_learning_rate(schedule),
+    )
+
+
+def decay_mask(params: PyTree) -> PyTree:
+    """Tell for each parameter whether weight decay holds for it: for kernels and embeddings, by their names."""
+    return jax.tree_util.tree_map_with_path(lambda path, _: _path(path).split("/")[-1] not in NOT_DECAYED, params)
+
+
+def frozen_mask(params: PyTree, patterns: str) -> PyTree:
+    """Tell for each parameter whether it is frozen: whether one of the patterns matches its path.
+
+    Args:
+        params: nested dicts.
+        patterns: shell patterns of paths such as ``encoder/layer_0/self_attention/query/kernel``, separated by commas;
+            ``*`` matches any characters, ``/`` too, so that ``encoder/*`` is the whole encoder.
+
+    Raises:
+        InputError: a pattern matches no parameter, or together they match all.
+    """
+    paths = [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
+    split = [pattern.strip() for pattern in patterns.split(",")]
+    for pattern in split:
+        if not any(fnmatchcase(path, pattern) for path in paths):
+            raise InputError(
+                f"training.frozen: no parameter matches {pattern!r}; the nearest is {_near(pattern, paths)}"
+            )
+    frozen = {path for path in paths if any(fnmatchcase(path, pattern) for pattern in split)}
+    if len(frozen) == len(paths):
+        raise InputError(
+            f"training.frozen={patterns} matches every parameter and leaves nothing to train: let it spare some, such "
+            f"as {paths[-1]}"
+        )
+    return jax.tree_util.tree_map_with_path(lambda path, _: _path(path) in frozen, params)
+
+
+def _path(path: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def _near(pattern: str, paths: list[str]) -> str:
+    """Find what was meant by a pattern: a parameter, or all in one folder of them."""
+    names = [path.split("/") for path in paths]
+    folders = {"/".join([*name[:depth], "*"]) for name in names for depth in range(1, len(name))}
+    return difflib.get_close_matches(pattern, sorted({*paths, *folders}), n=1, cutoff=0.0)[0]

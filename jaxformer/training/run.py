@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import shutil
 import tempfile
 from pathlib import Path
 from typing import TextIO
 
-from jaxformer.data.loading import TrainingText, load_evaluation
+from jaxformer.data.files import check_folder, make_folder
+from jaxformer.data.loading import Report, TrainingText, load_evaluation, open_evaluation
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.locks import LOCK, hold
 from jaxformer.training import config as configuration
 from jaxformer.training.config import RunConfig
-from jaxformer.training.hosts import make_once
+from jaxformer.training.hosts import make_once, together
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Run:
         Raises:
             InputError: another process has claimed it.
         """
-        self.directory.mkdir(parents=True, exist_ok=True)
+        make_folder(self.directory, "--workdir")
         lock = hold(
             self.directory,
             f"another process trains in {self.directory}: wait until it ends, or choose another --workdir",
@@ -62,7 +64,7 @@ class Run:
         self.vocabularies.save(self.directory / "vocabulary")
         return lock
 
-    def check_vocabulary(self, recorded: str, step: int) -> None:
+    def check_vocabulary(self, recorded: str, step: int | str) -> None:
         """Refuse to go on with another vocabulary than that of a checkpoint.
 
         Raises:
@@ -71,7 +73,7 @@ class Run:
         check_vocabulary(self.directory, self.vocabularies, recorded, step)
 
 
-def check_vocabulary(directory: Path, vocabularies: Vocabularies, recorded: str, step: int) -> None:
+def check_vocabulary(directory: Path, vocabularies: Vocabularies, recorded: str, step: int | str) -> None:
     """Refuse a vocabulary that is not the one that a checkpoint was trained with.
 
     Raises:
@@ -84,31 +86,85 @@ def check_vocabulary(directory: Path, vocabularies: Vocabularies, recorded: str,
         )
 
 
-def open_run(config: RunConfig, directory: Path) -> Run:
+def open_run(config: RunConfig, directory: Path, *, report: Report = lambda _: None) -> Run:
     """Read the text, get the vocabulary, complete the model's sizes; :meth:`Run.claim` then takes the directory.
 
-    Nothing is written.
+    Nothing is written. The test text is looked for and not read.
+
+    Args:
+        config: of the run.
+        directory: of the run.
+        report: is told when a vocabulary is to be trained.
 
     Raises:
         InputError: the directory holds another run, or the text is missing, empty or broken.
     """
-    data = config.data
-    text = TrainingText.open(data)
-    valid, language = load_evaluation(data.valid, data)
-    saved = directory / "config.json"
-    if saved.exists():
-        _refuse_another(configuration.load(saved), config, directory)
-        vocabularies = make_once(lambda: text.vocabularies(directory / "vocabulary"))
+    text, (valid, language) = together(lambda: _look(config, directory))
+    folder, initial_run = directory / "vocabulary", config.training.initial_run
+    if (directory / "config.json").exists():
+        vocabularies = make_once(lambda: text.vocabularies(folder, report=report))
     else:
-        if directory.exists() and any(path.name not in ("config.tmp", LOCK) for path in directory.iterdir()):
-            raise InputError(f"{directory} holds files but no run (no config.json); choose an empty --workdir")
-        vocabularies = make_once(lambda: _train_vocabularies(text))
+        vocabularies = make_once(lambda: _first_vocabularies(text, initial_run, report))
     return Run(directory, complete_config(config, vocabularies), vocabularies, text, valid, language)
 
 
-def _train_vocabularies(text: TrainingText) -> Vocabularies:
+def _look(config: RunConfig, directory: Path) -> tuple[TrainingText, tuple[list[Pair], str]]:
+    """Find the text, read what validates, and make sure that the directory is free or this run's."""
+    check_folder(directory, "--workdir")
+    saved, data = directory / "config.json", config.data
+    if saved.exists():
+        old = configuration.load(saved)
+        _refuse_another(old, config, directory)
+        _refuse_cool_down(old, config, directory)
+        _refuse_replaced(old, directory / "vocabulary")
+    elif directory.exists() and any(path.name not in ("config.tmp", LOCK) for path in directory.iterdir()):
+        raise InputError(f"{directory} holds files but no run (no config.json); choose an empty --workdir")
+    elif config.training.initial_run is not None and not (Path(config.training.initial_run) / "config.json").is_file():
+        raise InputError(
+            f"training.initial_run={config.training.initial_run} has no config.json; name the directory of a run"
+        )
+    text = TrainingText.open(data)
+    try:
+        open_evaluation(data.test, data)
+    except InputError as error:
+        raise InputError(f"data.test: {error}") from None
+    return text, load_evaluation(data.valid, data)
+
+
+def _refuse_cool_down(old: RunConfig, new: RunConfig, directory: Path) -> None:
+    """Refuse another end of training once the rate falls, or would have fallen, towards it."""
+    before, after = old.training, new.training
+    if (before.steps, before.cooldown_steps) == (after.steps, after.cooldown_steps):
+        return
+    made = max((int(path.name) for path in (directory / "checkpoints").glob("*") if path.name.isdecimal()), default=0)
+    for training in (before, after):
+        if training.cooldown_steps and made > training.steps - training.cooldown_steps:
+            raise InputError(
+                f"{directory} is at step {made}, within the last training.cooldown_steps={training.cooldown_steps} of "
+                f"training.steps={training.steps}: change neither from there on, or choose another --workdir"
+            )
+
+
+def _refuse_replaced(old: RunConfig, folder: Path) -> None:
+    """Refuse vocabularies of another size than a run began with; others are known by their hash."""
+    if not any(folder.glob("*.model")):
+        return  # they are trained again
+    found = Vocabularies.load(folder)
+    sizes = old.model.source_vocabulary_size or old.model.vocabulary_size, old.model.vocabulary_size
+    if (found.source.size, found.target.size) != sizes:
+        raise InputError(
+            f"{folder} is not the vocabulary of this run: it has {found.source.size} and {found.target.size} pieces of "
+            f"source and target, and had {sizes[0]} and {sizes[1]}; put back the files that the run was trained with"
+        )
+
+
+def _first_vocabularies(text: TrainingText, initial_run: str | None, report: Report) -> Vocabularies:
+    """Train the vocabularies on the text, or take those of the run whose parameters this one begins with."""
     with tempfile.TemporaryDirectory() as scratch:
-        return text.vocabularies(Path(scratch))
+        if initial_run is not None:
+            for path in (Path(initial_run) / "vocabulary").glob("*.model"):
+                shutil.copy(path, scratch)
+        return text.vocabularies(Path(scratch), report=report)
 
 
 def complete_config(config: RunConfig, vocabularies: Vocabularies) -> RunConfig:

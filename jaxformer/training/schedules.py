@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import TypeAlias
 
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxformer.training.recipe import TrainingConfig
 from jaxformer.typing import Array
 
+Schedule: TypeAlias = Callable[[ArrayLike], Array]
+"""The learning rate by the number of updates made before, as optax counts them: 0 gives that of the first update."""
 
-def paper_schedule(d_model: int, warmup_steps: int, factor: float = 1.0) -> Callable[[ArrayLike], Array]:
+
+def make_schedule(config: TrainingConfig, d_model: int) -> Schedule:
+    """Build the schedule that the configuration names, with its warm-up and its cool-down.
+
+    Every schedule rises linearly from the first update, whose rate is the peak divided by ``warmup_steps``, to the peak
+    at update number ``warmup_steps``; 0 and 1 both begin at the peak. The peak is ``learning_rate`` itself, and with
+    ``paper`` that times (d_model * warmup_steps)^-0.5.
+
+    Args:
+        config: ``schedule``, ``learning_rate``, ``warmup_steps``, ``cooldown_steps`` and ``steps`` of it.
+        d_model: width of the model, on which the paper's schedule depends.
+    """
+    peak, warmup, steps = config.learning_rate, config.warmup_steps, config.steps
+    if config.schedule == "linear":
+        return linear_schedule(peak, warmup, steps)
+    if config.schedule == "cosine":
+        return cosine_schedule(peak, warmup, steps)
+    if config.schedule == "paper":
+        schedule = paper_schedule(d_model, warmup, peak)
+    elif config.schedule == "inverse_sqrt":
+        schedule = inverse_sqrt_schedule(peak, warmup)
+    else:
+        schedule = constant_schedule(peak, warmup)
+    return cool_down(schedule, steps, config.cooldown_steps) if config.cooldown_steps else schedule
+
+
+def paper_schedule(d_model: int, warmup_steps: int, factor: float = 1.0) -> Schedule:
     """Rise linearly over the warm-up, then fall with the inverse square root of the step.
 
     lrate = factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Vaswani et al. 2017, equation 3), where
@@ -20,15 +51,102 @@ def paper_schedule(d_model: int, warmup_steps: int, factor: float = 1.0) -> Call
         d_model: width of the model.
         warmup_steps: length of the rise; 0 and 1 both begin at the peak.
         factor: 1 in the paper.
+    """
+    return inverse_sqrt_schedule(factor * (d_model * float(max(warmup_steps, 1))) ** -0.5, warmup_steps)
 
-    Returns:
-        A function of the number of updates made before, as optax counts them: 0 gives the rate of the first update.
+
+def inverse_sqrt_schedule(peak: float, warmup_steps: int) -> Schedule:
+    """Rise linearly to the peak, then fall as peak * sqrt(warmup_steps / step): the paper's shape under a given peak.
+
+    Args:
+        peak: rate of update number ``warmup_steps``.
+        warmup_steps: length of the rise; 0 and 1 both begin at the peak.
     """
     warmup = float(max(warmup_steps, 1))
-    peak = factor * (d_model * warmup) ** -0.5
 
     def schedule(count: ArrayLike) -> Array:
         step = jnp.asarray(count, jnp.float32) + 1.0
         return peak * jnp.minimum(step / warmup, jnp.sqrt(warmup / step))
 
     return schedule
+
+
+def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
+    """Rise linearly to the peak, then fall linearly so that the rate is 0 when all updates were made.
+
+    rate = peak * updates left / updates left at the peak, where those left include the one that is made with the rate:
+    the last update still moves the parameters.
+
+    Args:
+        peak: rate of update number ``warmup_steps``.
+        warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the peak.
+        steps: updates of the whole training; behind them the rate stays 0.
+    """
+    warmup = max(warmup_steps, 1)
+
+    def schedule(count: ArrayLike) -> Array:
+        count = jnp.asarray(count, jnp.float32)
+        return peak * jnp.minimum((count + 1.0) / warmup, _left(count, steps) / (steps - warmup + 1))
+
+    return schedule
+
+
+def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
+    """Rise linearly to the peak, then fall along half a cosine so that the rate is 0 when all updates were made.
+
+    rate = peak * (1 + cos(pi * x)) / 2, with x the share of the updates behind the peak that were made (Loshchilov and
+    Hutter 2017, equation 5, without restarts).
+
+    Args:
+        peak: rate of update number ``warmup_steps``.
+        warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the peak.
+        steps: updates of the whole training; behind them the rate stays 0.
+    """
+    warmup = max(warmup_steps, 1)
+
+    def schedule(count: ArrayLike) -> Array:
+        count = jnp.asarray(count, jnp.float32)
+        left = jnp.minimum(_left(count, steps) / (steps - warmup + 1), 1.0)
+        # (1 + cos(pi * x)) / 2 = sin(pi / 2 * (1 - x))^2, which loses no digits as it nears 0, and reaches it.
+        return peak * jnp.minimum((count + 1.0) / warmup, 1.0) * jnp.sin(0.5 * math.pi * left) ** 2
+
+    return schedule
+
+
+def constant_schedule(peak: float, warmup_steps: int) -> Schedule:
+    """Rise linearly to the peak, then stay there.
+
+    Args:
+        peak: rate from update number ``warmup_steps`` on.
+        warmup_steps: length of the rise; 0 and 1 both begin at the peak.
+    """
+    warmup = max(warmup_steps, 1)
+
+    def schedule(count: ArrayLike) -> Array:
+        return peak * jnp.minimum((jnp.asarray(count, jnp.float32) + 1.0) / warmup, 1.0)
+
+    return schedule
+
+
+def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
+    """Let a schedule fall linearly over its last updates, to 0 when all were made (Zhai et al. 2022, section 3.5).
+
+    The rate at which the cool-down begins is held and multiplied by updates left / ``cooldown_steps``, which is 1 for
+    the first of them.
+
+    Args:
+        schedule: what holds until the cool-down begins.
+        steps: updates of the whole training; behind them the rate stays 0.
+        cooldown_steps: how many of them the fall takes, at least 1.
+    """
+    begin = max(steps - cooldown_steps, 0)
+
+    def cooled(count: ArrayLike) -> Array:
+        count = jnp.asarray(count, jnp.float32)
+        return schedule(jnp.minimum(count, begin)) * jnp.minimum(_left(count, steps) / cooldown_steps, 1.0)
+
+    return cooled
+
+
+def _left(count: Array, steps: int) -> Array:
+    return jnp.maximum(steps - count, 0.0)

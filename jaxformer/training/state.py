@@ -2,40 +2,94 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import flax.struct
 import jax
 import jax.numpy as jnp
-import optax
 
+from jaxformer.models.layer_stacking import stack_layers
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.typing import Array, Int, PyTree, UInt32
+from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.recipe import TrainingConfig
+from jaxformer.typing import Array, Float, Int, PyTree, UInt32
+
+
+@flax.struct.dataclass
+class LossScale:
+    """The factor on a float16 loss, and how many steps in a row it left everything finite."""
+
+    scale: Float[Array, ""]
+    good_steps: Int[Array, ""]
 
 
 @flax.struct.dataclass
 class TrainState:
-    """Parameters, optimizer state, number of updates made, and the key of all dropout.
+    """All that a step changes.
 
     Attributes:
-        step: updates made.
+        step: batches seen.
+        updates: updates made: batches seen but those that were skipped. The schedule counts these.
         params: float32, whatever the type of the computation.
-        optimizer: Adam's moments and count.
+        optimizer: the optimizer's own.
         key: raw random key; the key of a step is this one folded with ``step``, so that it never changes.
+        average: the moving average of the parameters; None without ``training.ema_decay``.
+        loss_scale: None but under float16.
     """
 
     step: Int[Array, ""]
+    updates: Int[Array, ""]
     params: PyTree
     optimizer: PyTree
     key: UInt32[Array, "..."]
+    average: PyTree = None
+    loss_scale: LossScale | None = None
+
+    @property
+    def weights(self) -> PyTree:
+        """The parameters that are evaluated and translated with: the average, where there is one."""
+        return self.params if self.average is None else self.average
+
+    def rest(self) -> dict[str, PyTree]:
+        """Give what a checkpoint holds besides the weights."""
+        rest = {"step": self.step, "updates": self.updates, "optimizer": self.optimizer, "key": self.key}
+        if self.average is not None:
+            rest["params"] = self.params
+        if self.loss_scale is not None:
+            rest["loss_scale"] = {"scale": self.loss_scale.scale, "good_steps": self.loss_scale.good_steps}
+        return rest
+
+    @classmethod
+    def of(cls, weights: PyTree, rest: dict[str, PyTree]) -> TrainState:
+        """Put together what :attr:`weights` and :meth:`rest` gave."""
+        rest = dict(rest)
+        scale = rest.pop("loss_scale", None)
+        averaged = "params" in rest
+        return cls(
+            params=rest.pop("params", weights),
+            average=weights if averaged else None,
+            loss_scale=None if scale is None else LossScale(**scale),
+            **rest,
+        )
 
 
-def create_state(model: Transformer, optimizer: optax.GradientTransformation, seed: int) -> TrainState:
+def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
     """Make the state of a run that begins, from its seed alone."""
-    parameters_key, dropout_key = jax.random.split(jax.random.key(seed))
+    parameters_key, dropout_key = jax.random.split(jax.random.key(config.seed))
     tokens = jnp.zeros((1, 1), jnp.int32)
-    params = model.init(parameters_key, tokens, tokens)["params"]
+    # Scanned layers begin as looped ones do.
+    looped = Transformer(dataclasses.replace(model.config, scan_layers=False))
+    params = looped.init(parameters_key, tokens, tokens)["params"]
+    if model.config.scan_layers:
+        params = stack_layers(params)
+    scaled = model.config.dtype == "float16"
     return TrainState(
         step=jnp.zeros((), jnp.int32),
+        updates=jnp.zeros((), jnp.int32),
         params=params,
-        optimizer=optimizer.init(params),
+        optimizer=make_optimizer(config, model.config.d_model).init(params),
         key=jax.random.key_data(dropout_key),
+        # Arrays of its own: a step uses up what it is given, and must not be given the same array twice.
+        average=None if config.ema_decay is None else jax.tree.map(jnp.copy, params),
+        loss_scale=LossScale(jnp.float32(config.loss_scale), jnp.zeros((), jnp.int32)) if scaled else None,
     )

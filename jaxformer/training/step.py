@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TypeAlias, cast
 
@@ -12,8 +13,12 @@ import optax
 
 from jaxformer.functional import losses
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.training.state import TrainState
-from jaxformer.typing import Array, Float, Int, Key, PyTree
+from jaxformer.training.moving_average import update_average
+from jaxformer.training.optimizer import frozen_mask, make_optimizer
+from jaxformer.training.recipe import TrainingConfig
+from jaxformer.training.schedules import make_schedule
+from jaxformer.training.state import LossScale, TrainState
+from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
 Batch: TypeAlias = Mapping[str, Int[Array | np.ndarray, "B T"]]
 """``source`` [B, S] and ``target`` [B, T], padded on the right; a row of padding alone weighs nothing.
@@ -30,66 +35,181 @@ Metrics: TypeAlias = dict[str, Float[Array, ""]]
 TrainStep: TypeAlias = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 EvalStep: TypeAlias = Callable[[PyTree, Batch], Metrics]
 
+# Under float16 the scale of the loss is doubled after so many good steps, and halved after a bad one (Micikevicius et
+# al. 2018, section 3.2).
+_SCALE_GROWS_AFTER = 2000
+
+
+Place: TypeAlias = Callable[[PyTree], PyTree]
+"""Says where parameters lie while they are used; it changes no value."""
+
 
 def make_train_step(
-    model: Transformer,
-    optimizer: optax.GradientTransformation,
-    *,
-    smoothing: float,
-    convention: str,
-    axis_name: str | None = None,
+    model: Transformer, config: TrainingConfig, *, axis_name: str | None = None, place: Place = lambda params: params
 ) -> TrainStep:
     """Build ``train_step(state, batch) -> (state, metrics)``.
 
     The loss is the sum over all target tokens of the global batch divided by their number: with an axis name, sums and
     counts are added over the axis before the one division, so that a device with fewer tokens weighs less and one with
-    padding alone weighs nothing. A batch without any token leaves loss and gradient 0.
+    padding alone weighs nothing. So do the parts of ``accumulation_steps``. A batch without any token leaves loss and
+    gradient 0.
 
-    The metrics are sums: ``loss`` (smoothed) and ``nll`` (not smoothed) in nats, ``tokens``; and ``gradient_norm``,
-    the global norm of the gradient of the mean loss.
+    A step whose loss or gradient is not finite changes nothing but ``state.step``.
+
+    The metrics are sums: ``loss`` (what is minimised) and ``nll`` (neither smoothed nor regularised) in nats,
+    ``tokens`` of the target, ``source_tokens`` and ``slots`` (of both sides, padding included); and of the step
+    ``gradient_norm``, the global norm of the gradient of the mean loss before it is clipped, ``learning_rate``,
+    ``skipped`` (1 or 0), and under float16 ``loss_scale``.
     """
-    pad_id = model.config.pad_id
-
-    def total_loss(params: PyTree, batch: Batch, key: Key) -> tuple[Array, Metrics]:
-        target = jnp.asarray(batch["target"])
-        logits = _logits(model, params, batch, key)
-        real = target != pad_id
-        loss, tokens = losses.cross_entropy(logits, target, real, smoothing=smoothing, convention=convention)
-        nll, _ = losses.cross_entropy(logits, target, real)
-        return loss, {"loss": loss, "nll": jax.lax.stop_gradient(nll), "tokens": tokens}
+    optimizer = make_optimizer(config, model.config.d_model)
+    schedule = make_schedule(config, model.config.d_model)
+    total_loss = make_loss(model, config, place)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         if axis_name is not None:
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        gradients, sums = jax.grad(total_loss, has_aux=True)(state.params, batch, key)
+        # Under float16 what is differentiated is about the mean: gradients of sums would not fit.
+        scale = 1.0 if state.loss_scale is None else state.loss_scale.scale / batch["target"].size
+        differentiate = jax.grad(lambda *given: _scaled(total_loss(*given), scale), has_aux=True)
+        if config.accumulation_steps == 1:
+            gradients, sums = differentiate(state.params, batch, key)
+        else:
+            gradients, sums = _accumulate(differentiate, state.params, batch, key, config.accumulation_steps)
         if axis_name is not None:
             gradients, sums = jax.lax.psum((gradients, sums), axis_name)
-        count = jnp.maximum(sums["tokens"], 1.0)
+        count = jnp.maximum(sums["tokens"], 1.0) * scale
         gradients = jax.tree.map(lambda gradient: gradient / count, gradients)
+        norm = optax.tree.norm(gradients)
+        good = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
+        metrics = {
+            **sums,
+            "gradient_norm": norm,
+            "learning_rate": schedule(state.updates),
+            "skipped": 1.0 - good.astype(jnp.float32),
+        }
+        if state.loss_scale is not None:
+            metrics["loss_scale"] = state.loss_scale.scale
         updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, updates)
-        new = TrainState(step=state.step + 1, params=params, optimizer=optimizer_state, key=state.key)
-        return new, {**sums, "gradient_norm": optax.tree.norm(gradients)}
+        average = state.average
+        if config.ema_decay is not None:
+            average = update_average(average, params, config.ema_decay, state.updates)
+        new = dataclasses.replace(
+            state, updates=state.updates + 1, params=params, optimizer=optimizer_state, average=average
+        )
+        new = jax.tree.map(lambda old, changed: jnp.where(good, changed, old), state, new)
+        new = dataclasses.replace(new, step=state.step + 1, loss_scale=_rescale(state.loss_scale, good))
+        return new, metrics
 
     return train_step
 
 
-def make_eval_step(model: Transformer, *, smoothing: float, convention: str, axis_name: str | None = None) -> EvalStep:
+def make_eval_step(
+    model: Transformer, config: TrainingConfig, *, axis_name: str | None = None, place: Place = lambda params: params
+) -> EvalStep:
     """Build ``eval_step(params, batch) -> metrics``: sums of ``loss``, ``nll``, ``correct`` and ``tokens``."""
     pad_id = model.config.pad_id
 
     def eval_step(params: PyTree, batch: Batch) -> Metrics:
         target = jnp.asarray(batch["target"])
-        logits = _logits(model, params, batch)
+        logits = _logits(model, place(params), batch)
         real = target != pad_id
-        loss, tokens = losses.cross_entropy(logits, target, real, smoothing=smoothing, convention=convention)
+        loss, tokens = _smoothed(logits, target, real, config)
         nll, _ = losses.cross_entropy(logits, target, real)
         correct, _ = losses.correct(logits, target, real)
         sums = {"loss": loss, "nll": nll, "correct": correct, "tokens": tokens}
         return sums if axis_name is None else jax.lax.psum(sums, axis_name)
 
     return eval_step
+
+
+TotalLoss: TypeAlias = Callable[[PyTree, Batch, Key], tuple[Float[Array, ""], Metrics]]
+
+
+def make_loss(model: Transformer, config: TrainingConfig, place: Place) -> TotalLoss:
+    """Build ``total_loss(params, batch, key)``: what is minimised, summed over a batch, and sums for the metrics."""
+    pad_id = model.config.pad_id
+
+    def total_loss(params: PyTree, batch: Batch, key: Key) -> tuple[Float[Array, ""], Metrics]:
+        source, target = jnp.asarray(batch["source"]), jnp.asarray(batch["target"])
+        sums = {
+            "source_tokens": jnp.sum(source != pad_id, dtype=jnp.float32),
+            "slots": jnp.float32(source.size + target.size),
+        }
+        if config.r_drop:
+            # Each row beside its copy, so that a device computes both.
+            batch = {name: jnp.repeat(jnp.asarray(rows), 2, axis=0) for name, rows in batch.items()}
+            target = batch["target"]
+        real = target != pad_id
+        logits = _logits(model, place(_without_frozen(params, config.frozen)), batch, key)
+        loss, tokens = _smoothed(logits, target, real, config)
+        nll, _ = losses.cross_entropy(logits, target, real)
+        if config.z_loss:
+            loss += config.z_loss * losses.z_loss(logits, real)[0]
+        if config.r_drop:
+            divergence, _ = losses.symmetric_divergence(logits[::2], logits[1::2], real[::2])
+            # The mean of the two passes: half of Wu et al. (2021), equation 4, which adds them.
+            loss, nll, tokens = (loss + config.r_drop * divergence) / 2, nll / 2, tokens / 2
+        return loss, {**sums, "loss": loss, "nll": jax.lax.stop_gradient(nll), "tokens": tokens}
+
+    return total_loss
+
+
+def _without_frozen(params: PyTree, patterns: str | None) -> PyTree:
+    """Keep frozen parameters out of the gradient, so that they count in its norm as little as in its clipping."""
+    if patterns is None:
+        return params
+    frozen = frozen_mask(params, patterns)
+    return jax.tree.map(lambda leaf, stays: jax.lax.stop_gradient(leaf) if stays else leaf, params, frozen)
+
+
+def _smoothed(
+    logits: Float[Array, "B T V"], target: Int[Array, "B T"], real: Bool[Array, "B T"], config: TrainingConfig
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
+    smoothing, convention = config.label_smoothing, config.smoothing_convention
+    return losses.cross_entropy(logits, target, real, smoothing=smoothing, convention=convention)
+
+
+def _scaled(
+    result: tuple[Float[Array, ""], Metrics], scale: Float[Array, ""] | float
+) -> tuple[Float[Array, ""], Metrics]:
+    loss, sums = result
+    return loss * scale, sums
+
+
+def _accumulate(
+    differentiate: Callable[[PyTree, Batch, Key], tuple[PyTree, Metrics]],
+    params: PyTree,
+    batch: Batch,
+    key: Key,
+    parts: int,
+) -> tuple[PyTree, Metrics]:
+    """Add gradients and sums over parts of a batch, one after another, each with dropout of its own."""
+
+    def split(rows: Array | np.ndarray) -> Array:
+        # Row r goes to part r modulo parts: rows that lie together on a device stay there.
+        return jnp.asarray(rows).reshape(-1, parts, *rows.shape[1:]).swapaxes(0, 1)
+
+    def add(total: PyTree, part: tuple[Int[Array, ""], Batch]) -> tuple[PyTree, None]:
+        number, rows = part
+        more = differentiate(params, rows, jax.random.fold_in(key, number))
+        return jax.tree.map(jnp.add, total, more), None
+
+    micro = {name: split(rows) for name, rows in batch.items()}
+    shapes = jax.eval_shape(differentiate, params, {name: rows[0] for name, rows in micro.items()}, key)
+    zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+    total, _ = jax.lax.scan(add, zeros, (jnp.arange(parts), micro))
+    return total
+
+
+def _rescale(loss_scale: LossScale | None, good: Bool[Array, ""]) -> LossScale | None:
+    if loss_scale is None:
+        return None
+    good_steps = jnp.where(good, loss_scale.good_steps + 1, 0)
+    grows = good_steps >= _SCALE_GROWS_AFTER
+    factor = jnp.where(good, jnp.where(grows, 2.0, 1.0), 0.5)
+    return LossScale(loss_scale.scale * factor, jnp.where(grows, 0, good_steps))
 
 
 def _logits(model: Transformer, params: PyTree, batch: Batch, key: Key | None = None) -> Float[Array, "B T V"]:

@@ -68,7 +68,8 @@ def read(metrics_file: Path | str) -> dict[str, Curve]:
     path = Path(metrics_file)
     if not path.is_file():
         raise InputError(
-            f"a learning curve needs the record of a run, but there is no file {path}: give its metrics.jsonl"
+            f"a learning curve needs the record of a run, but there is no file {path}: name the "
+            "directory of a run that has trained"
         )
     curves: dict[str, dict[int, float]] = {}
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")

@@ -192,3 +192,37 @@ def test_configuration_of_another_model(call, damaged):
 def test_damaged_results(content, call, damaged):
     (damaged / "results.json").write_text(content)
     assert "results.json" in call("info", f"--workdir={damaged}").error
+
+
+# Arguments
+
+
+@pytest.mark.parametrize(
+    ("arguments", "wrong"),
+    [
+        (["--data.train", "x"], "--data.train x; did you mean --config.data.train=x?"),
+        (["--data.train=a b"], "--data.train=a b; did you mean '--config.data.train=a b'?"),
+        (["--config.data.train", "x"], "--config.data.train x; did you mean --config.data.train=x?"),
+        (["--config.data.train"], "--config.data.train; did you mean --config.data.train=VALUE?"),
+        (["--bogus"], "--bogus"),
+    ],
+)
+def test_wrong_arguments_among_right_ones(arguments, wrong, call):
+    """Only the wrong ones are listed, and what they were meant to be."""
+    right = ["--config=x.py", "--config.training.steps=3", "--workdir=x"]
+    outcome = call("train", *right, *arguments, "--config.data.max_length=9")
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[-1] == f"jaxformer: error: unrecognized arguments: {wrong}"
+
+
+@pytest.mark.parametrize("name", ["file", "file/x", "/proc/x"])
+def test_a_directory_that_cannot_be_made(call, tmp_path, name):
+    """The line names the option."""
+    (tmp_path / "file").write_text("")
+    config = f"--config={runs.ROOT}/configs/reverse.py"
+    for command, option in (("train", "--workdir"), ("prepare", "--output")):
+        outcome = call(command, config, f"{option}={tmp_path / name}", "--config.data.train=synthetic:reverse/valid")
+        assert outcome.code == 1
+        last = outcome.err.splitlines()[-1]
+        assert last.endswith(f"choose another {option}")
+        assert str(tmp_path / "file" if name.startswith("file") else name) in last

@@ -101,6 +101,33 @@ def test_wrong_options(options, rule, call):
     assert rule in call("evaluate", f"--workdir={runs.reversal_run()}", *options).error
 
 
+@pytest.mark.parametrize(
+    ("tags", "name", "wanted", "message"),
+    [
+        (True, "text:{0}/a.en,{0}/a.de", "en", "not into en: name a --dataset in that direction"),
+        (True, "bundled:en-de/test", "en", "in that direction, such as --dataset='bundled:en-de/test [de>en]'"),
+        (True, "bundled:en-de/test [en>de]", "fr", "in that direction, such as --dataset='bundled:en-de/test [en>fr]'"),
+        (
+            False,
+            "bundled:en-de/test",
+            "en",
+            "the run translates into de alone, not into en: leave out --target_language",
+        ),
+    ],
+)
+def test_another_direction(call, tmp_path, tags, name, wanted, message):
+    """What is suggested makes sense: where the order of the files is the direction, no brackets turn it round."""
+    run = runs.copy(runs.random_run(), tmp_path / "run")
+    config = json.loads((run / "config.json").read_text())
+    config["data"] |= {"source_language": "en", "target_language": "de", "language_tags": tags}
+    (run / "config.json").write_text(json.dumps(config))
+    for language in ("en", "de"):
+        (tmp_path / f"a.{language}").write_text("a\n")
+    name = name.format(tmp_path)
+    error = call("evaluate", f"--workdir={run}", f"--dataset={name}", f"--target_language={wanted}").error
+    assert error.endswith(message)
+
+
 def test_damaged_results_are_found_before_the_work(call, reversal, monkeypatch):
     """Hours of translation are not lost to a file that cannot be read afterwards."""
     (reversal / "results.json").write_text("{")

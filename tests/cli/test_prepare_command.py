@@ -1,11 +1,17 @@
 """``prepare``: a corpus is fetched, or cleaned and tokenised once."""
 
+import gzip
 import json
+import lzma
+import shlex
+import subprocess
+import sys
 
 import jax
 import pytest
 
 import runs
+from jaxformer.cli.main import main
 from jaxformer.data import hub, load, published
 
 
@@ -40,7 +46,9 @@ def test_report(call, corpus, tmp_path):
     assert table["empty side"][-4:] == ["1", "0.33", "%", "303"]
     assert int(table["too many tokens"][-1]) == 304 - sum(int(cells[-4]) for cells in table.values())
     assert (tmp_path / "out" / "lengths.png").read_bytes().startswith(b"\x89PNG")
-    assert f"prepared:{tmp_path}/out" in done.err
+    following = done.err.splitlines()[-1].removeprefix("next: ").removesuffix(" --workdir=...")
+    given = [argument for argument in arguments(corpus, "x")[1:-1] if "data.train" not in argument]
+    assert shlex.split(following) == ["jaxformer", "train", *given, f"--config.data.train=prepared:{tmp_path}/out"]
     manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
     counts = manifest["counts"][corpus]
     assert counts["read"] == 304
@@ -115,6 +123,102 @@ def test_a_set_of_tensorflow_datasets(call, monkeypatch, tmp_path):
 def test_what_cannot_be_prepared(call, tmp_path, given, message):
     given = [argument.replace("CONFIG", f"{runs.ROOT}/configs/quickstart.py") for argument in given]
     assert message in call("prepare", *given, f"--output={tmp_path}/out").error
+
+
+def test_what_is_typed_next_may_need_quotes(call, corpus, tmp_path):
+    """Also where paths have blanks; values that the folder was prepared with go along (statement 124)."""
+    done = call(*arguments(corpus, tmp_path / "an out"))
+    words = shlex.split(done.err.splitlines()[-1].removeprefix("next: "))
+    assert f"--config.data.train=prepared:{tmp_path}/an out" in words
+    assert "--config.data.vocabulary_size=300" in words
+
+
+INTERRUPTED = """
+import gc, os, signal, sys, time
+from jaxformer.cli.main import main
+from jaxformer.data import loading, tokenizing
+
+def send():
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(3):
+        pass
+
+def _xla_gc_callback(phase, info):
+    send()
+    gc.callbacks.remove(_xla_gc_callback)
+
+if sys.argv[1] == "text":
+    real = loading.tokenize
+    def tokenize(*given, **options):
+        for piece in real(*given, **options):
+            gc.callbacks.append(_xla_gc_callback)
+            gc.collect()
+            yield piece
+    loading.tokenize = tokenize
+    tokenizing.chunks.__defaults__ = (50,)
+else:
+    from jaxformer.data.vocabulary import Vocabulary
+    real = Vocabulary.train.__func__
+    def train(kind, sentences, *given, **options):
+        def feed():
+            for number, sentence in enumerate(sentences):
+                if number == 100:
+                    send()
+                    time.sleep(60 * (sys.argv[1] == "busy"))
+                yield sentence
+        return real(kind, feed(), *given, **options)
+    Vocabulary.train = classmethod(train)
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize("command", ["prepare", "train"])
+@pytest.mark.parametrize("where", ["text", "vocabulary", "busy"])
+def test_interrupted_while_text_is_read(corpus, tmp_path, command, where):
+    """Ctrl-C is never lost, not even within JAX's callback of the garbage collector, nor waited for while compiled code
+    is busy: 130 and one line; the same command then does it all.
+    """
+    given = arguments(corpus, tmp_path / "out")
+    if command == "train":
+        given = ["train", *given[1:-1], f"--workdir={tmp_path}/out", "--config.data.valid=bundled:en-de/valid"]
+    line = [sys.executable, "-c", INTERRUPTED, where, *given]
+    done = subprocess.run(line, capture_output=True, text=True, check=False, env=runs.environment())
+    assert done.returncode == 130, done.stderr
+    told = done.stderr.splitlines()
+    assert told[-1] == "jaxformer: interrupted; the same command goes on, or begins anew where nothing was saved"
+    assert [line for line in told[:-1] if not line.startswith("training the vocabulary on ")] == []
+    if command == "prepare":
+        assert main(given) == 0
+    else:
+        assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"a.en": b"a\nb\n", "a.de": b"a\n"}, "a.en has 2 lines and "),
+        ({"a.en": b"a\n\xff\n", "a.de": b"a\nb\n"}, "a.en, line 2: not UTF-8"),
+        ({"a.en": b"", "a.de": b"a\n"}, "a.en is empty"),
+        ({"a.tsv": b"a\tb\nc\n"}, "a.tsv, line 2: column 2 of 1"),
+        ({"a.jsonl": b"{}\n"}, "a.jsonl, line 1: no language 'en'"),
+        ({"a.tsv.gz": gzip.compress(b"a\tb\n" * 9999)[:40]}, "a.tsv.gz breaks off after line "),
+        ({"a.tsv.xz": lzma.compress(b"a\tb\n" * 9999)[:90]}, "a.tsv.xz breaks off after line "),
+    ],
+)
+@pytest.mark.parametrize("command", ["prepare", "train"])
+def test_bad_text(call, tmp_path, command, content, message):
+    """One clear line, with nothing before it, although a vocabulary would be trained on the text (statement 65)."""
+    for name, lines in content.items():
+        (tmp_path / name).write_bytes(lines)
+    paths = ",".join(str(tmp_path / name) for name in content)
+    kind = "text" if len(content) == 2 else next(iter(content)).split(".")[1]
+    folder = "output" if command == "prepare" else "workdir"
+    config = f"--config={runs.ROOT}/configs/quickstart.py"
+    done = call(command, config, f"--config.data.train={kind}:{paths}", f"--{folder}={tmp_path}/out")
+    assert done.code == 1
+    assert done.err.splitlines()[-1].startswith(f"jaxformer: error: {tmp_path}/{message}")
+    assert "Traceback" not in done.err
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_left(call, corpus, tmp_path):

@@ -11,6 +11,7 @@ import runs
 from jaxformer.cli import config_file, train
 from jaxformer.errors import InputError
 from jaxformer.training import config as configuration
+from jaxformer.training.distributed import Cluster
 from jaxformer.training.loop import Outcome
 
 REVERSE = str(runs.ROOT / "configs" / "reverse.py")
@@ -70,7 +71,7 @@ def test_overrides():
         ("decoding.alpha=x", "decoding.alpha must be of type float"),
         ("data.source_eos=maybe", "data.source_eos must be of type bool"),
         ("training.steps=0", "training.steps must be at least 1, not 0"),
-        ("training.engine=gpu", "training.engine must be one of auto, jit, pmap, not 'gpu'"),
+        ("training.engine=gpu", "training.engine must be one of auto, jit, pmap, mesh, not 'gpu'"),
         ("model.num_heads=7", "model.d_model 96 is not divisible by model.num_heads 7; try"),
         ("model.max_length=8", "data.max_length 16 is more than the model.max_length 8"),
         ("data.vocabulary_size=500", "a vocabulary of 500 pieces is too large for this text: it allows at most 57"),
@@ -159,6 +160,54 @@ def test_exit_codes(outcome, code, said, call, monkeypatch, tmp_path):
     assert found.out == b""
     assert said in found.err
     assert (tmp_path / "curve.png").exists() == outcome.finished
+
+
+ALL = ("--coordinator=127.0.0.1:4321", "--num_processes=2", "--process_id=0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (ALL[:1], "--coordinator, --num_processes and --process_id go together: give --num_processes and --process_id"),
+        (ALL[:2], "go together: give --process_id too"),
+        (("--process_id=0",), "go together: give --coordinator and --num_processes too"),
+        (("--coordinator=here", *ALL[1:]), "--coordinator must be HOST:PORT, such as 10.0.0.1:4321, not 'here'"),
+        ((*ALL[:2], "--process_id=2"), "--process_id must be from 0 to 1 with --num_processes=2, not 2"),
+        (("--distributed", *ALL), "--distributed asks the cluster for what --coordinator, --num_processes and"),
+        (("--distributed_timeout=9",), "--distributed_timeout is for several hosts: give --distributed, or --coord"),
+        (("--distributed", "--distributed_timeout=0"), "--distributed_timeout must be above 0 seconds, not 0"),
+    ],
+)
+def test_several_hosts_that_do_not_go_together(arguments, rule, call, tmp_path):
+    """Arguments that are missing, wrong or too many are refused with one line before anything is connected."""
+    assert rule in call("train", f"--config={REVERSE}", f"--workdir={tmp_path / 'run'}", *arguments).error
+    assert not (tmp_path / "run").exists()
+
+
+def test_several_hosts(call, monkeypatch, tmp_path):
+    """What the command line says of the processes is what is started; the defaults ask the cluster."""
+    started = []
+
+    def run_together(cluster, seconds, work, report):
+        started.append((cluster, seconds))
+        return 130
+
+    monkeypatch.setattr(train, "run_together", run_together)
+    given = ("train", f"--config={REVERSE}", f"--workdir={tmp_path / 'run'}")
+    assert call(*given, *ALL, "--distributed_timeout=7").code == 130
+    assert call(*given, "--distributed").code == 130
+    assert started == [(Cluster("127.0.0.1:4321", 2, 0), 7.0), (Cluster(), 300.0)]
+
+
+@pytest.mark.slow
+def test_no_cluster_here(tmp_path):
+    """Where there is no cluster, ``--distributed`` says so and what to give instead."""
+    found = runs.command("train", f"--config={REVERSE}", f"--workdir={tmp_path / 'run'}", "--distributed")
+    assert found.returncode == 1
+    (line,) = found.stderr.decode().splitlines()
+    assert line.startswith("jaxformer: error: --distributed finds no Slurm, Open MPI, Kubernetes or Cloud TPU here (")
+    assert line.endswith("give --coordinator, --num_processes and --process_id instead")
+    assert not (tmp_path / "run").exists()
 
 
 def test_reading_a_configuration_needs_its_packages(monkeypatch):

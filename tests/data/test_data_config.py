@@ -1,4 +1,6 @@
 import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 
@@ -59,3 +61,16 @@ def test_a_source_size_needs_separate_vocabularies():
 def test_two_languages_are_two():
     with pytest.raises(InputError, match=r"data\.source_language"):
         DataConfig(source_language="de")
+
+
+def test_the_documentation_has_every_key():
+    """Each in its place, with its default and whether a prepared folder has its own value."""
+    text = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
+    rows = re.findall(
+        r"^\| `(\w+)`( P)? \| `?([^|`]+?)`? \| .+ \|$", text.split("## All keys")[1].split("\n## ")[0], re.M
+    )
+    fixed = set(DataConfig().request) - {"train", "max_length"}
+    assert rows == [
+        (field.name, " P" if field.name in fixed else "", str(field.default))
+        for field in dataclasses.fields(DataConfig)
+    ]

@@ -89,6 +89,25 @@ def test_a_transfer_that_breaks_off_goes_on(server, tmp_path, size):
     assert starts(server) == [0, *cuts]
 
 
+def test_a_host_that_nobody_knows_is_not_asked_again(tmp_path, monkeypatch):
+    """As without a network: one try for each address, and one short line (statement 74)."""
+    asked = []
+
+    def unknown(host, *_, **__):
+        asked.append(host)
+        raise socket.gaierror(socket.EAI_AGAIN, "Temporary failure in name resolution")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    monkeypatch.setenv("no_proxy", "*")
+    file = RemoteFile("corpus.tgz", ("https://nowhere.example/a", "http://nowhere.example/a"), "md5:0")
+    message = refused(file, tmp_path)
+    assert asked == ["nowhere.example"] * 2
+    assert message.startswith(
+        "cannot fetch corpus.tgz: https://nowhere.example/a and http://nowhere.example/a: no host nowhere.example "
+        "(Temporary failure in name resolution): check the network; run again"
+    )
+
+
 def test_a_server_that_stalls_is_asked_again(server, tmp_path):
     """And what came before is kept (statement 74)."""
     lines = []

@@ -81,8 +81,21 @@ def test_a_name_that_cannot_be_fetched(hf_cache, tmp_path):
         "except InputError as error: print(error)"
     )
     found = run(code, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
-    assert found.stdout.startswith("cannot read hf:nobody/nothing#de-en/train: Couldn't reach 'nobody/nothing'")
+    assert found.stdout.startswith(
+        "cannot read hf:nobody/nothing#de-en/train: there is no folder nobody/nothing here, and the hub says: Couldn't "
+        "reach 'nobody/nothing'"
+    )
     assert found.stdout.endswith("check the name and the network, or give a local folder\n")
+    assert found.stderr == ""
+
+
+@pytest.mark.parametrize("folder", ["./nope", "{0}/nope", "~/nope"])
+def test_a_folder_that_is_not_there(tmp_path, monkeypatch, folder):
+    """What can only be a folder is not looked for on the hub."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    folder = folder.format(tmp_path)
+    refuse(f"hf:{folder}/train", f"^cannot read hf:{folder}/train: no folder {folder}$")
 
 
 @pytest.mark.parametrize(

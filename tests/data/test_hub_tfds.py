@@ -1,6 +1,10 @@
+import os
+import shlex
+
 import pytest
 from pairs import CODES, refuse, run, texts
 
+from jaxformer.cli.main import main
 from jaxformer.data import hub, load
 from jaxformer.errors import InputError
 
@@ -93,7 +97,7 @@ def test_the_wmt_data_sets_of_tfds(tfds, tmp_path, monkeypatch, year):
     """The names of WMT 2013 to 2019 are known, and their records become pairs."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     name = f"tfds:wmt{year}_translate/de-en/train"
-    refuse(name, rf"^tfds:wmt{year}_translate/de-en is not prepared in {tmp_path}.*file_format='array_record'\)\.down")
+    refuse(name, rf"^tfds:wmt{year}_translate/de-en is not prepared in {tmp_path}.*--dataset=tfds:wmt{year}_")
     with tfds.testing.mock_data(num_examples=3):
         forward, backward = list(load(name, "de", "en")), list(load(name, "en", "de"))
     assert len(forward) == 3
@@ -101,17 +105,16 @@ def test_the_wmt_data_sets_of_tfds(tfds, tmp_path, monkeypatch, year):
     assert [pair[::-1] for pair in forward] == backward
 
 
-def test_the_command_that_prepares_is_python(tfds, tmp_path, monkeypatch):
+def test_the_command_that_prepares(tfds, tmp_path, monkeypatch):
     """The command that the error gives can be run as it stands."""
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "a folder"))
     with pytest.raises(InputError) as error:
         load("tfds:wmt14_translate/de-en/train", *CODES)
-    command = str(error.value).split('python -c "')[1].removesuffix('"')
-    scope, called = {}, []
-    monkeypatch.setattr(tfds.core.DatasetBuilder, "download_and_prepare", lambda self: called.append(self))
-    exec(command, scope)
-    assert called[0].info.full_name == "wmt14_translate/de-en/1.0.0"
-    assert called[0].info.file_format.value == "array_record"
+    program, *arguments = shlex.split(str(error.value).rpartition(": ")[2])
+    asked = []
+    monkeypatch.setattr(hub, "prepare_tfds", lambda name: asked.append((name, os.environ["TFDS_DATA_DIR"])) or tmp_path)
+    assert (program, main(arguments)) == ("jaxformer", 0)
+    assert asked == [("wmt14_translate/de-en", str(tmp_path / "a folder"))]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +168,11 @@ def test_records_that_only_tensorflow_reads_are_refused(tfds_folder, tmp_path, m
         path.rename(path.with_name(path.name.replace("array_record", "tfrecord")))
     info = shard.parent / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
-    refuse("tfds:little_corpus/de-en/train", r"prepared as tfrecord, which only TensorFlow reads.*python -c")
+    refuse(
+        "tfds:little_corpus/de-en/train",
+        r"prepared as tfrecord, which only TensorFlow reads.*: jaxformer prepare "
+        r"--dataset=tfds:little_corpus/de-en --output=FOLDER",
+    )
 
 
 def test_preparing_through_tfds(little_corpus, tmp_path, monkeypatch):

@@ -7,7 +7,17 @@ import time
 import numpy as np
 import pytest
 
-from jaxformer.data import Cleaning, DataConfig, TrainingText, Vocabularies, load, load_evaluation, prepare
+from jaxformer.data import (
+    Cleaning,
+    DataConfig,
+    TrainingText,
+    Vocabularies,
+    load,
+    load_evaluation,
+    loading,
+    prepare,
+    tokenizing,
+)
 from jaxformer.errors import InputError
 
 BASE = {
@@ -65,14 +75,17 @@ def test_prepared_equals_text(tmp_path, options):
     ("options", "message"),
     [
         ({"max_length": 61}, "with data.max_length=60 and lacks longer pairs"),
-        ({"source_eos": False}, "with data.source_eos=True: set it so"),
-        ({"drop_duplicates": True}, "with data.drop_duplicates=False: set it so"),
-        ({"vocabulary_model": "unigram"}, "with data.vocabulary_model=bpe: set it so"),
-        ({"source_language": "de", "target_language": "en"}, "with data.source_language=en: set it so"),
-        ({"language_tags": True}, "with data.language_tags=False: set it so"),
+        ({"source_eos": False}, "with other values: give --config.data.source_eos=True, or"),
+        ({"drop_duplicates": True}, "give --config.data.drop_duplicates=False, or"),
+        ({"vocabulary_model": "unigram"}, "give --config.data.vocabulary_model=bpe, or"),
+        (
+            {"source_language": "de", "target_language": "en"},
+            "give --config.data.source_language=en --config.data.target_language=de, or",
+        ),
+        ({"language_tags": True}, "give --config.data.language_tags=False, or"),
         ({"segmentation_alpha": 0.1}, "a prepared folder has no text"),
-        ({"vocabulary_size": 500}, "data.vocabulary_size is 500 and .* has 600 pieces"),
-        ({"shared_vocabulary": False}, "holds shared.model, of a run with data.shared_vocabulary=True"),
+        ({"vocabulary_size": 500}, "give --config.data.vocabulary_size=600, or"),
+        ({"shared_vocabulary": False}, "give --config.data.shared_vocabulary=True, or"),
     ],
 )
 def test_a_folder_prepared_for_something_else_is_refused(tmp_path, options, message):
@@ -248,7 +261,7 @@ def test_directions_that_cannot_be_meant(tmp_path, train, message):
 def test_a_prepared_folder_without_its_vocabulary(tmp_path):
     prepare(config_of(), tmp_path / "prepared")
     (tmp_path / "prepared" / "vocabulary" / "shared.model").unlink()
-    with pytest.raises(InputError, match="vocabulary is missing: put it back, or prepare"):
+    with pytest.raises(InputError, match=r"vocabulary is missing: put it back, or remove .* and prepare it again"):
         training_of(tmp_path, train=f"prepared:{tmp_path}/prepared")
 
 
@@ -263,6 +276,28 @@ def test_an_epoch_without_batches(tmp_path, options, message):
     """Named before anything is computed from it."""
     with pytest.raises(InputError, match=message):
         _ = training_of(tmp_path, **options).statistics
+
+
+def test_a_large_text_tells_how_far_it_is(tmp_path, monkeypatch):
+    """Now and then, the same from all roads, and of the vocabulary where one is trained."""
+    monkeypatch.setattr(loading, "_TELL_EVERY", 300)
+    monkeypatch.setattr(tokenizing.chunks, "__defaults__", (100,))
+    told = []
+    text = TrainingText.open(config_of())
+    vocabularies = text.vocabularies(tmp_path / "vocabulary", report=told.append)
+    assert told == ["training the vocabulary on bundled:en-de/valid"]
+    vocabularies.save(tmp_path / "vocabulary")
+    text.load(text.vocabularies(tmp_path / "vocabulary", report=told.append), seed=0, report=told.append)
+    read = sum(1 for _ in text.pairs)
+    assert told[1:] == [f"bundled:en-de/valid: {count:,} pairs read" for count in range(300, read + 1, 300)]
+    assert len(told) > 1
+
+
+def test_the_home_folder(tmp_path, monkeypatch):
+    """``~`` is the home folder in every name of files."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    prepare(config_of(), tmp_path / "prepared")
+    assert training_of(tmp_path, train="prepared:~/prepared").statistics.pairs
 
 
 def test_cleaning_keys_are_those_of_the_configuration():

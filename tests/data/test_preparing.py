@@ -4,6 +4,7 @@ import gzip
 import hashlib
 import json
 import os
+import shutil
 
 import pytest
 
@@ -144,9 +145,7 @@ def test_the_manifest_names_the_files_that_are_read(monkeypatch, tmp_path, pairs
 
 
 def test_text_that_changes_while_it_is_read(monkeypatch, tmp_path, corpus):
-    """The folder is not finished: nobody knows what it holds. What was begun from the text as it was then is not gone
-    on with either, since its vocabulary may be that of the old text.
-    """
+    """Nobody would know what the folder holds: nothing is left of it, and the same command then begins anew."""
     config, output = config_of(train=corpus), tmp_path / "prepared"
     train = preparing._vocabularies_of
 
@@ -158,13 +157,137 @@ def test_text_that_changes_while_it_is_read(monkeypatch, tmp_path, corpus):
         return vocabularies
 
     monkeypatch.setattr(preparing, "_vocabularies_of", change_meanwhile)
-    assert refuse(config, output) == (
-        f"{tmp_path / '1.en'} changed while it was read: remove {output} and prepare it again"
-    )
+    assert refuse(config, output) == f"{tmp_path / '1.en'} changed while it was read: give the same command again"
+    assert not output.exists()
     monkeypatch.undo()
-    with pytest.raises(InputError, match="was not finished"):
-        TrainingText.open(config_of(train=f"prepared:{output}")).vocabularies(tmp_path / "vocabulary")
-    assert "or from text that has changed, and not finished: remove it" in refuse(config, output)
+    assert sum(count.read for count in prepare(config, output).counts.values()) == 401
+
+
+BAD = {
+    "unequal": (b"a\nb\nc\n", b"a\nb\n", "0.en has 3 lines and {0}/0.de has 2"),
+    "utf-8": (b"a\n\xff\n", b"a\nb\n", "0.en, line 2: not UTF-8"),
+    "empty": (b"", b"a\n", "0.en is empty"),
+}
+
+
+@pytest.mark.parametrize("made", [False, True])
+@pytest.mark.parametrize("bad", BAD)
+def test_bad_text_leaves_nothing_behind(tmp_path, bad, made):
+    """Its own line comes out, also where a vocabulary is trained on it, and the mended name works in the same folder
+    (statement 65).
+    """
+    english, german, message = BAD[bad]
+    (tmp_path / "0.en").write_bytes(english)
+    (tmp_path / "0.de").write_bytes(german)
+    output = tmp_path / "prepared"
+    if made:
+        output.mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    found = refuse(config_of(train=f"text:{tmp_path}/0.en,{tmp_path}/0.de"), output)
+    assert found.startswith(f"{tmp_path}/{message.format(tmp_path)}")
+    assert sorted(tmp_path.rglob("*")) == before
+    assert prepare(config_of(), output).counts
+
+
+def test_what_a_killed_call_left_goes_with_a_refused_one(monkeypatch, tmp_path, corpus):
+    """And files of the user's stay."""
+    config, output = config_of(train=corpus), tmp_path / "prepared"
+
+    def die(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingText, "read", lambda *_, **__: iter(die, None))
+        with pytest.raises(KeyboardInterrupt):
+            prepare(config, output)
+    assert (output / "vocabulary" / "shared.model").exists()
+    (output / "mine.txt").write_text("precious")
+
+    def refuse_late(*_, **__):
+        raise InputError("no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TrainingText, "read", refuse_late)
+        assert refuse(config, output) == "no"
+    assert [path.name for path in output.iterdir()] == ["mine.txt"]
+
+
+@pytest.mark.parametrize(
+    ("part", "damage"),
+    [
+        ("lengths.npy", None),
+        ("lengths.npy", b""),
+        ("00000.records", None),
+        ("00000.records", b"less"),
+        ("vocabulary/shared.model", None),
+        ("vocabulary/shared.model", b"less"),
+        ("manifest.json", b"{"),
+    ],
+)
+def test_a_damaged_folder_is_not_called_prepared(tmp_path, part, damage):
+    """``prepare`` names the part, and the cure that its line and that of training give works."""
+    output = tmp_path / "prepared"
+    prepare(config_of(), output)
+    if damage is None:
+        (output / part).unlink()
+    else:
+        (output / part).write_bytes(damage)
+    message = refuse(config_of(), output)
+    assert str(output) in message
+    if not part.endswith(".model") or damage is None:
+        assert f"remove {output} and prepare it again" in message
+    with pytest.raises(InputError) as caught:
+        training_of(tmp_path, f"prepared:{output}")
+    assert str(caught.value) == message
+    shutil.rmtree(output)
+    assert prepare(config_of(), output).counts
+
+
+def test_all_values_that_differ_are_named_at_once(tmp_path):
+    """As arguments that can be typed, which then work."""
+    changes = {"vocabulary_size": 300, "max_words": 50, "drop_identical": True, "source_eos": False}
+    prepare(config_of(**changes), tmp_path / "prepared")
+    with pytest.raises(InputError) as caught:
+        training_of(tmp_path, f"prepared:{tmp_path}/prepared")
+    for key, value in changes.items():
+        assert f"--config.data.{key}={value} " in str(caught.value).replace(",", " ")
+    text = TrainingText.open(config_of(train=f"prepared:{tmp_path}/prepared", **changes))
+    assert text.load(text.vocabularies(tmp_path / "vocabulary"), seed=3).statistics.pairs
+    assert "vocabulary_size=300, not 400 and " in refuse(config_of(), tmp_path / "prepared")
+
+
+def test_another_segmentation_each_epoch_cannot_be_prepared(tmp_path):
+    assert "segments the text anew in each epoch" in refuse(config_of(segmentation_alpha=0.1), tmp_path / "x")
+
+
+def test_a_vocabulary_that_does_not_fit(tmp_path):
+    """The folder that was given is named, and nothing is made."""
+    prepare(config_of(), tmp_path / "a")
+    given = tmp_path / "a" / "vocabulary"
+    message = refuse(config_of(vocabulary_size=300), tmp_path / "b", vocabulary=given)
+    assert message.startswith(f"data.vocabulary_size is 300 and {given / 'shared.model'} has 400 pieces")
+    message = refuse(config_of(), tmp_path / "b", vocabulary=tmp_path / "a")
+    assert message.endswith(f"did you mean {given}?")
+    assert not (tmp_path / "b").exists()
+    told = []
+    prepare(config_of(), tmp_path / "b", vocabulary=given, report=told.append)
+    assert not any("vocabulary" in line for line in told)
+
+
+def test_the_manifest_can_be_read_by_people(tmp_path):
+    """A histogram is one line."""
+    prepare(config_of(), tmp_path / "a")
+    text = (tmp_path / "a" / "manifest.json").read_text("utf-8")
+    histograms = [line.strip(" ,") for line in text.splitlines() if line.strip().startswith("[")]
+    assert [json.loads(line) for line in histograms] == json.loads(text)["lengths"]
+
+
+@pytest.mark.parametrize("output", ["file", "file/x", "/proc/x"])
+def test_a_folder_that_cannot_be_made(tmp_path, output):
+    (tmp_path / "file").write_text("")
+    message = refuse(config_of(), tmp_path / output)
+    assert "choose another --output" in message
+    assert str(tmp_path / "file" if output.startswith("file") else output) in message
 
 
 def test_a_file_that_cannot_be_read(tmp_path):

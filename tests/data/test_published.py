@@ -238,6 +238,28 @@ def test_two_processes_do_not_write_one_directory(server, task, tmp_path):
     check_texts(tmp_path)
 
 
+@pytest.mark.parametrize("form", ["{0}", "file://{0}"])
+def test_a_mirror_may_be_a_folder(server, task, tmp_path, monkeypatch, form):
+    """Its archives are copied, and verified like all others; what it lacks comes from the published address."""
+    prepare(task, tmp_path / "first", patience=PATIENCE)
+    mirror = (tmp_path / "first" / "archives").rename(tmp_path / "copies")
+    archives = sorted(path.name for path in mirror.iterdir())
+    (mirror / archives[0]).unlink()
+    before = len(server.requests)
+    prepare(task, tmp_path / "second", mirrors=[form.format(mirror)], patience=PATIENCE)
+    check_texts(tmp_path / "second")
+    assert len(server.requests) == before + 1
+
+
+@pytest.mark.parametrize("mirror", ["nowhere", "file:///nowhere", "sftp://mirror.example/a"])
+def test_a_mirror_that_is_none(server, task, tmp_path, mirror):
+    """It is refused before anything is asked or made."""
+    with pytest.raises(InputError, match=f"the mirror {mirror} is no folder"):
+        prepare(task, tmp_path / "new", mirrors=[mirror], patience=PATIENCE)
+    assert not server.requests
+    assert not (tmp_path / "new").exists()
+
+
 def test_directories_that_cannot_serve(task, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="has a comma"):
@@ -266,6 +288,6 @@ def test_a_real_task_by_name(tmp_path, monkeypatch):
         prepare_published("wmt14.en-de", tmp_path, mirrors=["https://mirror.example"])
     addresses = find_task("wmt14.en-de").train[0].file.addresses
     assert asked == ["https://mirror.example/training-parallel-europarl-v7.tgz", *addresses]
-    assert all(f"{address}: HTTP 404 Not Found" in str(error.value) for address in asked)
+    assert f"{' and '.join(asked)}: HTTP 404 Not Found; run again" in str(error.value)
     with pytest.raises(InputError, match=r"did you mean wmt14\.en-de"):
         prepare_published("wmt14.ende", tmp_path)

@@ -108,7 +108,7 @@ def test_two_processes_do_not_write_one_folder(tmp_path):
 
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("x")
-    with pytest.raises(InputError, match="is a file: name a folder"):
+    with pytest.raises(InputError, match="is a file: choose another --output"):
         ShardWriter(tmp_path / "file", {})
     with pytest.raises(InputError, match="is a file, and no prepared folder"):
         reopen(tmp_path / "file")
@@ -157,7 +157,7 @@ def later_format(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (missing_shard, r"00002\.records is missing: put it back, or prepare"),
+        (missing_shard, r"00002\.records is missing: put it back, or remove .*prepared and prepare it again"),
         (cut_shard, r"00001\.records has 100 bytes, and [\d,]+ when it was written"),
         (missing_index, r"lengths\.npy is missing"),
         (damaged_index, r"lengths\.npy is damaged"),
@@ -185,7 +185,7 @@ def test_shards_that_do_not_fit_the_index_are_noticed(folder):
     np.save(folder / "lengths.npy", lengths)
     shard = folder / "00000.records"
     shard.write_bytes(b"\x00" * manifest["shards"][0]["bytes"])
-    with pytest.raises(InputError, match=r"00000\.records is damaged .*: prepare"):
+    with pytest.raises(InputError, match=r"00000\.records is damaged .*: remove .* and prepare it again"):
         reopen(folder).take(np.arange(5))
 
 

@@ -176,6 +176,13 @@ def test_the_bundled_corpus_in_both_directions():
         ("tsv:", "en", "de", r"something must follow"),
         ("train.en", "en", "de", r"bundled: or text: or tsv: or jsonl: or synthetic: or tfds: or hf: or sacrebleu:"),
         ("tsv", "en", "de", r"a name starts with bundled: or"),
+        ("prepare:x", "en", "de", r"or prepared:; did you mean prepared:\?"),
+        ("t.en,t.de", "en", "de", r"; did you mean text:t\.en,t\.de\?$"),
+        ("a/t.tsv.gz", "en", "de", r"; did you mean tsv:a/t\.tsv\.gz\?$"),
+        ("t.jsonl", "en", "de", r"; did you mean jsonl:t\.jsonl\?$"),
+        ("tsv:t.tsv#1", "en", "de", r"no file t\.tsv#1 \(tsv:t\.tsv#1: the columns are two numbers: tsv:FILE#1,2\)"),
+        ("jsonl:t.jsonl#fr", "en", "de", r"no file t\.jsonl#fr \(.*: the fields are named by the languages, \[en>fr\]"),
+        ("text: ,b", "en", "de", r"must name one source and one target file"),
         ("", "en", "de", r"a name starts with bundled: or"),
     ],
 )
@@ -183,6 +190,29 @@ def test_an_unknown_name_names_what_exists(name, source, target, message):
     with pytest.raises(InputError, match=message) as error:
         load(name, source, target)
     assert "\n" not in str(error.value)
+
+
+def test_names_as_people_type_them(tmp_path, monkeypatch):
+    """A blank after the comma, and ``~`` for the home folder; a corpus says which files it reads."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.en").write_text("one\n")
+    (tmp_path / "a.de").write_text("eins\n")
+    for name in (f"text:{tmp_path}/a.en, {tmp_path}/a.de", "text:~/a.en,~/a.de", "text:~/*.en, ~/*.de"):
+        corpus = load(name, "en", "de")
+        assert [tuple(pair) for pair in corpus] == [("one", "eins")]
+        assert corpus.files == (tmp_path / "a.en", tmp_path / "a.de")
+
+
+def test_a_prepared_folder_without_its_kind(tmp_path):
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(InputError, match=rf"; did you mean prepared:{tmp_path}\?$"):
+        load(str(tmp_path), "en", "de")
+
+
+def test_an_empty_line_of_a_table(tmp_path):
+    (tmp_path / "t.tsv").write_text("a\tb\n\nc\td\n")
+    with pytest.raises(InputError, match=r"t\.tsv, line 2 is empty: remove it"):
+        list(load(f"tsv:{tmp_path}/t.tsv", "en", "de"))
 
 
 def test_the_reversal_task():

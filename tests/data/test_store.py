@@ -79,3 +79,10 @@ def test_a_full_disk_is_named(monkeypatch):
 def test_small_integers_hold_small_vocabularies():
     assert [store.token_dtype(size) for size in (4, 65_536, 65_537)] == ["<u2", "<u2", "<i4"]
     assert Vocabulary.train(["a b c"], 8).size <= 65_536
+
+
+def test_a_folder_for_temporary_files_that_is_not_there(monkeypatch, tmp_path):
+    """It is named: Python would take another one without a word."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
+    with pytest.raises(InputError, match=f"TMPDIR={tmp_path}/none is no folder: make it"):
+        Spool((0, 0), 100)

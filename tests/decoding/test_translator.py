@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any, cast
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -20,11 +23,14 @@ from decoding.translators import (
 )
 
 import runs
+from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data import sources
 from jaxformer.data.sources import Pair
 from jaxformer.decoding import translator as translator_module
-from jaxformer.decoding.translator import Hypothesis
+from jaxformer.decoding.translator import Hypothesis, Translator
 from jaxformer.errors import InputError
+from jaxformer.models import stack_layers
+from jaxformer.training import config as configuration
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -187,6 +193,36 @@ def test_scores_of_a_bfloat16_model_are_float32():
     scores = np.array([hypothesis.log_probability for hypothesis in found])
     assert (scores.astype(ml_dtypes.bfloat16).astype(np.float64) != scores).any()
     np.testing.assert_allclose(scores, rescore(translator, equally_long(), found), rtol=0.03)
+
+
+def test_a_model_trained_with_scanned_layers_translates():
+    """Scanned layers are looped once, when a translator is put together: the same parameters say the same."""
+    looped = random_translator(num_encoder_layers=2)
+    config = dataclasses.replace(looped.model.config, scan_layers=True, rematerialization="layer")
+    params = stack_layers(looped.params)
+    scanned = Translator(config, params, looped.vocabularies, looped.decoding, source_eos=looped.source_eos)
+    jax.tree.map(np.testing.assert_array_equal, scanned.params, looped.params)
+    found, expected = ([best[0] for best in each.search(equally_long())] for each in (scanned, looped))
+    assert_same(found, expected)
+    pair = [Pair(equally_long()[0], found[0].text)]
+    assert scanned.score(pair)[0].log_probability == pytest.approx(looped.score(pair)[0].log_probability, rel=1e-6)
+
+
+def test_a_run_with_scanned_layers_loads(tmp_path):
+    """The parameters of a run are restored stacked, as they were trained, and decoded layer by layer."""
+    run = runs.copy(runs.random_run(), tmp_path / "run")
+    config = configuration.load(run / "config.json")
+    model = dataclasses.replace(config.model, scan_layers=True)
+    configuration.save(dataclasses.replace(config, model=model), run / "config.json")
+    params = Translator.load(runs.random_run(), "10").params
+    checkpoints = CheckpointManager(run / "checkpoints")
+    progress = {**checkpoints.progress(10), "step": 30}
+    checkpoints.save(30, stack_layers(params), {"step": jnp.asarray(30)}, progress, {"bleu": 6.0})
+    checkpoints.wait()
+    checkpoints.close()
+    loaded = Translator.load(run, "30")
+    assert not loaded.model.config.scan_layers
+    jax.tree.map(np.testing.assert_array_equal, loaded.params, params)
 
 
 # Several translations

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional.layers import check_right_padding, check_tokens
+from jaxformer.functional.layers import ACTIVATIONS, check_right_padding, check_tokens
 
 
 def normal(seed, *shape):
@@ -108,6 +108,21 @@ def test_feed_forward_dropout_acts_between_the_layers():
     dropped = np.asarray(F.feed_forward(params, x, dropout_rate=0.5, dropout_key=jax.random.key(0)))
     assert ((dropped == 0) | (np.abs(dropped - 2 * clean) < 1e-5)).all()
     assert abs((dropped[clean > 0] > 0).mean() - 0.5) < 0.1
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_activations_hold_in_half_precision(name, dtype):
+    """Values and slopes are finite and one rounding from float32, also where a cube is beyond float16 (statement 5)."""
+    activation = ACTIVATIONS[name]
+    x = jnp.asarray([-60000.0, -200.0, -45.0, -3.0, -0.5, 0.25, 2.0, 45.0, 200.0, 60000.0], dtype)
+    found = activation(x), jax.grad(lambda x: activation(x).astype(jnp.float32).sum())(x)
+    wide = x.astype(jnp.float32)
+    expected = activation(wide), jax.grad(lambda x: activation(x).sum())(wide)
+    ulp = 2**-8 if dtype == jnp.bfloat16 else 2**-11
+    for half, full in zip(found, expected, strict=True):
+        assert half.dtype == dtype
+        np.testing.assert_allclose(half.astype(jnp.float32), full, rtol=ulp, atol=2**-24)
 
 
 def test_embeddings_are_scaled_once():

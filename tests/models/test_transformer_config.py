@@ -28,6 +28,7 @@ def test_defaults_are_the_paper_s_base_model():
         "sinusoidal",
         "all",
     )
+    assert (config.dtype, config.rematerialization, config.scan_layers) == ("float32", "none", False)
 
 
 def test_big_changes_what_the_paper_changes():
@@ -77,7 +78,8 @@ def test_layers_get_their_part_of_the_configuration():
             "model.positions must be one of sinusoidal, sinusoidal_halves, learned, not 'rotary'",
         ),
         ({"tied_embeddings": "some"}, "model.tied_embeddings must be one of all, target, none, not 'some'"),
-        ({"dtype": "float64"}, "model.dtype must be one of float32, bfloat16, not 'float64'"),
+        ({"dtype": "float64"}, "model.dtype must be one of float32, bfloat16, float16, not 'float64'"),
+        ({"rematerialization": "all"}, "model.rematerialization must be one of none, layer, dots, not 'all'"),
         ({"pad_id": -1}, "model.pad_id must be in the vocabulary, not -1"),
         ({"bos_id": 10, "vocabulary_size": 10}, "model.bos_id must be in the vocabulary, not 10"),
         (

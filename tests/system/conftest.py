@@ -84,10 +84,16 @@ class Command:
         return self.said(directory).read_text(encoding="utf-8")
 
     def interrupt(
-        self, directory: Path, number: signal.Signals, when: Callable[[], bool], delay: float = 0.0
+        self,
+        directory: Path,
+        number: signal.Signals,
+        when: Callable[[], bool],
+        delay: float = 0.0,
+        changes: dict[str, object] | None = None,
+        first: str = "",
     ) -> subprocess.Popen[bytes]:
         """Start the command and send a signal as soon as something is true and a delay has passed."""
-        process = self.start(directory)
+        process = self.start(directory, changes, first)
         while process.poll() is None and not when():
             time.sleep(0.002)
         time.sleep(delay)

@@ -3,14 +3,23 @@
 import errno
 import shutil
 import signal
+import time
 
 import jax
 import numpy as np
 import pytest
-from training.little import assert_same_run, assert_trees_equal, cached_make_engine, read_checkpoint, steps_of
+from training.little import (
+    assert_same_run,
+    assert_trees_equal,
+    cached_make_engine,
+    read_checkpoint,
+    read_records,
+    steps_of,
+)
 
 from jaxformer.cli.main import main
-from jaxformer.training import hooks, loop
+from jaxformer.training import log
+from jaxformer.training import train as training
 
 
 @pytest.mark.slow
@@ -77,10 +86,94 @@ def test_a_disk_that_is_full(command, straight, tmp_path):
     assert steps_of(run)[-1] == 46
 
 
+# No space for a while: from the first checkpoint on, until the file `space` is there.
+FULL_FOR_A_WHILE = """
+import resource, threading, time
+from pathlib import Path
+
+def fill():
+    while not Path({first!r}).exists():
+        time.sleep(0.002)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, resource.RLIM_INFINITY))
+    while not Path({space!r}).exists():
+        time.sleep(0.002)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+threading.Thread(target=fill, daemon=True).start()
+"""
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_a_while(command, straight, tmp_path):
+    """With ``on_failed_save=continue`` the run says that a checkpoint could not be written and which is the last good
+    one, and goes on; as soon as there is space the next one is written, and the end is that of a run that nothing
+    disturbed (statement 122).
+    """
+    run, space = tmp_path / "run", tmp_path / "space"
+    full = FULL_FOR_A_WHILE.format(first=str(run / "checkpoints" / "4"), space=str(space))
+    process = command.start(run, {"training.on_failed_save": "continue"}, full)
+    while process.poll() is None and command.words(run).count("; training continues") < 2:
+        time.sleep(0.002)
+    kept = steps_of(run)
+    space.touch()
+    assert process.wait() == 0, command.words(run)
+    told = [line for line in command.words(run).splitlines() if line.endswith("; training continues")]
+    assert len(told) >= 2
+    for line in told:
+        assert line.startswith(f"could not save a checkpoint in {run / 'checkpoints'}: ")
+        assert f"; the last good checkpoint is step {kept[-1]}; training continues" in line
+    assert "Traceback" not in command.words(run)
+    assert_same_run(run, straight)
+    assert [path for path in (run / "checkpoints").iterdir() if not path.name.isdecimal()] == []
+
+
+@pytest.mark.slow
+def test_other_devices_at_a_resume(command, tmp_path):
+    """Begun on eight devices by ``pmap``, gone on with on one by ``jit`` and finished on a mesh of two, a run trains on
+    the same batches in the same order as one that stays on one device, with the same losses up to 1e-4; each restores
+    what the other saved (statements 120 and 121).
+    """
+    changes = {"model.dropout_rate": 0.0, "training.log_every": 1, "training.ema_decay": 0.9}
+    alone, run = tmp_path / "alone", tmp_path / "run"
+    command.finish(alone, {**changes, "training.engine": "jit"})
+
+    def devices(count):
+        return f"import os\nos.environ['XLA_FLAGS'] += ' --xla_force_host_platform_device_count={count}'"
+
+    stops = []
+    for count, step, engine in ((8, 13, {"training.engine": "pmap"}), (1, 25, {"training.engine": "jit"})):
+
+        def reached(step=step):
+            return f"step {step}/40  " in command.words(run)
+
+        process = command.interrupt(run, signal.SIGTERM, reached, changes={**changes, **engine}, first=devices(count))
+        assert process.returncode == 130, command.words(run)
+        assert f"parameters on {count} cpu device" in command.words(run)
+        stops.append(steps_of(run)[-1])
+    assert 13 <= stops[0] < 25 <= stops[1] < 40
+    last = {**changes, "training.engine": "mesh", "training.mesh_fsdp": 2}
+    assert command.start(run, last, devices(2)).wait() == 0, command.words(run)
+    assert f"resuming at step {stops[1]} of 40" in command.words(run)
+    assert "parameters on 2 cpu devices" in command.words(run)
+
+    found, expected = ([line for line in read_records(path) if "train/loss" in line] for path in (run, alone))
+    for name in ("step", "train/tokens", "train/epoch", "train/learning_rate"):
+        assert [line[name] for line in found] == [line[name] for line in expected]
+    assert len(expected) == 40
+    np.testing.assert_allclose(
+        [line["train/loss"] for line in found], [line["train/loss"] for line in expected], rtol=0, atol=1e-4
+    )
+    found, expected = (
+        [line["valid/nll"] for line in read_records(path) if "valid/nll" in line] for path in (run, alone)
+    )
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+    assert len(expected) == 4
+
+
 @pytest.fixture
 def train(command, tmp_path, monkeypatch, capsys):
     """Give a function that runs the command in this process: the exit code, and the lines of errors."""
-    monkeypatch.setattr(loop, "make_engine", cached_make_engine)
+    monkeypatch.setattr(training, "make_engine", cached_make_engine)
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "unused")  # no cache of this process is to be changed
     before = jax.config.jax_persistent_cache_min_compile_time_secs
 
@@ -106,7 +199,7 @@ def test_a_log_that_cannot_be_written(train, tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(hooks, "append", full)
+        patch.setattr(log, "append", full)
         code, errors = train()
     assert code == 1
     assert errors == [f"jaxformer: error: {tmp_path / 'run' / 'metrics.jsonl'}: No space left on device"]

@@ -35,3 +35,74 @@ def test_stopped_by_signals(command, straight, chance, tmp_path):
     assert step >= 15
     command.finish(run)
     assert_same_run(run, straight)
+
+
+# What a process runs first, to send SIGTERM to itself at a known place.
+STOP_IN = """
+import os, signal, threading
+
+def stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def stop_in(owner, name, before=lambda: None, after=lambda: None):
+    original = getattr(owner, name)
+
+    def stopped(*arguments, **keywords):
+        setattr(owner, name, original)
+        before()
+        result = original(*arguments, **keywords)
+        after()
+        return result
+
+    setattr(owner, name, stopped)
+"""
+LOADING = f"""{STOP_IN}
+from jaxformer.data.loading import TrainingText
+stop_in(TrainingText, "load", before=stop)
+"""
+# It takes more than a tenth of a second to compile the step, since nothing is kept.
+COMPILING = f"""{STOP_IN}
+os.environ["JAX_ENABLE_COMPILATION_CACHE"] = "false"
+from jaxformer.training import mesh
+original = mesh.make_train_step
+
+def make_train_step(*arguments, **keywords):
+    step = original(*arguments, **keywords)
+
+    def traced(*parts):
+        threading.Timer(0.1, stop).start()
+        return step(*parts)
+
+    return traced
+
+mesh.make_train_step = make_train_step
+"""
+EVALUATING = f"""{STOP_IN}
+from jaxformer.decoding.translator import Translator
+stop_in(Translator, "search", before=stop)
+"""
+SAVING = f"""{STOP_IN}
+from jaxformer.checkpoints.manager import CheckpointManager
+stop_in(CheckpointManager, "_save", after=stop)
+"""
+
+
+@pytest.mark.slow
+def test_sigterm_wherever_a_run_is(command, straight, tmp_path):
+    """SIGTERM ends a process with exit code 130: while the text is loaded at once, and what is saved stays as it is;
+    while the first step is compiled, a translation of an evaluation is made or a checkpoint is written, with a saved
+    state. In the end all bits and records are those of a run that nobody stopped (statements 119 and 123).
+    """
+    run = tmp_path / "run"
+    assert command.start(run, first=LOADING).wait() == 130
+    assert not run.exists()
+    for place, step in ((COMPILING, 1), (SAVING, 2), (EVALUATING, 10)):
+        assert command.start(run, first=place).wait() == 130, command.words(run)
+        assert command.words(run).splitlines()[-1].startswith(f"SIGTERM: saved at step {step};")
+        assert steps_of(run)[-1] == step
+    assert "valid/nll" not in read_records(run)[-1]
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert command.start(run, first=LOADING).wait() == 130
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    command.finish(run)
+    assert_same_run(run, straight)

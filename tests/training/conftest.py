@@ -12,9 +12,8 @@ from training.little import EOS, PAD, VOCABULARY, cached_make_engine, write_corp
 
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.training.config import TrainingConfig
 from jaxformer.training.engines import Engine
-from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.state import TrainState, create_state
 
 
@@ -64,14 +63,13 @@ def make_training() -> MakeTraining:
     """
 
     @functools.cache
-    def start(model: Transformer) -> TrainState:
-        config = TrainingConfig()
-        return create_state(model, make_optimizer(config, model.config.d_model), config.seed)
+    def start(model: Transformer, config: TrainingConfig) -> TrainState:
+        return create_state(model, config)
 
     def make(model: Transformer, engine: str, **changes) -> tuple[Engine, TrainState]:
         config = TrainingConfig(**{"warmup_steps": 300, "engine": engine, **changes})
-        made = cached_make_engine(model, make_optimizer(config, model.config.d_model), config)
-        return made, made.place(start(model))
+        made = cached_make_engine(model, config)
+        return made, made.place(start(model, config))
 
     return make
 

@@ -15,8 +15,9 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data.sources import reversal
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training import engines
-from jaxformer.training.config import RunConfig, TrainingConfig, load, parse
-from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.config import RunConfig, load, parse
+from jaxformer.training.log import MEASURED
+from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.state import create_state
 
 VOCABULARY, PAD, EOS = 11, 0, 3
@@ -59,8 +60,10 @@ def assert_trees_equal(found: Any, expected: Any) -> None:
 
 
 def write_corpus(folder: Path) -> dict[str, str]:
-    """Write some of the reversal task as parallel text; the files of the test set do not even exist."""
+    """Write some of the reversal task as parallel text; whoever reads the files of the test set fails."""
     names = {"data.test": f"text:{folder / 'test.forwards'},{folder / 'test.backwards'}"}
+    for side in ("forwards", "backwards"):
+        (folder / f"test.{side}").write_bytes(b"\xff no text\n")
     for split, count in (("train", 300), ("valid", 31)):
         pairs = reversal(split)[:count]
         files = folder / f"{split}.forwards", folder / f"{split}.backwards"
@@ -86,14 +89,17 @@ def little_config(corpus: dict[str, str], changes: dict[str, Any] | None = None)
 
 @functools.cache
 def _engine(model: Any, config: TrainingConfig) -> engines.Engine:
-    return engines.make_engine(model, make_optimizer(config, model.config.d_model), config)
+    return engines.make_engine(model, config)
 
 
 # What of the section ``training`` is no part of a compiled step.
-_NOT_COMPILED = ("steps", "seed", "log_every", "evaluate_every", "checkpoint_every", "keep_latest", "keep_best")
+_NOT_COMPILED = (
+    *("steps", "seed", "log_every", "evaluate_every", "checkpoint_every", "keep_latest", "keep_best", "keep_every"),
+    *("max_bad_steps", "patience", "on_failed_save", "initial_run", "initial_optimizer", "stall_seconds"),
+)
 
 
-def cached_make_engine(model: Any, optimizer: Any, config: TrainingConfig) -> engines.Engine:
+def cached_make_engine(model: Any, config: TrainingConfig) -> engines.Engine:
     """Stand in for ``make_engine``: compiling takes seconds, and many runs have the same steps."""
     default = TrainingConfig()
     return _engine(model, dataclasses.replace(config, **{name: getattr(default, name) for name in _NOT_COMPILED}))
@@ -107,22 +113,21 @@ def steps_of(directory: Path) -> list[int]:
 def read_checkpoint(directory: Path, step: int) -> Any:
     """Read all arrays of a checkpoint."""
     config = load(directory / "config.json")
-    optimizer = make_optimizer(config.training, config.model.d_model)
-    state = jax.eval_shape(lambda: create_state(Transformer(config.model), optimizer, 0))
-    rest = {"step": state.step, "optimizer": state.optimizer, "key": state.key}
+    state = jax.eval_shape(lambda: create_state(Transformer(config.model), config.training))
     checkpoints = CheckpointManager(directory / "checkpoints")
-    parts = checkpoints.restore(step, params=state.params, training=rest)
+    parts = checkpoints.restore(step, params=state.weights, training=state.rest())
     checkpoints.close()
     return jax.tree.map(np.asarray, parts)
 
 
 def read_records(directory: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """Read the lines of a record, without the speed, which is never the same twice."""
+    """Read the lines of a record, without what the machine decides, such as the speed."""
     lines = (directory / name).read_text(encoding="utf-8").split("\n")
     assert lines.pop() == ""
     records = [json.loads(line) for line in lines]
     for record in records:
-        record.pop("train/tokens_per_second", None)
+        for key in MEASURED & record.keys():
+            del record[key]
     return records
 
 

@@ -1,16 +1,29 @@
-"""One device and eight: the same loss, the same gradient, the same parameters."""
+"""One device, eight, and every mesh of them: the same loss, the same gradient, the same parameters."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec
 from training.little import PAD, assert_trees_close
 
-from jaxformer.training.state import TrainState
+from jaxformer.errors import InputError
+from jaxformer.training.engines import make_engine
+from jaxformer.training.recipe import TrainingConfig
+from jaxformer.training.state import TrainState, create_state
 
 DEVICES = 8
 
 assert jax.local_device_count() == DEVICES, "needs XLA_FLAGS=--xla_force_host_platform_device_count=8"
+
+ENGINES = {
+    "jit": {"engine": "jit"},
+    "pmap": {"engine": "pmap"},
+    "mesh 8 1 1": {"engine": "mesh"},
+    "mesh 4 2 1": {"engine": "mesh", "mesh_fsdp": 2},
+    "mesh 2 2 2": {"engine": "mesh", "mesh_fsdp": 2, "mesh_tensor": 2},
+    "mesh 2 2 2, moments over data": {"engine": "mesh", "mesh_fsdp": 2, "mesh_tensor": 2, "shard_moments": True},
+}
 
 # Two rows a device: unequal numbers of tokens everywhere, and the fourth and the last device hold padding alone.
 UNEQUAL = [9, 1, 4, 4, 2, 0, 0, 0, 7, 7, 1, 0, 3, 8, 0, 0]
@@ -35,31 +48,106 @@ def test_a_mean_of_means_is_not_the_mean(make_model, make_training, make_batch):
     assert abs(mean - np.mean([nll(alone, state_alone, [row]) for row in range(0, 16, 2)])) > 1e-3
 
 
-def test_pmap_equals_one_device(make_model, make_training, make_batch):
-    """Gradients and parameters after one update and after several are those of one device, with unequal numbers of
-    tokens and devices that hold padding alone (statements 41 and 42).
+@pytest.mark.parametrize("name", [name for name in ENGINES if name != "jit"])
+def test_every_engine_equals_one_device(make_model, make_training, make_batch, name):
+    """Losses of twenty updates are those of one device, and so are the first gradient and the last parameters, with
+    unequal numbers of tokens and devices that hold padding alone (statements 41 and 42).
     """
     model = make_model()
     one, one_state = make_training(model, "jit")
-    eight, eight_state = make_training(model, "pmap")
-    assert (one.devices, eight.devices) == (1, DEVICES)
-    start = jax.tree.map(jnp.array, one_state)
+    other, other_state = make_training(model, **ENGINES[name])
+    assert (one.devices, other.devices) == (1, DEVICES)
+    start = jax.tree.map(np.array, one_state.params)
     generator = np.random.default_rng(0)
-    for step in range(4):
+    for step in range(20):
         batch = make_batch(step, UNEQUAL if step == 0 else list(generator.permutation(UNEQUAL)))
         one_state, wanted = one.step(one_state, batch)
-        eight_state, metrics = eight.step(eight_state, batch)
+        other_state, metrics = other.step(other_state, other.put(batch) if step % 2 else batch)
         assert float(metrics["tokens"]) == float(wanted["tokens"]) == sum(UNEQUAL)
         assert_trees_close(metrics, wanted, rtol=1e-5)
-        found, expected = eight.collect(eight_state), one.collect(one_state)
-        # The first moment of the first update is a tenth of its gradient.
-        assert_trees_close(found.optimizer[0].mu, expected.optimizer[0].mu, atol=1e-6, rtol=0)
-        assert_trees_close(without_key_biases(found.params), without_key_biases(expected.params), atol=1e-5, rtol=0)
-        assert (int(found.step), int(found.optimizer[0].count)) == (step + 1, step + 1)
+        if step == 0:  # the first moment of the first update is a tenth of its gradient
+            found, expected = other.collect(other_state), one.collect(one_state)
+            assert_trees_close(found.optimizer[0].mu, expected.optimizer[0].mu, atol=1e-6, rtol=0)
+    found, expected = other.collect(other_state), one.collect(one_state)
+    assert_trees_close(without_key_biases(found.params), without_key_biases(expected.params), atol=1e-5, rtol=0)
+    assert (int(found.step), int(found.updates), int(found.optimizer[0].count)) == (20, 20, 20)
     change = [
-        np.abs(new - old).max() for new, old in zip(*map(jax.tree.leaves, (found.params, start.params)), strict=True)
+        np.abs(np.asarray(new) - old).max()
+        for new, old in zip(*map(jax.tree.leaves, (found.params, start)), strict=True)
     ]
     assert min(change) > 1e-4
+
+
+def test_parameters_are_sharded_as_the_rules_say(make_model, make_training):
+    """On a mesh each device holds its part of each parameter from the beginning, and of its moments the same; with
+    ``shard_moments`` a part of that. What an axis does not divide is whole everywhere.
+    """
+    model = make_model()
+    state = make_training(model, **ENGINES["mesh 2 2 2"])[1]
+    kernel = state.params["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"]
+    assert kernel.sharding.spec == PartitionSpec("fsdp", "tensor")
+    assert kernel.addressable_shards[0].data.size == kernel.size // 4
+    assert state.optimizer[0].mu["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"].sharding == kernel.sharding
+    table = state.params["embedding"]["table"]
+    assert table.shape[0] % 2 == 1
+    assert table.sharding.spec == PartitionSpec(None, "fsdp")
+    zero = make_training(model, **ENGINES["mesh 2 2 2, moments over data"])[1]
+    assert zero.params["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"].sharding == kernel.sharding
+    moment = zero.optimizer[0].mu["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"]
+    assert moment.addressable_shards[0].data.size == kernel.size // 8
+
+
+@pytest.mark.slow
+def test_scanned_layers_need_no_more_memory_on_a_mesh(make_model):
+    """Activations keep the sharding of the rows through scanned layers, as they do through looped ones: else the
+    compiler would gather them, and the logits' gradient, from all devices.
+    """
+    sizes = {"vocabulary_size": 4096, "d_model": 64, "d_ff": 128, "num_encoder_layers": 3, "num_decoder_layers": 3}
+    batch = {side: jax.ShapeDtypeStruct((32, 32), jnp.int32) for side in ("source", "target")}
+    needed = []
+    for scan in (False, True):
+        model = make_model(**sizes, dropout_rate=0.1, max_length=64, scan_layers=scan)
+        engine = make_engine(model, TrainingConfig(engine="mesh", mesh_fsdp=4))
+        compiled = engine.train_step.lower(engine.abstract(), batch).compile()
+        needed.append(compiled.memory_analysis().temp_size_in_bytes)
+    looped, scanned = needed
+    assert scanned < 1.1 * looped
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"mesh_fsdp": 3}, "training.mesh_fsdp=3 times training.mesh_tensor=1 must divide the 8 devices"),
+        ({"mesh_tensor": 4}, "training.mesh_tensor=4 must divide model.num_heads=2"),
+        ({"mesh_fsdp": 8}, "training.mesh_fsdp=8 must divide model.d_model=12"),
+    ],
+)
+def test_a_mesh_that_does_not_fit(make_model, changes, message):
+    """A mesh over which a model would lie whole on every device is refused."""
+    model = make_model(d_model=12, d_ff=16)
+    with pytest.raises(InputError) as caught:
+        make_engine(model, TrainingConfig(engine="mesh", **changes))
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize("name", ["jit", "pmap", "mesh 2 2 2"])
+def test_what_no_state_can_be_made_of(make_model, name):
+    """Patterns of frozen parameters that match nothing are refused when the engine is made, before anything is
+    written.
+    """
+    with pytest.raises(InputError, match="no parameter matches 'encodr/"):
+        make_engine(make_model(), TrainingConfig(frozen="encodr/*", **ENGINES[name]))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_run_begins_with_the_same_parameters(make_model, make_training, name):
+    """The first state depends on the seed alone, not on the engine."""
+    model = make_model()
+    engine = make_training(model, **ENGINES[name])[0]
+    expected = create_state(model, TrainingConfig())
+    found = engine.collect(engine.create())
+    assert_trees_close(found.params, expected.params, atol=1e-6, rtol=0)  # compiled or not
+    np.testing.assert_array_equal(found.key, expected.key)
 
 
 def without_key_biases(params):
@@ -93,7 +181,7 @@ def test_only_padding_on_every_device(make_model, make_training, make_batch):
     engine, state = make_training(make_model(), "pmap")
     before = jax.tree.map(np.array, engine.collect(state).params)
     state, metrics = engine.step(state, make_batch(0, []))
-    assert {float(value) for value in metrics.values()} == {0.0}
+    assert {name for name, value in metrics.items() if float(value)} == {"learning_rate", "slots"}
     jax.tree.map(np.testing.assert_array_equal, engine.collect(state).params, before)
 
 
@@ -134,10 +222,10 @@ def test_evaluation_is_the_same_on_all_devices(make_model, make_training, make_b
     assert_trees_close(found, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["jit", "pmap"])
+@pytest.mark.parametrize("name", ["jit", "pmap", "mesh 2 2 2"])
 def test_one_compilation_a_shape(make_model, make_training, make_batch, name):
     """A step is compiled once for each shape of a batch, whatever its values, and never again (statement 61)."""
-    engine, state = make_training(make_model(), name)
+    engine, state = make_training(make_model(), **ENGINES[name])
     state, _ = engine.step(state, make_batch(0, UNEQUAL))
     before = engine.compilations()
     assert before >= 1
@@ -173,16 +261,21 @@ def test_a_batch_that_is_put_ahead_is_the_same_batch(make_model, make_training, 
     assert held.sharding.is_fully_addressable
 
 
-@pytest.mark.parametrize("name", ["jit", "pmap"])
+@pytest.mark.parametrize("name", ["jit", "pmap", "mesh 2 2 2"])
 def test_place_and_collect_are_inverse(make_model, make_training, name):
-    """What is placed comes back bit for bit, as plain arrays of one device, and is not used up by a step."""
-    engine, state = make_training(make_model(), name)
+    """What is placed comes back bit for bit, in the shapes, types and shardings that checkpoints are restored in."""
+    engine, state = make_training(make_model(), **ENGINES[name])
     plain = engine.collect(state)
     copy = jax.tree.map(np.array, plain)
     again = engine.collect(engine.place(plain))
     jax.tree.map(np.testing.assert_array_equal, again, copy)
     assert isinstance(again, TrainState)
-    assert all(len(leaf.devices()) == 1 for leaf in jax.tree.leaves(again))
+    for leaf, like in zip(jax.tree.leaves(again), jax.tree.leaves(engine.abstract()), strict=True):
+        assert (leaf.shape, leaf.dtype, leaf.sharding) == (like.shape, like.dtype, like.sharding)
+    weights = jax.tree.leaves(engine.weights(state))
+    assert all(len(leaf.devices()) == 1 for leaf in weights)
+    for found, leaf in zip(weights, jax.tree.leaves(plain.params), strict=True):
+        np.testing.assert_array_equal(found, leaf)
 
 
 def test_placing_leaves_the_state_usable(make_model, make_training, make_batch):

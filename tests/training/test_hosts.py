@@ -1,57 +1,171 @@
-"""What the first host makes, all hosts get; what it cannot make, all hosts are told."""
+"""Two hosts that train together: what each does for all, and what they tell each other."""
 
+import dataclasses
+import json
+import os
 import socket
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import runs
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
-from jaxformer.training.hosts import make_once
+from jaxformer.evaluation.evaluate import make_validator
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.training import config as configuration
+from jaxformer.training import train
+from jaxformer.training.distributed import Cluster
+from jaxformer.training.hosts import check_same, gather, make_once, together
 
-ROOT = Path(__file__).resolve().parents[2]
-CODE = """
+BEFORE = """
+import json
 import sys
 import jax
-jax.config.update("jax_platforms", "cpu")
-jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
-from jaxformer.data import DataConfig, TrainingText
+from jaxformer.training.distributed import Cluster, join
+me = int(sys.argv[2])
+join(Cluster(sys.argv[1], 2, me), 120.0)
 from jaxformer.errors import InputError
-from jaxformer.training.hosts import make_once
+from jaxformer.training.hosts import any_host, check_same, gather, make_once, together
+
+def attempt(make):
+    try:
+        return make()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+def refuse():
+    raise InputError("no file train.en")
+
+def fail():
+    raise ZeroDivisionError("ours")
+
+found = {}
+"""
+
+AGREE = """
+from jaxformer.data import DataConfig, TrainingText
 from jaxformer.training import run
 
 trained = []
-train = run._train_vocabularies
-run._train_vocabularies = lambda text: trained.append(1) or train(text)
-config = DataConfig(train="bundled:en-de/valid", vocabulary_size=300, shared_vocabulary=False)
-vocabularies = make_once(lambda: run._train_vocabularies(TrainingText.open(config)))
-def refuse():
-    raise InputError("no file train.en")
-def fail():
-    raise ZeroDivisionError("ours")
-told = []
-for make in (refuse, fail):
-    try:
-        make_once(make)
-    except Exception as error:
-        told.append(f"{type(error).__name__}: {error}")
-print(len(trained), vocabularies.hash, vocabularies.source.size, told)
+def train(text):
+    trained.append(1)
+    return run._first_vocabularies(text, None, lambda _: None)
+text = TrainingText.open(DataConfig(train="bundled:en-de/valid", vocabulary_size=300, shared_vocabulary=False))
+vocabularies = make_once(lambda: train(text))
+found["vocabulary"] = [len(trained), vocabularies.source.size, vocabularies.hash]
+found["made once"] = [attempt(lambda: make_once(make)) for make in (refuse, fail)]
+found["gathered"] = gather({"host": me, "word": "x" * (me + 1)})
+found["together"] = [attempt(lambda: together(make)) for make in (lambda: me, refuse, fail)]
+found["together, but for host 1"] = [
+    attempt(lambda: together(make if me else lambda: "fine")) for make in (refuse, fail)
+]
+found["the same"] = attempt(lambda: check_same({"seed": 3, "steps": 5}, "mend it"))
+found["not the same"] = attempt(lambda: check_same({"seed": 3, "steps": 5 + me}, "mend it"))
+found["any"] = [bool(any_host(flag)) for flag in (False, me == 0, me == 1, True)]
 """
 
+DROPOUT = """
+import numpy as np
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.training.engines import make_engine
+from jaxformer.training.recipe import TrainingConfig
 
-@pytest.mark.slow
-def test_one_host_trains_the_vocabulary(tmp_path):
-    """The other waits and gets the same bytes without any file; an error reaches both (statement 83)."""
+model = Transformer(TransformerConfig(
+    vocabulary_size=11, d_model=8, d_ff=16, num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
+    dropout_rate=0.3, max_length=16,
+))
+engine = make_engine(model, TrainingConfig(warmup_steps=300))
+found["share"] = [engine.devices, *engine.share]
+state = engine.collect(engine.create())
+def loss(device):
+    rows = np.zeros((2, 9), np.int32)
+    if device // 2 == me:
+        rows[device % 2] = [5, 6, 7, 8, 9, 10, 4, 5, 3]
+    return float(engine.step(engine.place(state), {"source": rows, "target": rows})[1]["loss"])
+found["losses"] = [loss(device) for device in range(4)]
+"""
+
+VALIDATE = """
+from training.test_hosts import COUNT, make_run, translated_texts
+from jaxformer.evaluation.evaluate import make_validator
+for count in (COUNT, 1):
+    run, model, params = make_run(sys.argv[3], count)
+    validate = make_validator(run, model)
+    with translated_texts() as texts:
+        found[f"validated {count}"] = [*validate(params, lambda: False), texts]
+run, model, params = make_run(sys.argv[3], COUNT)
+validate = make_validator(run, model)
+found["stopped"] = validate(params, lambda: me == 1)
+found["failed"] = attempt(lambda: validate(params, refuse if me == 1 else lambda: False))
+"""
+
+AFTER = """
+print("found", json.dumps(found), flush=True)
+jax.distributed.shutdown()
+"""
+
+COUNT = 9
+
+
+def make_run(directory, count):
+    """Give what a validator needs of the random run, with so many validation sentences, and parameters."""
+    config = configuration.load(Path(directory) / "config.json")
+    evaluation = dataclasses.replace(config.evaluation, max_sentences=count, samples=3)
+    vocabularies = Vocabularies.load(Path(directory) / "vocabulary")
+    run = SimpleNamespace(
+        config=dataclasses.replace(config, evaluation=evaluation),
+        valid=[pair for pair in runs.pairs() if len(pair.source) < 60][:20],
+        vocabularies=vocabularies,
+        valid_language="de",
+    )
+    return run, Transformer(config.model), runs.random_params(config.model)
+
+
+class translated_texts:
+    """Note what is translated meanwhile."""
+
+    def __enter__(self):
+        self.search, texts = Translator.search, []
+
+        def search(translator, given, **options):
+            texts.extend(given)
+            return self.search(translator, given, **options)
+
+        Translator.search = search
+        return texts
+
+    def __exit__(self, *_):
+        Translator.search = self.search
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory):
+    """Give what two processes with two devices each have found."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    script = tmp_path / "host.py"
-    script.write_text(textwrap.dedent(CODE))
+    script = tmp_path_factory.mktemp("hosts") / "host.py"
+    script.write_text(textwrap.dedent(BEFORE + AGREE + DROPOUT + VALIDATE + AFTER))
+    environment = {
+        **runs.environment(),
+        "PYTHONPATH": f"{runs.ROOT}{os.pathsep}{runs.ROOT / 'tests'}",
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+    }
     hosts = [
         subprocess.Popen(
-            [sys.executable, script, address, str(number)], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            [sys.executable, script, address, str(number), runs.random_run()],
+            cwd=runs.ROOT,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for number in range(2)
     ]
@@ -60,18 +174,120 @@ def test_one_host_trains_the_vocabulary(tmp_path):
     finally:
         for host in hosts:
             host.kill()
-    assert [host.returncode for host in hosts] == [0, 0], [error.decode()[-2000:] for _, error in outputs]
-    first, second = (output.decode().splitlines()[-1].split(" ", 3) for output, _ in outputs)
-    assert (first[0], second[0]) == ("1", "0")
-    assert first[1:3] == second[1:3]
-    assert first[2] == "300"
-    assert first[3].strip() == "['InputError: no file train.en', 'ZeroDivisionError: ours']"
-    assert second[3].strip() == (
-        "['InputError: no file train.en', 'RuntimeError: ZeroDivisionError on the first host: ours']"
-    )
+    assert [host.returncode for host in hosts] == [0, 0], [error[-2000:] for _, error in outputs]
+    words = [next(line for line in output.splitlines() if line.startswith("found ")) for output, _ in outputs]
+    return [json.loads(line.removeprefix("found ")) for line in words]
 
 
-def test_a_single_host_makes_it_itself():
-    assert make_once(lambda: 7) == 7
-    with pytest.raises(InputError, match="mine"):
-        make_once(lambda: (_ for _ in ()).throw(InputError("mine")))
+@pytest.mark.slow
+def test_one_host_trains_the_vocabulary(found):
+    """The other waits and gets the same bytes without any file (statement 83); an error reaches both."""
+    first, second = (host["vocabulary"] for host in found)
+    assert (first[0], second[0]) == (1, 0)
+    assert first[1:] == second[1:]
+    assert first[1] == 300
+    assert found[0]["made once"] == ["InputError: no file train.en", "ZeroDivisionError: ours"]
+    assert found[1]["made once"] == [
+        "InputError: no file train.en",
+        "RuntimeError: ZeroDivisionError on the first host: ours",
+    ]
+
+
+@pytest.mark.slow
+def test_hosts_agree(found):
+    """All get what each has, in order; where one fails all fail, and where they differ all say so (statement 123)."""
+    for number, host in enumerate(found):
+        assert host["gathered"] == [{"host": 0, "word": "x"}, {"host": 1, "word": "xx"}]
+        assert host["together"] == [number, "InputError: no file train.en", "ZeroDivisionError: ours"]
+        assert host["the same"] is None
+        assert host["not the same"] == "InputError: steps is 5 on host 0 and 6 on host 1: mend it"
+        assert host["any"] == [False, True, True, True]
+    assert found[0]["together, but for host 1"] == [
+        "InputError: host 1: no file train.en",
+        "RuntimeError: host 1: ZeroDivisionError: ours",
+    ]
+    assert found[1]["together, but for host 1"] == ["InputError: no file train.en", "ZeroDivisionError: ours"]
+
+
+@pytest.mark.slow
+def test_dropout_differs_between_hosts(found):
+    """The same sentence on each device of each host has another loss (statement 32); all hosts read the same ones."""
+    assert [host["share"] for host in found] == [[4, 0, 2], [4, 1, 2]]
+    assert found[0]["losses"] == found[1]["losses"]
+    assert len(set(found[0]["losses"])) == 4
+
+
+@pytest.mark.slow
+def test_hosts_share_the_validation_set(found):
+    """Each sentence is translated once, by one of the hosts; all get the scores and samples of a host that translates
+    alone, even where there are fewer sentences than hosts (statement 123).
+    """
+    for count in (COUNT, 1):
+        run, model, params = make_run(runs.random_run(), count)
+        with translated_texts() as texts:
+            scores, samples = make_validator(run, model)(params, lambda: False)
+        assert len(samples) == min(count, 3)
+        assert len(texts) == count
+        for number, host in enumerate(found):
+            their_scores, their_samples, their_texts = host[f"validated {count}"]
+            assert their_scores == pytest.approx(scores, rel=1e-9)
+            assert their_samples == samples
+            assert their_texts == texts[number::2]
+        if count > 1:
+            assert len({sample["translation"] for sample in samples}) > 1
+            assert scores["chrf"] > 0.0
+
+
+@pytest.mark.slow
+def test_a_validation_that_ends_early_ends_on_all_hosts(found):
+    """A signal on one gives no scores on any, and so does an error: no host waits for one that left (statement 123)."""
+    assert [host["stopped"] for host in found] == [None, None]
+    assert [host["failed"] for host in found] == [
+        "InputError: host 1: no file train.en",
+        "InputError: no file train.en",
+    ]
+
+
+def test_a_single_host_does_it_itself():
+    def refuse():
+        raise InputError("mine")
+
+    for function in (make_once, together):
+        assert function(lambda: 7) == 7
+        with pytest.raises(InputError, match=r"^mine$"):
+            function(refuse)
+    assert gather(7) == [7]
+    check_same({"seed": 3}, "nothing")
+
+
+def test_a_directory_that_is_not_shared(monkeypatch, tmp_path):
+    """A host that does not see what the first has written says so after a while, and where it must lie."""
+    monkeypatch.setattr(train, "VISIBLE_AFTER", 0.0)
+    train._await(tmp_path)
+    with pytest.raises(InputError, match=r"config.json, and here it is not: put --workdir on a file system that all"):
+        train._await(tmp_path / "config.json")
+
+
+@pytest.mark.parametrize(
+    ("values", "rule"),
+    [
+        ((None, 2, 0), "go together: give --coordinator too"),
+        (("a:1", None, None), "give --num_processes and --process_id too"),
+        ((None, None, 0), "give --coordinator and --num_processes too"),
+        (("a", 2, 0), "--coordinator must be HOST:PORT, such as 10.0.0.1:4321, not 'a'"),
+        (("a:70000", 2, 0), "must be HOST:PORT"),
+        ((":80", 2, 0), "must be HOST:PORT"),
+        (("a:1", 0, 0), "--num_processes must be at least 1, not 0"),
+        (("a:1", 2, 2), "--process_id must be from 0 to 1 with --num_processes=2, not 2"),
+        (("a:1", 2, -1), "--process_id must be from 0 to 1"),
+    ],
+)
+def test_clusters_that_are_none(values, rule):
+    with pytest.raises(InputError) as error:
+        Cluster(*values)
+    assert rule in str(error.value)
+
+
+@pytest.mark.parametrize("coordinator", ["a:1", "10.0.0.1:4321", "[fe80::1]:4321"])
+def test_addresses(coordinator):
+    assert Cluster(coordinator, 1, 0).coordinator == coordinator

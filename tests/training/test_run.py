@@ -1,6 +1,7 @@
 """The directory of a run belongs to one configuration, one text and one vocabulary."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 from training.little import cached_make_engine, little_config, read_records, steps_of
@@ -8,13 +9,13 @@ from training.little import cached_make_engine, little_config, read_records, ste
 from jaxformer.data.sources import load
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
-from jaxformer.training import loop
+from jaxformer.training import train as training
 from jaxformer.training.run import open_run
 
 
 @pytest.fixture(autouse=True)
 def _engines(monkeypatch):
-    monkeypatch.setattr(loop, "make_engine", cached_make_engine)
+    monkeypatch.setattr(training, "make_engine", cached_make_engine)
 
 
 def claimed(config, directory):
@@ -116,26 +117,26 @@ def test_another_vocabulary(corpus, tmp_path, refused):
     """A checkpoint goes on with the very vocabulary that it was trained with, not with one of the same size
     (statements 83 and 125).
     """
-    loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
+    training.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
     file = tmp_path / "run" / "vocabulary" / "shared.model"
     right = file.read_bytes()
     pairs = list(load(corpus["data.train"], "en", "de"))
     other = Vocabulary.train([pair.source for pair in pairs], 57, model="unigram")
     assert other.size == 57
     other.save(file)
-    message = refused({"training.steps": 4}, loop.train)
+    message = refused({"training.steps": 4}, training.train)
     assert f"{tmp_path / 'run' / 'vocabulary'} is not the vocabulary of checkpoint 2: its hash is " in message
     assert steps_of(tmp_path / "run") == [2]
     file.write_bytes(right)
-    assert loop.train(little_config(corpus, {"training.steps": 4}), tmp_path / "run").step == 4
+    assert training.train(little_config(corpus, {"training.steps": 4}), tmp_path / "run").step == 4
 
 
 def test_a_checkpoint_of_another_model(corpus, tmp_path, refused):
     """Checkpoints of another model under this run's name are refused by the first parameter that differs."""
-    loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
+    training.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
     claimed(little_config(corpus, {"model.d_ff": 64}), tmp_path / "other")
     (tmp_path / "run" / "checkpoints").rename(tmp_path / "other" / "checkpoints")
-    message = refused({"model.d_ff": 64, "training.steps": 4}, loop.train, "other")
+    message = refused({"model.d_ff": 64, "training.steps": 4}, training.train, "other")
     where = f"checkpoint 2 in {tmp_path / 'other' / 'checkpoints'} is of another model"
     name = "decoder/layer_0/feed_forward/inner/bias"
     assert message == f"{where}: {name} is (32,) there and (64,) by the configuration"
@@ -148,24 +149,24 @@ def test_a_sentence_longer_than_the_positions(corpus, tmp_path, refused):
     files = tmp_path / "long.a", tmp_path / "long.b"
     for file in files:
         file.write_text("a b\n" + "a " * 60 + "\n")
-    message = refused({"data.valid": f"text:{files[0]},{files[1]}"}, loop.train)
+    message = refused({"data.valid": f"text:{files[0]},{files[1]}"}, training.train)
     assert "pair 2 has 61 tokens and the model takes 32" in message
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_without_translation(corpus, tmp_path):
     """Without a validator only the loss is measured, and no translations are written."""
-    assert loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run").finished
+    assert training.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run").finished
     assert not (tmp_path / "run" / "samples.jsonl").exists()
     assert "valid/bleu" not in read_records(tmp_path / "run")[-1]
 
 
 def test_a_wrong_value_can_be_mended_in_the_same_directory(corpus, tmp_path, refused):
     """What is refused before training begins claims no directory: the cure that the line names works there."""
-    message = refused({"data.tokens_per_batch": 1, "training.steps": 2}, loop.train)
+    message = refused({"data.tokens_per_batch": 1, "training.steps": 2}, training.train)
     assert message.startswith("data.tokens_per_batch=1 does not hold a pair")
     assert not (tmp_path / "run" / "config.json").exists()
-    assert loop.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run").step == 2
+    assert training.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run").step == 2
 
 
 def test_a_start_that_is_cut_off_leaves_no_trap(corpus, tmp_path):
@@ -215,7 +216,56 @@ def test_another_text_under_the_same_name(corpus, tmp_path, refused, alpha):
     source.write_text("".join(pair.source + "\n" for pair in pairs))
     target.write_text("".join(pair.target + "\n" for pair in pairs))
     changes = {"data.train": f"text:{source},{target}", "data.segmentation_alpha": alpha, "training.steps": 2}
-    loop.train(little_config(corpus, changes), tmp_path / "run")
+    training.train(little_config(corpus, changes), tmp_path / "run")
     source.write_text("".join(pair.source + "\n" for pair in pairs[1:] + pairs[:1]))
-    message = refused({**changes, "training.steps": 4}, loop.train)
+    message = refused({**changes, "training.steps": 4}, training.train)
     assert f"is not the text that {tmp_path / 'run'} was trained on up to step 2" in message
+
+
+@pytest.mark.parametrize(
+    ("test", "message"),
+    [
+        ("text:/nowhere/a,/nowhere/b", "no file /nowhere/a"),
+        ("bundled:en-de/tset", "did you mean bundled:en-de/test?"),
+        ("2 * synthetic:reverse/test", "cannot be judged by"),
+        ("synthetic:reverse/test + synthetic:copy/test", "cannot be judged by"),
+        ("prepared:x", "cannot be judged by"),
+        ("sacrebleu:wmt41", "has no test set 'wmt41'"),
+    ],
+)
+def test_a_test_set_that_is_not_there(corpus, tmp_path, refused, test, message):
+    """It is missed at the start, and not when training is done; nothing of it is read (statement 115)."""
+    found = refused({"data.test": test})
+    assert found.startswith("data.test: ")
+    assert message in found
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_vocabulary_of_another_size(corpus, tmp_path, refused):
+    """In a run it can only be a wrong file: the cure is not another configuration, which would be refused."""
+    claimed(little_config(corpus), tmp_path / "run")
+    pairs = list(load(corpus["data.train"], "en", "de"))
+    Vocabulary.train([pair.source for pair in pairs], 50).save(tmp_path / "run" / "vocabulary" / "shared.model")
+    message = refused()
+    assert message.startswith(f"{tmp_path / 'run' / 'vocabulary'} is not the vocabulary of this run: it has 50 and 50")
+    assert message.endswith("put back the files that the run was trained with")
+
+
+@pytest.mark.parametrize("name", ["file", "file/x"])
+def test_a_file_for_a_directory(corpus, tmp_path, refused, name):
+    (tmp_path / "file").write_text("")
+    assert refused(name=name) == f"{tmp_path / 'file'} is a file: choose another --workdir"
+
+
+def test_a_directory_that_the_system_refuses(corpus, tmp_path):
+    with pytest.raises(InputError, match=r"^cannot make the folder /proc/x .*: choose another --workdir$"):
+        open_run(little_config(corpus), Path("/proc/x")).claim()
+
+
+def test_what_is_told_before_there_is_a_run(corpus, tmp_path):
+    """That a vocabulary is trained, when it is."""
+    told = []
+    open_run(little_config(corpus), tmp_path / "run", report=told.append).claim().close()
+    assert told == [f"training the vocabulary on {corpus['data.train']}"]
+    open_run(little_config(corpus), tmp_path / "run", report=told.append)
+    assert len(told) == 1

@@ -45,14 +45,28 @@ def test_the_defaults_are_those_of_the_sections():
         ("training.steps", True, "training.steps must be of type int, not True of type bool"),
         ("training.seed", None, "training.seed must be of type int, not None of type NoneType"),
         ("data.shared_vocabulary", 1, "data.shared_vocabulary must be of type bool, not 1 of type int"),
-        ("evaluation.max_sentences", 0, "evaluation.max_sentences must be at least 1, or None, not 0"),
         ("training.steps", 0, "training.steps must be at least 1, not 0"),
-        ("training.seed", -1, "training.seed must be at least 0, not -1"),
-        ("training.warmup_steps", -1, "training.warmup_steps must be at least 0, not -1"),
-        ("training.learning_rate", 0.0, "training.learning_rate must be above 0, not 0.0"),
-        ("training.learning_rate", float("nan"), "training.learning_rate must be above 0, not nan"),
+        ("training.seed", -1, "training.seed must be at least 0 and finite, not -1"),
+        ("training.warmup_steps", -1, "training.warmup_steps must be at least 0 and finite, not -1"),
+        ("training.learning_rate", 0.0, "training.learning_rate must be above 0 and finite, not 0.0"),
+        ("training.learning_rate", float("nan"), "training.learning_rate must be above 0 and finite, not nan"),
         ("training.label_smoothing", 1.0, "training.label_smoothing must be at least 0 and below 1, not 1.0"),
-        ("training.engine", "gpu", "training.engine must be one of auto, jit, pmap, not 'gpu'"),
+        ("training.engine", "gpu", "training.engine must be one of auto, jit, pmap, mesh, not 'gpu'"),
+        ("training.optimizer", "sgd", "training.optimizer must be one of adam, adamw, adafactor, lion, not 'sgd'"),
+        ("training.schedule", "step", "training.schedule must be one of paper, inverse_sqrt, linear, cosine, constant"),
+        ("training.gradient_clip", 0.0, "training.gradient_clip must be above 0, not 0.0"),
+        ("training.ema_decay", 1.0, "training.ema_decay must be at least 0 and below 1, not 1.0"),
+        ("training.patience", 0, "training.patience must be at least 1, or None, not 0"),
+        ("training.accumulation_steps", 0, "training.accumulation_steps must be at least 1, not 0"),
+        ("training.weight_decay", 0.1, "training.weight_decay=0.1 needs decoupled decay"),
+        ("training.mesh_fsdp", 2, "training.mesh_fsdp, training.mesh_tensor and training.shard_moments are of"),
+        ("training.cooldown_steps", 12, "training.warmup_steps=20 and training.cooldown_steps=12 are more than"),
+        ("training.schedule", "linear", "training.warmup_steps=20 and training.cooldown_steps=0 are more than"),
+        ("training.learning_rate", float("inf"), "training.learning_rate must be above 0 and finite, not inf"),
+        ("training.loss_scale", 8.0, "training.loss_scale=8.0 is for model.dtype=float16"),
+        ("evaluation.max_sentences", 0, "evaluation.max_sentences=0 translates nothing"),
+        ("training.initial_optimizer", True, "training.initial_optimizer=True needs training.initial_run"),
+        ("training.on_failed_save", "cry", "training.on_failed_save must be one of stop, continue, not 'cry'"),
         ("training.smoothing_convention", "no", "training.smoothing_convention must be one of others, all, not 'no'"),
         ("evaluation.best_metric", "ter", "evaluation.best_metric must be one of bleu, chrf, loss, not 'ter'"),
         ("model.num_heads", 7, "model.d_model 16 is not divisible by model.num_heads 7; try 8 heads, or set model.d_k"),
@@ -70,6 +84,20 @@ def test_what_is_wrong_is_said(key, value, message):
         parse(nested({**LITTLE_RUN, key: value}))
     assert str(caught.value).startswith(message)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model.dropout_rate": 0.0, "training.r_drop": 1.0}, "training.r_drop=1.0 compares two passes with different"),
+        ({"model.scan_layers": True, "training.optimizer": "adafactor"}, "training.optimizer=adafactor takes stacked"),
+    ],
+)
+def test_sections_that_do_not_go_together(changes, message):
+    """Options that would do nothing, or something else than they say, are refused."""
+    with pytest.raises(InputError) as caught:
+        parse(nested({**LITTLE_RUN, **changes}))
+    assert str(caught.value).startswith(message)
 
 
 def test_an_integer_is_a_number():

@@ -1,0 +1,65 @@
+"""The parameters that a run offers: those of its checkpoints, and the averages of some."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+from jaxformer.checkpoints import folder
+from jaxformer.checkpoints.average import list_averages
+from jaxformer.checkpoints.manager import open_to_read
+from jaxformer.errors import InputError
+from jaxformer.typing import PyTree
+
+_AVERAGE = "average"
+
+
+class SavedParameters(NamedTuple):
+    """Parameters of a run that are found and not yet read.
+
+    Attributes:
+        path: the folder of the checkpoint.
+        name: the step, or ``average/NAME``.
+        vocabulary: the hash of the vocabulary that they were trained with.
+    """
+
+    path: Path
+    name: int | str
+    vocabulary: str
+
+    def load(self, like: PyTree) -> PyTree:
+        """Read them in the shapes, types and placement of a tree, as :func:`jaxformer.checkpoints.folder.restore`.
+
+        Raises:
+            InputError: they are of another model.
+        """
+        return folder.restore(self.path, {"params": like}, f"checkpoint {self.name} in {self.path.parent}")["params"]
+
+
+def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
+    """Find what ``--checkpoint`` names.
+
+    Args:
+        run: its directory.
+        which: ``best`` (the latest where nothing was evaluated), ``latest``, a step, ``average`` (the newest) or
+            ``average/NAME``.
+        best_metric: name of the score that makes a checkpoint the best.
+
+    Raises:
+        InputError: there is nothing of that name.
+    """
+    if which.split("/")[0] == _AVERAGE:
+        return _find_average(run, which)
+    with open_to_read(run / "checkpoints", best_metric) as checkpoints:
+        step = checkpoints.find(which)
+        return SavedParameters(checkpoints.path(step), step, checkpoints.progress(step)["vocabulary"])
+
+
+def _find_average(run: Path, which: str) -> SavedParameters:
+    averages = {f"{_AVERAGE}/{average.name}": average for average in list_averages(run)}
+    if not averages:
+        raise InputError(f"{run} holds no average yet; make one: jaxformer average --workdir={run}")
+    name = list(averages)[-1] if which == _AVERAGE else which
+    if name not in averages:
+        raise InputError(f"there is no checkpoint {which!r} in {run}; there are {', '.join(sorted(averages))}")
+    return SavedParameters(run / "averages" / averages[name].name, name, averages[name].vocabulary)

@@ -1,0 +1,40 @@
+"""``jaxformer plot``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from jaxformer.cli.main import DONE
+from jaxformer.cli.options import write_output
+from jaxformer.visualization import comparison
+
+EXAMPLE = """
+examples:
+  jaxformer plot --workdir=runs/quickstart
+  jaxformer plot --workdir=runs/base --workdir=runs/deep --output=pictures
+
+Draws what the runs recorded in metrics.jsonl (likelihood, BLEU, chrF, learning rate, gradient norm, speed), over each
+other, as curves.png and as a page, curves.html, that needs no network. Runs that still train can be drawn too. Prints
+the files' names.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLE
+    parser.add_argument(
+        "--workdir", required=True, action="append", type=Path, metavar="DIR", help="directory of a run; again for more"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="DIR", help="where to write (default: plot/ in the first of the runs)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Draw."""
+    runs = comparison.read_runs(options.workdir)
+    directory = options.output or options.workdir[0] / "plot"
+    files = [comparison.draw(runs, directory / "curves.png"), comparison.write_html(runs, directory / "curves.html")]
+    write_output(None, [str(file) for file in files])
+    return DONE

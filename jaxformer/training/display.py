@@ -1,0 +1,179 @@
+"""What a person sees of a run: a progress bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Protocol
+
+import jax
+
+from jaxformer.errors import require
+
+
+class Display(Protocol):
+    """Shows a person what the loop does; lines may come from any thread."""
+
+    def say(self, text: str) -> None:
+        """Show a line that stays."""
+        ...
+
+    def warn(self, text: str) -> None:
+        """Show a line that stays, whichever host it comes from."""
+        ...
+
+    def advance(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show how far the run is and, where there are new ones, its metrics."""
+        ...
+
+    def close(self) -> None:
+        """Finish."""
+        ...
+
+
+class Lines:
+    """Plain lines on standard error, where there is no terminal: one for each entry of the log."""
+
+    def __init__(self, steps: int) -> None:
+        """Begin a run of so many steps."""
+        self._steps = steps
+
+    def say(self, text: str) -> None:
+        """Show a line."""
+        sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    def warn(self, text: str) -> None:
+        """Show a line."""
+        self.say(text)
+
+    def advance(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Show a line if there is something new to read."""
+        if metrics:
+            self.say("  ".join([f"step {step}/{self._steps}", *describe(metrics)]))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class Bar:
+    """A progress bar of rich on standard error, for a terminal.
+
+    Where the terminal is narrow the metrics that matter least are left out; with 100 columns there is room for all.
+    """
+
+    def __init__(self, steps: int) -> None:
+        """Begin a run of so many steps."""
+        progress, column = require("rich.progress", "train"), require("rich.table", "train").Column
+        console = require("rich.console", "train").Console(stderr=True)
+        self._steps, self._words = steps, []
+        self._progress = progress.Progress(
+            progress.BarColumn(bar_width=None, table_column=column(ratio=1)),
+            progress.TextColumn("{task.description}", markup=False, table_column=column(no_wrap=True)),
+            console=console,
+            expand=True,
+        )
+        self._task = self._progress.add_task(self._text(0), total=steps)
+        self._progress.start()
+
+    def say(self, text: str) -> None:
+        """Show a line above the bar."""
+        self._progress.console.print(text, markup=False, highlight=False)
+
+    def warn(self, text: str) -> None:
+        """Show a line above the bar."""
+        self.say(text)
+
+    def advance(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Move the bar."""
+        if metrics:
+            self._words = describe(metrics)
+        self._progress.update(self._task, completed=step, description=self._text(step))
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        self._progress.stop()
+
+    def _text(self, step: int) -> str:
+        return fit([f"{step}/{self._steps}", *self._words], self._progress.console.width - _SHORTEST_BAR)
+
+
+class Silent:
+    """What the other hosts of a run show: nothing but warnings, since the first speaks for all."""
+
+    def __init__(self, host: int) -> None:
+        """Begin on the host of this number."""
+        self._host = host
+
+    def say(self, text: str) -> None:
+        """The first host says it."""
+
+    def warn(self, text: str) -> None:
+        """Show a line with the host's number."""
+        sys.stderr.write(f"host {self._host}: {text}\n")
+        sys.stderr.flush()
+
+    def advance(self, step: int, metrics: Mapping[str, float]) -> None:
+        """The first host shows it."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def make_display(steps: int) -> Display:
+    """Give a bar on a terminal, and plain lines elsewhere; on other hosts than the first, silence."""
+    if jax.process_index() > 0:
+        return Silent(jax.process_index())
+    return Bar(steps) if sys.stderr.isatty() else Lines(steps)
+
+
+# The shortest bar, and the column between it and the text.
+_SHORTEST_BAR = 4
+
+# What is dropped where the terminal is narrow, the first of these first.
+_LEAST = ("pad", "norm", "lr", "MFU", "ppl", "left", "tok/s", "loss")
+
+
+def describe(metrics: Mapping[str, float]) -> list[str]:
+    """Put the metrics of training that a person looks at into a few words each."""
+    words = (
+        ("train/loss", "loss", lambda value: f"{value:.3f}"),
+        ("train/perplexity", "ppl", _short),
+        ("train/learning_rate", "lr", lambda value: f"{value:.1e}".replace("e-0", "e-")),
+        ("train/gradient_norm", "norm", _short),
+        (
+            "train/tokens_per_second",
+            "tok/s",
+            lambda value: f"{value:,.0f}" if value < 100_000.0 else f"{value / 1000.0:,.0f}k",
+        ),
+        ("train/mfu", "MFU", lambda value: f"{value:.0%}"),
+        ("train/padding", "pad", lambda value: f"{value:.0%}"),
+        ("train/seconds_left", "left", clock),
+    )
+    return [
+        f"{form(metrics[key])} {word}" if word == "tok/s" else f"{word} {form(metrics[key])}"
+        for key, word, form in words
+        if key in metrics
+    ]
+
+
+def fit(words: list[str], width: int) -> str:
+    """Join the words that :func:`describe` gave, without those that matter least if they are longer than ``width``."""
+    for least in _LEAST:
+        if len(" ".join(words)) <= width:
+            break
+        words = [word for word in words if least not in word.split(" ")]
+    return " ".join(words)
+
+
+def clock(seconds: float) -> str:
+    """Write a duration as h:mm:ss or m:ss."""
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _short(value: float) -> str:
+    if value < 100.0:
+        return f"{value:.2f}"
+    return f"{value:.0f}" if value < 100_000.0 else f"{value:.1e}"

@@ -1,0 +1,169 @@
+"""The arithmetic that a batch asks of a Transformer, and how much of it a device can do in a second.
+
+A product of an [M, K] and a [K, N] matrix is 2 M K N operations. Counted are the matrix products of projections,
+attention, feed-forward layers and logits, as model FLOPs are in the literature (Kaplan et al. 2020, section 2.1;
+Chowdhery et al. 2022, appendix B): not embeddings, norms, softmax, dropout and the optimizer; causal attention like
+any other; and nothing for what rematerialisation computes twice. The backward pass takes twice the forward one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from jaxformer.models.config import TransformerConfig
+
+
+class Work(NamedTuple):
+    """What the arithmetic of some sentences depends on; that of several batches is the sum of their fields.
+
+    Attributes:
+        source: positions of the encoder.
+        target: positions of the decoder.
+        source_pairs: pairs of a position that asks and one that answers in the encoder's self-attention.
+        target_pairs: likewise in the decoder's self-attention.
+        cross_pairs: likewise in the decoder's attention to the encoder.
+    """
+
+    source: float
+    target: float
+    source_pairs: float
+    target_pairs: float
+    cross_pairs: float
+
+
+def slots(batch: Mapping[str, np.ndarray]) -> Work:
+    """Count every slot of a batch, padding included: what the devices compute.
+
+    Args:
+        batch: ``source`` [B, S] and ``target`` [B, T].
+    """
+    rows, source = batch["source"].shape
+    target = batch["target"].shape[1]
+    return Work(rows * source, rows * target, rows * source**2, rows * target**2, rows * source * target)
+
+
+def tokens(batch: Mapping[str, np.ndarray], pad_id: int) -> Work:
+    """Count the real tokens of a batch: what was asked for.
+
+    Args:
+        batch: ``source`` [B, S] and ``target`` [B, T], padded on the right; with ``source_segments`` and
+            ``target_segments`` of the same shapes where rows are packed, whose sentences do not see each other.
+        pad_id: the token that is padding.
+    """
+    source, target = _lengths(batch, "source", pad_id), _lengths(batch, "target", pad_id)
+    return Work(
+        float(source.sum()),
+        float(target.sum()),
+        float((source * source).sum()),
+        float((target * target).sum()),
+        float((source * target).sum()),
+    )
+
+
+def _lengths(batch: Mapping[str, np.ndarray], side: str, pad_id: int) -> np.ndarray:
+    """Count the tokens of each sentence: [B, 1], or [B, N] of rows that hold up to N sentences."""
+    real = batch[side] != pad_id
+    if f"{side}_segments" not in batch:
+        return real.sum(axis=1, keepdims=True, dtype=np.int64)
+    # Segments are numbered from 1, and 0 is padding; both sides of a row have the same.
+    most = max(int(batch[f"{name}_segments"].max(initial=0)) for name in ("source", "target"))
+    sentences = (most + 1) * np.arange(len(real))[:, None] + batch[f"{side}_segments"]
+    return np.bincount(sentences[real], minlength=(most + 1) * len(real)).reshape(len(real), most + 1)
+
+
+def forward_flops(config: TransformerConfig, work: Work) -> float:
+    """Count the operations of one forward pass, logits included.
+
+    Example:
+        >>> base = TransformerConfig.base(vocabulary_size=37_000)
+        >>> batch = {"source": np.ones((1, 25), np.int32), "target": np.ones((1, 25), np.int32)}
+        >>> f"{forward_flops(base, tokens(batch, pad_id=0)):.3g}"
+        '3.17e+09'
+    """
+    width, heads = config.d_model, config.num_heads
+    d_k = config.d_k or width // heads
+    d_v = config.d_v or width // heads
+    asks = 2.0 * width * heads * (d_k + d_v)  # a position's query, and its output
+    answers = 2.0 * width * heads * (d_k + d_v)  # its key and value
+    pair = 2.0 * heads * (d_k + d_v)  # a score, and its share of the output
+    feed_forward = 4.0 * width * config.d_ff
+    encoder = work.source * (asks + answers + feed_forward) + work.source_pairs * pair
+    decoder = (
+        work.target * (asks + answers + feed_forward)
+        + work.target_pairs * pair
+        + work.target * asks
+        + work.source * answers
+        + work.cross_pairs * pair
+    )
+    logits = 2.0 * work.target * width * config.vocabulary_size
+    return config.num_encoder_layers * encoder + config.num_decoder_layers * decoder + logits
+
+
+def training_flops(config: TransformerConfig, work: Work, *, passes: int = 1) -> float:
+    """Count the operations of forward and backward: three times those of forward.
+
+    Args:
+        config: the model.
+        work: of the batch: :func:`tokens` for model FLOPs, :func:`slots` for what the devices compute.
+        passes: how often the batch goes through the model; 2 with R-Drop.
+    """
+    return 3.0 * passes * forward_flops(config, work)
+
+
+# Peaks of dense matrix products in TFLOP/s, by what JAX calls the device. The vendors' figures: NVIDIA's data sheets of
+# V100 (2017), T4 (2018), A100 (2020), L4 (2023), H100 (2022) and H200 (2023), without their sparsity; Google's "Cloud
+# TPU system architecture" of v2 to v6e, a chip. float32 is what JAX computes products of float32 by at its default
+# precision: TF32 from A100 on, one pass of bfloat16 on TPUs. V100 and T4 have no bfloat16.
+_SXM_HOPPER = {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}
+_NVL_HOPPER = {"bfloat16": 835.5, "float16": 835.5, "float32": 417.5}
+_PEAKS: tuple[tuple[str, Mapping[str, float]], ...] = (
+    (r"\bMIG\b", {}),  # a part of a device, whose share the name does not tell
+    (r"\bH100 PCIe\b", {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0}),
+    (r"\bH[12]00 NVL\b", _NVL_HOPPER),
+    (r"\bH[12]00\b", _SXM_HOPPER),
+    (r"\bA100\b", {"bfloat16": 312.0, "float16": 312.0, "float32": 156.0}),
+    (r"\bV100-PCIE\b", {"float16": 112.0, "float32": 14.0}),
+    (r"\bV100\b", {"float16": 125.0, "float32": 15.7}),
+    (r"\bL4\b", {"bfloat16": 121.0, "float16": 121.0, "float32": 60.0}),
+    (r"\bT4\b", {"float16": 65.0, "float32": 8.1}),
+    # A device of JAX is one of the two cores of a chip of v2 and v3, and the whole chip from v4 on.
+    (r"^TPU v2$", {"bfloat16": 45.0 / 2, "float32": 45.0 / 2}),
+    (r"^TPU v3$", {"bfloat16": 123.0 / 2, "float32": 123.0 / 2}),
+    (r"^TPU v4$", {"bfloat16": 275.0, "float32": 275.0}),
+    (r"^TPU v5( lite|e)$", {"bfloat16": 197.0, "float32": 197.0}),
+    (r"^TPU v5p?$", {"bfloat16": 459.0, "float32": 459.0}),
+    (r"^TPU v6( lite|e)$", {"bfloat16": 918.0, "float32": 918.0}),
+)
+
+
+class Device(Protocol):
+    """What of a device of JAX tells its speed."""
+
+    @property
+    def platform(self) -> str:
+        """``cpu``, ``gpu`` or ``tpu``."""
+        ...
+
+    @property
+    def device_kind(self) -> str:
+        """The vendor's name."""
+        ...
+
+
+def peak_flops(device: Device, dtype: str) -> float | None:
+    """Give the published peak of a device in operations a second; None where it is not known, as of every CPU.
+
+    Args:
+        device: one device of JAX.
+        dtype: type of the computation: ``bfloat16``, ``float16`` or ``float32``.
+    """
+    if device.platform == "cpu":
+        return None
+    for pattern, peaks in _PEAKS:
+        if re.search(pattern, device.device_kind):
+            return peaks[dtype] * 1e12 if dtype in peaks else None
+    return None

@@ -1,0 +1,206 @@
+"""The record of a run: its metrics, for programs and for the pages on which people watch, and its samples."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import jax
+
+from jaxformer.errors import InputError, require
+
+MEASURED = frozenset(
+    f"train/{name}"
+    for name in (
+        *("tokens_per_second", "seconds_left", "mfu", "mfu_slots", "data_wait"),
+        *("compilations", "compile_seconds", "memory_bytes"),
+    )
+)
+"""Metrics that tell of the machine: of all of a record, they alone differ when the same run is made again."""
+
+
+class Writer(Protocol):
+    """Takes the metrics to somewhere."""
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Take the metrics of a step."""
+        ...
+
+    def close(self) -> None:
+        """Finish."""
+        ...
+
+
+class Log:
+    """The record of a run: ``metrics.jsonl``, ``samples.jsonl`` and ``tensorboard/`` in its directory.
+
+    With several hosts the first writes, and the logs of the others keep nothing.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        step: int,
+        evaluated: int,
+        *,
+        wandb_project: str | None = None,
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Open the record of a run that stands at ``step`` and was last evaluated at ``evaluated``.
+
+        What a killed process wrote beyond them is taken back.
+
+        Args:
+            directory: of the run.
+            step: the last step whose line of training is kept.
+            evaluated: the last step whose validation and samples are kept.
+            wandb_project: project on Weights & Biases that gets the metrics too.
+            config: what Weights & Biases shows as the run's configuration.
+
+        Raises:
+            InputError: a package is missing, or Weights & Biases refuses the project.
+        """
+        self.metrics_file = directory / "metrics.jsonl"
+        self.samples_file = directory / "samples.jsonl"
+        self._first = jax.process_index() == 0
+        self._writers: list[Writer] = []
+        if not self._first:
+            return
+        rewind(self.metrics_file, lambda line: line["step"] <= (evaluated if _is_evaluation(line) else step))
+        rewind(self.samples_file, lambda line: line["step"] <= evaluated)
+        if wandb_project is not None:  # before TensorBoard, which refuses nothing
+            self._writers.append(WeightsAndBiases(directory, wandb_project, config or {}))
+        self._writers.append(TensorBoard(directory / "tensorboard", step))
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add one line of metrics.
+
+        Raises:
+            InputError: it cannot be written.
+        """
+        if not self._first:
+            return
+        append(self.metrics_file, {"step": step, **metrics})
+        for writer in self._writers:
+            writer.write(step, metrics)
+
+    def write_samples(self, step: int, samples: list[dict[str, str]]) -> None:
+        """Add translations of validation sentences, one a line.
+
+        Raises:
+            InputError: they cannot be written.
+        """
+        if not self._first:
+            return
+        for sample in samples:
+            append(self.samples_file, {"step": step, **sample})
+
+    def close(self) -> None:
+        """Close what is open."""
+        while self._writers:
+            self._writers.pop().close()
+
+
+class TensorBoard:
+    """Event files that TensorBoard shows."""
+
+    def __init__(self, directory: Path, step: int) -> None:
+        """Open one for a run that stands at ``step``; TensorBoard then forgets what an older one has beyond it."""
+        writer = require("tensorboardX", "train").SummaryWriter
+        self._file = writer(str(directory), purge_step=step + 1 if step else None)
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Add a point to the curve of each metric."""
+        for name, value in metrics.items():
+            self._file.add_scalar(name, value, step)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+class WeightsAndBiases:
+    """A run on Weights & Biases; a resumed run goes on with the same one, whose id its directory keeps."""
+
+    def __init__(self, directory: Path, project: str, config: Mapping[str, Any]) -> None:
+        """Begin the run, or go on with it.
+
+        Raises:
+            InputError: the package is missing, or nobody is logged in.
+        """
+        wandb = require("wandb", "wandb")
+        try:
+            self._run = wandb.init(
+                project=project,
+                id=_saved_id(directory / "wandb_id"),
+                resume="allow",
+                name=directory.resolve().name,
+                dir=str(directory),
+                config=dict(config),
+                settings=wandb.Settings(console="off"),  # the progress bar belongs to the terminal
+            )
+        except wandb.Error as error:
+            raise InputError(
+                f"Weights & Biases does not take training.wandb_project={project} ({error}): run `wandb login`, or set "
+                "the environment variable WANDB_MODE=offline"
+            ) from error
+        # Steps are a metric of their own: Weights & Biases refuses what comes again after a kill by its own step.
+        self._run.define_metric("step")
+        self._run.define_metric("*", step_metric="step")
+
+    def write(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Send the metrics; they travel on their own."""
+        self._run.log({"step": step, **metrics})
+
+    def close(self) -> None:
+        """Wait until everything has arrived."""
+        self._run.finish()
+
+
+def _saved_id(path: Path) -> str:
+    """Give the id that the file keeps; the first time, draw one, since paths and names come again."""
+    if not path.exists():
+        temporary = path.with_suffix(".tmp")
+        temporary.write_text(secrets.token_hex(8), encoding="ascii")
+        temporary.replace(path)
+    return path.read_text(encoding="ascii").strip()
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Add one JSON object as a line.
+
+    Raises:
+        InputError: it cannot be written: no space, no permission.
+    """
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    except OSError as error:
+        raise InputError(
+            f"cannot write {path}: {error.strerror}; mend that and run the same command again: it goes on from the "
+            "last checkpoint"
+        ) from error
+
+
+def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
+    """Remove the lines of a record that are not to be kept, and a last line that was cut off."""
+    if not path.exists():
+        return
+    kept = []
+    for line in path.read_bytes().split(b"\n"):
+        try:
+            if keep(json.loads(line)):
+                kept.append(line + b"\n")
+        except ValueError:
+            continue  # the empty end, or a line that a killed process cut off, maybe within a character
+    temporary = path.with_suffix(".tmp")
+    temporary.write_bytes(b"".join(kept))
+    temporary.replace(path)
+
+
+def _is_evaluation(metrics: Mapping[str, Any]) -> bool:
+    return any(name.startswith("valid/") for name in metrics)

@@ -1,0 +1,301 @@
+"""The engines ``mesh`` and ``jit``: one compiled step over a mesh; the compiler adds what devices exchange.
+
+=========== ============================================= ==============================
+axis        shares out                                    devices
+=========== ============================================= ==============================
+``data``    the rows of a batch                           those that the others leave
+``fsdp``    the rows, and every parameter by its width    ``training.mesh_fsdp``
+``tensor``  heads, hidden units and the vocabulary        ``training.mesh_tensor``
+=========== ============================================= ==============================
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+
+from jaxformer.errors import InputError
+from jaxformer.models.logical_axes import logical_axes
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.nn.sharding import ROW_AXES
+from jaxformer.training.placement import Placed, count_traces, cut, fill
+from jaxformer.training.recipe import TrainingConfig
+from jaxformer.training.state import TrainState, create_state
+from jaxformer.training.step import Batch, Metrics, make_eval_step, make_train_step
+from jaxformer.typing import Array, PyTree
+
+DATA, FSDP, TENSOR = AXES = (*ROW_AXES, "tensor")
+
+ROWS = PartitionSpec(ROW_AXES)
+"""The rows of a batch."""
+
+# Over which axis of the mesh each logical axis of a parameter is sharded. A length that the axis does not divide stays
+# whole on every device.
+RULES: Mapping[str, str | None] = {
+    "vocabulary": TENSOR,
+    "heads": TENSOR,
+    "hidden": TENSOR,
+    "embed": FSDP,
+    "head_width": None,
+    "position": None,
+    "layers": None,
+}
+
+
+def mesh_shape(devices: int, config: TrainingConfig) -> tuple[int, int, int]:
+    """Give the lengths of :data:`AXES` for so many devices.
+
+    Raises:
+        InputError: ``training.mesh_fsdp`` times ``training.mesh_tensor`` does not divide their number.
+    """
+    inner = config.mesh_fsdp * config.mesh_tensor
+    if devices % inner:
+        raise InputError(
+            f"training.mesh_fsdp={config.mesh_fsdp} times training.mesh_tensor={config.mesh_tensor} must divide the "
+            f"{devices} devices: choose others"
+        )
+    return devices // inner, config.mesh_fsdp, config.mesh_tensor
+
+
+def make_mesh(devices: np.ndarray, config: TrainingConfig) -> Mesh:
+    """Arrange devices in the mesh that ``training.mesh_fsdp`` and ``training.mesh_tensor`` describe.
+
+    Raises:
+        InputError: they do not divide the number of devices.
+    """
+    shape = mesh_shape(devices.size, config)
+    # With explicit axes, which are the default, every operation on sharded arrays would have to name its sharding.
+    types = (AxisType.Auto,) * len(AXES)
+    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices.reshape(-1).tolist())
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshEngine:
+    """``jax.jit`` over a mesh; a mesh of one device is the engine ``jit``."""
+
+    mesh: Mesh
+    train_step: Any
+    eval_step: Any
+    gather: Any
+    first_state: Callable[[], TrainState]
+    shardings: TrainState
+    traces: Callable[[], int]
+    pad_id: int
+    accumulation_steps: int
+
+    @classmethod
+    def of(cls, model: Transformer, config: TrainingConfig, mesh: Mesh) -> MeshEngine:
+        """Build the steps."""
+        _check_divisible(model, mesh)
+
+        def first_state() -> TrainState:
+            return create_state(model, config)
+
+        def place(params: PyTree) -> PyTree:
+            return _gather_tables(params, mesh)
+
+        def over_mesh(step: Any) -> Any:
+            def run(state: PyTree, batch: Batch) -> Any:
+                with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                    return step(state, batch)
+
+            return run
+
+        train_step, traces = count_traces(over_mesh(make_train_step(model, config, place=place)))
+        shardings = shard(jax.eval_shape(first_state), mesh, moments_over_data=config.shard_moments)
+        rows, everywhere = NamedSharding(mesh, ROWS), NamedSharding(mesh, PartitionSpec())
+        return cls(
+            mesh,
+            jax.jit(
+                train_step,
+                in_shardings=(shardings, rows),
+                out_shardings=(shardings, everywhere),
+                donate_argnums=0,
+            ),
+            jax.jit(
+                over_mesh(make_eval_step(model, config, place=place)),
+                in_shardings=(shardings.weights, rows),
+                out_shardings=everywhere,
+            ),
+            jax.jit(lambda weights: weights, out_shardings=everywhere),
+            first_state,
+            shardings,
+            traces,
+            model.config.pad_id,
+            config.accumulation_steps,
+        )
+
+    @property
+    def devices(self) -> int:
+        """How many devices the mesh has."""
+        return self.mesh.size
+
+    @property
+    def share(self) -> tuple[int, int]:
+        """Which rows of a batch this host's devices hold, as one of how many equal shares.
+
+        Hosts whose devices hold parts of the same rows, because ``tensor`` reaches over them, have the same share.
+        """
+        count = self._row_shards
+        places = NamedSharding(self.mesh, ROWS).devices_indices_map((count,))
+        held: dict[int, set[int]] = {}
+        for device, (rows,) in places.items():
+            held.setdefault(device.process_index, set()).update(range(*rows.indices(count)))
+        shares = sorted(set(map(frozenset, held.values())), key=min)
+        return shares.index(frozenset(held[jax.process_index()])), len(shares)
+
+    @property
+    def _row_shards(self) -> int:
+        return self.mesh.shape[DATA] * self.mesh.shape[FSDP]
+
+    def create(self) -> TrainState:
+        """Make the first state, each device its own part."""
+        return jax.jit(self.first_state, out_shardings=self.shardings)()
+
+    def abstract(self) -> TrainState:
+        """Give shapes, types and shardings."""
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            jax.eval_shape(self.first_state),
+            self.shardings,
+        )
+
+    def place(self, state: TrainState) -> TrainState:
+        """Copy the state, since the first step uses up what it is given."""
+        return jax.tree.map(
+            lambda leaf, sharding: jax.device_put(jax.numpy.array(leaf), sharding), state, self.shardings
+        )
+
+    def collect(self, state: TrainState) -> TrainState:
+        """Give the state as it is."""
+        return state
+
+    def weights(self, state: TrainState) -> PyTree:
+        """Give the parameters, gathered from all devices."""
+        if self.mesh.size == 1:
+            return state.weights
+        return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, self.gather(state.weights))
+
+    def put(self, batch: Batch) -> Placed:
+        """Begin to copy each device's rows to it."""
+        return self._placed(batch, self.accumulation_steps)
+
+    def step(self, state: TrainState, batch: Batch | Placed) -> tuple[TrainState, Metrics]:
+        """Update once."""
+        return self.train_step(state, dict(batch if isinstance(batch, Placed) else self.put(batch)))
+
+    def evaluate(self, state: TrainState, batch: Batch) -> Metrics:
+        """Sum the metrics of a batch."""
+        return self.eval_step(state.weights, dict(self._placed(cut(batch, *self.share, self.pad_id), 1)))
+
+    def compilations(self) -> int:
+        """Count the compiled training steps."""
+        return self.traces()
+
+    def _placed(self, batch: Batch, parts: int) -> Placed:
+        _, count = self.share
+        filled = fill(batch, self._row_shards // count * parts, self.pad_id)
+        sharding = NamedSharding(self.mesh, ROWS)
+
+        def place(rows: np.ndarray) -> Array:
+            shape = (rows.shape[0] * count, *rows.shape[1:])
+            return jax.make_array_from_process_local_data(sharding, rows, shape)
+
+        return Placed({name: place(rows) for name, rows in filled.items()})
+
+
+def shard(state: TrainState, mesh: Mesh | AbstractMesh, *, moments_over_data: bool = False) -> TrainState:
+    """Give every array of a state its sharding: parameters by :data:`RULES`, moments as their parameters.
+
+    Args:
+        state: shapes and types.
+        mesh: with the axes :data:`AXES`.
+        moments_over_data: whether the optimizer's arrays are sharded over the data axis too (ZeRO; Rajbhandari et al.
+            2020, section 5.1).
+    """
+    names = logical_axes(state.params)
+    specs = jax.tree.map(lambda leaf, axes: _spec(leaf.shape, axes, mesh), state.params, names)
+    by_path = {
+        _keys(path): (leaf.shape, spec)
+        for (path, leaf), spec in zip(
+            jax.tree_util.tree_leaves_with_path(state.params),
+            jax.tree.leaves(specs, is_leaf=lambda node: isinstance(node, PartitionSpec)),
+            strict=True,
+        )
+    }
+
+    def choose(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
+        # A moment's path ends with that of its parameter.
+        keys = _keys(path)
+        found = next((by_path[keys[start:]] for start in range(len(keys)) if keys[start:] in by_path), None)
+        spec = PartitionSpec() if found is None or found[0] != leaf.shape else found[1]
+        if moments_over_data and keys[0] == "optimizer":
+            spec = _over_data(spec, leaf.shape, mesh)
+        return NamedSharding(mesh, spec)
+
+    return jax.tree_util.tree_map_with_path(choose, state)
+
+
+def _check_divisible(model: Transformer, mesh: Mesh) -> None:
+    """Refuse a mesh over which nothing could be sharded as it says."""
+    sizes = model.config
+    for axis, key, length in (
+        (FSDP, "d_model", sizes.d_model),
+        (TENSOR, "num_heads", sizes.num_heads),
+        (TENSOR, "d_ff", sizes.d_ff),
+    ):
+        if length % mesh.shape[axis]:
+            raise InputError(
+                f"training.mesh_{axis}={mesh.shape[axis]} must divide model.{key}={length}: choose another, or another "
+                "model"
+            )
+
+
+def _spec(shape: tuple[int, ...], axes: tuple[str, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+    wanted = [RULES[name] for name in axes]
+    return PartitionSpec(
+        *(
+            axis if axis is not None and mesh.shape[axis] > 1 and length % mesh.shape[axis] == 0 else None
+            for length, axis in zip(shape, wanted, strict=True)
+        )
+    )
+
+
+def _gather_tables(params: PyTree, mesh: Mesh) -> PyTree:
+    """Let every device have the whole width of the vocabulary's tables while it uses them.
+
+    Left to itself, the compiler would rather gather what was looked up, for all rows of the batch, than the table.
+    """
+
+    def gather(leaf: Array, axes: tuple[str, ...]) -> Array:
+        if "vocabulary" not in axes:
+            return leaf
+        spec = [None if axis == FSDP else axis for axis in _spec(leaf.shape, axes, mesh)]
+        return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, PartitionSpec(*spec)))
+
+    return params if mesh.shape[FSDP] == 1 else jax.tree.map(gather, params, logical_axes(params))
+
+
+def _over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+    """Shard the longest axis that can be, over the data axis besides what it is sharded over."""
+    entries = [*spec, *([None] * (len(shape) - len(spec)))]
+
+    def parts(number: int) -> int:
+        return math.prod(mesh.shape[axis] for axis in (entries[number], DATA) if axis is not None)
+
+    fitting = [number for number, length in enumerate(shape) if length % parts(number) == 0 and length >= parts(number)]
+    if not fitting or mesh.shape[DATA] == 1:
+        return spec
+    chosen = max(fitting, key=lambda number: shape[number])
+    entries[chosen] = DATA if entries[chosen] is None else (entries[chosen], DATA)
+    return PartitionSpec(*entries)
+
+
+def _keys(path: tuple[Any, ...]) -> tuple[str, ...]:
+    return tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)

@@ -1,0 +1,69 @@
+"""How far a run is: the loop's own counters, saved with each checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from jaxformer.data.pipeline import Position
+
+
+@dataclasses.dataclass
+class Progress:
+    """The loop's own counters.
+
+    Attributes:
+        step: batches trained on.
+        position: the next batch.
+        sums: metrics summed since the last line of the log, as Python floats.
+        bad_steps: steps in a row, up to now, whose loss or gradient was not finite.
+        evaluated: step of the last evaluation.
+        scores: those of the last evaluation.
+        best_metric: by which score the best is chosen.
+        best: the best score so far; None before there is one.
+        stale: evaluations since then.
+    """
+
+    step: int = 0
+    position: Position = dataclasses.field(default_factory=Position)
+    sums: dict[str, float] = dataclasses.field(default_factory=dict)
+    bad_steps: int = 0
+    evaluated: int = 0
+    scores: dict[str, float] = dataclasses.field(default_factory=dict)
+    best_metric: str = ""
+    best: float | None = None
+    stale: int = 0
+
+    def add(self, metrics: dict[str, float]) -> None:
+        """Add the metrics of a step."""
+        skipped = metrics["skipped"] > 0.0
+        # Sums of a skipped step are not finite.
+        counted = ("skipped", "slots", "source_tokens") if skipped else metrics
+        for name in counted:
+            self.sums[name] = self.sums.get(name, 0.0) + metrics[name]
+        self.sums["steps"] = self.sums.get("steps", 0.0) + 1.0
+        self.sums["learning_rate"] = metrics["learning_rate"]
+
+    def judge(self, scores: dict[str, float], metric: str) -> None:
+        """Note the scores of an evaluation at this step; the best has the highest ``metric``, or the lowest loss."""
+        self.evaluated, self.scores = self.step, scores
+        if metric not in scores:
+            return
+        if metric != self.best_metric:
+            self.best_metric, self.best, self.stale = metric, None, 0
+        sign = -1.0 if metric == "loss" else 1.0
+        better = self.best is None or sign * scores[metric] > sign * self.best
+        if better and math.isfinite(scores[metric]):
+            self.best, self.stale = scores[metric], 0
+        else:
+            self.stale += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the counters as a JSON object."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, record: dict[str, Any]) -> Progress:
+        """Read what :meth:`to_json` gave."""
+        return cls(**{**record, "position": Position(**record["position"])})

@@ -1,0 +1,256 @@
+"""Put the parts of a run together, and train.
+
+How a run resumes:
+
+1. The directory of a run holds one configuration. The same command on the same directory goes on where the latest
+   whole checkpoint stands; another configuration is refused, but for keys that leave what is trained right.
+2. A checkpoint holds parameters and their average, optimizer, step and key, the position in the data, the best score,
+   the sums of the metrics since the last line of the log, and the hashes of the vocabulary and of the training text.
+   Resumed and uninterrupted runs are equal bit for bit.
+3. The records are cut back to the checkpoint's step, and to its last evaluation, before they grow again.
+4. An evaluation that was due but interrupted is made up first.
+5. Ctrl-C and SIGTERM save before the loop ends, on all hosts at the same step; whatever else ends it leaves the last
+   good checkpoint.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.data import interruption
+from jaxformer.data.batching import Batch, cover, plan_buckets
+from jaxformer.data.cleaning import summary
+from jaxformer.data.pipeline import TrainingData, evaluation_batches
+from jaxformer.data.transforms import encode_evaluation
+from jaxformer.errors import InputError
+from jaxformer.models.seq2seq import Transformer, count_parameters
+from jaxformer.training import config as configuration
+from jaxformer.training.compilations import Compilations
+from jaxformer.training.config import RunConfig
+from jaxformer.training.display import Display, make_display
+from jaxformer.training.engines import Engine, make_engine
+from jaxformer.training.hosts import check_same, make_once, together
+from jaxformer.training.log import Log
+from jaxformer.training.loop import Loop, Outcome, Validator
+from jaxformer.training.profile import Profile
+from jaxformer.training.progress import Progress
+from jaxformer.training.run import Run, open_run
+from jaxformer.training.signals import StopSignal
+from jaxformer.training.state import TrainState
+from jaxformer.training.warm_start import load_initial
+from jaxformer.typing import PyTree
+
+VISIBLE_AFTER = 60.0
+"""Seconds after which every host sees what another has written into a directory that they share."""
+
+_SHARE = "put --workdir on a file system that all hosts share"
+
+
+def train(
+    config: RunConfig,
+    workdir: Path,
+    make_validator: Callable[[Run, Transformer], Validator] | None = None,
+) -> Outcome:
+    """Train a run from its configuration, or go on with the run that the directory holds.
+
+    Args:
+        config: the configuration; ``vocabulary_size`` and token ids of its model come from the vocabulary.
+        workdir: directory of the run; made where it is missing. Several hosts share it.
+        make_validator: builds what translates the validation set; without it, only the validation loss is measured.
+
+    Returns:
+        Where the run stands and whether it is finished; ``signal`` names what interrupted it.
+
+    Raises:
+        InputError: something given does not fit; nothing that is already saved is harmed.
+    """
+    with contextlib.ExitStack() as open_parts:
+        compilations = open_parts.enter_context(Compilations())
+        check_same(configuration.flatten(config), "give every host the same configuration")
+        display = open_parts.enter_context(contextlib.closing(make_display(config.training.steps)))
+        run = open_run(config, workdir, report=display.say)
+        config, model = run.config, Transformer(run.config.model)
+        engine = make_engine(model, config.training)
+        data, valid = together(lambda: _load(run, display))
+        check_same({"the hash of the training text": data.hash}, "give every host the same text")
+        # Before anything is written: what the state begins with may be refused.
+        first = None if _has_checkpoints(run) else _first_state(run, engine)
+        # Until here there was nothing to save, and a signal ended the process at once.
+        interruption.check()
+        stop = open_parts.enter_context(StopSignal())
+        make_once(lambda: open_parts.enter_context(run.claim()) and None)
+        together(lambda: _await(run.directory / "config.json"))
+        checkpoints = open_parts.enter_context(contextlib.closing(_open_checkpoints(run, display)))
+        checkpoints.remove_leftovers()
+        identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
+        state, progress = _begin(run, engine, identity, checkpoints, first)
+        log = together(
+            lambda: Log(
+                workdir,
+                progress.step,
+                progress.evaluated,
+                wandb_project=config.training.wandb_project,
+                config=dataclasses.asdict(config),
+            )
+        )
+        open_parts.callback(log.close)
+        profile = Profile(workdir / "profile", config.training.profile_step, config.training.profile_steps)
+        open_parts.callback(profile.close)
+        _introduce(display, run, data, engine, progress)
+        display.advance(progress.step, {})
+        validates = make_validator is not None and config.evaluation.max_sentences != 0
+        validate = make_validator(run, model) if make_validator and validates else None
+        loop = Loop(
+            config,
+            workdir,
+            engine,
+            data,
+            valid,
+            checkpoints,
+            log,
+            display,
+            validate,
+            identity,
+            stop,
+            profile,
+            compilations,
+        )
+        return loop.run(state, progress)
+
+
+def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
+    data = run.text.load(run.vocabularies, seed=run.config.training.seed, report=display.say)
+    return data, _validation_batches(run, data)
+
+
+def _await(path: Path) -> None:
+    """Wait until this host sees a file that the first has written: network file systems take their time."""
+    begun = time.monotonic()
+    while not path.exists():
+        if time.monotonic() - begun > VISIBLE_AFTER:
+            raise InputError(f"the first host has written {path}, and here it is not: {_SHARE}")
+        time.sleep(0.1)
+
+
+def _open_checkpoints(run: Run, display: Display) -> CheckpointManager:
+    training = run.config.training
+    if training.on_failed_save == "continue" and jax.process_count() > 1:
+        raise InputError(
+            "training.on_failed_save=continue is for one host: after a failure several no longer save together; set "
+            "training.on_failed_save=stop"
+        )
+
+    def go_on(error: InputError) -> None:
+        display.warn(f"{error}; training continues")
+
+    return CheckpointManager(
+        run.checkpoints,
+        keep_latest=training.keep_latest,
+        keep_best=training.keep_best,
+        keep_every=training.keep_every,
+        best_metric=run.config.evaluation.best_metric,
+        on_failure=None if training.on_failed_save == "stop" else go_on,
+    )
+
+
+def _begin(
+    run: Run, engine: Engine, identity: dict[str, str], checkpoints: CheckpointManager, first: TrainState | None
+) -> tuple[TrainState, Progress]:
+    check_same({f"the list of checkpoints in {run.checkpoints}": checkpoints.steps}, _SHARE)
+    if not checkpoints.steps:
+        return first or _first_state(run, engine), Progress()
+    step = checkpoints.find("latest")
+    record = checkpoints.progress(step)
+    run.check_vocabulary(record.pop("vocabulary"), step)
+    if record.pop("data") != identity["data"]:
+        raise InputError(
+            f"{run.config.data.train} is not the text that {run.directory} was trained on up to step {step}; put that "
+            "text back, or choose another --workdir"
+        )
+    like = engine.abstract()
+    parts = checkpoints.restore(step, params=like.weights, training=like.rest())
+    return engine.place(TrainState.of(parts["params"], parts["training"])), Progress.from_json(record)
+
+
+def _has_checkpoints(run: Run) -> bool:
+    return any(path.name.isdecimal() for path in run.checkpoints.glob("*"))
+
+
+def _first_state(run: Run, engine: Engine) -> TrainState:
+    """Make the state of a run that begins, from its seed or from another run."""
+    state, training = engine.create(), run.config.training
+    if training.initial_run is None:
+        return state
+    like = engine.abstract()
+    initial = load_initial(training, run.vocabularies.hash, like.params, like.optimizer)
+    state = engine.collect(state)
+    return engine.place(
+        dataclasses.replace(
+            state,
+            params=initial.params,
+            average=None if state.average is None else initial.params,
+            optimizer=state.optimizer if initial.optimizer is None else _begin_schedule(initial.optimizer),
+        )
+    )
+
+
+def _begin_schedule(optimizer: PyTree) -> PyTree:
+    """Let another run's moments go on under this run's schedule, from its first update."""
+
+    def begin(node: PyTree) -> PyTree:
+        return optax.ScaleByScheduleState(jnp.zeros_like(node.count)) if _is_schedule(node) else node
+
+    return jax.tree.map(begin, optimizer, is_leaf=_is_schedule)
+
+
+def _is_schedule(node: PyTree) -> bool:
+    return isinstance(node, optax.ScaleByScheduleState)
+
+
+def _validation_batches(run: Run, data: TrainingData) -> list[Batch]:
+    """Put every validation pair into a batch once, in the shapes of training and at most one more.
+
+    Packed training has one shape, for rows of several pairs: then validation has shapes of its own.
+    """
+    config = run.config
+    encoded = encode_evaluation(
+        run.valid,
+        run.vocabularies,
+        source_eos=config.data.source_eos,
+        tag=run.valid_language if config.data.language_tags else None,
+        max_length=config.model.max_length,
+    )
+    lengths, budget = (encoded.source_lengths, encoded.target_lengths), config.data.tokens_per_batch
+    if data.buckets:
+        buckets = cover(data.buckets, *lengths, tokens_per_batch=budget)
+    else:
+        buckets = plan_buckets(*lengths, num_buckets=config.data.num_buckets, tokens_per_batch=budget)
+    return [batch for batch, _ in evaluation_batches(encoded, buckets)]
+
+
+def _introduce(display: Display, run: Run, data: TrainingData, engine: Engine, progress: Progress) -> None:
+    where = f"{engine.devices} {jax.devices()[0].platform} device{'s' if engine.devices > 1 else ''}"
+    display.say(f"model: {count_parameters(engine.abstract().params):,} parameters on {where}")
+    facts = data.statistics
+    display.say(
+        f"data: {facts.pairs:,} pairs an epoch, {facts.source_tokens:,} + {facts.target_tokens:,} tokens, "
+        f"{facts.batches:,} batches in {facts.shapes} shape{'s' * (facts.shapes > 1)}, {facts.padding:.1%} padding"
+    )
+    for name, count in data.counts.items():
+        display.say(f"  {name}: {count.read:,} pairs read, {summary(count)}")
+    if len(data.shares) > 1:
+        for part in data.shares:
+            size = part.stop - part.start
+            display.say(f"  {part.name}: {size:,} pairs x {part.weight:g}, {size * part.weight / facts.pairs:.1%}")
+    display.say(f"validation: {run.config.data.valid}, {len(run.valid):,} pairs")
+    if progress.step:
+        display.say(f"resuming at step {progress.step} of {run.config.training.steps} in {run.directory}")

@@ -1,0 +1,143 @@
+"""Saves that fail: the last good checkpoint stays, and with space again the next save works."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def arrays(step):
+    return {"table": jnp.asarray(np.random.default_rng(step).normal(size=(300, 300)), jnp.float32)}
+
+
+def is_whole(manager, step):
+    found = manager.restore(step, params=arrays(step))["params"]["table"]
+    return np.array_equal(np.asarray(found), np.asarray(arrays(step)["table"]))
+
+
+# A limit on the size of files fails the writes in the background, as a full disk does.
+FULL = """
+import resource, signal, sys
+from pathlib import Path
+sys.path.insert(0, "tests")
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+import jax.numpy as jnp
+from checkpoints.test_failed_saves import arrays, is_whole
+from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.errors import InputError
+
+def space(size):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+def save(step, scores=None):
+    manager.save(step, arrays(step), {"step": jnp.int32(step)}, {"step": step}, scores)
+
+told = []
+manager = CheckpointManager(Path(sys.argv[1]), keep_latest=2, on_failure=lambda error: told.append(str(error)))
+save(1)
+save(2)
+manager.wait()
+space(20_000)
+save(3)
+save(4)
+assert len(told) == 1, told
+try:
+    manager.wait()
+except InputError as error:
+    told.append(str(error))
+# Adding scores needs space too; the checkpoint without them stays.
+save(2, {"bleu": 3.0})
+assert len(told) == 3, told
+assert manager.steps == [1, 2], manager.steps
+assert all(is_whole(manager, step) for step in manager.steps)
+assert manager.scores(2) == {}
+space(resource.RLIM_INFINITY)
+save(2, {"bleu": 3.0})
+save(5)
+manager.wait()
+assert manager.steps == [2, 5], manager.steps
+assert all(is_whole(manager, step) for step in manager.steps)
+assert manager.scores(2) == {"bleu": 3.0}
+manager.close()
+for line in told:
+    print(line)
+"""
+
+
+def test_a_disk_that_is_full_for_a_while(tmp_path):
+    """Saves that fail in the background are told, each once in one line, nothing good is removed, and the next save
+    with space works and clears what they left behind (statement 122).
+    """
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", FULL, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    for line in lines:
+        assert line.startswith(f"could not save a checkpoint in {tmp_path}: ")
+        assert line.endswith("; the last good checkpoint is step 2")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "5"]
+
+
+@pytest.fixture
+def refuse(monkeypatch):
+    """Give a function that lets the next saves of a manager fail at once, or no longer."""
+
+    def full(self, *arguments, **keywords):
+        raise OSError(28, "No space left on device")
+
+    def set_(manager, failing):
+        if failing:
+            monkeypatch.setattr(type(manager._checkpointer), "save_checkpointables_async", full)
+        else:
+            monkeypatch.undo()
+
+    return set_
+
+
+def test_a_save_that_fails_at_once(tmp_path, refuse):
+    """It is given to ``on_failure``, and waiting for it raises it until a later save worked (statement 122)."""
+    told = []
+    manager = CheckpointManager(tmp_path, on_failure=told.append)
+    manager.save(1, arrays(1), {"step": jnp.int32(1)}, {}, None)
+    refuse(manager, True)
+    manager.save(2, arrays(2), {"step": jnp.int32(2)}, {}, None)
+    (error,) = told
+    assert str(error) == (
+        f"could not save a checkpoint in {tmp_path}: [Errno 28] No space left on device; the last good checkpoint is "
+        "step 1"
+    )
+    with pytest.raises(InputError, match="No space left on device"):
+        manager.wait()
+    refuse(manager, False)
+    manager.save(2, arrays(2), {"step": jnp.int32(2)}, {}, None)
+    manager.wait()
+    assert manager.steps == [1, 2]
+    assert is_whole(manager, 2)
+    assert told == [error]
+    manager.close()
+
+
+def test_a_failed_save_is_raised_where_nobody_is_told(tmp_path, refuse):
+    """Without ``on_failure`` the save raises, and the manager still saves afterwards (statement 122)."""
+    manager = CheckpointManager(tmp_path)
+    refuse(manager, True)
+    with pytest.raises(InputError, match="No space left on device; no checkpoint is saved yet"):
+        manager.save(1, arrays(1), {"step": jnp.int32(1)}, {}, None)
+    refuse(manager, False)
+    manager.save(1, arrays(1), {"step": jnp.int32(1)}, {}, None)
+    manager.wait()
+    assert is_whole(manager, 1)
+    manager.close()

@@ -1,0 +1,159 @@
+"""Where the arrays of a checkpoint lie: saved and restored over any devices, by one process or several."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from training.little import assert_trees_equal
+
+from jaxformer.checkpoints.manager import CheckpointManager
+
+ROOT = Path(__file__).resolve().parents[2]
+AXES = ("data", "fsdp", "tensor")
+MESHES = {"one": (1, 1, 1), "two": (1, 2, 1), "replicated": (8, 1, 1), "sharded": (2, 2, 2), "other": (1, 4, 2)}
+# How the arrays of a little tree are cut, where the mesh has more than one device along these axes.
+CUTS = {
+    "kernel": PartitionSpec("fsdp", "tensor"),
+    "moments": PartitionSpec(("data", "fsdp"), None),
+    "bias": PartitionSpec("tensor"),
+    "count": PartitionSpec(),
+}
+
+
+def shardings(name):
+    shape = MESHES[name]
+    mesh = Mesh(np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape), AXES)
+    return {array: NamedSharding(mesh, cut) for array, cut in CUTS.items()}
+
+
+def values(seed):
+    generator = np.random.default_rng(seed)
+    return {
+        "kernel": generator.normal(size=(8, 16)).astype(np.float32),
+        "moments": generator.normal(size=(16, 3)).astype(jnp.bfloat16),
+        "bias": generator.normal(size=(2,)).astype(np.float32),
+        "count": np.int32(seed),
+    }
+
+
+def abstract(name):
+    return {
+        array: jax.ShapeDtypeStruct(np.shape(value), value.dtype, sharding=shardings(name)[array])
+        for array, value in values(0).items()
+    }
+
+
+@pytest.mark.skipif(jax.local_device_count() < 8, reason="needs eight devices")
+@pytest.mark.parametrize("before", MESHES)
+@pytest.mark.parametrize("after", MESHES)
+def test_saved_on_a_mesh_restored_on_another(tmp_path, before, after):
+    """Every array comes back bit for bit in the sharding that is asked for, whatever the sharding that was saved; and
+    from there back again (statement 121).
+    """
+    expected = {"params": values(7), "training": values(8)}
+    manager = CheckpointManager(tmp_path)
+    parts = {part: jax.device_put(tree, shardings(before)) for part, tree in expected.items()}
+    for step, (saved_on, restored_on) in enumerate(((before, after), (after, before)), start=1):
+        assert all(parts[part][array].sharding == shardings(saved_on)[array] for part in parts for array in CUTS)
+        manager.save(step, parts["params"], parts["training"], {}, None)
+        manager.wait()
+        parts = manager.restore(step, params=abstract(restored_on), training=abstract(restored_on))
+        assert_trees_equal(parts, expected)
+    assert all(parts[part][array].sharding == shardings(before)[array] for part in parts for array in CUTS)
+    manager.close()
+
+
+@pytest.mark.skipif(jax.local_device_count() < 8, reason="needs eight devices")
+def test_without_a_sharding_it_comes_to_one_device(tmp_path):
+    """What a mesh of eight saved is read on one device by whoever does not ask for a mesh (statement 121)."""
+    manager = CheckpointManager(tmp_path)
+    manager.save(1, jax.device_put(values(7), shardings("sharded")), {"step": jnp.int32(1)}, {}, None)
+    manager.wait()
+    plain = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), abstract("sharded"))
+    for like in (plain, values(0)):
+        found = manager.restore(1, params=like)["params"]
+        assert_trees_equal(found, values(7))
+        assert {device for leaf in jax.tree.leaves(found) for device in leaf.devices()} == {jax.local_devices()[0]}
+    manager.close()
+
+
+PROCESS = """
+import os, sys
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=2"
+import jax
+import numpy as np
+from pathlib import Path
+jax.config.update("jax_platforms", "cpu")
+jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jaxformer.checkpoints import manager as module
+from jaxformer.checkpoints.manager import CheckpointManager
+
+changes = []
+settle = module._settle
+module._settle = lambda replaced: changes.append(replaced.name) or settle(replaced)
+mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "fsdp"))
+sharded, copied = NamedSharding(mesh, PartitionSpec("fsdp")), NamedSharding(mesh, PartitionSpec())
+table = np.arange(32, dtype=np.float32).reshape(8, 4)
+
+def place(value, sharding):
+    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+
+manager = CheckpointManager(Path(sys.argv[3]), keep_latest=2, on_failure=print)
+manager.remove_leftovers()
+for step in (4, 8, 12):
+    manager.save(step, {"table": place(table * step, sharded)}, {"step": place(np.int32([step]), copied)}, {}, None)
+# Saved again with its scores, and so replaced.
+manager.save(12, {"table": place(table * 12, sharded)}, {"step": place(np.int32([12]), copied)}, {}, {"bleu": 3.0})
+manager.wait()
+like = {"table": jax.ShapeDtypeStruct((8, 4), np.float32, sharding=NamedSharding(mesh, PartitionSpec("data", "fsdp")))}
+found = manager.restore(12, params=like)["params"]["table"]
+assert found.sharding == like["table"].sharding
+right = all(np.array_equal(shard.data, 12 * table[shard.index]) for shard in found.addressable_shards)
+print(manager.steps, manager.best(), right, changes, manager._on_failure)
+manager.close()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_save_and_restore_together(tmp_path):
+    """Each process saves and restores its own shards, the first alone renames and removes folders while the other
+    waits, and one process reads the result (statement 123).
+    """
+    directory = tmp_path / "checkpoints"
+    directory.mkdir()
+    (directory / "2.orbax-checkpoint-tmp").mkdir()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", PROCESS, address, str(number), directory],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(2)
+    ]
+    try:
+        outputs = [process.communicate(timeout=240) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+    assert [process.returncode for process in processes] == [0, 0], [error.decode()[-2000:] for _, error in outputs]
+    first, second = (output.decode().splitlines()[-1] for output, _ in outputs)
+    assert first == "[8, 12] 12 True ['12.replaced'] None"
+    assert second == "[8, 12] 12 True [] None"
+    assert sorted(path.name for path in directory.iterdir()) == ["12", "8"]
+    manager = CheckpointManager(directory)
+    found = manager.restore(12, params={"table": np.zeros((8, 4), np.float32)})["params"]["table"]
+    np.testing.assert_array_equal(found, 12.0 * np.arange(32).reshape(8, 4))
+    manager.close()

@@ -1,0 +1,92 @@
+"""``info --config``: what a configuration would need, before anything is trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import jax
+import pytest
+
+import runs
+from jaxformer.cli import config_file
+from jaxformer.nn.stacks import REMATERIALIZATIONS
+from jaxformer.training.config import parse
+from jaxformer.training.memory import abstract_mesh, estimate, longest_batch
+
+FILE = Path(__file__).parents[2] / "configs" / "reverse.py"
+
+
+@pytest.fixture(autouse=True)
+def _promotion():
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+def test_memory_of_a_configuration(call, tmp_path, monkeypatch):
+    """For more devices than there are, each engine's bytes are those of the arithmetic; nothing is written."""
+    monkeypatch.chdir(tmp_path)
+    keys = [
+        *("--config.training.engine=mesh", "--config.training.mesh_fsdp=4", "--config.training.mesh_tensor=2"),
+        *("--config.model.rematerialization=layer", "--config.data.train=text:is,missing"),
+    ]
+    outcome = call("info", f"--config={FILE}", "--devices=64", *keys)
+    assert outcome.code == 0
+    assert outcome.err == ""
+    assert list(tmp_path.iterdir()) == []
+    record = json.loads(outcome.out)
+    config = parse(config_file.read(str(FILE), keys))
+    batch = longest_batch(config.data)
+    assert record["devices"] == 64
+    assert record["batch"] == batch._asdict()
+    parts = dict(record["parameters"])
+    assert parts.pop("total") == sum(parts.values())
+    assert {name: entry["mesh"] for name, entry in record["memory"].items()} == {
+        "jit": {"data": 1, "fsdp": 1, "tensor": 1},
+        "pmap": {"data": 64, "fsdp": 1, "tensor": 1},
+        "mesh": {"data": 8, "fsdp": 4, "tensor": 2},
+    }
+    for engine, entry in record["memory"].items():
+        found = estimate(config.model, config.training, batch, abstract_mesh(engine, 64, config.training))
+        assert entry["parameters"] == found.parameters
+        assert set(entry["rematerialization"]) == set(REMATERIALIZATIONS)
+        chosen = entry["rematerialization"]["layer"]
+        assert chosen == {
+            "activations": found.activations,
+            "logits": found.logits,
+            "total": found.total,
+            "fits": found.fits(),
+        }
+        assert chosen["activations"] < entry["rematerialization"]["none"]["activations"]
+
+
+def test_one_device_has_one_engine(call):
+    """Where there is nothing to share, only jit is shown."""
+    assert list(json.loads(call("info", f"--config={FILE}", "--devices=1").out)["memory"]) == ["jit"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (["--devices=0"], "--devices must be at least 1, not 0"),
+        (
+            ["--devices=6", "--config.training.engine=mesh", "--config.training.mesh_fsdp=4"],
+            "must divide the 6 devices",
+        ),
+        (["--config.model.d_modell=8"], "did you mean model.d_model?"),
+    ],
+)
+def test_what_does_not_fit_is_refused(arguments, rule, call):
+    assert rule in call("info", f"--config={FILE}", *arguments).error
+
+
+@pytest.mark.parametrize("argument", ["--devices=8", "--config.model.d_model=8"])
+def test_a_run_is_as_it_is(argument, call):
+    """What is about a configuration is refused beside a run, not ignored."""
+    assert "give --config=FILE" in call("info", f"--workdir={runs.random_run()}", argument).error
+
+
+def test_run_or_configuration(call):
+    """One of the two, and not both."""
+    assert call("info").code == 2
+    assert call("info", f"--config={FILE}", "--workdir=runs/none").code == 2

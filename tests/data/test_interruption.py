@@ -1,0 +1,117 @@
+"""Ctrl-C while text is read: never lost, never waited for."""
+
+import gc
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from jaxformer.data import Pair, Vocabulary, interruption
+from jaxformer.data.tokenizing import chunks
+from jaxformer.errors import InputError
+
+
+def in_callback(number, count):
+    """Send a signal from within a callback of the garbage collector, named as JAX's is."""
+
+    def _xla_gc_callback(phase, info):
+        if phase == "start" and count:
+            count.pop()
+            signal.raise_signal(number)
+
+    return _xla_gc_callback
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_the_garbage_collector_is_not_lost(number, capfd):
+    """Raised there Python would only print it: it comes with the next chunk."""
+    callback = in_callback(number, [1])
+    pairs = iter(chunks([Pair("a", "b")] * 3, 1))
+    with interruption.noted():
+        next(pairs)
+        gc.callbacks.append(callback)
+        try:
+            gc.collect()
+        finally:
+            gc.callbacks.remove(callback)
+        with pytest.raises(KeyboardInterrupt):
+            next(pairs)
+    assert capfd.readouterr().err == ""
+    interruption.check()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_elsewhere_comes_at_once(number):
+    before = signal.getsignal(number)
+    with interruption.noted(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(number)
+    assert signal.getsignal(number) is before
+
+
+def test_a_second_signal_ends_the_process():
+    """Whatever it is busy with."""
+    code = (
+        "import signal; from jaxformer.data import interruption\n"
+        "with interruption.noted():\n"
+        "    try: signal.raise_signal(signal.SIGINT)\n"
+        "    except KeyboardInterrupt: print('first', flush=True)\n"
+        "    signal.raise_signal(signal.SIGINT)\n"
+        "print('second')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGINT, "first\n")
+
+
+def test_other_threads_are_left_alone():
+    """Where Python allows no handlers nothing fails."""
+    done = []
+
+    def work():
+        with interruption.noted():
+            done.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert done == [True]
+
+
+def test_what_a_call_gives_and_raises():
+    assert interruption.call(lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        interruption.call(lambda: 1 // 0)
+
+
+def test_a_signal_while_a_vocabulary_is_trained():
+    """Training is left behind, and reads no further."""
+    main, read = threading.main_thread().ident, []
+
+    def sentences():
+        for number in range(10_000_000):
+            read.append(number)
+            if number == 1_000:
+                signal.pthread_kill(main, signal.SIGINT)
+            if number > 1_000:
+                time.sleep(0.001)
+            yield f"word {number}"
+
+    with interruption.noted(), pytest.raises(KeyboardInterrupt):
+        Vocabulary.train(sentences(), 300)
+    (thread,) = (thread for thread in threading.enumerate() if thread.daemon and "work" in thread.name)
+    thread.join(10)
+    assert not thread.is_alive()
+    assert len(read) < 10_000_000
+
+
+def test_an_error_of_the_sentences_comes_out_of_training():
+    """As it is, and not as SentencePiece words it (statement 65)."""
+
+    def sentences():
+        yield "a b c"
+        raise InputError("line 2 is bad")
+
+    with pytest.raises(InputError, match=r"^line 2 is bad$"):
+        Vocabulary.train(sentences(), 300)

@@ -1,0 +1,70 @@
+"""The benchmarks run, at a size that says nothing about speed, and print what a person or a program reads."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from training.little import write_corpus
+
+import runs
+
+SCRIPTS = runs.ROOT / "scripts" / "benchmark"
+
+
+def run(script, *arguments):
+    line = [sys.executable, SCRIPTS / script, *arguments]
+    done = subprocess.run(line, capture_output=True, text=True, env=runs.environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout.splitlines()
+    return printed, [json.loads(text) for text in printed if text.startswith("{")]
+
+
+def test_the_loop_is_compared_with_its_bare_steps(tmp_path):
+    """Each block of the loop is compared with one of bare steps, and the first of both with none."""
+    little = {
+        "model.d_model": 16,
+        "model.d_ff": 32,
+        "model.num_heads": 2,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "data.vocabulary_size": 57,
+        "data.max_length": 16,
+        "data.tokens_per_batch": 200,
+        "data.num_buckets": 2,
+        **write_corpus(tmp_path),
+    }
+    changes = [f"--config.{key}={value}" for key, value in little.items()]
+    profile = tmp_path / "loop.prof"
+    printed, (result,) = run("loop.py", "--steps=3", "--blocks=2", f"--profile={profile}", *changes)
+    assert result["model"]["d_model"] == 16
+    assert (result["steps_a_block"], result["blocks"]) == (3, 2)
+    for kind in ("wall", "processor"):
+        assert any(line.startswith(kind) for line in printed)
+        figures = result[kind]
+        assert min(figures.values()) > 0.0
+        assert figures["lower_quartile"] <= figures["ratio"] <= figures["upper_quartile"]
+    assert profile.stat().st_size > 0
+
+
+@pytest.mark.slow
+def test_training_steps_are_measured_for_several_sizes_of_batch(tmp_path):
+    """There is one line of JSON and one row of the table for each size; a CPU has no known peak, and so no MFU."""
+    printed, results = run(
+        "train.py",
+        *("--preset=cpu", "--vocabulary_size=50", "--tokens=sweep", "--most_tokens=500", "--steps=2", "--buckets=1"),
+        *("--scan_layers", "--dtype=bfloat16", "--rematerialization=dots", f"--profile={tmp_path / 'trace'}"),
+    )
+    assert [result["tokens"] for result in results] == [250, 500]
+    for result in results:
+        assert (result["model"], result["dtype"], result["shapes"], result["steps"]) == ("tiny", "bfloat16", 1, 2)
+        assert 0.0 < result["target_tokens_per_second"] < result["tokens_per_second"]
+        assert 0.0 <= result["padding"] < 1.0
+        assert result["step_ms"] > 0.0
+        assert result["compile_seconds"] > 0.0
+        assert result["mfu"] is None
+        assert result["memory_gib"] is None
+    header, *rows = printed[-3:]
+    assert header.split()[:3] == ["tokens", "shapes", "padding"]
+    assert {row.split()[0] for row in rows} == {"250", "500"}
+    assert list((tmp_path / "trace").rglob("*.xplane.pb"))

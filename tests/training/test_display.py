@@ -1,0 +1,123 @@
+"""What a person sees of a run, on a terminal and without one."""
+
+import io
+import itertools
+import re
+
+import jax
+import pytest
+import rich.console
+
+from jaxformer.training import display
+from jaxformer.training.display import Bar, Lines, Silent, clock, describe, fit, make_display
+
+ENTRY = {
+    "train/loss": 4.1234,
+    "train/nll": 3.9,
+    "train/perplexity": 61.7,
+    "train/learning_rate": 7e-4,
+    "train/gradient_norm": 0.4123,
+    "train/tokens": 1e6,
+    "train/tokens_per_second": 82_059.4,
+    "train/mfu": 0.5,
+    "train/padding": 0.031,
+    "train/seconds_left": 43_523.0,
+}
+WORDS = "loss 4.123", "ppl 61.70", "lr 7.0e-4", "norm 0.41", "82,059 tok/s", "MFU 50%", "pad 3%", "left 12:05:23"
+
+
+def test_lines_where_there_is_no_terminal(capsys):
+    """Without a terminal there is a plain line on standard error for each entry of the log, and for nothing else."""
+    shown = make_display(10)
+    assert isinstance(shown, Lines)
+    shown.advance(1, {})
+    shown.advance(2, ENTRY)
+    shown.say("done")
+    shown.warn("slow")
+    shown.close()
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.splitlines() == ["  ".join(["step 2/10", *WORDS]), "done", "slow"]
+
+
+def test_other_hosts_only_warn(capsys, monkeypatch):
+    """The first host speaks for all; what only another can know comes with its number."""
+    monkeypatch.setattr(jax, "process_index", lambda: 3)
+    shown = make_display(10)
+    assert isinstance(shown, Silent)
+    shown.say("hello")
+    shown.advance(2, ENTRY)
+    shown.warn("no batch")
+    shown.close()
+    assert capsys.readouterr() == ("", "host 3: no batch\n")
+
+
+def draw_bar(monkeypatch, width, act):
+    """Give what a bar leaves on a terminal of some width: the lines above it and itself at last."""
+    terminal = io.StringIO()
+    real = rich.console.Console
+    monkeypatch.setattr(
+        rich.console,
+        "Console",
+        lambda stderr: real(file=terminal, force_terminal=True, width=width, color_system=None, legacy_windows=False),
+    )
+    bar = Bar(100_000)
+    bar.advance(12_300, {})
+    act(bar)
+    bar.close()
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", terminal.getvalue())
+    return [line for line in re.split(r"[\r\n]+", text) if line]
+
+
+@pytest.mark.parametrize("width", [100, 120, 250])
+def test_all_fits_into_100_columns(monkeypatch, width):
+    """On a terminal of 100 columns, in the middle of a long run, nothing is left out, and the bar is one line."""
+    seen = draw_bar(monkeypatch, width, lambda bar: bar.advance(12_345, ENTRY))
+    assert seen[-1].endswith(" ".join(["12345/100000", *WORDS]))
+    assert max(len(line) for line in seen) <= width
+
+
+@pytest.mark.parametrize("width", [30, 40, 50, 60, 70, 80, 90])
+def test_narrow_terminals_drop_what_matters_least(monkeypatch, width):
+    """On a narrow terminal the bar is one line all the same, with the step and the loss if anything."""
+    seen = draw_bar(monkeypatch, width, lambda bar: bar.advance(12_345, ENTRY))
+    assert "12345/100000 loss 4.123" in seen[-1]
+    assert "pad" not in seen[-1]
+    assert max(len(line) for line in seen) <= width
+
+
+def test_the_bar_keeps_its_metrics(monkeypatch):
+    """Between two entries of the log the newest metrics stay, lines stand above the bar, and brackets are no markup."""
+
+    def act(bar):
+        bar.advance(12_400, ENTRY)
+        bar.say("evaluation: [bold]x[/bold]")
+        bar.warn("[red]")
+        bar.advance(12_401, {})
+
+    seen = draw_bar(monkeypatch, 100, act)
+    assert seen[-1].endswith("12401/100000 " + " ".join(WORDS))
+    assert "evaluation: [bold]x[/bold]" in [line.strip() for line in seen]
+    assert "[red]" in [line.strip() for line in seen]
+
+
+def test_words_for_a_person():
+    """Only what is known and what a person looks at is described, in few letters whatever the value."""
+    assert describe({}) == describe({"train/tokens": 5.0, "valid/bleu": 27.34}) == []
+    assert tuple(describe(ENTRY)) == WORDS
+    assert describe({"train/perplexity": 8_123.4, "train/tokens_per_second": 656_472.0}) == ["ppl 8123", "656k tok/s"]
+    assert describe({"train/perplexity": 1e300}) == ["ppl 1.0e+300"]
+    assert [clock(seconds) for seconds in (0, 59.6, 61, 3_661)] == ["0:00", "1:00", "1:01", "1:01:01"]
+
+
+def test_what_is_left_out_first():
+    """Word after word goes, in one order, until the rest fits; the step stays whatever the width."""
+    words = ["12345/100000", *WORDS]
+    texts = [fit(words, width) for width in range(len(" ".join(words)), -1, -1)]
+    assert texts[0] == " ".join(words)
+    assert texts[-1] == "12345/100000"
+    for wide, narrow in itertools.pairwise(texts):
+        assert set(narrow.split(" ")) <= set(wide.split(" "))
+    for width, text in enumerate(reversed(texts)):
+        assert len(text) <= width or text == "12345/100000"
+    assert len(display._LEAST) == len(WORDS)

@@ -1,0 +1,223 @@
+"""The record of a run on disk, in TensorBoard and on Weights & Biases."""
+
+import json
+import sys
+import types
+
+import jax
+import pytest
+from tensorboardX.proto import event_pb2
+
+from jaxformer.errors import InputError
+from jaxformer.training.log import MEASURED, Log, append, rewind
+
+
+@pytest.fixture
+def open_log(tmp_path):
+    """Give a function that opens the record of this test's directory; all are closed in the end."""
+    logs = []
+
+    def open_(step, evaluated):
+        logs.append(Log(tmp_path, step, evaluated))
+        return logs[-1]
+
+    yield open_
+    for log in logs:
+        log.close()
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_a_record_is_cut_back_to_where_the_run_stands(tmp_path, open_log):
+    """Lines of training beyond the step go, and lines of validation and samples beyond the last evaluation, even at the
+    step itself: all will be written again (statement 119).
+    """
+    log = open_log(0, 0)
+    for step in (5, 10, 15):
+        log.write(step, {"train/loss": 1.0 / step})
+        if step % 10 == 0:
+            log.write(step, {"valid/nll": 2.0 / step})
+            log.write_samples(step, [{"translation": "Käse\u2028"}, {"translation": "x"}])
+    open_log(10, 0)
+    assert lines(tmp_path / "metrics.jsonl") == [{"step": 5, "train/loss": 0.2}, {"step": 10, "train/loss": 0.1}]
+    assert lines(tmp_path / "samples.jsonl") == []
+
+
+def test_a_record_that_fits_stays(tmp_path, open_log):
+    """Nothing is lost of what the checkpoint knows of, in any alphabet."""
+    log = open_log(0, 0)
+    log.write(10, {"train/loss": 1.0})
+    log.write(10, {"valid/nll": 2.0})
+    log.write_samples(10, [{"translation": "Käse \u2028 \x85 東京"}])
+    before = [(tmp_path / name).read_bytes() for name in ("metrics.jsonl", "samples.jsonl")]
+    open_log(12, 10)
+    assert [(tmp_path / name).read_bytes() for name in ("metrics.jsonl", "samples.jsonl")] == before
+
+
+def test_a_cut_line_goes(tmp_path):
+    """A line that a killed process did not finish is removed, wherever it was cut."""
+    path = tmp_path / "metrics.jsonl"
+    record = json.dumps({"step": 2, "train/loss": 0.5})
+    for cut in range(len(record)):
+        path.write_text(json.dumps({"step": 1}) + "\n" + record[:cut])
+        rewind(path, lambda line: line["step"] <= 2)
+        assert path.read_text() == json.dumps({"step": 1}) + "\n"
+
+
+def test_a_line_cut_off_within_a_character(tmp_path):
+    """A line that a killed process or a full disk cut in the middle of an umlaut is dropped (statement 122)."""
+    path = tmp_path / "samples.jsonl"
+    whole = '{"step": 1, "translation": "für"}\n'.encode()
+    path.write_bytes(whole + whole[: whole.index("ü".encode()) + 1])
+    rewind(path, lambda line: True)
+    assert path.read_bytes() == whole
+
+
+def test_no_record_yet(tmp_path):
+    """Where there is no record, cutting it back makes none."""
+    rewind(tmp_path / "metrics.jsonl", lambda line: True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_is_one_json_object(tmp_path):
+    """Each line is one object, whatever its strings hold."""
+    for text in ("a\nb", '"', "\u2028"):
+        append(tmp_path / "samples.jsonl", {"step": 1, "source": text})
+    written = (tmp_path / "samples.jsonl").read_text(encoding="utf-8").split("\n")
+    assert [json.loads(line)["source"] for line in written[:-1]] == ["a\nb", '"', "\u2028"]
+
+
+def read_events(folder):
+    """Read what TensorBoard is shown: ``(step, metric, value)``, from the records of its files."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        content, place = path.read_bytes(), 0
+        while place < len(content):  # a length of eight bytes, four of its checksum, the record, four of its checksum
+            size = int.from_bytes(content[place : place + 8], "little")
+            event = event_pb2.Event.FromString(content[place + 12 : place + 12 + size])
+            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+            place += 16 + size
+    return found
+
+
+def test_tensorboard_shows_what_the_record_holds(tmp_path, open_log):
+    """Each metric of the record is a point of its curve, at its step."""
+    log = open_log(0, 0)
+    log.write(3, {"train/loss": 1.5, "train/padding": 0.25})
+    log.write(3, {"valid/bleu": 12.5})
+    log.close()
+    assert read_events(tmp_path / "tensorboard") == [
+        (3, "train/loss", 1.5),
+        (3, "train/padding", 0.25),
+        (3, "valid/bleu", 12.5),
+    ]
+
+
+def test_other_hosts_write_nothing(tmp_path, monkeypatch, open_log):
+    """With several hosts the first alone writes: the log of another leaves a directory as it is."""
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    append(tmp_path / "metrics.jsonl", {"step": 9, "train/loss": 1.0})
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    log = open_log(5, 0)
+    log.write(6, {"train/loss": 1.0})
+    log.write_samples(6, [{"translation": "x"}])
+    log.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+class StubRun:
+    """What ``wandb.init`` gives."""
+
+    def __init__(self):
+        self.rows, self.defined, self.finished = [], [], 0
+
+    def define_metric(self, name, step_metric=None):
+        self.defined.append((name, step_metric))
+
+    def log(self, row):
+        self.rows.append(row)
+
+    def finish(self):
+        self.finished += 1
+
+
+@pytest.fixture
+def wandb(monkeypatch):
+    """Stand in for the package: it remembers how runs were begun, and those runs."""
+    stub = types.ModuleType("wandb")
+    stub.begun, stub.runs, stub.Error = [], [], type("Error", (Exception,), {})
+    stub.Settings = lambda **settings: settings
+
+    def init(**arguments):
+        if arguments["project"] == "closed":
+            raise stub.Error("no API key")
+        stub.begun.append(arguments)
+        stub.runs.append(StubRun())
+        return stub.runs[-1]
+
+    stub.init = init
+    monkeypatch.setitem(sys.modules, "wandb", stub)
+    return stub
+
+
+def test_weights_and_biases_gets_what_the_record_holds(tmp_path, wandb):
+    """The project gets each line of the record, by the record's own steps, and the configuration."""
+    log = Log(tmp_path, 0, 0, wandb_project="translation", config={"training": {"steps": 7}})
+    log.write(3, {"train/loss": 1.5})
+    log.write(3, {"valid/bleu": 2.5})
+    log.close()
+    log.close()
+    (run,) = wandb.runs
+    assert run.rows == lines(tmp_path / "metrics.jsonl")
+    assert run.defined == [("step", None), ("*", "step")]
+    assert run.finished == 1
+    (begun,) = wandb.begun
+    assert (begun["project"], begun["name"]) == ("translation", tmp_path.name)
+    assert begun["config"] == {"training": {"steps": 7}}
+
+
+def test_a_resumed_run_is_the_same_on_weights_and_biases(tmp_path, wandb):
+    """A directory keeps one id, wherever it is moved, and another directory of the same name has another."""
+    first, second = tmp_path / "a" / "run", tmp_path / "b" / "run"
+    for directory in (first, second):
+        directory.mkdir(parents=True)
+        Log(directory, 0, 0, wandb_project="translation").close()
+    moved = first.rename(tmp_path / "moved")
+    Log(moved, 5, 0, wandb_project="translation").close()
+    one, two, again = wandb.begun
+    assert one["id"] == again["id"] != two["id"]
+    assert again["resume"] == "allow"
+
+
+def test_weights_and_biases_only_when_asked(tmp_path, wandb, monkeypatch):
+    """Without a project, and on other hosts than the first, nothing begins."""
+    Log(tmp_path, 0, 0).close()
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    Log(tmp_path, 0, 0, wandb_project="translation").close()
+    assert wandb.begun == []
+    assert not (tmp_path / "wandb_id").exists()
+
+
+def test_weights_and_biases_refuses(tmp_path, wandb):
+    """Nobody is logged in: one line names the key and the cure."""
+    with pytest.raises(InputError, match=r"training.wandb_project=closed \(no API key\): run `wandb login`") as caught:
+        Log(tmp_path, 0, 0, wandb_project="closed")
+    assert "\n" not in str(caught.value)
+
+
+def test_weights_and_biases_is_not_installed(tmp_path, monkeypatch):
+    """The error names the extra."""
+    monkeypatch.setattr(sys, "path", [])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    with pytest.raises(InputError, match=r"pip install 'jaxformer\[wandb\]'"):
+        Log(tmp_path, 0, 0, wandb_project="translation")
+
+
+def test_measured_metrics_are_those_of_the_machine():
+    """What two makings of one run may differ in are times, speeds and memory, and nothing that was learnt."""
+    learnt = ("loss", "nll", "perplexity", "gradient_norm", "learning_rate", "tokens", "epoch", "padding", "skipped")
+    assert not MEASURED & {f"train/{name}" for name in learnt}
+    assert "train/tokens_per_second" in MEASURED
