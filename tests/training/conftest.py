@@ -8,11 +8,14 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 import pytest
-from training.little import EOS, PAD, VOCABULARY, cached_make_engine, write_corpus
+from training.little import EOS, PAD, VOCABULARY, cached_make_engine, little_config, write_corpus
 
+from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
+from jaxformer.training import train as training
 from jaxformer.training.engines import Engine
+from jaxformer.training.loop import Outcome
 from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.state import TrainState, create_state
 
@@ -91,3 +94,26 @@ def make_batch() -> MakeBatch:
         return batch
 
     return make
+
+
+@pytest.fixture
+def train(corpus, tmp_path, monkeypatch):
+    """Give a function that runs ``train`` in a folder of this test, by name, with changes to the configuration."""
+    monkeypatch.setattr(training, "make_engine", cached_make_engine)
+
+    def run(name, changes=None, validator=make_validator):
+        return training.train(little_config(corpus, changes), tmp_path / name, validator)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def straight(corpus, tmp_path_factory):
+    """Give the directory of the little run, made without any interruption."""
+    directory = tmp_path_factory.mktemp("straight")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "make_engine", cached_make_engine)
+        with jax.numpy_dtype_promotion("standard"):
+            outcome = training.train(little_config(corpus), directory, make_validator)
+    assert outcome == Outcome(12, finished=True, signal=None)
+    return directory

@@ -14,7 +14,6 @@ from training.little import (
     assert_same_run,
     assert_trees_equal,
     cached_make_engine,
-    little_config,
     read_checkpoint,
     read_records,
     steps_of,
@@ -32,28 +31,6 @@ from jaxformer.training.schedules import paper_schedule
 @pytest.fixture(autouse=True)
 def _engines(monkeypatch):
     monkeypatch.setattr(training, "make_engine", cached_make_engine)
-
-
-@pytest.fixture
-def train(corpus, tmp_path):
-    """Give a function that runs ``train`` in a folder of this test, by name, with changes to the configuration."""
-
-    def run(name, changes=None, validator=make_validator):
-        return training.train(little_config(corpus, changes), tmp_path / name, validator)
-
-    return run
-
-
-@pytest.fixture(scope="module")
-def straight(corpus, tmp_path_factory):
-    """Give the directory of the little run, made without any interruption."""
-    directory = tmp_path_factory.mktemp("straight")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "make_engine", cached_make_engine)
-        with jax.numpy_dtype_promotion("standard"):
-            outcome = training.train(little_config(corpus), directory, make_validator)
-    assert outcome == Outcome(12, finished=True, signal=None)
-    return directory
 
 
 @pytest.fixture
