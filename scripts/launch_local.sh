@@ -11,7 +11,7 @@
 # with 130. When one fails, the others get GRACE seconds to end by themselves, and are then ended. The exit code is 0 if
 # all are done, and else that of the first that was not.
 #
-# Environment: PYTHON, the interpreter (default: python3); GRACE (default: 30).
+# Environment: PYTHON, the interpreter (default: .venv/bin/python of this clone, else python3); GRACE (default: 30).
 set -u
 
 usage() {
@@ -29,7 +29,8 @@ fi
 [[ ${1-} == -- && $# -gt 1 ]] || usage
 shift
 
-python=${PYTHON:-python3}
+own=$(dirname "$0")/../.venv/bin/python
+python=${PYTHON:-$([[ -x $own ]] && echo "$own" || echo python3)}
 grace=${GRACE:-30}
 port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])') || exit 1
 export JAX_PLATFORMS=cpu

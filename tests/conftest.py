@@ -1,6 +1,9 @@
 """Strict settings for every test: shapes checked at run time, no silent broadcasting or promotion, no warnings."""
 
+import gc
 import os
+from collections.abc import Iterator
+from pathlib import Path
 
 # Before jax is imported: the suite runs the data-parallel engine on eight virtual devices.
 if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
@@ -8,9 +11,22 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 import jax
+import pytest
 from jaxtyping import install_import_hook
 
 install_import_hook("jaxformer.functional", "beartype.beartype")
 
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _forget_programs() -> Iterator[None]:
+    """Let compiled programs go before there are too many: Linux allows a process 65,530 maps of memory, each program on
+    the CPU takes several, and the compiler dies of the one too many.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_text().count("\n") > 25_000:
+        jax.clear_caches()
+        gc.collect()

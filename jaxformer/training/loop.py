@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,7 +114,10 @@ class Loop:
                     batch, placed, position = next(batches)
             except WaitInterruptedError:
                 break
+            begun, compiled = time.monotonic(), self.engine.compilations()
             state, metrics = self.engine.step(state, placed)
+            if self.engine.compilations() > compiled:  # the call returned when that was done
+                meter.leave_out(time.monotonic() - begun)
             progress.step, progress.position = progress.step + 1, position
             unread.append(Unread(progress.step, metrics, batch, any_host(bool(self.stop))))
             logged, evaluated = (self._due(progress.step, n) for n in (training.log_every, training.evaluate_every))

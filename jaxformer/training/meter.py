@@ -42,7 +42,7 @@ class Meter:
         self._peak = None if peak is None else peak * devices
         self._model, self._passes, self._waited = model, passes, waited
         self._first: float | None = None
-        self._steps = 0
+        self._steps, self._left_out_in_all = 0, 0.0
         self.pause()
 
     def add(self, tokens: float, batch: Mapping[str, np.ndarray]) -> None:
@@ -54,22 +54,28 @@ class Meter:
         """
         now = time.monotonic()
         if self._first is None:
-            self._first = now
+            self._first, self._left_out_in_all = now, 0.0
         else:
             self._steps += 1
         if self._begun is None:
-            self._begun, self._waited_before = now, self._waited()
+            self._begun, self._waited_before, self._left_out = now, self._waited(), 0.0
             return
         self._tokens += tokens
         if self._peak is not None:
             for name, work in (("mfu", flops.tokens(batch, self._model.pad_id)), ("mfu_slots", flops.slots(batch))):
                 self._flops[name] += flops.training_flops(self._model, work, passes=self._passes)
 
+    def leave_out(self, seconds: float) -> None:
+        """Take seconds that were no training, such as those of a compilation, from what is measured."""
+        self._left_out += seconds
+        self._left_out_in_all += seconds
+
     def pause(self) -> None:
         """Count nothing until the next step is done: what lies between, such as an evaluation, is no training."""
         self._begun: float | None = None
         self._waited_before = 0.0
         self._tokens, self._flops = 0.0, {"mfu": 0.0, "mfu_slots": 0.0}
+        self._left_out = 0.0
 
     def read(self, steps_left: int) -> dict[str, float]:
         """Give the metrics since the last reading, and begin anew.
@@ -81,14 +87,14 @@ class Meter:
             that evaluations and checkpoints take.
         """
         now, waited = time.monotonic(), self._waited()
-        seconds = now - (now if self._begun is None else self._begun)
+        seconds = now - (now if self._begun is None else self._begun + self._left_out)
         rates = {"tokens_per_second": self._tokens, "data_wait": waited - self._waited_before}
         if self._peak is not None:
             rates |= {name: made / self._peak for name, made in self._flops.items()}
         # Where nothing was measured since a pause, nothing is said.
         entry = {f"train/{name}": value / seconds for name, value in rates.items() if self._tokens and seconds > 0.0}
         if self._first is not None and self._steps:
-            entry["train/seconds_left"] = (now - self._first) / self._steps * steps_left
+            entry["train/seconds_left"] = (now - self._first - self._left_out_in_all) / self._steps * steps_left
         self.pause()
         self._begun, self._waited_before = now, waited
         return entry

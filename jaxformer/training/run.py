@@ -112,6 +112,7 @@ def _look(config: RunConfig, directory: Path) -> tuple[TrainingText, tuple[list[
     """Find the text, read what validates, and make sure that the directory is free or this run's."""
     check_folder(directory, "--workdir")
     saved, data = directory / "config.json", config.data
+    text = TrainingText.open(data)
     if saved.exists():
         old = configuration.load(saved)
         _refuse_another(old, config, directory)
@@ -123,7 +124,6 @@ def _look(config: RunConfig, directory: Path) -> tuple[TrainingText, tuple[list[
         raise InputError(
             f"training.initial_run={config.training.initial_run} has no config.json; name the directory of a run"
         )
-    text = TrainingText.open(data)
     try:
         open_evaluation(data.test, data)
     except InputError as error:

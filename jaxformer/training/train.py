@@ -41,6 +41,7 @@ from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.hosts import check_same, make_once, together
 from jaxformer.training.log import Log
 from jaxformer.training.loop import Loop, Outcome, Validator
+from jaxformer.training.optimizer import frozen_mask
 from jaxformer.training.profile import Profile
 from jaxformer.training.progress import Progress
 from jaxformer.training.run import Run, open_run
@@ -252,5 +253,14 @@ def _introduce(display: Display, run: Run, data: TrainingData, engine: Engine, p
             size = part.stop - part.start
             display.say(f"  {part.name}: {size:,} pairs x {part.weight:g}, {size * part.weight / facts.pairs:.1%}")
     display.say(f"validation: {run.config.data.valid}, {len(run.valid):,} pairs")
+    training = run.config.training
+    if training.initial_run is not None and not progress.step:
+        with_optimizer = " and its moments" if training.initial_optimizer else ""
+        display.say(f"beginning with the best parameters of {training.initial_run}{with_optimizer}")
+    if training.frozen is not None:
+        params = engine.abstract().params
+        frozen = frozen_mask(params, training.frozen)
+        kept = sum(leaf.size for leaf, stays in zip(*map(jax.tree.leaves, (params, frozen)), strict=True) if stays)
+        display.say(f"frozen: {kept:,} parameters by training.frozen={training.frozen}")
     if progress.step:
         display.say(f"resuming at step {progress.step} of {run.config.training.steps} in {run.directory}")

@@ -98,3 +98,21 @@ def test_a_pause_is_not_measured(clock):
     entry = measured.read(9)
     assert entry["train/tokens_per_second"] == 5.0
     assert entry["train/data_wait"] == 0.25
+
+
+def test_compilations_are_left_out(clock):
+    """What the calls of steps took to compile is no time of training, neither for the speed nor for the time left."""
+    measured = Meter(MODEL, 4, waited=lambda: clock.waited)
+    measured.leave_out(30.0)
+    measured.add(1.0, BATCH)
+    clock.now += 2.0
+    measured.add(8.0, BATCH)
+    clock.now += 42.0
+    measured.leave_out(40.0)
+    measured.add(8.0, BATCH)
+    entry = measured.read(10)
+    assert entry["train/tokens_per_second"] == 16.0 / 4.0
+    assert entry["train/seconds_left"] == 10 * 4.0 / 2
+    clock.now += 2.0
+    measured.add(6.0, BATCH)
+    assert measured.read(10)["train/tokens_per_second"] == 3.0
