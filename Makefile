@@ -4,6 +4,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 RUN := runs/quickstart
+# Each file of tests in one of a few processes, in their order: each keeps gigabytes of compiled programs.
+PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # By its path: Python would else take a folder of this name, in which this clone may lie, for the package.
 EDITABLE := $(PIP) --config-settings editable_mode=compat --editable
@@ -52,11 +54,11 @@ quickstart: environment  ## train, score, translate and draw on the bundled corp
 # Without PyTorch the parity tests stay out, and the first line says how many.
 test: $(VENV)/.test  ## install what the tests need, and run them
 	@if $(BIN)/python -c 'import torch' 2>/dev/null; then \
-		$(BIN)/python -m pytest; \
+		$(PYTEST); \
 	else \
 		count=$$($(BIN)/python -m pytest --collect-only --quiet -m parity | grep -c '::'); \
 		echo "left out: $$count parity tests, which need PyTorch: $(BIN)/pip install '.[parity]'"; \
-		$(BIN)/python -m pytest -m 'not parity'; \
+		$(PYTEST) -m 'not parity'; \
 	fi
 
 lint: $(VENV)/.lint $(VENV)/.test  ## ruff and pyright

@@ -1,29 +1,41 @@
 """jaxformer: the Transformer of "Attention Is All You Need" in JAX and Flax.
 
-Importing it needs jax, flax, optax, numpy and jaxtyping alone. What works on text, files or pictures loads when it is
-used.
+Each part loads when it is first used. The model, the modules and the functions need jax, flax, optax, numpy and
+jaxtyping alone.
 """
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from jaxformer import functional, nn
-from jaxformer.errors import InputError
-from jaxformer.models import Transformer, TransformerConfig
-
 if TYPE_CHECKING:
+    from jaxformer import functional, nn
     from jaxformer.decoding.translator import Translator
+    from jaxformer.errors import InputError
+    from jaxformer.models import Transformer, TransformerConfig
 
 __version__ = "0.1.0"
 
 __all__ = ["InputError", "Transformer", "TransformerConfig", "Translator", "functional", "nn"]
 
+_HOMES = {
+    "InputError": "jaxformer.errors",
+    "Transformer": "jaxformer.models",
+    "TransformerConfig": "jaxformer.models",
+    "Translator": "jaxformer.decoding.translator",
+}
+
 
 def __getattr__(name: str) -> Any:
-    """Load the translator, and with it the text part, when it is first asked for."""
-    if name == "Translator":
-        from jaxformer.decoding.translator import Translator
-
-        return Translator
+    """Load what is asked for: the command line is to start, and to say what it can do, without waiting for JAX."""
+    if name in _HOMES:
+        return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in __all__:
+        return importlib.import_module(f"jaxformer.{name}")
     raise AttributeError(f"module 'jaxformer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -3,7 +3,7 @@
 
 import sys
 
-from jaxformer.cli.main import main
+from jaxformer.cli.main import start
 
 if __name__ == "__main__":
-    sys.exit(main(["evaluate", *sys.argv[1:]]))
+    sys.exit(start("evaluate"))

@@ -51,10 +51,30 @@ def python(code, *options):
 
 def test_import_brings_in_no_optional_package():
     """`import jaxformer` imports neither tensorflow nor torch nor any other optional package (statement 73)."""
-    brought = python("import sys, jaxformer; print(*sorted({name.split('.')[0] for name in sys.modules}))").split()
-    assert "jaxformer" in brought
-    assert "flax" in brought
-    assert sorted(set(brought) & set(OPTIONAL)) == []
+    for used, has_flax in (("jaxformer", False), ("jaxformer.Transformer, jaxformer.functional, jaxformer.nn", True)):
+        brought = python(
+            f"import sys, jaxformer; {used}; print(*{{name.split('.')[0] for name in sys.modules}})"
+        ).split()
+        assert "jaxformer" in brought
+        assert ("flax" in brought) == has_flax
+        assert sorted(set(brought) & set(OPTIONAL)) == []
+
+
+def test_every_public_name_is_there():
+    """Loaded when it is asked for, listed before; another is refused as Python does it."""
+    code = """
+import jaxformer
+assert set(jaxformer.__all__) <= set(dir(jaxformer))
+print(*(getattr(jaxformer, name).__name__ for name in jaxformer.__all__))
+try:
+    jaxformer.Transfomer
+except AttributeError as error:
+    print(error)
+"""
+    assert python(code).splitlines() == [
+        "InputError Transformer TransformerConfig Translator jaxformer.functional jaxformer.nn",
+        "module 'jaxformer' has no attribute 'Transfomer'",
+    ]
 
 
 def test_import_needs_the_core_alone():

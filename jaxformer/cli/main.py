@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxformer.cli import huge_pages
 from jaxformer.errors import InputError
 
 DONE, FAILED, INTERRUPTED = 0, 1, 130
@@ -29,9 +30,21 @@ COMMANDS = {
 }
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+COMPUTING = ("train", "translate", "evaluate", "score")
+"""The commands that may compute for long."""
+
+
+def start(*before: str) -> int:
+    """Run the command of this process's own arguments, behind those given here; see :func:`main`."""
+    arguments = [*before, *sys.argv[1:]]
+    if arguments[:1] and arguments[0] in COMPUTING:
+        huge_pages.use()
+    return main(arguments)
+
+
+def main(arguments: Sequence[str]) -> int:
     """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted; wrong usage exits with 2."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    arguments = list(arguments)
     parser = argparse.ArgumentParser(
         prog="jaxformer",
         description='The Transformer of "Attention Is All You Need" in JAX and Flax.',
@@ -119,4 +132,4 @@ def _keep_compilations() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(start())

@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 Item = TypeVar("Item")
 
 _noted: list[int] = []
-_left: list[threading.Thread] = []
+_left: list[threading.Event] = []
 _PATIENCE = 0.5
 
 
@@ -60,19 +60,21 @@ def call(function: Callable[[], Result]) -> Result:
     """
     results: list[Result] = []
     errors: list[BaseException] = []
+    done = threading.Event()  # since a thread whose join is interrupted may call itself dead while it lives
 
     def work() -> None:
         try:
             results.append(function())
         except BaseException as error:
             errors.append(error)
+        finally:
+            done.set()
 
-    thread = threading.Thread(target=work, daemon=True)
-    thread.start()
     try:
-        thread.join()
+        threading.Thread(target=work, daemon=True).start()  # may be interrupted too, with the function at work already
+        done.wait()
     except BaseException:
-        _left.append(thread)
+        _left.append(done)
         raise
     if errors:
         raise errors[0]
@@ -81,9 +83,7 @@ def call(function: Callable[[], Result]) -> Result:
 
 def is_busy() -> bool:
     """Say whether a call that was left behind still runs: the interpreter cannot end in order while it does."""
-    for thread in _left:
-        thread.join(_PATIENCE)
-    return any(thread.is_alive() for thread in _left)
+    return not all(done.wait(_PATIENCE) for done in _left)
 
 
 class Feed(Generic[Item]):

@@ -84,7 +84,10 @@ class MeshEngine:
     eval_step: Any
     gather: Any
     first_state: Callable[[], TrainState]
+    shapes: TrainState
     shardings: TrainState
+    share: tuple[int, int]
+    """Which rows of a batch this host's devices hold; see :func:`share_of`."""
     traces: Callable[[], int]
     pad_id: int
     accumulation_steps: int
@@ -108,7 +111,8 @@ class MeshEngine:
             return run
 
         train_step, traces = count_traces(over_mesh(make_train_step(model, config, place=place)))
-        shardings = shard(jax.eval_shape(first_state), mesh, moments_over_data=config.shard_moments)
+        shapes = jax.eval_shape(first_state)
+        shardings = shard(shapes, mesh, moments_over_data=config.shard_moments)
         rows, everywhere = NamedSharding(mesh, ROWS), NamedSharding(mesh, PartitionSpec())
         return cls(
             mesh,
@@ -125,7 +129,9 @@ class MeshEngine:
             ),
             jax.jit(lambda weights: weights, out_shardings=everywhere),
             first_state,
+            shapes,
             shardings,
+            share_of(mesh),
             traces,
             model.config.pad_id,
             config.accumulation_steps,
@@ -136,24 +142,6 @@ class MeshEngine:
         """How many devices the mesh has."""
         return self.mesh.size
 
-    @property
-    def share(self) -> tuple[int, int]:
-        """Which rows of a batch this host's devices hold, as one of how many equal shares.
-
-        Hosts whose devices hold parts of the same rows, because ``tensor`` reaches over them, have the same share.
-        """
-        count = self._row_shards
-        places = NamedSharding(self.mesh, ROWS).devices_indices_map((count,))
-        held: dict[int, set[int]] = {}
-        for device, (rows,) in places.items():
-            held.setdefault(device.process_index, set()).update(range(*rows.indices(count)))
-        shares = sorted(set(map(frozenset, held.values())), key=min)
-        return shares.index(frozenset(held[jax.process_index()])), len(shares)
-
-    @property
-    def _row_shards(self) -> int:
-        return self.mesh.shape[DATA] * self.mesh.shape[FSDP]
-
     def create(self) -> TrainState:
         """Make the first state, each device its own part."""
         return jax.jit(self.first_state, out_shardings=self.shardings)()
@@ -162,7 +150,7 @@ class MeshEngine:
         """Give shapes, types and shardings."""
         return jax.tree.map(
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
-            jax.eval_shape(self.first_state),
+            self.shapes,
             self.shardings,
         )
 
@@ -200,7 +188,7 @@ class MeshEngine:
 
     def _placed(self, batch: Batch, parts: int) -> Placed:
         _, count = self.share
-        filled = fill(batch, self._row_shards // count * parts, self.pad_id)
+        filled = fill(batch, row_shards(self.mesh) // count * parts, self.pad_id)
         sharding = NamedSharding(self.mesh, ROWS)
 
         def place(rows: np.ndarray) -> Array:
@@ -208,6 +196,24 @@ class MeshEngine:
             return jax.make_array_from_process_local_data(sharding, rows, shape)
 
         return Placed({name: place(rows) for name, rows in filled.items()})
+
+
+def row_shards(mesh: Mesh) -> int:
+    """Count the parts into which the rows of a batch are cut."""
+    return mesh.shape[DATA] * mesh.shape[FSDP]
+
+
+def share_of(mesh: Mesh) -> tuple[int, int]:
+    """Tell which rows of a batch this host's devices hold, as one of how many equal shares.
+
+    Hosts whose devices hold parts of the same rows, because ``tensor`` reaches over them, have the same share.
+    """
+    count = row_shards(mesh)
+    held: dict[int, set[int]] = {}
+    for device, (rows,) in NamedSharding(mesh, ROWS).devices_indices_map((count,)).items():
+        held.setdefault(device.process_index, set()).update(range(*rows.indices(count)))
+    shares = sorted(set(map(frozenset, held.values())), key=min)
+    return shares.index(frozenset(held[jax.process_index()])), len(shares)
 
 
 def shard(state: TrainState, mesh: Mesh | AbstractMesh, *, moments_over_data: bool = False) -> TrainState:

@@ -27,6 +27,7 @@ class PmapEngine:
     train_step: Any
     eval_step: Any
     first_state: Callable[[], TrainState]
+    shapes: TrainState
     traces: Callable[[], int]
     pad_id: int
     accumulation_steps: int
@@ -35,12 +36,15 @@ class PmapEngine:
     def of(cls, model: Transformer, config: TrainingConfig) -> PmapEngine:
         """Build the steps."""
         train_step, traces = count_traces(make_train_step(model, config, axis_name=AXIS))
-        # Refuses what no state can be made of before anything is written.
-        jax.eval_shape(lambda: create_state(model, config))
+
+        def first_state() -> TrainState:
+            return create_state(model, config)
+
         return cls(
             jax.pmap(train_step, axis_name=AXIS, donate_argnums=0),
             jax.pmap(make_eval_step(model, config, axis_name=AXIS), axis_name=AXIS),
-            lambda: create_state(model, config),
+            first_state,
+            jax.eval_shape(first_state),
             traces,
             model.config.pad_id,
             config.accumulation_steps,
@@ -65,7 +69,7 @@ class PmapEngine:
         everywhere = _replicated()
         return jax.tree.map(
             lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
-            jax.eval_shape(self.first_state),
+            self.shapes,
         )
 
     def place(self, state: TrainState) -> TrainState:

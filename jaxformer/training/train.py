@@ -88,49 +88,39 @@ def train(
         # Until here there was nothing to save, and a signal ended the process at once.
         interruption.check()
         stop = open_parts.enter_context(StopSignal())
-        make_once(lambda: open_parts.enter_context(run.claim()) and None)
-        together(lambda: _await(run.directory / "config.json"))
+        _claim(run, open_parts)
         checkpoints = open_parts.enter_context(contextlib.closing(_open_checkpoints(run, display)))
         checkpoints.remove_leftovers()
         identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
         state, progress = _begin(run, engine, identity, checkpoints, first)
-        log = together(
-            lambda: Log(
-                workdir,
-                progress.step,
-                progress.evaluated,
-                wandb_project=config.training.wandb_project,
-                config=dataclasses.asdict(config),
-            )
-        )
-        open_parts.callback(log.close)
+        log = open_parts.enter_context(contextlib.closing(together(lambda: _open_log(run, progress))))
         profile = Profile(workdir / "profile", config.training.profile_step, config.training.profile_steps)
-        open_parts.callback(profile.close)
+        open_parts.enter_context(contextlib.closing(profile))
         _introduce(display, run, data, engine, progress)
         display.advance(progress.step, {})
-        validates = make_validator is not None and config.evaluation.max_sentences != 0
-        validate = make_validator(run, model) if make_validator and validates else None
-        loop = Loop(
-            config,
-            workdir,
-            engine,
-            data,
-            valid,
-            checkpoints,
-            log,
-            display,
-            validate,
-            identity,
-            stop,
-            profile,
-            compilations,
-        )
-        return loop.run(state, progress)
+        validate = make_validator(run, model) if make_validator and config.evaluation.max_sentences != 0 else None
+        parts = config, workdir, engine, data, valid, checkpoints, log, display, validate, identity, stop
+        return Loop(*parts, profile, compilations).run(state, progress)
 
 
 def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
     data = run.text.load(run.vocabularies, seed=run.config.training.seed, report=display.say)
     return data, _validation_batches(run, data)
+
+
+def _claim(run: Run, open_parts: contextlib.ExitStack) -> None:
+    """Let the first host take the directory until the parts are closed, and the others see what it has written."""
+
+    def claim() -> None:
+        open_parts.enter_context(run.claim())
+
+    make_once(claim)
+    together(lambda: _await(run.directory / "config.json"))
+
+
+def _open_log(run: Run, progress: Progress) -> Log:
+    project, config = run.config.training.wandb_project, dataclasses.asdict(run.config)
+    return Log(run.directory, progress.step, progress.evaluated, wandb_project=project, config=config)
 
 
 def _await(path: Path) -> None:

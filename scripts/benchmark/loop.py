@@ -32,7 +32,7 @@ from typing import NamedTuple
 import jax
 
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.cli import config_file
+from jaxformer.cli import config_file, huge_pages
 from jaxformer.data.pipeline import Position, TrainingData
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.training import config as configuration
@@ -227,4 +227,5 @@ def report(config: RunConfig, loop: Sequence[Seconds], bare: Sequence[Seconds]) 
 
 
 if __name__ == "__main__":
+    huge_pages.use()  # as the command line does
     main()

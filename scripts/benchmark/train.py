@@ -38,6 +38,7 @@ import jax
 import numpy as np
 from data import invented
 
+from jaxformer.cli import huge_pages
 from jaxformer.data import DataConfig, Encoded, Sentences, TrainingData
 from jaxformer.data.batching import Batch
 from jaxformer.models.config import DTYPES, TransformerConfig
@@ -258,4 +259,5 @@ def form(name: str, value: float | str | None) -> str:
 
 
 if __name__ == "__main__":
+    huge_pages.use()  # as the command line does
     main()

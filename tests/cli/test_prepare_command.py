@@ -65,8 +65,13 @@ def test_train_reads_what_was_prepared(call, corpus, tmp_path):
     train = [
         *("train", f"--config={runs.ROOT}/configs/quickstart.py", *arguments(corpus, "x")[3:-1]),
         *("--config.model.d_model=16", "--config.model.d_ff=32", "--config.model.num_heads=2"),
-        *("--config.training.steps=4", "--config.training.log_every=1", "--config.evaluation.max_sentences=2"),
-        "--config.data.valid=bundled:en-de/valid",
+        *("--config.model.num_encoder_layers=1", "--config.model.num_decoder_layers=1", "--config.data.num_buckets=2"),
+        *("--config.training.steps=4", "--config.training.log_every=1", "--config.training.engine=jit"),
+        *(
+            "--config.evaluation.max_sentences=0",
+            "--config.evaluation.best_metric=loss",
+            f"--config.data.valid={corpus}",
+        ),
     ]
     losses = []
     for name, data in (("text", corpus), ("prepared", f"prepared:{tmp_path}/out")):

@@ -74,7 +74,6 @@ def test_overrides():
         ("training.engine=gpu", "training.engine must be one of auto, jit, pmap, mesh, not 'gpu'"),
         ("model.num_heads=7", "model.d_model 96 is not divisible by model.num_heads 7; try"),
         ("model.max_length=8", "data.max_length 16 is more than the model.max_length 8"),
-        ("data.vocabulary_size=500", "a vocabulary of 500 pieces is too large for this text: it allows at most 57"),
         ("data.train=synthetic:reverse/trian", "did you mean synthetic:reverse/train?"),
         ("data.train=text:nothing.en,nothing.de", "no file nothing.en"),
         ("data.valid=bundled:en-de/valid", "has no language 'forwards'"),
@@ -85,6 +84,16 @@ def test_refused_values(override, rule, call, tmp_path):
     workdir = tmp_path / "run"
     assert rule in call("train", f"--config={REVERSE}", f"--workdir={workdir}", f"--config.{override}").error
     assert not (workdir / "checkpoints").exists()
+
+
+def test_a_vocabulary_that_the_text_does_not_allow(call, tmp_path):
+    done = call("train", f"--config={REVERSE}", f"--workdir={tmp_path}/run", "--config.data.vocabulary_size=500")
+    assert done.err == (
+        "training the vocabulary on synthetic:reverse/train\n"
+        "jaxformer: error: data.vocabulary_size: a vocabulary of 500 pieces is too large for this text: it allows at "
+        "most 57\n"
+    )
+    assert not (tmp_path / "run" / "checkpoints").exists()
 
 
 @pytest.mark.parametrize(

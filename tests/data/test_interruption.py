@@ -51,6 +51,23 @@ def test_a_signal_elsewhere_comes_at_once(number):
     assert signal.getsignal(number) is before
 
 
+def test_a_call_that_is_interrupted_as_it_begins_is_left_behind_too(monkeypatch):
+    """The interpreter cannot end in order while it runs: it aborts."""
+    end = threading.Event()
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        start(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        interruption.call(end.wait)
+    assert interruption.is_busy()
+    end.set()
+    assert not interruption.is_busy()
+
+
 def test_a_second_signal_ends_the_process():
     """Whatever it is busy with."""
     code = (

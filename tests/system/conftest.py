@@ -58,7 +58,7 @@ class Command:
         """Start the command; ``first`` is Python that it runs before, and what it says goes to a file beside its
         directory.
         """
-        program = f"import sys\n{first}\nfrom jaxformer.cli.main import main\nsys.exit(main())"
+        program = f"import sys\n{first}\nfrom jaxformer.cli.main import main\nsys.exit(main(sys.argv[1:]))"
         with self.said(directory).open("wb") as said:
             process = subprocess.Popen(
                 [sys.executable, "-c", program, *self.arguments(directory, changes)],

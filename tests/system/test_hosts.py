@@ -13,9 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training.little import LITTLE_RUN, assert_trees_close, read_checkpoint, read_records, steps_of
+from training.little import LITTLE_RUN, assert_trees_close, read_checkpoint, read_records, steps_of, without_key_biases
 from training.little import write_corpus as write_little_corpus
-from training.test_engines import without_key_biases
 
 ROOT = Path(__file__).parents[2]
 LAUNCH = ROOT / "scripts" / "launch_local.sh"

@@ -105,6 +105,17 @@ def cached_make_engine(model: Any, config: TrainingConfig) -> engines.Engine:
     return _engine(model, dataclasses.replace(config, **{name: getattr(default, name) for name in _NOT_COMPILED}))
 
 
+def without_key_biases(tree: Any) -> dict[str, Any]:
+    """Leave out the biases of the keys, which change no softmax: their gradient is 0 but for rounding, of which Adam,
+    whose steps do not depend on the size of a gradient, makes whole steps.
+    """
+    return {
+        jax.tree_util.keystr(path): leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if "['key']['bias']" not in jax.tree_util.keystr(path)
+    }
+
+
 def steps_of(directory: Path) -> list[int]:
     """List the checkpoints of a run."""
     return sorted(int(path.name) for path in (directory / "checkpoints").iterdir() if path.name.isdecimal())

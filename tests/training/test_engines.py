@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
-from training.little import PAD, assert_trees_close
+from training.little import PAD, assert_trees_close, without_key_biases
 
 from jaxformer.errors import InputError
 from jaxformer.training.engines import make_engine
@@ -148,17 +148,6 @@ def test_every_run_begins_with_the_same_parameters(make_model, make_training, na
     found = engine.collect(engine.create())
     assert_trees_close(found.params, expected.params, atol=1e-6, rtol=0)  # compiled or not
     np.testing.assert_array_equal(found.key, expected.key)
-
-
-def without_key_biases(params):
-    """Leave out the biases of the keys, which change no softmax: their gradient is 0 but for rounding, of which Adam,
-    whose steps do not depend on the size of a gradient, makes whole steps.
-    """
-    return {
-        jax.tree_util.keystr(path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        if "['key']['bias']" not in jax.tree_util.keystr(path)
-    }
 
 
 def test_every_device_keeps_the_same_state(make_model, make_training, make_batch):

@@ -2,10 +2,9 @@
 
 import dataclasses
 
-import jax
 import numpy as np
 import pytest
-from training.little import PAD, assert_trees_close
+from training.little import PAD, assert_trees_close, without_key_biases
 
 from jaxformer.data.packing import RowShape, make_packed_batch, pack
 from jaxformer.data.transforms import Encoded, Sentences
@@ -24,15 +23,6 @@ def packed(batch):
     rows = pack(pairs.source.lengths, pairs.target.lengths, np.arange(len(pairs)), SHAPE)
     assert len(rows) < len(pairs)
     return make_packed_batch(pairs.take(rows.pairs), rows.sizes, SHAPE)
-
-
-def without_key_biases(tree):
-    """Leave out the biases of the keys, whose gradient is 0 but for rounding."""
-    return {
-        jax.tree_util.keystr(path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if "['key']['bias']" not in jax.tree_util.keystr(path)
-    }
 
 
 @pytest.mark.parametrize("engine", ["jit", "pmap"])

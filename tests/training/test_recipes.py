@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from training.little import PAD, VOCABULARY, assert_trees_close, assert_trees_equal
+from training.little import PAD, VOCABULARY, assert_trees_close, assert_trees_equal, without_key_biases
 
 from jaxformer.training.moving_average import update_average
 from jaxformer.training.recipe import TrainingConfig
@@ -15,15 +15,6 @@ from jaxformer.training.state import create_state
 
 # Unequal numbers of tokens in every part and on every device, and parts that hold padding alone.
 LENGTHS = [9, 1, 4, 4, 2, 0, 0, 0, 7, 7, 1, 0, 3, 8, 0, 0]
-
-
-def without_key_biases(params):
-    """Leave out the biases of the keys, whose gradient is 0 but for rounding."""
-    return {
-        jax.tree_util.keystr(path): leaf
-        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
-        if "['key']['bias']" not in jax.tree_util.keystr(path)
-    }
 
 
 @pytest.mark.parametrize(
