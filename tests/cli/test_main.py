@@ -13,7 +13,7 @@ import pytest
 import jaxformer as jf
 import runs
 from jaxformer.cli import main as main_module
-from jaxformer.cli.main import COMMANDS, main
+from jaxformer.cli.main import COMMANDS
 from jaxformer.decoding.translator import Translator
 
 
@@ -95,7 +95,26 @@ def test_the_installed_command():
     """``jaxformer`` is this command line."""
     scripts = tomllib.loads((runs.ROOT / "pyproject.toml").read_text())["project"]["scripts"]
     module, name = scripts["jaxformer"].split(":")
-    assert getattr(importlib.import_module(module), name) is main
+    assert getattr(importlib.import_module(module), name) is main_module.start
+
+
+@pytest.mark.parametrize(
+    ("before", "given", "arguments", "large"),
+    [
+        ((), ["train", "--config=a b"], ["train", "--config=a b"], True),
+        (("translate",), ["--workdir=x"], ["translate", "--workdir=x"], True),
+        ((), ["info"], ["info"], False),
+        ((), [], [], False),
+    ],
+)
+def test_arguments_of_the_process(before, given, arguments, large, monkeypatch):
+    """A script puts its command before them; what may compute for long begins with large pages."""
+    done = []
+    monkeypatch.setattr(main_module.huge_pages, "use", lambda: done.append("large pages"))
+    monkeypatch.setattr(main_module, "main", lambda found: done.append(found) or 7)
+    monkeypatch.setattr("sys.argv", ["jaxformer", *given])
+    assert main_module.start(*before) == 7
+    assert done == (["large pages", arguments] if large else [arguments])
 
 
 def test_translator_by_its_short_name():
