@@ -68,3 +68,29 @@ def test_training_steps_are_measured_for_several_sizes_of_batch(tmp_path):
     assert header.split()[:3] == ["tokens", "shapes", "padding"]
     assert {row.split()[0] for row in rows} == {"250", "500"}
     assert list((tmp_path / "trace").rglob("*.xplane.pb"))
+
+
+@pytest.mark.slow
+def test_systems_translate_in_turn(tmp_path):
+    """Each case has a row for each system, with as many tokens as were asked for, and the reference has the ratio 1."""
+    pytest.importorskip("ctranslate2", reason="needs the extra `benchmark`")
+    text = tmp_path / "text.en"
+    text.write_text("Four words stand here.\n\nTwo here.\nOne\n", encoding="utf-8")
+    systems = ["jaxformer-float32", "ctranslate2-float32", "ctranslate2-int8"]
+    printed, results = run(
+        "decode.py",
+        *(f"--systems={','.join(systems)}", "--vocabulary_size=50", "--batch=2", "--beam=1", f"--text={text}"),
+        *("--sentences=4", "--repeats=2"),
+    )
+    found = [(result["lengths"], result["batch"], result["beam"], result["system"]) for result in results]
+    assert found == [(lengths, 2, 1, system) for lengths in ("forced", "natural") for system in systems]
+    for result in results:
+        assert result["model"] == "tiny"
+        assert min(result[name] for name in ("ratio", "startup_seconds", "memory_gib", "sentences_per_second")) > 0.0
+        if result["lengths"] == "forced":
+            assert result["tokens_per_second"] == pytest.approx(32 * result["sentences_per_second"])
+        if result["system"] == "ctranslate2-float32":
+            assert result["ratio"] == 1.0
+    header, *rows = printed[-7:]
+    assert header.split()[:3] == ["system", "lengths", "batch"]
+    assert [row.split()[0] for row in rows] == systems * 2

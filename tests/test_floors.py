@@ -11,7 +11,19 @@ ROOT = Path(__file__).resolve().parents[1]
 
 SEARCH = tuple(
     f"jaxformer.decoding{name}"
-    for name in ("", ".config", ".constraints", ".ensemble", ".sampling", ".scoring", ".search", ".splitting")
+    for name in (
+        "",
+        ".config",
+        ".constraints",
+        ".ensemble",
+        ".ranking",
+        ".rows",
+        ".rules",
+        ".sampling",
+        ".scoring",
+        ".search",
+        ".splitting",
+    )
 )
 
 # From the ground to the roof. A floor has rooms, and a room is a tuple of modules: `.*` stands for a folder and all
@@ -24,7 +36,7 @@ FLOORS = (
     (("jaxformer",),),  # what `import jaxformer` offers
     (("jaxformer.checkpoints.*",),),
     (("jaxformer.training.*",),),
-    (("jaxformer.decoding.translator",),),
+    (("jaxformer.decoding.batch_search", "jaxformer.decoding.translator"),),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
     (("jaxformer.visualization.*",), ("jaxformer.serving.*",)),
     (("jaxformer.cli.*",),),

@@ -7,23 +7,26 @@ import json
 from pathlib import Path
 
 from jaxformer.cli.main import DONE
+from jaxformer.cli.metric_options import add_metrics
 from jaxformer.cli.options import add_model, add_search, write_output
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
+from jaxformer.data.files import read_lines
 from jaxformer.data.loading import load_evaluation
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation import evaluate
+from jaxformer.evaluation.choice import choose_metrics
 from jaxformer.training import config as configuration
 
 EXAMPLE = """
 examples:
   jaxformer evaluate --workdir=runs/quickstart
   jaxformer evaluate --workdir=runs/quickstart --dataset=bundled:en-de/valid --beam_size=1
-  jaxformer evaluate --workdir=runs/ende --source=newstest2014.en --reference=newstest2014.de
+  jaxformer evaluate --workdir=runs/ende --source=newstest2014.en --reference=newstest2014.de --metrics=bleu,chrf++,ter
 
-Prints one JSON object with sacreBLEU and chrF, their signatures, and what was translated how; writes it to results.json
-in the directory of the run, and the translations beside it. Other settings than the run's, such as --beam_size, get an
+Prints one JSON object with the scores, their signatures, and what was translated how; writes it to results.json in the
+directory of the run, and the translations beside it. Other settings than the run's, such as --beam_size, get an
 entry of their own. The references are compared as they are, every line once. `tokens` counts the pieces that were
 generated, `unfinished` the translations that were cut at the longest length allowed.
 """
@@ -35,7 +38,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_model(parser)
     parser.add_argument("--dataset", metavar="NAME", help="what to translate (default: the run's data.test)")
     parser.add_argument("--source", metavar="FILE", help="text to translate, with --reference, instead of --dataset")
-    parser.add_argument("--reference", metavar="FILE", help="its human translation")
+    parser.add_argument("--reference", action="append", metavar="FILE", help="its human translation; again for more")
+    add_metrics(parser)
     add_search(parser)
 
 
@@ -48,16 +52,27 @@ def run(options: argparse.Namespace) -> int:
     data = configuration.load(Path(options.workdir) / "config.json").data
     name = options.dataset or data.test
     if options.source is not None:
-        name = f"text:{sources.escape(options.source)},{sources.escape(options.reference)}"
+        name = f"text:{sources.escape(options.source)},{sources.escape(options.reference[0])}"
     if options.source:  # a path may hold what separates the parts of a mixture
         pairs, language = list(sources.load(name, "", "")), options.target_language or data.target_language
     else:
         pairs, language = load_evaluation(name, data)
     if options.target_language not in (None, language):
         raise InputError(_other_direction(name, language, options.target_language, data))
+    more = [read_lines(file) for file in (options.reference or ())[1:]]
+    evaluate.check_counts(len(pairs), more)
+    metrics = choose_metrics(options.metrics, language=language, comet_model=options.comet_model)
     evaluate.read_results(options.workdir)  # a damaged file is found before the work, not after it
     translator = Translator.load(options.workdir, options.checkpoint, options.target_language or language)
-    record, hypotheses = evaluate.evaluate(translator, pairs, name, beam_size=options.beam_size, alpha=options.alpha)
+    record, hypotheses = evaluate.evaluate(
+        translator,
+        pairs,
+        name,
+        beam_size=options.beam_size,
+        alpha=options.alpha,
+        metrics=metrics,
+        more_references=more,
+    )
     evaluate.write(options.workdir, record, hypotheses, variant=_variant(options))
     write_output(None, [json.dumps(record, ensure_ascii=False)])
     return DONE
@@ -78,6 +93,8 @@ def _other_direction(name: str, language: str, wanted: str, data: DataConfig) ->
 def _variant(options: argparse.Namespace) -> str:
     """Name what was asked for on the command line, so that it gets a result of its own."""
     chosen = {"beam_size": options.beam_size, "alpha": options.alpha, "target_language": options.target_language}
+    if options.reference is not None and len(options.reference) > 1:
+        chosen["references"] = len(options.reference)
     if options.checkpoint != "best":
         chosen["checkpoint"] = options.checkpoint
     return " ".join(f"{key}={value}" for key, value in chosen.items() if value is not None)

@@ -10,14 +10,18 @@ from jaxformer.cli.main import DONE
 from jaxformer.cli.options import add_model, check_output, write_output
 from jaxformer.data import sources
 from jaxformer.decoding.translator import Translator
+from jaxformer.evaluation.perplexity import perplexity
 
 EXAMPLE = """
 examples:
   jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de
   jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de --format=jsonl
+  jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de --summary
 
 Prints, for each pair of lines, the natural logarithm of the target's probability under its source and the number of
-target tokens, end of sentence included, separated by a tab.
+target tokens, end of sentence included, separated by a tab. With --summary it prints one JSON object on all of them
+instead: `nll` is the mean of nats per token, `perplexity` its exponential, and `word_perplexity` the same per word
+between white space, the end of a sentence counted as one, which models of different vocabularies share.
 """
 
 
@@ -29,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", required=True, type=Path, metavar="FILE", help="its translation")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="form of the output")
+    parser.add_argument("--summary", action="store_true", help="print the perplexity of all pairs instead")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,7 +42,9 @@ def run(options: argparse.Namespace) -> int:
     name = f"text:{sources.escape(options.source)},{sources.escape(options.target)}"
     pairs = list(sources.load(name, "", ""))
     scores = Translator.load(options.workdir, options.checkpoint, options.target_language).score(pairs)
-    if options.format == "jsonl":
+    if options.summary:
+        lines = [json.dumps(perplexity(scores, [pair.target for pair in pairs]).to_record())]
+    elif options.format == "jsonl":
         lines = [json.dumps(score._asdict()) for score in scores]
     else:
         lines = [f"{score.log_probability:.6f}\t{score.tokens}" for score in scores]

@@ -11,6 +11,29 @@ from jaxformer.errors import InputError
 LongSources = Literal["refuse", "split"]
 """What becomes of sentences that are too long to translate."""
 
+LengthPenalty = Literal["gnmt", "average", "none"]
+"""Names of length penalties."""
+
+LENGTH_PENALTIES: tuple[LengthPenalty, ...] = ("gnmt", "average", "none")
+
+LEAST = {
+    "beam_size": 1,
+    "max_extra_length": 0,
+    "max_target_length": 1,
+    "min_length": 0,
+    "min_length_ratio": 0,
+    "no_repeat_ngram": 0,
+    "max_source_length": 8,
+    "batch_size": 1,
+    "temperature": 0,
+    "top_k": 0,
+    "seed": 0,
+}
+"""Least values of numbers; None, where it is allowed, is none."""
+
+OFF = {"top_p": 1, "min_p": 0, "epsilon": 0}
+"""Where a truncation of sampling cuts nothing off."""
+
 LONG_SOURCES: tuple[LongSources, ...] = ("refuse", "split")
 
 
@@ -24,10 +47,27 @@ class DecodingConfig:
 
     # Hypotheses that beam search keeps alive in each sentence; 1 follows the most probable token alone.
     beam_size: int = 4
-    # Strength of the length penalty ((5 + n) / 6)^alpha: 0 compares plain log-probabilities, more favours long output.
+    # What divides the log-probability of a hypothesis of n tokens: "gnmt", ((5 + n) / 6)^alpha; "average", n^alpha; or
+    # "none".
+    length_penalty: LengthPenalty = "gnmt"
+    # Strength of the length penalty: 0 compares plain log-probabilities, more favours long output.
     alpha: float = 0.6
     # A translation has at most the tokens of its source and this many more, its end-of-sentence token included.
     max_extra_length: int = 50
+    # Nor has it more tokens than this, or more than this many times those of its source. Default None: no such limit.
+    max_target_length: int | None = None
+    max_length_ratio: float | None = None
+    # Least tokens of a translation, its end-of-sentence token included, and least in parts of the source's; a shorter
+    # limit goes before them.
+    min_length: int = 1
+    min_length_ratio: float = 0.0
+    # No so many tokens come twice in the same order; 0: they may.
+    no_repeat_ngram: int = 0
+    # Multiplies the log-probabilities of tokens that came before: above 1 they come less often. It changes the scores
+    # of hypotheses, and not their log-probabilities, which stay the model's.
+    repetition_penalty: float = 1.0
+    # Whether the unknown token is never written.
+    no_unknown: bool = False
     # Most tokens of a source sentence, with those added to it. Default None: the positions of the model. A model
     # translates badly what is much longer than the sentences it was trained on (data.max_length).
     max_source_length: int | None = None
@@ -36,16 +76,40 @@ class DecodingConfig:
     long_sources: LongSources = "refuse"
     # Sentences decoded together. It changes speed and memory, and results by rounding alone.
     batch_size: int = 64
+    # Draw translations at random instead of searching for the best.
+    sample: bool = False
+    # Below 1 the probable becomes more probable; 0 draws the most probable token always.
+    temperature: float = 1.0
+    # What is drawn from, each on what the one before has left: the so many most probable tokens (0: all), those that
+    # have so much probability together (1: all), those with so great a part of the most probable one's (0: all), and
+    # those with so much probability (0: all).
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    epsilon: float = 0.0
+    # Of the drawing: the same seed draws the same translations of the same sentences.
+    seed: int = 0
 
     def __post_init__(self) -> None:
         """Check every value."""
-        for name, least in (("beam_size", 1), ("max_extra_length", 0), ("batch_size", 1)):
+        for name, least in LEAST.items():
             value = getattr(self, name)
-            if value < least:
+            if value is not None and not least <= value < math.inf:
                 raise InputError(f"decoding.{name} must be at least {least}, not {value}")
-        if self.max_source_length is not None and self.max_source_length < 8:
-            raise InputError(f"decoding.max_source_length must be at least 8, not {self.max_source_length}")
+        for name in ("top_p", "min_p", "epsilon"):
+            value = getattr(self, name)
+            if not 0 <= value <= 1 or (name == "top_p" and value == 0):
+                raise InputError(f"decoding.{name} must be a probability, not {value}; {OFF[name]} cuts nothing off")
+        for name in ("repetition_penalty", "max_length_ratio"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"decoding.{name} must be above 0, not {value}")
+        if self.seed >= 2**32:
+            raise InputError(f"decoding.seed must be below 2**32, not {self.seed}")
         if self.long_sources not in LONG_SOURCES:
             raise InputError(f"decoding.long_sources must be {' or '.join(LONG_SOURCES)}, not {self.long_sources!r}")
+        if self.length_penalty not in LENGTH_PENALTIES:
+            names = " or ".join(LENGTH_PENALTIES)
+            raise InputError(f"decoding.length_penalty must be {names}, not {self.length_penalty!r}")
         if not math.isfinite(self.alpha):
             raise InputError(f"decoding.alpha must be a finite number, not {self.alpha}; the paper has 0.6")

@@ -8,26 +8,50 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.decoding.config import LENGTH_PENALTIES, LengthPenalty
 from jaxformer.typing import Array, Float, Int
 
 
-def length_penalty(length: Int[Array, "*B"] | int, alpha: Float[Array, ""] | float) -> Float[Array, "*B"]:
+def length_penalty(
+    length: Int[Array, "*B"] | int, alpha: Float[Array, ""] | float, name: LengthPenalty = "gnmt"
+) -> Float[Array, "*B"]:
     """Give the number that divides the log-probability of a hypothesis, so that long ones can win.
 
-    lp(Y) = ((5 + abs(Y)) / 6)^alpha (Wu et al. 2016, equation 14; used by Vaswani et al. 2017, section 6.1).
+    ========= ========================== ===================================================================
+    name      lp(n)                      source
+    ========= ========================== ===================================================================
+    `gnmt`    ((5 + n) / 6)^alpha        Wu et al. 2016, equation 14; used by Vaswani et al. 2017, section 6.1
+    `average` n^alpha                    with alpha 1 the log-probability a token, as in Cho et al. 2014
+    `none`    1                          log-probabilities as they are, whatever alpha
+    ========= ========================== ===================================================================
+
+    Each is above 0 and rises with n for alpha >= 0 and falls for alpha < 0 (or stays): the stop rule of beam search
+    relies on that.
 
     Args:
         length: tokens of the hypothesis, with its end-of-sentence token, without begin-of-sentence token and padding.
+            The empty hypothesis counts as one token for `average`, so that nothing is divided by 0.
         alpha: strength; 0 compares plain log-probabilities, a negative one favours short hypotheses. It may be traced.
+        name: of the penalty, static.
 
     Returns:
         The penalty in float32, above 0, of the shape of ``length``.
 
+    Raises:
+        ValueError: there is no such penalty.
+
     Example:
-        >>> float(length_penalty(7, 1.0))
-        2.0
+        >>> float(length_penalty(7, 1.0)), float(length_penalty(7, 1.0, "average"))
+        (2.0, 7.0)
     """
-    return ((jnp.asarray(length, jnp.float32) + 5.0) / 6.0) ** jnp.asarray(alpha, jnp.float32)
+    tokens = jnp.asarray(length, jnp.float32)
+    if name == "gnmt":
+        return ((tokens + 5.0) / 6.0) ** jnp.asarray(alpha, jnp.float32)
+    if name == "average":
+        return jnp.maximum(tokens, 1.0) ** jnp.asarray(alpha, jnp.float32)
+    if name == "none":
+        return jnp.ones_like(tokens)
+    raise ValueError(f"the length penalty must be one of {', '.join(LENGTH_PENALTIES)}, not {name!r}")
 
 
 def log_probabilities(logits: Float[Array, "N V"], forbidden_ids: Sequence[int] = ()) -> Float[Array, "N V"]:
@@ -38,7 +62,8 @@ def log_probabilities(logits: Float[Array, "N V"], forbidden_ids: Sequence[int] 
 
     Args:
         logits: of any floating type; minus infinity is allowed.
-        forbidden_ids: tokens that must not be chosen.
+        forbidden_ids: tokens that must not be chosen, static: those of the model that are no words. What a caller bans
+            is a matter of :mod:`jaxformer.decoding.constraints`.
 
     Returns:
         Log-probabilities, none above 0.

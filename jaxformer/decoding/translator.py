@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -15,13 +17,15 @@ import numpy as np
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.decoding import batch_search
+from jaxformer.decoding.batch_search import Banned, Sentence, most_tokens, pad, round_width, row_count
 from jaxformer.decoding.config import DecodingConfig
-from jaxformer.decoding.search import SearchResult, beam_search, greedy_search
+from jaxformer.decoding.rules import SearchResult
 from jaxformer.decoding.splitting import split
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.layer_stacking import unstack_layers
-from jaxformer.models.seq2seq import AttentionWeights, Cache, Transformer, empty_cache
+from jaxformer.models.seq2seq import AttentionWeights, Transformer
 from jaxformer.training import config as configuration
 from jaxformer.training.run import check_vocabulary
 from jaxformer.typing import Array, Float, Int, PyTree
@@ -32,8 +36,10 @@ class Hypothesis(NamedTuple):
 
     Attributes:
         text: the translation, on one line.
-        score: log-probability divided by the length penalty; what hypotheses are ranked by.
-        log_probability: natural logarithm of the translation's probability, end of sentence included.
+        score: log-probability, changed by a repetition penalty if there is one, divided by the length penalty; what
+            hypotheses are ranked by. Minus infinity: the options of the search left no translation at all.
+        log_probability: natural logarithm of the translation's probability, end of sentence included, by the model
+            alone, whatever the options of the search.
         tokens: its pieces.
         finished: whether it ended by itself, before the longest length allowed.
     """
@@ -145,13 +151,25 @@ class Translator:
         translator.checkpoint = saved.name
         return translator
 
-    def translate(self, texts: Sequence[str], *, beam_size: int | None = None, alpha: float | None = None) -> list[str]:
+    def translate(
+        self,
+        texts: Sequence[str],
+        *,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        decoding: DecodingConfig | None = None,
+        ban: Sequence[str] = (),
+        prefixes: Sequence[str] | None = None,
+    ) -> list[str]:
         """Translate sentences; one string out for each string in, in order. Blank ones stay empty.
 
+        Takes what :meth:`search` takes.
+
         Raises:
-            InputError: a sentence has more tokens than the model has positions.
+            InputError: a sentence has more tokens than the model has positions, or an argument is out of range.
         """
-        return [hypotheses[0].text for hypotheses in self.search(texts, beam_size=beam_size, alpha=alpha)]
+        found = self.search(texts, beam_size=beam_size, alpha=alpha, decoding=decoding, ban=ban, prefixes=prefixes)
+        return [hypotheses[0].text for hypotheses in found]
 
     def search(
         self,
@@ -160,38 +178,71 @@ class Translator:
         beam_size: int | None = None,
         alpha: float | None = None,
         n_best: int = 1,
+        decoding: DecodingConfig | None = None,
+        ban: Sequence[str] = (),
+        prefixes: Sequence[str] | None = None,
         stop: Callable[[], bool] = lambda: False,
     ) -> list[list[Hypothesis]]:
-        """Give the best translations of each sentence, the best first.
+        """Give the best translations of each sentence, the best first; or samples, as they are drawn.
 
         Args:
             texts: sentences.
-            beam_size: hypotheses alive at a time; by default that of the run.
-            alpha: strength of the length penalty; by default that of the run.
-            n_best: translations of each sentence, at most ``beam_size``.
+            beam_size: hypotheses alive at a time; by default that of ``decoding``.
+            alpha: strength of the length penalty; by default that of ``decoding``.
+            n_best: translations of each sentence, at most ``beam_size``; or how many are drawn.
+            decoding: how to search; by default as the run says.
+            ban: words or phrases that no translation holds as the vocabulary spells them, at the begin of a word.
+            prefixes: what the translation of each sentence begins with, as text; an empty one asks for nothing. Its
+                last word may go on, and what is banned may stand in it. Of a sentence that is split, the first part
+                has it; a blank sentence stays empty.
             stop: asked between batches; where it says True, what is not yet translated comes back as no hypotheses.
 
         Raises:
-            InputError: a sentence has more tokens than the model has positions, or a number is out of range.
+            InputError: a sentence has more tokens than the model has positions, or an argument is out of range.
         """
-        if isinstance(texts, str):  # a list of letters, to Python
-            raise InputError(f"texts must be a list of sentences, not one string: put it in a list, [{texts[:20]!r}]")
-        given = {"beam_size": beam_size, "alpha": alpha}
-        decoding = dataclasses.replace(self.decoding, **{key: x for key, x in given.items() if x is not None})
-        beam_size, alpha = decoding.beam_size, decoding.alpha
-        if not 1 <= n_best <= beam_size:
-            raise InputError(f"n_best must be at least 1 and at most the beam of {beam_size}, not {n_best}")
-        divided = [self._split(ids) for ids in self.vocabularies.source.encode_batch(list(texts))]
-        parts = [part for parts in divided for part in parts]
+        for name, given in (("texts", texts), ("ban", ban), ("prefixes", prefixes)):
+            if isinstance(given, str):  # a list of letters, to Python
+                raise InputError(
+                    f"{name} must be a list of sentences, not one string: put it in a list, [{given[:20]!r}]"
+                )
+        chosen = {key: x for key, x in (("beam_size", beam_size), ("alpha", alpha)) if x is not None}
+        asked = copy.copy(self)
+        asked.decoding = dataclasses.replace(decoding or self.decoding, **chosen)
+        return asked._search(list(texts), n_best, asked._ban(ban), prefixes, stop)
+
+    def _search(
+        self,
+        texts: list[str],
+        n_best: int,
+        banned: Banned,
+        prefixes: Sequence[str] | None,
+        stop: Callable[[], bool],
+    ) -> list[list[Hypothesis]]:
+        decoding = self.decoding
+        if n_best < 1 or (n_best > decoding.beam_size and not decoding.sample):
+            most = "" if decoding.sample else f" and at most the beam of {decoding.beam_size}"
+            raise InputError(f"n_best must be at least 1{most}, not {n_best}")
+        divided = [self._split(ids) for ids in self.vocabularies.source.encode_batch(texts)]
         self._check_lengths("source", [max(parts, key=len) for parts in divided], self._most_source_tokens)
-        results: list[list[Hypothesis]] = [[] for _ in parts]
-        for index, ids in enumerate(parts):
-            if not ids:
-                results[index] = [Hypothesis("", 0.0, 0.0, [], finished=True)]
-        for indices in self._batches(parts):
+        sentences = self._sentences(divided, prefixes)
+        results: list[list[Hypothesis]] = [
+            [] if each.ids else [Hypothesis("", 0.0, 0.0, [], finished=True)] for each in sentences
+        ]
+        # Many samples of a sentence take the room of as many hypotheses.
+        size = max(1, decoding.batch_size * min(decoding.beam_size, n_best) // n_best)
+        for indices in self._batches([each.ids for each in sentences], size):
             if stop():
                 break
-            found = self._search_batch([parts[i] for i in indices], beam_size, alpha, n_best)
+            found = batch_search.search_batch(
+                self.model,
+                self.params,
+                [sentences[i] for i in indices],
+                dataclasses.replace(decoding, batch_size=size),
+                eos_id=self.vocabularies.target.eos_id,
+                n_best=n_best,
+                banned=banned,
+                forced=any(each.prefix for each in sentences),
+            )
             for row, index in enumerate(indices):
                 results[index] = self._hypotheses(found, row)
         remaining = iter(results)
@@ -207,12 +258,12 @@ class Translator:
         targets = self._encode_targets([pair.target for pair in pairs])
         results = [PairScore(0.0, 0)] * len(pairs)
         longest = [max(source, target, key=len) for source, target in zip(sources, targets, strict=True)]
-        for indices in self._batches(longest):
-            width = _width(max(len(longest[i]) for i in indices), self.model.config.max_length)
-            rows = _rows(len(indices), self.decoding.batch_size)
+        for indices in self._batches(longest, self.decoding.batch_size):
+            width = round_width(max(len(longest[i]) for i in indices), self.model.config.max_length)
+            rows = row_count(len(indices), self.decoding.batch_size)
             pad_id = self.model.config.pad_id
-            source = _pad([sources[i] for i in indices], rows, width, pad_id)
-            target = _pad([targets[i] for i in indices], rows, width, pad_id)
+            source = pad([sources[i] for i in indices], rows, width, pad_id)
+            target = pad([targets[i] for i in indices], rows, width, pad_id)
             totals = np.asarray(_score(self.model, self.params, source, target))
             for row, index in enumerate(indices):
                 results[index] = PairScore(float(totals[row]), len(targets[index]))
@@ -282,34 +333,40 @@ class Translator:
                     "--split_long does it), or train with a larger model.max_length"
                 )
 
-    def _batches(self, sentences: list[list[int]]) -> list[list[int]]:
+    def _sentences(self, divided: list[list[list[int]]], prefixes: Sequence[str] | None) -> list[Sentence]:
+        """Put together what the search must know of each part of each sentence."""
+        if prefixes is not None and len(prefixes) != len(divided):
+            raise InputError(
+                f"there are {len(prefixes)} prefixes for {len(divided)} sentences: give one for each, empty where "
+                "nothing is asked for"
+            )
+        encoded = self.vocabularies.target.encode_batch(list(prefixes or [""] * len(divided)))
+        added = len(self._before) + len(self._behind)
+        sentences = []
+        for number, (parts, prefix) in enumerate(zip(divided, encoded, strict=True)):
+            for part, ids in enumerate(parts):
+                words = max(len(ids) - added, 0)
+                most = most_tokens(self.decoding, words, self.model.config.max_length)
+                if prefix and ids and part == 0 and len(prefix) >= most:
+                    raise InputError(
+                        f"prefix {number + 1} has {len(prefix)} tokens and its translation at most {most}: shorten it, "
+                        "or raise decoding.max_extra_length"
+                    )
+                sentences.append(Sentence(ids, words, [] if part else prefix, (number, part)))
+        return sentences
+
+    def _ban(self, phrases: Sequence[str]) -> Banned:
+        vocabulary = self.vocabularies.target
+        encoded = vocabulary.encode_batch(list(phrases))
+        if not all(encoded):
+            raise InputError("a banned word must not be blank: leave it out")
+        columns = self.model.config.vocabulary_size
+        return batch_search.ban(self.decoding, encoded, vocabulary.unk_id, vocabulary.size, columns)
+
+    def _batches(self, sentences: list[list[int]], size: int) -> list[list[int]]:
         """Put sentences of like length together, longest first, so that memory is short at once or never."""
         order = sorted((i for i, ids in enumerate(sentences) if ids), key=lambda i: (-len(sentences[i]), i))
-        size = self.decoding.batch_size
         return [order[start : start + size] for start in range(0, len(order), size)]
-
-    def _search_batch(self, sources: list[list[int]], beam_size: int, alpha: float, n_best: int) -> SearchResult:
-        config, vocabulary = self.model.config, self.vocabularies.target
-        rows = _rows(len(sources), self.decoding.batch_size)
-        width = _width(max(map(len, sources)), config.max_length)
-        length = min(width + self.decoding.max_extra_length, config.max_length)
-        added = len(self._before) + len(self._behind)
-        limits = np.zeros(rows, np.int32)  # rows that fill the batch are done before they begin
-        limits[: len(sources)] = [
-            min(len(ids) - added + self.decoding.max_extra_length, config.max_length) for ids in sources
-        ]
-        found = _search(
-            self.model,
-            self.params,
-            _pad(sources, rows, width, config.pad_id),
-            limits,
-            jnp.float32(alpha),
-            length=length,
-            beam_size=beam_size,
-            n_best=n_best,
-            eos_id=vocabulary.eos_id,
-        )
-        return jax.device_get(found)
 
     def _hypotheses(self, found: SearchResult, row: int) -> list[Hypothesis]:
         vocabulary = self.vocabularies.target
@@ -321,7 +378,7 @@ class Translator:
             text = " ".join(vocabulary.decode(ids).split("\n"))
             pieces = vocabulary.pieces(ids)
             hypotheses.append(Hypothesis(text, float(score), float(log_probability), pieces, bool(finished)))
-        return hypotheses
+        return hypotheses or [Hypothesis("", -math.inf, -math.inf, [], finished=False)]
 
 
 def _joined(parts: list[list[Hypothesis]]) -> list[Hypothesis]:
@@ -340,51 +397,6 @@ def _joined(parts: list[list[Hypothesis]]) -> list[Hypothesis]:
     ]
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("length", "beam_size", "n_best", "eos_id"))
-def _search(
-    model: Transformer,
-    params: PyTree,
-    source: Int[Array, "B S"],
-    max_lengths: Int[Array, " B"],
-    alpha: Float[Array, ""],
-    *,
-    length: int,
-    beam_size: int,
-    n_best: int,
-    eos_id: int,
-) -> SearchResult:
-    config = model.config
-    memory = model.apply({"params": params}, source, method="start")
-
-    def step(tokens: Int[Array, " N"], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
-        return cast(Any, model.apply({"params": params}, tokens, cache, memory, method="step"))
-
-    cache = empty_cache(config, source.shape[0] * beam_size, length)
-    if beam_size == 1:
-        return greedy_search(
-            step,
-            cache,
-            max_lengths=max_lengths,
-            length=length,
-            alpha=alpha,
-            bos_id=config.bos_id,
-            eos_id=eos_id,
-            pad_id=config.pad_id,
-        )
-    return beam_search(
-        step,
-        cache,
-        max_lengths=max_lengths,
-        length=length,
-        beam_size=beam_size,
-        alpha=alpha,
-        bos_id=config.bos_id,
-        eos_id=eos_id,
-        pad_id=config.pad_id,
-        n_best=n_best,
-    )
-
-
 @functools.partial(jax.jit, static_argnums=0)
 def _score(
     model: Transformer, params: PyTree, source: Int[Array, "B S"], target: Int[Array, "B T"]
@@ -400,26 +412,3 @@ def _attention(
     model: Transformer, params: PyTree, source: Int[Array, "B S"], target: Int[Array, "B T"]
 ) -> AttentionWeights:
     return cast(Any, model.apply({"params": params}, source, target, method="forward"))[1]
-
-
-def _pad(sentences: list[list[int]], rows: int, width: int, pad_id: int) -> Int[np.ndarray, "B S"]:
-    batch = np.full((rows, width), pad_id, np.int32)
-    for row, ids in enumerate(sentences):
-        batch[row, : len(ids)] = ids
-    return batch
-
-
-def _width(longest: int, limit: int) -> int:
-    """Round a length up to one of few static ones: 16, 32, 48, 64, 96, 128, 192, ..."""
-    width = 16
-    while width < longest:
-        width = width + 16 if width < 64 else (width * 3 // 2 if width & (width - 1) == 0 else width * 4 // 3)
-    return min(width, limit)
-
-
-def _rows(sentences: int, batch_size: int) -> int:
-    """Round a number of rows up to a power of two, at most the batch size, so that few shapes are compiled."""
-    rows = 1
-    while rows < sentences:
-        rows *= 2
-    return max(min(rows, batch_size), sentences)

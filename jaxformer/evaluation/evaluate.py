@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import importlib.metadata
 import json
 import re
 import time
@@ -12,10 +14,12 @@ from typing import Any
 
 import jax
 
+from jaxformer import __version__
 from jaxformer.data.records import Pair
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
-from jaxformer.evaluation import metrics
+from jaxformer.evaluation.metrics import BLEU, CHRF, score
+from jaxformer.evaluation.statistics import Metric, join_shards, measure_shard, score_rows
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.hosts import gather, together
 from jaxformer.training.loop import Validation, Validator
@@ -30,8 +34,19 @@ def evaluate(
     *,
     beam_size: int | None = None,
     alpha: float | None = None,
+    metrics: Sequence[Metric] = (BLEU, CHRF),
+    more_references: Sequence[Sequence[str]] = (),
 ) -> tuple[dict[str, Any], list[str]]:
     """Translate every sentence of a set once and score the translations against the raw references.
+
+    Args:
+        translator: of the run.
+        pairs: sources with a reference each.
+        name: of the data set.
+        beam_size: hypotheses alive at a time; by default that of the run.
+        alpha: strength of the length penalty; by default that of the run.
+        metrics: what to score by.
+        more_references: further translations of the set, each one flat list.
 
     Returns:
         The record of the result, and the translations in order.
@@ -39,30 +54,55 @@ def evaluate(
     Raises:
         InputError: there is nothing to score, or a sentence is longer than the model's positions.
     """
+    references = [[pair.target for pair in pairs], *more_references]
+    check_counts(len(pairs), more_references)
+    for metric in metrics:
+        metric.prepare(len(references))
     begun = time.monotonic()
     found = translator.search([pair.source for pair in pairs], beam_size=beam_size, alpha=alpha)
     seconds = time.monotonic() - begun
-    hypotheses = [best[0].text for best in found]
-    references = [pair.target for pair in pairs]
-    bleu, chrf = metrics.bleu(hypotheses, references), metrics.chrf(hypotheses, references)
+    hypotheses, sources = [best[0].text for best in found], [pair.source for pair in pairs]
+    scores: dict[str, Any] = {}
+    for metric in metrics:
+        result = score(metric, hypotheses, *references, sources=sources)
+        scores |= {metric.key: round(result.value, metric.digits), f"{metric.key}_signature": result.signature}
+    given = {"beam_size": beam_size, "alpha": alpha}
+    decoding = dataclasses.asdict(translator.decoding) | {key: x for key, x in given.items() if x is not None}
     record = {
         "dataset": name,
-        "bleu": round(bleu.value, 2),
-        "bleu_signature": bleu.signature,
-        "chrf": round(chrf.value, 2),
-        "chrf_signature": chrf.signature,
+        "text": fingerprint(sources, references),
+        **scores,
         "sentences": len(pairs),
         "tokens": sum(len(best[0].tokens) for best in found),
         "unfinished": sum(not best[0].finished for best in found),
         "seconds": round(seconds, 2),
         "checkpoint": translator.checkpoint,
-        "decoding": {
-            "beam_size": translator.decoding.beam_size if beam_size is None else beam_size,
-            "alpha": translator.decoding.alpha if alpha is None else alpha,
-            "max_extra_length": translator.decoding.max_extra_length,
-        },
+        "decoding": decoding,
+        "versions": {"jaxformer": __version__}
+        | {package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")},
     }
     return record, hypotheses
+
+
+def fingerprint(sources: Sequence[str], references: Sequence[Sequence[str]]) -> str:
+    """Give 16 digits that differ where sources or references do: scores compare where these agree."""
+    digest = hashlib.sha256()
+    for lines in (sources, *references):
+        digest.update(json.dumps(list(lines)).encode())
+    return digest.hexdigest()[:16]
+
+
+def check_counts(sentences: int, more_references: Sequence[Sequence[str]]) -> None:
+    """Refuse further references of another number of lines, before anything is translated.
+
+    Raises:
+        InputError: a number differs; both are named.
+    """
+    for number, lines in enumerate(more_references, start=2):
+        if len(lines) != sentences:
+            raise InputError(
+                f"reference {number} has {len(lines)} lines for {sentences} sentences: line i must translate sentence i"
+            )
 
 
 def write(directory: Path, record: dict[str, Any], hypotheses: Sequence[str], *, variant: str = "") -> Path:
@@ -125,25 +165,24 @@ def make_validator(run: Run, model: Transformer) -> Validator:
     sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
 
     def validate(params: PyTree, stop: Callable[[], bool]) -> Validation | None:
-        host, count = jax.process_index(), jax.process_count()
+        own = range(jax.process_index(), len(sources), jax.process_count())
         translator = Translator(
             model.config, params, run.vocabularies, config.decoding, source_eos=config.data.source_eos, tag=tag
         )
-        found = together(
-            lambda: translator.search(sources[host::count], beam_size=config.evaluation.beam_size, stop=stop)
-        )
-        shares = gather([best[0].text if best else None for best in found])
-        in_order = [shares[number % count][number // count] for number in range(len(sources))]
-        hypotheses = [text for text in in_order if text is not None]
-        if len(hypotheses) < len(sources):
+        beam_size = config.evaluation.beam_size
+        found = together(lambda: translator.search([sources[i] for i in own], beam_size=beam_size, stop=stop))
+        texts = [best[0].text for best in found if best]
+        if not all(gather(len(texts) == len(own))):
             return None
-        scores = {
-            "bleu": metrics.bleu(hypotheses, references).value,
-            "chrf": metrics.chrf(hypotheses, references).value,
-        }
+        scores = {}
+        for metric in (BLEU, CHRF):
+            shards = gather(measure_shard(metric, own, texts, [references[i] for i in own]))
+            scores[metric.key] = score_rows(metric, join_shards(shards, len(sources))).value
+        shown = gather({i: text for i, text in zip(own, texts, strict=True) if i < config.evaluation.samples})
+        translations = {i: text for part in shown for i, text in part.items()}
         samples = [
-            {"source": pair.source, "reference": pair.target, "translation": hypothesis}
-            for pair, hypothesis in list(zip(pairs, hypotheses, strict=True))[: config.evaluation.samples]
+            {"source": sources[i], "reference": references[i], "translation": translations[i]}
+            for i in sorted(translations)
         ]
         return Validation(scores, samples)
 

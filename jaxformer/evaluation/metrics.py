@@ -1,31 +1,114 @@
-"""The scores of a translation: BLEU and chrF of a whole test set, by sacreBLEU, each with its signature."""
+"""The scores of a translation: BLEU, chrF, chrF++ and TER of a whole test set, by sacreBLEU, each with its signature.
+
+COMET is :mod:`jaxformer.evaluation.comet`, the paper's own kind of BLEU :mod:`jaxformer.evaluation.tokenized_bleu`.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from jaxformer.errors import InputError, require
+from jaxformer.evaluation import sentences
+from jaxformer.evaluation.statistics import Metric, Score, Statistics, score_rows
+from jaxformer.typing import Float
 
 
 @dataclass(frozen=True)
-class Score:
-    """Hold one score of a whole test set.
+class SacreMetric:
+    """A metric that sacreBLEU counts and scores; see :class:`jaxformer.evaluation.statistics.Metric`.
 
     Attributes:
-        name: the name of the metric, ``BLEU`` or ``chrF2``.
-        value: the score in points, from 0 to 100.
-        signature: what must agree before two scores may be compared: number of references, case, tokenizer, smoothing
-            and version, as sacreBLEU writes them.
+        key: its name in options and records.
+        kind: the name of sacreBLEU's class.
+        options: what that class is given.
+        higher_is_better: False for an error rate.
+        digits: decimals that a record keeps.
     """
 
-    name: str
-    value: float
-    signature: str
+    key: str
+    kind: str
+    options: tuple[tuple[str, Any], ...]
+    higher_is_better: bool = True
+    digits: int = 2
+
+    def prepare(self, references: int) -> None:
+        """Load sacreBLEU.
+
+        Raises:
+            InputError: it is not installed.
+        """
+        _build(self.kind, self.options)
+
+    def statistics(
+        self, hypotheses: Sequence[str], *references: Sequence[str], sources: Sequence[str] | None = None
+    ) -> Statistics:
+        """Count in each sentence.
+
+        Raises:
+            InputError: as :func:`jaxformer.evaluation.sentences.check`.
+        """
+        sentences.check(hypotheses, references, sources)
+        metric = _build(self.kind, self.options)
+        # What sacreBLEU's own corpus_score and significance tests begin with.
+        rows = metric._extract_corpus_statistics(list(hypotheses), [list(lines) for lines in references])
+        return Statistics(np.asarray(rows, np.float64), metric.get_signature().format())
+
+    def score(self, total: Float[np.ndarray, " K"], signature: str) -> Score:
+        """Score the sentences whose rows were summed to ``total``."""
+        result = _build(self.kind, self.options)._compute_score_from_stats(list(total))
+        return Score(result.name, float(result.score), signature)
 
 
-def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+@functools.cache
+def _build(kind: str, options: tuple[tuple[str, Any], ...]) -> Any:
+    return getattr(require("sacrebleu", "train"), kind)(**dict(options))
+
+
+def _options(**options: Any) -> tuple[tuple[str, Any], ...]:
+    return tuple(options.items())
+
+
+BLEU: Metric = SacreMetric(
+    "bleu", "BLEU", _options(lowercase=False, tokenize="13a", smooth_method="exp", effective_order=False)
+)
+CHRF: Metric = SacreMetric(
+    "chrf", "CHRF", _options(char_order=6, word_order=0, beta=2, lowercase=False, whitespace=False)
+)
+CHRF_PLUS_PLUS: Metric = SacreMetric(
+    "chrf++", "CHRF", _options(char_order=6, word_order=2, beta=2, lowercase=False, whitespace=False)
+)
+TER: Metric = SacreMetric(
+    "ter",
+    "TER",
+    _options(normalized=False, no_punct=False, asian_support=False, case_sensitive=False),
+    higher_is_better=False,
+)
+
+
+def tokenizing_bleu(tokenizer: str) -> Metric:
+    """Give BLEU with another of sacreBLEU's tokenizers: ``zh``, ``ja-mecab`` and ``ko-mecab`` for text without blanks.
+
+    Raises:
+        InputError: there is no such tokenizer, or what it needs is not installed.
+    """
+    known = sorted(require("sacrebleu", "train").BLEU.TOKENIZERS - {"none"})
+    if tokenizer not in known:
+        raise InputError(f"sacreBLEU has no tokenizer {tokenizer!r}; it has {', '.join(known)}")
+    metric = SacreMetric(f"bleu:{tokenizer}", "BLEU", _options(tokenize=tokenizer))
+    try:
+        metric.prepare(1)
+    except (ImportError, OSError, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"sacreBLEU's tokenizer {tokenizer} cannot be used: {reason}") from None
+    return metric
+
+
+def bleu(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
     """Score translations by BLEU: cased, tokenizer 13a, exponential smoothing.
 
     Both sides are detokenised text. The references are the raw lines of the test set, never text that went through a
@@ -34,11 +117,12 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
 
     Args:
         hypotheses: one translation for each sentence, in the order of the references.
-        references: one raw reference for each sentence, in one flat list.
+        *references: one raw reference for each sentence, in one flat list; of several translations of the test set,
+            one such list for each.
 
     Raises:
-        InputError: a list is empty, nested or a bare string; the two differ in length; something in them is no string
-            or holds a line break.
+        InputError: a list is empty, nested or a bare string; two differ in length; something in them is no string or
+            holds a line break.
 
     References:
         Papineni et al., "BLEU: a Method for Automatic Evaluation of Machine Translation", 2002; Post, "A Call for
@@ -47,17 +131,15 @@ def bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     >>> bleu(["Ein neues Haus steht hier."], ["Ein neues Haus steht hier."]).value
     100.0...
     """
-    sacrebleu = require("sacrebleu", "train")
-    metric = sacrebleu.BLEU(lowercase=False, tokenize="13a", smooth_method="exp", effective_order=False)
-    return _score(metric, hypotheses, references)
+    return score(BLEU, hypotheses, *references)
 
 
-def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
+def chrf(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
     """Score translations by chrF2: F-score, recall twice as important, of character n-grams up to six characters.
 
     Args:
         hypotheses: one translation for each sentence, in the order of the references.
-        references: one raw reference for each sentence, in one flat list.
+        *references: as for :func:`bleu`. With several, each sentence is compared with the one that it is most like.
 
     Raises:
         InputError: as :func:`bleu`.
@@ -68,37 +150,61 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str]) -> Score:
     >>> chrf(["Haus"], ["Haus"]).value
     100.0
     """
-    sacrebleu = require("sacrebleu", "train")
-    metric = sacrebleu.CHRF(char_order=6, word_order=0, beta=2, lowercase=False, whitespace=False)
-    return _score(metric, hypotheses, references)
+    return score(CHRF, hypotheses, *references)
 
 
-def _score(metric: Any, hypotheses: Sequence[str], references: Sequence[str]) -> Score:
-    _check_sentences(hypotheses, "hypotheses")
-    _check_sentences(references, "references")
-    if len(hypotheses) != len(references):
-        raise InputError(
-            f"each sentence needs one hypothesis and one reference, but there are {len(hypotheses)} hypotheses and "
-            f"{len(references)} references: score the whole test set, in its order"
-        )
-    result = metric.corpus_score(list(hypotheses), [list(references)])
-    return Score(result.name, float(result.score), metric.get_signature().format())
+def chrf_plus_plus(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
+    """Score translations by chrF++: chrF2 with words and pairs of words beside the character n-grams.
+
+    Args:
+        hypotheses: one translation for each sentence, in the order of the references.
+        *references: as for :func:`chrf`.
+
+    Raises:
+        InputError: as :func:`bleu`.
+
+    References:
+        Popović, "chrF++: words helping character n-grams", 2017.
+
+    >>> chrf_plus_plus(["das Haus"], ["das Haus"]).value
+    100.0
+    """
+    return score(CHRF_PLUS_PLUS, hypotheses, *references)
 
 
-def _check_sentences(sentences: Sequence[str], role: str) -> None:
-    # sacreBLEU itself takes a list of lists of references. It reads a wrongly nested one as a shorter test set, and a
-    # string as a list of its letters, and scores what is left without a word.
-    if isinstance(sentences, str):
-        raise InputError(f"{role} must be a list of sentences, not one string: put it in a list, [{sentences[:20]!r}]")
-    if len(sentences) == 0:
-        raise InputError(f"{role} must hold at least one sentence, and there are none")
-    for number, sentence in enumerate(sentences, start=1):
-        if isinstance(sentence, (list, tuple)):
-            raise InputError(f"{role} must be one flat list of strings, but item {number} is a list: flatten it")
-        if not isinstance(sentence, str):
-            kind = type(sentence).__name__
-            raise InputError(f"{role} must be strings, but item {number} is of type {kind}: give text, not ids")
-        if "\n" in sentence:
-            raise InputError(
-                f"{role} must be one line each, but item {number} holds a line break: replace it by a space"
-            )
+def ter(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
+    """Score translations by TER: edits (a word changed, added, left out; a phrase moved) for a hundred reference words.
+
+    Less is better; it has no upper end. As Tercom does, it ignores case.
+
+    Args:
+        hypotheses: one translation for each sentence, in the order of the references.
+        *references: as for :func:`bleu`. With several, the fewest edits count, for the mean of their lengths.
+
+    Raises:
+        InputError: as :func:`bleu`.
+
+    References:
+        Snover et al., "A Study of Translation Edit Rate with Targeted Human Annotation", 2006.
+
+    >>> ter(["das alte Haus"], ["das neue Haus dort"]).value
+    50.0
+    """
+    return score(TER, hypotheses, *references)
+
+
+def score(
+    metric: Metric, hypotheses: Sequence[str], *references: Sequence[str], sources: Sequence[str] | None = None
+) -> Score:
+    """Score translations by any metric.
+
+    Args:
+        metric: such as :data:`BLEU`.
+        hypotheses: one translation for each sentence, in the order of the references.
+        *references: as for :func:`bleu`.
+        sources: the text that was translated, for a metric that reads it.
+
+    Raises:
+        InputError: as :func:`bleu`; or the metric lacks something, which the error names.
+    """
+    return score_rows(metric, metric.statistics(hypotheses, *references, sources=sources))

@@ -108,8 +108,25 @@ def _gelu(x: Array) -> Array:
     return jax.nn.gelu(x.astype(jnp.float32)).astype(x.dtype)  # its cube leaves the range of float16 from 41 on
 
 
-ACTIVATIONS: dict[str, Callable[[Array], Array]] = {"relu": jax.nn.relu, "gelu": _gelu}
-"""Activations of the feed-forward layer by name; ``gelu`` is the tanh approximation of Hendrycks and Gimpel 2016."""
+def _gelu_exact(x: Array) -> Array:
+    return jax.nn.gelu(x.astype(jnp.float32), approximate=False).astype(x.dtype)
+
+
+def _silu(x: Array) -> Array:
+    return jax.nn.silu(x.astype(jnp.float32)).astype(x.dtype)
+
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "relu": jax.nn.relu,
+    "gelu": _gelu,
+    "gelu_exact": _gelu_exact,
+    "silu": _silu,
+}
+"""Activations of the feed-forward layer by name.
+
+``gelu`` is the tanh approximation of Hendrycks and Gimpel 2016 and ``gelu_exact`` what it approximates, x times the
+normal distribution function of x; ``silu`` is x sigmoid(x), called swish by Ramachandran et al. 2017.
+"""
 
 
 def feed_forward(
@@ -125,7 +142,7 @@ def feed_forward(
     Args:
         params: ``{"inner": {"kernel": [D, F], "bias": [F]}, "outer": {"kernel": [F, D], "bias": [D]}}``.
         x: the positions.
-        activation: ``relu`` (the paper) or ``gelu``.
+        activation: a name of :data:`ACTIVATIONS`; ``relu`` in the paper.
         dropout_rate: after the activation; 0 in the paper.
         dropout_key: random key; without it there is no dropout.
     """
@@ -201,14 +218,20 @@ def check_segments(segments: Int[Array, "B S"], tokens: Int[Array, "B2 S2"], *, 
         )
 
 
-def embed(table: Float[Array, "V D"], tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
+def embed(table: Float[Array, "V D"], tokens: Int[Array, "B T"], *, scale: bool = True) -> Float[Array, "B T D"]:
     """Look up the embedding of each token, multiplied by the square root of d_model (section 3.4).
+
+    Args:
+        table: one row a token.
+        tokens: their ids.
+        scale: whether to multiply.
 
     Raises:
         InputError: a token id outside the table.
     """
     check_tokens(tokens, table.shape[0])
-    return jnp.take(table, tokens, axis=0) * table.shape[1] ** 0.5
+    rows = jnp.take(table, tokens, axis=0)
+    return rows * table.shape[1] ** 0.5 if scale else rows
 
 
 def project_to_vocabulary(table: Float[Array, "V D"], x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:

@@ -16,11 +16,13 @@ def sinusoidal(
 
     ``interleaved`` is the paper's: PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(p / base^(2i/d)).
     ``halves`` is that of tensor2tensor: all sines, then all cosines, of p / base^(i / (d/2 - 1)).
+    ``concatenated`` has the numbers of the paper, all sines before all cosines: that of Marian's models at Hugging
+    Face.
 
     Args:
         positions: counted from 0; any shape.
         d_model: width; must be even.
-        layout: ``interleaved`` or ``halves``.
+        layout: ``interleaved``, ``halves`` or ``concatenated``.
         base: 10,000 in the paper.
 
     Raises:
@@ -36,10 +38,11 @@ def sinusoidal(
         angles = place * (base ** (-index / half)).reshape(*ones, -1)
         waves = jnp.stack([jnp.sin(angles), jnp.cos(angles)], axis=-1)
         return waves.reshape(*positions.shape, d_model)
-    if layout == "halves":
-        angles = place * (base ** (-index / max(half - 1, 1))).reshape(*ones, -1)
+    if layout in ("halves", "concatenated"):
+        steps = max(half - 1, 1) if layout == "halves" else half
+        angles = place * (base ** (-index / steps)).reshape(*ones, -1)
         return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
-    raise InputError(f"the layout of sinusoidal positions is interleaved or halves, not {layout!r}")
+    raise InputError(f"the layout of sinusoidal positions is interleaved, halves or concatenated, not {layout!r}")
 
 
 def segment_positions(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:

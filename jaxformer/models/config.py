@@ -10,7 +10,7 @@ from jaxformer.nn.blocks import LayerConfig
 from jaxformer.nn.stacks import REMATERIALIZATIONS
 
 NORM_ORDERS = ("post", "pre")
-POSITIONS = ("sinusoidal", "sinusoidal_halves", "learned")
+POSITIONS = ("sinusoidal", "sinusoidal_halves", "sinusoidal_concatenated", "learned")
 TIED_EMBEDDINGS = ("all", "target", "none")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -45,18 +45,23 @@ class TransformerConfig:
     # Dropout on attention weights and inside the feed-forward layer: 0 in the paper, 0.1 in later tensor2tensor.
     attention_dropout_rate: float = 0.0
     activation_dropout_rate: float = 0.0
-    # relu (the paper) or gelu.
+    # relu (the paper), gelu (its tanh approximation), gelu_exact or silu (also called swish).
     activation: str = "relu"
     # post: LN(x + f(x)), the paper; pre: x + f(LN(x)) with a final norm, steadier in deep stacks.
     norm_order: str = "post"
     # Added to the variance in layer normalisation.
     norm_epsilon: float = 1e-6
-    # sinusoidal (the paper, interleaved), sinusoidal_halves (tensor2tensor) or learned.
+    # sinusoidal (the paper, interleaved), sinusoidal_halves (tensor2tensor), sinusoidal_concatenated (the paper's
+    # numbers, all sines before all cosines: Marian's models at Hugging Face) or learned.
     positions: str = "sinusoidal"
     # Most tokens that a sequence may have, end of sentence included, on either side.
     max_length: int = 1024
     # all: one table for source, target and output (section 3.4); target: target and output share one; none.
     tied_embeddings: str = "all"
+    # Whether embeddings are multiplied by the square root of d_model (section 3.4), and learned positions with them.
+    scale_embedding: bool = True
+    # Whether each token of the target vocabulary has a bias that is added to its logit; the paper has none.
+    output_bias: bool = False
     # Type of the computation, float32, bfloat16 or float16 (for devices without bfloat16; the loss is then scaled, see
     # training.loss_scale); parameters, softmax, norms and losses are float32 in any case.
     dtype: str = "float32"

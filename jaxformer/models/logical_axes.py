@@ -16,6 +16,7 @@ LAYERS = "layers"
 _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*embedding/table", ("vocabulary", "embed")),
     ("output", ("vocabulary", "embed")),
+    ("logits/bias", ("vocabulary",)),
     ("*_positions/table", ("position", "embed")),
     ("*_attention/query/kernel", ("embed", "heads", "head_width")),
     ("*_attention/query/bias", ("heads", "head_width")),

@@ -65,18 +65,20 @@ class Transformer(nn.Module):
     def setup(self) -> None:
         """Create tables and stacks."""
         config = self.config
-        dtype = jnp.dtype(config.dtype)
+        dtype, scale = jnp.dtype(config.dtype), config.scale_embedding
         if config.tied_embeddings == "all":
-            self.embedding = Embedding(config.vocabulary_size, config.d_model, dtype)
+            self.embedding = Embedding(config.vocabulary_size, config.d_model, dtype, scale)
         else:
             source_size = config.source_vocabulary_size or config.vocabulary_size
-            self.source_embedding = Embedding(source_size, config.d_model, dtype)
-            self.target_embedding = Embedding(config.vocabulary_size, config.d_model, dtype)
+            self.source_embedding = Embedding(source_size, config.d_model, dtype, scale)
+            self.target_embedding = Embedding(config.vocabulary_size, config.d_model, dtype, scale)
         if config.tied_embeddings == "none":
             self.output = self.param("output", initializers.embedding, (config.vocabulary_size, config.d_model))
+        if config.output_bias:
+            self.output_bias = self.param("logits", initializers.bias, config.vocabulary_size)["bias"]
         # One table of learned positions for each side, as facts about parameter counts assume.
-        self.source_positions = Positions(config.positions, config.d_model, config.max_length)
-        self.target_positions = Positions(config.positions, config.d_model, config.max_length)
+        self.source_positions = Positions(config.positions, config.d_model, config.max_length, scale)
+        self.target_positions = Positions(config.positions, config.d_model, config.max_length, scale)
         self.embedding_dropout = Dropout(config.dropout_rate)
         how = (config.rematerialization, config.scan_layers)
         self.encoder = Encoder(config.layer, config.num_encoder_layers, *how)
@@ -165,8 +167,10 @@ class Transformer(nn.Module):
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Give each token of the target vocabulary its logit, float32."""
         if self.config.tied_embeddings == "none":
-            return layers.project_to_vocabulary(self.output, x)
-        return self._target_embedding.logits(x)
+            logits = layers.project_to_vocabulary(self.output, x)
+        else:
+            logits = self._target_embedding.logits(x)
+        return logits + self.output_bias.reshape((1,) * (x.ndim - 1) + (-1,)) if self.config.output_bias else logits
 
     def start(self, source: Int[Array, "B S"]) -> Memory:
         """Encode the source and project it for every decoder layer, before the first :meth:`step`."""

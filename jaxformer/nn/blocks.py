@@ -29,7 +29,7 @@ class LayerConfig:
         d_ff: width of the feed-forward layer.
         d_k: width of a head's queries and keys; d_model / num_heads where None.
         d_v: width of a head's values; likewise.
-        activation: ``relu`` or ``gelu``.
+        activation: ``relu``, ``gelu``, ``gelu_exact`` or ``silu``.
         norm_order: ``post``, LN(x + Dropout(f(x))), as in the paper, or ``pre``, x + Dropout(f(LN(x))).
         norm_epsilon: added to the variance.
         dropout_rate: on the output of each sub-layer (section 5.4).

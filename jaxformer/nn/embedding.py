@@ -18,37 +18,51 @@ class Embedding(nn.Module):
         vocabulary_size: rows.
         d_model: columns.
         dtype: type of the vectors; the table is float32.
+        scale: whether vectors are multiplied by the square root of d_model.
     """
 
     vocabulary_size: int
     d_model: int
     dtype: jnp.dtype = jnp.dtype("float32")
+    scale: bool = True
 
     def setup(self) -> None:
         """Create the table."""
         self.table = self.param("table", initializers.embedding, (self.vocabulary_size, self.d_model))
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Look up tokens, scaled once by the square root of d_model."""
-        return layers.embed(self.table, tokens).astype(self.dtype)
+        """Look up tokens, scaled at most once by the square root of d_model."""
+        return layers.embed(self.table, tokens, scale=self.scale).astype(self.dtype)
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Give each token its logit, float32, without bias or scale."""
         return layers.project_to_vocabulary(self.table, x)
 
 
+_LAYOUTS = {
+    "sinusoidal": "interleaved",
+    "sinusoidal_halves": "halves",
+    "sinusoidal_concatenated": "concatenated",
+}
+
+
 class Positions(nn.Module):
-    """Encodings of positions: ``sinusoidal`` (the paper), ``sinusoidal_halves`` (tensor2tensor) or ``learned``.
+    """Encodings of positions: sinusoidal in one of three layouts, or learned.
+
+    ``sinusoidal`` is the paper's, ``sinusoidal_halves`` that of tensor2tensor, ``sinusoidal_concatenated`` that of
+    Marian's models at Hugging Face; see :func:`jaxformer.functional.positions.sinusoidal`.
 
     Attributes:
         kind: which encoding.
         d_model: width.
         max_length: most positions that a sequence may have; the rows of the learned table.
+        scale: whether learned positions are multiplied by the square root of d_model, as the embeddings are.
     """
 
     kind: str
     d_model: int
     max_length: int
+    scale: bool = True
 
     def setup(self) -> None:
         """Create the table of learned positions, if that is the kind."""
@@ -73,6 +87,6 @@ class Positions(nn.Module):
             )
         if self.kind == "learned":
             # The embeddings have deviation 1 after their scaling; learned positions begin at the same scale.
-            return positions.learned(self.table, place) * self.d_model**0.5
-        layout = "halves" if self.kind == "sinusoidal_halves" else "interleaved"
-        return positions.sinusoidal(place, self.d_model, layout=layout)
+            rows = positions.learned(self.table, place)
+            return rows * self.d_model**0.5 if self.scale else rows
+        return positions.sinusoidal(place, self.d_model, layout=_LAYOUTS[self.kind])

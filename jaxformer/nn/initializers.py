@@ -29,3 +29,9 @@ def projection(key: Key, shape: tuple[int, ...], contract: int = 1) -> dict[str,
 def embedding(key: Key, shape: tuple[int, int]) -> Float[Array, "V D"]:
     """Draw a table with standard deviation d_model^-0.5, so that scaled embeddings begin with deviation 1."""
     return jax.random.normal(key, shape, jnp.float32) * shape[1] ** -0.5
+
+
+def bias(key: Key, width: int) -> dict[str, Array]:
+    """Give a bias of zeros, in a dict by its name, from which weight decay knows it."""
+    del key
+    return {"bias": jnp.zeros(width, jnp.float32)}

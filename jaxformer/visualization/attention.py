@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from jaxformer.errors import InputError, require
-from jaxformer.visualization.attention_page import DATA_SLOT, PAGE, TITLE_SLOT
+from jaxformer.visualization.attention_page import PAGE, TITLE_SLOT
+from jaxformer.visualization.page import write_page
 
 _DOTS_PER_INCH = 120
 _LONGEST_LABEL = 18  # characters; longer tokens are cut in figures and whole in the page's reading
@@ -134,16 +134,8 @@ def write_html(maps: AttentionMaps, path: Path | str, title: str = "Attention") 
         }
         for kind in _kinds(maps)
     ]
-    # Escaped in this way no token can end the element that holds the data, and JSON reads the same. The title goes in
-    # first: the data may hold any text, even the mark of the title's slot.
-    data = json.dumps({"kinds": kinds}, separators=(",", ":"))
-    for sign in "<>&":
-        data = data.replace(sign, f"\\u{ord(sign):04x}")
-    head, tail = PAGE.replace(TITLE_SLOT, _escape(title)).rsplit(DATA_SLOT, 1)
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(head + data + tail, encoding="utf-8")
-    return path
+    # The title goes in first: the data may hold any text, even the mark of the title's slot.
+    return write_page(PAGE.replace(TITLE_SLOT, _escape(title)), {"kinds": kinds}, Path(path))
 
 
 def _figure(kind: _Kind) -> Any:

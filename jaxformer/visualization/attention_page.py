@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 TITLE_SLOT = "{{title}}"
-DATA_SLOT = "{{data}}"
 
 # The policy lets the page load nothing at all, and the script writes tokens only as text, never as markup. Colours grow
 # with the square root of the weight, as in the figures: most weights are small, and one looks for their differences.

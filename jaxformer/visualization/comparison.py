@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,8 +9,9 @@ from typing import Any, NamedTuple
 
 from jaxformer.errors import InputError, require
 from jaxformer.visualization import curves
-from jaxformer.visualization.comparison_page import DATA_SLOT, PAGE
+from jaxformer.visualization.comparison_page import PAGE
 from jaxformer.visualization.curves import Curve
+from jaxformer.visualization.page import write_page
 
 # What is drawn, in this order: the key in the record, and the panel's title.
 _PANELS = (
@@ -74,7 +74,7 @@ def name_runs(directories: Sequence[Path]) -> list[str]:
     paths = [directory.resolve() for directory in directories]
     for number, path in enumerate(paths):
         if path in paths[:number]:
-            raise InputError(f"curves are compared of different runs, but {directories[number]} is named twice")
+            raise InputError(f"what is compared must differ, but {directories[number]} is named twice")
     for length in range(1, max(len(path.parts) for path in paths) + 1):
         names = ["/".join(path.parts[-length:]) for path in paths]
         if len(set(names)) == len(names):
@@ -224,12 +224,7 @@ def write_html(runs: Mapping[str, Mapping[str, Curve]], page: Path) -> Path:
         }
         for panel in panels
     ]
-    data = json.dumps({"runs": names, "last": find_last(panels), "panels": drawn}, separators=(",", ":"))
-    for sign in "<>&":  # escaped in this way no name can end the element that holds the data
-        data = data.replace(sign, f"\\u{ord(sign):04x}")
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(PAGE.replace(DATA_SLOT, data), encoding="utf-8")
-    return page
+    return write_page(PAGE, {"runs": names, "last": find_last(panels), "panels": drawn}, page)
 
 
 def _rounded(curve: Curve) -> list[tuple[int, float]]:

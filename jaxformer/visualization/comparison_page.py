@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-DATA_SLOT = "{{data}}"
-
 # The policy lets the page load nothing at all, and the script writes names only as text, never as markup.
 PAGE = """\
 <!doctype html>

@@ -71,6 +71,35 @@ def test_own_files_and_another_set(call, reversal, tmp_path):
     assert list(json.loads((reversal / "results.json").read_text())) == [f"{record['dataset']} beam_size=4 alpha=0.0"]
 
 
+def test_metrics_and_references(call, reversal, tmp_path):
+    """The metrics that are named are recorded, against all references, under an entry of its own."""
+    source, reference = write_pairs(tmp_path, 40)
+    other = tmp_path / "other"
+    other.write_text("".join(f"x {line}\n" for line in reference.read_text().splitlines()))
+    options = [f"--source={source}", f"--reference={reference}", f"--reference={other}", "--beam_size=1"]
+    record = json.loads(call("evaluate", f"--workdir={reversal}", *options, "--metrics=chrf++,ter").out)
+    results = json.loads((reversal / "results.json").read_text())
+    ((name, entry),) = results.items()
+    assert name == f"text:{source},{reference} beam_size=1 references=2"
+    hypotheses = (reversal / entry["hypotheses"]).read_text().split("\n")[:-1]
+    references = [path.read_text().split("\n")[:-1] for path in (reference, other)]
+    score = metrics.chrf_plus_plus(hypotheses, *references)
+    assert (record["chrf++"], record["chrf++_signature"]) == (round(score.value, 2), score.signature)
+    assert record["ter"] == round(metrics.ter(hypotheses, *references).value, 2)
+    assert "bleu" not in record
+
+
+def test_wrong_references_and_metrics(call, tmp_path, monkeypatch):
+    """They are named before anything is loaded or translated."""
+    monkeypatch.setattr(Translator, "load", lambda *_: 1 / 0)
+    source, reference = write_pairs(tmp_path, 4)
+    workdir, options = f"--workdir={runs.reversal_run()}", [f"--source={source}", f"--reference={reference}"]
+    (tmp_path / "short").write_text("a\n")
+    error = call("evaluate", workdir, *options, f"--reference={tmp_path / 'short'}").error
+    assert "reference 2 has 1 lines for 4 sentences" in error
+    assert "did you mean bleu?" in call("evaluate", workdir, *options, "--metrics=bluu").error
+
+
 def test_one_sentence(call, reversal, tmp_path):
     """A single sentence has a score too; the checkpoint is recorded."""
     source, reference = write_pairs(tmp_path, 1)

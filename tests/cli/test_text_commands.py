@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
+import math
 
+import numpy as np
 import pytest
 
 import runs
 from jaxformer.data import read_lines, sources
 from jaxformer.data.sources import Pair
+from jaxformer.decoding.batch_search import Banned
 from jaxformer.decoding.translator import Translator
 
 TEXT = [
@@ -76,6 +80,97 @@ def test_search_options(call, workdir, translator):
     for beam_size, alpha in ((1, 0.6), (4, 1.5)):
         outcome = call("translate", workdir, f"--beam_size={beam_size}", f"--alpha={alpha}", stdin=encode(lines))
         assert outcome.lines == translator.translate(lines, beam_size=beam_size, alpha=alpha)
+
+
+@pytest.mark.parametrize(
+    ("options", "changes"),
+    [
+        (["--length_penalty=average", "--alpha=1"], {"length_penalty": "average", "alpha": 1.0}),
+        (["--min_length=20", "--max_target_length=25"], {"min_length": 20, "max_target_length": 25}),
+        (
+            ["--no_repeat_ngram=2", "--repetition_penalty=1.5", "--no_unknown"],
+            {"no_repeat_ngram": 2, "repetition_penalty": 1.5, "no_unknown": True},
+        ),
+        (
+            [
+                "--sample",
+                "--temperature=0.8",
+                "--top_k=30",
+                "--top_p=0.9",
+                "--min_p=0.01",
+                "--epsilon=0.001",
+                "--seed=5",
+            ],
+            {
+                "sample": True,
+                "temperature": 0.8,
+                "top_k": 30,
+                "top_p": 0.9,
+                "min_p": 0.01,
+                "epsilon": 0.001,
+                "seed": 5,
+            },
+        ),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_decoding_options(options, changes, call, workdir, translator):
+    """Each option is the key of that name, goes before that of the run, and changes what comes."""
+    lines = runs.sentences(6, longest=12, shortest=12)
+    outcome = call("translate", workdir, *options, stdin=encode(lines))
+    assert outcome.lines == translator.translate(lines, decoding=dataclasses.replace(translator.decoding, **changes))
+    assert outcome.lines != translator.translate(lines)
+
+
+def test_banned_words_and_prefixes(call, workdir, translator, tmp_path):
+    """``--ban`` may be repeated; ``--prefix`` has a line for each line of input, blank where nothing is asked for."""
+    lines = ["", *runs.sentences(6, longest=12, shortest=12)]
+    prefixes = ["", "Datei öffnen", "", "Die", "", "", ""]
+    (tmp_path / "prefix").write_bytes(encode(prefixes))
+    vocabulary, plain = runs.vocabulary(), translator.search(lines)
+    used = [piece[1:] for (best,) in plain for piece in best.tokens if piece[0] == "▁"]
+    words = [word for word in used if word and len(vocabulary.encode(word)) == 1][:2]
+    options = [f"--prefix={tmp_path / 'prefix'}", *(f"--ban={word}" for word in words)]
+    outcome = call("translate", workdir, *options, stdin=encode(lines))
+    assert outcome.lines == translator.translate(lines, ban=words, prefixes=prefixes)
+    assert all(line.startswith(prefix) for line, prefix in zip(outcome.lines, prefixes, strict=True))
+    assert outcome.lines != translator.translate(lines, prefixes=prefixes)
+
+
+def test_samples(call, workdir):
+    """``--n_best`` is the number of samples, beyond any beam, and the seed decides which."""
+    lines = encode(runs.sentences(2, longest=12, shortest=12))
+    first, again, other = (
+        call("translate", workdir, "--sample", "--n_best=7", f"--seed={seed}", stdin=lines).lines for seed in (1, 1, 2)
+    )
+    assert [line.split("\t")[0] for line in first] == ["1"] * 7 + ["2"] * 7
+    assert first == again != other
+    assert len(set(first)) > 7
+
+
+def test_a_translation_that_options_leave_none(call, workdir, monkeypatch):
+    """It is an empty line, and null for the score where the form has a word for it (statement 103)."""
+    ban = np.ones(runs.vocabulary().size, bool)
+    monkeypatch.setattr(Translator, "_ban", lambda *_: Banned(ban, None))
+    assert call("translate", workdir, stdin=b"Open the file.\n") == (0, b"\n", "")
+    (line,) = call("translate", workdir, "--format=jsonl", stdin=b"Open the file.\n").lines
+    (only,) = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))["translations"]
+    assert only == {"text": "", "score": None, "log_probability": None, "tokens": [], "finished": False}
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (["--top_k=5"], "--top_k is for drawing at random: add --sample, or leave it out"),
+        (["--sample", "--top_p=2"], "decoding.top_p must be a probability, not 2.0"),
+        (["--length_penalty=long"], "decoding.length_penalty must be gnmt or average or none, not 'long'"),
+        (["--ban="], "a banned word must not be blank"),
+        (["--prefix=nowhere"], "nowhere"),
+    ],
+)
+def test_decoding_options_out_of_range(options, rule, call, workdir):
+    """One line says what is wrong with an option."""
+    assert rule in call("translate", workdir, *options, stdin=b"a\n").error
 
 
 def test_checkpoint(call, workdir):
@@ -171,3 +266,21 @@ def test_score_of_a_translation_is_its_log_probability(call, tmp_path):
     ]
     assert len(same) > 50
     assert all(same)
+
+
+def test_summary_of_scores(call, workdir, translator, files, tmp_path):
+    """``--summary`` gives one object instead of lines: sums over all pairs, and what follows from them."""
+    given, options = files
+    outcome = call("score", workdir, *options, "--summary")
+    assert (outcome.code, outcome.err) == (0, "")
+    (line,) = outcome.lines
+    record = json.loads(line)
+    scores = translator.score(given)
+    tokens, total = sum(score.tokens for score in scores), sum(score.log_probability for score in scores)
+    assert (record["sentences"], record["tokens"]) == (7, tokens)
+    assert record["words"] == sum(len(pair.target.split()) + 1 for pair in given)
+    assert record["nll"] == pytest.approx(-total / tokens, abs=1e-5)
+    assert record["perplexity"] == pytest.approx(math.exp(-total / tokens), rel=1e-4)
+    assert record["word_perplexity"] == pytest.approx(math.exp(-total / record["words"]), rel=1e-4)
+    assert call("score", workdir, *options, "--summary", f"--output={tmp_path / 'out'}").out == b""
+    assert json.loads((tmp_path / "out").read_text()) == record

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -9,10 +10,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.decoding.constraints import FREE
+from jaxformer.decoding.sampling import sample_search
 from jaxformer.decoding.search import beam_search, greedy_search
 
 PAD, EOS, BOS = 0, 1, 2
 IDS = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
+
+
+Allow = Callable[[tuple[int, ...], dict[int, float]], dict[int, float]]
 
 
 class Hypothesis(NamedTuple):
@@ -58,8 +64,8 @@ def empty_cache(rows: int) -> dict[str, jax.Array]:
     return {"state": jnp.zeros(rows, jnp.int32), "calls": jnp.zeros((), jnp.int32)}
 
 
-@functools.partial(jax.jit, static_argnames=("length", "beam_size", "n_best", "forbidden_ids"))
-def search_tables(tables, max_lengths, alpha, *, length, beam_size, n_best=1, forbidden_ids=()):
+@functools.partial(jax.jit, static_argnames=("length", "beam_size", "n_best", "penalty"))
+def search_tables(tables, max_lengths, alpha, *, length, beam_size, n_best=1, penalty="gnmt", constraints=FREE):
     return beam_search(
         table_step(tables, beam_size),
         empty_cache(tables.shape[0] * beam_size),
@@ -68,20 +74,22 @@ def search_tables(tables, max_lengths, alpha, *, length, beam_size, n_best=1, fo
         beam_size=beam_size,
         alpha=alpha,
         n_best=n_best,
-        forbidden_ids=forbidden_ids,
+        penalty=penalty,
+        constraints=constraints,
         **IDS,
     )
 
 
-@functools.partial(jax.jit, static_argnames=("length", "forbidden_ids"))
-def greedy_tables(tables, max_lengths, alpha, *, length, forbidden_ids=()):
+@functools.partial(jax.jit, static_argnames=("length", "penalty"))
+def greedy_tables(tables, max_lengths, alpha, *, length, penalty="gnmt", constraints=FREE):
     return greedy_search(
         table_step(tables, 1),
         empty_cache(tables.shape[0]),
         max_lengths=max_lengths,
         length=length,
         alpha=alpha,
-        forbidden_ids=forbidden_ids,
+        penalty=penalty,
+        constraints=constraints,
         **IDS,
     )
 
@@ -99,8 +107,11 @@ def next_log_probabilities(table: np.ndarray, history: tuple[int, ...]) -> np.nd
     return logits - np.log(np.sum(np.exp(logits - logits.max()))) - logits.max()
 
 
-def score(log_probability: float, length: int, alpha: float) -> float:
-    return log_probability / ((5 + length) / 6) ** alpha
+def score(log_probability: float, length: int, alpha: float, penalty: str = "gnmt") -> float:
+    """Divide by the length penalty; the empty hypothesis has log-probability 0 and score 0."""
+    if length == 0 or penalty == "none":
+        return log_probability
+    return log_probability / {"gnmt": (5 + length) / 6, "average": length}[penalty] ** alpha
 
 
 def rescore(table: np.ndarray, tokens: tuple[int, ...]) -> float:
@@ -120,41 +131,54 @@ def every_finished(table: np.ndarray, limit: int) -> Iterator[tuple[int, ...]]:
             yield (*body, EOS)
 
 
-def exhaustive_best(table: np.ndarray, limit: int, alpha: float) -> Hypothesis:
+def exhaustive_best(table: np.ndarray, limit: int, alpha: float, penalty: str = "gnmt") -> Hypothesis:
     """Find the best finished hypothesis by looking at all of them."""
     scored = ((tokens, rescore(table, tokens)) for tokens in every_finished(table, limit))
     return max(
-        (Hypothesis(tokens, total, score(total, len(tokens), alpha), True) for tokens, total in scored),
+        (Hypothesis(tokens, total, score(total, len(tokens), alpha, penalty), True) for tokens, total in scored),
         key=lambda hypothesis: hypothesis.score,
     )
 
 
 def reference_beam(
-    table: np.ndarray, limit: int, alpha: float, beam_size: int, forbidden: tuple[int, ...] = ()
+    table: np.ndarray,
+    limit: int,
+    alpha: float,
+    beam_size: int,
+    forbidden: tuple[int, ...] = (),
+    penalty: str = "gnmt",
+    allow: Allow | None = None,
 ) -> list[Hypothesis]:
     """Search with plain lists, always up to the limit: it knows no stop rule, so it shows whether one is sound.
 
-    Python's sort is stable, so ties stay in the order of beam and token id.
+    Python's sort is stable, so ties stay in the order of beam and token id. ``allow`` maps a history and the
+    log-probabilities of what may follow it to the values that hypotheses are ranked by.
     """
-    live: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
+    # A hypothesis is its tokens, its log-probability, and the value it is ranked by.
+    live: list[tuple[tuple[int, ...], float, float]] = [((), 0.0, 0.0)]
     finished = []
     for _ in range(limit):
         grown = []
-        for history, total in live:
+        for history, total, value in live:
             following = next_log_probabilities(table, history)
+            natural = {token: float(following[token]) for token in allowed_tokens(table.shape[1], forbidden)}
+            allowed = natural if allow is None else allow(history, natural)
             grown += [
-                ((*history, token), total + float(following[token]))
-                for token in allowed_tokens(table.shape[1], forbidden)
+                ((*history, token), total + natural[token], value + added)
+                for token, added in sorted(allowed.items())
+                if added > -math.inf
             ]
-        grown.sort(key=lambda pair: -pair[1])
+        grown.sort(key=lambda hypothesis: -hypothesis[2])
         finished += [
-            Hypothesis(tokens, total, score(total, len(tokens), alpha), True)
-            for tokens, total in grown[:beam_size]
+            Hypothesis(tokens, total, score(value, len(tokens), alpha, penalty), True)
+            for tokens, total, value in grown[:beam_size]
             if tokens[-1] == EOS
         ]
-        live = [pair for pair in grown if pair[0][-1] != EOS][:beam_size]
+        live = [hypothesis for hypothesis in grown if hypothesis[0][-1] != EOS][:beam_size]
     finished.sort(key=lambda hypothesis: -hypothesis.score)
-    unfinished = [Hypothesis(tokens, total, score(total, limit, alpha), False) for tokens, total in live]
+    unfinished = [
+        Hypothesis(tokens, total, score(value, limit, alpha, penalty), False) for tokens, total, value in live
+    ]
     return (finished + unfinished)[:beam_size]
 
 
@@ -196,4 +220,20 @@ def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
         [(h.log_probability, h.score) for h in expected],
         rtol=2e-6,
         atol=1e-6,
+    )
+
+
+@functools.partial(jax.jit, static_argnames=("length", "samples"))
+def sample_tables(tables, max_lengths, keys, sampling, *, length, samples, constraints=FREE):
+    return sample_search(
+        table_step(tables, samples),
+        empty_cache(tables.shape[0] * samples),
+        keys=keys,
+        sampling=sampling,
+        samples=samples,
+        max_lengths=max_lengths,
+        length=length,
+        alpha=jnp.float32(0.6),
+        constraints=constraints,
+        **IDS,
     )

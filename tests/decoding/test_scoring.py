@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.config import LENGTH_PENALTIES, DecodingConfig
 from jaxformer.decoding.scoring import length_penalty, log_probabilities
 from jaxformer.errors import InputError
 
@@ -31,6 +31,30 @@ def test_length_penalty_at_the_ends():
     assert traced.dtype == jnp.float32
     np.testing.assert_allclose(traced * length_penalty(lengths, 1.3), np.ones(200), rtol=1e-5)
     assert length_penalty(7, 1.0).shape == ()
+
+
+@pytest.mark.parametrize("alpha", [-1.5, 0.0, 0.6, 1.0, 2.0])
+def test_length_penalties_by_name(alpha):
+    """`average` is n^alpha, so that alpha 1 gives the log-probability a token, and `none` is 1."""
+    lengths = jnp.array(LENGTHS)
+    np.testing.assert_allclose(length_penalty(lengths, alpha, "average"), [n**alpha for n in LENGTHS], rtol=2e-6)
+    np.testing.assert_array_equal(length_penalty(lengths, alpha, "none"), np.ones(len(LENGTHS)))
+    np.testing.assert_array_equal(length_penalty(lengths, alpha, "gnmt"), length_penalty(lengths, alpha))
+
+
+@pytest.mark.parametrize("name", LENGTH_PENALTIES)
+@pytest.mark.parametrize("alpha", [-2.0, 0.0, 0.6, 3.0])
+def test_length_penalties_are_above_zero_and_go_one_way(name, alpha):
+    """What the proof of the stop rule takes for granted, the empty hypothesis included (statement 92)."""
+    penalties = np.asarray(length_penalty(jnp.arange(300), alpha, name))
+    assert penalties.dtype == np.float32
+    assert (penalties > 0).all()
+    assert (np.diff(penalties) * np.sign(alpha) >= 0).all()
+
+
+def test_an_unknown_length_penalty():
+    with pytest.raises(ValueError, match="one of gnmt, average, none, not 'wu'"):
+        length_penalty(3, 1.0, "wu")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -79,6 +103,23 @@ def test_config_defaults_are_the_papers():
         ("beam_size", 0, "at least 1"),
         ("max_extra_length", -1, "at least 0"),
         ("batch_size", 0, "at least 1"),
+        ("max_target_length", 0, "at least 1"),
+        ("max_length_ratio", 0.0, "above 0"),
+        ("min_length", -1, "at least 0"),
+        ("min_length_ratio", float("nan"), "at least 0"),
+        ("no_repeat_ngram", -1, "at least 0"),
+        ("repetition_penalty", 0.0, "above 0"),
+        ("repetition_penalty", float("inf"), "above 0"),
+        ("length_penalty", "wu", "gnmt or average or none"),
+        ("temperature", -0.1, "at least 0"),
+        ("top_k", -1, "at least 0"),
+        ("top_p", 0.0, "a probability"),
+        ("top_p", 1.1, "a probability"),
+        ("min_p", -0.1, "a probability"),
+        ("epsilon", float("nan"), "a probability"),
+        ("seed", -1, "at least 0"),
+        ("seed", 2**32, "below 2"),
+        ("max_source_length", 7, "at least 8"),
         ("alpha", float("nan"), "finite"),
         ("alpha", float("inf"), "finite"),
     ],

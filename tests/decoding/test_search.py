@@ -20,31 +20,40 @@ from decoding.search_oracle import (
     score,
     search_tables,
 )
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jax import lax
 
-from jaxformer.decoding import scoring, search
+from jaxformer.decoding import batch_search, ranking, scoring, search
+from jaxformer.decoding.config import LENGTH_PENALTIES
+from jaxformer.decoding.constraints import Constraints
 from jaxformer.decoding.search import beam_search, greedy_search
 
 ALPHAS = (-1.0, 0.0, 0.6, 1.0, 2.0)
 STATES, VOCABULARY, LENGTH = 4099, 6, 7
 # The same examples each time; no times are judged.
-steady = settings(deadline=None, derandomize=True, database=None, max_examples=30)
+steady = settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=30,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 @pytest.mark.parametrize("states", ["last token", "whole history"])
 @pytest.mark.parametrize(("vocabulary", "length"), [(4, 6), (5, 4), (5, 6)])
-def test_a_complete_beam_finds_what_exhaustive_search_finds(vocabulary, length, states):
-    """A beam of V^L is exhaustive search: the same best sequence and score for every alpha (statement 87)."""
+@pytest.mark.parametrize("penalty", LENGTH_PENALTIES)
+def test_a_complete_beam_finds_what_exhaustive_search_finds(penalty, vocabulary, length, states):
+    """A beam of V^L is exhaustive search: the same best and score for every penalty and alpha (statement 87)."""
     count = vocabulary if states == "last token" else STATES
     for seed in range(3):
         tables = random_tables(seed, 1, count, vocabulary, ends=seed - 2.0)
         for alpha in ALPHAS:
             result = search_tables(
-                tables, limits(length), jnp.float32(alpha), length=length, beam_size=vocabulary**length
+                tables, limits(length), jnp.float32(alpha), length=length, beam_size=vocabulary**length, penalty=penalty
             )
-            assert_same(hypotheses(result, 0), [exhaustive_best(tables[0], length, alpha)])
+            assert_same(hypotheses(result, 0), [exhaustive_best(tables[0], length, alpha, penalty)])
 
 
 @pytest.mark.parametrize("beam_size", [1, 2, 3, 4, 5])
@@ -55,22 +64,25 @@ def test_a_complete_beam_finds_what_exhaustive_search_finds(vocabulary, length, 
     alpha=st.one_of(st.sampled_from(ALPHAS), st.floats(-2, 3, width=32)),
     lengths=st.tuples(*[st.integers(0, LENGTH)] * 3),
     last_token_alone=st.booleans(),
+    penalty=st.sampled_from(LENGTH_PENALTIES),
 )
-def test_beam_search_equals_plain_lists(beam_size, seed, ends, alpha, lengths, last_token_alone):
+def test_beam_search_equals_plain_lists(beam_size, seed, ends, alpha, lengths, last_token_alone, penalty):
     """Every hypothesis, score and flag is that of a search which never stops early.
 
-    So the stop rule is sound for either sign of alpha (statements 91, 92), the best finished are kept (100), limits are
-    each sentence's own (99), the live set never runs dry, with 2 * beam > V as well (95), one beam lives at first (97),
-    the cache follows its hypothesis (96), and what is unfinished at the limit is normalised and flagged (98).
+    So the stop rule is sound for every penalty and either sign of alpha (statements 91, 92), the best finished are kept
+    (100), limits are each sentence's own (99), the live set never runs dry, with 2 * beam > V as well (95), one beam
+    lives at first (97), the cache follows its hypothesis (96), and what is unfinished at the limit is normalised and
+    flagged (98).
     """
     tables = random_tables(seed, 3, VOCABULARY if last_token_alone else STATES, VOCABULARY, ends)
     if last_token_alone:  # one shape for the compiler
         tables = np.concatenate([tables, np.zeros((3, STATES - VOCABULARY, VOCABULARY), np.float32)], axis=1)
     arguments = (tables, limits(*lengths), jnp.float32(alpha))
-    result = search_tables(*arguments, length=LENGTH, beam_size=beam_size, n_best=beam_size)
-    first = search_tables(*arguments, length=LENGTH, beam_size=beam_size)  # stops as soon as the best is certain
+    result = search_tables(*arguments, length=LENGTH, beam_size=beam_size, n_best=beam_size, penalty=penalty)
+    # This one stops as soon as the best is certain.
+    first = search_tables(*arguments, length=LENGTH, beam_size=beam_size, penalty=penalty)
     for sentence, limit in enumerate(lengths):
-        expected = reference_beam(tables[sentence], limit, float(np.float32(alpha)), beam_size)
+        expected = reference_beam(tables[sentence], limit, float(np.float32(alpha)), beam_size, penalty=penalty)
         assert_same(hypotheses(result, sentence), expected)
         assert_same(hypotheses(first, sentence), expected[:1])
     assert first.iterations <= result.iterations <= max(lengths)
@@ -165,13 +177,12 @@ def test_the_cache_follows_its_hypothesis():
         cache = {"seen": seen, "sentence": cache["sentence"], "position": cache["position"] + 1}
         return tables[cache["sentence"], tokens], cache
 
-    rules = search.BeamRules(
+    rules = search.SearchRules(
         max_lengths=limits(*[length] * batch),
         alpha=jnp.float32(0.6),
         length=length,
         beam_size=width,
         n_best=1,
-        forbidden_ids=(PAD, BOS),
         **IDS,
     )
     state = search.beam_init(
@@ -182,7 +193,7 @@ def test_the_cache_follows_its_hypothesis():
             "position": jnp.zeros((), jnp.int32),
         },
     )
-    advance = jax.jit(lambda state: search.beam_advance(rules, step, state))
+    advance = jax.jit(lambda state: search.beam_step(rules, step, state))
     moved = False
     for position in range(length):
         before = state.tokens
@@ -241,11 +252,12 @@ def test_what_is_forbidden_is_never_generated(beam_size):
     """
     tables = random_tables(41, 4, STATES, 8)
     tables[:, :, [PAD, BOS, 5]] += 20
+    banned = Constraints(banned_tokens=jnp.arange(8) == 5)
     arguments = (tables, limits(*[LENGTH] * 4), jnp.float32(0.6))
     if beam_size:
-        result = search_tables(*arguments, length=LENGTH, beam_size=beam_size, n_best=beam_size, forbidden_ids=(5,))
+        result = search_tables(*arguments, length=LENGTH, beam_size=beam_size, n_best=beam_size, constraints=banned)
     else:
-        result = greedy_tables(*arguments, length=LENGTH, forbidden_ids=(5,))
+        result = greedy_tables(*arguments, length=LENGTH, constraints=banned)
     for sentence in range(4):
         for hypothesis in hypotheses(result, sentence):  # which looks for pad and bos
             assert 5 not in hypothesis.tokens
@@ -269,19 +281,18 @@ def test_ends_do_not_empty_the_beam(beam_size):
     def step(tokens, cache):
         return logits[None].repeat(tokens.shape[0], axis=0), cache
 
-    rules = search.BeamRules(
+    rules = search.SearchRules(
         max_lengths=limits(4),
         alpha=jnp.float32(0.6),
         length=4,
         beam_size=beam_size,
         n_best=beam_size,
-        forbidden_ids=(BOS, PAD),
         **IDS,
     )
     state = search.beam_init(rules, None)
     for _ in range(3):
-        state = search.beam_advance(rules, step, state)
-    assert np.isfinite(state.log_probabilities).all()
+        state = search.beam_step(rules, step, state)
+    assert np.isfinite(state.values).all()
     assert np.isfinite(state.finished.scores).all()
     assert len({tuple(row) for row in np.asarray(state.tokens[0]).tolist()}) == beam_size
 
@@ -339,7 +350,7 @@ def test_the_largest_are_those_of_top_k(seed, size, count, kinds):
         np.testing.assert_array_equal(one, other)
 
 
-LARGEST = jax.jit(search.largest, static_argnums=1)
+LARGEST = jax.jit(ranking.largest, static_argnums=1)
 
 
 def test_a_fault_of_the_caller_is_named():
@@ -354,7 +365,7 @@ def test_a_fault_of_the_caller_is_named():
     with pytest.raises(ValueError, match="n_best must be from 1"):
         beam_search(step, None, beam_size=0, **arguments, **IDS)
     with pytest.raises(ValueError, match="eos_id 1 must differ"):
-        beam_search(step, None, beam_size=2, forbidden_ids=(EOS,), **arguments, **IDS)
+        beam_search(step, None, beam_size=2, **arguments, **{**IDS, "bos_id": EOS})
     with pytest.raises(ValueError, match="eos_id 0 must differ"):
         greedy_search(step, None, **arguments, bos_id=BOS, eos_id=PAD, pad_id=PAD)
     with pytest.raises(ValueError, match=r"cache\['keys'\] has shape \(2, 3\); .* the 4 rows"):
@@ -363,7 +374,7 @@ def test_a_fault_of_the_caller_is_named():
         greedy_search(step, [jnp.zeros(4)], **arguments, **IDS)
 
 
-@pytest.mark.parametrize("module", [search, scoring])
+@pytest.mark.parametrize("module", [batch_search, search, scoring])
 def test_the_examples_in_docstrings_run(module):
     """What the documentation shows is what happens."""
     found = doctest.testmod(module)

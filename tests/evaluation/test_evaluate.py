@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from jaxformer.data.sources import Pair
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation import evaluate, metrics
+from jaxformer.evaluation.choice import choose_metrics
 from jaxformer.training import config as configuration
 from jaxformer.training.loop import Validator
 from jaxformer.training.run import Run
@@ -113,9 +115,53 @@ def test_record():
     assert record["checkpoint"] == translator().checkpoint == 200
     assert record["tokens"] == sum(len(best.tokens) for (best,) in found)
     assert record["unfinished"] == sum(not best.finished for (best,) in found)
-    assert record["decoding"] == {"beam_size": 1, "alpha": 0.6, "max_extra_length": 50}
+    assert record["decoding"] == dataclasses.asdict(translator().decoding) | {"beam_size": 1}
+    assert record["decoding"]["max_extra_length"] == 50
+    assert {name: importlib.metadata.version(name) for name in record["versions"]} == record["versions"]
+    assert set(record["versions"]) == {"jaxformer", "jax", "sacrebleu"}
     assert record["seconds"] >= 0
     json.dumps(record)
+
+
+def test_record_tells_texts_apart():
+    """What a record calls its text differs where any source or reference does, and only there (statement 107)."""
+    record, _ = result()
+    texts, references = (list(lines) for lines in zip(*pairs(), strict=True))
+    assert record["text"] == evaluate.fingerprint(texts, [references])
+    others = [
+        evaluate.fingerprint(texts[::-1], [references]),
+        evaluate.fingerprint(texts, [references[::-1]]),
+        evaluate.fingerprint(texts, [references, references]),
+        evaluate.fingerprint([*texts[:-1], texts[-1] + " "], [references]),
+        evaluate.fingerprint([*texts, references[0]], [references[1:]]),
+    ]
+    assert len({record["text"], *others}) == 6
+
+
+def test_other_metrics_and_references():
+    """The metrics that are asked for are recorded, each with its signature, against all references."""
+    more = [" ".join(pair.target.split()[:-1]) for pair in pairs()]
+    chosen = choose_metrics(["chrf++", "ter"])
+    record, hypotheses = evaluate.evaluate(
+        translator(), pairs(), "odd", beam_size=1, metrics=chosen, more_references=[more]
+    )
+    references = [pair.target for pair in pairs()], more
+    for key, score in (("chrf++", metrics.chrf_plus_plus), ("ter", metrics.ter)):
+        expected = score(hypotheses, *references)
+        assert record[key] == round(expected.value, 2)
+        assert record[f"{key}_signature"] == expected.signature
+        assert expected.signature.startswith("nrefs:2|")
+    assert "bleu" not in record
+
+
+def test_wrong_references_are_found_before_the_work(monkeypatch):
+    """Hours of translation are not lost to a file of references of another length, or to a metric that is not there."""
+    monkeypatch.setattr(Translator, "search", lambda *_, **__: 1 / 0)
+    with pytest.raises(InputError, match="reference 2 has 3 lines for 64 sentences"):
+        evaluate.evaluate(translator(), pairs(), "odd", more_references=[["a", "b", "c"]])
+    monkeypatch.setitem(sys.modules, "comet", None)
+    with pytest.raises(InputError, match=r"pip install 'jaxformer\[comet\]'"):
+        evaluate.evaluate(translator(), pairs(), "odd", metrics=choose_metrics(["comet"]))
 
 
 def test_nothing_to_score():

@@ -12,7 +12,8 @@ import pytest
 import sacrebleu
 
 from jaxformer.errors import InputError
-from jaxformer.evaluation.metrics import Score, bleu, chrf
+from jaxformer.evaluation.metrics import bleu, chrf, chrf_plus_plus, ter
+from jaxformer.evaluation.statistics import Score
 
 TEXT = "Das Haus , die Tür und ein Fenster sind heute sehr alt ; es regnet nicht immer . (klein) 3,5 % „neu“ - a-b"
 WORDS = TEXT.split()
@@ -29,28 +30,51 @@ def corpus(seed, size=60):
     return hypotheses, references
 
 
-def command_line(tmp_path, metric, hypotheses, references):
-    """Score two written files by sacreBLEU's own command."""
-    files = {"hypotheses": hypotheses, "references": references}
+OPTIONS = {
+    bleu: ["--metrics=bleu"],
+    chrf: ["--metrics=chrf"],
+    chrf_plus_plus: ["--metrics=chrf", "--chrf-word-order=2"],
+    ter: ["--metrics=ter"],
+}
+ALL = list(OPTIONS)
+
+
+def command_line(tmp_path, score, hypotheses, *references):
+    """Score written files by sacreBLEU's own command."""
+    files = {"hypotheses": hypotheses} | {f"references{place}": lines for place, lines in enumerate(references)}
     for name, lines in files.items():
         (tmp_path / name).write_text("".join(line + "\n" for line in lines), encoding="utf-8")
-    options = ["--input=hypotheses", f"--metrics={metric}", "--width=10"]
-    command = [sys.executable, "-m", "sacrebleu", "references", *options]
+    names = [name for name in files if name != "hypotheses"]
+    command = [sys.executable, "-m", "sacrebleu", *names, "--input=hypotheses", "--width=10", *OPTIONS[score]]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, encoding="utf-8", check=True)
     return json.loads(result.stdout)
 
 
-@pytest.mark.parametrize("score", [bleu, chrf])
+@pytest.mark.parametrize("score", ALL)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_equals_the_sacrebleu_command(tmp_path, score, seed):
     """A score equals that of the sacreBLEU command on the written files, signature and all (statement 109)."""
     hypotheses, references = corpus(seed)
     ours = score(hypotheses, references)
-    theirs = command_line(tmp_path, score.__name__, hypotheses, references)
+    theirs = command_line(tmp_path, score, hypotheses, references)
     assert ours.value == pytest.approx(theirs["score"], abs=1e-9)
     assert 5 < ours.value < 95
     assert ours.name == theirs["name"]
     assert ours.signature == theirs["signature"]
+
+
+@pytest.mark.parametrize("score", ALL)
+def test_several_references(tmp_path, score):
+    """With several references a score equals that of the sacreBLEU command, and the signature counts them."""
+    hypotheses, references = corpus(5)
+    others = [" ".join(reversed(line.split())) for line in references], [line[: len(line) // 2] for line in references]
+    ours = score(hypotheses, references, *others)
+    theirs = command_line(tmp_path, score, hypotheses, references, *others)
+    assert ours.value == pytest.approx(theirs["score"], abs=1e-9)
+    assert ours.signature == theirs["signature"]
+    assert ours.signature.startswith("nrefs:3|")
+    better = score(hypotheses, references).value
+    assert ours.value != better
 
 
 def test_signature_of_bleu():
@@ -63,6 +87,27 @@ def test_signature_of_chrf():
     """The signature carries the orders of characters and words (statement 111)."""
     signature = chrf(["a b c d"], ["a b c d"]).signature
     assert signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu.__version__}"
+
+
+def test_signatures_of_the_others():
+    """chrF++ names its orders of words, TER its normalisation (statement 111)."""
+    version = f"version:{sacrebleu.__version__}"
+    assert chrf_plus_plus(["a"], ["a"]).signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:2|space:no|{version}"
+    assert ter(["a"], ["a"]).signature == f"nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|{version}"
+
+
+def test_edits_by_hand():
+    """TER counts a changed, a missing, an added word and a phrase that moved as one edit each, for a hundred words."""
+    reference = ["one two three four five six seven eight"]
+    for hypothesis, edits in (
+        ("one two three four five six seven eight", 0),
+        ("one two three four five six seven nine", 1),
+        ("one two three four five six seven", 1),
+        ("one two three four and five six seven eight", 1),
+        ("five six seven eight one two three four", 1),
+        ("", 8),
+    ):
+        assert ter([hypothesis], reference).value == pytest.approx(100 * edits / 8), hypothesis
 
 
 def test_values_by_hand():
@@ -116,7 +161,7 @@ def test_empty_hypotheses_are_scored(score):
     assert score(["", ""], ["a b", "c"]).value == 0
 
 
-@pytest.mark.parametrize("score", [bleu, chrf])
+@pytest.mark.parametrize("score", ALL)
 def test_unequal_counts(score):
     """Unequal counts are refused, and both are named (statement 107)."""
     with pytest.raises(InputError, match=r"2 hypotheses and 3 references"):
@@ -125,7 +170,18 @@ def test_unequal_counts(score):
         score(["a", "b", "c"], ["a", "b"])
 
 
-@pytest.mark.parametrize("score", [bleu, chrf])
+@pytest.mark.parametrize("score", ALL)
+def test_further_references_are_checked_too(score):
+    """Each reference translation is one flat list of its own, as long as the others (statements 107, 108)."""
+    with pytest.raises(InputError, match="2 hypotheses and 1 references"):
+        score(["a", "b"], ["a", "b"], ["a"])
+    with pytest.raises(InputError, match="references must be one flat list of strings, but item 1 is a list"):
+        score(["a", "b"], ["a", "b"], [["a"], ["b"]])
+    with pytest.raises(InputError, match="at least one reference"):
+        score(["a", "b"])
+
+
+@pytest.mark.parametrize("score", ALL)
 @pytest.mark.parametrize(
     ("hypotheses", "references", "message"),
     [

@@ -80,9 +80,17 @@ def test_layer_norm_of_a_constant_is_its_bias():
     assert np.isfinite(jax.grad(lambda x: jnp.square(F.layer_norm(x, scale, bias)).sum())(x)).all()
 
 
-@pytest.mark.parametrize("activation", ["relu", "gelu"])
+ACTIVATIONS_64 = {
+    "relu": lambda x: max(x, 0.0),
+    "gelu": lambda x: 0.5 * x * (1 + math.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+    "gelu_exact": lambda x: 0.5 * x * (1 + math.erf(x / math.sqrt(2))),
+    "silu": lambda x: x / (1 + math.exp(-x)),
+}
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_feed_forward_equals_its_formula(activation):
-    """max(0, x W_1 + b_1) W_2 + b_2, or the tanh form of GELU in place of max."""
+    """max(0, x W_1 + b_1) W_2 + b_2, with the formula of each activation in place of max."""
     params = {
         "inner": {"kernel": normal(12, 4, 16), "bias": normal(13, 16)},
         "outer": {"kernel": normal(14, 16, 4), "bias": normal(15, 4)},
@@ -90,10 +98,7 @@ def test_feed_forward_equals_its_formula(activation):
     x = normal(16, 2, 3, 4)
     inner, outer = ({k: np.asarray(v, np.float64) for k, v in params[name].items()} for name in ("inner", "outer"))
     hidden = np.asarray(x, np.float64) @ inner["kernel"] + inner["bias"]
-    if activation == "relu":
-        hidden = np.maximum(hidden, 0)
-    else:
-        hidden = 0.5 * hidden * (1 + np.tanh(math.sqrt(2 / math.pi) * (hidden + 0.044715 * hidden**3)))
+    hidden = np.vectorize(ACTIVATIONS_64[activation])(hidden)
     same(F.feed_forward(params, x, activation=activation), hidden @ outer["kernel"] + outer["bias"])
 
 
@@ -130,6 +135,7 @@ def test_embeddings_are_scaled_once():
     table, tokens = normal(19, 11, 16), jnp.array([[3, 0, 10], [3, 3, 1]])
     wide = np.asarray(table, np.float64)
     same(F.embed(table, tokens), wide[np.asarray(tokens)] * 4.0)
+    np.testing.assert_array_equal(F.embed(table, tokens, scale=False), np.asarray(table)[np.asarray(tokens)])
     x = normal(20, 2, 3, 16)
     same(F.project_to_vocabulary(table, x), np.asarray(x, np.float64) @ wide.T)
 

@@ -30,7 +30,16 @@ def test_golden_values_of_the_layout_in_halves():
     np.testing.assert_allclose(F.sinusoidal(jnp.array([1]), 2, layout="halves")[0], golden[::4], atol=1e-6)
 
 
-@pytest.mark.parametrize("layout", ["interleaved", "halves"])
+def test_golden_values_of_the_concatenated_layout():
+    """PE(1) at width 8 as Marian's models have it: the paper's numbers, sines before cosines (statement 20)."""
+    golden = [0.841471, 0.099833, 0.01, 0.001, 0.540302, 0.995004, 0.99995, 1]
+    np.testing.assert_allclose(F.sinusoidal(jnp.array([1]), 8, layout="concatenated")[0], golden, atol=1e-6)
+    place = jnp.arange(30)
+    paper, found = F.sinusoidal(place, 8), F.sinusoidal(place, 8, layout="concatenated")
+    np.testing.assert_array_equal(found, jnp.concatenate([paper[:, 0::2], paper[:, 1::2]], 1))
+
+
+@pytest.mark.parametrize("layout", ["interleaved", "halves", "concatenated"])
 @pytest.mark.parametrize("width", [2, 6, 64])
 def test_equals_the_formula_in_float64(layout, width):
     """Each number is the sine or cosine of the formula, for any shape of positions."""
@@ -38,7 +47,7 @@ def test_equals_the_formula_in_float64(layout, width):
     table = np.asarray(F.sinusoidal(jnp.asarray(places), width, layout=layout))
     half = width // 2
     for b, t, i in np.ndindex(3, 5, half):
-        exponent = i / half if layout == "interleaved" else i / max(half - 1, 1)
+        exponent = i / max(half - 1, 1) if layout == "halves" else i / half
         angle = places[b, t] / 10_000.0**exponent
         sine, cosine = (2 * i, 2 * i + 1) if layout == "interleaved" else (i, half + i)
         # the angle, up to 300, is rounded to float32: half a unit in the last place of 300 is 1.5e-5, its power as much
@@ -66,7 +75,7 @@ def test_bad_width_and_layout_are_refused():
     """An odd width and an unknown layout each get one line (statement 24)."""
     with pytest.raises(InputError, match=r"even d_model, not 7; try 8"):
         F.sinusoidal(jnp.arange(3), 7)
-    with pytest.raises(InputError, match=r"interleaved or halves, not 'spiral'"):
+    with pytest.raises(InputError, match=r"interleaved, halves or concatenated, not 'spiral'"):
         F.sinusoidal(jnp.arange(3), 8, layout="spiral")
 
 

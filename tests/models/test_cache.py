@@ -32,7 +32,8 @@ SETTINGS = {
     "learned": {"positions": "learned", "num_encoder_layers": 2, "num_decoder_layers": 3},
     "halves, untied": {"positions": "sinusoidal_halves", "tied_embeddings": "none", "norm_order": "pre"},
     "widths": {"num_heads": 3, "d_k": 5, "d_v": 2, "activation": "gelu"},
-    "begins with padding": {"bos_id": 0},
+    "begins with padding": {"bos_id": 0, "output_bias": True, "scale_embedding": False, "activation": "silu"},
+    "concatenated": {"positions": "sinusoidal_concatenated"},
 }
 
 

@@ -29,8 +29,9 @@ def formula(config):
     source = (config.source_vocabulary_size or config.vocabulary_size) * d
     tables = {"all": target, "target": source + target, "none": source + 2 * target}[config.tied_embeddings]
     final_norms = 4 * d if config.norm_order == "pre" else 0
+    bias = config.vocabulary_size if config.output_bias else 0
     positions = 2 * config.max_length * d if config.positions == "learned" else 0
-    return encoder + decoder + tables + final_norms + positions
+    return encoder + decoder + tables + final_norms + positions + bias
 
 
 def layers(count):
@@ -64,6 +65,7 @@ ROWS = {
     "base, pre-LN": ({"norm_order": "pre"}, 63_084_544),
     "base, output tied to target": ({"tied_embeddings": "target"}, 82_026_496),
     "base, nothing tied": ({"tied_embeddings": "none"}, 100_970_496),
+    "base, biased logits": ({"output_bias": True}, 63_082_496 + 37_000),
 }
 
 

@@ -26,8 +26,9 @@ def attention_64(params, x, memory, allowed):
     return np.concatenate(heads, 1) @ kernel.reshape(-1, kernel.shape[2]) + params["output"]["bias"]
 
 
-def feed_forward_64(params, x):
-    hidden = np.maximum(x @ params["inner"]["kernel"] + params["inner"]["bias"], 0)
+def feed_forward_64(params, x, activation):
+    hidden = x @ params["inner"]["kernel"] + params["inner"]["bias"]
+    hidden = hidden / (1 + np.exp(-hidden)) if activation == "silu" else np.maximum(hidden, 0)
     return hidden @ params["outer"]["kernel"] + params["outer"]["bias"]
 
 
@@ -49,13 +50,19 @@ def stack_64(config, params, x, sublayers):
     return norm_64(params["norm"], x) if config.norm_order == "pre" else x
 
 
+def root_64(config):
+    return math.sqrt(config.d_model) if config.scale_embedding else 1.0
+
+
 def positions_64(config, params, length):
     if config.positions == "learned":
-        return params["table"][:length] * math.sqrt(config.d_model)
+        return params["table"][:length] * root_64(config)
     table = np.zeros((length, config.d_model))
     for p, i in np.ndindex(length, config.d_model // 2):
         angle = p / 10_000 ** (2 * i / config.d_model)
-        table[p, 2 * i : 2 * i + 2] = math.sin(angle), math.cos(angle)
+        apart = config.positions == "sinusoidal_concatenated"
+        columns = [i, config.d_model // 2 + i] if apart else [2 * i, 2 * i + 1]
+        table[p, columns] = math.sin(angle), math.cos(angle)
     return table
 
 
@@ -66,10 +73,10 @@ def transformer_64(config, params, source, target):
     else:
         tables = [params[name]["table"] for name in ("source_embedding", "target_embedding")]
     places = [params.get(name) for name in ("source_positions", "target_positions")]
-    root = math.sqrt(config.d_model)
+    root = root_64(config)
     x = tables[0][source] * root + positions_64(config, places[0], len(source))
     everything = np.ones((len(source), len(source)), bool)
-    feed = ("feed_forward", feed_forward_64)
+    feed = ("feed_forward", lambda p, x: feed_forward_64(p, x, config.activation))
     look = ("self_attention", lambda p, x: attention_64(p, x, x, everything))
     memory = stack_64(config, params["encoder"], x, [look, feed])
     inputs = [config.bos_id, *target[:-1]]
@@ -78,7 +85,8 @@ def transformer_64(config, params, source, target):
     look = ("self_attention", lambda p, x: attention_64(p, x, x, causal))
     ask = ("cross_attention", lambda p, x: attention_64(p, x, memory, np.ones((len(target), len(source)), bool)))
     x = stack_64(config, params["decoder"], x, [look, ask, feed])
-    return x @ (params["output"] if config.tied_embeddings == "none" else tables[1]).T
+    logits = x @ (params["output"] if config.tied_embeddings == "none" else tables[1]).T
+    return logits + params["logits"]["bias"] if config.output_bias else logits
 
 
 def sentences_64(config, params, source, target):
@@ -95,6 +103,13 @@ SETTINGS = {
     "learned": {"positions": "learned", "tied_embeddings": "target"},
     "untied": {"tied_embeddings": "none", "source_vocabulary_size": 17},
     "widths": {"num_heads": 3, "d_k": 5, "d_v": 2},
+    "marian": {
+        "activation": "silu",
+        "positions": "sinusoidal_concatenated",
+        "output_bias": True,
+        "bos_id": 0,
+    },
+    "unscaled": {"scale_embedding": False, "positions": "learned", "tied_embeddings": "none", "output_bias": True},
 }
 
 

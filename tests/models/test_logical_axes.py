@@ -53,6 +53,7 @@ def test_every_parameter_of_every_option_is_named(scan, order, positions, tables
     params = shapes(
         scan_layers=scan,
         norm_order=order,
+        output_bias=order == "pre",
         positions=positions,
         tied_embeddings=tied,
         source_vocabulary_size=source_size,

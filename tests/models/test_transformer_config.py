@@ -29,6 +29,7 @@ def test_defaults_are_the_paper_s_base_model():
         "all",
     )
     assert (config.dtype, config.rematerialization, config.scan_layers) == ("float32", "none", False)
+    assert (config.scale_embedding, config.output_bias) == (True, False)
 
 
 def test_big_changes_what_the_paper_changes():
@@ -71,11 +72,12 @@ def test_layers_get_their_part_of_the_configuration():
             for rate in (1.0, -0.1, math.nan)
         ),
         ({"norm_epsilon": 0.0}, "model.norm_epsilon must be above 0, not 0.0"),
-        ({"activation": "swish"}, "model.activation must be one of relu, gelu, not 'swish'"),
+        ({"activation": "swish"}, "model.activation must be one of relu, gelu, gelu_exact, silu, not 'swish'"),
         ({"norm_order": "middle"}, "model.norm_order must be one of post, pre, not 'middle'"),
         (
             {"positions": "rotary"},
-            "model.positions must be one of sinusoidal, sinusoidal_halves, learned, not 'rotary'",
+            "model.positions must be one of sinusoidal, sinusoidal_halves, sinusoidal_concatenated, learned, "
+            "not 'rotary'",
         ),
         ({"tied_embeddings": "some"}, "model.tied_embeddings must be one of all, target, none, not 'some'"),
         ({"dtype": "float64"}, "model.dtype must be one of float32, bfloat16, float16, not 'float64'"),

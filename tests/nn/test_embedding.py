@@ -24,6 +24,20 @@ def test_embedded_tokens_begin_with_deviation_one():
     np.testing.assert_allclose(embedded[2, 5], 8.0 * np.asarray(variables["params"]["table"])[205], rtol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["sinusoidal_concatenated", "learned"])
+def test_without_scale_the_rows_are_the_vectors(kind):
+    """Without scaling, vectors of tokens and of learned positions are rows of their tables (statement 17)."""
+    tokens = jnp.array([[3, 0, 10]])
+    module = Embedding(11, 16, scale=False)
+    variables = module.init(jax.random.key(6), tokens)
+    np.testing.assert_array_equal(module.apply(variables, tokens), variables["params"]["table"][tokens])
+    module = Positions(kind, 16, 5, scale=False)
+    place = jnp.arange(5)
+    variables = module.init(jax.random.key(7), place)
+    expected = variables["params"]["table"] if kind == "learned" else F.sinusoidal(place, 16, layout="concatenated")
+    np.testing.assert_array_equal(module.apply(variables, place), expected)
+
+
 def test_logits_use_the_same_table_without_scale():
     """One table, at most once scaled: logits are x E^T (statement 17, statement 18)."""
     module = Embedding(11, 16)
@@ -44,7 +58,7 @@ def test_bfloat16_vectors_come_from_a_float32_table():
     assert module.apply(variables, x, method="logits").dtype == jnp.float32
 
 
-@pytest.mark.parametrize("kind", ["sinusoidal", "sinusoidal_halves", "learned"])
+@pytest.mark.parametrize("kind", ["sinusoidal", "sinusoidal_halves", "sinusoidal_concatenated", "learned"])
 def test_positions_of_each_kind(kind):
     """Sinusoidal kinds are the functions and have no parameters; learned ones begin with deviation 1."""
     module = Positions(kind, 64, 128)
@@ -58,13 +72,14 @@ def test_positions_of_each_kind(kind):
         assert np.asarray(encoding).std() == pytest.approx(1.0, rel=0.05)
     else:
         assert not variables
-        layout = "halves" if kind == "sinusoidal_halves" else "interleaved"
+        layouts = {"sinusoidal": "interleaved", "sinusoidal_halves": "halves"}
+        layout = layouts.get(kind, "concatenated")
         np.testing.assert_array_equal(encoding, F.sinusoidal(place, 64, layout=layout))
     # a lone position, as at a decoding step, has the encoding that it has in the row (statement 23)
     np.testing.assert_allclose(module.apply(variables, jnp.array([77]))[0], encoding[77], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("kind", ["sinusoidal", "sinusoidal_halves", "learned"])
+@pytest.mark.parametrize("kind", ["sinusoidal", "sinusoidal_halves", "sinusoidal_concatenated", "learned"])
 def test_more_positions_than_the_model_has_are_refused(kind):
     """One more than max_length raises with both numbers, inside jit too; max_length itself is fine (statement 22)."""
     module = Positions(kind, 8, 5)

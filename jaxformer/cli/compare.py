@@ -1,0 +1,77 @@
+"""``jaxformer compare``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from jaxformer.cli.main import DONE
+from jaxformer.cli.metric_options import add_metrics
+from jaxformer.cli.options import check_output, write_output
+from jaxformer.data.files import open_lines
+from jaxformer.evaluation.breakdown import count_words
+from jaxformer.evaluation.choice import choose_metrics
+from jaxformer.evaluation.comparison import ComparisonConfig, compare
+from jaxformer.evaluation.outputs import read_systems
+from jaxformer.visualization import translations
+from jaxformer.visualization.comparison import name_runs
+from jaxformer.visualization.translations_table import write_table
+
+EXAMPLE = """
+examples:
+  jaxformer compare runs/base runs/deep --html=deep.html
+  jaxformer compare --reference=test.de --source=test.en first.de second.de third.de
+  jaxformer compare --reference=test.de --metrics=bleu,chrf++,ter first.de
+
+Scores translations of one test set, and tests whether each differs from the first more than by chance: paired bootstrap
+resampling (Koehn 2004), and approximate randomisation (Riezler and Maxwell 2005). Then come scores by the length of
+sentences and by the frequency of words, and the sentences that differ most. A system is a file, one translation a line,
+or the directory of a run that was evaluated; runs bring source and reference with them. One system alone is scored.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLE
+    parser.add_argument("systems", nargs="+", type=Path, metavar="SYSTEM", help="the baseline, then others")
+    parser.add_argument("--reference", action="append", metavar="FILE", help="a human translation; again for more")
+    parser.add_argument("--source", metavar="FILE", help="the text that was translated")
+    parser.add_argument("--dataset", metavar="NAME", help="which result of the runs (default: the only one they share)")
+    add_metrics(parser)
+    parser.add_argument("--language", metavar="CODE", help="of files, for tokenized_bleu and compound_split_bleu")
+    parser.add_argument("--frequencies", metavar="FILE", help="text to count words in (default: the references)")
+    parser.add_argument("--lengths", choices=("reference", "source"), default="reference", help="whose length counts")
+    defaults = ComparisonConfig()
+    for name, what in (
+        ("resamples", "of the bootstrap"),
+        ("trials", "of randomisation; 0: none"),
+        ("seed", "of both tests"),
+        ("examples", "sentences of each kind"),
+    ):
+        default = getattr(defaults, name)
+        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{what} (default {default})")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for the browser too")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare."""
+    config = ComparisonConfig(options.resamples, options.trials, options.seed, options.examples, options.lengths)
+    check_output(options.html)
+    names = name_runs(options.systems)
+    systems, scored = read_systems(options.systems, options.dataset, options.reference, options.source)
+    language = options.language or scored.language
+    found = compare(
+        dict(zip(names, systems, strict=True)),
+        scored.references,
+        choose_metrics(options.metrics, language=language, comet_model=options.comet_model),
+        config,
+        sources=scored.sources,
+        frequencies=None if options.frequencies is None else count_words(open_lines([options.frequencies])),
+        frequencies_name=options.frequencies or "the references",
+    )
+    if options.html is not None:
+        translations.write_html(found, options.html)
+    write_output(None, [json.dumps(found.to_record(), ensure_ascii=False)] if options.json else write_table(found))
+    return DONE

@@ -1,0 +1,114 @@
+"""What every search is given and gives: the step function, the rules, and the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+
+from jaxformer.decoding.config import LengthPenalty
+from jaxformer.decoding.constraints import FREE, Constraints
+from jaxformer.decoding.scoring import length_penalty
+from jaxformer.typing import Array, Bool, Float, Int, PyTree
+
+Step: TypeAlias = Callable[[Array, PyTree], tuple[Array, PyTree]]
+"""``step(tokens: Int[N], cache) -> (logits: Float[N V], cache)``: the next token's logits in each row."""
+
+
+class SearchResult(NamedTuple):
+    """The hypotheses of each sentence, n of them, the best first; those of sampling in the order of their drawing.
+
+    Finished hypotheses come before unfinished ones, and each kind is sorted by score. Where a sentence has fewer than n
+    hypotheses at all, the rest is empty: padding, length 0, score minus infinity, not finished. A hypothesis that its
+    constraints leave no token dies, and a sentence whose hypotheses all die has empty ones alone.
+    """
+
+    tokens: Int[Array, "B n T"]
+    """The tokens, with the end-of-sentence token where ``finished``, then padding."""
+    scores: Float[Array, "B n"]
+    """Log-probability, changed by a repetition penalty if there is one, divided by the length penalty."""
+    log_probabilities: Float[Array, "B n"]
+    """Sum of the natural logarithms of the tokens' probabilities, as the model gives them: no option changes it."""
+    lengths: Int[Array, "B n"]
+    """Number of tokens, the end-of-sentence token included."""
+    finished: Bool[Array, "B n"]
+    """Whether the hypothesis ended by itself, before the sentence's limit."""
+    iterations: Int[Array, ""]
+    """How often the step function was called."""
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=["max_lengths", "alpha", "constraints"],
+    meta_fields=["length", "beam_size", "n_best", "penalty", "bos_id", "eos_id", "pad_id"],
+)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SearchRules:
+    """All that stays the same during a search: a pytree.
+
+    Its leaves are the limits, alpha and the constraints: a function compiled for some of them serves every other value
+    of the same shapes. The rest is static: shapes, the tokens that are no words, and the formula of the penalty.
+
+    Raises:
+        ValueError: W below 1, n not in 1 to W, or an end-of-sentence token that may not be generated.
+    """
+
+    max_lengths: Int[Array, " B"]
+    """Most tokens of each sentence; 0 gives the empty hypothesis. Limits above ``length`` are cut to it."""
+    alpha: Float[Array, ""] | float
+    """Strength of the length penalty; it may be negative."""
+    constraints: Constraints = FREE
+    """What may come; what is None there costs nothing."""
+    length: int
+    """Width T of the result."""
+    beam_size: int = 1
+    """W, the hypotheses of a sentence that grow together."""
+    n_best: int = 1
+    """n, the hypotheses returned of a sentence, at most W."""
+    penalty: LengthPenalty = "gnmt"
+    """Name of the length penalty; see :func:`~jaxformer.decoding.scoring.length_penalty`."""
+    bos_id: int
+    """The first input of every hypothesis, never generated."""
+    eos_id: int
+    """Ends a hypothesis."""
+    pad_id: int
+    """Fills up the result, never generated."""
+
+    def __post_init__(self) -> None:
+        """Check what is static."""
+        if not 1 <= self.n_best <= self.beam_size:
+            raise ValueError(f"n_best must be from 1 to the beam size {self.beam_size}, not {self.n_best}; widen it")
+        if self.eos_id in (self.bos_id, self.pad_id):
+            raise ValueError(f"eos_id {self.eos_id} must differ from bos_id {self.bos_id} and pad_id {self.pad_id}")
+
+    @property
+    def limits(self) -> Int[Array, " B"]:
+        """Most tokens of each sentence that the result has room for."""
+        return jnp.minimum(jnp.asarray(self.max_lengths, jnp.int32), self.length)
+
+    def normalise(self, log_probability: Float[Array, "*B"], lengths: Int[Array, "*B"]) -> Float[Array, "*B"]:
+        """Divide log-probabilities by the penalty of their lengths."""
+        return log_probability / length_penalty(lengths, self.alpha, self.penalty)
+
+
+def blank(rules: SearchRules, *shape: int) -> Int[Array, "*B 1+T"]:
+    """Give hypotheses that hold their begin-of-sentence token alone."""
+    return jnp.full((*shape, 1 + rules.length), rules.pad_id, jnp.int32).at[..., 0].set(rules.bos_id)
+
+
+def check_cache(cache: PyTree, rows: int) -> None:
+    """Refuse a cache whose leaves do not belong to the rows of a search.
+
+    Raises:
+        ValueError: a leaf is no scalar and does not begin with the rows.
+    """
+    for path, leaf in jax.tree.leaves_with_path(cache):
+        if jnp.ndim(leaf) and jnp.shape(leaf)[0] != rows:
+            name = jax.tree_util.keystr(path)
+            raise ValueError(
+                f"cache{name} has shape {jnp.shape(leaf)}; a leaf must be a scalar or begin with the {rows} rows"
+            )

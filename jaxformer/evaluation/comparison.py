@@ -1,0 +1,173 @@
+"""Translations of one test set by several systems, compared: scores, significance, and where they differ."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from jaxformer.errors import InputError
+from jaxformer.evaluation import breakdown, sentences, significance
+from jaxformer.evaluation.breakdown import Difference, LengthBucket, WordBucket
+from jaxformer.evaluation.significance import Bootstrap, Interval
+from jaxformer.evaluation.statistics import Metric, Score, Statistics, score_rows
+
+
+@dataclass(frozen=True)
+class ComparisonConfig:
+    """How systems are compared.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    # Test sets drawn from the sentences for the paired bootstrap.
+    resamples: int = 1000
+    # Trials of approximate randomisation; 0 leaves it out.
+    trials: int = 10_000
+    # Of both tests; the same seed gives the same numbers.
+    seed: int = 12345
+    # Sentences shown of each kind: those that the system, and those that the baseline translates better.
+    examples: int = 10
+    # What the length of a sentence is taken from.
+    lengths: Literal["reference", "source"] = "reference"
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for name, least in (("resamples", 100), ("trials", 0), ("seed", 0), ("examples", 0)):
+            value = getattr(self, name)
+            if value < least:
+                raise InputError(f"{name} must be at least {least}, not {value}")
+
+
+@dataclass(frozen=True)
+class Result:
+    """Hold what one metric says of one system.
+
+    Attributes:
+        system: its name.
+        metric: key of the metric.
+        score: of the whole test set.
+        interval: 95 % of the bootstrap's resamples.
+        bootstrap: against the baseline; None for the baseline itself.
+        randomization: p-value of approximate randomisation against the baseline; None for the baseline itself, or
+            where it was left out.
+    """
+
+    system: str
+    metric: str
+    score: Score
+    interval: Interval
+    bootstrap: Bootstrap | None
+    randomization: float | None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Hold everything that :func:`compare` found.
+
+    Attributes:
+        systems: names; the first is the baseline.
+        sentences: of the test set.
+        config: how they were compared.
+        results: metric by metric, in each the systems in their order.
+        lengths: scores by the length of sentences.
+        words: F1 by the frequency of words.
+        word_source: where frequencies were counted.
+        differences: for each system but the baseline, the sentences that it and that the baseline translates better.
+    """
+
+    systems: tuple[str, ...]
+    sentences: int
+    config: ComparisonConfig
+    results: tuple[Result, ...]
+    lengths: tuple[LengthBucket, ...]
+    words: tuple[WordBucket, ...]
+    word_source: str
+    differences: Mapping[str, tuple[list[Difference], list[Difference]]]
+
+    def to_record(self) -> dict[str, Any]:
+        """Give plain dicts and lists, for JSON."""
+        record = dataclasses.asdict(self)
+        differences = record.pop("differences")
+        return record | {
+            "differences": {name: {"better": better, "worse": worse} for name, (better, worse) in differences.items()}
+        }
+
+
+def compare(
+    systems: Mapping[str, Sequence[str]],
+    references: Sequence[Sequence[str]],
+    metrics: Sequence[Metric],
+    config: ComparisonConfig,
+    *,
+    sources: Sequence[str] | None = None,
+    frequencies: Mapping[str, int] | None = None,
+    frequencies_name: str = "references",
+) -> Comparison:
+    """Compare translations of one test set.
+
+    Args:
+        systems: translations by the system's name, one for each sentence; the first is the baseline, and alone it is
+            only scored.
+        references: flat lists, each with one reference for each sentence.
+        metrics: what to score by.
+        config: seed, resamples, and what is shown.
+        sources: the text that was translated.
+        frequencies: of words, such as those of a training text; by default those of the references.
+        frequencies_name: where they were counted.
+
+    Raises:
+        InputError: as :func:`jaxformer.evaluation.sentences.check`; or lengths are to be those of sources, which are
+            not given.
+    """
+    if config.lengths == "source" and sources is None:
+        raise InputError("lengths of sources need the sources: give --source")
+    for translations in systems.values():
+        sentences.check(translations, references, sources)
+    statistics = {
+        name: {metric.key: metric.statistics(translations, *references, sources=sources) for metric in metrics}
+        for name, translations in systems.items()
+    }
+    names, outputs = list(systems), list(systems.values())
+    counted = (
+        breakdown.count_words(line for lines in references for line in lines) if frequencies is None else frequencies
+    )
+    lines = references[0] if sources is None or config.lengths == "reference" else sources
+    return Comparison(
+        tuple(names),
+        len(outputs[0]),
+        config,
+        tuple(
+            result
+            for metric in metrics
+            for result in _test(metric, {name: found[metric.key] for name, found in statistics.items()}, config)
+        ),
+        tuple(breakdown.by_length(metrics, list(statistics.values()), lines)),
+        tuple(breakdown.by_frequency(outputs, references[0], counted)),
+        frequencies_name,
+        {
+            name: breakdown.find_differences(outputs[0], systems[name], references, sources, config.examples)
+            for name in names[1:]
+        },
+    )
+
+
+def _test(metric: Metric, systems: Mapping[str, Statistics], config: ComparisonConfig) -> list[Result]:
+    """Score all systems by one metric, and hold each against the first."""
+    results: list[Result] = []
+    drawn = {
+        name: significance.bootstrap_scores(metric, found, config.resamples, config.seed)
+        for name, found in systems.items()
+    }
+    baseline, *_ = systems
+    for name, found in systems.items():
+        bootstrap, randomization = None, None
+        if name != baseline:
+            bootstrap = significance.compare_bootstraps(metric, drawn[name], drawn[baseline])
+            if config.trials:
+                randomization = significance.randomize(metric, found, systems[baseline], config.trials, config.seed)
+        interval = significance.summarize(drawn[name])
+        results.append(Result(name, metric.key, score_rows(metric, found), interval, bootstrap, randomization))
+    return results

@@ -1,0 +1,123 @@
+"""Translations to compare: in files, or beside the runs that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from jaxformer.data import sources
+from jaxformer.data.files import read_lines
+from jaxformer.data.loading import load_evaluation
+from jaxformer.errors import InputError
+from jaxformer.evaluation.evaluate import fingerprint, read_results
+from jaxformer.training import config as configuration
+
+
+class ScoredSet(NamedTuple):
+    """What translations are compared with.
+
+    Attributes:
+        references: flat lists, each with one reference for each sentence.
+        sources: the text that was translated, where it is known.
+        language: of the references, where it is known.
+    """
+
+    references: list[list[str]]
+    sources: list[str] | None
+    language: str | None
+
+
+def read_systems(
+    paths: Sequence[Path], entry: str | None, references: Sequence[str] | None, source: str | None
+) -> tuple[list[list[str]], ScoredSet]:
+    """Read the translations of some systems, and what they are compared with.
+
+    Args:
+        paths: files of translations, one a line, or directories of runs that were evaluated.
+        entry: which result of the runs, by its name or that of its data set; None: the only one that they share.
+        references: files; None: what the runs were evaluated on.
+        source: file of the text that was translated.
+
+    Raises:
+        InputError: something is missing or does not belong together, which the error names.
+    """
+    directories = [path for path in paths if path.is_dir()]
+    if len(directories) < len(paths) and references is None:
+        raise InputError("files of translations are compared with --reference=FILE: give it")
+    if entry is not None and not directories:
+        raise InputError("--dataset chooses among the results of runs, and no directory of a run is given")
+    wanted = entry or (_choose_set(directories) if directories else "")
+    records, systems = [], []
+    for path in paths:
+        if path.is_dir():
+            record, lines = _read_run(path, wanted)
+            records.append(record)
+        else:
+            lines = read_lines(path)
+        systems.append(lines)
+    if references is None:
+        scored = _load(directories[0], records)
+    else:
+        scored = ScoredSet([read_lines(file) for file in references], None, None)
+    return systems, scored if source is None else scored._replace(sources=read_lines(source))
+
+
+def _choose_set(directories: Sequence[Path]) -> str:
+    """Name the data set that all runs were evaluated on."""
+    found = []
+    for directory in directories:
+        records = read_results(directory)
+        if not records:
+            raise InputError(f"{directory} has no results: run jaxformer evaluate --workdir={directory} first")
+        found.append(list(dict.fromkeys(record.get("dataset") for record in records.values())))
+    shared = [name for name in found[0] if name is not None and all(name in names for names in found)]
+    if len(shared) == 1:
+        return shared[0]
+    if shared:
+        raise InputError(f"the runs share several results: choose one by --dataset of {_quoted(shared)}")
+    raise InputError(f"the runs share no result: {directories[0]} has {_quoted(found[0])}; evaluate the others on one")
+
+
+def _read_run(directory: Path, wanted: str) -> tuple[dict[str, Any], list[str]]:
+    """Read a result and its translations: the one of that name, else the only one of that data set."""
+    records = read_results(directory)
+    names = [name for name, record in records.items() if record.get("dataset") == wanted]
+    if wanted not in records and len(names) > 1:
+        raise InputError(f"{directory} has several results for {wanted}: give one of its hypotheses.*.txt instead")
+    if wanted not in records and not names:
+        raise InputError(f"{directory} has no result {wanted!r}; it has {_quoted(list(records))}")
+    record = records[wanted if wanted in records else names[0]]
+    lines = read_lines(directory / record["hypotheses"])
+    if len(lines) != record["sentences"]:
+        raise InputError(
+            f"{directory / record['hypotheses']} has {len(lines)} lines and results.json says {record['sentences']}: "
+            "evaluate the run again"
+        )
+    return record, lines
+
+
+def _load(directory: Path, records: Sequence[dict[str, Any]]) -> ScoredSet:
+    """Load the sentences that all runs, of which this is the first, were evaluated on."""
+    prints = [record.get("text") for record in records]
+    if None in prints:
+        raise InputError("results of an earlier version do not say on what text: evaluate again, or give --reference")
+    if len(set(prints)) != 1:
+        raise InputError(
+            f"the runs were evaluated on different text, each called {records[0]['dataset']}: evaluate again"
+        )
+    name, data = records[0]["dataset"], configuration.load(directory / "config.json").data
+    if name.startswith("text:"):
+        pairs, language = list(sources.load(name, "", "")), None
+    else:
+        pairs, language = load_evaluation(name, data)
+    texts, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    if prints[0] != fingerprint(texts, [references]):
+        raise InputError(
+            f"{name} is not the text that {directory} was evaluated on, or it had several references: give --reference"
+        )
+    return ScoredSet([references], texts, language)
+
+
+def _quoted(names: Sequence[str]) -> str:
+    return ", ".join(repr(name) for name in names)

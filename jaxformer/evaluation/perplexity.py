@@ -1,0 +1,79 @@
+"""How well a model expects given translations: its perplexity on a test set."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jaxformer.decoding.translator import PairScore
+from jaxformer.errors import InputError
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    """Hold the sums over a test set, and give what follows from them.
+
+    Attributes:
+        sentences: how many there are.
+        tokens: of the targets, an end of sentence in each.
+        words: of the targets, between white space, and an end of sentence in each.
+        log_probability: natural logarithm of the probability of all targets.
+    """
+
+    sentences: int
+    tokens: int
+    words: int
+    log_probability: float
+
+    @property
+    def nll(self) -> float:
+        """Give the mean negative log-likelihood, in nats per token."""
+        return -self.log_probability / self.tokens
+
+    @property
+    def per_token(self) -> float:
+        """Give the perplexity per token: comparable between models of one vocabulary alone."""
+        return _exp(self.nll)
+
+    @property
+    def per_word(self) -> float:
+        """Give the perplexity per word, which models of different vocabularies share."""
+        return _exp(-self.log_probability / self.words)
+
+    def to_record(self) -> dict[str, Any]:
+        """Give everything, for JSON."""
+        return {
+            "sentences": self.sentences,
+            "tokens": self.tokens,
+            "words": self.words,
+            "log_probability": round(self.log_probability, 6),
+            "nll": round(self.nll, 6),
+            "perplexity": round(self.per_token, 4),
+            "word_perplexity": round(self.per_word, 4),
+        }
+
+
+def perplexity(scores: Sequence[PairScore], targets: Sequence[str]) -> Perplexity:
+    """Sum up the scores of a test set.
+
+    Args:
+        scores: of each pair, by :meth:`jaxformer.decoding.translator.Translator.score`.
+        targets: the text that was scored.
+
+    Raises:
+        InputError: there is none, or another number of scores than of targets.
+    """
+    if not scores or len(scores) != len(targets):
+        raise InputError(
+            f"perplexity needs a score for each of some targets, but there are {len(scores)} scores and "
+            f"{len(targets)} targets"
+        )
+    words = sum(len(target.split()) + 1 for target in targets)
+    total = math.fsum(score.log_probability for score in scores)
+    return Perplexity(len(scores), sum(score.tokens for score in scores), words, total)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf

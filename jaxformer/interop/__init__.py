@@ -1,0 +1,1 @@
+"""Models from and for other systems: parameters carried over, number by number."""

@@ -1,0 +1,162 @@
+"""Models for CTranslate2, an inference engine: a Transformer's parameters in the folder that it loads."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import InputError, require
+from jaxformer.functional.positions import learned, sinusoidal
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.layer_stacking import unstack_layers
+from jaxformer.typing import Parameters
+
+_ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "gelu_exact": "GELU", "silu": "SWISH"}
+"""CTranslate2's names of activations, by ours."""
+
+_LAYOUTS = {"sinusoidal": "interleaved", "sinusoidal_halves": "halves", "sinusoidal_concatenated": "concatenated"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Tokens:
+    """The tokens that a model knows, as strings in the order of their ids.
+
+    Attributes:
+        source: of the source vocabulary.
+        target: of the target vocabulary; the same ones where it is shared.
+        unk_id: stands for what is in neither.
+        eos_id: ends a target, and a source where ``source_eos``.
+        source_eos: whether CTranslate2 is to end each source with that token by itself.
+    """
+
+    source: Sequence[str]
+    target: Sequence[str]
+    unk_id: int
+    eos_id: int
+    source_eos: bool = True
+
+
+def save(directory: str | Path, config: TransformerConfig, params: Parameters, tokens: Tokens) -> None:
+    """Write a model so that ``ctranslate2.Translator(directory)`` computes what jaxformer computes.
+
+    The numbers are written in float32; ``compute_type`` of CTranslate2 quantises them when it loads. Its search may
+    generate any token, where jaxformer's never generates padding and begin of sentence: give it
+    ``suppress_sequences`` with these tokens for the same.
+
+    Args:
+        directory: to be created; an older model there is overwritten.
+        config: of the model.
+        params: its parameters, of looped or of scanned layers.
+        tokens: what its ids stand for.
+
+    Raises:
+        InputError: heads of another width than d_model / num_heads, as many tokens as the model does not have, or the
+            package ctranslate2 is missing.
+    """
+    _check(config, tokens)
+    specs = require("ctranslate2.specs", "benchmark")
+    if config.scan_layers:
+        params = unstack_layers(params)
+    arrays = jax.tree.map(lambda leaf: np.ascontiguousarray(leaf, np.float32), dict(params))
+    spec = specs.TransformerSpec.from_config(
+        (config.num_encoder_layers, config.num_decoder_layers),
+        config.num_heads,
+        pre_norm=config.norm_order == "pre",
+        activation=specs.Activation[_ACTIVATIONS[config.activation]],
+    )
+    _fill_side(spec.encoder, spec.encoder.embeddings[0], config, arrays, "source")
+    _fill_side(spec.decoder, spec.decoder.embeddings, config, arrays, "target")
+    spec.decoder.projection.weight = arrays["output"] if config.tied_embeddings == "none" else _table(arrays, "target")
+    if config.output_bias:
+        spec.decoder.projection.bias = arrays["logits"]["bias"]
+    spec.register_source_vocabulary(list(tokens.source))
+    spec.register_target_vocabulary(list(tokens.target))
+    spec.config.layer_norm_epsilon = config.norm_epsilon
+    spec.config.unk_token = tokens.target[tokens.unk_id]
+    spec.config.eos_token = tokens.target[tokens.eos_id]
+    spec.config.bos_token = spec.config.decoder_start_token = tokens.target[config.bos_id]
+    spec.config.add_source_eos = tokens.source_eos
+    spec.validate()
+    spec.optimize()  # a table under two names is written once
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    spec.save(str(directory))
+
+
+def _check(config: TransformerConfig, tokens: Tokens) -> None:
+    width = config.d_model // config.num_heads
+    if config.d_model % config.num_heads or {config.d_k or width, config.d_v or width} != {width}:
+        raise InputError(
+            f"CTranslate2 needs heads of width d_model / num_heads, and model.d_k is {config.d_k} and model.d_v "
+            f"{config.d_v} at model.d_model {config.d_model} and model.num_heads {config.num_heads}; such a model "
+            "cannot be written for it"
+        )
+    sizes = {"source": config.source_vocabulary_size or config.vocabulary_size, "target": config.vocabulary_size}
+    for side, size in sizes.items():
+        given = len(getattr(tokens, side))
+        if given != size:
+            raise InputError(
+                f"the model has {size} {side} tokens, not {given}; give the tokens of the vocabulary it was made for"
+            )
+
+
+def _fill_side(stack: Any, embeddings: Any, config: TransformerConfig, params: Parameters, side: str) -> None:
+    embeddings.weight = _table(params, side)
+    stack.scale_embeddings = config.scale_embedding
+    stack.position_encodings.encodings = _positions(config, params, side)
+    layers = params["encoder" if side == "source" else "decoder"]
+    for number, spec in enumerate(stack.layer):
+        layer = layers[f"layer_{number}"]
+        asked = [_flat(layer["self_attention"][name]) for name in ("query", "key", "value")]
+        _fill_attention(spec.self_attention, layer, "self_attention", [asked])
+        if side == "target":
+            asked = [_flat(layer["cross_attention"][name]) for name in ("query", "key", "value")]
+            _fill_attention(spec.attention, layer, "cross_attention", [asked[:1], asked[1:]])
+        _fill_linear(spec.ffn.linear_0, [layer["feed_forward"]["inner"]])
+        _fill_linear(spec.ffn.linear_1, [layer["feed_forward"]["outer"]])
+        _fill_norm(spec.ffn.layer_norm, layer["feed_forward_residual"]["norm"])
+    if config.norm_order == "pre":
+        _fill_norm(stack.layer_norm, layers["norm"])
+
+
+def _table(params: Parameters, side: str) -> np.ndarray:
+    return (params["embedding"] if "embedding" in params else params[f"{side}_embedding"])["table"]
+
+
+def _positions(config: TransformerConfig, params: Parameters, side: str) -> np.ndarray:
+    place = jnp.arange(config.max_length)
+    if config.positions == "learned":
+        scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        return np.asarray(learned(jnp.asarray(params[f"{side}_positions"]["table"]), place)) * np.float32(scale)
+    return np.asarray(sinusoidal(place, config.d_model, layout=_LAYOUTS[config.positions]))
+
+
+def _flat(projection: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Put the heads of a query, key or value projection behind each other."""
+    kernel, bias = projection["kernel"], projection["bias"]
+    return {"kernel": kernel.reshape(kernel.shape[0], -1), "bias": bias.reshape(-1)}
+
+
+def _fill_attention(spec: Any, layer: Parameters, name: str, inputs: list[list[dict[str, np.ndarray]]]) -> None:
+    """Fill in the projections, those of one input in one, and the norm of an attention."""
+    for linear, projections in zip(spec.linear, inputs, strict=False):
+        _fill_linear(linear, projections)
+    kernel, bias = layer[name]["output"]["kernel"], layer[name]["output"]["bias"]
+    _fill_linear(spec.linear[-1], [{"kernel": kernel.reshape(-1, kernel.shape[-1]), "bias": bias}])
+    _fill_norm(spec.layer_norm, layer[f"{name}_residual"]["norm"])
+
+
+def _fill_linear(spec: Any, linears: Sequence[Mapping[str, np.ndarray]]) -> None:
+    """Fill in a linear map, [outputs, inputs] there, whose outputs are those of several."""
+    spec.weight = np.concatenate([linear["kernel"].T for linear in linears])
+    spec.bias = np.concatenate([linear["bias"] for linear in linears])
+
+
+def _fill_norm(spec: Any, norm: Mapping[str, np.ndarray]) -> None:
+    spec.gamma, spec.beta = norm["scale"], norm["bias"]

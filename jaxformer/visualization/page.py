@@ -1,0 +1,29 @@
+"""What all pages have in common: data go into them as text that nothing can break out of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+DATA_SLOT = "{{data}}"
+
+
+def write_page(template: str, data: Any, page: Path) -> Path:
+    """Write a page with its data, which its script reads as JSON.
+
+    Args:
+        template: the page, with :data:`DATA_SLOT` inside an element that holds JSON.
+        data: plain dicts, lists, text and numbers.
+        page: the file to write; its directory is created.
+
+    Returns:
+        The file.
+    """
+    content = json.dumps(data, separators=(",", ":"))
+    for sign in "<>&":  # escaped in this way no text can end the element that holds the data
+        content = content.replace(sign, f"\\u{ord(sign):04x}")
+    head, tail = template.rsplit(DATA_SLOT, 1)
+    page.parent.mkdir(parents=True, exist_ok=True)
+    page.write_text(head + content + tail, encoding="utf-8")
+    return page

@@ -1,0 +1,122 @@
+"""Compared systems as text: tables for a terminal."""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from collections.abc import Iterator, Mapping, Sequence
+
+from jaxformer.evaluation.breakdown import Difference
+from jaxformer.evaluation.comparison import Comparison, Result
+
+_LONGEST_NAME = 24  # longer names are told once, and stand in the tables as letters
+
+
+def write_table(comparison: Comparison) -> Iterator[str]:
+    """Write the lines of a report: scores and tests of each metric, breakdowns, and the sentences that differ most."""
+    config, names = comparison.config, comparison.systems
+    if max(map(len, names)) > _LONGEST_NAME:
+        letters = [string.ascii_uppercase[place % 26] + str(place // 26 or "") for place in range(len(names))]
+        yield from (f"{letter} = {name}" for letter, name in zip(letters, names, strict=True))
+        comparison = _rename(comparison, dict(zip(names, letters, strict=True)))
+    yield (
+        f"{comparison.sentences} sentences, seed {config.seed}, {config.resamples} resamples of a paired bootstrap, "
+        f"{config.trials} trials of approximate randomisation"
+    )
+    baseline, *others = comparison.systems
+    if others:
+        yield f"differences, wins and p-values are against {baseline}"
+    keys = list(dict.fromkeys(result.metric for result in comparison.results))
+    for key in keys:
+        yield from ("", *_metric([result for result in comparison.results if result.metric == key]))
+    yield from ("", *_lengths(comparison, keys[0]))
+    yield from ("", *_words(comparison))
+    for name, (better, worse) in comparison.differences.items():
+        yield from _sentences(f"{name} is better than {baseline}", better, (baseline, name))
+        yield from _sentences(f"{baseline} is better than {name}", worse, (baseline, name))
+
+
+def format_range(least: int, most: int | None) -> str:
+    """Write the ends of a bucket: ``10-19``, ``60+`` or, where they are the same, ``0``."""
+    if most is None:
+        return f"{least}+"
+    return str(least) if least == most else f"{least}-{most}"
+
+
+def _rename(comparison: Comparison, names: Mapping[str, str]) -> Comparison:
+    """Call systems otherwise."""
+    return dataclasses.replace(
+        comparison,
+        systems=tuple(names.values()),
+        results=tuple(dataclasses.replace(result, system=names[result.system]) for result in comparison.results),
+        differences={names[name]: found for name, found in comparison.differences.items()},
+    )
+
+
+def count_digits(title: str) -> int:
+    """Give the decimals that a metric is shown with: COMET's scale is about a hundredth of the others'."""
+    return 4 if title == "COMET" else 2
+
+
+def _metric(results: Sequence[Result]) -> Iterator[str]:
+    score = results[0].score
+    yield f"{score.name}  {score.signature}"
+    head = ["", "score", "95 % interval", "difference", "95 % interval", "wins", "p bootstrap", "p randomisation"]
+    digits = count_digits(score.name)
+    rows = [head if len(results) > 1 else head[:3]]
+    for result in results:
+        row = [result.system, f"{result.score.value:.{digits}f}"]
+        row.append(f"{result.interval.low:.{digits}f} to {result.interval.high:.{digits}f}")
+        if result.bootstrap is not None:
+            interval = result.bootstrap.interval
+            row.append(f"{result.score.value - score.value:+.{digits}f}")
+            row.append(f"{interval.low:+.{digits}f} to {interval.high:+.{digits}f}")
+            row += [f"{result.bootstrap.wins:.1%}", f"{result.bootstrap.p_value:.4f}"]
+            row.append("" if result.randomization is None else f"{result.randomization:.4f}")
+        rows.append(row)
+    yield from align(rows)
+
+
+def _lengths(comparison: Comparison, key: str) -> Iterator[str]:
+    title = next(result.score.name for result in comparison.results if result.metric == key)
+    yield f"{title} by length of the {comparison.config.lengths} in words"
+    rows = [["words", "sentences", *comparison.systems]]
+    for bucket in comparison.lengths:
+        scores = [f"{scores[key]:.{count_digits(title)}f}" for scores in bucket.scores]
+        rows.append([format_range(bucket.least, bucket.most), str(bucket.sentences), *scores])
+    yield from align(rows)
+
+
+def _words(comparison: Comparison) -> Iterator[str]:
+    yield f"F1 of words by their frequency in {comparison.word_source}"
+    rows = [["frequency", "words", *comparison.systems]]
+    for bucket in comparison.words:
+        rows.append([format_range(bucket.least, bucket.most), str(bucket.words), *(f"{f1:.1f}" for f1 in bucket.f1)])
+    yield from align(rows)
+
+
+def _sentences(title: str, differences: Sequence[Difference], names: tuple[str, str]) -> Iterator[str]:
+    if not differences:
+        return
+    yield from ("", f"where {title}, by sentence chrF")
+    width = max(len("reference"), *(len(name) + 6 for name in names))
+    for difference in differences:
+        yield f"sentence {difference.number}, {difference.gain:+.1f}"
+        if difference.source is not None:
+            yield f"  {'source':{width}}  {difference.source}"
+        for line in difference.references:
+            yield f"  {'reference':{width}}  {line}"
+        for name, text, chrf in zip(names, difference.translations, difference.chrf, strict=True):
+            yield f"  {f'{name} {chrf:5.1f}':{width}}  {text}"
+
+
+def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Set rows of cells under each other, names to the left and numbers to the right; a row may be short."""
+    columns = max(map(len, rows))
+    widths = [max((len(row[place]) for row in rows if place < len(row)), default=0) for place in range(columns)]
+    for row in rows:
+        cells = [
+            f"{cell:<{width}}" if place == 0 else f"{cell:>{width}}"
+            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        yield "  ".join(cells).rstrip()

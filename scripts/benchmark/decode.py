@@ -1,0 +1,371 @@
+#!/usr/bin/env python3
+"""Compare the speed of translation with CTranslate2 and Hugging Face: sentences and tokens a second, start-up, memory.
+
+    python scripts/benchmark/decode.py --model=tiny --batch=16                     # beam 4, all systems
+    python scripts/benchmark/decode.py --model=base --batch=1,16,64 --beam=1,4 --text=newstest2014.en
+    python scripts/benchmark/decode.py --model=base --systems=jaxformer-float32,ctranslate2-float32 --repeats=7
+
+The models are the paper's base (6 + 6 layers, 512, 32,000 tokens) and a tiny one (3 + 3, 256, 8,000) with random
+weights, the same in jaxformer and CTranslate2. Since these end nowhere in particular, lengths are forced, on all
+systems alike: ``forced`` is 32 tokens in and 32 out, and with ``--text`` ``natural`` takes its source lengths from
+lines of that file, words times ``--pieces_per_word``; sentences are sorted into batches by length, and a batch writes
+as many tokens as its longest source has.
+
+Every system is a process of its own with all cores, and they take turns: each repeat runs each case once on each
+system, while the others wait. Every shape is compiled before the clock runs. Printed are medians over the repeats, and
+the median of the ratios to ctranslate2-float32 of the same repeat, as a table and as one line of JSON a case and
+system. The start-up is the time from the start of the process to the first sentence, reading the model and compiling
+included (``JAX_COMPILATION_CACHE_DIR`` keeps what is compiled for the next start); memory is the most that the process
+held. CTranslate2 takes the backend that it holds for the best on this machine: ``CT2_USE_MKL`` and
+``CT2_USE_EXPERIMENTAL_PACKED_GEMM`` choose others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from jaxformer.cli import huge_pages
+
+SYSTEMS = (
+    "jaxformer-float32",
+    "jaxformer-bfloat16",
+    "ctranslate2-float32",
+    "ctranslate2-int8",
+    "huggingface-float32",
+)
+REFERENCE = "ctranslate2-float32"
+VOCABULARIES = {"base": 32_000, "tiny": 8_000}
+LENGTH, LONGEST, PAD, EOS, FIRST = 32, 100, 0, 1, 4
+
+Translate: TypeAlias = Callable[[Sequence[list[int]], int, int], int]
+"""``translate(batch, length, beam) -> tokens``: write so many tokens for each source; give how many they are in all."""
+
+
+class Case(NamedTuple):
+    """What is timed."""
+
+    lengths: str
+    batch: int
+    beam: int
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    options = parse()
+    if options.serve:
+        serve(options)
+        return
+    print(f"{options.model}: {options.vocabulary_size:,} tokens, {os.cpu_count()} cores", flush=True)
+    with tempfile.TemporaryDirectory() as folder:
+        options.folder = Path(folder)
+        write_models(options)
+        rows = compare(options)
+    for row in rows:
+        print(json.dumps(row), flush=True)
+    print(table(rows))
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", choices=[*VOCABULARIES], default="tiny")
+    parser.add_argument("--systems", default=",".join(SYSTEMS), help="several separated by commas")
+    parser.add_argument("--batch", default="16", help="sentences at a time, several separated by commas")
+    parser.add_argument("--beam", default="4", help="1 is greedy search; several separated by commas")
+    parser.add_argument("--text", type=Path, help="take natural lengths from the lines of this file, too")
+    parser.add_argument("--pieces_per_word", type=float, default=1.3)
+    parser.add_argument("--sentences", type=int, default=16, help="of a case and repeat, at least one batch")
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--vocabulary_size", type=int, help="by default that of the model")
+    parser.add_argument("--serve", help=argparse.SUPPRESS)  # the process of this system
+    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    options.vocabulary_size = options.vocabulary_size or VOCABULARIES[options.model]
+    unknown = set(options.systems.split(",")) - set(SYSTEMS)
+    if unknown:
+        parser.error(f"there is no system {', '.join(sorted(unknown))}: choose from {', '.join(SYSTEMS)}")
+    return options
+
+
+def make_config(options: argparse.Namespace) -> Any:
+    """Describe the model."""
+    from jaxformer.models.config import TransformerConfig
+
+    return {"base": TransformerConfig.base, "tiny": TransformerConfig.tiny}[options.model](options.vocabulary_size)
+
+
+def write_models(options: argparse.Namespace) -> None:
+    """Draw parameters, and write them as each system reads them."""
+    import jax
+    import jax.numpy as jnp
+    from flax.traverse_util import flatten_dict
+
+    from jaxformer.interop import ctranslate2
+    from jaxformer.models.seq2seq import Transformer
+
+    config = make_config(options)
+    token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)["params"]
+    rng = np.random.default_rng(0)
+
+    def draw(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
+        return (path[-1].key == "scale") + np.float32(0.05) * rng.standard_normal(leaf.shape, np.float32)
+
+    params = jax.tree_util.tree_map_with_path(draw, shapes)
+    flat: dict[str, Any] = dict(flatten_dict(params, sep="/"))
+    np.savez(options.folder / "params.npz", **flat)
+    if "ctranslate2" in options.systems:
+        words = [f"t{i}" for i in range(config.vocabulary_size)]
+        tokens = ctranslate2.Tokens(words, words, unk_id=3, eos_id=EOS, source_eos=False)
+        ctranslate2.save(options.folder / "ctranslate2", config, params, tokens)
+    if "huggingface" in options.systems:
+        write_huggingface(options.folder / "huggingface", config)
+
+
+def write_huggingface(folder: Path, config: Any) -> None:
+    """Write a Marian model of the same size."""
+    import transformers
+
+    sizes = {
+        f"{side}_{name}": size
+        for side, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
+        for name, size in (("layers", layers), ("ffn_dim", config.d_ff), ("attention_heads", config.num_heads))
+    }
+    settings = transformers.MarianConfig(
+        vocab_size=config.vocabulary_size,
+        d_model=config.d_model,
+        activation_function=config.activation,
+        scale_embedding=True,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=PAD,
+        forced_eos_token_id=None,
+        **sizes,
+    )
+    transformers.MarianMTModel(settings).save_pretrained(folder)
+
+
+def serve(options: argparse.Namespace) -> None:
+    """Be the process of one system: run what comes in, one line of JSON a batch list, and answer with a line each."""
+    system, _, kind = options.serve.partition("-")
+    make = {"jaxformer": make_jaxformer, "ctranslate2": make_ctranslate2, "huggingface": make_huggingface}[system]
+    translate = make(options, kind)
+    translate([[FIRST] * LENGTH], LENGTH, int(options.beam.split(",")[0]))
+    print(json.dumps({}), flush=True)
+    for line in sys.stdin:
+        batches, beam = json.loads(line)
+        begun = time.perf_counter()
+        tokens = sum(translate(batch, max(map(len, batch)), beam) for batch in batches)
+        seconds = time.perf_counter() - begun
+        print(json.dumps({"seconds": seconds, "tokens": tokens, "memory_gib": read_peak()}), flush=True)
+
+
+def read_peak() -> float:
+    """Give the most memory that this process held, in GiB; what ``getrusage`` says may be its parent's."""
+    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 2**20
+    raise SystemExit("the system does not say how much memory a process held")
+
+
+def make_jaxformer(options: argparse.Namespace, dtype: str) -> Translate:
+    """Read the parameters; search as a Translator does."""
+    import jax.numpy as jnp
+    from flax.traverse_util import unflatten_dict
+
+    from jaxformer.decoding.batch_search import Banned, Sentence, search_batch
+    from jaxformer.decoding.config import DecodingConfig
+    from jaxformer.models.seq2seq import Transformer
+
+    model = Transformer(dataclasses.replace(make_config(options), dtype=dtype))
+    with np.load(options.folder / "params.npz") as saved:
+        params = unflatten_dict({name: jnp.asarray(saved[name]) for name in saved}, sep="/")
+
+    def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:
+        # As if each source had as many words as are to be written.
+        sentences = [Sentence(ids, length, [], (0, 0)) for ids in batch]
+        decoding = DecodingConfig(beam_size=beam, max_extra_length=0, min_length=length, batch_size=len(batch))
+        found = search_batch(
+            model, params, sentences, decoding, eos_id=EOS, n_best=1, banned=Banned(None, None), forced=False
+        )
+        return int(found.lengths[: len(batch)].sum())
+
+    return translate
+
+
+def make_ctranslate2(options: argparse.Namespace, compute_type: str) -> Translate:
+    """Load the model with a thread a core."""
+    import ctranslate2
+
+    translator = ctranslate2.Translator(
+        str(options.folder / "ctranslate2"), compute_type=compute_type, intra_threads=os.cpu_count() or 1
+    )
+
+    def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:
+        results = translator.translate_batch(
+            [[f"t{i}" for i in ids] for ids in batch],
+            beam_size=beam,
+            min_decoding_length=length,
+            max_decoding_length=length,
+        )
+        return sum(len(result.hypotheses[0]) for result in results)
+
+    return translate
+
+
+def make_huggingface(options: argparse.Namespace, dtype: str) -> Translate:
+    """Load the model."""
+    import torch
+    import transformers
+
+    model: Any = transformers.MarianMTModel.from_pretrained(options.folder / "huggingface", dtype=dtype).eval()
+
+    def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:
+        width = max(map(len, batch))
+        source = torch.tensor([ids + [PAD] * (width - len(ids)) for ids in batch])
+        found = model.generate(
+            source,
+            attention_mask=(source != PAD).long(),
+            num_beams=beam,
+            do_sample=False,
+            min_new_tokens=length,
+            max_new_tokens=length,
+        )
+        return found.shape[0] * (found.shape[1] - 1)
+
+    return translate
+
+
+class Server:
+    """The process of a system."""
+
+    def __init__(self, system: str, options: argparse.Namespace) -> None:
+        """Start it, and wait for its first sentence."""
+        given = {name: getattr(options, name) for name in ("model", "beam", "vocabulary_size", "folder")}
+        line = [sys.executable, __file__, f"--serve={system}", *(f"--{name}={value}" for name, value in given.items())]
+        begun = time.perf_counter()
+        self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._answer()
+        self.startup_seconds = time.perf_counter() - begun
+
+    def run(self, batches: list[list[list[int]]], beam: int) -> dict[str, float]:
+        """Let it translate; give seconds, tokens and memory_gib."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps([batches, beam]) + "\n")
+        self.process.stdin.flush()
+        return self._answer()
+
+    def close(self) -> None:
+        """End it."""
+        self.process.communicate()
+
+    def _answer(self) -> dict[str, float]:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        raise SystemExit("a system's process ended; what it wrote is above")
+
+
+def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Run every case on every system in turn; give a row for each."""
+    kinds = ("forced", "natural") if options.text else ("forced",)
+    batches, beams = ([int(size) for size in sizes.split(",")] for sizes in (options.batch, options.beam))
+    cases = [Case(kind, batch, beam) for kind in kinds for batch in batches for beam in beams]
+    work = {case: make_batches(options, case) for case in cases}
+    systems = options.systems.split(",")
+    servers: dict[str, Server] = {}
+    try:
+        for system in systems:
+            servers[system] = Server(system, options)
+        runs: dict[tuple[Case, str], list[dict[str, float]]] = {}
+        for repeat in range(1 + options.repeats):
+            for case in cases:
+                for system in systems:
+                    run = servers[system].run(work[case], case.beam)
+                    if repeat:  # the first compiles, and fills caches
+                        runs.setdefault((case, system), []).append(run)
+    finally:
+        for server in servers.values():
+            server.close()
+    rows = []
+    for case, system in runs:
+        sentences = sum(map(len, work[case]))
+        row = summarize(sentences, runs[case, system], runs.get((case, REFERENCE)))
+        row["startup_seconds"] = servers[system].startup_seconds
+        rows.append({"model": options.model, "system": system, **case._asdict(), **row})
+    return rows
+
+
+def summarize(
+    sentences: int, runs: Sequence[Mapping[str, float]], reference: Sequence[Mapping[str, float]] | None
+) -> dict[str, float | None]:
+    """Give medians over the repeats of a case and system."""
+    ratio = None
+    if reference is not None:
+        ratio = statistics.median(its["seconds"] / run["seconds"] for run, its in zip(runs, reference, strict=True))
+    return {
+        "sentences_per_second": statistics.median(sentences / run["seconds"] for run in runs),
+        "tokens_per_second": statistics.median(run["tokens"] / run["seconds"] for run in runs),
+        "ratio": ratio,
+        "memory_gib": max(run["memory_gib"] for run in runs),
+    }
+
+
+def make_batches(options: argparse.Namespace, case: Case) -> list[list[list[int]]]:
+    """Invent sources of the case's lengths, sorted into batches, the longest first."""
+    rng = random.Random(0)
+    count = max(options.sentences // case.batch, 1) * case.batch
+    if case.lengths == "forced":
+        sizes = [LENGTH] * count
+    else:
+        lines = [line for line in options.text.read_text(encoding="utf-8").split("\n") if line.strip()]
+        words = [len(rng.choice(lines).split()) for _ in range(count)]
+        sizes = [min(1 + round(options.pieces_per_word * number), LONGEST) for number in words]
+    sizes.sort(reverse=True)
+    sources = [[*(rng.randrange(FIRST, options.vocabulary_size) for _ in range(size - 1)), EOS] for size in sizes]
+    return [sources[start : start + case.batch] for start in range(0, count, case.batch)]
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Lay out what was measured."""
+    columns = {
+        "system": "system",
+        "lengths": "lengths",
+        "batch": "batch",
+        "beam": "beam",
+        "sentences_per_second": "sent/s",
+        "tokens_per_second": "tok/s",
+        "ratio": "ratio",
+        "startup_seconds": "start s",
+        "memory_gib": "GiB",
+    }
+    lines = [list(columns.values()), *([form(row[name]) for name in columns] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+
+
+def form(value: float | str | None) -> str:
+    """Write a figure."""
+    if value is None:
+        return "-"
+    return f"{value:,.2f}" if isinstance(value, float) else str(value)
+
+
+if __name__ == "__main__":
+    huge_pages.use()  # as the command line does, and for every system
+    main()

@@ -1,0 +1,254 @@
+"""What may come next, against lists and loops: each constraint alone, and all of them in every search."""
+
+import functools
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from decoding.search_oracle import (
+    BOS,
+    EOS,
+    PAD,
+    Hypothesis,
+    allowed_tokens,
+    assert_same,
+    greedy_tables,
+    hypotheses,
+    limits,
+    next_log_probabilities,
+    random_tables,
+    reference_beam,
+    rescore,
+    score,
+    search_tables,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from jaxformer.decoding.constraints import FREE, Constraints, constrain
+from jaxformer.decoding.search import beam_search
+
+STATES, VOCABULARY, LENGTH = 4099, 7, 7
+WORDS = [token for token in allowed_tokens(VOCABULARY) if token != EOS]
+NONE = {"min_length": 0, "banned": (), "phrases": (), "ngram": 99, "penalty": 1.0, "prefix": ()}
+steady = settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=40,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+# --- the slow reference: one history at a time, tokens in a dict ---
+
+
+def reference_allow(history, natural, *, min_length, banned, phrases, ngram, penalty, prefix):
+    """Map each token that may follow the history to its value; what may not come has minus infinity or is not there."""
+    if len(history) < len(prefix) and prefix[len(history)] >= 0:
+        forced = prefix[len(history)]
+        return {forced: natural.get(forced, -math.inf)}
+    values = {token: value * penalty if token in history else value for token, value in natural.items()}
+    seen = {tuple(history[start : start + ngram]) for start in range(len(history) - ngram + 1)}
+    for token in values:
+        longer = (*history, token)
+        if (
+            (token == EOS and len(longer) < min_length)
+            or token in banned
+            or any(longer[-len(phrase) :] == phrase for phrase in phrases)
+            or (len(longer) >= ngram and longer[-ngram:] in seen)
+        ):
+            values[token] = -math.inf
+    return values
+
+
+def reference_greedy(table, limit, alpha, allow):
+    """Follow the largest value until the end, the limit or a dead end."""
+    history, total, value = (), 0.0, 0.0
+    while len(history) < limit and history[-1:] != (EOS,):
+        following = next_log_probabilities(table, history)
+        natural = {token: float(following[token]) for token in allowed_tokens(table.shape[1])}
+        allowed = allow(history, natural)
+        token = max(sorted(allowed), key=lambda each: allowed[each])
+        if allowed[token] == -math.inf:
+            return []
+        history, total, value = (*history, token), total + natural[token], value + allowed[token]
+    return [Hypothesis(history, total, score(value, len(history), alpha), history[-1:] == (EOS,))]
+
+
+def arrays(rules: list[dict]) -> Constraints:
+    """Write the rules of several sentences, which differ in minimum and prefix, as arrays of one shape."""
+    phrases = np.full((4, 3), -1, np.int32)
+    for row, phrase in enumerate(rules[0]["phrases"]):
+        phrases[row, 3 - len(phrase) :] = phrase
+    prefixes = np.full((len(rules), 4), -1, np.int32)
+    for row, rule in enumerate(rules):
+        prefixes[row, : len(rule["prefix"])] = rule["prefix"]
+    return Constraints(
+        min_lengths=jnp.array([rule["min_length"] for rule in rules], jnp.int32),
+        banned_tokens=jnp.asarray(np.isin(np.arange(VOCABULARY), rules[0]["banned"])),
+        banned_phrases=jnp.asarray(phrases),
+        no_repeat_ngram=jnp.int32(rules[0]["ngram"]),
+        repetition_penalty=jnp.float32(rules[0]["penalty"]),
+        prefixes=jnp.asarray(prefixes),
+    )
+
+
+words = st.sampled_from(WORDS)
+one = {
+    "min_length": st.integers(0, LENGTH + 1),
+    "banned": st.lists(st.sampled_from([EOS, *WORDS]), max_size=3).map(tuple),
+    "phrases": st.lists(st.lists(st.sampled_from([EOS, *WORDS]), min_size=1, max_size=3).map(tuple), max_size=4),
+    "ngram": st.sampled_from([1, 2, 3, 99]),
+    "penalty": st.sampled_from([0.5, 1.25, 3.0]),
+    "prefix": st.lists(st.one_of(words, st.just(-1)), max_size=4).map(tuple),
+}
+
+
+@st.composite
+def together(draw):
+    """Draw rules for two sentences, most of them asking for something."""
+    shared = {name: draw(st.one_of(st.just(NONE[name]), one[name])) for name in NONE}
+    other = {name: draw(one[name]) for name in ("min_length", "prefix")}
+    return [shared, {**shared, **other}]
+
+
+@functools.cache
+def compiled():
+    return jax.jit(constrain, static_argnums=4)
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_each_constraint_alone(name):
+    """Every value of every token, at each position of random histories, is that of a loop over lists."""
+    random = np.random.default_rng(len(name))
+    for trial in range(80):
+        rule = {**NONE, name: _draw(name, random)}
+        rows = 5
+        tokens = np.full((rows, 1 + LENGTH), PAD, np.int32)
+        tokens[:, 0] = BOS
+        position = trial % LENGTH
+        tokens[:, 1 : 1 + position] = random.choice(WORDS[:3], (rows, position))
+        natural = np.log(random.dirichlet(np.ones(VOCABULARY), rows)).astype(np.float32)
+        found = compiled()(arrays([rule] * rows), natural, tokens, jnp.int32(position), EOS)
+        for row in range(rows):
+            history = tuple(tokens[row, 1 : 1 + position].tolist())
+            values = reference_allow(history, dict(enumerate(natural[row].tolist())), **rule)
+            expected = [values.get(token, -math.inf) for token in range(VOCABULARY)]
+            np.testing.assert_allclose(found[row], expected, rtol=1e-6)
+
+
+def _draw(name, random):
+    words = WORDS[:3]
+    return {
+        "min_length": int(random.integers(0, LENGTH + 2)),
+        "banned": tuple(random.choice([EOS, *WORDS], 2).tolist()),
+        "phrases": [tuple(random.choice(words, size).tolist()) for size in (1, 2, 2, 3)],
+        "ngram": int(random.integers(1, 4)),
+        "penalty": float(np.float32(random.uniform(0.4, 3))),
+        "prefix": tuple(random.choice([-1, *words], 4).tolist()),
+    }[name]
+
+
+@pytest.mark.parametrize("beam_size", [0, 1, 3])
+@steady
+@given(
+    seed=st.integers(0, 10_000), ends=st.floats(-4, 4), alpha=st.sampled_from([-1.0, 0.0, 0.6, 2.0]), rules=together()
+)
+def test_searches_under_constraints_equal_plain_lists(beam_size, seed, ends, alpha, rules):
+    """Tokens, scores, log-probabilities and flags are those of a search over lists; 0 stands for greedy search.
+
+    The log-probability is the model's, whatever the constraints do to the score, and a dead end leaves an empty result.
+    """
+    tables = random_tables(seed, 2, STATES, VOCABULARY, ends)
+    arguments = (tables, limits(LENGTH, 4), jnp.float32(alpha))
+    if beam_size:
+        result = search_tables(
+            *arguments, length=LENGTH, beam_size=beam_size, n_best=beam_size, constraints=arrays(rules)
+        )
+    else:
+        result = greedy_tables(*arguments, length=LENGTH, constraints=arrays(rules))
+    assert not any(np.isnan(field).any() for field in result)
+    for sentence, limit in enumerate((LENGTH, 4)):
+        allow = functools.partial(reference_allow, **rules[sentence])
+        if beam_size:
+            expected = reference_beam(tables[sentence], limit, alpha, beam_size, allow=allow)
+        else:
+            expected = reference_greedy(tables[sentence], limit, alpha, allow)
+        found = hypotheses(result, sentence)
+        assert_same(found, expected)
+        for hypothesis in found:
+            np.testing.assert_allclose(
+                hypothesis.log_probability, rescore(tables[sentence], hypothesis.tokens), rtol=2e-6, atol=1e-6
+            )
+
+
+def test_constraints_that_ask_for_nothing_change_nothing():
+    """Neutral values give the very bits of a search without constraints."""
+    tables = random_tables(5, 2, STATES, VOCABULARY, -1.0)
+    arguments = (tables, limits(LENGTH, 4), jnp.float32(0.6))
+    for constraints in (FREE, arrays([NONE, NONE])):
+        beam = search_tables(*arguments, length=LENGTH, beam_size=3, n_best=3, constraints=constraints)
+        greedy = greedy_tables(*arguments, length=LENGTH, constraints=constraints)
+        if constraints is FREE:
+            expected = (beam, greedy)
+    for found, plain in zip((beam, greedy), expected, strict=True):
+        for one, other in zip(found, plain, strict=True):
+            np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("beam_size", [0, 1, 3])
+def test_a_dead_end_gives_an_empty_result(beam_size):
+    """Where no token is left, the result is empty and unfinished, without a NaN, and the neighbour does not notice."""
+    tables = random_tables(6, 2, STATES, VOCABULARY, -1.0)
+    # The first sentence may begin with a word, and then nothing at all may follow.
+    rules = [{**NONE, "min_length": LENGTH, "ngram": 1, "banned": tuple(WORDS[1:]), "prefix": (3,)}, NONE]
+    rules[1] = {**rules[0], "min_length": 0, "prefix": ()}
+    arguments = (tables, limits(LENGTH, LENGTH), jnp.float32(0.6))
+    if beam_size:
+        result = search_tables(
+            *arguments, length=LENGTH, beam_size=beam_size, n_best=beam_size, constraints=arrays(rules)
+        )
+    else:
+        result = greedy_tables(*arguments, length=LENGTH, constraints=arrays(rules))
+    assert hypotheses(result, 0) == []
+    assert not result.finished[0].any()
+    assert np.isneginf(result.scores[0]).all()
+    assert np.isneginf(result.log_probabilities[0]).all()
+    assert (result.tokens[0] == PAD).all()
+    assert hypotheses(result, 1)[0].tokens in {(EOS,), (3, EOS)}
+    assert result.iterations <= 3, "the search goes on although nothing lives"
+
+
+def test_a_prefix_goes_before_what_forbids_it():
+    """A forced token comes although it is banned and repeated, with the log-probability that the model gives it."""
+    tables = random_tables(7, 1, STATES, VOCABULARY)
+    rule = {**NONE, "banned": (4,), "ngram": 1, "prefix": (4, 4, -1, 4)}
+    result = search_tables(
+        tables, limits(LENGTH), jnp.float32(0), length=LENGTH, beam_size=3, n_best=3, constraints=arrays([rule])
+    )
+    for hypothesis in hypotheses(result, 0):
+        assert hypothesis.tokens[:2] == (4, 4)
+        assert hypothesis.tokens[2] != 4
+        assert hypothesis.tokens[3:4] in {(), (4,)}
+        np.testing.assert_allclose(
+            hypothesis.score, rescore(tables[0], hypothesis.tokens), rtol=2e-6, err_msg="nothing but the model's"
+        )
+
+
+def test_constraints_of_other_sentences_are_refused():
+    """A constraint a sentence must have as many as the search."""
+    with pytest.raises(ValueError, match="a constraint of 3 sentences does not fit the 4 rows"):
+        beam_search(
+            lambda tokens, cache: (jnp.zeros((4, 5)), cache),
+            None,
+            max_lengths=limits(3, 3),
+            length=3,
+            beam_size=2,
+            alpha=0.6,
+            bos_id=BOS,
+            eos_id=EOS,
+            pad_id=PAD,
+            constraints=Constraints(min_lengths=limits(1, 1, 1)),
+        )

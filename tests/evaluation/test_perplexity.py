@@ -1,0 +1,71 @@
+"""Perplexity is what its definition gives, from the probabilities of single tokens."""
+
+import functools
+import math
+
+import jax
+import numpy as np
+import pytest
+
+import runs
+from jaxformer.data.sources import Pair
+from jaxformer.decoding.translator import PairScore
+from jaxformer.errors import InputError
+from jaxformer.evaluation.perplexity import Perplexity, perplexity
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compilation():
+    with runs.quick_compilation():
+        yield
+
+
+def test_of_a_model():
+    """It is the exponential of the mean over all tokens of all sentences, whatever their lengths, computed directly
+    from the logits of each sentence by itself (statement 40).
+    """
+    translator = runs.translator()
+    pairs = [*runs.pairs()[:9], Pair("Open it.", "")]
+    apply = jax.jit(functools.partial(translator.model.apply, train=False))
+    nll, tokens = [], 0
+    for source, target in pairs:
+        ids = [*translator.vocabularies.target.encode(target), translator.vocabularies.target.eos_id]
+        given = [*translator.vocabularies.source.encode(source), translator.vocabularies.source.eos_id]
+        width = 96  # one shape for all
+        padded = [np.asarray([row + [runs.vocabulary().pad_id] * (width - len(row))], np.int32) for row in (given, ids)]
+        logits = np.asarray(apply({"params": translator.params}, *padded), np.float64)[0, : len(ids)]
+        shifted = logits - logits.max(-1, keepdims=True)
+        logarithms = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+        nll += [-logarithms[place, token] for place, token in enumerate(ids)]
+        tokens += len(ids)
+    found = perplexity(translator.score(pairs), [target for _, target in pairs])
+    assert (found.sentences, found.tokens) == (10, tokens)
+    assert found.nll == pytest.approx(np.mean(nll), rel=1e-5)
+    assert found.per_token == pytest.approx(math.exp(np.mean(nll)), rel=1e-4)
+    words = sum(len(target.split()) + 1 for _, target in pairs)
+    assert found.words == words
+    assert found.per_word == pytest.approx(math.exp(sum(nll) / words), rel=1e-4)
+
+
+def test_by_hand():
+    """Two sentences of 2 and 4 tokens and 1 and 2 words: sums are divided, means are not averaged."""
+    found = perplexity([PairScore(-2.0, 2), PairScore(-10.0, 4)], ["Haus", "altes Haus"])
+    assert found == Perplexity(sentences=2, tokens=6, words=5, log_probability=-12.0)
+    assert found.to_record() == {
+        "sentences": 2,
+        "tokens": 6,
+        "words": 5,
+        "log_probability": -12.0,
+        "nll": 2.0,
+        "perplexity": round(math.exp(2.0), 4),
+        "word_perplexity": round(math.exp(12 / 5), 4),
+    }
+
+
+def test_nothing_to_sum_up():
+    """No sentence has no perplexity."""
+    with pytest.raises(InputError, match="0 scores and 0 targets"):
+        perplexity([], [])
+    with pytest.raises(InputError, match="1 scores and 2 targets"):
+        perplexity([PairScore(-1.0, 1)], ["a", "b"])
+    assert perplexity([PairScore(-2000.0, 1)], [""]).per_token == math.inf
