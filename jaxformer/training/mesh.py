@@ -58,7 +58,7 @@ def mesh_shape(devices: int, config: TrainingConfig) -> tuple[int, int, int]:
     if devices % inner:
         raise InputError(
             f"training.mesh_fsdp={config.mesh_fsdp} times training.mesh_tensor={config.mesh_tensor} must divide the "
-            f"{devices} devices: choose others"
+            f"{devices} devices: their product is to be {_either(devices, devices)}"
         )
     return devices // inner, config.mesh_fsdp, config.mesh_tensor
 
@@ -258,9 +258,14 @@ def _check_divisible(model: Transformer, mesh: Mesh) -> None:
     ):
         if length % mesh.shape[axis]:
             raise InputError(
-                f"training.mesh_{axis}={mesh.shape[axis]} must divide model.{key}={length}: choose another, or another "
-                "model"
+                f"training.mesh_{axis}={mesh.shape[axis]} must divide model.{key}={length}: of {mesh.size} devices "
+                f"take {_either(length, mesh.size)}, or change the model"
             )
+
+
+def _either(length: int, devices: int) -> str:
+    """Write the numbers that divide both."""
+    return " or ".join(str(number) for number in range(1, devices + 1) if length % number == devices % number == 0)
 
 
 def _spec(shape: tuple[int, ...], axes: tuple[str, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:

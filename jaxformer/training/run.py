@@ -116,7 +116,7 @@ def _look(config: RunConfig, directory: Path) -> tuple[TrainingText, tuple[list[
     if saved.exists():
         old = configuration.load(saved)
         _refuse_another(old, config, directory)
-        _refuse_cool_down(old, config, directory)
+        _refuse_end(old, config, directory)
         _refuse_replaced(old, directory / "vocabulary")
     elif directory.exists() and any(path.name not in ("config.tmp", LOCK) for path in directory.iterdir()):
         raise InputError(f"{directory} holds files but no run (no config.json); choose an empty --workdir")
@@ -131,12 +131,17 @@ def _look(config: RunConfig, directory: Path) -> tuple[TrainingText, tuple[list[
     return text, load_evaluation(data.valid, data)
 
 
-def _refuse_cool_down(old: RunConfig, new: RunConfig, directory: Path) -> None:
-    """Refuse another end of training once the rate falls, or would have fallen, towards it."""
+def _refuse_end(old: RunConfig, new: RunConfig, directory: Path) -> None:
+    """Refuse an end of training that is past, and another one once the rate falls, or would have, towards it."""
     before, after = old.training, new.training
     if (before.steps, before.cooldown_steps) == (after.steps, after.cooldown_steps):
         return
     made = max((int(path.name) for path in (directory / "checkpoints").glob("*") if path.name.isdecimal()), default=0)
+    if made > after.steps:
+        raise InputError(
+            f"training.steps={after.steps} is less than the {made} steps that {directory} has made: ask for as many at "
+            "least, or choose another --workdir"
+        )
     for training in (before, after):
         if training.cooldown_steps and made > training.steps - training.cooldown_steps:
             raise InputError(
@@ -189,6 +194,9 @@ def complete_config(config: RunConfig, vocabularies: Vocabularies) -> RunConfig:
     return dataclasses.replace(config, model=model)
 
 
+_NAMED = 5  # differences that a refusal names at most
+
+
 def _refuse_another(old: RunConfig, new: RunConfig, directory: Path) -> None:
     # The vocabulary's own keys are not in a configuration file; they are checked by its hash.
     model = dataclasses.replace(
@@ -196,8 +204,8 @@ def _refuse_another(old: RunConfig, new: RunConfig, directory: Path) -> None:
     )
     changed = configuration.differences(old, dataclasses.replace(new, model=model))
     if changed:
-        more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+        more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
         raise InputError(
-            f"{directory} holds a run of another configuration: {changed[0]}{more}; "
+            f"{directory} holds a run of another configuration: {', '.join(changed[:_NAMED])}{more}; "
             "go on with the same values or choose another --workdir"
         )

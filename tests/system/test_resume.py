@@ -4,6 +4,7 @@ import errno
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -194,15 +195,25 @@ def train(command, tmp_path, monkeypatch, capsys):
 def test_a_log_that_cannot_be_written(train, tmp_path, monkeypatch):
     """No space for the log: one line names the file, exit code 1, and the last checkpoint is good (statement 122)."""
 
-    def full(path, record):
-        if record["step"] == 5:
-            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    real = log.append
+
+    def no_space(path, *given, **options):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    def append(path, record):
+        with monkeypatch.context() as patch:
+            if record["step"] == 5:
+                patch.setattr(Path, "open", no_space)
+            real(path, record)
 
     with monkeypatch.context() as patch:
-        patch.setattr(log, "append", full)
+        patch.setattr(log, "append", append)
         code, errors = train()
     assert code == 1
-    assert errors == [f"jaxformer: error: {tmp_path / 'run' / 'metrics.jsonl'}: No space left on device"]
+    assert errors == [
+        f"jaxformer: error: cannot write {tmp_path / 'run' / 'metrics.jsonl'}: No space left on device; mend that and "
+        "run the same command again: it goes on from the last checkpoint"
+    ]
     assert steps_of(tmp_path / "run")[-1] == 4
     assert np.isfinite(read_checkpoint(tmp_path / "run", 4)["params"]["embedding"]["table"]).all()
     assert train() == (0, [])

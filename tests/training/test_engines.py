@@ -117,9 +117,19 @@ def test_scanned_layers_need_no_more_memory_on_a_mesh(make_model):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"mesh_fsdp": 3}, "training.mesh_fsdp=3 times training.mesh_tensor=1 must divide the 8 devices"),
-        ({"mesh_tensor": 4}, "training.mesh_tensor=4 must divide model.num_heads=2"),
-        ({"mesh_fsdp": 8}, "training.mesh_fsdp=8 must divide model.d_model=12"),
+        (
+            {"mesh_fsdp": 3},
+            "training.mesh_fsdp=3 times training.mesh_tensor=1 must divide the 8 devices: their product is to be 1 "
+            "or 2 or 4 or 8",
+        ),
+        (
+            {"mesh_tensor": 4},
+            "training.mesh_tensor=4 must divide model.num_heads=2: of 8 devices take 1 or 2, or change the model",
+        ),
+        (
+            {"mesh_fsdp": 8},
+            "training.mesh_fsdp=8 must divide model.d_model=12: of 8 devices take 1 or 2 or 4, or change the model",
+        ),
     ],
 )
 def test_a_mesh_that_does_not_fit(make_model, changes, message):

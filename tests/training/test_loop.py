@@ -233,6 +233,20 @@ def test_a_finished_run_stays_as_it_is(train, tmp_path, straight):
     assert_same_run(tmp_path / "run", straight)
 
 
+def test_fewer_steps_than_made_are_refused(train, tmp_path):
+    """Nothing that is saved changes; as many as were made are a finished run."""
+    train("run", {"training.steps": 8})
+    before = (tmp_path / "run" / "config.json").read_bytes()
+    with pytest.raises(InputError) as caught:
+        train("run", {"training.steps": 7})
+    assert str(caught.value) == (
+        f"training.steps=7 is less than the 8 steps that {tmp_path / 'run'} has made: ask for as many at least, or "
+        "choose another --workdir"
+    )
+    assert (tmp_path / "run" / "config.json").read_bytes() == before
+    assert train("run", {"training.steps": 8}) == Outcome(8, finished=True, signal=None)
+
+
 def test_an_extended_run_equals_a_long_one(train, tmp_path, straight):
     """A run of 8 steps that is given 12 ends with the parameters of one that had 12 from the start (statement 119)."""
     train("run", {"training.steps": 8})

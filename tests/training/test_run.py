@@ -65,8 +65,12 @@ def test_a_directory_of_another_configuration(corpus, tmp_path, refused, key, va
         f"{tmp_path / 'run'} holds a run of another configuration: {message}; "
         "go on with the same values or choose another --workdir"
     )
-    both = refused({key: value, "model.dropout_rate": 0.3})
-    assert " and 1 more; " in both
+    several = {key: value, "model.dropout_rate": 0.3, "training.label_smoothing": 0.2, "model.num_encoder_layers": 3}
+    assert message in refused(several)
+    assert "model.dropout_rate: 0.1 -> 0.3" in refused(several)
+    several |= {"data.max_length": 17, "training.warmup_steps": 99}
+    assert refused(several).count(" -> ") == 5
+    assert " and 1 more; " in refused(several)
     assert (tmp_path / "run" / "config.json").read_bytes() == before
 
 
