@@ -230,6 +230,7 @@ class Translator:
         ]
         # Many samples of a sentence take the room of as many hypotheses.
         size = max(1, decoding.batch_size * min(decoding.beam_size, n_best) // n_best)
+        decoding, forced = dataclasses.replace(decoding, batch_size=size), any(each.prefix for each in sentences)
         for indices in self._batches([each.ids for each in sentences], size):
             if stop():
                 break
@@ -237,11 +238,11 @@ class Translator:
                 self.model,
                 self.params,
                 [sentences[i] for i in indices],
-                dataclasses.replace(decoding, batch_size=size),
+                decoding,
                 eos_id=self.vocabularies.target.eos_id,
                 n_best=n_best,
                 banned=banned,
-                forced=any(each.prefix for each in sentences),
+                forced=forced,
             )
             for row, index in enumerate(indices):
                 results[index] = self._hypotheses(found, row)

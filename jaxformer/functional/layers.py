@@ -234,7 +234,10 @@ def embed(table: Float[Array, "V D"], tokens: Int[Array, "B T"], *, scale: bool 
     return rows * table.shape[1] ** 0.5 if scale else rows
 
 
-def project_to_vocabulary(table: Float[Array, "V D"], x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-    """Give each token of the vocabulary a logit, float32: x E^T, with no bias and no scale (section 3.4)."""
+def project_to_vocabulary(
+    table: Float[Array, "V D"], x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None
+) -> Float[Array, "*B V"]:
+    """Give each token of the vocabulary a logit, float32: x E^T, unscaled, in the paper without bias (section 3.4)."""
     multiply = functools.partial(jax.lax.dot_general, dimension_numbers=(((x.ndim - 1,), (1,)), ((), ())))
-    return product(multiply, x, table.astype(x.dtype))
+    logits = product(multiply, x, table.astype(x.dtype))
+    return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,))

@@ -15,12 +15,11 @@ from jaxformer.errors import InputError, require
 from jaxformer.functional.positions import learned, sinusoidal
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.layer_stacking import unstack_layers
+from jaxformer.nn.embedding import LAYOUTS
 from jaxformer.typing import Parameters
 
 _ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "gelu_exact": "GELU", "silu": "SWISH"}
 """CTranslate2's names of activations, by ours."""
-
-_LAYOUTS = {"sinusoidal": "interleaved", "sinusoidal_halves": "halves", "sinusoidal_concatenated": "concatenated"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +133,7 @@ def _positions(config: TransformerConfig, params: Parameters, side: str) -> np.n
     if config.positions == "learned":
         scale = config.d_model**0.5 if config.scale_embedding else 1.0
         return np.asarray(learned(jnp.asarray(params[f"{side}_positions"]["table"]), place)) * np.float32(scale)
-    return np.asarray(sinusoidal(place, config.d_model, layout=_LAYOUTS[config.positions]))
+    return np.asarray(sinusoidal(place, config.d_model, layout=LAYOUTS[config.positions]))
 
 
 def _flat(projection: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

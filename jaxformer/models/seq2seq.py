@@ -166,11 +166,10 @@ class Transformer(nn.Module):
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Give each token of the target vocabulary its logit, float32."""
+        bias = self.output_bias if self.config.output_bias else None
         if self.config.tied_embeddings == "none":
-            logits = layers.project_to_vocabulary(self.output, x)
-        else:
-            logits = self._target_embedding.logits(x)
-        return logits + self.output_bias.reshape((1,) * (x.ndim - 1) + (-1,)) if self.config.output_bias else logits
+            return layers.project_to_vocabulary(self.output, x, bias)
+        return self._target_embedding.logits(x, bias)
 
     def start(self, source: Int[Array, "B S"]) -> Memory:
         """Encode the source and project it for every decoder layer, before the first :meth:`step`."""

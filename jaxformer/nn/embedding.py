@@ -34,16 +34,17 @@ class Embedding(nn.Module):
         """Look up tokens, scaled at most once by the square root of d_model."""
         return layers.embed(self.table, tokens, scale=self.scale).astype(self.dtype)
 
-    def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Give each token its logit, float32, without bias or scale."""
-        return layers.project_to_vocabulary(self.table, x)
+    def logits(self, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None) -> Float[Array, "*B V"]:
+        """Give each token its logit, float32, without scale."""
+        return layers.project_to_vocabulary(self.table, x, bias)
 
 
-_LAYOUTS = {
+LAYOUTS = {
     "sinusoidal": "interleaved",
     "sinusoidal_halves": "halves",
     "sinusoidal_concatenated": "concatenated",
 }
+"""The layout of sinusoidal positions, by the name of their kind."""
 
 
 class Positions(nn.Module):
@@ -89,4 +90,4 @@ class Positions(nn.Module):
             # The embeddings have deviation 1 after their scaling; learned positions begin at the same scale.
             rows = positions.learned(self.table, place)
             return rows * self.d_model**0.5 if self.scale else rows
-        return positions.sinusoidal(place, self.d_model, layout=_LAYOUTS[self.kind])
+        return positions.sinusoidal(place, self.d_model, layout=LAYOUTS[self.kind])

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+from jaxformer.visualization.page import begin
+
 TITLE_SLOT = "{{title}}"
 
-# The policy lets the page load nothing at all, and the script writes tokens only as text, never as markup. Colours grow
-# with the square root of the weight, as in the figures: most weights are small, and one looks for their differences.
-PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
-<link rel="icon" href="data:,">
-<title>{{title}}</title>
+# The script writes tokens only as text, never as markup. Colours grow with the square root of the weight, as in the
+# figures: most weights are small, and one looks for their differences.
+PAGE = (
+    begin(TITLE_SLOT)
+    + """\
 <style>
   :root {
     color-scheme: light dark;
@@ -255,3 +250,4 @@ draw();
 </body>
 </html>
 """
+)

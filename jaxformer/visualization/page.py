@@ -1,4 +1,4 @@
-"""What all pages have in common: data go into them as text that nothing can break out of."""
+"""What all pages have in common: they load nothing, and data go into them as text that nothing can break out of."""
 
 from __future__ import annotations
 
@@ -7,6 +7,24 @@ from pathlib import Path
 from typing import Any
 
 DATA_SLOT = "{{data}}"
+
+# The policy lets a page load nothing at all.
+_HEAD = """\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+      content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
+<link rel="icon" href="data:,">
+<title>{{title}}</title>
+"""
+
+
+def begin(title: str) -> str:
+    """Give the first lines of a page, with its title as HTML; its style is to follow."""
+    return _HEAD.replace("{{title}}", title)
 
 
 def write_page(template: str, data: Any, page: Path) -> Path:

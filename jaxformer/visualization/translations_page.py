@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-# The policy lets the page load nothing at all, and the script writes translations only as text, never as markup.
-PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
-<link rel="icon" href="data:,">
-<title>Translations compared</title>
+from jaxformer.visualization.page import begin
+
+# The script writes translations only as text, never as markup.
+PAGE = (
+    begin("Translations compared")
+    + """\
 <style>
   :root {
     color-scheme: light dark;
@@ -241,3 +236,4 @@ window.addEventListener("resize", drawBreakdowns);
 </body>
 </html>
 """
+)
