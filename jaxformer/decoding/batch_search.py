@@ -185,7 +185,8 @@ def _search(
     def step(tokens: Int[Array, " N"], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
         return cast(Any, model.apply({"params": params}, tokens, cache, memory, method="step"))
 
-    cache = empty_cache(config, source.shape[0] * beam_size, length)
+    change_places = 1 if sampling is not None else beam_size
+    cache = empty_cache(config, source.shape[0] * beam_size, length, change_places)
     shared: dict[str, Any] = {
         "max_lengths": max_lengths,
         "length": length,

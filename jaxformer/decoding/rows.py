@@ -62,7 +62,7 @@ def row_init(rules: SearchRules, cache: PyTree) -> RowState:
     """
     limits = _row_limits(rules)
     rows = limits.shape[0]
-    check_cache(cache, rows)
+    check_cache(cache, rows // rules.beam_size, rules.beam_size)
     return RowState(
         position=jnp.zeros((), jnp.int32),
         tokens=blank(rules, rows),

@@ -100,15 +100,17 @@ def blank(rules: SearchRules, *shape: int) -> Int[Array, "*B 1+T"]:
     return jnp.full((*shape, 1 + rules.length), rules.pad_id, jnp.int32).at[..., 0].set(rules.bos_id)
 
 
-def check_cache(cache: PyTree, rows: int) -> None:
-    """Refuse a cache whose leaves do not belong to the rows of a search.
+def check_cache(cache: PyTree, sentences: int, beam_size: int) -> None:
+    """Refuse a cache whose leaves belong neither to the rows of a search nor to its sentences.
 
     Raises:
-        ValueError: a leaf is no scalar and does not begin with the rows.
+        ValueError: a leaf is no scalar and begins with neither number.
     """
+    rows = sentences * beam_size
     for path, leaf in jax.tree.leaves_with_path(cache):
-        if jnp.ndim(leaf) and jnp.shape(leaf)[0] != rows:
+        if jnp.ndim(leaf) and jnp.shape(leaf)[0] not in (rows, sentences):
             name = jax.tree_util.keystr(path)
             raise ValueError(
-                f"cache{name} has shape {jnp.shape(leaf)}; a leaf must be a scalar or begin with the {rows} rows"
+                f"cache{name} has shape {jnp.shape(leaf)}; a leaf must be a scalar or begin with the {rows} rows or "
+                f"the {sentences} sentences"
             )

@@ -130,7 +130,7 @@ def beam_init(rules: SearchRules, cache: PyTree) -> BeamState:
         ValueError: a cache with leaves of another leading axis.
     """
     batch = rules.limits.shape[0]
-    check_cache(cache, batch * rules.beam_size)
+    check_cache(cache, batch, rules.beam_size)
     empty = jnp.full((batch, rules.n_best), -jnp.inf, jnp.float32)
     first = jnp.full((batch, rules.beam_size), -jnp.inf, jnp.float32).at[:, 0].set(0.0)
     return BeamState(
@@ -285,10 +285,17 @@ def _freeze(done: Bool[Array, " B"], old: _Tree, new: _Tree) -> _Tree:
 
 
 def _follow(cache: _Tree, parents: Int[Array, "B W"]) -> _Tree:
-    """Give each hypothesis the cache of the one it grew from."""
+    """Give each hypothesis the rows of the one it grew from; what belongs to sentences or to all stays."""
     batch, width = parents.shape
     if width == 1:  # nobody to take it from but itself: leave the cache where it is
         return cache
     rows = (parents + width * jnp.arange(batch)[:, None]).reshape(-1)
-    # The promise makes the gather a copy of whole rows, many times faster on a CPU than one that checks each element.
-    return jax.tree.map(lambda x: x if jnp.ndim(x) == 0 else x.at[rows].get(mode="promise_in_bounds"), cache)
+
+    def follow(x: Array) -> Array:
+        if jnp.ndim(x) == 0 or jnp.shape(x)[0] != rows.size:
+            return x
+        # The promise makes the gather a copy of whole rows, many times faster on a CPU than one that checks each
+        # element.
+        return x.at[rows].get(mode="promise_in_bounds")
+
+    return jax.tree.map(follow, cache)

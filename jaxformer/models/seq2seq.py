@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import layers, masks, positions
-from jaxformer.functional.attention import KeysValues
+from jaxformer.functional.cached_attention import NOBODY, Store, readable, store_dtype
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
 from jaxformer.nn.blocks import Dropout
@@ -31,14 +31,20 @@ class AttentionWeights(NamedTuple):
 class Memory(NamedTuple):
     """What the decoder asks of the source, projected once: one entry a decoder layer, one row a sentence."""
 
-    keys_values: list[KeysValues]
+    stores: list[Store]
     mask: Bool[Array, "B 1 1 S"]
 
 
 class Cache(NamedTuple):
-    """Keys and values of the target positions so far, one entry a decoder layer, one row a hypothesis."""
+    """Keys and values of the target positions so far, and which of them each hypothesis reads."""
 
-    keys_values: list[KeysValues]
+    stores: list[Store]
+    """One entry a decoder layer. The W hypotheses of a sentence share a row, which stays where it is."""
+    ancestors: Int[Array, "N T"]
+    """For each position which of the W hypotheses then was this one or what it grew from; -1 at positions to come.
+
+    These rows follow their hypotheses.
+    """
     position: Int[Array, ""]
 
 
@@ -174,7 +180,7 @@ class Transformer(nn.Module):
     def start(self, source: Int[Array, "B S"]) -> Memory:
         """Encode the source and project it for every decoder layer, before the first :meth:`step`."""
         encoded, mask, _ = self.encode(source)
-        return Memory(self.decoder.memory_keys_values(encoded), mask)
+        return Memory(self.decoder.store_memory(encoded), mask)
 
     def step(self, tokens: Int[Array, " N"], cache: Cache, memory: Memory) -> tuple[Float[Array, "N V"], Cache]:
         """Predict the next token of each hypothesis from its last token and the cache.
@@ -190,8 +196,13 @@ class Transformer(nn.Module):
             length and, with learned positions, below ``config.max_length``.
         """
         x = self._embed_target(tokens[:, None], cache.position[None], train=False)
-        x, keys_values = self.decoder.step(x, cache.keys_values, cache.position, memory.keys_values, memory.mask)
-        return self.logits(x[:, 0]), Cache(keys_values, cache.position + 1)
+        rows, length = cache.ancestors.shape
+        width = rows // cache.stores[0].keys.shape[0]
+        own = jnp.tile(jnp.arange(width, dtype=jnp.int32), rows // width)
+        ancestors = cache.ancestors.at[:, cache.position].set(own)
+        seen = readable(ancestors.reshape(-1, width, length))
+        x, stores = self.decoder.step(x, cache.stores, cache.position, seen, memory.stores, memory.mask)
+        return self.logits(x[:, 0]), Cache(stores, ancestors, cache.position + 1)
 
     @property
     def _target_embedding(self) -> Embedding:
@@ -216,8 +227,15 @@ def shift_right(target: Int[Array, "B T"], bos_id: int) -> Int[Array, "B T"]:
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos_id)
 
 
-def empty_cache(config: TransformerConfig, rows: int, length: int) -> Cache:
+def empty_cache(config: TransformerConfig, rows: int, length: int, beam_size: int = 1) -> Cache:
     """Make the cache of ``rows`` hypotheses with room for ``length`` target positions.
+
+    Args:
+        config: of the model.
+        rows: hypotheses of all sentences.
+        length: positions.
+        beam_size: how many adjacent hypotheses share a row of the keys and values, W. Those of a sentence should where
+            they change places: then ``ancestors`` alone has to follow them. With 1, keys and values would have to.
 
     Raises:
         InputError: the length is beyond ``config.max_length``.
@@ -229,15 +247,16 @@ def empty_cache(config: TransformerConfig, rows: int, length: int) -> Cache:
         )
     d_k = config.d_k or config.d_model // config.num_heads
     d_v = config.d_v or config.d_model // config.num_heads
-    dtype = jnp.dtype(config.dtype)
+    dtype, places = store_dtype(jnp.dtype(config.dtype)), length * beam_size
     return Cache(
         [
-            KeysValues(
-                jnp.zeros((rows, length, config.num_heads, d_k), dtype),
-                jnp.zeros((rows, length, config.num_heads, d_v), dtype),
+            Store(
+                jnp.zeros((rows // beam_size, config.num_heads, d_k, places), dtype),
+                jnp.zeros((rows // beam_size, config.num_heads, places, d_v), dtype),
             )
             for _ in range(config.num_decoder_layers)
         ],
+        jnp.full((rows, length), NOBODY, jnp.int32),
         jnp.zeros((), jnp.int32),
     )
 

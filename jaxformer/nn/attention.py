@@ -5,7 +5,9 @@ from __future__ import annotations
 from flax import linen as nn
 
 from jaxformer.functional import attention as functional
+from jaxformer.functional import cached_attention
 from jaxformer.functional.attention import KeysValues
+from jaxformer.functional.cached_attention import Store
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float
 
@@ -68,3 +70,13 @@ class MultiHeadAttention(nn.Module):
         """Let ``x`` attend to a memory that is already projected; return the output and the weights."""
         key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
         return functional.attend(self.projections, x, memory, mask, dropout_rate=self.dropout_rate, dropout_key=key)
+
+    def store(self, memory: Float[Array, "B S D"]) -> Store:
+        """Project a memory once, for many calls of :meth:`attend_to_store`."""
+        return cached_attention.project_to_store(self.projections, memory)
+
+    def attend_to_store(
+        self, x: Float[Array, "B W D"], memory: Store, mask: Bool[Array, "#B 1 #W M"]
+    ) -> tuple[Float[Array, "B W D"], Float[Array, "B H W M"]]:
+        """Let the new position of W hypotheses attend to what is stored; return the output and the weights."""
+        return cached_attention.attend_to_store(self.projections, x, memory, mask)

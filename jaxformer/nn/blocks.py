@@ -6,12 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import TypeVar
 
-import jax
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.functional import layers
-from jaxformer.functional.attention import KeysValues
+from jaxformer.functional import cached_attention, layers
+from jaxformer.functional.cached_attention import Store
 from jaxformer.nn.attention import MultiHeadAttention
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
@@ -195,50 +194,45 @@ class DecoderLayer(nn.Module):
         x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y, train=train), None), train=train)
         return x, (self_weights, cross_weights)
 
-    def memory_keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
+    def store_memory(self, memory: Float[Array, "B S D"]) -> Store:
         """Project the encoder's output once, for many calls of :meth:`step`."""
-        return self.cross_attention.keys_values(memory)
+        return self.cross_attention.store(memory)
 
     def step(
         self,
         x: Float[Array, "N 1 D"],
-        cache: KeysValues,
+        cache: Store,
         position: Int[Array, ""],
-        memory: KeysValues,
-        memory_mask: Bool[Array, "B 1 1 S"],
-    ) -> tuple[Float[Array, "N 1 D"], KeysValues]:
+        seen: Bool[Array, "B 1 W M"],
+        memory: Store,
+        memory_mask: Bool[Array, "B2 1 1 S"],
+    ) -> tuple[Float[Array, "N 1 D"], Store]:
         """Compute one position from the keys and values of those before it.
 
         Args:
             x: the position's input, one row for each hypothesis; the hypotheses of a sentence are adjacent.
-            cache: keys and values of the positions before, with room for more; [N, L, H, K].
+            cache: keys and values of the positions before, with room for more.
             position: where ``x`` stands, counted from 0.
-            memory: projected encoder output, one row for each sentence, [B, S, H, K]. The N / B hypotheses of a
-                sentence ask the same memory as if they were positions, so that it is never repeated.
+            seen: which places of the cache a hypothesis reads, those of ``x`` itself among them.
+            memory: projected encoder output, one row for each sentence. The hypotheses of a sentence ask the same
+                memory as if they were positions, so that it is never repeated.
             memory_mask: which positions of the memory may be attended to.
 
         Returns:
             The output, and the cache with this position in it.
         """
-        sentences = memory.keys.shape[0]
 
-        def attend_self(y: Array) -> tuple[Array, KeysValues]:
-            new = self.self_attention.keys_values(y)
-            grown = KeysValues(
-                *(
-                    jax.lax.dynamic_update_slice_in_dim(old, fresh.astype(old.dtype), position, axis=1)
-                    for old, fresh in zip(cache, new, strict=True)
-                )
-            )
-            seen = (jnp.arange(grown.keys.shape[1]) <= position)[None, None, None, :]
-            return self.self_attention.attend(y, grown, seen)[0], grown
+        def attend_self(y: Array) -> tuple[Array, Store]:
+            beams = y.reshape(seen.shape[0], seen.shape[2], -1)
+            grown = cached_attention.extend(cache, self.self_attention.keys_values(beams), position)
+            return self.self_attention.attend_to_store(beams, grown, seen)[0].reshape(y.shape), grown
 
         def attend_memory(y: Array) -> tuple[Array, None]:
-            beams = y.reshape(sentences, -1, y.shape[-1])
-            output, _ = self.cross_attention.attend(beams, memory, memory_mask)
+            beams = y.reshape(memory.keys.shape[0], -1, y.shape[-1])
+            output, _ = self.cross_attention.attend_to_store(beams, memory, memory_mask)
             return output.reshape(y.shape), None
 
-        x, cache = self.self_attention_residual(x, attend_self, train=False)
+        x, grown = self.self_attention_residual(x, attend_self, train=False)
         x, _ = self.cross_attention_residual(x, attend_memory, train=False)
         x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None), train=False)
-        return x, cache
+        return x, grown

@@ -13,7 +13,7 @@ import jax
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional.attention import KeysValues
+from jaxformer.functional.cached_attention import Store
 from jaxformer.functional.layers import LINEAR_OUTPUT
 from jaxformer.nn.blocks import DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
 from jaxformer.typing import Array, Bool, Float, Int
@@ -113,22 +113,23 @@ class Decoder(nn.Module):
         x, weights = _run(self.layers, body, x, self.num_layers, self.rematerialization)
         return (self.norm(x) if self.config.norm_order == "pre" else x), weights
 
-    def memory_keys_values(self, memory: Float[Array, "B S D"]) -> list[KeysValues]:
+    def store_memory(self, memory: Float[Array, "B S D"]) -> list[Store]:
         """Project the encoder's output once for every layer.
 
         Raises:
             InputError: the layers are scanned.
         """
-        return [layer.memory_keys_values(memory) for layer in self._looped()]
+        return [layer.store_memory(memory) for layer in self._looped()]
 
     def step(
         self,
         x: Float[Array, "N 1 D"],
-        cache: list[KeysValues],
+        cache: list[Store],
         position: Int[Array, ""],
-        memory: list[KeysValues],
-        memory_mask: Bool[Array, "B 1 1 S"],
-    ) -> tuple[Float[Array, "N 1 D"], list[KeysValues]]:
+        seen: Bool[Array, "B 1 W M"],
+        memory: list[Store],
+        memory_mask: Bool[Array, "B2 1 1 S"],
+    ) -> tuple[Float[Array, "N 1 D"], list[Store]]:
         """Compute one position in every layer; see :meth:`DecoderLayer.step`.
 
         Raises:
@@ -136,7 +137,7 @@ class Decoder(nn.Module):
         """
         grown = []
         for layer, layer_cache, layer_memory in zip(self._looped(), cache, memory, strict=True):
-            x, layer_cache = layer.step(x, layer_cache, position, layer_memory, memory_mask)
+            x, layer_cache = layer.step(x, layer_cache, position, seen, layer_memory, memory_mask)
             grown.append(layer_cache)
         return (self.norm(x) if self.config.norm_order == "pre" else x), grown
 

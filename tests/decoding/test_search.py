@@ -368,8 +368,8 @@ def test_a_fault_of_the_caller_is_named():
         beam_search(step, None, beam_size=2, **arguments, **{**IDS, "bos_id": EOS})
     with pytest.raises(ValueError, match="eos_id 0 must differ"):
         greedy_search(step, None, **arguments, bos_id=BOS, eos_id=PAD, pad_id=PAD)
-    with pytest.raises(ValueError, match=r"cache\['keys'\] has shape \(2, 3\); .* the 4 rows"):
-        beam_search(step, {"keys": jnp.zeros((2, 3))}, beam_size=2, **arguments, **IDS)
+    with pytest.raises(ValueError, match=r"cache\['keys'\] has shape \(3, 3\); .* the 4 rows or the 2 sentences"):
+        beam_search(step, {"keys": jnp.zeros((3, 3))}, beam_size=2, **arguments, **IDS)
     with pytest.raises(ValueError, match=r"cache\[0\] has shape \(4,\); .* the 2 rows"):
         greedy_search(step, [jnp.zeros(4)], **arguments, **IDS)
 

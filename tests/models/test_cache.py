@@ -53,16 +53,20 @@ def test_steps_equal_the_whole_forward_pass(make_model, make_sentences, settings
         np.testing.assert_allclose(logits, expected[:, t], rtol=1e-5, atol=1e-5)
 
 
-def test_hypotheses_may_change_places_between_steps(make_model, make_sentences):
-    """A cache that is gathered with its hypotheses goes on as if they had stood there always (statement 96)."""
+@pytest.mark.parametrize("beam_size", [1, 3])
+def test_hypotheses_may_change_places_between_steps(make_model, make_sentences, beam_size):
+    """What follows its hypotheses goes on as if they had stood there always (statement 96): the ancestors alone where
+    the hypotheses of a sentence share their store, else keys and values as well."""
     model, params = make_model(4)
     source, hypotheses = make_sentences(5, [4, 2]), np.asarray(make_sentences(6, [4] * 6))
-    memory, cache = start(model, params, source), empty_cache(model.config, 6, 4)
+    memory, cache = start(model, params, source), empty_cache(model.config, 6, 4, beam_size)
     for t in range(2):
         tokens = np.full(6, 2) if t == 0 else hypotheses[:, t - 1]
         _, cache = step(model, params, jnp.asarray(tokens, jnp.int32), cache, memory)
     order = np.array([1, 1, 0, 5, 3, 4])  # within each sentence
-    cache = cache._replace(keys_values=jax.tree.map(lambda x: jnp.asarray(np.asarray(x)[order]), cache.keys_values))
+    assert len(cache.stores[0].keys) == 6 // beam_size
+    follow = jax.tree.map(lambda x: x[order] if x.ndim and len(x) == 6 else x, jax.device_get(cache))
+    cache = jax.tree.map(jnp.asarray, follow)
     hypotheses = hypotheses[order]
     expected = whole(model, params, jnp.repeat(source, 3, axis=0), jnp.asarray(hypotheses))
     for t in range(2, 4):
@@ -75,11 +79,12 @@ def test_room_behind_the_position_is_not_attended_to(make_model, make_sentences)
     model, params = make_model(7)
     source, tokens = make_sentences(8, [4]), jnp.array([2])
     memory, cache = start(model, params, source), empty_cache(model.config, 1, 5)
-    dirty = cache._replace(keys_values=jax.tree.map(lambda x: jnp.full_like(x, 1e10), cache.keys_values))
+    dirty = cache._replace(stores=jax.tree.map(lambda x: jnp.full_like(x, 1e10), cache.stores))
     expected, _ = step(model, params, tokens, cache, memory)
     found, grown = step(model, params, tokens, dirty, memory)
     np.testing.assert_array_equal(found, expected)
-    assert all((np.asarray(x)[:, 1:] == 1e10).all() for x in jax.tree.leaves(grown.keys_values))
+    assert all((store.keys[..., 1:] == 1e10).all() for store in grown.stores)
+    assert all((store.values[:, :, 1:] == 1e10).all() for store in grown.stores)
 
 
 def test_a_filler_sentence_decodes_to_finite_logits(make_model):
@@ -90,16 +95,19 @@ def test_a_filler_sentence_decodes_to_finite_logits(make_model):
     assert np.isfinite(logits).all()
 
 
-def test_caches_have_the_type_of_the_computation(make_model, make_sentences):
-    """Under bfloat16, keys and values are bfloat16, logits float32; the tree keeps its types from step to step."""
+@pytest.mark.parametrize(("backend", "kept"), [("cpu", jnp.float32), ("gpu", jnp.bfloat16)])
+def test_caches_have_the_type_of_the_computation(make_model, make_sentences, monkeypatch, backend, kept):
+    """Under bfloat16, logits are float32, keys and values bfloat16, but float32 on a CPU; the tree keeps its types."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
     model, params = make_model(10, dtype="bfloat16", d_k=5, d_v=2)
-    memory, cache = start(model, params, make_sentences(11, [4])), empty_cache(model.config, 3, 4)
-    logits, grown = step(model, params, jnp.array([2, 2, 2]), cache, memory)
+    memory = model.apply({"params": params}, make_sentences(11, [4]), method="start")
+    cache = empty_cache(model.config, 3, 4, 3)
+    logits, grown = model.apply({"params": params}, jnp.array([2, 2, 2]), cache, memory, method="step")
     assert logits.dtype == jnp.float32
     assert jax.tree.map(lambda x: (x.shape, x.dtype), grown) == jax.tree.map(lambda x: (x.shape, x.dtype), cache)
-    assert cache.keys_values[0].keys.shape == (3, 4, 2, 5)
-    assert cache.keys_values[0].values.shape == (3, 4, 2, 2)
-    assert cache.keys_values[0].keys.dtype == memory.keys_values[0].keys.dtype == jnp.bfloat16
+    assert cache.stores[0].keys.shape == (1, 2, 5, 12)
+    assert cache.stores[0].values.shape == (1, 2, 12, 2)
+    assert cache.stores[0].keys.dtype == memory.stores[0].keys.dtype == kept
 
 
 def test_no_cache_is_longer_than_the_model(make_model):

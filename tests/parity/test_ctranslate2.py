@@ -121,7 +121,7 @@ def our_search(config, params, source, beam_size):
             # What theirs may not generate has no part in the normalisation either.
             return logits.at[:, jnp.array([PAD, config.bos_id])].set(-jnp.inf), cache
 
-        cache = empty_cache(config, source.shape[0] * beam_size, LONGEST)
+        cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
         if beam_size == 1:
             return greedy_search(step, cache, **options)
         return beam_search(step, cache, beam_size=beam_size, **options)

@@ -133,7 +133,7 @@ def our_search(config, params, source, beam_size, alpha=0.0):
         def step(tokens, cache):
             return model.apply({"params": params}, tokens, cache, memory, method="step")
 
-        cache = empty_cache(config, source.shape[0] * beam_size, LONGEST)
+        cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
         if beam_size == 1:
             return greedy_search(step, cache, **options)
         return beam_search(step, cache, beam_size=beam_size, n_best=beam_size, **options)
