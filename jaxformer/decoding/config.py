@@ -8,6 +8,11 @@ from typing import Literal
 
 from jaxformer.errors import InputError
 
+Precision = Literal["model", "float32", "bfloat16", "int8"]
+"""Names of the numbers that a model is decoded in."""
+
+PRECISIONS: tuple[Precision, ...] = ("model", "float32", "bfloat16", "int8")
+
 LongSources = Literal["refuse", "split"]
 """What becomes of sentences that are too long to translate."""
 
@@ -76,6 +81,9 @@ class DecodingConfig:
     long_sources: LongSources = "refuse"
     # Sentences decoded together. It changes speed and memory, and results by rounding alone.
     batch_size: int = 64
+    # The numbers of weights and products: "model" (default), those of model.dtype; or "float32", "bfloat16" or "int8",
+    # weights and products in 8 bits.
+    precision: Precision = "model"
     # Draw translations at random instead of searching for the best.
     sample: bool = False
     # Below 1 the probable becomes more probable; 0 draws the most probable token always.
@@ -111,5 +119,7 @@ class DecodingConfig:
         if self.length_penalty not in LENGTH_PENALTIES:
             names = " or ".join(LENGTH_PENALTIES)
             raise InputError(f"decoding.length_penalty must be {names}, not {self.length_penalty!r}")
+        if self.precision not in PRECISIONS:
+            raise InputError(f"decoding.precision must be {' or '.join(PRECISIONS)}, not {self.precision!r}")
         if not math.isfinite(self.alpha):
             raise InputError(f"decoding.alpha must be a finite number, not {self.alpha}; the paper has 0.6")

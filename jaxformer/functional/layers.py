@@ -15,6 +15,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 
 from jaxformer.errors import InputError
+from jaxformer.functional.weights import Int8Weights, Table, multiply_int8, multiply_int8_rows
 from jaxformer.typing import Array, Float, Int, Key, Parameters
 
 LINEAR_OUTPUT = "linear"
@@ -58,7 +59,7 @@ _half_product.defvjp(_half_product_forward, _half_product_backward)
 
 def linear(
     x: Float[Array, "..."],
-    kernel: Float[Array, "..."],
+    kernel: Float[Array, "..."] | Int8Weights,
     bias: Float[Array, "..."] | None = None,
     *,
     contract: int = 1,
@@ -68,9 +69,12 @@ def linear(
     ``[B, T, D]`` with a kernel ``[D, H, K]`` gives ``[B, T, H, K]``; ``[B, T, H, K]`` with ``[H, K, D]`` and
     ``contract=2`` gives ``[B, T, D]``.
     """
-    axes = (tuple(range(x.ndim - contract, x.ndim)), tuple(range(contract)))
-    multiply = functools.partial(jax.lax.dot_general, dimension_numbers=(axes, ((), ())))
-    output = product(multiply, x, kernel.astype(x.dtype))
+    if isinstance(kernel, Int8Weights):
+        output = multiply_int8(x, kernel, contract)
+    else:
+        axes = (tuple(range(x.ndim - contract, x.ndim)), tuple(range(contract)))
+        multiply = functools.partial(jax.lax.dot_general, dimension_numbers=(axes, ((), ())))
+        output = product(multiply, x, kernel.astype(x.dtype))
     if bias is not None:
         output = output + bias.reshape((1,) * (x.ndim - contract) + bias.shape)
     return checkpoint_name(output.astype(x.dtype), LINEAR_OUTPUT)
@@ -218,7 +222,9 @@ def check_segments(segments: Int[Array, "B S"], tokens: Int[Array, "B2 S2"], *, 
         )
 
 
-def embed(table: Float[Array, "V D"], tokens: Int[Array, "B T"], *, scale: bool = True) -> Float[Array, "B T D"]:
+def embed(
+    table: Float[Array, "V D"] | Int8Weights | Table, tokens: Int[Array, "B T"], *, scale: bool = True
+) -> Float[Array, "B T D"]:
     """Look up the embedding of each token, multiplied by the square root of d_model (section 3.4).
 
     Args:
@@ -229,15 +235,22 @@ def embed(table: Float[Array, "V D"], tokens: Int[Array, "B T"], *, scale: bool 
     Raises:
         InputError: a token id outside the table.
     """
-    check_tokens(tokens, table.shape[0])
-    rows = jnp.take(table, tokens, axis=0)
-    return rows * table.shape[1] ** 0.5 if scale else rows
+    weights = table if isinstance(table, jax.Array) else table[0]
+    check_tokens(tokens, weights.shape[0])
+    rows = jnp.take(weights, tokens, axis=0)
+    if isinstance(table, Int8Weights):
+        rows = rows.astype(jnp.float32) * jnp.take(table.scales, tokens)[..., None]
+    return rows * weights.shape[1] ** 0.5 if scale else rows
 
 
 def project_to_vocabulary(
-    table: Float[Array, "V D"], x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None
+    table: Float[Array, "V D"] | Int8Weights | Table, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None
 ) -> Float[Array, "*B V"]:
     """Give each token of the vocabulary a logit, float32: x E^T, unscaled, in the paper without bias (section 3.4)."""
-    multiply = functools.partial(jax.lax.dot_general, dimension_numbers=(((x.ndim - 1,), (1,)), ((), ())))
-    logits = product(multiply, x, table.astype(x.dtype))
+    if isinstance(table, Int8Weights):
+        logits = multiply_int8_rows(x, table)
+    else:
+        weights, axis = (table.columns, 0) if isinstance(table, Table) else (table, 1)
+        multiply = functools.partial(jax.lax.dot_general, dimension_numbers=(((x.ndim - 1,), (axis,)), ((), ())))
+        logits = product(multiply, x, weights.astype(x.dtype))
     return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,))

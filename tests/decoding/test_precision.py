@@ -1,0 +1,91 @@
+"""The forms in which a model is decoded: what they hold, and how near they come."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.precision import prepare
+from jaxformer.errors import InputError
+from jaxformer.functional.weights import Int8Weights, Table
+from jaxformer.models import Transformer, TransformerConfig
+
+SETTINGS = {
+    "tied": {},
+    "target tied": {"tied_embeddings": "target", "source_vocabulary_size": 23},
+    "none tied": {"tied_embeddings": "none", "output_bias": True},
+    "learned": {"positions": "learned", "norm_order": "pre"},
+}
+
+
+def make(seed, **settings):
+    config = TransformerConfig.tiny(vocabulary_size=29)
+    config = dataclasses.replace(config, d_model=32, num_heads=4, d_ff=64, max_length=16, **settings)
+    model, token = Transformer(config), jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), token, token)["params"]
+    rng = np.random.default_rng(seed)
+    draw = lambda path, x: (path[-1].key == "scale") + 0.2 * rng.standard_normal(x.shape).astype(np.float32)  # noqa: E731
+    return config, jax.tree.map(jnp.asarray, jax.tree_util.tree_map_with_path(draw, shapes))
+
+
+def logits(config, params):
+    rng = np.random.default_rng(7)
+    source, target = (jnp.asarray(rng.integers(4, 23, size=(3, n))) for n in (8, 6))
+    return np.asarray(jax.jit(Transformer(config).apply)({"params": params}, source, target))
+
+
+@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
+@pytest.mark.parametrize(
+    ("precision", "bound"), [("model", 1e-6), ("float32", 1e-6), ("bfloat16", 0.01), ("int8", 0.03)]
+)
+def test_logits_stay_near(settings, precision, bound):
+    """Of every kind of model: equal but for the order of sums in float32, near in bfloat16 and in 8 bits."""
+    config, params = make(1, **settings)
+    exact, found = logits(config, params), logits(*prepare(config, params, precision))
+    error = np.sqrt(np.square(found - exact).mean() / np.square(exact).mean())
+    assert error <= bound
+    assert (error > 1e-4) == (precision in {"bfloat16", "int8"})  # it is another precision
+
+
+def test_what_is_converted_and_what_is_not():
+    """Kernels and tables are in 8 bits; biases, norms and learned positions stay what they were."""
+    config, params = make(2, positions="learned", tied_embeddings="none")
+    prepared_config, prepared = prepare(config, params, "int8")
+    assert prepared_config.dtype == "float32"
+    leaves = jax.tree_util.tree_leaves_with_path(prepared, is_leaf=lambda x: isinstance(x, Int8Weights))
+    converted = {jax.tree_util.keystr(path) for path, leaf in leaves if isinstance(leaf, Int8Weights)}
+    expected = {
+        jax.tree_util.keystr(path)
+        for path, _ in jax.tree_util.tree_leaves_with_path(params)
+        if path[-1].key in {"kernel", "output"} or "embedding" in jax.tree_util.keystr(path)
+    }
+    assert converted == expected
+    plain = dict(jax.tree_util.tree_leaves_with_path(params))
+    for path, leaf in leaves:
+        if not isinstance(leaf, Int8Weights):
+            np.testing.assert_array_equal(leaf, plain[path])
+    kernel = prepared["decoder"]["layer_0"]["self_attention"]["output"]["kernel"]
+    assert kernel.scales.shape == (config.d_model,)
+
+
+def test_a_model_of_half_precision_keeps_halves():
+    """Weights of a bfloat16 model are converted once and not at each step; a table lies in both layouts on a CPU."""
+    config, params = make(3, dtype="bfloat16")
+    config, prepared = prepare(config, params, "model")
+    assert config.dtype == "bfloat16"
+    assert prepared["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"].dtype == jnp.bfloat16
+    table = prepared["embedding"]["table"]
+    assert isinstance(table, Table)
+    assert table.columns.shape == (32, 29)
+    np.testing.assert_array_equal(table.columns.T, table.rows)
+
+
+def test_an_unknown_precision_is_refused():
+    """The names are given."""
+    with pytest.raises(
+        InputError, match=r"decoding\.precision must be model or float32 or bfloat16 or int8, not 'half'"
+    ):
+        DecodingConfig(precision="half")

@@ -1,0 +1,91 @@
+"""Weights in 8 bits and tables in both layouts, against NumPy in whole numbers and float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer.functional import layers
+from jaxformer.functional.weights import Table, multiply_int8, multiply_int8_rows, quantize
+
+
+def draw(seed, *shape):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def rounded(x, axis):
+    """Scale the largest of each output to 127 and round, in float64."""
+    scales = np.abs(x).max(axis=axis, keepdims=True).astype(np.float64) / 127
+    return np.rint(x / scales), scales
+
+
+@pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
+def test_weights_are_rounded_by_at_most_half_a_step(axes):
+    """Each output's largest weight becomes 127 or -127, and no weight is off by more than half its scale."""
+    weights = draw(1, 12, 7, 5) * np.geomspace(1e-3, 1e3, 5, dtype=np.float32)
+    found = quantize(jnp.asarray(weights), axes)
+    assert found.values.dtype == jnp.int8
+    assert found.values.shape == weights.shape
+    assert found.scales.shape == tuple(n for i, n in enumerate(weights.shape) if i not in axes)
+    assert (np.abs(np.asarray(found.values, np.int32)).max(axis=axes) == 127).all()
+    scales = np.expand_dims(found.scales, axes)
+    assert (np.abs(np.asarray(found.values) * scales - weights) <= scales * (0.5 + 1e-5)).all()
+
+
+def test_products_are_those_of_the_rounded_operands_exactly():
+    """The sum is one of whole numbers: equal to NumPy's in 64 bits but for the last multiplication in float32."""
+    x, kernel = draw(2, 3, 4, 96), draw(3, 96, 6, 8)
+    whole_x, x_scales = rounded(x.reshape(12, 96), 1)
+    whole_kernel, kernel_scales = rounded(kernel.reshape(96, 48), 0)
+    expected = (whole_x @ whole_kernel * x_scales * kernel_scales).reshape(3, 4, 6, 8)
+    found = multiply_int8(jnp.asarray(x), quantize(jnp.asarray(kernel), (0,)))
+    assert found.dtype == jnp.float32
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+
+def test_two_axes_are_summed_over():
+    """What contracts two axes is the product of the reshaped operands, with one scale for each output."""
+    x, kernel = draw(4, 5, 4, 8), draw(5, 4, 8, 6)
+    expected = multiply_int8(jnp.asarray(x.reshape(5, 32)), quantize(jnp.asarray(kernel.reshape(32, 6)), (0,)))
+    found = multiply_int8(jnp.asarray(x), quantize(jnp.asarray(kernel), (0, 1)), contract=2)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_a_table_multiplies_as_its_transpose():
+    """Rows of a table as outputs give what columns of a kernel give."""
+    x, table = jnp.asarray(draw(6, 2, 3, 16)), jnp.asarray(draw(7, 50, 16))
+    expected = multiply_int8(x, quantize(table.T, (0,)))
+    np.testing.assert_array_equal(multiply_int8_rows(x, quantize(table, (1,))), expected)
+
+
+def test_zeros_stay_zeros():
+    """Rows and outputs without any weight give 0 and not NaN."""
+    kernel = jnp.zeros((8, 3)).at[:, 1].set(1.0)
+    found = multiply_int8(jnp.zeros((2, 8)).at[1].set(2.0), quantize(kernel, (0,)))
+    np.testing.assert_allclose(found, [[0, 0, 0], [0, 16, 0]], rtol=1e-6)
+
+
+def test_layers_take_every_form_of_their_weights():
+    """Linear maps, look-ups and logits from 8 bits are near those from float32, from both layouts equal."""
+    x, kernel, bias = (jnp.asarray(draw(*shape)) for shape in ((8, 2, 3, 64), (9, 64, 32), (10, 32)))
+    exact = layers.linear(x, kernel, bias)
+    found = layers.linear(x, quantize(kernel, (0,)), bias)
+    assert np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
+
+    table, tokens = jnp.asarray(draw(11, 40, 64)), jnp.asarray([[3, 39], [0, 7]])
+    small, both = quantize(table, (1,)), Table(table, table.T)
+    np.testing.assert_array_equal(layers.embed(both, tokens), layers.embed(table, tokens))
+    step = np.asarray(small.scales)[np.asarray(tokens)][..., None] * 8  # times the square root of 64
+    assert (np.abs(layers.embed(small, tokens) - layers.embed(table, tokens)) <= 0.51 * step).all()
+    exact = layers.project_to_vocabulary(table, x, jnp.ones(40))
+    np.testing.assert_allclose(layers.project_to_vocabulary(both, x, jnp.ones(40)), exact, rtol=1e-5, atol=1e-5)
+    found = layers.project_to_vocabulary(small, x, jnp.ones(40))
+    assert np.abs(found - exact).max() < 0.02 * np.abs(exact).max()
+    with pytest.raises(layers.InputError, match="token id 40 is not in 0 to 39"):
+        layers.embed(both, jnp.asarray([[40]]))
+
+
+def test_half_precision_goes_in_and_comes_out():
+    """A linear map in 8 bits keeps the type of its input."""
+    assert layers.linear(jnp.ones((2, 8), jnp.bfloat16), quantize(jnp.ones((8, 4)), (0,))).dtype == jnp.bfloat16
+    assert jax.tree.leaves(quantize(jnp.ones((8, 4)), (0,)))[0].shape == (8, 4)
