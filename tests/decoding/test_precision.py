@@ -39,7 +39,7 @@ def logits(config, params):
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 @pytest.mark.parametrize(
-    ("precision", "bound"), [("model", 1e-6), ("float32", 1e-6), ("bfloat16", 0.01), ("int8", 0.03)]
+    ("precision", "bound"), [("model", 1e-6), ("float32", 1e-6), ("bfloat16", 0.02), ("int8", 0.05)]
 )
 def test_logits_stay_near(settings, precision, bound):
     """Of every kind of model: equal but for the order of sums in float32, near in bfloat16 and in 8 bits."""
