@@ -25,6 +25,7 @@ LEAST = {
     "no_repeat_ngram": 0,
     "max_source_length": 8,
     "batch_size": 1,
+    "tokens_per_batch": 1,
     "temperature": 0,
     "top_k": 0,
     "seed": 0,
@@ -76,6 +77,9 @@ class DecodingConfig:
     long_sources: LongSources = "refuse"
     # Sentences decoded together. It changes speed and memory, and results by rounding alone.
     batch_size: int = 64
+    # Source tokens decoded together, padding counted: batches of sentences too long for it have fewer of them, one at
+    # least, so that memory is bounded. The default leaves batches of 64 whole up to 128 tokens a sentence.
+    tokens_per_batch: int = 8192
     # Draw translations at random instead of searching for the best.
     sample: bool = False
     # Below 1 the probable becomes more probable; 0 draws the most probable token always.

@@ -203,7 +203,7 @@ def test_json_lines(n_best, call, workdir, translator):
     records = [json.loads(line) for line in outcome.lines]
     assert [record["source"] for record in records] == TEXT
     for record, hypotheses in zip(records, translator.search(TEXT, n_best=n_best), strict=True):
-        assert record["translations"] == [hypothesis._asdict() for hypothesis in hypotheses]
+        assert record["translations"] == [hypothesis.to_json() for hypothesis in hypotheses]
     assert "Größe".encode() in outcome.out  # text is text, not escapes
 
 
@@ -246,7 +246,7 @@ def test_score_as_json_lines(call, workdir, translator, files, tmp_path):
     outcome = call("score", workdir, *options, "--format=jsonl", f"--output={tmp_path / 'out'}")
     assert outcome == (0, b"", "")
     records = [json.loads(line) for line in read_lines(tmp_path / "out")]
-    assert records == [score._asdict() for score in translator.score(given)]
+    assert records == [score.to_json() for score in translator.score(given)]
 
 
 def test_score_of_a_translation_is_its_log_probability(call, tmp_path):

@@ -15,7 +15,8 @@ import runs
 from jaxformer.decoding import batch_search
 from jaxformer.decoding.batch_search import Banned
 from jaxformer.decoding.config import DecodingConfig
-from jaxformer.decoding.translator import Hypothesis, Translator
+from jaxformer.decoding.results import Hypothesis
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
 WAYS = {"greedy": {"beam_size": 1}, "beam": {"beam_size": 4}, "sample": {"sample": True, "seed": 3}}

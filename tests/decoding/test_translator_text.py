@@ -16,7 +16,8 @@ import runs
 from jaxformer.data.sources import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.decoding.splitting import split
-from jaxformer.decoding.translator import Hypothesis, Translator
+from jaxformer.decoding.results import Hypothesis
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
 
