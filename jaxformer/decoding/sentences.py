@@ -10,8 +10,11 @@ _OPENING = "\"'“‘”„‚«‹»›(\\[{「『（【《〈¿¡-–—*•"
 
 # Marks that end a sentence before white space, the full-width ones of scripts without spaces, which need none, and the
 # characters that break a line, which end a sentence without a mark. The line feed is not among them: no line holds it.
+_MARKS = ".!?…؟۔।॥։።။"
 _PLACES = re.compile(
-    rf"(?P<end>[.!?…؟۔।॥։።။]+)[{_CLOSING}]*(?=\s)|(?P<wide>[。！？｡]+)[{_CLOSING}]*|(?P<line>\s*[\u2028\u2029\x85\x0b\x0c])"
+    rf"(?<![{_MARKS}])(?P<end>[{_MARKS}]++)(?:[{_CLOSING}]|[\u00a0\u202f][»›])*+(?=\s)"
+    rf"|(?P<wide>[。！？｡]++)[{_CLOSING}]*+"
+    r"|(?P<line>[\u2028\u2029\x85\x0b\x0c])"
 )
 
 # Words before a full stop that ends no sentence, by language. Single letters and those with stops inside ("z. B.",
@@ -92,12 +95,14 @@ def split_sentences(text: str, language: str = "") -> list[tuple[str, str]]:
     text, language = text.strip(), re.split(r"[-_]", language.lower())[0]
     sentences, start, space = [], 0, ""
     for found in _PLACES.finditer(text):
+        if found.start() < start:
+            continue  # white space that the sentence before took with it
         following = _space_end(text, found.end())
         if following == len(text):
             break
         if found["line"] is None and not _ends(text, start, found, language):
             continue
-        stop = found.end() if found["line"] is None else found.start()
+        stop = found.end() if found["line"] is None else start + len(text[start : found.start()].rstrip())
         sentences.append((space, text[start:stop]))
         start, space = following, text[stop:following]
     return [*sentences, (space, text[start:])]
@@ -119,7 +124,7 @@ def _is_abbreviated(text: str, start: int, stop: int, following: re.Match[str] |
     before = _WORD.search(text, max(start, stop - _LOOK_BACK), stop)
     word = before[0] if before else ""
     if word.isdigit():
-        item = not text[start : stop - len(word)].strip(_OPENING)
+        item = stop - start < _LOOK_BACK and not text[start : stop - len(word)].strip(_OPENING)
         return item or (language in _ORDINALS and len(word) <= 3)
     initial = len(word) == 1 and word.isalpha() and word.lower() != word.upper()
     if initial or word in ABBREVIATIONS.get(language, ()) or _INNER_STOPS.fullmatch(word):
