@@ -87,6 +87,9 @@ def test_search_options(call, workdir, translator):
     [
         (["--length_penalty=average", "--alpha=1"], {"length_penalty": "average", "alpha": 1.0}),
         (["--min_length=20", "--max_target_length=25"], {"min_length": 20, "max_target_length": 25}),
+        (["--min_length_ratio=0.9", "--batch_size=2"], {"min_length_ratio": 0.9, "batch_size": 2}),
+        (["--max_length_ratio=0.5", "--tokens_per_batch=40"], {"max_length_ratio": 0.5, "tokens_per_batch": 40}),
+        (["--max_extra_length=0"], {"max_extra_length": 0}),
         (
             ["--no_repeat_ngram=2", "--repetition_penalty=1.5", "--no_unknown"],
             {"no_repeat_ngram": 2, "repetition_penalty": 1.5, "no_unknown": True},

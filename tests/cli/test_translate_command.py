@@ -187,9 +187,10 @@ def test_paragraphs(call, workdir, translator):
 
 
 @pytest.fixture
-def terminal(monkeypatch):
-    """Let standard error be a terminal, and gather what is shown."""
+def terminal(monkeypatch, capsys):
+    """Let standard error be a terminal."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
 
 
 def test_no_bar_without_a_terminal(call, workdir):

@@ -138,6 +138,27 @@ def test_banned_words_are_not_written(way):
     assert any(same)
 
 
+@pytest.mark.parametrize("word", ["the", "file", "open"])
+def test_banned_words_in_all_their_forms(word):
+    """Small, with a capital, behind a quote, a bracket or a hyphen; neither within a longer word nor the other way."""
+    codec, vocabulary = random_translator().codec, runs.vocabulary()
+    small, capital = codec.banned([word]), codec.banned([word.capitalize()])
+
+    def is_banned(text, phrases):
+        ids = vocabulary.encode(text)
+        return any(ids[i : i + len(phrase)] == phrase for phrase in phrases for i in range(len(ids)))
+
+    known = [mark for mark in "\"('" if vocabulary.unk_id not in vocabulary.encode(mark)]
+    assert known
+    for form in (word, word.capitalize()):
+        for text in (form, f"a {form} b", f"x-{form}", *(f"a {mark}{form}" for mark in known)):
+            assert is_banned(text, small), text
+            assert is_banned(text, capital) == (form != word), text
+    assert not is_banned(f"a{word}", small)
+    assert vocabulary.encode("x") not in small
+    assert all(small)
+
+
 @pytest.mark.parametrize("way", WAYS)
 def test_unknown_is_not_written(way):
     """Neither the unknown token nor a column beyond the vocabulary comes, though the model likes them."""
