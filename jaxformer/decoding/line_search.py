@@ -89,28 +89,26 @@ class LineSearch:
         lines = [line for line, passage in enumerate(passages) for _ in passage.parts]
         missing = [sum(map(bool, passage.parts)) for passage in passages]
         begins = np.cumsum([0, *(len(passage.parts) for passage in passages)]).tolist()
+
+        def give(start: int, stop: int) -> list[list[Hypothesis]]:
+            return [self._join(passages[line], found[begins[line] : begins[line + 1]]) for line in range(start, stop)]
+
+        given, whole = 0, 0
         self.progress(missing.count(0))
-        given, stopped = 0, False
         for indices, rows in self._batches([len(each.ids) for each in sentences]):
-            stopped = stopped or self.stop()
-            if stopped:
+            if self.stop():
                 break
             for index, hypotheses in zip(indices, self._search([sentences[i] for i in indices], rows), strict=True):
                 found[index] = hypotheses
                 missing[lines[index]] -= 1
             self.progress(sum(not missing[line] for line in {lines[index] for index in indices}))
-            whole = given
             while whole < len(window) and not missing[whole]:
                 whole += 1
             if whole > given:
-                yield [
-                    self._join(passages[line], found[begins[line] : begins[line + 1]]) for line in range(given, whole)
-                ]
+                yield give(given, whole)
                 given = whole
         if given < len(window):  # blank lines alone, or what was stopped
-            yield [
-                self._join(passages[line], found[begins[line] : begins[line + 1]]) for line in range(given, len(window))
-            ]
+            yield give(given, len(window))
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
         # Many samples of a sentence take the room of as many hypotheses.

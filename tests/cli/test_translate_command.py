@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import doctest
+import io
 import json
 import os
 import subprocess
@@ -186,31 +187,39 @@ def test_paragraphs(call, workdir, translator):
 # Progress
 
 
-@pytest.fixture
-def terminal(monkeypatch, capsys):
-    """Let standard error be a terminal."""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal(monkeypatch) -> Terminal:
+    """Let standard error be a terminal; within a test, since pytest puts its own in place between fixture and test."""
     monkeypatch.setenv("TERM", "xterm")
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    return shown
 
 
 def test_no_bar_without_a_terminal(call, workdir):
     assert call("translate", workdir, stdin=b"\n\n").err == ""
 
 
-def test_a_bar_counts_sentences(terminal, tmp_path, capsys):
+def test_a_bar_counts_sentences(monkeypatch, tmp_path):
     """On a terminal, if the translations go elsewhere."""
+    shown = terminal(monkeypatch)
     with progress.show_progress(4, tmp_path) as advance:
         advance(1)
         advance(3)
-    assert "4/4 sentences" in capsys.readouterr().err
+    assert "4/4 sentences" in shown.getvalue()
 
 
-def test_no_bar_among_translations(terminal, monkeypatch, capsys):
+def test_no_bar_among_translations(monkeypatch):
     """Where they go to the same terminal there is none."""
-    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    shown, output = terminal(monkeypatch), Terminal()
+    monkeypatch.setattr(sys, "stdout", output)
     with progress.show_progress(None, None) as advance:
         advance(1)
-    assert capsys.readouterr() == ("", "")
+    assert shown.getvalue() == output.getvalue() == ""
 
 
 def test_the_examples_run():

@@ -43,8 +43,9 @@ def stub(monkeypatch):
         for row, each in enumerate(sentences):
             tokens[row, :, : len(each.ids)] = each.ids
         lengths = np.array([[len(each.ids)] * n_best for each in sentences])
-        zeros = np.zeros(lengths.shape)
-        return SearchResult(tokens, zeros, zeros, lengths, zeros == 0, np.int32(1))  # pyright: ignore
+        known = {"tokens": tokens, "lengths": lengths, "finished": lengths > 0}
+        parts = {name: known.get(name, np.zeros(lengths.shape)) for name in SearchResult._fields}
+        return SearchResult(**parts)  # pyright: ignore
 
     monkeypatch.setattr(batch_search, "search_batch", search_batch)
     return shapes
