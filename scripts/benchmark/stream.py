@@ -5,8 +5,8 @@
     python scripts/benchmark/stream.py --text=train.en --at=10000,50000,100000 --asynchronous
 
 The lines are those of a text, over and over where it is too short. Peak memory is that of the whole process so far: it
-rises until every shape of a batch has come once and is compiled, and then stays. The search is greedy, and translations are short, since it is
-memory that is measured and not speed.
+rises until every shape of a batch has come once and is compiled, and then stays. The search is greedy, and translations
+are short, since it is memory that is measured and not speed.
 """
 
 from __future__ import annotations
