@@ -16,14 +16,22 @@ SEARCH = tuple(
         ".config",
         ".constraints",
         ".ensemble",
+        ".joining",
         ".ranking",
+        ".results",
         ".rows",
         ".rules",
         ".sampling",
         ".scoring",
         ".search",
+        ".sentences",
         ".splitting",
     )
+)
+
+TRANSLATOR = tuple(
+    f"jaxformer.decoding.{name}"
+    for name in ("alignment", "batch_search", "codec", "given_pairs", "line_search", "translator", "windows")
 )
 
 # From the ground to the roof. A floor has rooms, and a room is a tuple of modules: `.*` stands for a folder and all
@@ -36,7 +44,7 @@ FLOORS = (
     (("jaxformer",),),  # what `import jaxformer` offers
     (("jaxformer.checkpoints.*",),),
     (("jaxformer.training.*",),),
-    (("jaxformer.decoding.batch_search", "jaxformer.decoding.translator"),),
+    (TRANSLATOR,),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
     (("jaxformer.visualization.*",), ("jaxformer.serving.*",)),
     (("jaxformer.cli.*",),),

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from jaxformer.cli.main import DONE
 from jaxformer.cli.metric_options import add_metrics
-from jaxformer.cli.options import add_model, add_search, write_output
+from jaxformer.cli.options import add_model, write_output
+from jaxformer.cli.search_options import add_search, asked_search, choose_search
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
 from jaxformer.data.files import read_lines
@@ -68,8 +69,7 @@ def run(options: argparse.Namespace) -> int:
         translator,
         pairs,
         name,
-        beam_size=options.beam_size,
-        alpha=options.alpha,
+        decoding=choose_search(options, translator.decoding),
         metrics=metrics,
         more_references=more,
     )
@@ -92,7 +92,7 @@ def _other_direction(name: str, language: str, wanted: str, data: DataConfig) ->
 
 def _variant(options: argparse.Namespace) -> str:
     """Name what was asked for on the command line, so that it gets a result of its own."""
-    chosen = {"beam_size": options.beam_size, "alpha": options.alpha, "target_language": options.target_language}
+    chosen = {**asked_search(options), "target_language": options.target_language}
     if options.reference is not None and len(options.reference) > 1:
         chosen["references"] = len(options.reference)
     if options.checkpoint != "best":

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from jaxformer.data.files import read_lines, split_lines
+from jaxformer.data.files import open_lines, stream_lines
 from jaxformer.errors import InputError
 
 
@@ -25,25 +25,25 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_search(parser: argparse.ArgumentParser) -> None:
-    """Declare how to search; the defaults are those of the run."""
-    parser.add_argument("--beam_size", type=int, metavar="W", help="hypotheses alive at a time; 1 is greedy search")
-    parser.add_argument("--alpha", type=float, metavar="A", help="strength of the length penalty ((5+n)/6)^A")
+def read_input(path: Path | None) -> Iterator[str]:
+    """Read the lines of a file, or of standard input, as they are asked for.
 
-
-def read_input(path: Path | None) -> list[str]:
-    """Read the lines of a file, or of standard input."""
-    return split_lines(sys.stdin.buffer.read(), "standard input") if path is None else read_lines(path)
+    Raises:
+        InputError: see :func:`~jaxformer.data.files.open_lines`.
+    """
+    return stream_lines(sys.stdin.buffer, "standard input") if path is None else open_lines([path])
 
 
 def check_output(path: Path | None) -> None:
     """Find out before the work that its result could not be written.
 
     Raises:
-        InputError: the folder of the file is missing.
+        InputError: the folder of the file is missing, or it is itself a folder.
     """
     if path is not None and not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
+    if path is not None and path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; name a file")
 
 
 def write_output(path: Path | None, lines: Iterable[str]) -> None:

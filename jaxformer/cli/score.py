@@ -45,7 +45,7 @@ def run(options: argparse.Namespace) -> int:
     if options.summary:
         lines = [json.dumps(perplexity(scores, [pair.target for pair in pairs]).to_record())]
     elif options.format == "jsonl":
-        lines = [json.dumps(score._asdict()) for score in scores]
+        lines = [json.dumps(score.to_json()) for score in scores]
     else:
         lines = [f"{score.log_probability:.6f}\t{score.tokens}" for score in scores]
     write_output(options.output, lines)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
-import math
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import add_model, add_search, check_output, read_input, write_output
-from jaxformer.data.files import read_lines
-from jaxformer.decoding.config import DecodingConfig
-from jaxformer.decoding.translator import Hypothesis, Translator
+from jaxformer.cli.options import add_model, check_output, read_input
+from jaxformer.cli.output import open_output
+from jaxformer.cli.progress import show_progress
+from jaxformer.cli.search_options import add_search, choose_search
+from jaxformer.data.files import open_lines
+from jaxformer.decoding.results import Hypothesis
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
 EXAMPLE = """
@@ -25,30 +26,22 @@ examples:
   jaxformer translate --workdir=runs/quickstart --input=test.en --ban=damn --ban="for sure" --no_repeat_ngram=3
   jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=10 --top_p=0.9 --seed=1
 
+  jaxformer translate --workdir=runs/quickstart --input=test.en --paragraphs --split_long
+  jaxformer translate --workdir=runs/quickstart --input=test.en --format=jsonl --alignment
+
 Text is UTF-8, one sentence a line; one line comes out for each that goes in, in order, and blank lines stay empty. A
-line of more tokens than the model takes is an error, or is translated in parts with --split_long. With --n_best above 1
-each line is: number of the sentence from 1, score, translation, separated by tabs, the best first. --format=jsonl gives
-one object a sentence with scores and pieces. With --sample, --n_best is the number of samples, in the order of their
-drawing; a sentence's samples depend on the seed and its number alone. A sentence of which the options leave no
-translation at all gives an empty line, without a score in --format=jsonl.
+line of more tokens than the model takes is an error, or is translated in parts with --split_long; with --paragraphs a
+line may hold many sentences. With --n_best above 1 each line is: number of the sentence from 1, score, translation,
+separated by tabs, the best first. --format=jsonl gives one object a sentence with scores and pieces. With --sample,
+--n_best is the number of samples, in the order of their drawing; a sentence's samples depend on the seed and its number
+alone. A sentence of which the options leave no translation at all gives an empty line, without a score in
+--format=jsonl.
+
+Input of any length takes the same memory: --window sentences are read, translated in batches of like length, and
+written. A file is first read through for lines that cannot be translated, so that nothing is written if there is one; a
+pipe cannot be read twice, and breaks off at the window of such a line. --output is written as FILE.part and moved into
+its place at the end: what stood there before is never half replaced.
 """
-
-SEARCH = (
-    ("length_penalty", str, "NAME", "gnmt: ((5+n)/6)^alpha, average: n^alpha, or none"),
-    ("min_length", int, "N", "least tokens of a translation, its end included"),
-    ("max_target_length", int, "N", "most tokens of a translation"),
-    ("no_repeat_ngram", int, "N", "no N tokens come twice in the same order; 0: they may"),
-    ("repetition_penalty", float, "X", "above 1: tokens that came before come less often"),
-)
-
-SAMPLING = (
-    ("temperature", float, "X", "below 1 the probable becomes more probable; 0: nothing else comes"),
-    ("top_k", int, "K", "draw from the K most probable tokens; 0: from all"),
-    ("top_p", float, "P", "draw from the most probable tokens that have probability P together"),
-    ("min_p", float, "P", "draw from tokens at least P times as probable as the most probable"),
-    ("epsilon", float, "P", "draw from tokens of probability P and more"),
-    ("seed", int, "N", "of the drawing"),
-)
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -58,8 +51,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     add_search(parser)
-    _add_numbers(parser, SEARCH)
-    parser.add_argument("--no_unknown", action="store_true", help="never write the unknown token")
     parser.add_argument(
         "--ban",
         action="append",
@@ -70,70 +61,94 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prefix", type=Path, metavar="FILE", help="what the translations begin with, one line for each line of input"
     )
-    parser.add_argument("--sample", action="store_true", help="draw translations at random, not search for the best")
-    _add_numbers(parser, SAMPLING)
     parser.add_argument("--n_best", type=int, default=1, metavar="N", help="translations of each sentence (default 1)")
     parser.add_argument(
-        "--split_long", action="store_true", help="translate sentences that are too long in parts, not refuse them"
+        "--paragraphs", action="store_true", help="cut lines into sentences, translate each alone, and rejoin them"
     )
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="form of the output")
+    parser.add_argument(
+        "--alignment",
+        nargs="?",
+        const="hard",
+        choices=("hard", "soft"),
+        help="which source piece and word each one of the translation belongs to; soft: with the attention itself",
+    )
+    parser.add_argument(
+        "--alignment_layer",
+        type=int,
+        metavar="N",
+        help="layer of the decoder, counted from 1, whose attention that is (default: the one before the last)",
+    )
+    parser.add_argument(
+        "--window",
+        type=int,
+        metavar="N",
+        help="most sentences that are read at a time (default: 64 batches); 1 answers each before it reads the next",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Translate."""
+    if options.alignment and options.format != "jsonl":
+        raise InputError("--alignment is a part of --format=jsonl: add that, or leave it out")
     check_output(options.output)
-    lines = read_input(options.input)
-    prefixes = None if options.prefix is None else read_lines(options.prefix)
+    for path in (options.input, options.prefix):  # what is missing is found before the model is loaded
+        _open(path)
     translator = Translator.load(options.workdir, options.checkpoint, options.target_language)
-    found = translator.search(
-        lines,
-        beam_size=options.beam_size,
-        alpha=options.alpha,
-        n_best=options.n_best,
-        decoding=_decoding(options, translator.decoding),
-        ban=options.ban,
-        prefixes=prefixes,
-    )
-    write_output(options.output, _format(lines, found, options))
+    decoding = choose_search(options, translator.decoding)
+    total = None
+    if _can_be_read_twice(options.input) and (options.prefix is None or _can_be_read_twice(options.prefix)):
+        total = translator.check(
+            read_input(options.input),
+            decoding=decoding,
+            prefixes=_open(options.prefix),
+            paragraphs=options.paragraphs,
+        )
+    sources: deque[str] = deque()
+    with open_output(options.output) as write, show_progress(total, options.output) as advance:
+        found = translator.stream(
+            _noted(read_input(options.input), sources),
+            n_best=options.n_best,
+            decoding=decoding,
+            ban=options.ban,
+            prefixes=_open(options.prefix),
+            alignment=bool(options.alignment),
+            alignment_layer=options.alignment_layer,
+            paragraphs=options.paragraphs,
+            window=options.window,
+            progress=advance,
+        )
+        for number, hypotheses in enumerate(found, start=1):
+            for line in _format(number, sources.popleft(), hypotheses, options):
+                write(line)
     return DONE
 
 
-def _add_numbers(parser: argparse.ArgumentParser, options: tuple[tuple[str, type, str, str], ...]) -> None:
-    """Declare keys of the section ``decoding``, whose defaults are those of the run."""
-    for name, kind, metavar, meaning in options:
-        parser.add_argument(f"--{name}", type=kind, metavar=metavar, help=meaning)
+def _open(path: Path | None) -> Iterator[str] | None:
+    if path is None:
+        return None
+    if not path.exists():
+        raise InputError(f"no file {path}")
+    return open_lines([path])
 
 
-def _decoding(options: argparse.Namespace, decoding: DecodingConfig) -> DecodingConfig:
-    """Put what is asked for here before what the run says.
-
-    Raises:
-        InputError: a value out of range, or one of sampling where nothing is drawn.
-    """
-    given = {name: getattr(options, name) for name, *_ in SEARCH + SAMPLING}
-    given = {name: value for name, value in given.items() if value is not None}
-    needless = [name for name, *_ in SAMPLING if name in given]
-    if needless and not (options.sample or decoding.sample):
-        raise InputError(f"--{needless[0]} is for drawing at random: add --sample, or leave it out")
-    if options.split_long:
-        given["long_sources"] = "split"
-    given |= {name: True for name in ("sample", "no_unknown") if getattr(options, name)}
-    return dataclasses.replace(decoding, **given)
+def _can_be_read_twice(path: Path | None) -> bool:
+    return path is not None and path.is_file()
 
 
-def _record(hypothesis: Hypothesis) -> dict[str, Any]:
-    """Name the parts of a translation; JSON has no infinity for the score of none."""
-    parts = hypothesis._asdict()
-    return {name: None if part == -math.inf else part for name, part in parts.items()}
+def _noted(lines: Iterator[str], sources: deque[str]) -> Iterator[str]:
+    """Note each line that is read until its translation is there."""
+    for line in lines:
+        sources.append(line)
+        yield line
 
 
-def _format(lines: list[str], found: list[list[Hypothesis]], options: argparse.Namespace) -> Iterator[str]:
-    for number, (source, hypotheses) in enumerate(zip(lines, found, strict=True), start=1):
-        if options.format == "jsonl":
-            record = {"source": source, "translations": [_record(hypothesis) for hypothesis in hypotheses]}
-            yield json.dumps(record, ensure_ascii=False)
-        elif options.n_best == 1:
-            yield hypotheses[0].text
-        else:
-            for hypothesis in hypotheses:
-                yield f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}"
+def _format(number: int, source: str, hypotheses: list[Hypothesis], options: argparse.Namespace) -> Iterator[str]:
+    if options.format == "jsonl":
+        translations = [each.to_json(soft_alignment=options.alignment == "soft") for each in hypotheses]
+        yield json.dumps({"source": source, "translations": translations}, ensure_ascii=False)
+    elif options.n_best == 1:
+        yield hypotheses[0].text
+    else:
+        for hypothesis in hypotheses:
+            yield f"{number}\t{hypothesis.score:.4f}\t{hypothesis.text}"

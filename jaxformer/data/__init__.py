@@ -4,7 +4,7 @@ from jaxformer.data.batching import Batch, Bucket, Epoch, assign, cover, group, 
 from jaxformer.data.cleaning import Cleaning, Counts, clean, find_duplicates, why_nothing_is_left
 from jaxformer.data.config import DataConfig, VocabularyModel
 from jaxformer.data.duplicates import Duplicates
-from jaxformer.data.files import expand, open_lines, read_lines, split_lines
+from jaxformer.data.files import expand, open_lines, read_lines, stream_lines
 from jaxformer.data.loading import TrainingText, load_evaluation
 from jaxformer.data.mixing import Part, Share
 from jaxformer.data.packing import Rows, RowShape, make_packed_batch, pack, plan_rows
@@ -73,7 +73,7 @@ __all__ = [
     "read_lines",
     "reversal",
     "share",
-    "split_lines",
+    "stream_lines",
     "tokenize",
     "why_nothing_is_left",
 ]

@@ -160,17 +160,21 @@ def make_folder(directory: Path, option: str) -> None:
         raise InputError(f"cannot make the folder {directory} ({error.strerror}): choose another {option}") from None
 
 
-def split_lines(content: bytes, name: str) -> list[str]:
-    """Split the bytes of a UTF-8 text into lines as :func:`open_lines` does; no bytes give no line.
+def stream_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+    """Give the lines of a UTF-8 text as :func:`open_lines` does, each as soon as it is there; no bytes give no line.
 
     Args:
-        content: the whole text.
+        stream: pieces that end with line ends, such as a binary file.
         name: what an error calls it.
 
     Raises:
         InputError: it is not UTF-8 (with the number of the first bad line).
     """
-    return _split(content.removeprefix(_BOM), name, lines_before=0)
+    count = 0
+    for content in stream:
+        lines = _split(content if count else content.removeprefix(_BOM), name, count)
+        yield from lines
+        count += len(lines)
 
 
 def _some(paths: Sequence[Path]) -> str:

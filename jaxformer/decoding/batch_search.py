@@ -67,7 +67,7 @@ def ban(decoding: DecodingConfig, phrases: Sequence[list[int]], unk_id: int, pie
     known = [phrase for phrase in phrases if unk_id not in phrase]
     if not known:
         return Banned(unknown, None)
-    shape = power_of_two(max(16, len(known))), power_of_two(max(8, *map(len, known)))
+    shape = power_of_two(max(64, len(known))), power_of_two(max(8, *map(len, known)))
     rows = np.full(shape, -1, np.int32)
     for row, phrase in zip(rows, known, strict=False):
         row[-len(phrase) :] = phrase

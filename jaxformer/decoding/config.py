@@ -30,6 +30,7 @@ LEAST = {
     "no_repeat_ngram": 0,
     "max_source_length": 8,
     "batch_size": 1,
+    "tokens_per_batch": 1,
     "temperature": 0,
     "top_k": 0,
     "seed": 0,
@@ -84,6 +85,9 @@ class DecodingConfig:
     # The numbers of weights and products: "model" (default), those of model.dtype; or "float32", "bfloat16" or "int8",
     # weights and products in 8 bits.
     precision: Precision = "model"
+    # Source tokens decoded together, padding counted: batches of sentences too long for it have fewer of them, one at
+    # least, so that memory is bounded. The default leaves batches of 64 whole up to 128 tokens a sentence.
+    tokens_per_batch: int = 8192
     # Draw translations at random instead of searching for the best.
     sample: bool = False
     # Below 1 the probable becomes more probable; 0 draws the most probable token always.

@@ -2,80 +2,34 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import functools
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.decoding import batch_search
-from jaxformer.decoding.batch_search import Banned, Sentence, most_tokens, pad, round_width, row_count
+from jaxformer.decoding import batch_search, given_pairs
+from jaxformer.decoding.alignment import choose_layer
+from jaxformer.decoding.batch_search import Banned
+from jaxformer.decoding.codec import Codec
 from jaxformer.decoding.config import DecodingConfig
-from jaxformer.decoding.rules import SearchResult
-from jaxformer.decoding.splitting import split
+from jaxformer.decoding.line_search import LineSearch
+from jaxformer.decoding.results import Attention, Hypothesis, PairScore
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.layer_stacking import unstack_layers
-from jaxformer.models.seq2seq import AttentionWeights, Transformer
+from jaxformer.models.seq2seq import Transformer
 from jaxformer.training import config as configuration
 from jaxformer.training.run import check_vocabulary
-from jaxformer.typing import Array, Float, Int, PyTree
+from jaxformer.typing import PyTree
 
-
-class Hypothesis(NamedTuple):
-    """One translation of a sentence.
-
-    Attributes:
-        text: the translation, on one line.
-        score: log-probability, changed by a repetition penalty if there is one, divided by the length penalty; what
-            hypotheses are ranked by. Minus infinity: the options of the search left no translation at all.
-        log_probability: natural logarithm of the translation's probability, end of sentence included, by the model
-            alone, whatever the options of the search.
-        tokens: its pieces.
-        finished: whether it ended by itself, before the longest length allowed.
-    """
-
-    text: str
-    score: float
-    log_probability: float
-    tokens: list[str]
-    finished: bool
-
-
-class PairScore(NamedTuple):
-    """How probable a model holds a given translation.
-
-    Attributes:
-        log_probability: natural logarithm of the target's probability, end of sentence included.
-        tokens: target tokens, end of sentence included.
-    """
-
-    log_probability: float
-    tokens: int
-
-
-class Attention(NamedTuple):
-    """What a model attends to in one pair: pieces of both sides, and weights as [layers, heads, queries, keys].
-
-    Row t of ``decoder`` and ``cross`` is where the model looks when it predicts ``target_tokens[t]``; the keys of
-    ``decoder`` are the tokens that it has read, ``read_tokens``.
-    """
-
-    source_tokens: list[str]
-    target_tokens: list[str]
-    read_tokens: list[str]
-    encoder: np.ndarray
-    decoder: np.ndarray
-    cross: np.ndarray
+# Full batches that a window of a stream has: with so many to choose from, batches of like lengths have 3% more padding
+# than those of all sentences at once; with a quarter of them 14%.
+_BATCHES = 64
 
 
 class Translator:
@@ -95,6 +49,7 @@ class Translator:
         *,
         source_eos: bool = True,
         tag: str | None = None,
+        source_language: str = "",
     ) -> None:
         """Put a translator together from its parts; :meth:`load` reads them from a run.
 
@@ -105,6 +60,10 @@ class Translator:
             decoding: how to search.
             source_eos: whether sources end with the end-of-sentence token.
             tag: the language to translate into, for a model whose sources begin with its tag.
+            source_language: for the abbreviations of paragraphs; empty: not known.
+
+        Raises:
+            InputError: the vocabulary has no such tag.
         """
         if config.scan_layers:
             config, params = dataclasses.replace(config, scan_layers=False), unstack_layers(params)
@@ -113,9 +72,7 @@ class Translator:
         self.vocabularies = vocabularies
         self.decoding = decoding
         self.source_eos = source_eos
-        source = vocabularies.source
-        self._before = [] if tag is None else [source.tag_id(tag)]
-        self._behind = [source.eos_id] if source_eos else []
+        self.codec = Codec(vocabularies, config.max_length, source_eos, tag, source_language)
         self.checkpoint: int | str | None = None
 
     @classmethod
@@ -147,7 +104,17 @@ class Translator:
         like = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), tokens, tokens)["params"]
         params = saved.load(like)
         tag = language if data.language_tags else None
-        translator = cls(config.model, params, vocabularies, config.decoding, source_eos=data.source_eos, tag=tag)
+        # A model of both directions reads the other language.
+        source = data.source_language if language != data.source_language else data.target_language
+        translator = cls(
+            config.model,
+            params,
+            vocabularies,
+            config.decoding,
+            source_eos=data.source_eos,
+            tag=tag,
+            source_language=source,
+        )
         translator.checkpoint = saved.name
         return translator
 
@@ -160,6 +127,7 @@ class Translator:
         decoding: DecodingConfig | None = None,
         ban: Sequence[str] = (),
         prefixes: Sequence[str] | None = None,
+        paragraphs: bool = False,
     ) -> list[str]:
         """Translate sentences; one string out for each string in, in order. Blank ones stay empty.
 
@@ -168,7 +136,15 @@ class Translator:
         Raises:
             InputError: a sentence has more tokens than the model has positions, or an argument is out of range.
         """
-        found = self.search(texts, beam_size=beam_size, alpha=alpha, decoding=decoding, ban=ban, prefixes=prefixes)
+        found = self.search(
+            texts,
+            beam_size=beam_size,
+            alpha=alpha,
+            decoding=decoding,
+            ban=ban,
+            prefixes=prefixes,
+            paragraphs=paragraphs,
+        )
         return [hypotheses[0].text for hypotheses in found]
 
     def search(
@@ -181,6 +157,9 @@ class Translator:
         decoding: DecodingConfig | None = None,
         ban: Sequence[str] = (),
         prefixes: Sequence[str] | None = None,
+        alignment: bool = False,
+        alignment_layer: int | None = None,
+        paragraphs: bool = False,
         stop: Callable[[], bool] = lambda: False,
     ) -> list[list[Hypothesis]]:
         """Give the best translations of each sentence, the best first; or samples, as they are drawn.
@@ -191,63 +170,188 @@ class Translator:
             alpha: strength of the length penalty; by default that of ``decoding``.
             n_best: translations of each sentence, at most ``beam_size``; or how many are drawn.
             decoding: how to search; by default as the run says.
-            ban: words or phrases that no translation holds as the vocabulary spells them, at the begin of a word.
+            ban: words or phrases that no translation holds as the vocabulary spells them: at the begin of a word, and
+                small ones with a capital first letter too; see :meth:`Codec.banned`.
             prefixes: what the translation of each sentence begins with, as text; an empty one asks for nothing. Its
                 last word may go on, and what is banned may stand in it. Of a sentence that is split, the first part
                 has it; a blank sentence stays empty.
+            alignment: whether each translation comes with where the model looked in the source.
+            alignment_layer: of the decoder, counted from 1, whose attention that is; by default the one before the
+                last.
+            paragraphs: whether each text is cut into sentences, which are translated alone and put together again with
+                the white space that was between them.
             stop: asked between batches; where it says True, what is not yet translated comes back as no hypotheses.
 
         Raises:
-            InputError: a sentence has more tokens than the model has positions, or an argument is out of range.
+            InputError: a sentence has more tokens than the model has positions, or an argument is out of range. Nothing
+                is translated then.
         """
+        if prefixes is not None and not isinstance(prefixes, str) and len(prefixes) != len(texts):
+            raise InputError(
+                f"there are {len(prefixes)} prefixes for {len(texts)} sentences: give one for each, empty where "
+                "nothing is asked for"
+            )
+        asked = self._line_search(
+            texts,
+            beam_size=beam_size,
+            alpha=alpha,
+            n_best=n_best,
+            decoding=decoding,
+            ban=ban,
+            prefixes=prefixes,
+            alignment=alignment,
+            alignment_layer=alignment_layer,
+            paragraphs=paragraphs,
+            window=max(1, len(texts)),
+        )
+        return list(dataclasses.replace(asked, stop=stop).stream(texts, prefixes))
+
+    def stream(
+        self,
+        texts: Iterable[str],
+        *,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        n_best: int = 1,
+        decoding: DecodingConfig | None = None,
+        ban: Sequence[str] = (),
+        prefixes: Iterable[str] | None = None,
+        alignment: bool = False,
+        alignment_layer: int | None = None,
+        paragraphs: bool = False,
+        window: int | None = None,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> Iterator[list[Hypothesis]]:
+        """Translate a stream of any length in bounded memory: what :meth:`search` gives, one text after the other.
+
+        A window of texts is read, sorted by length and translated before the next one is read. Each translation is
+        given when it and all before it are there. A text that is refused ends the stream at its window: what stands
+        before the window has been given by then.
+
+        Takes what :meth:`search` takes; beside it ``window``, most sentences that are read at a time (by default 64
+        batches; a short one answers sooner and fills batches worse, and 1 answers each sentence before it reads the
+        next), and ``progress``, which is told after each batch how many sentences it has made whole.
+
+        Raises:
+            InputError: at once, an argument is out of range; from the stream, a sentence has more tokens than the model
+                has positions, or there are more prefixes than sentences or fewer.
+        """
+        asked = self._line_search(
+            texts,
+            beam_size=beam_size,
+            alpha=alpha,
+            n_best=n_best,
+            decoding=decoding,
+            ban=ban,
+            prefixes=prefixes,
+            alignment=alignment,
+            alignment_layer=alignment_layer,
+            paragraphs=paragraphs,
+            window=window,
+        )
+        return dataclasses.replace(asked, progress=progress).stream(texts, prefixes)
+
+    def astream(
+        self,
+        texts: Iterable[str] | AsyncIterable[str],
+        *,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        n_best: int = 1,
+        decoding: DecodingConfig | None = None,
+        ban: Sequence[str] = (),
+        prefixes: Iterable[str] | None = None,
+        alignment: bool = False,
+        alignment_layer: int | None = None,
+        paragraphs: bool = False,
+        window: int | None = None,
+    ) -> AsyncIterator[list[Hypothesis]]:
+        """Do as :meth:`stream` without blocking the event loop: texts are read and batches translated in threads.
+
+        Of an asynchronous iterable a window is what has arrived; while it is translated, as much again is read. A task
+        that is cancelled ends at once; the batch that is being translated then runs to its end, unheard, in its thread.
+
+        Raises:
+            InputError: as :meth:`stream`.
+        """
+        asked = self._line_search(
+            texts,
+            beam_size=beam_size,
+            alpha=alpha,
+            n_best=n_best,
+            decoding=decoding,
+            ban=ban,
+            prefixes=prefixes,
+            alignment=alignment,
+            alignment_layer=alignment_layer,
+            paragraphs=paragraphs,
+            window=window,
+        )
+        return asked.astream(texts, prefixes)
+
+    def check(
+        self,
+        texts: Iterable[str],
+        *,
+        decoding: DecodingConfig | None = None,
+        prefixes: Iterable[str] | None = None,
+        paragraphs: bool = False,
+    ) -> int:
+        """Read a stream and translate nothing: find what :meth:`stream` would refuse; give the number of texts.
+
+        Raises:
+            InputError: as :meth:`stream`.
+        """
+        asked = self._line_search(texts, decoding=decoding, prefixes=prefixes, paragraphs=paragraphs)
+        return asked.check(texts, prefixes)
+
+    def _line_search(
+        self,
+        texts: object,
+        *,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        n_best: int = 1,
+        decoding: DecodingConfig | None,
+        ban: Sequence[str] = (),
+        prefixes: object,
+        alignment: bool = False,
+        alignment_layer: int | None = None,
+        paragraphs: bool,
+        window: int | None = None,
+    ) -> LineSearch:
+        """Check what a call asks for."""
         for name, given in (("texts", texts), ("ban", ban), ("prefixes", prefixes)):
             if isinstance(given, str):  # a list of letters, to Python
                 raise InputError(
                     f"{name} must be a list of sentences, not one string: put it in a list, [{given[:20]!r}]"
                 )
         chosen = {key: x for key, x in (("beam_size", beam_size), ("alpha", alpha)) if x is not None}
-        asked = copy.copy(self)
-        asked.decoding = dataclasses.replace(decoding or self.decoding, **chosen)
-        return asked._search(list(texts), n_best, asked._ban(ban), prefixes, stop)
-
-    def _search(
-        self,
-        texts: list[str],
-        n_best: int,
-        banned: Banned,
-        prefixes: Sequence[str] | None,
-        stop: Callable[[], bool],
-    ) -> list[list[Hypothesis]]:
-        decoding = self.decoding
+        decoding = dataclasses.replace(decoding or self.decoding, **chosen)
         if n_best < 1 or (n_best > decoding.beam_size and not decoding.sample):
             most = "" if decoding.sample else f" and at most the beam of {decoding.beam_size}"
             raise InputError(f"n_best must be at least 1{most}, not {n_best}")
-        divided = [self._split(ids) for ids in self.vocabularies.source.encode_batch(texts)]
-        self._check_lengths("source", [max(parts, key=len) for parts in divided], self._most_source_tokens)
-        sentences = self._sentences(divided, prefixes)
-        results: list[list[Hypothesis]] = [
-            [] if each.ids else [Hypothesis("", 0.0, 0.0, [], finished=True)] for each in sentences
-        ]
-        # Many samples of a sentence take the room of as many hypotheses.
-        size = max(1, decoding.batch_size * min(decoding.beam_size, n_best) // n_best)
-        decoding, forced = dataclasses.replace(decoding, batch_size=size), any(each.prefix for each in sentences)
-        for indices in self._batches([each.ids for each in sentences], size):
-            if stop():
-                break
-            found = batch_search.search_batch(
-                self.model,
-                self.params,
-                [sentences[i] for i in indices],
-                decoding,
-                eos_id=self.vocabularies.target.eos_id,
-                n_best=n_best,
-                banned=banned,
-                forced=forced,
-            )
-            for row, index in enumerate(indices):
-                results[index] = self._hypotheses(found, row)
-        remaining = iter(results)
-        return [_joined([next(remaining) for _ in parts]) for parts in divided]
+        if window is not None and window < 1:
+            raise InputError(f"a window must have at least 1 sentence, not {window}")
+        if alignment_layer is not None and not alignment:
+            raise InputError("an alignment layer is for alignments: ask for them too, or leave it out")
+        return LineSearch(
+            model=self.model,
+            params=self.params,
+            codec=self.codec,
+            decoding=decoding,
+            n_best=n_best,
+            banned=self._ban(ban, decoding),
+            forced=prefixes is not None,
+            layer=choose_layer(alignment_layer, self.model.config.num_decoder_layers) if alignment else None,
+            paragraphs=paragraphs,
+            window=window or _BATCHES * decoding.batch_size,
+        )
+
+    def _ban(self, phrases: Sequence[str], decoding: DecodingConfig) -> Banned:
+        vocabulary, columns = self.vocabularies.target, self.model.config.vocabulary_size
+        encoded = self.codec.banned(phrases)
+        return batch_search.ban(decoding, encoded, vocabulary.unk_id, vocabulary.size, columns)
 
     def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
         """Give the log-probability of each target under its source, by one forward pass.
@@ -255,20 +359,7 @@ class Translator:
         Raises:
             InputError: a sentence has more tokens than the model has positions.
         """
-        sources = self._encode_sources([pair.source for pair in pairs])
-        targets = self._encode_targets([pair.target for pair in pairs])
-        results = [PairScore(0.0, 0)] * len(pairs)
-        longest = [max(source, target, key=len) for source, target in zip(sources, targets, strict=True)]
-        for indices in self._batches(longest, self.decoding.batch_size):
-            width = round_width(max(len(longest[i]) for i in indices), self.model.config.max_length)
-            rows = row_count(len(indices), self.decoding.batch_size)
-            pad_id = self.model.config.pad_id
-            source = pad([sources[i] for i in indices], rows, width, pad_id)
-            target = pad([targets[i] for i in indices], rows, width, pad_id)
-            totals = np.asarray(_score(self.model, self.params, source, target))
-            for row, index in enumerate(indices):
-                results[index] = PairScore(float(totals[row]), len(targets[index]))
-        return results
+        return given_pairs.score(self.model, self.params, self.codec, pairs, self.decoding)
 
     def attention(self, source: str, target: str | None = None) -> Attention:
         """Give all attention weights of a pair; without a target, of the translation.
@@ -280,136 +371,4 @@ class Translator:
             raise InputError("attention needs a sentence that is not blank")
         if target is None:
             target = self.translate([source])[0]
-        (source_ids,) = self._encode_sources([source])
-        (target_ids,) = self._encode_targets([target])
-        pair = (np.asarray([ids], np.int32) for ids in (source_ids, target_ids))
-        weights = _attention(self.model, self.params, *pair)
-        encoder, decoder, cross = (np.concatenate([np.asarray(layer) for layer in kind]) for kind in weights)
-        read = [self.model.config.bos_id, *target_ids[:-1]]
-        return Attention(
-            self.vocabularies.source.pieces(source_ids),
-            self.vocabularies.target.pieces(target_ids),
-            self.vocabularies.target.pieces(read),
-            encoder,
-            decoder,
-            cross,
-        )
-
-    def _encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode, with the tag and the end of sentence where the run has them; a blank text gives no token at all."""
-        encoded = [self._complete(ids) for ids in self.vocabularies.source.encode_batch(list(texts))]
-        self._check_lengths("source", encoded, self.model.config.max_length)
-        return encoded
-
-    def _complete(self, ids: list[int]) -> list[int]:
-        return [*self._before, *ids, *self._behind] if ids else []
-
-    @property
-    def _most_source_tokens(self) -> int:
-        most = self.model.config.max_length
-        return min(self.decoding.max_source_length or most, most)
-
-    def _split(self, ids: list[int]) -> list[list[int]]:
-        """Give the tokens of a sentence, complete; if it is too long and may be split, in parts."""
-        room = self._most_source_tokens - len(self._before) - len(self._behind)
-        if self.decoding.long_sources == "refuse" or len(ids) <= room:
-            return [self._complete(ids)]
-        return [self._complete(ids[start:stop]) for start, stop in split(self.vocabularies.source.pieces(ids), room)]
-
-    def _encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode, each with its end of sentence."""
-        vocabulary = self.vocabularies.target
-        encoded = [ids + [vocabulary.eos_id] for ids in vocabulary.encode_batch(list(texts))]
-        self._check_lengths("target", encoded, self.model.config.max_length)
-        return encoded
-
-    def _check_lengths(self, side: str, sentences: list[list[int]], limit: int) -> None:
-        rule = f"the model has {limit} positions"
-        if limit < self.model.config.max_length:
-            rule = f"decoding.max_source_length is {limit}"
-        for number, ids in enumerate(sentences, start=1):
-            if len(ids) > limit:
-                raise InputError(
-                    f"{side} sentence {number} has {len(ids)} tokens and {rule}; split the sentence (translate "
-                    "--split_long does it), or train with a larger model.max_length"
-                )
-
-    def _sentences(self, divided: list[list[list[int]]], prefixes: Sequence[str] | None) -> list[Sentence]:
-        """Put together what the search must know of each part of each sentence."""
-        if prefixes is not None and len(prefixes) != len(divided):
-            raise InputError(
-                f"there are {len(prefixes)} prefixes for {len(divided)} sentences: give one for each, empty where "
-                "nothing is asked for"
-            )
-        encoded = self.vocabularies.target.encode_batch(list(prefixes or [""] * len(divided)))
-        added = len(self._before) + len(self._behind)
-        sentences = []
-        for number, (parts, prefix) in enumerate(zip(divided, encoded, strict=True)):
-            for part, ids in enumerate(parts):
-                words = max(len(ids) - added, 0)
-                most = most_tokens(self.decoding, words, self.model.config.max_length)
-                if prefix and ids and part == 0 and len(prefix) >= most:
-                    raise InputError(
-                        f"prefix {number + 1} has {len(prefix)} tokens and its translation at most {most}: shorten it, "
-                        "or raise decoding.max_extra_length"
-                    )
-                sentences.append(Sentence(ids, words, [] if part else prefix, (number, part)))
-        return sentences
-
-    def _ban(self, phrases: Sequence[str]) -> Banned:
-        vocabulary = self.vocabularies.target
-        encoded = vocabulary.encode_batch(list(phrases))
-        if not all(encoded):
-            raise InputError("a banned word must not be blank: leave it out")
-        columns = self.model.config.vocabulary_size
-        return batch_search.ban(self.decoding, encoded, vocabulary.unk_id, vocabulary.size, columns)
-
-    def _batches(self, sentences: list[list[int]], size: int) -> list[list[int]]:
-        """Put sentences of like length together, longest first, so that memory is short at once or never."""
-        order = sorted((i for i, ids in enumerate(sentences) if ids), key=lambda i: (-len(sentences[i]), i))
-        return [order[start : start + size] for start in range(0, len(order), size)]
-
-    def _hypotheses(self, found: SearchResult, row: int) -> list[Hypothesis]:
-        vocabulary = self.vocabularies.target
-        hypotheses = []
-        for tokens, score, log_probability, length, finished in zip(*(part[row] for part in found[:5]), strict=True):
-            if not np.isfinite(score):
-                continue  # the sentence has fewer hypotheses than were asked for
-            ids = [int(token) for token in tokens[:length]]
-            text = " ".join(vocabulary.decode(ids).split("\n"))
-            pieces = vocabulary.pieces(ids)
-            hypotheses.append(Hypothesis(text, float(score), float(log_probability), pieces, bool(finished)))
-        return hypotheses or [Hypothesis("", -math.inf, -math.inf, [], finished=False)]
-
-
-def _joined(parts: list[list[Hypothesis]]) -> list[Hypothesis]:
-    """Put the translations of the parts of a sentence together, the best with the best."""
-    if len(parts) == 1:
-        return parts[0]
-    return [
-        Hypothesis(
-            " ".join(part.text for part in row),
-            sum(part.score for part in row),
-            sum(part.log_probability for part in row),
-            [token for part in row for token in part.tokens],
-            all(part.finished for part in row),
-        )
-        for row in zip(*parts, strict=False)
-    ]
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _score(
-    model: Transformer, params: PyTree, source: Int[Array, "B S"], target: Int[Array, "B T"]
-) -> Float[Array, " B"]:
-    logits = cast(Array, model.apply({"params": params}, source, target))
-    log_probabilities = jax.nn.log_softmax(logits, axis=-1)
-    chosen = jnp.take_along_axis(log_probabilities, target[..., None], axis=-1)[..., 0]
-    return jnp.where(target != model.config.pad_id, chosen, 0.0).sum(axis=-1)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _attention(
-    model: Transformer, params: PyTree, source: Int[Array, "B S"], target: Int[Array, "B T"]
-) -> AttentionWeights:
-    return cast(Any, model.apply({"params": params}, source, target, method="forward"))[1]
+        return given_pairs.attend(self.model, self.params, self.codec, source, target)

@@ -16,6 +16,7 @@ import jax
 
 from jaxformer import __version__
 from jaxformer.data.records import Pair
+from jaxformer.decoding.config import DecodingConfig
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import BLEU, CHRF, score
@@ -34,6 +35,7 @@ def evaluate(
     *,
     beam_size: int | None = None,
     alpha: float | None = None,
+    decoding: DecodingConfig | None = None,
     metrics: Sequence[Metric] = (BLEU, CHRF),
     more_references: Sequence[Sequence[str]] = (),
 ) -> tuple[dict[str, Any], list[str]]:
@@ -43,8 +45,9 @@ def evaluate(
         translator: of the run.
         pairs: sources with a reference each.
         name: of the data set.
-        beam_size: hypotheses alive at a time; by default that of the run.
-        alpha: strength of the length penalty; by default that of the run.
+        beam_size: hypotheses alive at a time; by default that of ``decoding``.
+        alpha: strength of the length penalty; by default that of ``decoding``.
+        decoding: how to search; by default as the run says.
         metrics: what to score by.
         more_references: further translations of the set, each one flat list.
 
@@ -58,16 +61,16 @@ def evaluate(
     check_counts(len(pairs), more_references)
     for metric in metrics:
         metric.prepare(len(references))
+    given = {key: x for key, x in (("beam_size", beam_size), ("alpha", alpha)) if x is not None}
+    decoding = dataclasses.replace(decoding or translator.decoding, **given)
     begun = time.monotonic()
-    found = translator.search([pair.source for pair in pairs], beam_size=beam_size, alpha=alpha)
+    found = translator.search([pair.source for pair in pairs], decoding=decoding)
     seconds = time.monotonic() - begun
     hypotheses, sources = [best[0].text for best in found], [pair.source for pair in pairs]
     scores: dict[str, Any] = {}
     for metric in metrics:
         result = score(metric, hypotheses, *references, sources=sources)
         scores |= {metric.key: round(result.value, metric.digits), f"{metric.key}_signature": result.signature}
-    given = {"beam_size": beam_size, "alpha": alpha}
-    decoding = dataclasses.asdict(translator.decoding) | {key: x for key, x in given.items() if x is not None}
     record = {
         "dataset": name,
         "text": fingerprint(sources, references),
@@ -77,7 +80,7 @@ def evaluate(
         "unfinished": sum(not best[0].finished for best in found),
         "seconds": round(seconds, 2),
         "checkpoint": translator.checkpoint,
-        "decoding": decoding,
+        "decoding": dataclasses.asdict(decoding),
         "versions": {"jaxformer": __version__}
         | {package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")},
     }

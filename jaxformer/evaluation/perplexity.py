@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxformer.decoding.translator import PairScore
+from jaxformer.decoding.results import PairScore
 from jaxformer.errors import InputError
 
 

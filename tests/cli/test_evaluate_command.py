@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -55,6 +56,27 @@ def test_other_settings_do_not_replace_a_result(call, reversal):
     assert list(results) == [f"synthetic:reverse/valid{name}" for name in names]
     assert len({entry["hypotheses"] for entry in results.values()}) == 4
     assert all((reversal / entry["hypotheses"]).exists() for entry in results.values())
+
+
+def test_search_options(call, reversal, tmp_path):
+    """Those of ``translate``: each changes the search, is in the record, and names an entry of its own."""
+    source, reference = write_pairs(tmp_path, 20)
+    files = [f"--source={source}", f"--reference={reference}"]
+    chosen = {"beam_size": 2, "length_penalty": "average", "min_length_ratio": 0.5, "max_length_ratio": 1.5}
+    chosen |= {"max_extra_length": 9, "no_repeat_ngram": 2, "batch_size": 4, "tokens_per_batch": 500}
+    given = [f"--{name}={value}" for name, value in chosen.items()]
+    record = json.loads(call("evaluate", f"--workdir={reversal}", *files, *given, "--no_unknown", "--split_long").out)
+    decoding = {**chosen, "no_unknown": True, "long_sources": "split"}
+    assert {name: record["decoding"][name] for name in decoding} == decoding
+    ((name, entry),) = json.loads((reversal / "results.json").read_text()).items()
+    assert all(f"{key}={value}" in name for key, value in decoding.items())
+    translator = Translator.load(reversal)
+    expected = translator.translate(
+        source.read_text().splitlines(), decoding=dataclasses.replace(translator.decoding, **decoding)
+    )
+    assert (reversal / entry["hypotheses"]).read_text().split("\n")[:-1] == expected
+    error = call("evaluate", f"--workdir={reversal}", *files, "--top_k=3").error
+    assert error == "--top_k is for drawing at random: add --sample, or leave it out"
 
 
 def test_own_files_and_another_set(call, reversal, tmp_path):

@@ -87,6 +87,9 @@ def test_search_options(call, workdir, translator):
     [
         (["--length_penalty=average", "--alpha=1"], {"length_penalty": "average", "alpha": 1.0}),
         (["--min_length=20", "--max_target_length=25"], {"min_length": 20, "max_target_length": 25}),
+        (["--min_length_ratio=0.9", "--batch_size=2"], {"min_length_ratio": 0.9, "batch_size": 2}),
+        (["--max_length_ratio=0.5", "--tokens_per_batch=40"], {"max_length_ratio": 0.5, "tokens_per_batch": 40}),
+        (["--max_extra_length=0"], {"max_extra_length": 0}),
         (
             ["--no_repeat_ngram=2", "--repetition_penalty=1.5", "--no_unknown"],
             {"no_repeat_ngram": 2, "repetition_penalty": 1.5, "no_unknown": True},
@@ -203,7 +206,7 @@ def test_json_lines(n_best, call, workdir, translator):
     records = [json.loads(line) for line in outcome.lines]
     assert [record["source"] for record in records] == TEXT
     for record, hypotheses in zip(records, translator.search(TEXT, n_best=n_best), strict=True):
-        assert record["translations"] == [hypothesis._asdict() for hypothesis in hypotheses]
+        assert record["translations"] == [hypothesis.to_json() for hypothesis in hypotheses]
     assert "Größe".encode() in outcome.out  # text is text, not escapes
 
 
@@ -246,7 +249,7 @@ def test_score_as_json_lines(call, workdir, translator, files, tmp_path):
     outcome = call("score", workdir, *options, "--format=jsonl", f"--output={tmp_path / 'out'}")
     assert outcome == (0, b"", "")
     records = [json.loads(line) for line in read_lines(tmp_path / "out")]
-    assert records == [score._asdict() for score in translator.score(given)]
+    assert records == [score.to_json() for score in translator.score(given)]
 
 
 def test_score_of_a_translation_is_its_log_probability(call, tmp_path):

@@ -1,11 +1,12 @@
 import gzip
+import io
 import lzma
 import random
 import tracemalloc
 
 import pytest
 
-from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel, read_lines, split_lines
+from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel, read_lines, stream_lines
 from jaxformer.errors import InputError
 
 
@@ -88,12 +89,15 @@ def test_a_line_may_be_longer_than_a_buffer(tmp_path):
     assert read_lines(write(tmp_path / "f", f"a\n{line}\n{line}".encode())) == ["a", line, line]
 
 
-def test_splitting_bytes_equals_reading_a_file(tmp_path):
+def test_a_stream_gives_the_lines_of_a_file(tmp_path):
     content = b"\xef\xbb\xbfa\r\n\nb\xe2\x80\xa8c"
-    assert split_lines(content, "standard input") == read_lines(write(tmp_path / "f", content)) == ["a", "", "b\u2028c"]
-    assert split_lines(b"", "standard input") == []
+    streamed = list(stream_lines(io.BytesIO(content), "standard input"))
+    assert streamed == read_lines(write(tmp_path / "f", content)) == ["a", "", "b\u2028c"]
+    assert list(stream_lines(io.BytesIO(b""), "standard input")) == []
+    lines = stream_lines(io.BytesIO(b"a\n\xff\nb\n"), "standard input")
+    assert next(lines) == "a"
     with pytest.raises(InputError, match=r"^standard input, line 2: not UTF-8"):
-        split_lines(b"a\n\xff", "standard input")
+        next(lines)
 
 
 @packed

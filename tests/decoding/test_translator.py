@@ -27,7 +27,8 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data import sources
 from jaxformer.data.sources import Pair
 from jaxformer.decoding import batch_search
-from jaxformer.decoding.translator import Hypothesis, Translator
+from jaxformer.decoding.results import Hypothesis
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.models import stack_layers
 from jaxformer.training import config as configuration

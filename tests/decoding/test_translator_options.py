@@ -15,7 +15,8 @@ import runs
 from jaxformer.decoding import batch_search
 from jaxformer.decoding.batch_search import Banned
 from jaxformer.decoding.config import DecodingConfig
-from jaxformer.decoding.translator import Hypothesis, Translator
+from jaxformer.decoding.results import Hypothesis
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
 WAYS = {"greedy": {"beam_size": 1}, "beam": {"beam_size": 4}, "sample": {"sample": True, "seed": 3}}
@@ -135,6 +136,27 @@ def test_banned_words_are_not_written(way):
     same = [one == other for one, other in zip(found, plain, strict=True)]
     assert not all(same)
     assert any(same)
+
+
+@pytest.mark.parametrize("word", ["the", "file", "open"])
+def test_banned_words_in_all_their_forms(word):
+    """Small, with a capital, behind a quote, a bracket or a hyphen; neither within a longer word nor the other way."""
+    codec, vocabulary = random_translator().codec, runs.vocabulary()
+    small, capital = codec.banned([word]), codec.banned([word.capitalize()])
+
+    def is_banned(text, phrases):
+        ids = vocabulary.encode(text)
+        return any(ids[i : i + len(phrase)] == phrase for phrase in phrases for i in range(len(ids)))
+
+    known = [mark for mark in "\"('" if vocabulary.unk_id not in vocabulary.encode(mark)]
+    assert known
+    for form in (word, word.capitalize()):
+        for text in (form, f"a {form} b", f"x-{form}", *(f"a {mark}{form}" for mark in known)):
+            assert is_banned(text, small), text
+            assert is_banned(text, capital) == (form != word), text
+    assert not is_banned(f"a{word}", small)
+    assert vocabulary.encode("x") not in small
+    assert all(small)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -15,8 +15,9 @@ import jaxformer as jf
 import runs
 from jaxformer.data.sources import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.decoding.results import Hypothesis
 from jaxformer.decoding.splitting import split
-from jaxformer.decoding.translator import Hypothesis, Translator
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
 

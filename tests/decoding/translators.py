@@ -10,7 +10,8 @@ import numpy as np
 
 import jaxformer as jf
 import runs
-from jaxformer.decoding.translator import Hypothesis, Translator
+from jaxformer.decoding.results import Hypothesis
+from jaxformer.decoding.translator import Translator
 from jaxformer.typing import PyTree
 
 # The batch size of these translators is 8: whatever has at least five sentences has the same few compiled shapes.

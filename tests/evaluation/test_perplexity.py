@@ -9,7 +9,7 @@ import pytest
 
 import runs
 from jaxformer.data.sources import Pair
-from jaxformer.decoding.translator import PairScore
+from jaxformer.decoding.results import PairScore
 from jaxformer.errors import InputError
 from jaxformer.evaluation.perplexity import Perplexity, perplexity
 

@@ -1,0 +1,226 @@
+"""Text to tokens as the model of a run takes them, and its tokens to text."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.results import NOTHING, Hypothesis
+from jaxformer.decoding.rules import SearchResult
+from jaxformer.decoding.sentences import split_sentences
+from jaxformer.decoding.splitting import split
+from jaxformer.errors import InputError
+
+_SPACE_MARK = "▁"
+# What may stand right before a word without a space.
+_OPENING = "\"'“„‚‘«»(["
+
+
+class Passage(NamedTuple):
+    """The tokens of a line in the parts in which it is translated: one, unless it is a paragraph or too long."""
+
+    parts: list[list[int]]
+    """Tokens of each part, complete; a blank one has none."""
+    spaces: list[str]
+    """White space before each part."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Codec:
+    """Turns text into tokens and tokens into text.
+
+    Attributes:
+        vocabularies: of source and target.
+        positions: most tokens that the model takes, on either side.
+        source_eos: whether sources end with the end-of-sentence token.
+        tag: the language to translate into, for a model whose sources begin with its tag.
+        source_language: for the abbreviations of paragraphs; empty: not known.
+
+    Raises:
+        InputError: the vocabulary has no such tag.
+    """
+
+    vocabularies: Vocabularies
+    positions: int
+    source_eos: bool = True
+    tag: str | None = None
+    source_language: str = ""
+
+    def __post_init__(self) -> None:
+        """Find out at once where the vocabulary has no such tag."""
+        _ = self.before
+
+    @property
+    def before(self) -> list[int]:
+        """Tokens that begin every source."""
+        return [] if self.tag is None else [self.vocabularies.source.tag_id(self.tag)]
+
+    @property
+    def behind(self) -> list[int]:
+        """Tokens that end every source."""
+        return [self.vocabularies.source.eos_id] if self.source_eos else []
+
+    @property
+    def added(self) -> int:
+        """How many tokens a source has beside its text."""
+        return len(self.before) + len(self.behind)
+
+    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode, with the tag and the end of sentence where the run has them; a blank text gives no token at all.
+
+        Raises:
+            InputError: a text has more tokens than the model has positions.
+        """
+        encoded = [self._complete(ids) for ids in self.vocabularies.source.encode_batch(list(texts))]
+        for number, ids in enumerate(encoded, start=1):
+            check_length("source", number, ids, self.positions, self.positions)
+        return encoded
+
+    def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode, each with its end of sentence.
+
+        Raises:
+            InputError: a text has more tokens than the model has positions.
+        """
+        vocabulary = self.vocabularies.target
+        encoded = [[*ids, vocabulary.eos_id] for ids in vocabulary.encode_batch(list(texts))]
+        for number, ids in enumerate(encoded, start=1):
+            check_length("target", number, ids, self.positions, self.positions)
+        return encoded
+
+    def passages(
+        self, texts: Sequence[str], decoding: DecodingConfig, *, paragraphs: bool = False, before: int = 0
+    ) -> list[Passage]:
+        """Encode lines, in parts where that is asked for.
+
+        Args:
+            texts: the lines.
+            decoding: says how long a source may be, and whether longer ones are cut.
+            paragraphs: whether each line is cut into sentences first.
+            before: how many lines came before these, for the number in an error.
+
+        Raises:
+            InputError: a line is too long; its number, counted from 1, is named.
+        """
+        most = min(decoding.max_source_length or self.positions, self.positions)
+        language = self.source_language
+        divided = [split_sentences(text, language) if paragraphs else [("", text)] for text in texts]
+        encoded = iter(self.vocabularies.source.encode_batch([text for each in divided for _, text in each]))
+        found = []
+        for number, sentences in enumerate(divided, start=before + 1):
+            passage = Passage([], [])
+            for space, _ in sentences:
+                ids = next(encoded)
+                for cut, part in self._cut(ids, most - self.added if decoding.long_sources == "split" else len(ids)):
+                    passage.parts.append(self._complete(part))
+                    passage.spaces.append(space if cut is None else cut)
+            check_length("source", number, max(passage.parts, key=len), most, self.positions)
+            found.append(passage)
+        return found
+
+    def _complete(self, ids: list[int]) -> list[int]:
+        return [*self.before, *ids, *self.behind] if ids else []
+
+    def _cut(self, ids: list[int], room: int) -> Iterator[tuple[str | None, list[int]]]:
+        """Cut tokens into runs that fit, each but the first with the white space before it."""
+        if len(ids) <= room:
+            yield None, ids
+            return
+        pieces = self.vocabularies.source.pieces(ids)
+        for start, stop in split(pieces, room):
+            space = " " if pieces[start].startswith(_SPACE_MARK) else ""
+            yield space if start else None, ids[start:stop]
+
+    def banned(self, phrases: Sequence[str]) -> list[list[int]]:
+        """Encode what must not be written, in every form that a reader takes for the same words.
+
+        A word that is written small is banned with a capital first letter too, as a sentence begins with it; one with a
+        capital is banned as it is. Both are also banned right behind an opening quote, an opening bracket and a hyphen,
+        where the vocabulary has other pieces for them. Within a longer word they may come: who bans "he" does not mean
+        "the".
+
+        Raises:
+            InputError: a phrase is blank.
+        """
+        vocabulary = self.vocabularies.target
+        if not all(vocabulary.encode_batch(list(phrases))):
+            raise InputError("a banned word must not be blank: leave it out")
+        forms = list(dict.fromkeys(form for phrase in phrases for form in (phrase.strip(), _capital(phrase))))
+        found = vocabulary.encode_batch(forms)
+        for ids in vocabulary.encode_batch([mark + form for form in forms for mark in _OPENING]):
+            # A space that is a piece of its own need not be there.
+            found.append(ids[1:] if vocabulary.pieces(ids[:1]) == [_SPACE_MARK] else ids)
+        # Behind a hyphen no word begins: "x" brings the pieces of its inside.
+        word = vocabulary.encode("x")
+        for ids in vocabulary.encode_batch([f"x-{form}" for form in forms]):
+            found.append(ids[len(word) :] if ids[: len(word)] == word else ids)
+        return [list(ids) for ids in dict.fromkeys(map(tuple, found))]
+
+    def hypotheses(self, found: SearchResult, row: int) -> list[tuple[list[int], Hypothesis]]:
+        """Read the translations of one sentence of a batch, each with its tokens.
+
+        Those that the sentence has fewer of than were asked for are left out; one at least is given.
+        """
+        vocabulary = self.vocabularies.target
+        hypotheses = []
+        for rank, score in enumerate(found.scores[row]):
+            if not np.isfinite(score):
+                continue  # the sentence has fewer hypotheses than were asked for
+            ids = [int(token) for token in found.tokens[row][rank][: found.lengths[row][rank]]]
+            hypothesis = Hypothesis(
+                " ".join(vocabulary.decode(ids).split("\n")),
+                float(score),
+                float(found.log_probabilities[row][rank]),
+                vocabulary.pieces(ids),
+                bool(found.finished[row][rank]),
+            )
+            hypotheses.append((ids, hypothesis))
+        return hypotheses or [([], NOTHING)]
+
+
+def check_length(side: str, number: int, ids: list[int], limit: int, positions: int) -> None:
+    """Refuse a sentence that is too long.
+
+    Raises:
+        InputError: it has more tokens than ``limit``; side, number and the rule are named.
+    """
+    if len(ids) > limit:
+        rule = f"decoding.max_source_length is {limit}" if limit < positions else f"the model has {limit} positions"
+        raise InputError(
+            f"{side} sentence {number} has {len(ids)} tokens and {rule}; split the sentence (translate --split_long "
+            "does it), or train with a larger model.max_length"
+        )
+
+
+def number_words(
+    vocabulary: Vocabulary, ids: Sequence[int], controls: Collection[int], *, unknown_alone: bool = False
+) -> list[int | None]:
+    """Say which word between white space each token belongs to, counted from 0; None: to no text.
+
+    Args:
+        vocabulary: of the tokens.
+        ids: the tokens.
+        controls: tokens that are no text.
+        unknown_alone: whether an unknown token is a word of its own, as where it is written out as " ⁇ ".
+    """
+    numbers: list[int | None] = []
+    word, begun = -1, False
+    for token, piece in zip(ids, vocabulary.pieces(ids), strict=True):
+        alone = unknown_alone and (token == vocabulary.unk_id or token >= vocabulary.size)
+        begun = begun and not alone and not piece.startswith(_SPACE_MARK)
+        if token in controls or not piece.strip(_SPACE_MARK):
+            numbers.append(None)
+            continue
+        word, begun = word + (not begun), not alone
+        numbers.append(word)
+    return numbers
+
+
+def _capital(phrase: str) -> str:
+    text = phrase.strip()
+    return text[:1].upper() + text[1:]

@@ -1,0 +1,173 @@
+"""Lines through the search of batches: one list of hypotheses for each, in order, window by window."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from jaxformer.decoding import batch_search, windows
+from jaxformer.decoding.alignment import align
+from jaxformer.decoding.batch_search import Banned, Sentence, most_tokens
+from jaxformer.decoding.codec import Codec, Passage
+from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.joining import join
+from jaxformer.decoding.results import BLANK, Alignment, Hypothesis
+from jaxformer.decoding.windows import Line
+from jaxformer.errors import InputError
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.typing import PyTree
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LineSearch:
+    """A search that is asked for, checked, and the same for all windows of a call.
+
+    Attributes:
+        model: that translates.
+        params: of the model.
+        codec: of the model.
+        decoding: how to search.
+        n_best: translations of each line.
+        banned: what no translation holds.
+        forced: whether a line may have a prefix; the compiled search is the same for all lines.
+        layer: whose attention aligns, counted from 1; None: no alignment.
+        paragraphs: whether lines are cut into sentences.
+        window: most lines that are read at a time.
+        stop: asked between batches whether to end.
+        progress: told how many lines each batch has made whole.
+    """
+
+    model: Transformer
+    params: PyTree
+    codec: Codec
+    decoding: DecodingConfig
+    n_best: int
+    banned: Banned
+    forced: bool
+    layer: int | None
+    paragraphs: bool
+    window: int
+    stop: Callable[[], bool] = lambda: False
+    progress: Callable[[int], None] = lambda _: None
+
+    def stream(self, texts: Iterable[str], prefixes: Iterable[str] | None) -> Iterator[list[Hypothesis]]:
+        """Translate texts window by window; see :meth:`Translator.stream`."""
+        for window in windows.windows(windows.number_lines(texts, prefixes), self.window):
+            for found in self._translate(window):
+                yield from found
+
+    async def astream(
+        self, texts: Iterable[str] | AsyncIterable[str], prefixes: Iterable[str] | None
+    ) -> AsyncIterator[list[Hypothesis]]:
+        """Translate texts window by window, in threads; see :meth:`Translator.astream`."""
+        if isinstance(texts, AsyncIterable):
+            read = windows.windows_async(windows.number_lines_async(texts, prefixes), self.window)
+        else:
+            read = windows.in_threads(windows.windows(windows.number_lines(texts, prefixes), self.window))
+        async with contextlib.aclosing(read):
+            async for window in read:
+                async for found in windows.in_threads(self._translate(window)):
+                    for hypotheses in found:
+                        yield hypotheses
+
+    def check(self, texts: Iterable[str], prefixes: Iterable[str] | None) -> int:
+        """Read texts and translate nothing; see :meth:`Translator.check`."""
+        count = 0
+        for window in windows.windows(windows.number_lines(texts, prefixes), self.window):
+            self._sentences(window, self._passages(window))
+            count += len(window)
+        return count
+
+    def _translate(self, window: Sequence[Line]) -> Iterator[list[list[Hypothesis]]]:
+        """Translate batch by batch; after each, give what is whole up to the first line that is not."""
+        passages = self._passages(window)
+        sentences = self._sentences(window, passages)
+        found: list[list[Hypothesis]] = [[] if each.ids else self._blank() for each in sentences]
+        lines = [line for line, passage in enumerate(passages) for _ in passage.parts]
+        missing = [sum(map(bool, passage.parts)) for passage in passages]
+        begins = np.cumsum([0, *(len(passage.parts) for passage in passages)]).tolist()
+
+        def give(start: int, stop: int) -> list[list[Hypothesis]]:
+            return [self._join(passages[line], found[begins[line] : begins[line + 1]]) for line in range(start, stop)]
+
+        given, whole = 0, 0
+        self.progress(missing.count(0))
+        for indices, rows in self._batches([len(each.ids) for each in sentences]):
+            if self.stop():
+                break
+            for index, hypotheses in zip(indices, self._search([sentences[i] for i in indices], rows), strict=True):
+                found[index] = hypotheses
+                missing[lines[index]] -= 1
+            self.progress(sum(not missing[line] for line in {lines[index] for index in indices}))
+            while whole < len(window) and not missing[whole]:
+                whole += 1
+            if whole > given:
+                yield give(given, whole)
+                given = whole
+        if given < len(window):  # blank lines alone, or what was stopped
+            yield give(given, len(window))
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
+        # Many samples of a sentence take the room of as many hypotheses.
+        room, taken = min(self.decoding.beam_size, self.n_best), self.n_best
+        most, tokens = (max(1, x * room // taken) for x in (self.decoding.batch_size, self.decoding.tokens_per_batch))
+        return windows.batches(lengths, most, tokens, self.codec.positions)
+
+    def _search(self, sentences: Sequence[Sentence], rows: int) -> list[list[Hypothesis]]:
+        """Translate a batch whose shape has room for so many rows."""
+        found = batch_search.search_batch(
+            self.model,
+            self.params,
+            sentences,
+            dataclasses.replace(self.decoding, batch_size=rows),
+            eos_id=self.codec.vocabularies.target.eos_id,
+            n_best=self.n_best,
+            banned=self.banned,
+            forced=self.forced,
+        )
+        read = [self.codec.hypotheses(found, row) for row in range(len(sentences))]
+        if self.layer is None:
+            return [[hypothesis for _, hypothesis in each] for each in read]
+        pairs = [(sentence.ids, ids) for sentence, each in zip(sentences, read, strict=True) for ids, _ in each]
+        aligned = iter(align(self.model, self.params, self.codec, pairs, layer=self.layer, rows=rows))
+        return [[dataclasses.replace(one, alignment=next(aligned)) for _, one in each] for each in read]
+
+    def _passages(self, window: Sequence[Line]) -> list[Passage]:
+        texts, before = [line.text for line in window], window[0].place
+        return self.codec.passages(texts, self.decoding, paragraphs=self.paragraphs, before=before)
+
+    def _sentences(self, window: Sequence[Line], passages: Sequence[Passage]) -> list[Sentence]:
+        """Put together what the search must know of each part of each line.
+
+        Raises:
+            InputError: a prefix is longer than the translation may be.
+        """
+        encoded = self.codec.vocabularies.target.encode_batch([line.prefix for line in window])
+        sentences = []
+        for line, passage, prefix in zip(window, passages, encoded, strict=True):
+            for part, ids in enumerate(passage.parts):
+                words = max(len(ids) - self.codec.added, 0)
+                most = most_tokens(self.decoding, words, self.codec.positions)
+                if prefix and ids and part == 0 and len(prefix) >= most:
+                    raise InputError(
+                        f"prefix {line.place + 1} has {len(prefix)} tokens and its translation at most {most}: shorten "
+                        "it, or raise decoding.max_extra_length"
+                    )
+                sentences.append(Sentence(ids, words, [] if part else prefix, (line.place, part)))
+        return sentences
+
+    def _blank(self) -> list[Hypothesis]:
+        if self.layer is None:
+            return [BLANK]
+        return [dataclasses.replace(BLANK, alignment=Alignment([], np.zeros((0, 0), np.float32), [], []))]
+
+    def _join(self, passage: Passage, parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
+        # A blank part has one translation, which stands beside all of the others.
+        whole = [
+            each * self.n_best if len(parts) > 1 and not ids else each
+            for ids, each in zip(passage.parts, parts, strict=True)
+        ]
+        return join(whole, passage.spaces)

@@ -1,0 +1,146 @@
+"""What a translator gives: translations, scores of pairs, alignments and attention."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Alignment:
+    """Where a model looks in the source for each piece of a translation.
+
+    Attributes:
+        source_tokens: the pieces that the model reads, with its tags and its ends of sentence.
+        weights: cross-attention of one layer, mean over its heads, float32 [target pieces, source pieces]. Row t is
+            where the model looks when it predicts piece t; it sums to 1. Of a sentence that was translated in parts,
+            each part looks at its own source alone.
+        source_words: for each source piece, which word of the source it belongs to; None: to no text.
+        target_words: for each piece of the translation, which of its words it belongs to; None: to no text.
+    """
+
+    source_tokens: list[str]
+    weights: np.ndarray
+    source_words: list[int | None]
+    target_words: list[int | None]
+
+    def links(self) -> list[tuple[int, int]]:
+        """Link each piece of the translation to the source piece that it looks at most, as ``(source, target)``.
+
+        Both are counted from 0, as they stand in ``source_tokens`` and in the tokens of the hypothesis. Pieces without
+        text are left out: a model rests its eyes on the end of the sentence where no word calls for them.
+        """
+        text = [place for place, word in enumerate(self.source_words) if word is not None]
+        if not text:
+            return []
+        best = self.weights[:, text].argmax(axis=1)
+        return [(text[best[place]], place) for place, word in enumerate(self.target_words) if word is not None]
+
+    def word_links(self) -> list[tuple[int, int]]:
+        """Link words between white space, counted from 0: those of which any two pieces are linked."""
+        words = ((self.source_words[source], self.target_words[target]) for source, target in self.links())
+        return sorted({(source, target) for source, target in words if source is not None and target is not None})
+
+    def to_json(self, *, soft: bool = False) -> dict[str, Any]:
+        """Give the links in Pharaoh's form, ``0-0 1-2``, as a JSON object; if asked for, the weights too."""
+        record: dict[str, Any] = {
+            "source_tokens": self.source_tokens,
+            "alignment": pharaoh(self.links()),
+            "word_alignment": pharaoh(self.word_links()),
+        }
+        if soft:
+            record["weights"] = [[round(float(weight), 4) for weight in row] for row in self.weights]
+        return record
+
+
+@dataclasses.dataclass(frozen=True)
+class Hypothesis:
+    """One translation of a sentence.
+
+    Attributes:
+        text: the translation, on one line.
+        score: log-probability, changed by a repetition penalty if there is one, divided by the length penalty; what
+            hypotheses are ranked by. Minus infinity: the options of the search left no translation at all.
+        log_probability: natural logarithm of the translation's probability, end of sentence included, by the model
+            alone, whatever the options of the search.
+        tokens: its pieces.
+        finished: whether it ended by itself, before the longest length allowed.
+        alignment: where the model looked in the source; None where it was not asked for.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    tokens: list[str]
+    finished: bool
+    alignment: Alignment | None = dataclasses.field(default=None, compare=False)
+
+    def to_json(self, *, soft_alignment: bool = False) -> dict[str, Any]:
+        """Give the parts as a JSON object; JSON has no infinity for the scores of no translation, which are None."""
+        record: dict[str, Any] = {
+            "text": self.text,
+            "score": _number(self.score),
+            "log_probability": _number(self.log_probability),
+            "tokens": self.tokens,
+            "finished": self.finished,
+        }
+        if self.alignment is not None:
+            record |= self.alignment.to_json(soft=soft_alignment)
+        return record
+
+
+BLANK = Hypothesis("", 0.0, 0.0, [], finished=True)
+"""The translation of a blank sentence."""
+
+NOTHING = Hypothesis("", -math.inf, -math.inf, [], finished=False)
+"""What a search gives whose options leave no translation at all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PairScore:
+    """How probable a model holds a given translation.
+
+    Attributes:
+        log_probability: natural logarithm of the target's probability, end of sentence included.
+        tokens: target tokens, end of sentence included.
+    """
+
+    log_probability: float
+    tokens: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the parts as a JSON object."""
+        return {"log_probability": self.log_probability, "tokens": self.tokens}
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attention:
+    """What a model attends to in one pair: pieces of both sides, and weights as [layers, heads, queries, keys].
+
+    Row t of ``decoder`` and ``cross`` is where the model looks when it predicts ``target_tokens[t]``; the keys of
+    ``decoder`` are the tokens that it has read, ``read_tokens``.
+    """
+
+    source_tokens: list[str]
+    target_tokens: list[str]
+    read_tokens: list[str]
+    encoder: np.ndarray
+    decoder: np.ndarray
+    cross: np.ndarray
+
+
+def pharaoh(links: list[tuple[int, int]]) -> str:
+    """Write links as the aligner Pharaoh did.
+
+    Example:
+        >>> pharaoh([(0, 0), (2, 1)])
+        '0-0 2-1'
+    """
+    return " ".join(f"{source}-{target}" for source, target in links)
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

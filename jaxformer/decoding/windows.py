@@ -1,0 +1,167 @@
+"""Lines of any number, in windows that memory holds, and the batches of a window."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeVar, cast
+
+from jaxformer.decoding.batch_search import round_width
+from jaxformer.errors import InputError
+
+# A window ends with the line that brings it to so many characters: endless lines do not fill the memory.
+_CHARACTERS = 1 << 22
+
+
+T = TypeVar("T")
+
+
+class Line(NamedTuple):
+    """A line to translate."""
+
+    place: int
+    """How many lines came before it."""
+    text: str
+    prefix: str
+    """What its translation begins with; empty: anything."""
+
+
+class Numbering:
+    """Numbers lines and puts each beside its prefix."""
+
+    def __init__(self, prefixes: Iterable[str] | None) -> None:
+        """Begin; None: no line has a prefix."""
+        self._prefixes = None if prefixes is None else iter(prefixes)
+        self._count = 0
+
+    def line(self, text: str) -> Line:
+        """Give the next line.
+
+        Raises:
+            InputError: there are fewer prefixes than lines.
+        """
+        prefix = "" if self._prefixes is None else next(self._prefixes, None)
+        if prefix is None:
+            raise InputError(
+                f"there are {self._count} prefixes and more sentences: give one for each, empty where nothing is asked "
+                "for"
+            )
+        self._count += 1
+        return Line(self._count - 1, text, prefix)
+
+    def finish(self) -> None:
+        """Check that no prefix is left.
+
+        Raises:
+            InputError: there are more prefixes than lines.
+        """
+        if self._prefixes is not None and next(self._prefixes, None) is not None:
+            raise InputError(f"there are more prefixes than the {self._count} sentences: give one for each")
+
+
+def number_lines(texts: Iterable[str], prefixes: Iterable[str] | None) -> Iterator[Line]:
+    """Number lines as they are asked for.
+
+    Raises:
+        InputError: there are more prefixes than lines, or fewer.
+    """
+    numbering = Numbering(prefixes)
+    for text in texts:
+        yield numbering.line(text)
+    numbering.finish()
+
+
+async def number_lines_async(texts: AsyncIterable[str], prefixes: Iterable[str] | None) -> AsyncIterator[Line]:
+    """Do as :func:`number_lines`."""
+    numbering = Numbering(prefixes)
+    async for text in texts:
+        yield numbering.line(text)
+    numbering.finish()
+
+
+def windows(lines: Iterable[Line], size: int) -> Iterator[list[Line]]:
+    """Gather lines into windows of at most ``size``, each when the one before is done with."""
+    window: list[Line] = []
+    characters = 0
+    for line in lines:
+        window.append(line)
+        characters += len(line.text)
+        if len(window) == size or characters >= _CHARACTERS:
+            yield window
+            window, characters = [], 0
+    if window:
+        yield window
+
+
+async def windows_async(lines: AsyncIterable[Line], size: int) -> AsyncGenerator[list[Line], None]:
+    """Gather what has arrived into windows, reading on, at most ``size`` lines ahead, while one is translated.
+
+    A window has one line at least and waits for no second one: lines that come slowly are not held back.
+
+    Raises:
+        Exception: whatever the lines raise, when the window is read in which it would stand.
+    """
+    arrived: asyncio.Queue[Line | Exception | None] = asyncio.Queue(size)
+
+    async def read() -> None:
+        end: Exception | None = None
+        try:
+            async for line in lines:
+                await arrived.put(line)
+        except Exception as error:
+            end = error
+        await arrived.put(end)
+
+    reader = asyncio.create_task(read())
+    try:
+        ended = False
+        while not ended:
+            window: list[Line] = []
+            characters = 0
+            while not window or (not arrived.empty() and len(window) < size and characters < _CHARACTERS):
+                item = await arrived.get()
+                if isinstance(item, Exception):
+                    raise item
+                if item is None:
+                    ended = True
+                    break
+                window.append(item)
+                characters += len(item.text)
+            if window:
+                yield window
+    finally:
+        reader.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await reader
+
+
+async def in_threads(items: Iterator[T]) -> AsyncGenerator[T, None]:
+    """Give what an iterator gives, each item made in a thread, so that the event loop goes on meanwhile."""
+    end = object()
+    while (item := await asyncio.to_thread(next, items, end)) is not end:
+        yield cast(T, item)
+
+
+def batches(lengths: Sequence[int], most: int, tokens: int, limit: int) -> Iterator[tuple[list[int], int]]:
+    """Put sentences of like length together, longest first, so that memory is short at once or never.
+
+    Args:
+        lengths: tokens of each sentence; those without any are in no batch.
+        most: sentences of a batch.
+        tokens: of a batch, padding counted; a single sentence may have more.
+        limit: the longest sentence there can be.
+
+    Yields:
+        The places of a batch's sentences, and how many its shape has room for: as many as ``tokens`` allow at that
+        width, rounded down to a power of two for the sake of few shapes, and at most ``most``.
+    """
+    order = sorted(
+        (place for place, length in enumerate(lengths) if length), key=lambda place: (-lengths[place], place)
+    )
+    start = 0
+    while start < len(order):
+        rows = max(1, tokens // round_width(lengths[order[start]], limit))
+        rows = min(most, 1 << (rows.bit_length() - 1))
+        yield order[start : start + rows], rows
+        start += rows

@@ -1,0 +1,228 @@
+"""``translate`` of input without end: lazily, with nothing saved harmed, and what it says beside its lines."""
+
+from __future__ import annotations
+
+import doctest
+import io
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import runs
+from jaxformer.cli import output, progress
+from jaxformer.cli.output import open_output
+from jaxformer.decoding.translator import Translator
+
+
+@pytest.fixture(scope="module")
+def workdir():
+    return f"--workdir={runs.random_run()}"
+
+
+@pytest.fixture(scope="module")
+def translator():
+    return Translator.load(runs.random_run())
+
+
+def encode(lines: list[str]) -> bytes:
+    return "".join(line + "\n" for line in lines).encode()
+
+
+# Files and streams
+
+
+def test_a_process_answers_line_by_line():
+    """With a window of one, each line is answered before the next is given."""
+    line = [sys.executable, "-m", "jaxformer.cli.main", "translate", f"--workdir={runs.random_run()}", "--window=1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*line, "--beam_size=1"], cwd=runs.ROOT, env=runs.environment(), **pipes) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        texts = ["Open the file.", "", "one\rtwo", "Open the file."]
+        answers = []
+        for text in texts:
+            process.stdin.write(f"{text}\n".encode())
+            process.stdin.flush()
+            answers.append(process.stdout.readline())
+        process.stdin.close()
+        assert process.stdout.read() == b""
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+    assert answers == encode(Translator.load(runs.random_run()).translate(texts, beam_size=1)).splitlines(keepends=True)
+
+
+def test_a_bad_line_of_a_file_is_found_before_anything_is_written(call, workdir, tmp_path):
+    """However far behind it stands: too long, no UTF-8, or without a prefix."""
+    lines = ["a"] * 30
+    for bad, rule in ((b"word " * 300, "source sentence 31 has"), (b"\xff", "line 31: not UTF-8")):
+        (tmp_path / "in").write_bytes(encode(lines) + bad + b"\n")
+        (tmp_path / "out").write_text("saved\n")
+        given = [f"--input={tmp_path / 'in'}", "--window=5"]
+        assert rule in call("translate", workdir, *given).error
+        assert rule in call("translate", workdir, *given, f"--output={tmp_path / 'out'}").error
+        assert (tmp_path / "out").read_text() == "saved\n"
+        assert not (tmp_path / "out.part").exists()
+    (tmp_path / "in").write_bytes(encode(lines))
+    (tmp_path / "prefix").write_bytes(encode(["", ""]))
+    error = call("translate", workdir, f"--prefix={tmp_path / 'prefix'}", *given).error
+    assert error.startswith("there are 2 prefixes and more sentences")
+
+
+def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, workdir, translator, tmp_path):
+    """What stands before its window is written; the line is named; an older file stays."""
+    lines = runs.sentences(12)
+    stdin = encode(lines) + b"word " * 300 + b"\n" + encode(lines)
+    expected = encode(translator.translate(lines[:10], beam_size=1))
+    outcome = call("translate", workdir, "--window=5", "--beam_size=1", stdin=stdin)
+    assert (outcome.code, outcome.out) == (1, expected)
+    assert "source sentence 13 has" in outcome.err
+    (tmp_path / "out").write_text("saved\n")
+    given = ["--window=5", "--beam_size=1", f"--output={tmp_path / 'out'}"]
+    outcome = call("translate", workdir, *given, stdin=stdin)
+    assert outcome.code == 1
+    first, second = outcome.err.splitlines()
+    assert first == f"the first 10 lines are in {tmp_path / 'out.part'}; out is as it was"
+    assert second.startswith("jaxformer: error: source sentence 13 has")
+    assert (tmp_path / "out").read_text() == "saved\n"
+    assert (tmp_path / "out.part").read_bytes() == expected
+
+
+def test_an_interruption_leaves_what_was_saved(call, workdir, tmp_path, monkeypatch):
+    """Ctrl-C ends with 130; the file is as it was, and what is translated stays beside it."""
+    stream = Translator.stream
+
+    def interrupted(*arguments, **keywords):
+        found = stream(*arguments, **keywords)
+        yield next(found)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Translator, "stream", interrupted)
+    (tmp_path / "out").write_text("saved\n")
+    outcome = call("translate", workdir, f"--output={tmp_path / 'out'}", stdin=b"\nb\n")
+    assert outcome.code == 130
+    assert (tmp_path / "out").read_text() == "saved\n"
+    assert (tmp_path / "out.part").read_text() == "\n"
+
+
+def test_a_file_keeps_its_mode_and_its_link(tmp_path):
+    """What replaces a file stands where a link to it leads, and may be read by the same people."""
+    (tmp_path / "file").write_text("old\n")
+    (tmp_path / "file").chmod(0o640)
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    with open_output(tmp_path / "link") as write:
+        write("new")
+        assert (tmp_path / "file").read_text() == "old\n"
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new\n"
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "link"}
+
+
+def test_pipes_are_read_and_written_as_they_are(call, workdir, translator, tmp_path):
+    """Neither can be read twice or replaced."""
+    lines, pipes = runs.sentences(6), [tmp_path / "in", tmp_path / "out"]
+    for pipe in pipes:
+        os.mkfifo(pipe)
+    found = []
+    threads = [
+        threading.Thread(target=lambda: pipes[0].write_bytes(encode(lines)), daemon=True),
+        threading.Thread(target=lambda: found.append(pipes[1].read_bytes()), daemon=True),
+    ]
+    for thread in threads:
+        thread.start()
+    outcome = call("translate", workdir, "--beam_size=1", f"--input={pipes[0]}", f"--output={pipes[1]}")
+    assert outcome == (0, b"", "")
+    for thread in threads:
+        thread.join(60)
+    assert found == [encode(translator.translate(lines, beam_size=1))]
+    assert pipes[1].is_fifo()
+
+
+def test_a_reader_that_goes_ends_the_command():
+    """One line says so, and nothing follows when the process ends."""
+    line = [sys.executable, "-m", "jaxformer.cli.main", "translate", f"--workdir={runs.random_run()}", "--beam_size=1"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*line, "--window=1"], cwd=runs.ROOT, env=runs.environment(), **pipes) as process:
+        assert process.stdout is not None
+        process.stdout.close()
+        _, err = process.communicate(b"a\n" * 20)
+    assert process.returncode == 1
+    assert err == b"jaxformer: error: Broken pipe\n"
+
+
+# What comes with a translation
+
+
+def test_alignments(call, workdir, translator):
+    """They are parts of the JSON lines: Pharaoh's form, and the weights where they are asked for."""
+    lines = ["", *runs.sentences(6)]
+    found = translator.search(lines, beam_size=1, alignment=True)
+    for option, soft in (("--alignment", False), ("--alignment=soft", True)):
+        outcome = call("translate", workdir, "--beam_size=1", "--format=jsonl", option, stdin=encode(lines))
+        records = [json.loads(line)["translations"] for line in outcome.lines]
+        for (record,), (best,) in zip(records, found, strict=True):
+            assert {**record, "weights": 0} == {**best.to_json(soft_alignment=True), "weights": 0}
+            assert ("weights" in record) == soft
+    error = call("translate", workdir, "--alignment", stdin=b"a\n").error
+    assert error == "--alignment is a part of --format=jsonl: add that, or leave it out"
+    given = ["--format=jsonl", "--alignment", "--alignment_layer=9"]
+    assert "the decoder has layers 1 to 1, and none 9" in call("translate", workdir, *given, stdin=b"a\n").error
+
+
+def test_paragraphs(call, workdir, translator):
+    """A line of sentences gives theirs, with the white space that was between them."""
+    sentences = [text for text in runs.sentences(9, shortest=4) if text.endswith(".") and "." not in text[:-1]][:3]
+    assert len(sentences) == 3
+    line = "  ".join(sentences)
+    (found,) = call("translate", workdir, "--paragraphs", "--beam_size=1", stdin=encode([line])).lines
+    assert found == "  ".join(filter(None, translator.translate(sentences, beam_size=1)))
+    assert [found] == translator.translate([line], paragraphs=True, beam_size=1)
+
+
+# Progress
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def terminal(monkeypatch) -> Terminal:
+    """Let standard error be a terminal; within a test, since pytest puts its own in place between fixture and test."""
+    monkeypatch.setenv("TERM", "xterm")
+    shown = Terminal()
+    monkeypatch.setattr(sys, "stderr", shown)
+    return shown
+
+
+def test_no_bar_without_a_terminal(call, workdir):
+    assert call("translate", workdir, stdin=b"\n\n").err == ""
+
+
+def test_a_bar_counts_sentences(monkeypatch, tmp_path):
+    """On a terminal, if the translations go elsewhere."""
+    shown = terminal(monkeypatch)
+    with progress.show_progress(4, tmp_path) as advance:
+        advance(1)
+        advance(3)
+    assert "4/4 sentences" in shown.getvalue()
+
+
+def test_no_bar_among_translations(monkeypatch):
+    """Where they go to the same terminal there is none."""
+    shown, output = terminal(monkeypatch), Terminal()
+    monkeypatch.setattr(sys, "stdout", output)
+    with progress.show_progress(None, None) as advance:
+        advance(1)
+    assert shown.getvalue() == output.getvalue() == ""
+
+
+def test_the_examples_run():
+    for module in (progress, output):
+        assert not doctest.testmod(module).failed
+    assert doctest.testmod(progress).attempted

@@ -1,0 +1,326 @@
+"""Streams of any length: what a list gives, in bounded memory, as soon as it is there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+import tracemalloc
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from decoding.translators import equally_long, many, random_translator
+
+import runs
+from jaxformer.decoding import batch_search
+from jaxformer.decoding.results import Hypothesis
+from jaxformer.decoding.rules import SearchResult
+from jaxformer.errors import InputError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compilation() -> Iterator[None]:
+    with runs.quick_compilation():
+        yield
+
+
+def found_of(hypotheses: list[Hypothesis]) -> list[tuple]:
+    return [(each.text, each.tokens, each.finished) for each in hypotheses]
+
+
+@pytest.fixture
+def stub(monkeypatch):
+    """Put a search in place of the model's that gives each source back, and notes the shapes of its batches."""
+    shapes = []
+
+    def search_batch(model, params, sentences, decoding, *, eos_id, n_best, **_):
+        width = max(len(each.ids) for each in sentences)
+        shapes.append((len(sentences), decoding.batch_size, batch_search.round_width(width, model.config.max_length)))
+        tokens = np.zeros((len(sentences), n_best, width), np.int32)
+        for row, each in enumerate(sentences):
+            tokens[row, :, : len(each.ids)] = each.ids
+        lengths = np.array([[len(each.ids)] * n_best for each in sentences])
+        known = {"tokens": tokens, "lengths": lengths, "finished": lengths > 0}
+        parts = {name: known.get(name, np.zeros(lengths.shape)) for name in SearchResult._fields}
+        return SearchResult(**parts)  # pyright: ignore
+
+    monkeypatch.setattr(batch_search, "search_batch", search_batch)
+    return shapes
+
+
+# Streams
+
+
+@pytest.mark.parametrize("window", [None, 1, 5, 100])
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_stream_gives_what_a_list_gives(beam_size, window):
+    """Whatever the window, each sentence has its translation, in order (statements 86, 110)."""
+    translator, texts = random_translator(), ["", *many()[:12], " "]
+    expected = [found_of(each) for each in translator.search(texts, beam_size=beam_size, n_best=beam_size)]
+    found = translator.stream(iter(texts), beam_size=beam_size, n_best=beam_size, window=window)
+    assert [found_of(each) for each in found] == expected
+
+
+def test_samples_of_a_stream_are_those_of_a_list():
+    """They depend on the seed and the number of the sentence, wherever windows begin."""
+    translator = random_translator(sample=True, seed=4)
+    expected = [found_of(each) for each in translator.search(many()[:12], n_best=2)]
+    assert [found_of(each) for each in translator.stream(many()[:12], n_best=2, window=5)] == expected
+
+
+def test_a_stream_has_no_end(stub):
+    """It is read a window at a time, and a window is given before the next is read."""
+    translator, read = random_translator(), []
+    texts = (read.append(number) or f"word {number}" for number in itertools.count())
+    stream = translator.stream(texts, window=20)
+    assert read == []
+    vocabulary = translator.vocabularies.source
+    for number, hypotheses in zip(range(50), stream, strict=False):
+        assert hypotheses[0].text == vocabulary.decode(vocabulary.encode(f"word {number}"))
+        assert len(read) == 20 * (number // 20 + 1)
+
+
+def test_translations_come_as_soon_as_they_are_there(stub):
+    """The longest sentences are translated first, and what stands before all others need not wait for these."""
+    texts = [*(["word " * 9] * 8), *(["word " * 5] * 8), *(["word"] * 8)]
+    given = []
+    for _ in random_translator().stream(texts):
+        given.append(len(stub))
+    assert given == [1] * 8 + [2] * 8 + [3] * 8
+
+
+def test_batches_have_a_budget_of_tokens(stub):
+    """Sentences that are long come in smaller batches, of few shapes; samples take the room of hypotheses."""
+    texts = ["word " * count for count in (2, 5, 20, 30) for _ in range(20)]
+    translator = random_translator(batch_size=16, tokens_per_batch=512, beam_size=4)
+    assert len(list(translator.stream(texts))) == 80
+    assert all(count <= rows and rows * width <= 512 for count, rows, width in stub)
+    assert {rows for _, rows, _ in stub} >= {16, 8}
+    stub.clear()
+    list(random_translator(batch_size=16, tokens_per_batch=512, sample=True, beam_size=1).stream(texts, n_best=8))
+    assert all(8 * rows * width <= 512 or rows == 1 for _, rows, width in stub)
+
+
+def test_memory_does_not_grow(stub):
+    """Peak memory of Python and numpy over thousands of sentences is that over hundreds, and nothing is kept."""
+    translator = random_translator(batch_size=16)
+
+    def peak(count: int) -> int:
+        tracemalloc.start()
+        for _ in translator.stream((f"Open file {number}." for number in range(count)), window=128):
+            pass
+        _, highest = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return highest
+
+    peak(400)
+    few, more = peak(400), peak(4000)
+    assert more < 1.2 * few + 50_000
+    kept = []
+    for hypotheses in itertools.islice(translator.stream((f"{n}" for n in itertools.count()), window=8), 800):
+        kept.append(weakref.ref(hypotheses[0]))
+    del hypotheses
+    assert sum(reference() is not None for reference in kept) <= 8
+
+
+def test_progress_counts_every_sentence(stub):
+    """Blank ones and those in parts are one each."""
+    told = []
+    texts = ["", "One. Two. Three.", "word " * 40, "word", " "] * 5
+    translator = random_translator(long_sources="split", max_source_length=24, batch_size=4)
+    list(translator.stream(texts, paragraphs=True, window=10, progress=told.append))
+    assert sum(told) == len(texts)
+    assert len(told) > 6
+
+
+def test_a_refused_line_ends_the_stream_at_its_window():
+    """Its number is that of the stream, and what stands before its window was given."""
+    texts = [*equally_long(), *equally_long(), "word " * 300, "word"]
+    stream = random_translator().stream(texts, window=5)
+    found = []
+    with pytest.raises(InputError, match="source sentence 13 has"):
+        found.extend(stream)  # extend keeps what came before the error
+    assert len(found) == 10
+    with pytest.raises(InputError, match="source sentence 13 has"):
+        random_translator().check(texts)
+    assert random_translator().check(texts[:12]) == 12
+
+
+def test_arguments_are_checked_at_once():
+    """Before anything is read."""
+    texts = iter(["a"])
+    for given, rule in (
+        ({"n_best": 9}, "n_best must be at least 1 and at most the beam of 4"),
+        ({"window": 0}, "a window must have at least 1 sentence, not 0"),
+        ({"ban": [" "]}, "a banned word must not be blank"),
+        ({"alignment_layer": 1}, "an alignment layer is for alignments"),
+        ({"alignment": True, "alignment_layer": 2}, "the decoder has layers 1 to 1, and none 2"),
+    ):
+        for way in (random_translator().stream, random_translator().astream):
+            with pytest.raises(InputError, match=rule):
+                way(texts, **given)
+    assert list(texts) == ["a"]
+
+
+def test_prefixes_are_read_beside_the_sentences():
+    """One for each, over windows; too few end the stream."""
+    texts, prefixes = equally_long(), ["Datei", "", "Die", "", "", "Datei"]
+    found = random_translator().stream(iter(texts), prefixes=iter(prefixes), window=2)
+    expected = random_translator().search(texts, prefixes=prefixes)
+    assert [found_of(each) for each in found] == [found_of(each) for each in expected]
+    with pytest.raises(InputError, match="there are 3 prefixes and more sentences"):
+        list(random_translator().stream(iter(texts), prefixes=prefixes[:3], window=2))
+
+
+# Asynchronous streams
+
+
+async def arriving(texts: list[str]):
+    for text in texts:
+        await asyncio.sleep(0)
+        yield text
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_an_asynchronous_stream_gives_what_a_list_gives(asynchronous):
+    """Of a plain iterable and of one that is itself asynchronous (statement 110)."""
+    translator, texts = random_translator(), ["", *many()[:12]]
+
+    async def gather():
+        given = arriving(texts) if asynchronous else iter(texts)
+        return [found_of(each) async for each in translator.astream(given, window=5)]
+
+    assert asyncio.run(gather()) == [found_of(each) for each in translator.search(texts)]
+
+
+@pytest.fixture
+def slow(stub, monkeypatch):
+    """Let each batch wait until it is allowed to end."""
+    allowed, quick = threading.Event(), batch_search.search_batch
+
+    def search_batch(*arguments, **keywords):
+        assert allowed.wait(60)
+        return quick(*arguments, **keywords)
+
+    monkeypatch.setattr(batch_search, "search_batch", search_batch)
+    yield allowed
+    allowed.set()
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_the_event_loop_goes_on(slow, asynchronous):
+    """While a batch is translated other tasks run: one of them is what lets it end."""
+
+    async def gather():
+        task = asyncio.create_task(collect())
+        for _ in range(5):
+            await asyncio.sleep(0.01)
+        assert not task.done()
+        slow.set()
+        return await task
+
+    async def collect():
+        given = arriving(["a", "b"]) if asynchronous else ["a", "b"]
+        return [each[0].text async for each in random_translator().astream(given)]
+
+    assert asyncio.run(gather()) == ["a", "b"]
+
+
+def test_a_stream_is_cancelled(slow):
+    """The task ends at once, though a batch is on its way, and so does the reading of its source."""
+    read = []
+
+    async def endless():
+        for number in itertools.count():
+            read.append(number)
+            await asyncio.sleep(0)
+            yield "word"
+
+    async def run():
+        async def collect():
+            async for _ in random_translator().astream(endless(), window=4):
+                pass
+
+        task = asyncio.create_task(collect())
+        while not read:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0.05)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        count = len(read)
+        await asyncio.sleep(0.05)
+        slow.set()
+        return count
+
+    begun = time.monotonic()
+    assert asyncio.run(run()) == len(read) < 20
+    assert time.monotonic() - begun < 50  # the batch alone would have waited for a minute
+
+
+def test_what_an_asynchronous_source_raises(stub):
+    async def gather():
+        async def texts():
+            yield "a"
+            await asyncio.sleep(0.05)
+            raise OSError("gone")
+
+        found = []
+        try:
+            async for each in random_translator().astream(texts()):
+                found.append(each[0].text)
+        except OSError as error:
+            return found, str(error)
+
+    assert asyncio.run(gather()) == (["a"], "gone")
+
+
+# Odd lines among others
+
+ODD = [
+    "a\x01b\x07",
+    "🙂🎉🙂",
+    "你好，世界。Привет мир",
+    "مرحبا بالعالم",
+    "",
+    "\ud800 alone",
+    "one\x00two",
+    "one\u2028two",
+    "one\rtwo",
+    "one\ntwo",
+]
+LONG = ["x" * 100_000, "word " * 20_000, "。" * 100_000, "🙂" * 100_000, " " * 99_999 + "a"]
+
+
+@pytest.mark.parametrize("paragraphs", [False, True])
+def test_odd_lines_leave_their_neighbours_alone(paragraphs):
+    """Each gives one line, and those around it what they give without it (statements 64, 86)."""
+    translator, plain = random_translator(), equally_long()
+    expected = [found_of(each) for each in translator.search(plain, beam_size=1)]
+    mixed = [text for pair in itertools.zip_longest(plain, ODD, fillvalue="x") for text in pair]
+    found = list(translator.stream(mixed, beam_size=1, window=7, paragraphs=paragraphs))
+    assert len(found) == len(mixed)
+    assert [found_of(each) for each in found[: 2 * len(plain) : 2]] == expected
+    assert not any(set("\r\n") & set(each[0].text) for each in found)
+
+
+@pytest.mark.parametrize("paragraphs", [False, True])
+def test_lines_without_end(paragraphs, stub):
+    """100,000 characters are refused in one line; split, they are one line, and no piece of them is lost."""
+    plain = equally_long()[:3]
+    for text in LONG[:2]:  # the others are one unknown token, or blank but for one letter
+        with pytest.raises(InputError, match=r"source sentence 2 has \d+ tokens and the model has 128 ") as error:
+            list(random_translator().stream([plain[0], text]))
+        assert len(str(error.value)) < 200
+    translator = random_translator(long_sources="split")
+    found = list(translator.stream([*plain, *LONG, *plain], paragraphs=paragraphs))
+    assert len(found) == 6 + len(LONG)
+    assert [each[0].text for each in found[:3]] == [each[0].text for each in found[-3:]]
+    for text, (best,) in zip(LONG, found[3:-3], strict=True):
+        vocabulary = translator.vocabularies.source
+        pieces = [piece for piece in best.tokens if piece != "</s>"]
+        assert "".join(pieces).replace("▁", "") == "".join(vocabulary.pieces(vocabulary.encode(text))).replace("▁", "")
+        assert "\n" not in best.text
