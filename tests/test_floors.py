@@ -13,9 +13,11 @@ SEARCH = tuple(
     f"jaxformer.decoding{name}"
     for name in (
         "",
+        ".candidates",
         ".config",
         ".constraints",
         ".ensemble",
+        ".phrases",
         ".ranking",
         ".rows",
         ".rules",

@@ -36,12 +36,14 @@ class Hypothesis(NamedTuple):
 
     Attributes:
         text: the translation, on one line.
-        score: log-probability, changed by a repetition penalty if there is one, divided by the length penalty; what
-            hypotheses are ranked by. Minus infinity: the options of the search left no translation at all.
+        score: log-probability, changed by a repetition penalty if there is one, divided by the length penalty, and the
+            coverage penalty if there is one; what hypotheses are ranked by. Minus infinity: the options of the search
+            left no translation at all.
         log_probability: natural logarithm of the translation's probability, end of sentence included, by the model
             alone, whatever the options of the search.
         tokens: its pieces.
         finished: whether it ended by itself, before the longest length allowed.
+        token_log_probabilities: natural logarithms of the tokens' probabilities, whose sum is ``log_probability``.
     """
 
     text: str
@@ -49,6 +51,7 @@ class Hypothesis(NamedTuple):
     log_probability: float
     tokens: list[str]
     finished: bool
+    token_log_probabilities: Sequence[float] = ()
 
 
 class PairScore(NamedTuple):
@@ -230,7 +233,7 @@ class Translator:
         ]
         # Many samples of a sentence take the room of as many hypotheses.
         size = max(1, decoding.batch_size * min(decoding.beam_size, n_best) // n_best)
-        decoding, forced = dataclasses.replace(decoding, batch_size=size), any(each.prefix for each in sentences)
+        decoding, forced = dataclasses.replace(decoding, batch_size=size), any(each.prefixes for each in sentences)
         for indices in self._batches([each.ids for each in sentences], size):
             if stop():
                 break
@@ -353,7 +356,7 @@ class Translator:
                         f"prefix {number + 1} has {len(prefix)} tokens and its translation at most {most}: shorten it, "
                         "or raise decoding.max_extra_length"
                     )
-                sentences.append(Sentence(ids, words, [] if part else prefix, (number, part)))
+                sentences.append(Sentence(ids, words, [prefix] if prefix and part == 0 else [], (number, part)))
         return sentences
 
     def _ban(self, phrases: Sequence[str]) -> Banned:
@@ -372,13 +375,17 @@ class Translator:
     def _hypotheses(self, found: SearchResult, row: int) -> list[Hypothesis]:
         vocabulary = self.vocabularies.target
         hypotheses = []
-        for tokens, score, log_probability, length, finished in zip(*(part[row] for part in found[:5]), strict=True):
+        for tokens, score, log_probability, length, finished, each in zip(
+            *(part[row] for part in found[:6]), strict=True
+        ):
             if not np.isfinite(score):
                 continue  # the sentence has fewer hypotheses than were asked for
             ids = [int(token) for token in tokens[:length]]
             text = " ".join(vocabulary.decode(ids).split("\n"))
             pieces = vocabulary.pieces(ids)
-            hypotheses.append(Hypothesis(text, float(score), float(log_probability), pieces, bool(finished)))
+            hypotheses.append(
+                Hypothesis(text, float(score), float(log_probability), pieces, bool(finished), each[:length].tolist())
+            )
         return hypotheses or [Hypothesis("", -math.inf, -math.inf, [], finished=False)]
 
 
@@ -393,6 +400,7 @@ def _joined(parts: list[list[Hypothesis]]) -> list[Hypothesis]:
             sum(part.log_probability for part in row),
             [token for part in row for token in part.tokens],
             all(part.finished for part in row),
+            [value for part in row for value in part.token_log_probabilities],
         )
         for row in zip(*parts, strict=False)
     ]

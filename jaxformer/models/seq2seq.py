@@ -40,6 +40,10 @@ class Cache(NamedTuple):
 
     keys_values: list[KeysValues]
     position: Int[Array, ""]
+    coverage: Float[Array, "N S"] | None = None
+    """What each source position got so far of the cross-attention, as the sum over target positions of the mean over
+    the heads of the last decoder layer, whose output is what the next token is read from; 1 at padding. None where
+    nobody asks: nothing is computed for it."""
 
 
 class Transformer(nn.Module):
@@ -190,8 +194,13 @@ class Transformer(nn.Module):
             length and, with learned positions, below ``config.max_length``.
         """
         x = self._embed_target(tokens[:, None], cache.position[None], train=False)
-        x, keys_values = self.decoder.step(x, cache.keys_values, cache.position, memory.keys_values, memory.mask)
-        return self.logits(x[:, 0]), Cache(keys_values, cache.position + 1)
+        x, keys_values, weights = self.decoder.step(
+            x, cache.keys_values, cache.position, memory.keys_values, memory.mask
+        )
+        coverage = cache.coverage
+        if coverage is not None:
+            coverage += jnp.mean(weights[-1], axis=1).reshape(coverage.shape)
+        return self.logits(x[:, 0]), Cache(keys_values, cache.position + 1, coverage)
 
     @property
     def _target_embedding(self) -> Embedding:
@@ -240,6 +249,12 @@ def empty_cache(config: TransformerConfig, rows: int, length: int) -> Cache:
         ],
         jnp.zeros((), jnp.int32),
     )
+
+
+def empty_coverage(memory: Memory, rows: int) -> Float[Array, "N S"]:
+    """Make the coverage of ``rows`` hypotheses without tokens, for :class:`Cache`: 0, and 1 at padding."""
+    padding = (~memory.mask[:, 0, 0]).astype(jnp.float32)
+    return jnp.repeat(padding, rows // padding.shape[0], axis=0)
 
 
 def count_parameters(params: Parameters) -> int:

@@ -206,7 +206,7 @@ class DecoderLayer(nn.Module):
         position: Int[Array, ""],
         memory: KeysValues,
         memory_mask: Bool[Array, "B 1 1 S"],
-    ) -> tuple[Float[Array, "N 1 D"], KeysValues]:
+    ) -> tuple[Float[Array, "N 1 D"], KeysValues, Float[Array, "B H W S"]]:
         """Compute one position from the keys and values of those before it.
 
         Args:
@@ -218,7 +218,8 @@ class DecoderLayer(nn.Module):
             memory_mask: which positions of the memory may be attended to.
 
         Returns:
-            The output, and the cache with this position in it.
+            The output, the cache with this position in it, and the weights of the cross-attention, W = N / B, which
+            ``jit`` prunes when nobody uses them.
         """
         sentences = memory.keys.shape[0]
 
@@ -233,12 +234,12 @@ class DecoderLayer(nn.Module):
             seen = (jnp.arange(grown.keys.shape[1]) <= position)[None, None, None, :]
             return self.self_attention.attend(y, grown, seen)[0], grown
 
-        def attend_memory(y: Array) -> tuple[Array, None]:
+        def attend_memory(y: Array) -> tuple[Array, Array]:
             beams = y.reshape(sentences, -1, y.shape[-1])
-            output, _ = self.cross_attention.attend(beams, memory, memory_mask)
-            return output.reshape(y.shape), None
+            output, weights = self.cross_attention.attend(beams, memory, memory_mask)
+            return output.reshape(y.shape), weights
 
         x, cache = self.self_attention_residual(x, attend_self, train=False)
-        x, _ = self.cross_attention_residual(x, attend_memory, train=False)
+        x, weights = self.cross_attention_residual(x, attend_memory, train=False)
         x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None), train=False)
-        return x, cache
+        return x, cache, weights
