@@ -146,7 +146,7 @@ def _constraints(
         minimum = np.minimum(minimum, limits)
     prefixes = None
     if forced:
-        most = power_of_two(max(1, *(len(each.prefixes) for each in sentences)))
+        most = power_of_two(max([1, *(len(each.prefixes) for each in sentences)]))
         # A sentence with fewer prefixes than others has its first one again.
         repeated = [each.prefixes + each.prefixes[:1] * (most - len(each.prefixes)) for each in sentences]
         prefixes = _pad_phrases(repeated, (rows, most, 8))
@@ -168,8 +168,8 @@ def _constraints(
 def _pad_phrases(phrases: Sequence[Sequence[list[int]]], least: tuple[int, int, int]) -> np.ndarray:
     """Write the phrases of sentences as an array [rows, phrases, tokens], filled up with -1 to one of few shapes."""
     rows, most, width = least
-    most = power_of_two(max(most, *map(len, phrases)))
-    width = power_of_two(max(width, *(len(phrase) for each in phrases for phrase in each)))
+    most = power_of_two(max([most, *map(len, phrases)]))
+    width = power_of_two(max([width, *(len(phrase) for each in phrases for phrase in each)]))
     filled = np.full((rows, most, width), -1, np.int32)
     for row, each in enumerate(phrases):
         filled[row, : len(each)] = pad(each, len(each), width, -1)

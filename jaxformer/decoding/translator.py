@@ -51,7 +51,7 @@ class Hypothesis(NamedTuple):
     log_probability: float
     tokens: list[str]
     finished: bool
-    token_log_probabilities: Sequence[float] = ()
+    token_log_probabilities: list[float]
 
 
 class PairScore(NamedTuple):
@@ -229,7 +229,7 @@ class Translator:
         self._check_lengths("source", [max(parts, key=len) for parts in divided], self._most_source_tokens)
         sentences = self._sentences(divided, prefixes)
         results: list[list[Hypothesis]] = [
-            [] if each.ids else [Hypothesis("", 0.0, 0.0, [], finished=True)] for each in sentences
+            [] if each.ids else [Hypothesis("", 0.0, 0.0, [], True, [])] for each in sentences
         ]
         # Many samples of a sentence take the room of as many hypotheses.
         size = max(1, decoding.batch_size * min(decoding.beam_size, n_best) // n_best)
@@ -386,7 +386,7 @@ class Translator:
             hypotheses.append(
                 Hypothesis(text, float(score), float(log_probability), pieces, bool(finished), each[:length].tolist())
             )
-        return hypotheses or [Hypothesis("", -math.inf, -math.inf, [], finished=False)]
+        return hypotheses or [Hypothesis("", -math.inf, -math.inf, [], False, [])]
 
 
 def _joined(parts: list[list[Hypothesis]]) -> list[Hypothesis]:

@@ -33,7 +33,7 @@ def settings(**changes) -> DecodingConfig:
     return dataclasses.replace(random_translator().decoding, **changes)
 
 
-def search_batch(sentences: list[Sentence], n_best: int = 1, **changes) -> SearchResult:
+def search_batch(sentences: list[Sentence], *, forced: bool = False, **changes) -> SearchResult:
     translator = random_translator()
     return batch_search.search_batch(
         translator.model,
@@ -41,9 +41,9 @@ def search_batch(sentences: list[Sentence], n_best: int = 1, **changes) -> Searc
         sentences,
         settings(**changes),
         eos_id=translator.vocabularies.target.eos_id,
-        n_best=n_best,
+        n_best=1,
         banned=Banned(None, None),
-        forced=any(sentence.prefixes for sentence in sentences),
+        forced=forced or any(sentence.prefixes for sentence in sentences),
     )
 
 
@@ -155,6 +155,17 @@ def test_a_translation_begins_with_one_of_several_prefixes(way):
         assert found[0][0] == max((17, 18, 19), key=lambda token: table[0, 0, token])
 
 
+def test_a_batch_without_prefixes_in_a_call_that_has_them():
+    """The compiled search is that of the call, and what asks for nothing begins as it will."""
+    texts = equally_long()[:4]
+    asked = [sentence(text, row, prefixes=[[17]] if row == 3 else []) for row, text in enumerate(texts)]
+    plain, free = search_batch(asked[:3]), search_batch(asked)
+    assert rows(free)[:3] == rows(plain)[:3]
+    assert rows(free)[3][0] == 17
+    nothing = search_batch(asked[:3], forced=True)
+    assert rows(nothing) == rows(plain)
+
+
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
@@ -190,7 +201,7 @@ def test_the_parts_of_a_sentence_have_their_log_probabilities_behind_each_other(
     (best,) = random_translator().search([long], decoding=settings(long_sources="split", max_source_length=12))[0]
     assert len(best.token_log_probabilities) == len(best.tokens)
     assert math.fsum(best.token_log_probabilities) == pytest.approx(best.log_probability, rel=1e-5)
-    assert random_translator().search([""])[0] == [Hypothesis("", 0.0, 0.0, [], finished=True)]
+    assert random_translator().search([""])[0] == [Hypothesis("", 0.0, 0.0, [], True, [])]
 
 
 def test_values_are_no_recompilation():
