@@ -13,10 +13,12 @@ SEARCH = tuple(
     f"jaxformer.decoding{name}"
     for name in (
         "",
+        ".candidates",
         ".config",
         ".constraints",
         ".ensemble",
         ".joining",
+        ".phrases",
         ".ranking",
         ".results",
         ".rows",

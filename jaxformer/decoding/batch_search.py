@@ -15,8 +15,10 @@ from jaxformer.decoding.config import DecodingConfig, LengthPenalty
 from jaxformer.decoding.constraints import Constraints
 from jaxformer.decoding.rules import SearchResult
 from jaxformer.decoding.sampling import Sampling, sample_search
+from jaxformer.decoding.scoring import coverage_penalty
 from jaxformer.decoding.search import beam_search, greedy_search
-from jaxformer.models.seq2seq import Cache, Transformer, empty_cache
+from jaxformer.errors import InputError
+from jaxformer.models.seq2seq import Cache, Transformer, empty_cache, empty_coverage
 from jaxformer.typing import Array, Float, Int, Key, PyTree
 
 
@@ -27,10 +29,12 @@ class Sentence(NamedTuple):
     """Source tokens, with those added to them."""
     words: int
     """How many of them are text."""
-    prefix: list[int]
-    """Target tokens that its translation begins with."""
+    prefixes: list[list[int]]
+    """Target tokens, with one of which its translation begins; -1 leaves a place free. None: it begins as it will."""
     place: tuple[int, int]
     """Which sentence of all it is, and which part: what its samples depend on, beside the seed."""
+    required: Sequence[list[int]] = ()
+    """Target tokens that its translation holds, each phrase as it is, in any order."""
 
 
 class Banned(NamedTuple):
@@ -96,6 +100,9 @@ def search_batch(
         n_best: translations of each sentence.
         banned: see :func:`ban`.
         forced: whether any sentence of the call has a prefix; the same for all batches, for the same compiled search.
+
+    Raises:
+        InputError: a sentence has required phrases, and the search is no beam search that can meet them.
     """
     config = model.config
     rows = row_count(len(sentences), decoding.batch_size)
@@ -110,6 +117,8 @@ def search_batch(
         pad([each.ids for each in sentences], rows, width, config.pad_id),
         limits,
         jnp.float32(decoding.alpha),
+        jnp.float32(decoding.coverage_penalty) if decoding.coverage_penalty else None,
+        jnp.float32(decoding.diversity_strength),
         _constraints(sentences, decoding, limits, banned, forced),
         _sampling(decoding),
         places,
@@ -117,6 +126,7 @@ def search_batch(
         length=min(width + decoding.max_extra_length, config.max_length),
         beam_size=n_best if decoding.sample else decoding.beam_size,
         n_best=n_best,
+        groups=decoding.diversity_groups,
         penalty=decoding.length_penalty,
         eos_id=eos_id,
     )
@@ -136,16 +146,44 @@ def _constraints(
         minimum = np.minimum(minimum, limits)
     prefixes = None
     if forced:
-        longest = max(len(each.prefix) for each in sentences)
-        prefixes = pad([each.prefix for each in sentences], rows, power_of_two(max(longest, 8)), -1)
+        most = power_of_two(max([1, *(len(each.prefixes) for each in sentences)]))
+        # A sentence with fewer prefixes than others has its first one again.
+        repeated = [each.prefixes + each.prefixes[:1] * (most - len(each.prefixes)) for each in sentences]
+        prefixes = _pad_phrases(repeated, (rows, most, 8))
+    required = None
+    if any(each.required for each in sentences):
+        _check_beam(decoding)
+        required = _pad_phrases([each.required for each in sentences], (rows, 4, 4))
     return Constraints(
         min_lengths=cast(Any, minimum),
         banned_tokens=cast(Any, banned.tokens),
         banned_phrases=cast(Any, banned.phrases),
         no_repeat_ngram=jnp.int32(decoding.no_repeat_ngram) if decoding.no_repeat_ngram else None,
         repetition_penalty=jnp.float32(decoding.repetition_penalty) if decoding.repetition_penalty != 1 else None,
+        required=cast(Any, required),
         prefixes=cast(Any, prefixes),
     )
+
+
+def _pad_phrases(phrases: Sequence[Sequence[list[int]]], least: tuple[int, int, int]) -> np.ndarray:
+    """Write the phrases of sentences as an array [rows, phrases, tokens], filled up with -1 to one of few shapes."""
+    rows, most, width = least
+    most = power_of_two(max([most, *map(len, phrases)]))
+    width = power_of_two(max([width, *(len(phrase) for each in phrases for phrase in each)]))
+    filled = np.full((rows, most, width), -1, np.int32)
+    for row, each in enumerate(phrases):
+        filled[row, : len(each)] = pad(each, len(each), width, -1)
+    return filled
+
+
+def _check_beam(decoding: DecodingConfig) -> None:
+    """Refuse required phrases where hypotheses cannot compete by how many they have."""
+    if decoding.sample:
+        raise InputError("required words need a beam search, not decoding.sample=True: leave out the one or the other")
+    width = decoding.beam_size // decoding.diversity_groups
+    if width < 2:
+        least = 2 * decoding.diversity_groups
+        raise InputError(f"required words need decoding.beam_size of at least {least}, not {decoding.beam_size}")
 
 
 def _sampling(decoding: DecodingConfig) -> Sampling | None:
@@ -161,13 +199,17 @@ def _sampling(decoding: DecodingConfig) -> Sampling | None:
     )
 
 
-@functools.partial(jax.jit, static_argnums=0, static_argnames=("length", "beam_size", "n_best", "penalty", "eos_id"))
+@functools.partial(
+    jax.jit, static_argnums=0, static_argnames=("length", "beam_size", "n_best", "groups", "penalty", "eos_id")
+)
 def _search(
     model: Transformer,
     params: PyTree,
     source: Int[Array, "B S"],
     max_lengths: Int[Array, " B"],
     alpha: Float[Array, ""],
+    beta: Float[Array, ""] | None,
+    diversity: Float[Array, ""],
     constraints: Constraints,
     sampling: Sampling | None,
     places: Int[Array, "B 2"],
@@ -176,6 +218,7 @@ def _search(
     length: int,
     beam_size: int,
     n_best: int,
+    groups: int,
     penalty: LengthPenalty,
     eos_id: int,
 ) -> SearchResult:
@@ -185,8 +228,12 @@ def _search(
     def step(tokens: Int[Array, " N"], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
         return cast(Any, model.apply({"params": params}, tokens, cache, memory, method="step"))
 
-    change_places = 1 if sampling is not None else beam_size
-    cache = empty_cache(config, source.shape[0] * beam_size, length, change_places)
+    def lost(cache: Cache) -> Float[Array, " N"]:
+        return coverage_penalty(cast(Array, cache.coverage))
+
+    rows = source.shape[0] * beam_size
+    change_places = 1 if sampling is not None else beam_size // groups
+    cache = empty_cache(config, rows, length, change_places)
     shared: dict[str, Any] = {
         "max_lengths": max_lengths,
         "length": length,
@@ -197,11 +244,14 @@ def _search(
         "eos_id": eos_id,
         "pad_id": config.pad_id,
     }
+    if beta is not None:
+        cache = cache._replace(coverage=empty_coverage(cast(Any, memory), rows))
+        shared |= {"coverage": lost, "beta": beta}
     if sampling is not None:
         return sample_search(step, cache, keys=_keys(seed, places), sampling=sampling, samples=n_best, **shared)
     if beam_size == 1:
         return greedy_search(step, cache, **shared)
-    return beam_search(step, cache, beam_size=beam_size, n_best=n_best, **shared)
+    return beam_search(step, cache, beam_size=beam_size, n_best=n_best, groups=groups, diversity=diversity, **shared)
 
 
 def _keys(seed: Int[Array, ""], places: Int[Array, "B 2"]) -> Key:

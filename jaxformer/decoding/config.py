@@ -23,6 +23,9 @@ LENGTH_PENALTIES: tuple[LengthPenalty, ...] = ("gnmt", "average", "none")
 
 LEAST = {
     "beam_size": 1,
+    "coverage_penalty": 0,
+    "diversity_groups": 1,
+    "diversity_strength": 0,
     "max_extra_length": 0,
     "max_target_length": 1,
     "min_length": 0,
@@ -58,6 +61,14 @@ class DecodingConfig:
     length_penalty: LengthPenalty = "gnmt"
     # Strength of the length penalty: 0 compares plain log-probabilities, more favours long output.
     alpha: float = 0.6
+    # Strength of what a hypothesis loses for source tokens that it has not attended to: beta of the coverage penalty of
+    # GNMT. It changes the scores of hypotheses; 0: off.
+    coverage_penalty: float = 0.0
+    # Groups that the beam is divided into, for n_best translations that differ: each avoids the tokens that those
+    # before it chose at the same place. They divide beam_size; 1: none. The strength is what a token loses, as a
+    # natural logarithm, for each hypothesis that chose it; scores stay as they are.
+    diversity_groups: int = 1
+    diversity_strength: float = 0.5
     # A translation has at most the tokens of its source and this many more, its end-of-sentence token included.
     max_extra_length: int = 50
     # Nor has it more tokens than this, or more than this many times those of its source. Default None: no such limit.
@@ -116,6 +127,16 @@ class DecodingConfig:
             value = getattr(self, name)
             if value is not None and not 0 < value < math.inf:
                 raise InputError(f"decoding.{name} must be above 0, not {value}")
+        if self.beam_size % self.diversity_groups:
+            raise InputError(
+                f"decoding.diversity_groups must divide decoding.beam_size {self.beam_size}, and "
+                f"{self.diversity_groups} does not: the groups have equal parts of the beam"
+            )
+        if self.sample and self.diversity_groups > 1:
+            raise InputError(
+                f"decoding.diversity_groups must be 1 where decoding.sample is True, not {self.diversity_groups}: "
+                "samples differ by themselves"
+            )
         if self.seed >= 2**32:
             raise InputError(f"decoding.seed must be below 2**32, not {self.seed}")
         if self.long_sources not in LONG_SOURCES:

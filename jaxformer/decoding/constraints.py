@@ -14,6 +14,7 @@ from typing import NamedTuple
 import jax.numpy as jnp
 from jax import lax
 
+from jaxformer.decoding.phrases import latest_tokens, met_phrases
 from jaxformer.typing import Array, Bool, Float, Int
 
 _ANY = -1
@@ -35,8 +36,12 @@ class Constraints(NamedTuple):
     """n, at least 1: no n tokens come twice in the same order."""
     repetition_penalty: Float[Array, ""] | None = None
     """Above 0; multiplies the log-probabilities of tokens that came before: above 1 they come less often."""
-    prefixes: Int[Array, "B L"] | None = None
-    """Tokens that each sentence's hypotheses begin with; -1 leaves a place free."""
+    required: Int[Array, "B C L"] | None = None
+    """Sequences of tokens of each sentence that must come, in any order, before its hypotheses may end; each before as
+    many -1 as fill it. Beam search alone meets them: it keeps places for hypotheses that have more of them."""
+    prefixes: Int[Array, "B A L"] | None = None
+    """Each hypothesis begins with one of A prefixes of its sentence; -1 leaves a place free, and so does the end of a
+    prefix. A sentence with fewer than A of them repeats one; a prefix of -1 alone asks for nothing."""
 
 
 FREE = Constraints()
@@ -60,15 +65,17 @@ def constrain(
     if constraints.repetition_penalty is not None:
         found = penalise_repetition(found, tokens, position, constraints.repetition_penalty)
     if constraints.min_lengths is not None:
-        found = keep_minimum_length(found, position, _of_rows(constraints.min_lengths, rows), eos_id)
+        found = keep_minimum_length(found, position, of_rows(constraints.min_lengths, rows), eos_id)
     if constraints.banned_tokens is not None:
         found = ban_tokens(found, constraints.banned_tokens)
     if constraints.banned_phrases is not None:
         found = ban_phrases(found, tokens, position, constraints.banned_phrases)
     if constraints.no_repeat_ngram is not None:
         found = ban_repeated_ngrams(found, tokens, position, constraints.no_repeat_ngram)
+    if constraints.required is not None:
+        found = require_phrases(found, tokens, position, of_rows(constraints.required, rows), eos_id)
     if constraints.prefixes is not None:
-        found = force_prefix(found, log_probabilities, position, _of_rows(constraints.prefixes, rows))
+        found = force_prefixes(found, log_probabilities, tokens, position, of_rows(constraints.prefixes, rows))
     return found
 
 
@@ -108,9 +115,8 @@ def ban_phrases(
     phrases: Int[Array, "P L"],
 ) -> Float[Array, "N V"]:
     """Forbid the last token of each phrase where the others have just come; a row of -1 alone forbids nothing."""
-    places = position + 1 - jnp.arange(phrases.shape[1] - 1, 0, -1)
     # What comes before the first token generated equals no token of a phrase.
-    window = jnp.where(places >= 1, jnp.take(tokens, jnp.maximum(places, 0), axis=1), _ANY - 1)
+    window = latest_tokens(tokens, position, phrases.shape[1] - 1)
     begun = phrases[None, :, :-1]
     matches = jnp.all((begun == _ANY) | (begun == window[:, None, :]), axis=2)
     return _forbid(log_probabilities, jnp.broadcast_to(phrases[None, :, -1], matches.shape), matches)
@@ -135,16 +141,41 @@ def ban_repeated_ngrams(
     return _forbid(log_probabilities, jnp.roll(tokens, -1, axis=1), matches)
 
 
-def force_prefix(
+def require_phrases(
+    log_probabilities: Float[Array, "N V"],
+    tokens: Int[Array, "N 1+T"],
+    position: Int[Array, ""],
+    phrases: Int[Array, "N C L"],
+    eos_id: int,
+) -> Float[Array, "N V"]:
+    """Forbid the end of sentence until every phrase has come (Post and Vilar 2018, section 3)."""
+    waits = ~jnp.all(met_phrases(tokens, position, phrases), axis=1)
+    ends = jnp.arange(log_probabilities.shape[1])[None, :] == eos_id
+    return jnp.where(ends & waits[:, None], -jnp.inf, log_probabilities)
+
+
+def force_prefixes(
     log_probabilities: Float[Array, "N V"],
     natural: Float[Array, "N V"],
+    tokens: Int[Array, "N 1+T"],
     position: Int[Array, ""],
-    prefixes: Int[Array, "N L"],
+    prefixes: Int[Array, "N A L"],
 ) -> Float[Array, "N V"]:
-    """Forbid all but the prefix's token, which gets its value in ``natural``, where no constraint has changed it."""
-    forced = jnp.take(prefixes, position, axis=1, mode="fill", fill_value=_ANY)[:, None]
-    is_forced = jnp.arange(natural.shape[1])[None, :] == forced
-    return jnp.where(forced == _ANY, log_probabilities, jnp.where(is_forced, natural, -jnp.inf))
+    """Forbid all but the next tokens of the prefixes that agree with what has come, a trie of them.
+
+    These tokens get their values in ``natural``, where no constraint has changed them. Where a prefix that agrees
+    leaves the place free, the other tokens keep theirs.
+    """
+    prefixes = prefixes[:, :, : tokens.shape[1] - 1]
+    came = tokens[:, None, 1 : 1 + prefixes.shape[2]]
+    places = jnp.arange(prefixes.shape[2])[None, None, :]
+    agrees = jnp.all((prefixes == _ANY) | (prefixes == came) | (places >= position), axis=2)
+    following = jnp.take(prefixes, position, axis=2, mode="fill", fill_value=_ANY)
+    is_free = jnp.any(agrees & (following == _ANY), axis=1, keepdims=True)
+    rows, vocabulary = jnp.arange(natural.shape[0])[:, None], natural.shape[1]
+    forced = jnp.where(agrees & (following != _ANY), following, vocabulary)
+    is_forced = jnp.zeros(natural.shape, bool).at[rows, forced].set(True, mode="drop")
+    return jnp.where(is_forced, natural, jnp.where(is_free, log_probabilities, -jnp.inf))
 
 
 def _generated(tokens: Int[Array, "N 1+T"], position: Int[Array, ""]) -> Bool[Array, "N 1+T"]:
@@ -162,8 +193,12 @@ def _forbid(
     return log_probabilities.at[rows, places].min(limits, mode="drop")
 
 
-def _of_rows(values: Array, rows: int) -> Array:
-    """Give each row what its sentence has."""
+def of_rows(values: Array, rows: int) -> Array:
+    """Give each row what its sentence has.
+
+    Raises:
+        ValueError: the sentences do not divide the rows.
+    """
     sentences = values.shape[0]
     if sentences == 0 or rows % sentences:
         raise ValueError(f"a constraint of {sentences} sentences does not fit the {rows} rows of the search")

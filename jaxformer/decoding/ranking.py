@@ -1,4 +1,4 @@
-"""The largest of many values, and the choice by index."""
+"""The largest of many values, the choice by index, and the writing at one place of every row."""
 
 from __future__ import annotations
 
@@ -32,3 +32,8 @@ def largest(values: Float[Array, "B M"], count: int) -> tuple[Float[Array, "B k"
 def take(x: Array, index: Int[Array, "B k"]) -> Array:
     """Choose along the second axis in each row of the first."""
     return jax.vmap(lambda row, places: row.at[places].get(mode="promise_in_bounds"))(x, index)
+
+
+def put(x: Array, values: Array, place: Int[Array, ""]) -> Array:
+    """Write one value at a place of the last axis: a slice is updated at once, where a scatter goes value by value."""
+    return lax.dynamic_update_index_in_dim(x, values.astype(x.dtype), place, axis=x.ndim - 1)

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxformer.decoding.constraints import constrain
+from jaxformer.decoding.ranking import put
 from jaxformer.decoding.rules import SearchResult, SearchRules, Step, blank, check_cache
 from jaxformer.decoding.scoring import log_probabilities
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
@@ -30,8 +31,10 @@ class RowState(NamedTuple):
     tokens: Int[Array, "N 1+T"]
     values: Float[Array, " N"]
     """Sum of the log-probabilities, changed by the constraints; minus infinity: the hypothesis died."""
-    log_probabilities: Float[Array, " N"] | None
-    """The sum as the model gives it; None where it is the same."""
+    token_log_probabilities: Float[Array, "N 1+T"]
+    """As the model gives them, whatever the constraints; 0 at padding and for the begin-of-sentence token."""
+    coverage: Float[Array, " N"] | None
+    """The coverage penalty without its strength; None where there is none."""
     lengths: Int[Array, " N"]
     finished: Bool[Array, " N"]
     done: Bool[Array, " N"]
@@ -58,8 +61,10 @@ def row_init(rules: SearchRules, cache: PyTree) -> RowState:
     """Begin with the empty hypothesis in every row.
 
     Raises:
-        ValueError: a cache with leaves of another leading axis.
+        ValueError: a cache with leaves of another leading axis, or phrases that are required.
     """
+    if rules.constraints.required is not None:
+        raise ValueError("required phrases need a beam search: a hypothesis that grows alone never turns to them")
     limits = _row_limits(rules)
     rows = limits.shape[0]
     check_cache(cache, rows // rules.beam_size, rules.beam_size)
@@ -67,7 +72,8 @@ def row_init(rules: SearchRules, cache: PyTree) -> RowState:
         position=jnp.zeros((), jnp.int32),
         tokens=blank(rules, rows),
         values=jnp.zeros(rows, jnp.float32),
-        log_probabilities=None if rules.constraints.repetition_penalty is None else jnp.zeros(rows, jnp.float32),
+        token_log_probabilities=jnp.zeros((rows, 1 + rules.length), jnp.float32),
+        coverage=None if rules.coverage is None else jnp.zeros(rows, jnp.float32),
         lengths=jnp.zeros(rows, jnp.int32),
         finished=jnp.zeros(rows, bool),
         done=limits <= 0,
@@ -86,17 +92,18 @@ def row_step(rules: SearchRules, step: Step, choose: Choose, state: RowState) ->
     token = choose(candidates, state.position).astype(jnp.int32)
     value = _at(candidates, token)
     values = state.values + jnp.where(state.done, 0.0, value)
-    total = state.log_probabilities
-    if total is not None:
-        total += jnp.where(state.done, 0.0, _at(natural, token))
-
     grows = ~state.done & (value > -jnp.inf)
+    added = jnp.where(grows, _at(natural, token), 0.0)
+    coverage = state.coverage
+    if coverage is not None and rules.coverage is not None:
+        coverage = jnp.where(state.done, coverage, rules.coverage(cache))
     finished = state.finished | (grows & (token == rules.eos_id))
     return RowState(
         position=position,
-        tokens=state.tokens.at[:, position].set(jnp.where(grows, token, rules.pad_id)),
+        tokens=put(state.tokens, jnp.where(grows, token, rules.pad_id), position),
         values=values,
-        log_probabilities=total,
+        token_log_probabilities=put(state.token_log_probabilities, added, position),
+        coverage=coverage,
         lengths=state.lengths + grows.astype(jnp.int32),
         finished=finished,
         done=finished | ~grows | (position >= _row_limits(rules)),
@@ -108,14 +115,15 @@ def row_finish(rules: SearchRules, state: RowState) -> SearchResult:
     """Give the hypotheses of each sentence, in the order of their rows; those that died are empty."""
     shape = (state.values.shape[0] // rules.beam_size, rules.beam_size)
     exists = state.values > -jnp.inf
-    total = state.values if state.log_probabilities is None else state.log_probabilities
+    each = jnp.where(exists[:, None], state.token_log_probabilities[:, 1:], 0.0)
     lengths = jnp.where(exists, state.lengths, 0)
     return SearchResult(
         tokens=jnp.where(exists[:, None], state.tokens[:, 1:], rules.pad_id).reshape(*shape, rules.length),
-        scores=rules.normalise(state.values, lengths).reshape(shape),
-        log_probabilities=jnp.where(exists, total, -jnp.inf).reshape(shape),
+        scores=rules.score(state.values, lengths, state.coverage).reshape(shape),
+        log_probabilities=jnp.where(exists, jnp.sum(each, axis=1), -jnp.inf).reshape(shape),
         lengths=lengths.reshape(shape),
         finished=state.finished.reshape(shape),
+        token_log_probabilities=each.reshape(*shape, rules.length),
         iterations=state.position,
     )
 

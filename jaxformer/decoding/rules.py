@@ -18,6 +18,9 @@ from jaxformer.typing import Array, Bool, Float, Int, PyTree
 Step: TypeAlias = Callable[[Array, PyTree], tuple[Array, PyTree]]
 """``step(tokens: Int[N], cache) -> (logits: Float[N V], cache)``: the next token's logits in each row."""
 
+Coverage: TypeAlias = Callable[[PyTree], Array]
+"""``coverage(cache) -> Float[N]``: what each row has lost so far for what it has not attended to; none above 0."""
+
 
 class SearchResult(NamedTuple):
     """The hypotheses of each sentence, n of them, the best first; those of sampling in the order of their drawing.
@@ -30,31 +33,36 @@ class SearchResult(NamedTuple):
     tokens: Int[Array, "B n T"]
     """The tokens, with the end-of-sentence token where ``finished``, then padding."""
     scores: Float[Array, "B n"]
-    """Log-probability, changed by a repetition penalty if there is one, divided by the length penalty."""
+    """Log-probability, changed by a repetition penalty if there is one, divided by the length penalty, and the coverage
+    penalty if there is one."""
     log_probabilities: Float[Array, "B n"]
-    """Sum of the natural logarithms of the tokens' probabilities, as the model gives them: no option changes it."""
+    """Sum of ``token_log_probabilities``: no option changes it."""
     lengths: Int[Array, "B n"]
     """Number of tokens, the end-of-sentence token included."""
     finished: Bool[Array, "B n"]
     """Whether the hypothesis ended by itself, before the sentence's limit."""
+    token_log_probabilities: Float[Array, "B n T"]
+    """Natural logarithms of the tokens' probabilities, as the model gives them; 0 at padding."""
     iterations: Int[Array, ""]
     """How often the step function was called."""
 
 
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["max_lengths", "alpha", "constraints"],
-    meta_fields=["length", "beam_size", "n_best", "penalty", "bos_id", "eos_id", "pad_id"],
+    data_fields=["max_lengths", "alpha", "constraints", "beta", "diversity"],
+    meta_fields=["length", "beam_size", "n_best", "penalty", "coverage", "groups", "bos_id", "eos_id", "pad_id"],
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchRules:
     """All that stays the same during a search: a pytree.
 
-    Its leaves are the limits, alpha and the constraints: a function compiled for some of them serves every other value
-    of the same shapes. The rest is static: shapes, the tokens that are no words, and the formula of the penalty.
+    Its leaves are the limits, the strengths and the constraints: a function compiled for some of them serves every
+    other value of the same shapes. The rest is static: shapes, the tokens that are no words, and the formulas of the
+    penalties.
 
     Raises:
-        ValueError: W below 1, n not in 1 to W, or an end-of-sentence token that may not be generated.
+        ValueError: W below 1, n not in 1 to W, groups that do not divide W, or an end-of-sentence token that may not be
+            generated.
     """
 
     max_lengths: Int[Array, " B"]
@@ -63,6 +71,10 @@ class SearchRules:
     """Strength of the length penalty; it may be negative."""
     constraints: Constraints = FREE
     """What may come; what is None there costs nothing."""
+    beta: Float[Array, ""] | float = 0.0
+    """Strength of the coverage penalty, at least 0."""
+    diversity: Float[Array, ""] | float = 0.0
+    """What a token loses in the ranking of a group for each hypothesis of earlier groups that chose it, at least 0."""
     length: int
     """Width T of the result."""
     beam_size: int = 1
@@ -71,6 +83,10 @@ class SearchRules:
     """n, the hypotheses returned of a sentence, at most W."""
     penalty: LengthPenalty = "gnmt"
     """Name of the length penalty; see :func:`~jaxformer.decoding.scoring.length_penalty`."""
+    coverage: Coverage | None = None
+    """Reads the coverage penalty, without its strength, from the cache; None: there is no such penalty."""
+    groups: int = 1
+    """G, the groups that the hypotheses of a sentence are divided into; each is a beam of W / G."""
     bos_id: int
     """The first input of every hypothesis, never generated."""
     eos_id: int
@@ -82,6 +98,8 @@ class SearchRules:
         """Check what is static."""
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"n_best must be from 1 to the beam size {self.beam_size}, not {self.n_best}; widen it")
+        if self.groups < 1 or self.beam_size % self.groups:
+            raise ValueError(f"groups must divide the beam size {self.beam_size}, and {self.groups} do not")
         if self.eos_id in (self.bos_id, self.pad_id):
             raise ValueError(f"eos_id {self.eos_id} must differ from bos_id {self.bos_id} and pad_id {self.pad_id}")
 
@@ -90,9 +108,14 @@ class SearchRules:
         """Most tokens of each sentence that the result has room for."""
         return jnp.minimum(jnp.asarray(self.max_lengths, jnp.int32), self.length)
 
-    def normalise(self, log_probability: Float[Array, "*B"], lengths: Int[Array, "*B"]) -> Float[Array, "*B"]:
-        """Divide log-probabilities by the penalty of their lengths."""
-        return log_probability / length_penalty(lengths, self.alpha, self.penalty)
+    def score(
+        self, values: Float[Array, "*B"], lengths: Int[Array, "*#B"], coverage: Float[Array, "*B"] | None = None
+    ) -> Float[Array, "*B"]:
+        """Divide log-probabilities by the penalty of their lengths, and add the coverage penalty (Wu et al. 2016,
+        equation 14).
+        """
+        scores = values / length_penalty(lengths, self.alpha, self.penalty)
+        return scores if coverage is None else scores + self.beta * coverage
 
 
 def blank(rules: SearchRules, *shape: int) -> Int[Array, "*B 1+T"]:

@@ -15,7 +15,7 @@ from jax import lax
 from jaxformer.decoding.config import LengthPenalty
 from jaxformer.decoding.constraints import FREE, Constraints
 from jaxformer.decoding.rows import Choose, row_search
-from jaxformer.decoding.rules import SearchResult, SearchRules, Step
+from jaxformer.decoding.rules import Coverage, SearchResult, SearchRules, Step
 from jaxformer.typing import Array, Float, Int, Key, PyTree
 
 
@@ -49,6 +49,8 @@ def sample_search(
     pad_id: int,
     penalty: LengthPenalty = "gnmt",
     constraints: Constraints = FREE,
+    coverage: Coverage | None = None,
+    beta: Float[Array, ""] | float = 0.0,
 ) -> SearchResult:
     """Draw n translations of each sentence, token by token, independently of each other.
 
@@ -70,10 +72,12 @@ def sample_search(
         pad_id: fills up the result, never generated.
         penalty: name of the length penalty of the scores, static.
         constraints: what may come. A sample that is left no token dies and is empty.
+        coverage: reads the coverage penalty of the scores from the cache, static; None for none.
+        beta: strength of the coverage penalty of the scores.
 
     Raises:
-        ValueError: n below 1, an end-of-sentence token that may not be generated, or a cache with leaves of another
-            leading axis.
+        ValueError: n below 1, an end-of-sentence token that may not be generated, a cache with leaves of another
+            leading axis, or required phrases, which need a beam.
     """
     rules = SearchRules(
         max_lengths=max_lengths,
@@ -83,6 +87,8 @@ def sample_search(
         beam_size=samples,
         n_best=samples,
         penalty=penalty,
+        coverage=coverage,
+        beta=beta,
         bos_id=bos_id,
         eos_id=eos_id,
         pad_id=pad_id,

@@ -1,4 +1,4 @@
-"""Scores of hypotheses: log-probabilities of tokens, and the length penalty."""
+"""Scores of hypotheses: log-probabilities of tokens, the length penalty and the coverage penalty."""
 
 from __future__ import annotations
 
@@ -52,6 +52,27 @@ def length_penalty(
     if name == "none":
         return jnp.ones_like(tokens)
     raise ValueError(f"the length penalty must be one of {', '.join(LENGTH_PENALTIES)}, not {name!r}")
+
+
+def coverage_penalty(attention: Float[Array, "N S"]) -> Float[Array, " N"]:
+    """Give what a hypothesis loses for source positions that it has not attended to.
+
+    The sum over source positions of log(min(a, 1)), where a is the attention that the position got from all tokens of
+    the hypothesis together: cp of Wu et al. 2016, equation 14, without its factor beta.
+
+    Args:
+        attention: sums of the weights, at least 0; 1 at padding, which nothing has to cover.
+
+    Returns:
+        The penalty, never above 0: the stop rule of beam search relies on that. A position that got nothing at all
+        counts as the least float32, about -87, so that the penalty is finite.
+
+    Example:
+        >>> round(float(coverage_penalty(jnp.array([[1.5, 0.5, 1.0]]))[0]), 3)
+        -0.693
+    """
+    seen = jnp.clip(attention.astype(jnp.float32), jnp.finfo(jnp.float32).tiny, 1.0)
+    return jnp.sum(jnp.log(seen), axis=-1)
 
 
 def log_probabilities(logits: Float[Array, "N V"], forbidden_ids: Sequence[int] = ()) -> Float[Array, "N V"]:

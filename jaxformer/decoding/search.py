@@ -19,11 +19,12 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from jaxformer.decoding.candidates import Candidates, choose
 from jaxformer.decoding.config import LengthPenalty
 from jaxformer.decoding.constraints import FREE, Constraints, constrain
-from jaxformer.decoding.ranking import largest, take
+from jaxformer.decoding.ranking import put, take
 from jaxformer.decoding.rows import most_probable, row_search
-from jaxformer.decoding.rules import SearchResult, SearchRules, Step, blank, check_cache
+from jaxformer.decoding.rules import Coverage, SearchResult, SearchRules, Step, blank, check_cache
 from jaxformer.decoding.scoring import length_penalty, log_probabilities
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
@@ -31,25 +32,30 @@ _Tree = TypeVar("_Tree")
 
 
 class Finished(NamedTuple):
-    """The best hypotheses so far that have ended, sorted by score; n places a sentence."""
+    """The best hypotheses so far that have ended, sorted by score; n places a sentence, at most W."""
 
     tokens: Int[Array, "B n 1+T"]
     scores: Float[Array, "B n"]
-    log_probabilities: Float[Array, "B n"]
+    token_log_probabilities: Float[Array, "B n 1+T"]
     lengths: Int[Array, "B n"]
 
 
 class BeamState(NamedTuple):
-    """All that changes during a beam search."""
+    """All that changes during a beam search. With G groups, each is like a sentence of width W / G: B is G times the
+    sentences, W the width of a group, and the groups of a sentence are adjacent.
+    """
 
     position: Int[Array, ""]
     """Tokens that each live hypothesis has."""
     tokens: Int[Array, "B W 1+T"]
-    """The live hypotheses behind their begin-of-sentence token, sorted by value."""
+    """The live hypotheses behind their begin-of-sentence token, in the order in which they were chosen: sorted by
+    value, unless groups or required phrases have a say in it."""
     values: Float[Array, "B W"]
     """Sum of the log-probabilities, changed by the constraints."""
-    log_probabilities: Float[Array, "B W"] | None
-    """The sum as the model gives it; None where it is the same."""
+    token_log_probabilities: Float[Array, "B W 1+T"]
+    """As the model gives them, whatever the constraints; 0 for the begin-of-sentence token."""
+    coverage: Float[Array, "B W"] | None
+    """The coverage penalty of each, without its strength; None where there is none."""
     finished: Finished
     done: Bool[Array, " B"]
     """Sentences whose result no longer changes."""
@@ -70,6 +76,10 @@ def beam_search(
     n_best: int = 1,
     penalty: LengthPenalty = "gnmt",
     constraints: Constraints = FREE,
+    coverage: Coverage | None = None,
+    beta: Float[Array, ""] | float = 0.0,
+    groups: int = 1,
+    diversity: Float[Array, ""] | float = 0.0,
 ) -> SearchResult:
     """Find the hypotheses with the best length-normalised log-probability among those that a beam of W reaches.
 
@@ -78,6 +88,13 @@ def beam_search(
     stops when nothing alive can displace them, or at its own limit; then its best live hypotheses, if needed, fill up
     the result, unfinished. Ties go to the hypothesis that was found earlier, then to the lower place in the beam, then
     to the lower token id. No sentence depends on its neighbours.
+
+    Groups are G beams of W / G whose results are put together at the end, each hypothesis once. A group ranks
+    continuations as if their tokens had been made less probable by the earlier groups' choices (Vijayakumar et al.
+    2018); scores and log-probabilities stay the model's. All groups of a sentence stop together.
+
+    Required phrases divide each beam into banks of hypotheses that have as many required tokens (Post and Vilar 2018,
+    Hu et al. 2019); no hypothesis ends before it has them all. One that reaches its limit first comes back unfinished.
 
     Args:
         step: see the module.
@@ -93,10 +110,16 @@ def beam_search(
         n_best: n, the hypotheses returned of a sentence, at most W. A smaller n stops earlier with the same best.
         penalty: name of the :func:`~jaxformer.decoding.scoring.length_penalty`, static.
         constraints: what may come. A hypothesis that is left no token dies.
+        coverage: reads from the cache, after a step, what each row has lost for what it has not attended to, as
+            :func:`~jaxformer.decoding.scoring.coverage_penalty` gives it; static, None for no coverage penalty.
+        beta: strength of the coverage penalty, at least 0; it may be traced.
+        groups: G, static; it divides W.
+        diversity: what a token loses for each hypothesis of earlier groups that chose it in the same step, at least 0;
+            it may be traced.
 
     Raises:
-        ValueError: W below 1, n not in 1 to W, an end-of-sentence token that may not be generated, or a cache with
-            leaves of another leading axis.
+        ValueError: W below 1, n not in 1 to W, groups that do not divide W, an end-of-sentence token that may not be
+            generated, or a cache with leaves of another leading axis.
 
     Example:
         >>> logits = jnp.log(jnp.array([[0.0, 0.1, 0.6, 0.3], [1, 0, 0, 0], [0, 0.7, 0.1, 0.2], [0, 0.9, 0.05, 0.05]]))
@@ -113,6 +136,10 @@ def beam_search(
         beam_size=beam_size,
         n_best=n_best,
         penalty=penalty,
+        coverage=coverage,
+        beta=beta,
+        groups=groups,
+        diversity=diversity,
         bos_id=bos_id,
         eos_id=eos_id,
         pad_id=pad_id,
@@ -129,29 +156,30 @@ def beam_init(rules: SearchRules, cache: PyTree) -> BeamState:
     Raises:
         ValueError: a cache with leaves of another leading axis.
     """
-    batch = rules.limits.shape[0]
-    check_cache(cache, batch, rules.beam_size)
-    empty = jnp.full((batch, rules.n_best), -jnp.inf, jnp.float32)
-    first = jnp.full((batch, rules.beam_size), -jnp.inf, jnp.float32).at[:, 0].set(0.0)
+    limits = _limits(rules)
+    batch, width = limits.shape[0], rules.beam_size // rules.groups
+    check_cache(cache, batch, width)
+    kept = min(rules.n_best, width)
     return BeamState(
         position=jnp.zeros((), jnp.int32),
-        tokens=blank(rules, batch, rules.beam_size),
-        values=first,
-        log_probabilities=None if rules.constraints.repetition_penalty is None else first,
+        tokens=blank(rules, batch, width),
+        values=jnp.full((batch, width), -jnp.inf, jnp.float32).at[:, 0].set(0.0),
+        token_log_probabilities=jnp.zeros((batch, width, 1 + rules.length), jnp.float32),
+        # The empty hypothesis attends to nothing and is charged nothing.
+        coverage=None if rules.coverage is None else jnp.zeros((batch, width), jnp.float32),
         finished=Finished(
-            tokens=blank(rules, batch, rules.n_best),
-            scores=empty,
-            log_probabilities=empty,
-            lengths=jnp.zeros(empty.shape, jnp.int32),
+            tokens=blank(rules, batch, kept),
+            scores=jnp.full((batch, kept), -jnp.inf, jnp.float32),
+            token_log_probabilities=jnp.zeros((batch, kept, 1 + rules.length), jnp.float32),
+            lengths=jnp.zeros((batch, kept), jnp.int32),
         ),
-        done=rules.limits <= 0,
+        done=limits <= 0,
         cache=cache,
     )
 
 
 def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     """Lengthen every live hypothesis by one token, and finish those that end."""
-    width = rules.beam_size
     last = lax.dynamic_index_in_dim(state.tokens, state.position, axis=2, keepdims=False)
     logits, cache = step(last.reshape(-1), state.cache)
     position = state.position + 1
@@ -161,53 +189,44 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     allowed = constrain(rules.constraints, natural, rows, state.position, rules.eos_id)
     totals = allowed.reshape(*last.shape, -1)
     totals += state.values[:, :, None]
-    vocabulary = totals.shape[-1]
-    # W of them can end at most, one for each live hypothesis, so 2 W always leave W that live on.
-    values, index = largest(totals.reshape(last.shape[0], -1), min(2 * width, width * vocabulary))
-    parents, tokens = index // vocabulary, index % vocabulary
-    ends = tokens == rules.eos_id
-    own = None
-    if state.log_probabilities is not None:
-        own = take(natural.reshape(last.shape[0], -1), index) + take(state.log_probabilities, parents)
+    ended, live = choose(rules, totals, state.tokens, state.position)
 
-    # Only the first W may end: with W = 1 and alpha = 0, this makes beam search greedy search.
-    ended_values = jnp.where(ends, values, -jnp.inf)[:, :width]
-    ended_tokens = take(state.tokens, parents[:, :width]).at[:, :, position].set(rules.eos_id)
-    ended_own = ended_values if own is None else own[:, :width]
-    finished = _keep_best(rules, state.finished, ended_tokens, ended_values, ended_own, position)
+    natural = natural.reshape(last.shape[0], -1)
+    coverage = None if rules.coverage is None else rules.coverage(cache).reshape(last.shape)
+    finished = _keep_best(rules, state.finished, _lengthen(state, ended, natural), ended, coverage, position)
+    live_tokens, live_each = _lengthen(state, live, natural)
+    live_values, live_parents, _ = live
+    live_coverage = None if coverage is None else take(coverage, live_parents)
 
-    live_values, order = lax.top_k(jnp.where(ends, -jnp.inf, values), width)
-    live_parents = take(parents, order)
-    live_tokens = take(state.tokens, live_parents).at[:, :, position].set(take(tokens, order))
-    live_own = None if own is None else take(own, order)
-
-    settled = _is_settled(rules, live_values[:, 0], finished.scores[:, -1], position)
-    old = (state.tokens, state.values, state.log_probabilities, state.finished)
-    new = _freeze(state.done, old, (live_tokens, live_values, live_own, finished))
-    return BeamState(position, *new, state.done | settled | (position >= rules.limits), _follow(cache, live_parents))
+    settled = _is_settled(rules, jnp.max(live_values, axis=1), finished.scores[:, -1], position)
+    done = state.done | settled | (position >= _limits(rules))
+    old = (state.tokens, state.values, state.token_log_probabilities, state.coverage, state.finished)
+    new = _freeze(state.done, old, (live_tokens, live_values, live_each, live_coverage, finished))
+    return BeamState(position, *new, _together(rules, done), _follow(cache, live_parents))
 
 
 def beam_finish(rules: SearchRules, state: BeamState) -> SearchResult:
     """Give the finished hypotheses of each sentence, then its unfinished ones."""
-    live_lengths = jnp.broadcast_to(jnp.minimum(state.position, rules.limits)[:, None], state.tokens.shape[:2])
-    live = Finished(
-        tokens=state.tokens,
-        scores=rules.normalise(state.values, live_lengths),
-        log_probabilities=state.values if state.log_probabilities is None else state.log_probabilities,
-        lengths=live_lengths,
-    )
-    both = jax.tree.map(lambda ended, alive: jnp.concatenate([ended, alive], axis=1), state.finished, live)
-    place = jnp.arange(rules.n_best)[None, :]
+    lengths = jnp.broadcast_to(jnp.minimum(state.position, _limits(rules))[:, None], state.values.shape)
+    scores = rules.score(state.values, lengths, state.coverage)
+    live = Finished(state.tokens, scores, state.token_log_probabilities, lengths)
+    kept = state.finished.scores.shape[1]
+    _, order = lax.top_k(live.scores, kept)
+    both = jax.tree.map(lambda ended, alive: jnp.concatenate([ended, take(alive, order)], axis=1), state.finished, live)
+    place = jnp.arange(kept)[None, :]
     count = jnp.sum(state.finished.scores > -jnp.inf, axis=1, keepdims=True)
     # Both kinds are sorted with their empty places last: skip from the end of the one to the begin of the other.
-    chosen = jax.tree.map(lambda x: take(x, jnp.where(place < count, place, place - count + rules.n_best)), both)
+    chosen = jax.tree.map(lambda x: take(x, jnp.where(place < count, place, place - count + kept)), both)
+    chosen, finished = _put_together(rules, chosen, place < count)
     exists = chosen.scores > -jnp.inf
+    each = jnp.where(exists[:, :, None], chosen.token_log_probabilities[:, :, 1:], 0.0)
     return SearchResult(
         tokens=jnp.where(exists[:, :, None], chosen.tokens[:, :, 1:], rules.pad_id),
         scores=chosen.scores,
-        log_probabilities=jnp.where(exists, chosen.log_probabilities, -jnp.inf),
+        log_probabilities=jnp.where(exists, jnp.sum(each, axis=2), -jnp.inf),
         lengths=jnp.where(exists, chosen.lengths, 0),
-        finished=place < count,
+        finished=finished,
+        token_log_probabilities=each,
         iterations=state.position,
     )
 
@@ -224,14 +243,17 @@ def greedy_search(
     pad_id: int,
     penalty: LengthPenalty = "gnmt",
     constraints: Constraints = FREE,
+    coverage: Coverage | None = None,
+    beta: Float[Array, ""] | float = 0.0,
 ) -> SearchResult:
     """Follow the most probable token in every sentence: one row a sentence, and no cache is ever re-ordered.
 
-    Takes what :func:`beam_search` takes, where ``alpha`` enters the scores and not the choice, and returns the same
-    type with one hypothesis a sentence: that of a beam of 1 with ``alpha`` 0.
+    Takes what :func:`beam_search` takes, where ``alpha`` and ``beta`` enter the scores and not the choice, and returns
+    the same type with one hypothesis a sentence: that of a beam of 1 with ``alpha`` 0.
 
     Raises:
-        ValueError: an end-of-sentence token that may not be generated, or a cache with leaves of another leading axis.
+        ValueError: an end-of-sentence token that may not be generated, a cache with leaves of another leading axis, or
+            required phrases, which need a beam.
     """
     rules = SearchRules(
         max_lengths=max_lengths,
@@ -239,6 +261,8 @@ def greedy_search(
         constraints=constraints,
         length=length,
         penalty=penalty,
+        coverage=coverage,
+        beta=beta,
         bos_id=bos_id,
         eos_id=eos_id,
         pad_id=pad_id,
@@ -260,24 +284,76 @@ def _is_settled(
         score <= L / max(lp(t + 1), lp(m)).
 
     The bound rises with L, so the best live hypothesis bounds all. An equal score would not displace an older one.
+
+    A coverage penalty is added to the score when a hypothesis ends. It is at most 0, since each of its terms is the
+    logarithm of a number that is cut to 1, and beta is at least 0: the bound holds with it as without it.
+
+    Groups and banks choose by other orders, but the values are the same sums, and the bound asks for nothing more. A
+    group that is settled goes on, because later ones avoid its choices, until those of its sentence are settled too.
     """
-    ahead = [length_penalty(n, rules.alpha, rules.penalty) for n in (position + 1, rules.limits)]
+    ahead = [length_penalty(n, rules.alpha, rules.penalty) for n in (position + 1, _limits(rules))]
     # A free place counts as minus infinity: only when nothing lives any more does a sentence stop before it is taken.
     return worst_kept >= best_live / jnp.maximum(*ahead)
+
+
+def _lengthen(
+    state: BeamState, chosen: Candidates, natural: Float[Array, "B W*V"]
+) -> tuple[Int[Array, "B W 1+T"], Float[Array, "B W 1+T"]]:
+    """Write candidates as hypotheses, and the log-probabilities of their tokens beside them."""
+    vocabulary = natural.shape[1] // state.values.shape[1]
+    added = take(natural, chosen.parents * vocabulary + chosen.tokens)
+    position = state.position + 1
+    tokens = put(take(state.tokens, chosen.parents), chosen.tokens, position)
+    return tokens, put(take(state.token_log_probabilities, chosen.parents), added, position)
 
 
 def _keep_best(
     rules: SearchRules,
     kept: Finished,
-    tokens: Int[Array, "B W 1+T"],
-    values: Float[Array, "B W"],
-    own: Float[Array, "B W"],
+    hypotheses: tuple[Int[Array, "B W 1+T"], Float[Array, "B W 1+T"]],
+    ended: Candidates,
+    coverage: Float[Array, "B W"] | None,
     position: Int[Array, ""],
 ) -> Finished:
-    new = Finished(tokens, rules.normalise(values, position), own, jnp.broadcast_to(position, values.shape))
+    tokens, each = hypotheses
+    own = None if coverage is None else take(coverage, ended.parents)
+    scores = rules.score(ended.values, position, own)
+    new = Finished(tokens, scores, each, jnp.broadcast_to(position, scores.shape))
     both = jax.tree.map(lambda old, more: jnp.concatenate([old, more], axis=1), kept, new)
-    _, order = lax.top_k(both.scores, rules.n_best)
+    _, order = lax.top_k(both.scores, kept.scores.shape[1])
     return jax.tree.map(lambda x: take(x, order), both)
+
+
+def _put_together(
+    rules: SearchRules, found: Finished, finished: Bool[Array, "B n"]
+) -> tuple[Finished, Bool[Array, "B n"]]:
+    """Give the n best of the hypotheses of a sentence's groups, each once, finished ones before unfinished ones."""
+    if rules.groups == 1:
+        return found, finished
+    found, finished = jax.tree.map(lambda x: x.reshape(-1, rules.groups * x.shape[1], *x.shape[2:]), (found, finished))
+    scores, places = found.scores, jnp.arange(found.scores.shape[1])
+    alike = jnp.all(found.tokens[:, :, None] == found.tokens[:, None, :], axis=3)
+    # What differs by rounding alone is the same: of equal ones the best stays, and of those the first.
+    better = scores[:, None, :] > scores[:, :, None]
+    earlier = (scores[:, None, :] == scores[:, :, None]) & (places[None, :] < places[:, None])[None]
+    scores = jnp.where(jnp.any(alike & (better | earlier), axis=2), -jnp.inf, scores)
+    kinds = jnp.where(scores > -jnp.inf, jnp.where(finished, 0, 1), 2)
+    numbers = jnp.broadcast_to(places, scores.shape)
+    *_, order = lax.sort((kinds, -scores, numbers), dimension=1, num_keys=2, is_stable=True)
+    chosen = take(finished & (scores > -jnp.inf), order[:, : rules.n_best])
+    return jax.tree.map(lambda x: take(x, order[:, : rules.n_best]), found._replace(scores=scores)), chosen
+
+
+def _limits(rules: SearchRules) -> Int[Array, " B"]:
+    """Give each group the limit of its sentence."""
+    return rules.limits if rules.groups == 1 else jnp.repeat(rules.limits, rules.groups)
+
+
+def _together(rules: SearchRules, done: Bool[Array, " B"]) -> Bool[Array, " B"]:
+    """Let a sentence go on until all its groups are done."""
+    if rules.groups == 1:
+        return done
+    return jnp.repeat(jnp.all(done.reshape(-1, rules.groups), axis=1), rules.groups)
 
 
 def _freeze(done: Bool[Array, " B"], old: _Tree, new: _Tree) -> _Tree:

@@ -10,6 +10,7 @@ from jaxformer.models.seq2seq import (
     Transformer,
     count_parameters,
     empty_cache,
+    empty_coverage,
     shift_right,
 )
 
@@ -21,6 +22,7 @@ __all__ = [
     "TransformerConfig",
     "count_parameters",
     "empty_cache",
+    "empty_coverage",
     "logical_axes",
     "shift_right",
     "stack_layers",

@@ -46,6 +46,10 @@ class Cache(NamedTuple):
     These rows follow their hypotheses.
     """
     position: Int[Array, ""]
+    coverage: Float[Array, "N S"] | None = None
+    """What each source position got so far of the cross-attention, as the sum over target positions of the mean over
+    the heads of the last decoder layer, whose output is what the next token is read from; 1 at padding. None where
+    nobody asks: nothing is computed for it."""
 
 
 class Transformer(nn.Module):
@@ -201,8 +205,11 @@ class Transformer(nn.Module):
         own = jnp.tile(jnp.arange(width, dtype=jnp.int32), rows // width)
         ancestors = cache.ancestors.at[:, cache.position].set(own)
         seen = readable(ancestors.reshape(-1, width, length))
-        x, stores = self.decoder.step(x, cache.stores, cache.position, seen, memory.stores, memory.mask)
-        return self.logits(x[:, 0]), Cache(stores, ancestors, cache.position + 1)
+        x, stores, weights = self.decoder.step(x, cache.stores, cache.position, seen, memory.stores, memory.mask)
+        coverage = cache.coverage
+        if coverage is not None:
+            coverage += jnp.mean(weights[-1], axis=1).reshape(coverage.shape)
+        return self.logits(x[:, 0]), Cache(stores, ancestors, cache.position + 1, coverage)
 
     @property
     def _target_embedding(self) -> Embedding:
@@ -259,6 +266,12 @@ def empty_cache(config: TransformerConfig, rows: int, length: int, beam_size: in
         jnp.full((rows, length), NOBODY, jnp.int32),
         jnp.zeros((), jnp.int32),
     )
+
+
+def empty_coverage(memory: Memory, rows: int) -> Float[Array, "N S"]:
+    """Make the coverage of ``rows`` hypotheses without tokens, for :class:`Cache`: 0, and 1 at padding."""
+    padding = (~memory.mask[:, 0, 0]).astype(jnp.float32)
+    return jnp.repeat(padding, rows // padding.shape[0], axis=0)
 
 
 def count_parameters(params: Parameters) -> int:

@@ -206,7 +206,7 @@ class DecoderLayer(nn.Module):
         seen: Bool[Array, "B 1 W M"],
         memory: Store,
         memory_mask: Bool[Array, "B2 1 1 S"],
-    ) -> tuple[Float[Array, "N 1 D"], Store]:
+    ) -> tuple[Float[Array, "N 1 D"], Store, Float[Array, "B2 H W2 S"]]:
         """Compute one position from the keys and values of those before it.
 
         Args:
@@ -219,7 +219,8 @@ class DecoderLayer(nn.Module):
             memory_mask: which positions of the memory may be attended to.
 
         Returns:
-            The output, and the cache with this position in it.
+            The output, the cache with this position in it, and the weights of the cross-attention, W = N / B, which
+            ``jit`` prunes when nobody uses them.
         """
 
         def attend_self(y: Array) -> tuple[Array, Store]:
@@ -227,12 +228,12 @@ class DecoderLayer(nn.Module):
             grown = cached_attention.extend(cache, self.self_attention.keys_values(beams), position)
             return self.self_attention.attend_to_store(beams, grown, seen)[0].reshape(y.shape), grown
 
-        def attend_memory(y: Array) -> tuple[Array, None]:
+        def attend_memory(y: Array) -> tuple[Array, Array]:
             beams = y.reshape(memory.keys.shape[0], -1, y.shape[-1])
-            output, _ = self.cross_attention.attend_to_store(beams, memory, memory_mask)
-            return output.reshape(y.shape), None
+            output, weights = self.cross_attention.attend_to_store(beams, memory, memory_mask)
+            return output.reshape(y.shape), weights
 
         x, grown = self.self_attention_residual(x, attend_self, train=False)
-        x, _ = self.cross_attention_residual(x, attend_memory, train=False)
+        x, weights = self.cross_attention_residual(x, attend_memory, train=False)
         x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None), train=False)
-        return x, grown
+        return x, grown, weights

@@ -129,17 +129,18 @@ class Decoder(nn.Module):
         seen: Bool[Array, "B 1 W M"],
         memory: list[Store],
         memory_mask: Bool[Array, "B2 1 1 S"],
-    ) -> tuple[Float[Array, "N 1 D"], list[Store]]:
-        """Compute one position in every layer; see :meth:`DecoderLayer.step`.
+    ) -> tuple[Float[Array, "N 1 D"], list[Store], list[Float[Array, "B2 H W2 S"]]]:
+        """Compute one position in every layer; see :meth:`DecoderLayer.step`. Each layer's weights come third.
 
         Raises:
             InputError: the layers are scanned.
         """
-        grown = []
+        grown, weights = [], []
         for layer, layer_cache, layer_memory in zip(self._looped(), cache, memory, strict=True):
-            x, layer_cache = layer.step(x, layer_cache, position, seen, layer_memory, memory_mask)
+            x, layer_cache, layer_weights = layer.step(x, layer_cache, position, seen, layer_memory, memory_mask)
             grown.append(layer_cache)
-        return (self.norm(x) if self.config.norm_order == "pre" else x), grown
+            weights.append(layer_weights)
+        return (self.norm(x) if self.config.norm_order == "pre" else x), grown, weights
 
     def _looped(self) -> Sequence[DecoderLayer]:
         if isinstance(self.layers, DecoderLayer):

@@ -158,7 +158,8 @@ def test_a_translation_that_options_leave_none(call, workdir, monkeypatch):
     assert call("translate", workdir, stdin=b"Open the file.\n") == (0, b"\n", "")
     (line,) = call("translate", workdir, "--format=jsonl", stdin=b"Open the file.\n").lines
     (only,) = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))["translations"]
-    assert only == {"text": "", "score": None, "log_probability": None, "tokens": [], "finished": False}
+    nothing = {"text": "", "score": None, "log_probability": None, "tokens": [], "finished": False}
+    assert only == {**nothing, "token_log_probabilities": []}
 
 
 @pytest.mark.parametrize(

@@ -7,21 +7,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from decoding.constraint_oracle import (
+    LENGTH,
+    NONE,
+    STATES,
+    VOCABULARY,
+    WORDS,
+    arrays,
+    reference_allow,
+    reference_greedy,
+    together,
+)
 from decoding.search_oracle import (
     BOS,
     EOS,
     PAD,
-    Hypothesis,
-    allowed_tokens,
     assert_same,
     greedy_tables,
     hypotheses,
     limits,
-    next_log_probabilities,
     random_tables,
     reference_beam,
     rescore,
-    score,
     search_tables,
 )
 from hypothesis import HealthCheck, given, settings
@@ -30,9 +37,6 @@ from hypothesis import strategies as st
 from jaxformer.decoding.constraints import FREE, Constraints, constrain
 from jaxformer.decoding.search import beam_search
 
-STATES, VOCABULARY, LENGTH = 4099, 7, 7
-WORDS = [token for token in allowed_tokens(VOCABULARY) if token != EOS]
-NONE = {"min_length": 0, "banned": (), "phrases": (), "ngram": 99, "penalty": 1.0, "prefix": ()}
 steady = settings(
     deadline=None,
     derandomize=True,
@@ -40,78 +44,6 @@ steady = settings(
     max_examples=40,
     suppress_health_check=[HealthCheck.too_slow],
 )
-
-# --- the slow reference: one history at a time, tokens in a dict ---
-
-
-def reference_allow(history, natural, *, min_length, banned, phrases, ngram, penalty, prefix):
-    """Map each token that may follow the history to its value; what may not come has minus infinity or is not there."""
-    if len(history) < len(prefix) and prefix[len(history)] >= 0:
-        forced = prefix[len(history)]
-        return {forced: natural.get(forced, -math.inf)}
-    values = {token: value * penalty if token in history else value for token, value in natural.items()}
-    seen = {tuple(history[start : start + ngram]) for start in range(len(history) - ngram + 1)}
-    for token in values:
-        longer = (*history, token)
-        if (
-            (token == EOS and len(longer) < min_length)
-            or token in banned
-            or any(longer[-len(phrase) :] == phrase for phrase in phrases)
-            or (len(longer) >= ngram and longer[-ngram:] in seen)
-        ):
-            values[token] = -math.inf
-    return values
-
-
-def reference_greedy(table, limit, alpha, allow):
-    """Follow the largest value until the end, the limit or a dead end."""
-    history, total, value = (), 0.0, 0.0
-    while len(history) < limit and history[-1:] != (EOS,):
-        following = next_log_probabilities(table, history)
-        natural = {token: float(following[token]) for token in allowed_tokens(table.shape[1])}
-        allowed = allow(history, natural)
-        token = max(sorted(allowed), key=lambda each: allowed[each])
-        if allowed[token] == -math.inf:
-            return []
-        history, total, value = (*history, token), total + natural[token], value + allowed[token]
-    return [Hypothesis(history, total, score(value, len(history), alpha), history[-1:] == (EOS,))]
-
-
-def arrays(rules: list[dict]) -> Constraints:
-    """Write the rules of several sentences, which differ in minimum and prefix, as arrays of one shape."""
-    phrases = np.full((4, 3), -1, np.int32)
-    for row, phrase in enumerate(rules[0]["phrases"]):
-        phrases[row, 3 - len(phrase) :] = phrase
-    prefixes = np.full((len(rules), 4), -1, np.int32)
-    for row, rule in enumerate(rules):
-        prefixes[row, : len(rule["prefix"])] = rule["prefix"]
-    return Constraints(
-        min_lengths=jnp.array([rule["min_length"] for rule in rules], jnp.int32),
-        banned_tokens=jnp.asarray(np.isin(np.arange(VOCABULARY), rules[0]["banned"])),
-        banned_phrases=jnp.asarray(phrases),
-        no_repeat_ngram=jnp.int32(rules[0]["ngram"]),
-        repetition_penalty=jnp.float32(rules[0]["penalty"]),
-        prefixes=jnp.asarray(prefixes),
-    )
-
-
-words = st.sampled_from(WORDS)
-one = {
-    "min_length": st.integers(0, LENGTH + 1),
-    "banned": st.lists(st.sampled_from([EOS, *WORDS]), max_size=3).map(tuple),
-    "phrases": st.lists(st.lists(st.sampled_from([EOS, *WORDS]), min_size=1, max_size=3).map(tuple), max_size=4),
-    "ngram": st.sampled_from([1, 2, 3, 99]),
-    "penalty": st.sampled_from([0.5, 1.25, 3.0]),
-    "prefix": st.lists(st.one_of(words, st.just(-1)), max_size=4).map(tuple),
-}
-
-
-@st.composite
-def together(draw):
-    """Draw rules for two sentences, most of them asking for something."""
-    shared = {name: draw(st.one_of(st.just(NONE[name]), one[name])) for name in NONE}
-    other = {name: draw(one[name]) for name in ("min_length", "prefix")}
-    return [shared, {**shared, **other}]
 
 
 @functools.cache
@@ -147,7 +79,8 @@ def _draw(name, random):
         "phrases": [tuple(random.choice(words, size).tolist()) for size in (1, 2, 2, 3)],
         "ngram": int(random.integers(1, 4)),
         "penalty": float(np.float32(random.uniform(0.4, 3))),
-        "prefix": tuple(random.choice([-1, *words], 4).tolist()),
+        "required": [tuple(random.choice(words, size).tolist()) for size in (1, 2)],
+        "prefixes": [tuple(random.choice([-1, *words], size).tolist()) for size in (4, 3, 4)],
     }[name]
 
 
@@ -168,12 +101,14 @@ def test_searches_under_constraints_equal_plain_lists(beam_size, seed, ends, alp
             *arguments, length=LENGTH, beam_size=beam_size, n_best=beam_size, constraints=arrays(rules)
         )
     else:
-        result = greedy_tables(*arguments, length=LENGTH, constraints=arrays(rules))
+        rules = [{**rule, "required": ()} for rule in rules]
+        result = greedy_tables(*arguments, length=LENGTH, constraints=arrays(rules, beam=False))
     assert not any(np.isnan(field).any() for field in result)
     for sentence, limit in enumerate((LENGTH, 4)):
         allow = functools.partial(reference_allow, **rules[sentence])
         if beam_size:
-            expected = reference_beam(tables[sentence], limit, alpha, beam_size, allow=allow)
+            required = rules[sentence]["required"]
+            expected = reference_beam(tables[sentence], limit, alpha, beam_size, allow=allow, required=required)
         else:
             expected = reference_greedy(tables[sentence], limit, alpha, allow)
         found = hypotheses(result, sentence)
@@ -190,7 +125,8 @@ def test_constraints_that_ask_for_nothing_change_nothing():
     arguments = (tables, limits(LENGTH, 4), jnp.float32(0.6))
     for constraints in (FREE, arrays([NONE, NONE])):
         beam = search_tables(*arguments, length=LENGTH, beam_size=3, n_best=3, constraints=constraints)
-        greedy = greedy_tables(*arguments, length=LENGTH, constraints=constraints)
+        alone = FREE if constraints is FREE else constraints._replace(required=None)
+        greedy = greedy_tables(*arguments, length=LENGTH, constraints=alone)
         if constraints is FREE:
             expected = (beam, greedy)
     for found, plain in zip((beam, greedy), expected, strict=True):
@@ -203,15 +139,15 @@ def test_a_dead_end_gives_an_empty_result(beam_size):
     """Where no token is left, the result is empty and unfinished, without a NaN, and the neighbour does not notice."""
     tables = random_tables(6, 2, STATES, VOCABULARY, -1.0)
     # The first sentence may begin with a word, and then nothing at all may follow.
-    rules = [{**NONE, "min_length": LENGTH, "ngram": 1, "banned": tuple(WORDS[1:]), "prefix": (3,)}, NONE]
-    rules[1] = {**rules[0], "min_length": 0, "prefix": ()}
+    rules = [{**NONE, "min_length": LENGTH, "ngram": 1, "banned": tuple(WORDS[1:]), "prefixes": [(3,)]}, NONE]
+    rules[1] = {**rules[0], "min_length": 0, "prefixes": ()}
     arguments = (tables, limits(LENGTH, LENGTH), jnp.float32(0.6))
     if beam_size:
         result = search_tables(
             *arguments, length=LENGTH, beam_size=beam_size, n_best=beam_size, constraints=arrays(rules)
         )
     else:
-        result = greedy_tables(*arguments, length=LENGTH, constraints=arrays(rules))
+        result = greedy_tables(*arguments, length=LENGTH, constraints=arrays(rules, beam=False))
     assert hypotheses(result, 0) == []
     assert not result.finished[0].any()
     assert np.isneginf(result.scores[0]).all()
@@ -224,7 +160,7 @@ def test_a_dead_end_gives_an_empty_result(beam_size):
 def test_a_prefix_goes_before_what_forbids_it():
     """A forced token comes although it is banned and repeated, with the log-probability that the model gives it."""
     tables = random_tables(7, 1, STATES, VOCABULARY)
-    rule = {**NONE, "banned": (4,), "ngram": 1, "prefix": (4, 4, -1, 4)}
+    rule = {**NONE, "banned": (4,), "ngram": 1, "prefixes": [(4, 4, -1, 4)]}
     result = search_tables(
         tables, limits(LENGTH), jnp.float32(0), length=LENGTH, beam_size=3, n_best=3, constraints=arrays([rule])
     )

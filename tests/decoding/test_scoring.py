@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jaxformer.decoding.config import LENGTH_PENALTIES, DecodingConfig
-from jaxformer.decoding.scoring import length_penalty, log_probabilities
+from jaxformer.decoding.scoring import coverage_penalty, length_penalty, log_probabilities
 from jaxformer.errors import InputError
 
 LENGTHS = (1, 2, 7, 10, 25, 50, 55, 100)
@@ -55,6 +55,20 @@ def test_length_penalties_are_above_zero_and_go_one_way(name, alpha):
 def test_an_unknown_length_penalty():
     with pytest.raises(ValueError, match="one of gnmt, average, none, not 'wu'"):
         length_penalty(3, 1.0, "wu")  # type: ignore[arg-type]
+
+
+def test_coverage_penalty_has_the_golden_values():
+    """The sum of log(min(attention, 1)), where what has more than 1 loses nothing; finite where there is none."""
+    attention = jnp.array([[0.5, 1.0, 3.0], [0.25, 0.1, 0.9], [1.0, 1.0, 1.0], [0.0, 2.0, 2.0]])
+    found = coverage_penalty(attention)
+    np.testing.assert_allclose(found[:3], [-0.693147, -3.794240, 0.0], rtol=1e-6)
+    assert -100 < found[3] < -80
+    assert coverage_penalty(attention.astype(jnp.bfloat16)).dtype == jnp.float32
+
+
+def test_coverage_penalty_is_never_above_zero():
+    """What the proof of the stop rule takes for granted (statement 92)."""
+    assert (coverage_penalty(jax.random.uniform(jax.random.key(5), (500, 7), maxval=1.5)) <= 0).all()
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -120,6 +134,10 @@ def test_config_defaults_are_the_papers():
         ("seed", -1, "at least 0"),
         ("seed", 2**32, "below 2"),
         ("max_source_length", 7, "at least 8"),
+        ("coverage_penalty", -0.1, "at least 0"),
+        ("coverage_penalty", float("nan"), "at least 0"),
+        ("diversity_strength", float("inf"), "at least 0"),
+        ("diversity_groups", 0, "at least 1"),
         ("alpha", float("nan"), "finite"),
         ("alpha", float("inf"), "finite"),
     ],
@@ -128,6 +146,21 @@ def test_config_names_what_is_wrong(key, value, rule):
     """An impossible value gets one line that names key, rule and value."""
     with pytest.raises(InputError, match=rf"decoding\.{key} must be .*{rule}.*{value}") as error:
         DecodingConfig(**{key: value})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ({"beam_size": 4, "diversity_groups": 3}, "must divide decoding.beam_size 4, and 3 does not"),
+        ({"beam_size": 1, "diversity_groups": 2}, "must divide decoding.beam_size 1, and 2 does not"),
+        ({"diversity_groups": 2, "sample": True}, "must be 1 where decoding.sample is True, not 2"),
+    ],
+)
+def test_config_refuses_groups_that_make_no_sense(given, rule):
+    """Groups have equal parts of a beam, and samples have none."""
+    with pytest.raises(InputError, match=rf"decoding\.diversity_groups {rule}") as error:
+        DecodingConfig(**given)
     assert "\n" not in str(error.value)
 
 

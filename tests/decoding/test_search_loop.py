@@ -12,6 +12,8 @@ from decoding.search_oracle import (
     empty_cache,
     greedy_tables,
     limits,
+    lost,
+    random_attention,
     random_tables,
     sample_tables,
     search_tables,
@@ -77,42 +79,53 @@ def some_constraints(seed: int, sentences: int) -> Constraints:
         banned_phrases=jnp.asarray(random.integers(3, VOCABULARY, (2, 2)), jnp.int32),
         no_repeat_ngram=jnp.int32(random.integers(1, 4)),
         repetition_penalty=jnp.float32(random.uniform(0.5, 2)),
-        prefixes=jnp.asarray(random.integers(-1, 0, (sentences, 3)), jnp.int32).at[0, 0].set(4),
+        required=jnp.asarray(random.integers(3, VOCABULARY, (sentences, 2, 2)), jnp.int32).at[1].set(-1),
+        prefixes=jnp.asarray(random.integers(-1, 0, (sentences, 2, 3)), jnp.int32).at[0, 0, 0].set(4),
     )
 
 
 def test_no_value_recompiles_a_search():
-    """One trace serves every value of limits, alpha, constraints, temperature, truncations and keys (statement 104)."""
+    """One trace serves every value of limits, alpha, beta, diversity, constraints, temperature, truncations and keys
+    (statement 104).
+    """
     traces = []
     table = jnp.asarray(random_tables(62, 1, VOCABULARY, VOCABULARY, -3.0)[0])
+    attention = jnp.asarray(random_attention(62, 1, VOCABULARY, 3)[0])
 
     def step(tokens, cache):
         traces.append("step")
-        return table[tokens], cache
+        return table[tokens], {"coverage": cache["coverage"] + attention[tokens]}
 
-    def common(max_lengths, alpha, constraints):
-        return {"max_lengths": max_lengths, "alpha": alpha, "constraints": constraints, "length": 6, **IDS}
+    def cache(rows):
+        return {"coverage": jnp.zeros((rows, 3))}
+
+    def common(max_lengths, alpha, beta, constraints):
+        given = {"max_lengths": max_lengths, "alpha": alpha, "constraints": constraints, "length": 6}
+        return {**given, "coverage": lost, "beta": beta, **IDS}
 
     @jax.jit
-    def beam(*values):
-        return beam_search(step, None, beam_size=2, **common(*values))
+    def beam(diversity, *values):
+        return beam_search(step, cache(8), beam_size=4, groups=2, diversity=diversity, **common(*values))
 
     @jax.jit
     def greedy(*values):
-        return greedy_search(step, None, **common(*values))
+        return greedy_search(step, cache(2), **common(*values))
 
     @jax.jit
     def sample(keys, sampling, *values):
-        return sample_search(step, None, keys=keys, sampling=sampling, samples=2, **common(*values))
+        return sample_search(step, cache(4), keys=keys, sampling=sampling, samples=2, **common(*values))
 
     counts, found = [], []
     for seed in range(4):
-        values = (limits(6 - seed, 3), jnp.float32(seed - 1), some_constraints(seed, 2))
+        constraints = some_constraints(seed, 2)
+        values = (limits(6 - seed, 3), jnp.float32(seed - 1), jnp.float32(seed / 3))
+        alone = (*values, constraints._replace(required=None))
         sampling = Sampling(
             *(jnp.float32(1 + seed), jnp.int32(2 + seed)), *(jnp.float32(x / (1 + seed)) for x in (0.9, 0.2, 0.1))
         )
         keys = jax.random.split(jax.random.key(seed), 2)
-        found.append([beam(*values), greedy(*values), sample(keys, sampling, *values)])
+        beams = beam(jnp.float32(seed), *values, constraints)
+        found.append([beams, greedy(*alone), sample(keys, sampling, *alone)])
         counts.append(len(traces))
     assert len(set(counts)) == 1, counts
     assert all(len({str(results[kind].tokens.tolist()) for results in found}) > 1 for kind in range(3))
@@ -122,27 +135,32 @@ def test_no_value_recompiles_a_step():
     """The rules are a pytree: a step that takes them as an argument is traced once for every value (statement 104)."""
     traces = []
     tables = jnp.asarray(random_tables(63, 2, 97, VOCABULARY, -2.0))
+    attention = jnp.asarray(random_attention(63, 2, 97, 3))
 
     @jax.jit
     def advance(rules, state):
         traces.append("step")
-        return search.beam_step(rules, table_step(tables, 3), state)
+        return search.beam_step(rules, table_step(tables, 3, attention), state)
 
     for seed in range(3):
         rules = SearchRules(
             max_lengths=limits(5, 1 + seed),
             alpha=jnp.float32(seed),
             constraints=some_constraints(seed, 2),
+            beta=jnp.float32(seed),
+            diversity=jnp.float32(seed),
             length=6,
             beam_size=3,
+            groups=3,
+            coverage=lost,
             **IDS,
         )
-        state = search.beam_init(rules, empty_cache(6))
+        state = search.beam_init(rules, empty_cache(6, attention))
         while not state.done.all():
             state = advance(rules, state)
     assert len(traces) == 1
     longer = dataclasses.replace(rules, length=7)
-    advance(longer, search.beam_init(longer, empty_cache(6)))
+    advance(longer, search.beam_init(longer, empty_cache(6, attention)))
     assert len(traces) == 2
 
 
@@ -152,6 +170,8 @@ def test_steps_in_a_loop_of_ones_own(kind, constrained):
     """Steps driven from Python give the result of the compiled loop, and each step can be looked at."""
     tables = jnp.asarray(random_tables(64, 3, STATES, VOCABULARY, -1.0))
     constraints = some_constraints(2, 3) if constrained else FREE
+    if kind != "beam":
+        constraints = constraints._replace(required=None)
     arguments = (tables, limits(8, 5, 8), jnp.float32(0.6))
     width = 1 if kind == "greedy" else 3
     rules = SearchRules(
@@ -183,6 +203,6 @@ def test_steps_in_a_loop_of_ones_own(kind, constrained):
         seen += 1
         assert state.position == seen
     for name, one, other in zip(expected._fields, finish(rules, state), expected, strict=True):
-        exact = name not in ("scores", "log_probabilities")
+        exact = name not in ("scores", "log_probabilities", "token_log_probabilities")
         np.testing.assert_allclose(one, other, rtol=0 if exact else 1e-6, err_msg=name)
     assert seen == expected.iterations > 1

@@ -182,7 +182,7 @@ def test_translations_begin_with_their_prefixes(way):
             assert best.tokens[: len(forced)] == forced
             assert best.text.startswith(prefix)
             assert len(best.tokens) > len(forced)
-    assert found[6] == Hypothesis("", 0.0, 0.0, [], finished=True)
+    assert found[6] == Hypothesis("", 0.0, 0.0, [], True, [])
     count = len(equally_long())
     np.testing.assert_allclose(
         [best.log_probability for best in found[:count]],
@@ -210,7 +210,7 @@ def test_where_nothing_may_come_there_is_no_translation(way, monkeypatch):
     monkeypatch.setattr(Translator, "_ban", lambda *_: nothing)
     texts = [*equally_long(), ""]
     found = search(texts, WAYS[way])
-    assert found[:-1] == [Hypothesis("", -math.inf, -math.inf, [], finished=False)] * len(equally_long())
+    assert found[:-1] == [Hypothesis("", -math.inf, -math.inf, [], False, [])] * len(equally_long())
     assert found[-1].finished
 
 

@@ -137,7 +137,7 @@ def test_blank_lines_alone():
     """Nothing to translate is no error (statement 103)."""
     translator = random_translator()
     assert translator.translate([]) == []
-    assert translator.search(BLANK, n_best=2) == [[Hypothesis("", 0.0, 0.0, [], True)]] * len(BLANK)
+    assert translator.search(BLANK, n_best=2) == [[Hypothesis("", 0.0, 0.0, [], True, [])]] * len(BLANK)
     assert translator.score([]) == []
 
 

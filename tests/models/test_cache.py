@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer import InputError
-from jaxformer.models import empty_cache
+from jaxformer.models import empty_cache, empty_coverage
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -24,6 +24,11 @@ def step(model, params, tokens, cache, memory):
 @functools.partial(jax.jit, static_argnums=0)
 def whole(model, params, source, target):
     return model.apply({"params": params}, source, target)
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def forward(model, params, source, target):
+    return model.apply({"params": params}, source, target, method="forward")[1]
 
 
 SETTINGS = {
@@ -51,6 +56,24 @@ def test_steps_equal_the_whole_forward_pass(make_model, make_sentences, settings
         logits, cache = step(model, params, jnp.asarray(tokens[:, t]), cache, memory)
         assert logits.dtype == jnp.float32
         np.testing.assert_allclose(logits, expected[:, t], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("settings", [SETTINGS["paper"], SETTINGS["learned"], SETTINGS["widths"]], ids=str)
+def test_coverage_adds_up_the_attention_of_the_last_layer(make_model, make_sentences, settings):
+    """After each step it is the sum of what the forward pass attends to, the mean of the heads; padding counts as 1."""
+    model, params = make_model(2, **settings)
+    source, hypotheses = make_sentences(3, [5, 2, 4]), make_sentences(4, [6] * 6)
+    repeated = jnp.repeat(source, 2, axis=0)
+    weights = forward(model, params, repeated, hypotheses).cross[-1]
+    expected = np.cumsum(np.asarray(weights, np.float64).mean(axis=1), axis=1)
+    memory = start(model, params, source)
+    cache = empty_cache(model.config, 6, 8)._replace(coverage=empty_coverage(memory, 6))
+    padding = np.asarray(repeated) == model.config.pad_id
+    assert padding.any()
+    tokens = np.concatenate([np.full((6, 1), model.config.bos_id), np.asarray(hypotheses)], 1).astype(np.int32)
+    for t in range(6):
+        _, cache = step(model, params, jnp.asarray(tokens[:, t]), cache, memory)
+        np.testing.assert_allclose(cache.coverage, np.where(padding, 1, expected[:, t]), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
