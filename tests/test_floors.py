@@ -15,6 +15,7 @@ SEARCH = tuple(
         "",
         ".candidates",
         ".config",
+        ".candidates",
         ".constraints",
         ".ensemble",
         ".joining",

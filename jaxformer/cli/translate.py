@@ -59,7 +59,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="a word or phrase that never comes; may be repeated",
     )
     parser.add_argument(
-        "--prefix", type=Path, metavar="FILE", help="what the translations begin with, one line for each line of input"
+        "--prefix",
+        type=Path,
+        metavar="FILE",
+        help="what the translations begin with, one line for each line of input; alternatives are separated by tabs",
+    )
+    parser.add_argument(
+        "--require",
+        type=Path,
+        metavar="FILE",
+        help="phrases that the translations hold, separated by tabs, one line for each line of input",
     )
     parser.add_argument("--n_best", type=int, default=1, metavar="N", help="translations of each sentence (default 1)")
     parser.add_argument(
@@ -92,16 +101,18 @@ def run(options: argparse.Namespace) -> int:
     if options.alignment and options.format != "jsonl":
         raise InputError("--alignment is a part of --format=jsonl: add that, or leave it out")
     check_output(options.output)
-    for path in (options.input, options.prefix):  # what is missing is found before the model is loaded
+    for path in (options.input, options.prefix, options.require):  # what is missing is found before the model is loaded
         _open(path)
     translator = Translator.load(options.workdir, options.checkpoint, options.target_language)
     decoding = choose_search(options, translator.decoding)
     total = None
-    if _can_be_read_twice(options.input) and (options.prefix is None or _can_be_read_twice(options.prefix)):
+    beside = [path for path in (options.prefix, options.require) if path is not None]
+    if _can_be_read_twice(options.input) and all(map(_can_be_read_twice, beside)):
         total = translator.check(
             read_input(options.input),
             decoding=decoding,
-            prefixes=_open(options.prefix),
+            prefixes=_fields(options.prefix),
+            required=_fields(options.require),
             paragraphs=options.paragraphs,
         )
     sources: deque[str] = deque()
@@ -111,7 +122,8 @@ def run(options: argparse.Namespace) -> int:
             n_best=options.n_best,
             decoding=decoding,
             ban=options.ban,
-            prefixes=_open(options.prefix),
+            prefixes=_fields(options.prefix),
+            required=_fields(options.require),
             alignment=bool(options.alignment),
             alignment_layer=options.alignment_layer,
             paragraphs=options.paragraphs,
@@ -130,6 +142,12 @@ def _open(path: Path | None) -> Iterator[str] | None:
     if not path.exists():
         raise InputError(f"no file {path}")
     return open_lines([path])
+
+
+def _fields(path: Path | None) -> Iterator[list[str]] | None:
+    """Read the parts of each line between tabs."""
+    lines = _open(path)
+    return None if lines is None else (line.split("\t") for line in lines)
 
 
 def _can_be_read_twice(path: Path | None) -> bool:

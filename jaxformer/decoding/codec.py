@@ -178,6 +178,7 @@ class Codec:
                 float(found.log_probabilities[row][rank]),
                 vocabulary.pieces(ids),
                 bool(found.finished[row][rank]),
+                token_log_probabilities=found.token_log_probabilities[row][rank][: len(ids)].tolist(),
             )
             hypotheses.append((ids, hypothesis))
         return hypotheses or [([], NOTHING)]

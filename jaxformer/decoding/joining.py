@@ -56,6 +56,7 @@ def _join_row(row: Sequence[Hypothesis], spaces: Sequence[str]) -> Hypothesis:
         [token for part in row for token in part.tokens],
         all(part.finished for part in row),
         alignment,
+        [value for part in row for value in part.token_log_probabilities],
     )
 
 

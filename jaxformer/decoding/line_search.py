@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -19,6 +20,12 @@ from jaxformer.decoding.windows import Line
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.typing import PyTree
+
+Prefixes: TypeAlias = Iterable[str | Sequence[str]] | None
+"""What the translation of each line begins with: one text, or several of which it is one."""
+
+Required: TypeAlias = Iterable[Sequence[str]] | None
+"""Phrases that the translation of each line holds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -53,30 +60,30 @@ class LineSearch:
     stop: Callable[[], bool] = lambda: False
     progress: Callable[[int], None] = lambda _: None
 
-    def stream(self, texts: Iterable[str], prefixes: Iterable[str] | None) -> Iterator[list[Hypothesis]]:
+    def stream(self, texts: Iterable[str], prefixes: Prefixes, required: Required = None) -> Iterator[list[Hypothesis]]:
         """Translate texts window by window; see :meth:`Translator.stream`."""
-        for window in windows.windows(windows.number_lines(texts, prefixes), self.window):
+        for window in windows.windows(windows.number_lines(texts, prefixes, required), self.window):
             for found in self._translate(window):
                 yield from found
 
     async def astream(
-        self, texts: Iterable[str] | AsyncIterable[str], prefixes: Iterable[str] | None
+        self, texts: Iterable[str] | AsyncIterable[str], prefixes: Prefixes, required: Required = None
     ) -> AsyncIterator[list[Hypothesis]]:
         """Translate texts window by window, in threads; see :meth:`Translator.astream`."""
         if isinstance(texts, AsyncIterable):
-            read = windows.windows_async(windows.number_lines_async(texts, prefixes), self.window)
+            read = windows.windows_async(windows.number_lines_async(texts, prefixes, required), self.window)
         else:
-            read = windows.in_threads(windows.windows(windows.number_lines(texts, prefixes), self.window))
+            read = windows.in_threads(windows.windows(windows.number_lines(texts, prefixes, required), self.window))
         async with contextlib.aclosing(read):
             async for window in read:
                 async for found in windows.in_threads(self._translate(window)):
                     for hypotheses in found:
                         yield hypotheses
 
-    def check(self, texts: Iterable[str], prefixes: Iterable[str] | None) -> int:
+    def check(self, texts: Iterable[str], prefixes: Prefixes, required: Required = None) -> int:
         """Read texts and translate nothing; see :meth:`Translator.check`."""
         count = 0
-        for window in windows.windows(windows.number_lines(texts, prefixes), self.window):
+        for window in windows.windows(windows.number_lines(texts, prefixes, required), self.window):
             self._sentences(window, self._passages(window))
             count += len(window)
         return count
@@ -143,20 +150,31 @@ class LineSearch:
         """Put together what the search must know of each part of each line.
 
         Raises:
-            InputError: a prefix is longer than the translation may be.
+            InputError: a prefix is longer than the translation may be, or required phrases are together.
         """
-        encoded = self.codec.vocabularies.target.encode_batch([line.prefix for line in window])
+        encode = self.codec.vocabularies.target.encode_batch
         sentences = []
-        for line, passage, prefix in zip(window, passages, encoded, strict=True):
+        for line, passage in zip(window, passages, strict=True):
+            prefixes, required = (
+                [ids for ids in encode(list(texts)) if ids] if texts else [] for texts in (line.prefixes, line.required)
+            )
             for part, ids in enumerate(passage.parts):
                 words = max(len(ids) - self.codec.added, 0)
                 most = most_tokens(self.decoding, words, self.codec.positions)
-                if prefix and ids and part == 0 and len(prefix) >= most:
-                    raise InputError(
-                        f"prefix {line.place + 1} has {len(prefix)} tokens and its translation at most {most}: shorten "
-                        "it, or raise decoding.max_extra_length"
-                    )
-                sentences.append(Sentence(ids, words, [] if part else prefix, (line.place, part)))
+                if part or not ids:
+                    sentences.append(Sentence(ids, words, [], (line.place, part)))
+                    continue
+                for name, asked in (
+                    ("prefix", max(map(len, prefixes), default=0)),
+                    ("required", sum(map(len, required))),
+                ):
+                    if asked >= most:
+                        what = f"prefix {line.place + 1} has" if name == "prefix" else f"required {line.place + 1} have"
+                        raise InputError(
+                            f"{what} {asked} tokens and its translation at most {most}: shorten it, or raise "
+                            "decoding.max_extra_length"
+                        )
+                sentences.append(Sentence(ids, words, prefixes, (line.place, part), required))
         return sentences
 
     def _blank(self) -> list[Hypothesis]:

@@ -62,13 +62,15 @@ class Hypothesis:
 
     Attributes:
         text: the translation, on one line.
-        score: log-probability, changed by a repetition penalty if there is one, divided by the length penalty; what
-            hypotheses are ranked by. Minus infinity: the options of the search left no translation at all.
+        score: log-probability, changed by a repetition penalty if there is one, divided by the length penalty, and the
+            coverage penalty if there is one; what hypotheses are ranked by. Minus infinity: the options of the search
+            left no translation at all.
         log_probability: natural logarithm of the translation's probability, end of sentence included, by the model
             alone, whatever the options of the search.
         tokens: its pieces.
         finished: whether it ended by itself, before the longest length allowed.
         alignment: where the model looked in the source; None where it was not asked for.
+        token_log_probabilities: natural logarithms of the tokens' probabilities, whose sum is ``log_probability``.
     """
 
     text: str
@@ -77,6 +79,7 @@ class Hypothesis:
     tokens: list[str]
     finished: bool
     alignment: Alignment | None = dataclasses.field(default=None, compare=False)
+    token_log_probabilities: list[float] = dataclasses.field(default_factory=list)
 
     def to_json(self, *, soft_alignment: bool = False) -> dict[str, Any]:
         """Give the parts as a JSON object; JSON has no infinity for the scores of no translation, which are None."""
@@ -86,6 +89,7 @@ class Hypothesis:
             "log_probability": _number(self.log_probability),
             "tokens": self.tokens,
             "finished": self.finished,
+            "token_log_probabilities": self.token_log_probabilities,
         }
         if self.alignment is not None:
             record |= self.alignment.to_json(soft=soft_alignment)

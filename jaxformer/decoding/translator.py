@@ -17,7 +17,7 @@ from jaxformer.decoding.alignment import choose_layer
 from jaxformer.decoding.batch_search import Banned
 from jaxformer.decoding.codec import Codec
 from jaxformer.decoding.config import DecodingConfig
-from jaxformer.decoding.line_search import LineSearch
+from jaxformer.decoding.line_search import LineSearch, Prefixes, Required
 from jaxformer.decoding.results import Attention, Hypothesis, PairScore
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
@@ -126,7 +126,8 @@ class Translator:
         alpha: float | None = None,
         decoding: DecodingConfig | None = None,
         ban: Sequence[str] = (),
-        prefixes: Sequence[str] | None = None,
+        prefixes: Sequence[str | Sequence[str]] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
         paragraphs: bool = False,
     ) -> list[str]:
         """Translate sentences; one string out for each string in, in order. Blank ones stay empty.
@@ -143,6 +144,7 @@ class Translator:
             decoding=decoding,
             ban=ban,
             prefixes=prefixes,
+            required=required,
             paragraphs=paragraphs,
         )
         return [hypotheses[0].text for hypotheses in found]
@@ -156,7 +158,8 @@ class Translator:
         n_best: int = 1,
         decoding: DecodingConfig | None = None,
         ban: Sequence[str] = (),
-        prefixes: Sequence[str] | None = None,
+        prefixes: Sequence[str | Sequence[str]] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
         alignment: bool = False,
         alignment_layer: int | None = None,
         paragraphs: bool = False,
@@ -173,8 +176,11 @@ class Translator:
             ban: words or phrases that no translation holds as the vocabulary spells them: at the begin of a word, and
                 small ones with a capital first letter too; see :meth:`Codec.banned`.
             prefixes: what the translation of each sentence begins with, as text; an empty one asks for nothing. Its
-                last word may go on, and what is banned may stand in it. Of a sentence that is split, the first part
-                has it; a blank sentence stays empty.
+                last word may go on, and what is banned may stand in it. Several, in a list, are alternatives. Of a
+                sentence that is split, the first part has it; a blank sentence stays empty.
+            required: words or phrases that the translation of each sentence holds, in any order, as the vocabulary
+                spells them at the begin of a word; they need a beam of at least 2. Of a sentence that is split, the
+                first part has them.
             alignment: whether each translation comes with where the model looked in the source.
             alignment_layer: of the decoder, counted from 1, whose attention that is; by default the one before the
                 last.
@@ -186,11 +192,12 @@ class Translator:
             InputError: a sentence has more tokens than the model has positions, or an argument is out of range. Nothing
                 is translated then.
         """
-        if prefixes is not None and not isinstance(prefixes, str) and len(prefixes) != len(texts):
-            raise InputError(
-                f"there are {len(prefixes)} prefixes for {len(texts)} sentences: give one for each, empty where "
-                "nothing is asked for"
-            )
+        for name, lists in (("prefixes", prefixes), ("lists of required phrases", required)):
+            if lists is not None and not isinstance(lists, str) and len(lists) != len(texts):
+                raise InputError(
+                    f"there are {len(lists)} {name} for {len(texts)} sentences: give one for each, empty where nothing "
+                    "is asked for"
+                )
         asked = self._line_search(
             texts,
             beam_size=beam_size,
@@ -199,12 +206,13 @@ class Translator:
             decoding=decoding,
             ban=ban,
             prefixes=prefixes,
+            required=required,
             alignment=alignment,
             alignment_layer=alignment_layer,
             paragraphs=paragraphs,
             window=max(1, len(texts)),
         )
-        return list(dataclasses.replace(asked, stop=stop).stream(texts, prefixes))
+        return list(dataclasses.replace(asked, stop=stop).stream(texts, prefixes, required))
 
     def stream(
         self,
@@ -215,7 +223,8 @@ class Translator:
         n_best: int = 1,
         decoding: DecodingConfig | None = None,
         ban: Sequence[str] = (),
-        prefixes: Iterable[str] | None = None,
+        prefixes: Prefixes = None,
+        required: Required = None,
         alignment: bool = False,
         alignment_layer: int | None = None,
         paragraphs: bool = False,
@@ -244,12 +253,13 @@ class Translator:
             decoding=decoding,
             ban=ban,
             prefixes=prefixes,
+            required=required,
             alignment=alignment,
             alignment_layer=alignment_layer,
             paragraphs=paragraphs,
             window=window,
         )
-        return dataclasses.replace(asked, progress=progress).stream(texts, prefixes)
+        return dataclasses.replace(asked, progress=progress).stream(texts, prefixes, required)
 
     def astream(
         self,
@@ -260,7 +270,8 @@ class Translator:
         n_best: int = 1,
         decoding: DecodingConfig | None = None,
         ban: Sequence[str] = (),
-        prefixes: Iterable[str] | None = None,
+        prefixes: Prefixes = None,
+        required: Required = None,
         alignment: bool = False,
         alignment_layer: int | None = None,
         paragraphs: bool = False,
@@ -282,19 +293,21 @@ class Translator:
             decoding=decoding,
             ban=ban,
             prefixes=prefixes,
+            required=required,
             alignment=alignment,
             alignment_layer=alignment_layer,
             paragraphs=paragraphs,
             window=window,
         )
-        return asked.astream(texts, prefixes)
+        return asked.astream(texts, prefixes, required)
 
     def check(
         self,
         texts: Iterable[str],
         *,
         decoding: DecodingConfig | None = None,
-        prefixes: Iterable[str] | None = None,
+        prefixes: Prefixes = None,
+        required: Required = None,
         paragraphs: bool = False,
     ) -> int:
         """Read a stream and translate nothing: find what :meth:`stream` would refuse; give the number of texts.
@@ -302,8 +315,8 @@ class Translator:
         Raises:
             InputError: as :meth:`stream`.
         """
-        asked = self._line_search(texts, decoding=decoding, prefixes=prefixes, paragraphs=paragraphs)
-        return asked.check(texts, prefixes)
+        asked = self._line_search(texts, decoding=decoding, prefixes=prefixes, required=required, paragraphs=paragraphs)
+        return asked.check(texts, prefixes, required)
 
     def _line_search(
         self,
@@ -315,13 +328,14 @@ class Translator:
         decoding: DecodingConfig | None,
         ban: Sequence[str] = (),
         prefixes: object,
+        required: object,
         alignment: bool = False,
         alignment_layer: int | None = None,
         paragraphs: bool,
         window: int | None = None,
     ) -> LineSearch:
         """Check what a call asks for."""
-        for name, given in (("texts", texts), ("ban", ban), ("prefixes", prefixes)):
+        for name, given in (("texts", texts), ("ban", ban), ("prefixes", prefixes), ("required", required)):
             if isinstance(given, str):  # a list of letters, to Python
                 raise InputError(
                     f"{name} must be a list of sentences, not one string: put it in a list, [{given[:20]!r}]"

@@ -23,58 +23,78 @@ class Line(NamedTuple):
     place: int
     """How many lines came before it."""
     text: str
-    prefix: str
-    """What its translation begins with; empty: anything."""
+    prefixes: tuple[str, ...] = ()
+    """With one of which its translation begins; none: it begins as it will."""
+    required: tuple[str, ...] = ()
+    """What its translation holds."""
 
 
 class Numbering:
-    """Numbers lines and puts each beside its prefix."""
+    """Numbers lines and puts each beside its prefixes and the phrases that it requires."""
 
-    def __init__(self, prefixes: Iterable[str] | None) -> None:
-        """Begin; None: no line has a prefix."""
-        self._prefixes = None if prefixes is None else iter(prefixes)
+    def __init__(
+        self, prefixes: Iterable[str | Sequence[str]] | None, required: Iterable[Sequence[str]] | None
+    ) -> None:
+        """Begin; None: no line has any."""
+        self._lists = {
+            name: iter(lists)
+            for name, lists in (("prefixes", prefixes), ("lists of required phrases", required))
+            if lists is not None
+        }
         self._count = 0
 
     def line(self, text: str) -> Line:
         """Give the next line.
 
         Raises:
-            InputError: there are fewer prefixes than lines.
+            InputError: there are fewer prefixes or required phrases than lines.
         """
-        prefix = "" if self._prefixes is None else next(self._prefixes, None)
-        if prefix is None:
-            raise InputError(
-                f"there are {self._count} prefixes and more sentences: give one for each, empty where nothing is asked "
-                "for"
-            )
+        given = {}
+        for name, lists in self._lists.items():
+            found = next(lists, None)
+            if found is None:
+                raise InputError(
+                    f"there are {self._count} {name} and more sentences: give one for each, empty where nothing is "
+                    "asked for"
+                )
+            given[name] = tuple(filter(None, [found] if isinstance(found, str) else found))
         self._count += 1
-        return Line(self._count - 1, text, prefix)
+        return Line(self._count - 1, text, *(given.get(name, ()) for name in ("prefixes", "lists of required phrases")))
 
     def finish(self) -> None:
-        """Check that no prefix is left.
+        """Check that nothing is left.
 
         Raises:
-            InputError: there are more prefixes than lines.
+            InputError: there are more prefixes or required phrases than lines.
         """
-        if self._prefixes is not None and next(self._prefixes, None) is not None:
-            raise InputError(f"there are more prefixes than the {self._count} sentences: give one for each")
+        for name, lists in self._lists.items():
+            if next(lists, None) is not None:
+                raise InputError(f"there are more {name} than the {self._count} sentences: give one for each")
 
 
-def number_lines(texts: Iterable[str], prefixes: Iterable[str] | None) -> Iterator[Line]:
+def number_lines(
+    texts: Iterable[str],
+    prefixes: Iterable[str | Sequence[str]] | None,
+    required: Iterable[Sequence[str]] | None = None,
+) -> Iterator[Line]:
     """Number lines as they are asked for.
 
     Raises:
-        InputError: there are more prefixes than lines, or fewer.
+        InputError: there are more prefixes or required phrases than lines, or fewer.
     """
-    numbering = Numbering(prefixes)
+    numbering = Numbering(prefixes, required)
     for text in texts:
         yield numbering.line(text)
     numbering.finish()
 
 
-async def number_lines_async(texts: AsyncIterable[str], prefixes: Iterable[str] | None) -> AsyncIterator[Line]:
+async def number_lines_async(
+    texts: AsyncIterable[str],
+    prefixes: Iterable[str | Sequence[str]] | None,
+    required: Iterable[Sequence[str]] | None = None,
+) -> AsyncIterator[Line]:
     """Do as :func:`number_lines`."""
-    numbering = Numbering(prefixes)
+    numbering = Numbering(prefixes, required)
     async for text in texts:
         yield numbering.line(text)
     numbering.finish()

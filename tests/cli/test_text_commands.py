@@ -140,6 +140,21 @@ def test_banned_words_and_prefixes(call, workdir, translator, tmp_path):
     assert outcome.lines != translator.translate(lines, prefixes=prefixes)
 
 
+def test_required_phrases_and_alternatives(call, workdir, translator, tmp_path):
+    """``--require`` and ``--prefix`` have a line for each line of input, whose parts are separated by tabs."""
+    lines = ["", *runs.sentences(2, longest=12, shortest=12)]
+    (tmp_path / "require").write_bytes(encode(["", "Datei\tTabelle", ""]))
+    (tmp_path / "prefix").write_bytes(encode(["", "", "Die\tund"]))
+    given = [f"--{name}={tmp_path / name}" for name in ("require", "prefix")]
+    outcome = call("translate", workdir, *given, stdin=encode(lines))
+    required, prefixes = [[], ["Datei", "Tabelle"], []], ["", "", ["Die", "und"]]
+    assert outcome.lines == translator.translate(lines, required=required, prefixes=prefixes)
+    assert all(phrase in outcome.lines[1] for phrase in ("Datei", "Tabelle"))
+    assert outcome.lines[2].startswith(("Die", "und"))
+    error = call("translate", workdir, *given, "--beam_size=1", stdin=encode(lines)).error
+    assert "required words need decoding.beam_size of at least 2" in error
+
+
 def test_samples(call, workdir):
     """``--n_best`` is the number of samples, beyond any beam, and the seed decides which."""
     lines = encode(runs.sentences(2, longest=12, shortest=12))

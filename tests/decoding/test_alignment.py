@@ -140,6 +140,7 @@ def test_as_json():
         "log_probability": -2.0,
         "tokens": ["▁c", "</s>"],
         "finished": True,
+        "token_log_probabilities": [],
         "source_tokens": ["▁a", "b", "</s>"],
         "alignment": "0-0",
         "word_alignment": "0-0",

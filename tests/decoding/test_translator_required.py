@@ -1,0 +1,48 @@
+"""What translations must hold and what they may begin with, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from decoding.translators import equally_long, random_translator
+
+import runs
+from jaxformer.errors import InputError
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_compilation() -> Iterator[None]:
+    with runs.quick_compilation():
+        yield
+
+
+def spelled(phrase: str) -> list[str]:
+    return runs.vocabulary().pieces(runs.vocabulary().encode(phrase))
+
+
+def test_required_phrases_are_written():
+    """Each sentence has its own, or none; a stream gives the same."""
+    texts = [*equally_long()[:3], ""]
+    required = [["Datei", "die Tabelle"], [], [""], ["Datei"]]
+    found = random_translator().search(texts, required=required)
+    for phrases, (best,) in zip(required, found, strict=True):
+        for phrase in filter(None, phrases if best.tokens else []):
+            pieces = spelled(phrase)
+            assert any(best.tokens[i : i + len(pieces)] == pieces for i in range(len(best.tokens)))
+    streamed = random_translator().stream(texts, required=required, window=2)
+    assert [best.tokens for (best,) in streamed] == [best.tokens for (best,) in found]
+    with pytest.raises(InputError, match="there are 1 lists of required phrases for 4 sentences"):
+        random_translator().search(texts, required=[["a"]])
+
+
+def test_prefixes_are_alternatives():
+    """A translation begins with one of them, and not always with the first."""
+    texts, words = equally_long(), ["Datei", "öffnen", "und"]
+    found = random_translator().search(texts, prefixes=[words] * len(texts))
+    begun = set()
+    for (best,) in found:
+        begun |= {word for word in words if best.tokens[: len(spelled(word))] == spelled(word)}
+        assert any(best.tokens[: len(spelled(word))] == spelled(word) for word in words)
+    assert begun
+    assert random_translator().search(texts, prefixes=[words[::-1]] * len(texts)) == found
