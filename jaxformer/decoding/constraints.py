@@ -48,6 +48,20 @@ FREE = Constraints()
 """No constraint at all."""
 
 
+def of_sentences(constraints: Constraints, sentences: Int[Array, " B2"]) -> Constraints:
+    """Give the constraints of some of the sentences; those that hold for all stay."""
+    own = {
+        name: values[sentences]
+        for name, values in (
+            ("min_lengths", constraints.min_lengths),
+            ("required", constraints.required),
+            ("prefixes", constraints.prefixes),
+        )
+        if values is not None
+    }
+    return constraints._replace(**own)
+
+
 def constrain(
     constraints: Constraints,
     log_probabilities: Float[Array, "N V"],

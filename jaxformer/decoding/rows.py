@@ -13,6 +13,7 @@ from typing import NamedTuple, TypeAlias
 import jax.numpy as jnp
 from jax import lax
 
+from jaxformer.decoding.compaction import run_search
 from jaxformer.decoding.constraints import constrain
 from jaxformer.decoding.ranking import put
 from jaxformer.decoding.rules import SearchResult, SearchRules, Step, blank, check_cache
@@ -47,14 +48,11 @@ def most_probable(log_probabilities: Float[Array, "N V"], position: Int[Array, "
     return jnp.argmax(log_probabilities, axis=-1)
 
 
-def row_search(rules: SearchRules, step: Step, choose: Choose, cache: PyTree) -> SearchResult:
-    """Run the whole search inside one ``lax.while_loop``."""
-    state = lax.while_loop(
-        lambda state: ~jnp.all(state.done),
-        lambda state: row_step(rules, step, choose, state),
-        row_init(rules, cache),
+def row_search(rules: SearchRules, step: Step, choose: Choose, cache: PyTree, halvings: int = 0) -> SearchResult:
+    """Run the whole search in compiled loops; see :func:`~jaxformer.decoding.compaction.run_search`."""
+    return run_search(
+        rules, row_init(rules, cache), lambda rules, state: row_step(rules, step, choose, state), row_finish, halvings
     )
-    return row_finish(rules, state)
 
 
 def row_init(rules: SearchRules, cache: PyTree) -> RowState:
@@ -67,7 +65,7 @@ def row_init(rules: SearchRules, cache: PyTree) -> RowState:
         raise ValueError("required phrases need a beam search: a hypothesis that grows alone never turns to them")
     limits = _row_limits(rules)
     rows = limits.shape[0]
-    check_cache(cache, rows // rules.beam_size, rules.beam_size)
+    check_cache(cache, rules)
     return RowState(
         position=jnp.zeros((), jnp.int32),
         tokens=blank(rules, rows),

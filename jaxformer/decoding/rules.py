@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.decoding.config import LengthPenalty
-from jaxformer.decoding.constraints import FREE, Constraints
+from jaxformer.decoding.constraints import FREE, Constraints, of_sentences
 from jaxformer.decoding.scoring import length_penalty
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
@@ -108,6 +108,11 @@ class SearchRules:
         """Most tokens of each sentence that the result has room for."""
         return jnp.minimum(jnp.asarray(self.max_lengths, jnp.int32), self.length)
 
+    def of(self, sentences: Int[Array, " B2"]) -> SearchRules:
+        """Give the rules of some of the sentences."""
+        limits, constraints = self.limits, of_sentences(self.constraints, sentences)
+        return dataclasses.replace(self, max_lengths=limits[sentences], constraints=constraints)
+
     def score(
         self, values: Float[Array, "*B"], lengths: Int[Array, "*#B"], coverage: Float[Array, "*B"] | None = None
     ) -> Float[Array, "*B"]:
@@ -123,15 +128,16 @@ def blank(rules: SearchRules, *shape: int) -> Int[Array, "*B 1+T"]:
     return jnp.full((*shape, 1 + rules.length), rules.pad_id, jnp.int32).at[..., 0].set(rules.bos_id)
 
 
-def check_cache(cache: PyTree, sentences: int, beam_size: int) -> None:
+def check_cache(cache: PyTree, rules: SearchRules) -> None:
     """Refuse a cache whose leaves belong neither to the rows of a search nor to its sentences.
 
     Raises:
-        ValueError: a leaf is no scalar and begins with neither number.
+        ValueError: a leaf is no scalar and begins with neither number, nor with that of the groups.
     """
-    rows = sentences * beam_size
+    sentences = rules.limits.shape[0]
+    rows = sentences * rules.beam_size
     for path, leaf in jax.tree.leaves_with_path(cache):
-        if jnp.ndim(leaf) and jnp.shape(leaf)[0] not in (rows, sentences):
+        if jnp.ndim(leaf) and jnp.shape(leaf)[0] not in (rows, sentences * rules.groups, sentences):
             name = jax.tree_util.keystr(path)
             raise ValueError(
                 f"cache{name} has shape {jnp.shape(leaf)}; a leaf must be a scalar or begin with the {rows} rows or "

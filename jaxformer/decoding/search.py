@@ -20,6 +20,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxformer.decoding.candidates import Candidates, choose
+from jaxformer.decoding.compaction import run_search
 from jaxformer.decoding.config import LengthPenalty
 from jaxformer.decoding.constraints import FREE, Constraints, constrain
 from jaxformer.decoding.ranking import put, take
@@ -80,6 +81,7 @@ def beam_search(
     beta: Float[Array, ""] | float = 0.0,
     groups: int = 1,
     diversity: Float[Array, ""] | float = 0.0,
+    halvings: int = 0,
 ) -> SearchResult:
     """Find the hypotheses with the best length-normalised log-probability among those that a beam of W reaches.
 
@@ -98,8 +100,9 @@ def beam_search(
 
     Args:
         step: see the module.
-        cache: what ``step`` takes and returns, a pytree. Leaves with a leading axis N follow their hypotheses; scalar
-            leaves, such as a position, belong to all rows.
+        cache: what ``step`` takes and returns, a pytree. Leaves with a leading axis N follow their hypotheses. Those
+            with a leading axis B (or B times G) belong to the sentences (or groups) and stay where they are, and
+            scalars, such as a position, belong to all.
         max_lengths: most tokens of each sentence; 0 gives the empty hypothesis. Limits above ``length`` are cut to it.
         length: width T of the result, static.
         beam_size: W, the live hypotheses of a sentence.
@@ -116,6 +119,8 @@ def beam_search(
         groups: G, static; it divides W.
         diversity: what a token loses for each hypothesis of earlier groups that chose it in the same step, at least 0;
             it may be traced.
+        halvings: how often the batch is halved when half of its sentences are done, static; see
+            :mod:`~jaxformer.decoding.compaction`. All that ``step`` knows of sentences must then be in the cache.
 
     Raises:
         ValueError: W below 1, n not in 1 to W, groups that do not divide W, an end-of-sentence token that may not be
@@ -144,10 +149,9 @@ def beam_search(
         eos_id=eos_id,
         pad_id=pad_id,
     )
-    state = lax.while_loop(
-        lambda state: ~jnp.all(state.done), lambda state: beam_step(rules, step, state), beam_init(rules, cache)
+    return run_search(
+        rules, beam_init(rules, cache), lambda rules, state: beam_step(rules, step, state), beam_finish, halvings
     )
-    return beam_finish(rules, state)
 
 
 def beam_init(rules: SearchRules, cache: PyTree) -> BeamState:
@@ -158,7 +162,7 @@ def beam_init(rules: SearchRules, cache: PyTree) -> BeamState:
     """
     limits = _limits(rules)
     batch, width = limits.shape[0], rules.beam_size // rules.groups
-    check_cache(cache, batch, width)
+    check_cache(cache, rules)
     kept = min(rules.n_best, width)
     return BeamState(
         position=jnp.zeros((), jnp.int32),
@@ -245,6 +249,7 @@ def greedy_search(
     constraints: Constraints = FREE,
     coverage: Coverage | None = None,
     beta: Float[Array, ""] | float = 0.0,
+    halvings: int = 0,
 ) -> SearchResult:
     """Follow the most probable token in every sentence: one row a sentence, and no cache is ever re-ordered.
 
@@ -267,7 +272,7 @@ def greedy_search(
         eos_id=eos_id,
         pad_id=pad_id,
     )
-    return row_search(rules, step, most_probable, cache)
+    return row_search(rules, step, most_probable, cache, halvings)
 
 
 def _is_settled(
