@@ -16,12 +16,16 @@ SEARCH = tuple(
         ".config",
         ".constraints",
         ".ensemble",
+        ".lexicon",
+        ".minimum_bayes_risk",
         ".ranking",
+        ".reranking",
         ".rows",
         ".rules",
         ".sampling",
         ".scoring",
         ".search",
+        ".shortlist",
         ".splitting",
     )
 )

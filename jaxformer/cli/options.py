@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jaxformer.data.files import read_lines, split_lines
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
 
@@ -23,6 +24,40 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target_language", metavar="CODE", help="what to translate into, for a run of several languages"
     )
+
+
+def add_ensemble(parser: argparse.ArgumentParser) -> None:
+    """Declare which runs or checkpoints predict together with that of :func:`add_model`."""
+    parser.add_argument(
+        "--ensemble",
+        action="append",
+        default=[],
+        metavar="DIR[@WHICH]",
+        help="a run of the same vocabulary that predicts each token together with the first, and which checkpoint "
+        "(default: its best); may be repeated",
+    )
+
+
+def load_translator(options: argparse.Namespace, target_language: str | None) -> Translator:
+    """Read what :func:`add_model` and :func:`add_ensemble` name.
+
+    Raises:
+        InputError: there is no such run or checkpoint, or the models do not go together.
+    """
+    first = Translator.load(options.workdir, options.checkpoint, target_language)
+    return Translator.ensemble([first, *(load_named(name, target_language) for name in options.ensemble)])
+
+
+def load_named(name: str, target_language: str | None = None) -> Translator:
+    """Read the run that ``DIR`` or ``DIR@CHECKPOINT`` names; a directory that is there goes before.
+
+    Raises:
+        InputError: there is no such run or checkpoint.
+    """
+    directory, _, checkpoint = name.rpartition("@")
+    if Path(name).is_dir() or not directory:
+        directory, checkpoint = name, "best"
+    return Translator.load(directory, checkpoint, target_language)
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

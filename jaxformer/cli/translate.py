@@ -11,10 +11,19 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import add_model, add_search, check_output, read_input, write_output
+from jaxformer.cli.options import (
+    add_ensemble,
+    add_model,
+    add_search,
+    check_output,
+    load_translator,
+    read_input,
+    write_output,
+)
 from jaxformer.data.files import read_lines
+from jaxformer.decoding import minimum_bayes_risk
 from jaxformer.decoding.config import DecodingConfig
-from jaxformer.decoding.translator import Hypothesis, Translator
+from jaxformer.decoding.translator import Hypothesis
 from jaxformer.errors import InputError
 
 EXAMPLE = """
@@ -22,14 +31,17 @@ examples:
   echo "Insert a new table." | jaxformer translate --workdir=runs/quickstart
   jaxformer translate --workdir=runs/quickstart --input=test.en --output=test.de
   jaxformer translate --workdir=runs/quickstart --input=test.en --n_best=4 --format=jsonl
+  jaxformer translate --workdir=runs/a --ensemble=runs/b --ensemble=runs/a@latest --input=test.en
   jaxformer translate --workdir=runs/quickstart --input=test.en --ban=damn --ban="for sure" --no_repeat_ngram=3
   jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=10 --top_p=0.9 --seed=1
+  jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=32 --epsilon=0.02 --mbr
 
 Text is UTF-8, one sentence a line; one line comes out for each that goes in, in order, and blank lines stay empty. A
 line of more tokens than the model takes is an error, or is translated in parts with --split_long. With --n_best above 1
 each line is: number of the sentence from 1, score, translation, separated by tabs, the best first. --format=jsonl gives
 one object a sentence with scores and pieces. With --sample, --n_best is the number of samples, in the order of their
-drawing; a sentence's samples depend on the seed and its number alone. A sentence of which the options leave no
+drawing; a sentence's samples depend on the seed and its number alone. --mbr gives one of them, that which is most like
+the others. A sentence of which the options leave no
 translation at all gives an empty line, without a score in --format=jsonl.
 """
 
@@ -55,6 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     add_model(parser)
+    add_ensemble(parser)
     parser.add_argument("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     add_search(parser)
@@ -74,6 +87,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     _add_numbers(parser, SAMPLING)
     parser.add_argument("--n_best", type=int, default=1, metavar="N", help="translations of each sentence (default 1)")
     parser.add_argument(
+        "--mbr", action="store_true", help="of the --n_best translations give the one most like the others, by chrF"
+    )
+    parser.add_argument(
         "--split_long", action="store_true", help="translate sentences that are too long in parts, not refuse them"
     )
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="form of the output")
@@ -82,9 +98,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Translate."""
     check_output(options.output)
+    if options.mbr and options.n_best < 2:
+        raise InputError("--mbr chooses among several translations: add --sample --n_best=32, or leave it out")
     lines = read_input(options.input)
     prefixes = None if options.prefix is None else read_lines(options.prefix)
-    translator = Translator.load(options.workdir, options.checkpoint, options.target_language)
+    translator = load_translator(options, options.target_language)
     found = translator.search(
         lines,
         beam_size=options.beam_size,
@@ -94,6 +112,8 @@ def run(options: argparse.Namespace) -> int:
         ban=options.ban,
         prefixes=prefixes,
     )
+    if options.mbr:
+        found = [[each[minimum_bayes_risk.choose([one.text for one in each])]] for each in found]
     write_output(options.output, _format(lines, found, options))
     return DONE
 
@@ -132,7 +152,7 @@ def _format(lines: list[str], found: list[list[Hypothesis]], options: argparse.N
         if options.format == "jsonl":
             record = {"source": source, "translations": [_record(hypothesis) for hypothesis in hypotheses]}
             yield json.dumps(record, ensure_ascii=False)
-        elif options.n_best == 1:
+        elif options.n_best == 1 or options.mbr:
             yield hypotheses[0].text
         else:
             for hypothesis in hypotheses:

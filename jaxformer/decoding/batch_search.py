@@ -13,11 +13,26 @@ import numpy as np
 
 from jaxformer.decoding.config import DecodingConfig, LengthPenalty
 from jaxformer.decoding.constraints import Constraints
-from jaxformer.decoding.rules import SearchResult
+from jaxformer.decoding.ensemble import ensemble
+from jaxformer.decoding.rules import SearchResult, Step
 from jaxformer.decoding.sampling import Sampling, sample_search
 from jaxformer.decoding.search import beam_search, greedy_search
 from jaxformer.models.seq2seq import Cache, Transformer, empty_cache
 from jaxformer.typing import Array, Float, Int, Key, PyTree
+
+
+class Models(NamedTuple):
+    """The models that search together: one, or an ensemble of them with one vocabulary."""
+
+    models: tuple[Transformer, ...]
+    params: tuple[PyTree, ...]
+    weights: np.ndarray | None = None
+    """How much each counts, [M]; None: all alike."""
+
+    @property
+    def positions(self) -> int:
+        """Most tokens that every model takes, on either side."""
+        return min(model.config.max_length for model in self.models)
 
 
 class Sentence(NamedTuple):
@@ -75,8 +90,7 @@ def ban(decoding: DecodingConfig, phrases: Sequence[list[int]], unk_id: int, pie
 
 
 def search_batch(
-    model: Transformer,
-    params: PyTree,
+    models: Models,
     sentences: Sequence[Sentence],
     decoding: DecodingConfig,
     *,
@@ -88,8 +102,7 @@ def search_batch(
     """Find the translations of sentences, filled up to one of few shapes, as arrays of this process.
 
     Args:
-        model: whose parameters follow.
-        params: of the model.
+        models: one, or several that predict each token together.
         sentences: of the batch.
         decoding: how to search.
         eos_id: of the target vocabulary.
@@ -97,24 +110,25 @@ def search_batch(
         banned: see :func:`ban`.
         forced: whether any sentence of the call has a prefix; the same for all batches, for the same compiled search.
     """
-    config = model.config
+    pad_id, positions = models.models[0].config.pad_id, models.positions
     rows = row_count(len(sentences), decoding.batch_size)
-    width = round_width(max(len(sentence.ids) for sentence in sentences), config.max_length)
+    width = round_width(max(len(sentence.ids) for sentence in sentences), positions)
     # Rows that fill the batch have limit 0: they are done before they begin.
     limits, places = np.zeros(rows, np.int32), np.zeros((rows, 2), np.uint32)
-    limits[: len(sentences)] = [most_tokens(decoding, each.words, config.max_length) for each in sentences]
+    limits[: len(sentences)] = [most_tokens(decoding, each.words, positions) for each in sentences]
     places[: len(sentences)] = [each.place for each in sentences]
     found = _search(
-        model,
-        params,
-        pad([each.ids for each in sentences], rows, width, config.pad_id),
+        models.models,
+        models.params,
+        models.weights,
+        pad([each.ids for each in sentences], rows, width, pad_id),
         limits,
         jnp.float32(decoding.alpha),
         _constraints(sentences, decoding, limits, banned, forced),
         _sampling(decoding),
         places,
         np.uint32(decoding.seed),
-        length=min(width + decoding.max_extra_length, config.max_length),
+        length=min(width + decoding.max_extra_length, positions),
         beam_size=n_best if decoding.sample else decoding.beam_size,
         n_best=n_best,
         penalty=decoding.length_penalty,
@@ -163,8 +177,9 @@ def _sampling(decoding: DecodingConfig) -> Sampling | None:
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("length", "beam_size", "n_best", "penalty", "eos_id"))
 def _search(
-    model: Transformer,
-    params: PyTree,
+    models: tuple[Transformer, ...],
+    params: tuple[PyTree, ...],
+    weights: Float[Array, " M"] | None,
     source: Int[Array, "B S"],
     max_lengths: Int[Array, " B"],
     alpha: Float[Array, ""],
@@ -179,13 +194,11 @@ def _search(
     penalty: LengthPenalty,
     eos_id: int,
 ) -> SearchResult:
-    config = model.config
-    memory = model.apply({"params": params}, source, method="start")
-
-    def step(tokens: Int[Array, " N"], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
-        return cast(Any, model.apply({"params": params}, tokens, cache, memory, method="step"))
-
-    cache = empty_cache(config, source.shape[0] * beam_size, length)
+    rows, config = source.shape[0] * beam_size, models[0].config
+    begun = [_begin(model, own, source, rows, length) for model, own in zip(models, params, strict=True)]
+    step, cache = begun[0]
+    if len(begun) > 1:
+        step, cache = ensemble([own for own, _ in begun], weights), tuple(own for _, own in begun)
     shared: dict[str, Any] = {
         "max_lengths": max_lengths,
         "length": length,
@@ -201,6 +214,16 @@ def _search(
     if beam_size == 1:
         return greedy_search(step, cache, **shared)
     return beam_search(step, cache, beam_size=beam_size, n_best=n_best, **shared)
+
+
+def _begin(model: Transformer, params: PyTree, source: Int[Array, "B S"], rows: int, length: int) -> tuple[Step, Cache]:
+    """Read the source by one model, and give its step and its cache."""
+    memory = model.apply({"params": params}, source, method="start")
+
+    def step(tokens: Int[Array, " N"], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
+        return cast(Any, model.apply({"params": params}, tokens, cache, memory, method="step"))
+
+    return step, empty_cache(model.config, rows, length)
 
 
 def _keys(seed: Int[Array, ""], places: Int[Array, "B 2"]) -> Key:

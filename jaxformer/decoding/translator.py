@@ -18,8 +18,9 @@ from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.decoding import batch_search
-from jaxformer.decoding.batch_search import Banned, Sentence, most_tokens, pad, round_width, row_count
+from jaxformer.decoding.batch_search import Banned, Models, Sentence, most_tokens, pad, round_width, row_count
 from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.ensemble import check_weights, mean_log_probabilities
 from jaxformer.decoding.rules import SearchResult
 from jaxformer.decoding.splitting import split
 from jaxformer.errors import InputError
@@ -110,6 +111,8 @@ class Translator:
             config, params = dataclasses.replace(config, scan_layers=False), unstack_layers(params)
         self.model = Transformer(config)
         self.params = params
+        self._others: tuple[Translator, ...] = ()
+        self._weights: np.ndarray | None = None
         self.vocabularies = vocabularies
         self.decoding = decoding
         self.source_eos = source_eos
@@ -117,6 +120,77 @@ class Translator:
         self._before = [] if tag is None else [source.tag_id(tag)]
         self._behind = [source.eos_id] if source_eos else []
         self.checkpoint: int | str | None = None
+
+    @property
+    def models(self) -> Models:
+        """The model, or those of the ensemble, with their parameters."""
+        members = (self, *self._others)
+        return Models(tuple(each.model for each in members), tuple(each.params for each in members), self._weights)
+
+    @classmethod
+    def ensemble(cls, translators: Sequence[Translator], weights: Sequence[float] | None = None) -> Translator:
+        """Put translators of one vocabulary together, whose models then predict each token together.
+
+        The first says how to search; :meth:`attention` is that of its model. The models may differ in size and in the
+        type of their computation.
+
+        Args:
+            translators: single ones, each as :meth:`load` gives it: runs, or checkpoints of one run.
+            weights: of the models, at least 0; None: all alike. See
+                :func:`~jaxformer.decoding.ensemble.mean_log_probabilities`.
+
+        Raises:
+            InputError: there is no translator, or they do not read and write the same tokens.
+
+        Example:
+            >>> both = [Translator.load("runs/first"), Translator.load("runs/second")]  # doctest: +SKIP
+            >>> Translator.ensemble(both).translate(["Hello, world."])  # doctest: +SKIP
+            ['Hallo, Welt.']
+        """
+        if not translators:
+            raise InputError("an ensemble needs a translator: give at least one")
+        if weights is not None:
+            check_weights(weights, len(translators))
+        first, *others = translators
+        for number, other in enumerate(others, start=2):
+            first._check_partner(other, number)
+        together = copy.copy(first)
+        together._others = tuple(others)
+        together._weights = None if weights is None else np.asarray(weights, np.float32)
+        if others:
+            together.checkpoint = " + ".join(str(each.checkpoint) for each in translators)
+        return together
+
+    def _check_partner(self, other: Translator, number: int) -> None:
+        """Refuse a model that reads or writes other tokens than this one.
+
+        Raises:
+            InputError: one is an ensemble, or vocabularies, what is added to sources, or columns of the output differ.
+        """
+        if self._others or other._others:
+            raise InputError("an ensemble is put together at once: give its models, not another ensemble of some")
+        own, others = self.vocabularies.hash, other.vocabularies.hash
+        if own != others:
+            raise InputError(
+                f"model {number} of the ensemble has another vocabulary (hash {others[:12]}) than the first "
+                f"({own[:12]}): train both with one, by the same vocabulary files in their directories"
+            )
+        before, after = (
+            {
+                "data.source_eos": each.source_eos,
+                "the language tag": each.vocabularies.source.pieces(each._before),
+                "model.vocabulary_size": each.model.config.vocabulary_size,
+                "model.pad_id": each.model.config.pad_id,
+                "model.bos_id": each.model.config.bos_id,
+            }
+            for each in (self, other)
+        )
+        for name, value in before.items():
+            if after[name] != value:
+                raise InputError(
+                    f"the first model of the ensemble has {name} {value} and model {number} has {after[name]}: "
+                    "put models together that agree in it"
+                )
 
     @classmethod
     def load(cls, directory: str | Path, checkpoint: str = "best", target_language: str | None = None) -> Translator:
@@ -235,8 +309,7 @@ class Translator:
             if stop():
                 break
             found = batch_search.search_batch(
-                self.model,
-                self.params,
+                self.models,
                 [sentences[i] for i in indices],
                 decoding,
                 eos_id=self.vocabularies.target.eos_id,
@@ -260,12 +333,12 @@ class Translator:
         results = [PairScore(0.0, 0)] * len(pairs)
         longest = [max(source, target, key=len) for source, target in zip(sources, targets, strict=True)]
         for indices in self._batches(longest, self.decoding.batch_size):
-            width = round_width(max(len(longest[i]) for i in indices), self.model.config.max_length)
+            width = round_width(max(len(longest[i]) for i in indices), self.models.positions)
             rows = row_count(len(indices), self.decoding.batch_size)
             pad_id = self.model.config.pad_id
             source = pad([sources[i] for i in indices], rows, width, pad_id)
             target = pad([targets[i] for i in indices], rows, width, pad_id)
-            totals = np.asarray(_score(self.model, self.params, source, target))
+            totals = np.asarray(_score(*self.models, source, target))
             for row, index in enumerate(indices):
                 results[index] = PairScore(float(totals[row]), len(targets[index]))
         return results
@@ -298,7 +371,7 @@ class Translator:
     def _encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode, with the tag and the end of sentence where the run has them; a blank text gives no token at all."""
         encoded = [self._complete(ids) for ids in self.vocabularies.source.encode_batch(list(texts))]
-        self._check_lengths("source", encoded, self.model.config.max_length)
+        self._check_lengths("source", encoded, self.models.positions)
         return encoded
 
     def _complete(self, ids: list[int]) -> list[int]:
@@ -306,7 +379,7 @@ class Translator:
 
     @property
     def _most_source_tokens(self) -> int:
-        most = self.model.config.max_length
+        most = self.models.positions
         return min(self.decoding.max_source_length or most, most)
 
     def _split(self, ids: list[int]) -> list[list[int]]:
@@ -320,12 +393,12 @@ class Translator:
         """Encode, each with its end of sentence."""
         vocabulary = self.vocabularies.target
         encoded = [ids + [vocabulary.eos_id] for ids in vocabulary.encode_batch(list(texts))]
-        self._check_lengths("target", encoded, self.model.config.max_length)
+        self._check_lengths("target", encoded, self.models.positions)
         return encoded
 
     def _check_lengths(self, side: str, sentences: list[list[int]], limit: int) -> None:
         rule = f"the model has {limit} positions"
-        if limit < self.model.config.max_length:
+        if limit < self.models.positions:
             rule = f"decoding.max_source_length is {limit}"
         for number, ids in enumerate(sentences, start=1):
             if len(ids) > limit:
@@ -347,7 +420,7 @@ class Translator:
         for number, (parts, prefix) in enumerate(zip(divided, encoded, strict=True)):
             for part, ids in enumerate(parts):
                 words = max(len(ids) - added, 0)
-                most = most_tokens(self.decoding, words, self.model.config.max_length)
+                most = most_tokens(self.decoding, words, self.models.positions)
                 if prefix and ids and part == 0 and len(prefix) >= most:
                     raise InputError(
                         f"prefix {number + 1} has {len(prefix)} tokens and its translation at most {most}: shorten it, "
@@ -400,12 +473,18 @@ def _joined(parts: list[list[Hypothesis]]) -> list[Hypothesis]:
 
 @functools.partial(jax.jit, static_argnums=0)
 def _score(
-    model: Transformer, params: PyTree, source: Int[Array, "B S"], target: Int[Array, "B T"]
+    models: tuple[Transformer, ...],
+    params: tuple[PyTree, ...],
+    weights: Float[Array, " M"] | None,
+    source: Int[Array, "B S"],
+    target: Int[Array, "B T"],
 ) -> Float[Array, " B"]:
-    logits = cast(Array, model.apply({"params": params}, source, target))
-    log_probabilities = jax.nn.log_softmax(logits, axis=-1)
+    logits = [
+        cast(Array, model.apply({"params": own}, source, target)) for model, own in zip(models, params, strict=True)
+    ]
+    log_probabilities = mean_log_probabilities(logits, weights)
     chosen = jnp.take_along_axis(log_probabilities, target[..., None], axis=-1)[..., 0]
-    return jnp.where(target != model.config.pad_id, chosen, 0.0).sum(axis=-1)
+    return jnp.where(target != models[0].config.pad_id, chosen, 0.0).sum(axis=-1)
 
 
 @functools.partial(jax.jit, static_argnums=0)
