@@ -19,7 +19,6 @@ SEARCH = tuple(
         ".lexicon",
         ".minimum_bayes_risk",
         ".ranking",
-        ".reranking",
         ".rows",
         ".rules",
         ".sampling",
@@ -40,7 +39,7 @@ FLOORS = (
     (("jaxformer",),),  # what `import jaxformer` offers
     (("jaxformer.checkpoints.*",),),
     (("jaxformer.training.*",),),
-    (("jaxformer.decoding.batch_search", "jaxformer.decoding.translator"),),
+    (("jaxformer.decoding.batch_search", "jaxformer.decoding.reranking", "jaxformer.decoding.translator"),),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
     (("jaxformer.visualization.*",), ("jaxformer.serving.*",)),
     (("jaxformer.cli.*",),),

@@ -8,6 +8,7 @@ import pytest
 import sacrebleu
 
 import runs
+from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.decoding.translator import Translator
 
@@ -113,3 +114,92 @@ def test_minimum_bayes_risk(call, workdir, lines):
 def test_one_translation_is_no_choice(call, workdir):
     """--mbr needs several translations to choose from."""
     assert "--n_best=32" in call("translate", workdir, "--mbr", stdin=b"a\n").error
+
+
+# Reranking
+
+
+@pytest.fixture(scope="module")
+def lists(tmp_path_factory):
+    """Write the 4-best lists of a few sentences, and a blank one, and give them with the file."""
+    file = tmp_path_factory.mktemp("lists") / "lists.jsonl"
+    text = [*runs.sentences(4, longest=12), ""]
+    found = Translator.load(runs.random_run()).search(text, n_best=4)
+    records = [
+        {
+            "source": source,
+            "translations": [
+                {"text": each.text, "score": each.score, "finished": each.finished} for each in hypotheses
+            ],
+        }
+        for source, hypotheses in zip(text, found, strict=True)
+    ]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return file, records
+
+
+def test_rerank_by_a_reverse_model(call, lists):
+    """Lists are ordered by the search's score and the reverse model's, each with its weight."""
+    file, records = lists
+    back = Translator.load(runs.random_run(), "20")
+    expected = []
+    for record in records[:-1]:
+        texts = [each["text"] for each in record["translations"]]
+        scores = back.score([Pair(text, record["source"]) for text in texts])
+        totals = [
+            0.25 * each["score"] + 3 * score.log_probability / score.tokens if each["text"].strip() else -99
+            for each, score in zip(record["translations"], scores, strict=True)
+        ]
+        expected.append([text for _, text in sorted(zip(totals, texts, strict=True), key=lambda item: -item[0])])
+    options = (f"--reverse={runs.random_run()}@20", "--weight", "reverse=3", "--weight=search=0.25")
+    outcome = call("rerank", f"--input={file}", *options)
+    assert outcome == (0, encode([*(texts[0] for texts in expected), ""]), "")
+    assert outcome.lines != [record["translations"][0]["text"] for record in records]
+    found = [json.loads(line) for line in call("rerank", *options, "--format=jsonl", stdin=file.read_bytes()).lines]
+    assert [[each["text"] for each in record["translations"]] for record in found[:-1]] == expected
+    for each in found[0]["translations"]:
+        assert each["total"] == pytest.approx(0.25 * each["scores"]["search"] + 3 * each["scores"]["reverse"])
+        assert {"finished", "score"} <= each.keys()
+
+
+def test_rerank_by_a_file(call, lists, tmp_path):
+    """Scores from a file order the lists; with --tune the weights that suit the references are reported."""
+    file, records = lists
+    numbers = [[float(-place) for place, _ in enumerate(record["translations"])][::-1] for record in records]
+    (tmp_path / "scores").write_bytes(encode([str(number) for row in numbers for number in row]))
+    options = (f"--input={file}", f"--scores=mine={tmp_path / 'scores'}", "--weight=search=0")
+    last = [record["translations"][-1]["text"] for record in records]
+    assert call("rerank", *options).lines == last
+    (tmp_path / "references").write_bytes(encode([text or "a" for text in last]))
+    record = json.loads(call("rerank", *options[:2], f"--tune={tmp_path / 'references'}").lines[0])
+    assert record["weights"]["search"] == 1
+    assert record["weights"]["mine"] > 0
+    assert record["bleu"] > record["bleu_before"]
+
+
+def test_rerank_by_a_language_model(call, lists):
+    """A run serves as a language model by the source that is no source."""
+    file, records = lists
+    outcome = call("rerank", f"--input={file}", f"--language_model={runs.random_run()}", "--weight=search=0")
+    model = Translator.load(runs.random_run())
+    for line, record in zip(outcome.lines[:-1], records, strict=False):
+        texts = [each["text"] for each in record["translations"] if each["text"].strip()]
+        means = [score.log_probability / score.tokens for score in model.score([Pair(".", text) for text in texts])]
+        assert line == texts[means.index(max(means))]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--weight=lm=1"], "--weight lm: there are scores search"),
+        (["--weight=search=x"], "finite number, not 'x'"),
+        (["--weight=search"], "needs a name and a value"),
+        (["--scores=search=FILE"], "two scores have one name"),
+        (["--scores=a=/nowhere"], "no file /nowhere"),
+        (["--tune=/nowhere"], "no file /nowhere"),
+        (["--reverse=nowhere"], "nowhere"),
+    ],
+)
+def test_wrong_options_of_rerank(options, message, call, lists):
+    """Each wrong value is one line that names it."""
+    assert message in call("rerank", f"--input={lists[0]}", *options).error
