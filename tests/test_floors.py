@@ -39,7 +39,14 @@ FLOORS = (
     (("jaxformer",),),  # what `import jaxformer` offers
     (("jaxformer.checkpoints.*",),),
     (("jaxformer.training.*",),),
-    (("jaxformer.decoding.batch_search", "jaxformer.decoding.reranking", "jaxformer.decoding.translator"),),
+    (
+        (
+            "jaxformer.decoding.batch_search",
+            "jaxformer.decoding.reduced_model",
+            "jaxformer.decoding.reranking",
+            "jaxformer.decoding.translator",
+        ),
+    ),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
     (("jaxformer.visualization.*",), ("jaxformer.serving.*",)),
     (("jaxformer.cli.*",),),

@@ -95,6 +95,8 @@ def _variant(options: argparse.Namespace) -> str:
     chosen = {"beam_size": options.beam_size, "alpha": options.alpha, "target_language": options.target_language}
     if options.reference is not None and len(options.reference) > 1:
         chosen["references"] = len(options.reference)
+    if options.shortlist:
+        chosen["shortlist"] = True
     if options.ensemble:
         chosen["ensemble"] = ",".join(options.ensemble)
     if options.checkpoint != "best":

@@ -21,6 +21,7 @@ COMMANDS = {
     "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
     "train": "train a model, or go on with a run that was interrupted",
     "average": "average checkpoints of a run",
+    "shortlist": "learn which target tokens each source token needs, for a quicker search",
     "translate": "translate text, one sentence a line",
     "evaluate": "translate a test set and score it by BLEU, chrF and others",
     "score": "give the log-probability and perplexity of translations",
@@ -32,7 +33,7 @@ COMMANDS = {
 }
 
 
-COMPUTING = ("train", "translate", "evaluate", "score", "rerank")
+COMPUTING = ("train", "shortlist", "translate", "evaluate", "score", "rerank")
 """The commands that may compute for long."""
 
 

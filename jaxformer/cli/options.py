@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from jaxformer.data.files import read_lines, split_lines
+from jaxformer.decoding import shortlist
+from jaxformer.decoding.shortlist import Shortlist
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
@@ -39,13 +41,16 @@ def add_ensemble(parser: argparse.ArgumentParser) -> None:
 
 
 def load_translator(options: argparse.Namespace, target_language: str | None) -> Translator:
-    """Read what :func:`add_model` and :func:`add_ensemble` name.
+    """Read what :func:`add_model` and :func:`add_ensemble` name, and the shortlist of :func:`add_search`.
 
     Raises:
-        InputError: there is no such run or checkpoint, or the models do not go together.
+        InputError: there is no such run, checkpoint or shortlist, or they do not go together.
     """
     first = Translator.load(options.workdir, options.checkpoint, target_language)
-    return Translator.ensemble([first, *(load_named(name, target_language) for name in options.ensemble)])
+    translator = Translator.ensemble([first, *(load_named(name, target_language) for name in options.ensemble)])
+    if vars(options).get("shortlist"):
+        translator.shortlist = Shortlist.load(options.workdir / shortlist.FILE, translator.vocabularies.hash)
+    return translator
 
 
 def load_named(name: str, target_language: str | None = None) -> Translator:
@@ -64,6 +69,9 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     """Declare how to search; the defaults are those of the run."""
     parser.add_argument("--beam_size", type=int, metavar="W", help="hypotheses alive at a time; 1 is greedy search")
     parser.add_argument("--alpha", type=float, metavar="A", help="strength of the length penalty ((5+n)/6)^A")
+    parser.add_argument(
+        "--shortlist", action="store_true", help="only tokens that jaxformer shortlist found likely for each sentence"
+    )
 
 
 def read_input(path: Path | None) -> list[str]:

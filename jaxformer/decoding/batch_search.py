@@ -14,9 +14,11 @@ import numpy as np
 from jaxformer.decoding.config import DecodingConfig, LengthPenalty
 from jaxformer.decoding.constraints import Constraints
 from jaxformer.decoding.ensemble import ensemble
+from jaxformer.decoding.reduced_model import reduce_vocabulary
 from jaxformer.decoding.rules import SearchResult, Step
 from jaxformer.decoding.sampling import Sampling, sample_search
 from jaxformer.decoding.search import beam_search, greedy_search
+from jaxformer.decoding.shortlist import Shortlist, Within, within
 from jaxformer.models.seq2seq import Cache, Transformer, empty_cache
 from jaxformer.typing import Array, Float, Int, Key, PyTree
 
@@ -98,6 +100,7 @@ def search_batch(
     n_best: int,
     banned: Banned,
     forced: bool,
+    shortlist: Shortlist | None = None,
 ) -> SearchResult:
     """Find the translations of sentences, filled up to one of few shapes, as arrays of this process.
 
@@ -109,6 +112,7 @@ def search_batch(
         n_best: translations of each sentence.
         banned: see :func:`ban`.
         forced: whether any sentence of the call has a prefix; the same for all batches, for the same compiled search.
+        shortlist: of the target tokens that may come; None: all may.
     """
     pad_id, positions = models.models[0].config.pad_id, models.positions
     rows = row_count(len(sentences), decoding.batch_size)
@@ -117,6 +121,11 @@ def search_batch(
     limits, places = np.zeros(rows, np.int32), np.zeros((rows, 2), np.uint32)
     limits[: len(sentences)] = [most_tokens(decoding, each.words, positions) for each in sentences]
     places[: len(sentences)] = [each.place for each in sentences]
+    constraints, part = _constraints(sentences, decoding, limits, banned, forced), None
+    if shortlist is not None:
+        lists = [shortlist.tokens_of(each.ids, each.prefix) for each in sentences]
+        part = within(lists, rows, models.models[0].config.vocabulary_size, whole=decoding.sample)
+        constraints = part.constraints(constraints)
     found = _search(
         models.models,
         models.params,
@@ -124,17 +133,19 @@ def search_batch(
         pad([each.ids for each in sentences], rows, width, pad_id),
         limits,
         jnp.float32(decoding.alpha),
-        _constraints(sentences, decoding, limits, banned, forced),
+        constraints,
         _sampling(decoding),
         places,
         np.uint32(decoding.seed),
+        part,
         length=min(width + decoding.max_extra_length, positions),
         beam_size=n_best if decoding.sample else decoding.beam_size,
         n_best=n_best,
         penalty=decoding.length_penalty,
         eos_id=eos_id,
     )
-    return jax.device_get(found)
+    found = jax.device_get(found)
+    return found if part is None else found._replace(tokens=np.asarray(part.tokens)[found.tokens])
 
 
 def _constraints(
@@ -187,6 +198,7 @@ def _search(
     sampling: Sampling | None,
     places: Int[Array, "B 2"],
     seed: Int[Array, ""],
+    part: Within | None,
     *,
     length: int,
     beam_size: int,
@@ -195,7 +207,7 @@ def _search(
     eos_id: int,
 ) -> SearchResult:
     rows, config = source.shape[0] * beam_size, models[0].config
-    begun = [_begin(model, own, source, rows, length) for model, own in zip(models, params, strict=True)]
+    begun = [_begin(model, own, source, part, rows, length) for model, own in zip(models, params, strict=True)]
     step, cache = begun[0]
     if len(begun) > 1:
         step, cache = ensemble([own for own, _ in begun], weights), tuple(own for _, own in begun)
@@ -216,12 +228,18 @@ def _search(
     return beam_search(step, cache, beam_size=beam_size, n_best=n_best, **shared)
 
 
-def _begin(model: Transformer, params: PyTree, source: Int[Array, "B S"], rows: int, length: int) -> tuple[Step, Cache]:
+def _begin(
+    model: Transformer, params: PyTree, source: Int[Array, "B S"], part: Within | None, rows: int, length: int
+) -> tuple[Step, Cache]:
     """Read the source by one model, and give its step and its cache."""
     memory = model.apply({"params": params}, source, method="start")
+    if part is not None:
+        model, params = reduce_vocabulary(model, params, part.tokens)
+    allowed = None if part is None else jnp.repeat(part.allowed, rows // source.shape[0], axis=0)
 
     def step(tokens: Int[Array, " N"], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
-        return cast(Any, model.apply({"params": params}, tokens, cache, memory, method="step"))
+        logits, cache = cast(Any, model.apply({"params": params}, tokens, cache, memory, method="step"))
+        return logits if allowed is None else jnp.where(allowed, logits, -jnp.inf), cache
 
     return step, empty_cache(model.config, rows, length)
 

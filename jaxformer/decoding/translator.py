@@ -22,6 +22,7 @@ from jaxformer.decoding.batch_search import Banned, Models, Sentence, most_token
 from jaxformer.decoding.config import DecodingConfig
 from jaxformer.decoding.ensemble import check_weights, mean_log_probabilities
 from jaxformer.decoding.rules import SearchResult
+from jaxformer.decoding.shortlist import Shortlist
 from jaxformer.decoding.splitting import split
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
@@ -120,6 +121,8 @@ class Translator:
         self._before = [] if tag is None else [source.tag_id(tag)]
         self._behind = [source.eos_id] if source_eos else []
         self.checkpoint: int | str | None = None
+        self.shortlist: Shortlist | None = None
+        """What :meth:`search` keeps to, if anything; probabilities are then those among the tokens of the list."""
 
     @property
     def models(self) -> Models:
@@ -316,6 +319,7 @@ class Translator:
                 n_best=n_best,
                 banned=banned,
                 forced=forced,
+                shortlist=self.shortlist,
             )
             for row, index in enumerate(indices):
                 results[index] = self._hypotheses(found, row)

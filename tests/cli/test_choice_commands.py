@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import pytest
 import sacrebleu
@@ -10,6 +11,7 @@ import sacrebleu
 import runs
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabulary
+from jaxformer.decoding.shortlist import Shortlist
 from jaxformer.decoding.translator import Translator
 
 
@@ -203,3 +205,59 @@ def test_rerank_by_a_language_model(call, lists):
 def test_wrong_options_of_rerank(options, message, call, lists):
     """Each wrong value is one line that names it."""
     assert message in call("rerank", f"--input={lists[0]}", *options).error
+
+
+# Shortlists
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory):
+    """A run whose training text is a few hundred pairs."""
+    run = runs.copy(runs.random_run(), tmp_path_factory.mktemp("listed") / "run")
+    pairs = runs.pairs()[:200]
+    (run / "train.tsv").write_text("".join(f"{pair.source}\t{pair.target}\n" for pair in pairs))
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["train"] = f"tsv:{run / 'train.tsv'}"
+    (run / "config.json").write_text(json.dumps(config))
+    return run
+
+
+def test_shortlist(call, listed, lines):
+    """It is learned from the training text, kept with the run, and used where it is asked for."""
+    assert (
+        "make one: jaxformer shortlist" in call("translate", f"--workdir={listed}", "--shortlist", stdin=b"a\n").error
+    )
+    outcome = call("shortlist", f"--workdir={listed}", "--first=20", "--best=5")
+    assert outcome.code == 0
+    record = json.loads(outcome.lines[0])
+    translator = Translator.load(listed)
+    found = Shortlist.load(listed / "shortlist.npz", translator.vocabularies.hash)
+    assert record["vocabulary"] == 400
+    assert 20 <= record["tokens_per_sentence"] < 200
+    assert found.best.shape == (400, 5)
+    assert len(found.first) <= 24
+    vocabulary = translator.vocabularies.target
+    counts = Counter(token for pair in runs.pairs()[:200] for token in vocabulary.encode(pair.target))
+    assert {token for token, _ in counts.most_common(10)} <= set(found.first.tolist())
+
+    plain = call("translate", f"--workdir={listed}", stdin=encode(lines)).lines
+    translator.shortlist = found
+    assert call("translate", f"--workdir={listed}", "--shortlist", stdin=encode(lines)).lines == translator.translate(
+        lines
+    )
+    assert plain != translator.translate(lines)
+
+
+def test_evaluate_with_a_shortlist(call, listed, lines):
+    """The result has an entry of its own, which says so."""
+    call("shortlist", f"--workdir={listed}")
+    for name in ("source", "reference"):
+        (listed / name).write_bytes(encode(lines))
+    files = [f"--{name}={listed / name}" for name in ("source", "reference")]
+    assert call("evaluate", f"--workdir={listed}", "--shortlist", "--metrics=bleu", *files).code == 0
+    assert [name.split()[-1] for name in json.loads((listed / "results.json").read_text())] == ["shortlist=True"]
+
+
+def test_a_shortlist_of_nothing_is_refused(call, listed):
+    """Numbers below 1 are no list."""
+    assert "at least 1 token" in call("shortlist", f"--workdir={listed}", "--best=0").error
