@@ -52,7 +52,8 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(f"a shortlist needs a vocabulary whose special pieces have ids 0 to 3: {options.workdir}")
     text = TrainingText.open(config.data)
     store = text.load(vocabularies, seed=0, report=lambda line: print(line, file=sys.stderr)).store
-    pairs = store.take(np.linspace(0, len(store) - 1, min(len(store), MOST_PAIRS)).astype(np.int64))
+    count = min(len(store), MOST_PAIRS)
+    pairs = store.take(np.arange(count) * len(store) // count)
     found = Shortlist.learn(*_sides(pairs, vocabularies), vocabularies.hash, first=options.first, best=options.best)
     found.save(options.workdir / shortlist.FILE)
     sizes = [len(found.tokens_of(pairs.source[number])) for number in range(0, len(pairs), 1 + len(pairs) // 1000)]
