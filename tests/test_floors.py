@@ -20,6 +20,8 @@ SEARCH = tuple(
         ".ensemble",
         ".joining",
         ".phrases",
+        ".lexicon",
+        ".minimum_bayes_risk",
         ".ranking",
         ".results",
         ".rows",
@@ -28,13 +30,28 @@ SEARCH = tuple(
         ".scoring",
         ".search",
         ".sentences",
+        ".shortlist",
         ".splitting",
     )
 )
 
 TRANSLATOR = tuple(
     f"jaxformer.decoding.{name}"
-    for name in ("alignment", "batch_search", "codec", "given_pairs", "line_search", "translator", "windows")
+    for name in (
+        "alignment",
+        "batch_search",
+        "codec",
+        "compiled_search",
+        "given_pairs",
+        "line_search",
+        "models",
+        "partners",
+        "precision",
+        "reduced_model",
+        "reranking",
+        "translator",
+        "windows",
+    )
 )
 
 # From the ground to the roof. A floor has rooms, and a room is a tuple of modules: `.*` stands for a folder and all

@@ -8,13 +8,12 @@ from pathlib import Path
 
 from jaxformer.cli.main import DONE
 from jaxformer.cli.metric_options import add_metrics
-from jaxformer.cli.options import add_model, write_output
+from jaxformer.cli.options import add_ensemble, add_model, load_translator, write_output
 from jaxformer.cli.search_options import add_search, asked_search, choose_search
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
 from jaxformer.data.files import read_lines
 from jaxformer.data.loading import load_evaluation
-from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation import evaluate
 from jaxformer.evaluation.choice import choose_metrics
@@ -37,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     add_model(parser)
+    add_ensemble(parser)
     parser.add_argument("--dataset", metavar="NAME", help="what to translate (default: the run's data.test)")
     parser.add_argument("--source", metavar="FILE", help="text to translate, with --reference, instead of --dataset")
     parser.add_argument("--reference", action="append", metavar="FILE", help="its human translation; again for more")
@@ -64,7 +64,7 @@ def run(options: argparse.Namespace) -> int:
     evaluate.check_counts(len(pairs), more)
     metrics = choose_metrics(options.metrics, language=language, comet_model=options.comet_model)
     evaluate.read_results(options.workdir)  # a damaged file is found before the work, not after it
-    translator = Translator.load(options.workdir, options.checkpoint, options.target_language or language)
+    translator = load_translator(options, options.target_language or language)
     record, hypotheses = evaluate.evaluate(
         translator,
         pairs,
@@ -95,6 +95,10 @@ def _variant(options: argparse.Namespace) -> str:
     chosen = {**asked_search(options), "target_language": options.target_language}
     if options.reference is not None and len(options.reference) > 1:
         chosen["references"] = len(options.reference)
+    if options.shortlist:
+        chosen["shortlist"] = True
+    if options.ensemble:
+        chosen["ensemble"] = ",".join(options.ensemble)
     if options.checkpoint != "best":
         chosen["checkpoint"] = options.checkpoint
     return " ".join(f"{key}={value}" for key, value in chosen.items() if value is not None)

@@ -21,9 +21,11 @@ COMMANDS = {
     "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
     "train": "train a model, or go on with a run that was interrupted",
     "average": "average checkpoints of a run",
+    "shortlist": "learn which target tokens each source token needs, for a quicker search",
     "translate": "translate text, one sentence a line",
     "evaluate": "translate a test set and score it by BLEU, chrF and others",
     "score": "give the log-probability and perplexity of translations",
+    "rerank": "order translations by a weighted sum of scores: of the search, of other models, of files",
     "compare": "compare translations of several systems: scores, significance, and where they differ",
     "plot": "draw the learning curves of runs over each other",
     "attention": "draw what the model attends to in a sentence",
@@ -31,7 +33,7 @@ COMMANDS = {
 }
 
 
-COMPUTING = ("train", "translate", "evaluate", "score")
+COMPUTING = ("train", "shortlist", "translate", "evaluate", "score", "rerank")
 """The commands that may compute for long."""
 
 

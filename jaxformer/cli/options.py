@@ -8,6 +8,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from jaxformer.data.files import open_lines, stream_lines
+from jaxformer.decoding import shortlist
+from jaxformer.decoding.shortlist import Shortlist
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
 
@@ -23,6 +26,43 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target_language", metavar="CODE", help="what to translate into, for a run of several languages"
     )
+
+
+def add_ensemble(parser: argparse.ArgumentParser) -> None:
+    """Declare which runs or checkpoints predict together with that of :func:`add_model`."""
+    parser.add_argument(
+        "--ensemble",
+        action="append",
+        default=[],
+        metavar="DIR[@WHICH]",
+        help="a run of the same vocabulary that predicts each token together with the first, and which checkpoint "
+        "(default: its best); may be repeated",
+    )
+
+
+def load_translator(options: argparse.Namespace, target_language: str | None) -> Translator:
+    """Read what :func:`add_model` and :func:`add_ensemble` name, and the shortlist of :func:`add_search`.
+
+    Raises:
+        InputError: there is no such run, checkpoint or shortlist, or they do not go together.
+    """
+    first = Translator.load(options.workdir, options.checkpoint, target_language)
+    translator = Translator.ensemble([first, *(load_named(name, target_language) for name in options.ensemble)])
+    if vars(options).get("shortlist"):
+        translator.shortlist = Shortlist.load(options.workdir / shortlist.FILE, translator.vocabularies.hash)
+    return translator
+
+
+def load_named(name: str, target_language: str | None = None) -> Translator:
+    """Read the run that ``DIR`` or ``DIR@CHECKPOINT`` names; a directory that is there goes before.
+
+    Raises:
+        InputError: there is no such run or checkpoint.
+    """
+    directory, _, checkpoint = name.rpartition("@")
+    if Path(name).is_dir() or not directory:
+        directory, checkpoint = name, "best"
+    return Translator.load(directory, checkpoint, target_language)
 
 
 def read_input(path: Path | None) -> Iterator[str]:

@@ -7,9 +7,8 @@ import json
 from pathlib import Path
 
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import add_model, check_output, write_output
+from jaxformer.cli.options import add_ensemble, add_model, check_output, load_translator, write_output
 from jaxformer.data import sources
-from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation.perplexity import perplexity
 
 EXAMPLE = """
@@ -29,6 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     add_model(parser)
+    add_ensemble(parser)
     parser.add_argument("--source", required=True, type=Path, metavar="FILE", help="source text")
     parser.add_argument("--target", required=True, type=Path, metavar="FILE", help="its translation")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
     check_output(options.output)
     name = f"text:{sources.escape(options.source)},{sources.escape(options.target)}"
     pairs = list(sources.load(name, "", ""))
-    scores = Translator.load(options.workdir, options.checkpoint, options.target_language).score(pairs)
+    scores = load_translator(options, options.target_language).score(pairs)
     if options.summary:
         lines = [json.dumps(perplexity(scores, [pair.target for pair in pairs]).to_record())]
     elif options.format == "jsonl":

@@ -23,6 +23,7 @@ SEARCH = (
     ("max_extra_length", int, "N", "most tokens of a translation beyond those of its source"),
     ("no_repeat_ngram", int, "N", "no N tokens come twice in the same order; 0: they may"),
     ("repetition_penalty", float, "X", "above 1: tokens that came before come less often"),
+    ("precision", str, "NAME", "model: as it was trained, float32, bfloat16, or int8: in 8 bits, the fastest"),
     ("batch_size", int, "N", "most sentences that are decoded together"),
     ("tokens_per_batch", int, "N", "most source tokens that are decoded together, padding counted"),
 )
@@ -49,6 +50,9 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sample", action="store_true", help="draw translations at random, not search for the best")
     parser.add_argument(
         "--split_long", action="store_true", help="translate sentences that are too long in parts, not refuse them"
+    )
+    parser.add_argument(
+        "--shortlist", action="store_true", help="only tokens that jaxformer shortlist found likely for each sentence"
     )
 
 

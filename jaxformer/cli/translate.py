@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import add_model, check_output, read_input
+from jaxformer.cli.options import add_ensemble, add_model, check_output, load_translator, read_input
 from jaxformer.cli.output import open_output
 from jaxformer.cli.progress import show_progress
 from jaxformer.cli.search_options import add_search, choose_search
 from jaxformer.data.files import open_lines
+from jaxformer.decoding import minimum_bayes_risk
 from jaxformer.decoding.results import Hypothesis
-from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
 EXAMPLE = """
@@ -23,8 +23,10 @@ examples:
   echo "Insert a new table." | jaxformer translate --workdir=runs/quickstart
   jaxformer translate --workdir=runs/quickstart --input=test.en --output=test.de
   jaxformer translate --workdir=runs/quickstart --input=test.en --n_best=4 --format=jsonl
+  jaxformer translate --workdir=runs/a --ensemble=runs/b --ensemble=runs/a@latest --input=test.en
   jaxformer translate --workdir=runs/quickstart --input=test.en --ban=damn --ban="for sure" --no_repeat_ngram=3
   jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=10 --top_p=0.9 --seed=1
+  jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=32 --epsilon=0.02 --mbr
 
   jaxformer translate --workdir=runs/quickstart --input=test.en --paragraphs --split_long
   jaxformer translate --workdir=runs/quickstart --input=test.en --format=jsonl --alignment
@@ -34,8 +36,8 @@ line of more tokens than the model takes is an error, or is translated in parts 
 line may hold many sentences. With --n_best above 1 each line is: number of the sentence from 1, score, translation,
 separated by tabs, the best first. --format=jsonl gives one object a sentence with scores and pieces. With --sample,
 --n_best is the number of samples, in the order of their drawing; a sentence's samples depend on the seed and its number
-alone. A sentence of which the options leave no translation at all gives an empty line, without a score in
---format=jsonl.
+alone; --mbr gives one of them, that which is most like the others. A sentence of which the options leave no translation
+at all gives an empty line, without a score in --format=jsonl.
 
 Input of any length takes the same memory: --window sentences are read, translated in batches of like length, and
 written. A file is first read through for lines that cannot be translated, so that nothing is written if there is one; a
@@ -48,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     add_model(parser)
+    add_ensemble(parser)
     parser.add_argument("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     add_search(parser)
@@ -73,6 +76,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--n_best", type=int, default=1, metavar="N", help="translations of each sentence (default 1)")
     parser.add_argument(
         "--paragraphs", action="store_true", help="cut lines into sentences, translate each alone, and rejoin them"
+    )
+    parser.add_argument(
+        "--mbr", action="store_true", help="of the --n_best translations give the one most like the others, by chrF"
     )
     parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="form of the output")
     parser.add_argument(
@@ -101,9 +107,11 @@ def run(options: argparse.Namespace) -> int:
     if options.alignment and options.format != "jsonl":
         raise InputError("--alignment is a part of --format=jsonl: add that, or leave it out")
     check_output(options.output)
+    if options.mbr and options.n_best < 2:
+        raise InputError("--mbr chooses among several translations: add --sample --n_best=32, or leave it out")
     for path in (options.input, options.prefix, options.require):  # what is missing is found before the model is loaded
         _open(path)
-    translator = Translator.load(options.workdir, options.checkpoint, options.target_language)
+    translator = load_translator(options, options.target_language)
     decoding = choose_search(options, translator.decoding)
     total = None
     beside = [path for path in (options.prefix, options.require) if path is not None]
@@ -131,6 +139,8 @@ def run(options: argparse.Namespace) -> int:
             progress=advance,
         )
         for number, hypotheses in enumerate(found, start=1):
+            if options.mbr:
+                hypotheses = [hypotheses[minimum_bayes_risk.choose([each.text for each in hypotheses])]]
             for line in _format(number, sources.popleft(), hypotheses, options):
                 write(line)
     return DONE
@@ -165,7 +175,7 @@ def _format(number: int, source: str, hypotheses: list[Hypothesis], options: arg
     if options.format == "jsonl":
         translations = [each.to_json(soft_alignment=options.alignment == "soft") for each in hypotheses]
         yield json.dumps({"source": source, "translations": translations}, ensure_ascii=False)
-    elif options.n_best == 1:
+    elif len(hypotheses) == 1 and (options.mbr or options.n_best == 1):
         yield hypotheses[0].text
     else:
         for hypothesis in hypotheses:

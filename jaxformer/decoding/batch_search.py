@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple, cast
@@ -11,15 +10,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.decoding.config import DecodingConfig, LengthPenalty
+from jaxformer.decoding.compiled_search import Common, Rows, Shape, search
+from jaxformer.decoding.config import DecodingConfig
 from jaxformer.decoding.constraints import Constraints
+from jaxformer.decoding.models import Models
 from jaxformer.decoding.rules import SearchResult
-from jaxformer.decoding.sampling import Sampling, sample_search
-from jaxformer.decoding.scoring import coverage_penalty
-from jaxformer.decoding.search import beam_search, greedy_search
+from jaxformer.decoding.sampling import Sampling
+from jaxformer.decoding.shortlist import Shortlist, within
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import Cache, Transformer, empty_cache, empty_coverage
-from jaxformer.typing import Array, Float, Int, Key, PyTree
 
 
 class Sentence(NamedTuple):
@@ -79,8 +77,7 @@ def ban(decoding: DecodingConfig, phrases: Sequence[list[int]], unk_id: int, pie
 
 
 def search_batch(
-    model: Transformer,
-    params: PyTree,
+    models: Models,
     sentences: Sequence[Sentence],
     decoding: DecodingConfig,
     *,
@@ -88,49 +85,73 @@ def search_batch(
     n_best: int,
     banned: Banned,
     forced: bool,
+    shortlist: Shortlist | None = None,
 ) -> SearchResult:
     """Find the translations of sentences, filled up to one of few shapes, as arrays of this process.
 
     Args:
-        model: whose parameters follow.
-        params: of the model.
+        models: one, or several that predict each token together.
         sentences: of the batch.
         decoding: how to search.
         eos_id: of the target vocabulary.
         n_best: translations of each sentence.
         banned: see :func:`ban`.
         forced: whether any sentence of the call has a prefix; the same for all batches, for the same compiled search.
+        shortlist: of the target tokens that may come; None: all may.
 
     Raises:
         InputError: a sentence has required phrases, and the search is no beam search that can meet them.
     """
-    config = model.config
+    pad_id, positions = models.models[0].config.pad_id, models.positions
     rows = row_count(len(sentences), decoding.batch_size)
-    width = round_width(max(len(sentence.ids) for sentence in sentences), config.max_length)
+    # Each device has its share. A single row in few bits takes a CPU several times as long as two.
+    rows = -(-max(rows, models.least_rows if decoding.beam_size == 1 else 1) // models.devices) * models.devices
+    width = round_width(max(len(sentence.ids) for sentence in sentences), positions)
     # Rows that fill the batch have limit 0: they are done before they begin.
     limits, places = np.zeros(rows, np.int32), np.zeros((rows, 2), np.uint32)
-    limits[: len(sentences)] = [most_tokens(decoding, each.words, config.max_length) for each in sentences]
+    limits[: len(sentences)] = [most_tokens(decoding, each.words, positions) for each in sentences]
     places[: len(sentences)] = [each.place for each in sentences]
-    found = _search(
-        model,
-        params,
-        pad([each.ids for each in sentences], rows, width, config.pad_id),
-        limits,
-        jnp.float32(decoding.alpha),
-        jnp.float32(decoding.coverage_penalty) if decoding.coverage_penalty else None,
-        jnp.float32(decoding.diversity_strength),
-        _constraints(sentences, decoding, limits, banned, forced),
-        _sampling(decoding),
-        places,
-        np.uint32(decoding.seed),
-        length=min(width + decoding.max_extra_length, config.max_length),
-        beam_size=n_best if decoding.sample else decoding.beam_size,
-        n_best=n_best,
-        groups=decoding.diversity_groups,
-        penalty=decoding.length_penalty,
-        eos_id=eos_id,
+    constraints, part = _constraints(sentences, decoding, limits, banned, forced), None
+    if shortlist is not None:
+        lists = [shortlist.tokens_of(each.ids, _needed(each)) for each in sentences]
+        part = within(lists, rows, models.models[0].config.vocabulary_size, whole=decoding.sample)
+        constraints = part.constraints(constraints)
+    found = search(
+        models,
+        Rows(
+            cast(Any, pad([each.ids for each in sentences], rows, width, pad_id)),
+            cast(Any, limits),
+            cast(Any, places),
+            constraints.min_lengths,
+            constraints.required,
+            constraints.prefixes,
+            None if part is None else part.allowed,
+        ),
+        Common(
+            alpha=jnp.float32(decoding.alpha),
+            beta=jnp.float32(decoding.coverage_penalty) if decoding.coverage_penalty else None,
+            diversity=jnp.float32(decoding.diversity_strength),
+            constraints=constraints._replace(min_lengths=None, required=None, prefixes=None),
+            sampling=_sampling(decoding),
+            seed=jnp.uint32(decoding.seed),
+            tokens=None if part is None else part.tokens,
+        ),
+        Shape(
+            length=min(width + decoding.max_extra_length, positions),
+            beam_size=n_best if decoding.sample else decoding.beam_size,
+            n_best=n_best,
+            groups=decoding.diversity_groups,
+            penalty=decoding.length_penalty,
+            eos_id=eos_id,
+        ),
     )
-    return jax.device_get(found)
+    found = jax.device_get(found)
+    return found if part is None else found._replace(tokens=np.asarray(part.tokens)[found.tokens])
+
+
+def _needed(sentence: Sentence) -> list[int]:
+    """Give the tokens that its prefixes and required phrases want on the shortlist of a sentence."""
+    return [token for phrase in (*sentence.prefixes, *sentence.required) for token in phrase if token >= 0]
 
 
 def _constraints(
@@ -197,67 +218,6 @@ def _sampling(decoding: DecodingConfig) -> Sampling | None:
         min_p=jnp.float32(decoding.min_p) if decoding.min_p else None,
         epsilon=jnp.float32(decoding.epsilon) if decoding.epsilon else None,
     )
-
-
-@functools.partial(
-    jax.jit, static_argnums=0, static_argnames=("length", "beam_size", "n_best", "groups", "penalty", "eos_id")
-)
-def _search(
-    model: Transformer,
-    params: PyTree,
-    source: Int[Array, "B S"],
-    max_lengths: Int[Array, " B"],
-    alpha: Float[Array, ""],
-    beta: Float[Array, ""] | None,
-    diversity: Float[Array, ""],
-    constraints: Constraints,
-    sampling: Sampling | None,
-    places: Int[Array, "B 2"],
-    seed: Int[Array, ""],
-    *,
-    length: int,
-    beam_size: int,
-    n_best: int,
-    groups: int,
-    penalty: LengthPenalty,
-    eos_id: int,
-) -> SearchResult:
-    config = model.config
-    memory = model.apply({"params": params}, source, method="start")
-
-    def step(tokens: Int[Array, " N"], cache: Cache) -> tuple[Float[Array, "N V"], Cache]:
-        return cast(Any, model.apply({"params": params}, tokens, cache, memory, method="step"))
-
-    def lost(cache: Cache) -> Float[Array, " N"]:
-        return coverage_penalty(cast(Array, cache.coverage))
-
-    rows = source.shape[0] * beam_size
-    change_places = 1 if sampling is not None else beam_size // groups
-    cache = empty_cache(config, rows, length, change_places)
-    shared: dict[str, Any] = {
-        "max_lengths": max_lengths,
-        "length": length,
-        "alpha": alpha,
-        "penalty": penalty,
-        "constraints": constraints,
-        "bos_id": config.bos_id,
-        "eos_id": eos_id,
-        "pad_id": config.pad_id,
-    }
-    if beta is not None:
-        cache = cache._replace(coverage=empty_coverage(cast(Any, memory), rows))
-        shared |= {"coverage": lost, "beta": beta}
-    if sampling is not None:
-        return sample_search(step, cache, keys=_keys(seed, places), sampling=sampling, samples=n_best, **shared)
-    if beam_size == 1:
-        return greedy_search(step, cache, **shared)
-    return beam_search(step, cache, beam_size=beam_size, n_best=n_best, groups=groups, diversity=diversity, **shared)
-
-
-def _keys(seed: Int[Array, ""], places: Int[Array, "B 2"]) -> Key:
-    """Give each sentence its random key, whatever batch it is in."""
-    base = jax.random.key(seed)
-    return jax.vmap(lambda place: jax.random.fold_in(jax.random.fold_in(base, place[0]), place[1]))(places)
 
 
 def pad(sentences: Sequence[list[int]], rows: int, width: int, filler: int) -> np.ndarray:

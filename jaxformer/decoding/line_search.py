@@ -15,7 +15,9 @@ from jaxformer.decoding.batch_search import Banned, Sentence, most_tokens
 from jaxformer.decoding.codec import Codec, Passage
 from jaxformer.decoding.config import DecodingConfig
 from jaxformer.decoding.joining import join
+from jaxformer.decoding.models import Models
 from jaxformer.decoding.results import BLANK, Alignment, Hypothesis
+from jaxformer.decoding.shortlist import Shortlist
 from jaxformer.decoding.windows import Line
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer
@@ -33,9 +35,10 @@ class LineSearch:
     """A search that is asked for, checked, and the same for all windows of a call.
 
     Attributes:
-        model: that translates.
-        params: of the model.
-        codec: of the model.
+        models: that translate, prepared for it.
+        codec: of the models.
+        reader: the model, with its parameters, whose attention aligns.
+        shortlist: of the target tokens that may come; None: all may.
         decoding: how to search.
         n_best: translations of each line.
         banned: what no translation holds.
@@ -47,9 +50,10 @@ class LineSearch:
         progress: told how many lines each batch has made whole.
     """
 
-    model: Transformer
-    params: PyTree
+    models: Models
     codec: Codec
+    reader: tuple[Transformer, PyTree]
+    shortlist: Shortlist | None
     decoding: DecodingConfig
     n_best: int
     banned: Banned
@@ -118,28 +122,28 @@ class LineSearch:
             yield give(given, len(window))
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[tuple[list[int], int]]:
-        # Many samples of a sentence take the room of as many hypotheses.
-        room, taken = min(self.decoding.beam_size, self.n_best), self.n_best
+        # Many samples of a sentence take the room of as many hypotheses; each device has room of its own.
+        room, taken = min(self.decoding.beam_size, self.n_best) * self.models.devices, self.n_best
         most, tokens = (max(1, x * room // taken) for x in (self.decoding.batch_size, self.decoding.tokens_per_batch))
         return windows.batches(lengths, most, tokens, self.codec.positions)
 
     def _search(self, sentences: Sequence[Sentence], rows: int) -> list[list[Hypothesis]]:
         """Translate a batch whose shape has room for so many rows."""
         found = batch_search.search_batch(
-            self.model,
-            self.params,
+            self.models,
             sentences,
             dataclasses.replace(self.decoding, batch_size=rows),
             eos_id=self.codec.vocabularies.target.eos_id,
             n_best=self.n_best,
             banned=self.banned,
             forced=self.forced,
+            shortlist=self.shortlist,
         )
         read = [self.codec.hypotheses(found, row) for row in range(len(sentences))]
         if self.layer is None:
             return [[hypothesis for _, hypothesis in each] for each in read]
         pairs = [(sentence.ids, ids) for sentence, each in zip(sentences, read, strict=True) for ids, _ in each]
-        aligned = iter(align(self.model, self.params, self.codec, pairs, layer=self.layer, rows=rows))
+        aligned = iter(align(*self.reader, self.codec, pairs, layer=self.layer, rows=rows))
         return [[dataclasses.replace(one, alignment=next(aligned)) for _, one in each] for each in read]
 
     def _passages(self, window: Sequence[Line]) -> list[Passage]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.records import Pair
@@ -16,9 +18,13 @@ from jaxformer.decoding import batch_search, given_pairs
 from jaxformer.decoding.alignment import choose_layer
 from jaxformer.decoding.batch_search import Banned
 from jaxformer.decoding.codec import Codec
-from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.config import DecodingConfig, Precision
+from jaxformer.decoding.ensemble import check_weights
 from jaxformer.decoding.line_search import LineSearch, Prefixes, Required
+from jaxformer.decoding.models import Models
+from jaxformer.decoding.partners import check_partner
 from jaxformer.decoding.results import Attention, Hypothesis, PairScore
+from jaxformer.decoding.shortlist import Shortlist
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.layer_stacking import unstack_layers
@@ -67,13 +73,70 @@ class Translator:
         """
         if config.scan_layers:
             config, params = dataclasses.replace(config, scan_layers=False), unstack_layers(params)
-        self.model = Transformer(config)
-        self.params = params
+        self.models = Models((Transformer(config),), (params,))
+        """The model with its parameters, or those of an ensemble."""
+        self._prepared: tuple[Models, Precision, Models] | None = None
         self.vocabularies = vocabularies
         self.decoding = decoding
         self.source_eos = source_eos
         self.codec = Codec(vocabularies, config.max_length, source_eos, tag, source_language)
         self.checkpoint: int | str | None = None
+        self.shortlist: Shortlist | None = None
+        """What :meth:`search` keeps to, if anything; probabilities are then those among the tokens of the list."""
+
+    @classmethod
+    def ensemble(cls, translators: Sequence[Translator], weights: Sequence[float] | None = None) -> Translator:
+        """Put translators of one vocabulary together, whose models then predict each token together.
+
+        The first says how to search; :meth:`attention` is that of its model. The models may differ in size and in the
+        type of their computation.
+
+        Args:
+            translators: single ones, each as :meth:`load` gives it: runs, or checkpoints of one run.
+            weights: of the models, at least 0; None: all alike. See
+                :func:`~jaxformer.decoding.ensemble.mean_log_probabilities`.
+
+        Raises:
+            InputError: there is no translator, or they do not read and write the same tokens.
+
+        Example:
+            >>> both = [Translator.load("runs/first"), Translator.load("runs/second")]  # doctest: +SKIP
+            >>> Translator.ensemble(both).translate(["Hello, world."])  # doctest: +SKIP
+            ['Hallo, Welt.']
+        """
+        if not translators:
+            raise InputError("an ensemble needs a translator: give at least one")
+        if weights is not None:
+            check_weights(weights, len(translators))
+        first, *others = translators
+        for number, other in enumerate(others, start=2):
+            check_partner(first, other, number)
+        together = copy.copy(first)
+        together.models = Models(
+            tuple(each.model for each in translators),
+            tuple(each.params for each in translators),
+            None if weights is None else np.asarray(weights, np.float32),
+        )
+        together.codec = dataclasses.replace(first.codec, positions=together.models.positions)
+        if others:
+            together.checkpoint = " + ".join(str(each.checkpoint) for each in translators)
+        return together
+
+    @property
+    def model(self) -> Transformer:
+        """The model, or the first of an ensemble."""
+        return self.models.models[0]
+
+    @property
+    def params(self) -> PyTree:
+        """The parameters of :attr:`model`."""
+        return self.models.params[0]
+
+    def _prepare(self, precision: Precision) -> Models:
+        """Give the models in a precision, which is kept for the next search."""
+        if self._prepared is None or self._prepared[0] is not self.models or self._prepared[1] != precision:
+            self._prepared = self.models, precision, self.models.prepare(precision)
+        return self._prepared[2]
 
     @classmethod
     def load(cls, directory: str | Path, checkpoint: str = "best", target_language: str | None = None) -> Translator:
@@ -350,9 +413,10 @@ class Translator:
         if alignment_layer is not None and not alignment:
             raise InputError("an alignment layer is for alignments: ask for them too, or leave it out")
         return LineSearch(
-            model=self.model,
-            params=self.params,
+            models=self._prepare(decoding.precision),
             codec=self.codec,
+            reader=(self.model, self.params),
+            shortlist=self.shortlist,
             decoding=decoding,
             n_best=n_best,
             banned=self._ban(ban, decoding),
@@ -373,7 +437,7 @@ class Translator:
         Raises:
             InputError: a sentence has more tokens than the model has positions.
         """
-        return given_pairs.score(self.model, self.params, self.codec, pairs, self.decoding)
+        return given_pairs.score(self.models, self.codec, pairs, self.decoding)
 
     def attention(self, source: str, target: str | None = None) -> Attention:
         """Give all attention weights of a pair; without a target, of the translation.

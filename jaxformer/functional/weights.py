@@ -46,6 +46,18 @@ def quantize(weights: Float[Array, "..."], axes: tuple[int, ...]) -> Int8Weights
     return Int8Weights(_round(wide, scales), jnp.squeeze(scales, axes))
 
 
+def take_rows(
+    table: Float[Array, "V D"] | Int8Weights | Table, tokens: Int[Array, " L"]
+) -> Float[Array, "L D"] | Int8Weights | Table:
+    """Give the table of some tokens, in the form of that of all."""
+    if isinstance(table, Int8Weights):
+        return Int8Weights(table.values[tokens], table.scales[tokens])
+    if isinstance(table, Table):
+        rows = table.rows[tokens]
+        return Table(rows, rows.T)
+    return table[tokens]
+
+
 def multiply_int8(x: Float[Array, "..."], weights: Int8Weights, contract: int = 1) -> Float[Array, "..."]:
     """Multiply the last axes of ``x`` with the first of the weights, both in 8 bits, and add up exactly, in 32.
 

@@ -26,7 +26,7 @@ import runs
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data import sources
 from jaxformer.data.sources import Pair
-from jaxformer.decoding import batch_search
+from jaxformer.decoding import compiled_search
 from jaxformer.decoding.results import Hypothesis
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
@@ -259,7 +259,7 @@ def test_length_penalty_is_no_recompilation():
     """``alpha`` is an argument of the compiled search, and the same shapes are compiled once (statement 104)."""
     translator = random_translator()
     translator.translate(equally_long(), beam_size=4)
-    compiled = cast(Any, batch_search._search)._cache_size()
+    compiled = cast(Any, compiled_search._search)._cache_size()
     for alpha in (0.1, 0.9, -0.5):
         translator.translate(equally_long(), beam_size=4, alpha=alpha)
-    assert cast(Any, batch_search._search)._cache_size() == compiled
+    assert cast(Any, compiled_search._search)._cache_size() == compiled

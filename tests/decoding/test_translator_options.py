@@ -12,7 +12,7 @@ import pytest
 from decoding.translators import PADDED, equally_long, many, random_translator, rescore, token_ids
 
 import runs
-from jaxformer.decoding import batch_search
+from jaxformer.decoding import compiled_search
 from jaxformer.decoding.batch_search import Banned
 from jaxformer.decoding.config import DecodingConfig
 from jaxformer.decoding.results import Hypothesis
@@ -283,7 +283,7 @@ def test_more_samples_than_the_beam():
 def test_values_are_no_recompilation():
     """Strengths, limits, words, prefixes and seeds are arguments of the compiled search (statement 104)."""
     texts = equally_long()[:5]
-    compiled = cast(Any, batch_search._search)._cache_size
+    compiled = cast(Any, compiled_search._search)._cache_size
     counts = []
     for number in (2, 3, 5):
         changes = {

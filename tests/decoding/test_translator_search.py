@@ -36,8 +36,7 @@ def settings(**changes) -> DecodingConfig:
 def search_batch(sentences: list[Sentence], *, forced: bool = False, **changes) -> SearchResult:
     translator = random_translator()
     return batch_search.search_batch(
-        translator.model,
-        translator.params,
+        translator.models,
         sentences,
         settings(**changes),
         eos_id=translator.vocabularies.target.eos_id,

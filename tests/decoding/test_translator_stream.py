@@ -36,9 +36,9 @@ def stub(monkeypatch):
     """Put a search in place of the model's that gives each source back, and notes the shapes of its batches."""
     shapes = []
 
-    def search_batch(model, params, sentences, decoding, *, eos_id, n_best, **_):
+    def search_batch(models, sentences, decoding, *, eos_id, n_best, **_):
         width = max(len(each.ids) for each in sentences)
-        shapes.append((len(sentences), decoding.batch_size, batch_search.round_width(width, model.config.max_length)))
+        shapes.append((len(sentences), decoding.batch_size, batch_search.round_width(width, models.positions)))
         tokens = np.zeros((len(sentences), n_best, width), np.int32)
         for row, each in enumerate(sentences):
             tokens[row, :, : len(each.ids)] = each.ids

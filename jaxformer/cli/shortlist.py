@@ -1,0 +1,76 @@
+"""``jaxformer shortlist``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from jaxformer.cli.main import DONE
+from jaxformer.cli.options import write_output
+from jaxformer.data.loading import TrainingText
+from jaxformer.data.transforms import Encoded
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.decoding import shortlist
+from jaxformer.decoding.lexicon import Side
+from jaxformer.decoding.shortlist import SPECIAL, Shortlist
+from jaxformer.errors import InputError
+from jaxformer.training import config as configuration
+
+EXAMPLE = """
+examples:
+  jaxformer shortlist --workdir=runs/ende
+  jaxformer shortlist --workdir=runs/ende --first=100 --best=100
+  jaxformer translate --workdir=runs/ende --shortlist --input=test.en
+
+Reads the run's training data and learns by IBM model 1 which target tokens each source token may become. The list of a
+sentence holds the most frequent target tokens and those of each of its source tokens; a search that keeps to it
+multiplies with fewer rows of the output table. It is kept as shortlist.npz in the directory of the run. Of a large
+corpus a million pairs are taken, spread over the whole.
+"""
+
+MOST_PAIRS = 1_000_000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLE
+    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a trained run")
+    parser.add_argument("--first", type=int, default=50, metavar="N", help="most frequent target tokens (default 50)")
+    parser.add_argument("--best", type=int, default=50, metavar="N", help="tokens for each source token (default 50)")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Learn the shortlist of a run."""
+    config = configuration.load(options.workdir / "config.json")
+    vocabularies = Vocabularies.load(options.workdir / "vocabulary")
+    target = vocabularies.target
+    if {target.pad_id, target.unk_id, target.bos_id, target.eos_id} != set(SPECIAL):
+        raise InputError(f"a shortlist needs a vocabulary whose special pieces have ids 0 to 3: {options.workdir}")
+    text = TrainingText.open(config.data)
+    store = text.load(vocabularies, seed=0, report=lambda line: print(line, file=sys.stderr)).store
+    count = min(len(store), MOST_PAIRS)
+    pairs = store.take(np.arange(count) * len(store) // count)
+    found = Shortlist.learn(*_sides(pairs, vocabularies), vocabularies.hash, first=options.first, best=options.best)
+    found.save(options.workdir / shortlist.FILE)
+    sizes = [len(found.tokens_of(pairs.source[number])) for number in range(0, len(pairs), 1 + len(pairs) // 1000)]
+    record = {
+        "shortlist": str(options.workdir / shortlist.FILE),
+        "pairs": len(pairs),
+        "vocabulary": target.size,
+        "tokens_per_sentence": round(float(np.mean(sizes)), 1),
+    }
+    write_output(None, [json.dumps(record)])
+    return DONE
+
+
+def _sides(pairs: Encoded, vocabularies: Vocabularies) -> tuple[Side, Side]:
+    """Give both sides of the pairs, with the sizes of their vocabularies."""
+    source, target = pairs.source, pairs.target
+    return (
+        Side(np.asarray(source.tokens), source.offsets, vocabularies.source.size),
+        Side(np.asarray(target.tokens), target.offsets, vocabularies.target.size),
+    )

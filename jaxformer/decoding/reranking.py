@@ -1,0 +1,185 @@
+"""Reranking: n-best lists in the order of a weighted sum of scores, of which the search's own is one.
+
+Others see what the search did not: a model of the opposite direction, how probable it holds the source once the
+translation is known; a language model, how good the translation is as text (the noisy channel of Yee et al. 2019,
+section 2). Whatever takes sources and translations and gives numbers may join them.
+
+Lists are lists of translations, one for each sentence; scores of a kind are lists of numbers of the same lengths.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from jaxformer.data.records import Pair
+from jaxformer.decoding.translator import Translator
+from jaxformer.errors import InputError
+
+Scorer: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[float]]
+"""``scorer(sources, translations) -> scores``: a number for each pair, more where it is better."""
+
+LANGUAGE_MODEL_SOURCE = "."
+"""What every source is in the training data of a run that is to serve as a language model."""
+
+SEARCH = "search"
+"""The name of the search's own score."""
+
+
+def reverse_scorer(translator: Translator) -> Scorer:
+    """Give the scorer of a model of the opposite direction: log p(source | translation) for each source token.
+
+    Args:
+        translator: from the language of the translations to that of the sources.
+    """
+
+    def score(sources: Sequence[str], translations: Sequence[str]) -> list[float]:
+        return _per_token(translator, translations, sources)
+
+    return score
+
+
+def language_model_scorer(translator: Translator) -> Scorer:
+    """Give the scorer of a language model: log p(translation) for each of its tokens.
+
+    The model is a run that was trained on pairs whose source is always :data:`LANGUAGE_MODEL_SOURCE`. What it attends
+    to is then the same for every sentence, and its p(target | source) is p(target).
+
+    Args:
+        translator: of such a run, whose targets are of the language of the translations.
+    """
+
+    def score(sources: Sequence[str], translations: Sequence[str]) -> list[float]:
+        return _per_token(translator, [LANGUAGE_MODEL_SOURCE] * len(sources), translations)
+
+    return score
+
+
+def score_lists(scorer: Scorer, sources: Sequence[str], lists: Sequence[Sequence[str]]) -> list[list[float]]:
+    """Score all translations of all sentences, by one call of the scorer.
+
+    Blank translations, and those of blank sentences, are not scored: they get minus infinity, and so come last.
+
+    Args:
+        scorer: of pairs.
+        sources: sentences.
+        lists: translations of each.
+
+    Raises:
+        InputError: the scorer gives another number of scores.
+    """
+    pairs = [
+        (number, place, source, text)
+        for number, (source, texts) in enumerate(zip(sources, lists, strict=True))
+        for place, text in enumerate(texts)
+        if source.strip() and text.strip()
+    ]
+    found = list(scorer([source for *_, source, _ in pairs], [text for *_, text in pairs])) if pairs else []
+    if len(found) != len(pairs):
+        raise InputError(f"a scorer gave {len(found)} scores for {len(pairs)} translations: it must give one for each")
+    scores = [[-math.inf] * len(texts) for texts in lists]
+    for (number, place, *_), value in zip(pairs, found, strict=True):
+        scores[number][place] = float(value)
+    return scores
+
+
+def weighted_sum(scores: Mapping[str, Sequence[Sequence[float]]], weights: Mapping[str, float]) -> list[list[float]]:
+    """Add up the scores of each translation, each times its weight.
+
+    Args:
+        scores: by name. Minus infinity in any of them makes the sum minus infinity, whatever the weights.
+        weights: by the same names; they may be 0 or negative.
+
+    Raises:
+        InputError: a score has no weight, or a weight no score.
+    """
+    if scores.keys() != weights.keys():
+        raise InputError(f"there are scores {', '.join(scores)} and weights for {', '.join(weights)}: give each both")
+    sums = []
+    for rows in zip(*scores.values(), strict=True):
+        columns = zip(*rows, strict=True)
+        sums.append([_sum(values, [weights[name] for name in scores]) for values in columns])
+    return sums
+
+
+def order(sums: Sequence[float]) -> list[int]:
+    """Give the numbers of translations, the best first; equally good ones stay in their order.
+
+    Example:
+        >>> order([-2.0, -1.0, -2.0])
+        [1, 0, 2]
+    """
+    return sorted(range(len(sums)), key=lambda place: -sums[place])
+
+
+def read_records(lines: Sequence[str]) -> list[dict[str, Any]]:
+    """Read what ``translate --format=jsonl`` wrote: `source`, and `translations` of which each has `text` and `score`.
+
+    A score of null, where the options of the search left no translation, becomes minus infinity.
+
+    Raises:
+        InputError: a line is something else; it is named.
+    """
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(_record(line))
+        except (ValueError, TypeError, KeyError):
+            raise InputError(
+                f"line {number} is no object with source and translations: give what translate --format=jsonl wrote"
+            ) from None
+    return records
+
+
+def read_scores(lines: Sequence[str], lists: Sequence[Sequence[str]], name: str) -> list[list[float]]:
+    """Read a number for each translation, one a line, in the order of the lists.
+
+    Args:
+        lines: of the file.
+        lists: translations of each sentence.
+        name: what an error calls the file.
+
+    Raises:
+        InputError: their number is not that of the translations, or one is no finite number.
+    """
+    count = sum(map(len, lists))
+    if len(lines) != count:
+        raise InputError(f"{name} has {len(lines)} lines for {count} translations: give one number for each")
+    values = iter([_number(line, f"{name}, line {number}") for number, line in enumerate(lines, start=1)])
+    return [[next(values) for _ in texts] for texts in lists]
+
+
+def _record(line: str) -> dict[str, Any]:
+    """Read one record; raise ValueError, TypeError or KeyError where it is none."""
+    record = json.loads(line)
+    translations = record["translations"]
+    for each in translations:
+        each["score"] = -math.inf if each["score"] is None else float(each["score"])
+    texts = [record["source"], *(each["text"] for each in translations)]
+    if not translations or not all(isinstance(text, str) for text in texts):
+        raise TypeError
+    return record
+
+
+def _number(text: str, where: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise InputError(f"{where}: {text[:30]!r} is no finite number")
+    return value
+
+
+def _sum(values: Sequence[float], weights: Sequence[float]) -> float:
+    if min(values) == -math.inf:
+        return -math.inf
+    return sum(weight * value for weight, value in zip(weights, values, strict=True))
+
+
+def _per_token(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
+    """Give the mean log-probability of the tokens of each target, its end of sentence among them."""
+    pairs = [Pair(source, target) for source, target in zip(sources, targets, strict=True)]
+    return [score.log_probability / score.tokens for score in translator.score(pairs)]
