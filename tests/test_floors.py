@@ -14,8 +14,8 @@ SEARCH = tuple(
     for name in (
         "",
         ".candidates",
+        ".compaction",
         ".config",
-        ".candidates",
         ".constraints",
         ".ensemble",
         ".joining",

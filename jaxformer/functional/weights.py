@@ -7,6 +7,7 @@ they take that. Their first leaf has the shape of the plain array. None of them 
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ class Table(NamedTuple):
     columns: Float[Array, "D V"]
 
 
+@functools.partial(jax.jit, static_argnums=1)
 def quantize(weights: Float[Array, "..."], axes: tuple[int, ...]) -> Int8Weights:
     """Round weights to 8 bits, the largest of each output to 127 or -127.
 

@@ -23,7 +23,6 @@ held. CTranslate2 takes the backend that it holds for the best on this machine: 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import os
 import random
@@ -34,7 +33,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -43,6 +42,7 @@ from jaxformer.cli import huge_pages
 SYSTEMS = (
     "jaxformer-float32",
     "jaxformer-bfloat16",
+    "jaxformer-int8",
     "ctranslate2-float32",
     "ctranslate2-int8",
     "huggingface-float32",
@@ -182,26 +182,26 @@ def read_peak() -> float:
     raise SystemExit("the system does not say how much memory a process held")
 
 
-def make_jaxformer(options: argparse.Namespace, dtype: str) -> Translate:
+def make_jaxformer(options: argparse.Namespace, precision: str) -> Translate:
     """Read the parameters; search as a Translator does."""
     import jax.numpy as jnp
     from flax.traverse_util import unflatten_dict
 
     from jaxformer.decoding.batch_search import Banned, Sentence, search_batch
     from jaxformer.decoding.config import DecodingConfig
+    from jaxformer.decoding.models import Models
     from jaxformer.models.seq2seq import Transformer
 
-    model = Transformer(dataclasses.replace(make_config(options), dtype=dtype))
     with np.load(options.folder / "params.npz") as saved:
         params = unflatten_dict({name: jnp.asarray(saved[name]) for name in saved}, sep="/")
+    models = Models((Transformer(make_config(options)),), (params,)).prepare(cast(Any, precision))
+    del params
 
     def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:
         # As if each source had as many words as are to be written.
         sentences = [Sentence(ids, length, [], (0, 0)) for ids in batch]
         decoding = DecodingConfig(beam_size=beam, max_extra_length=0, min_length=length, batch_size=len(batch))
-        found = search_batch(
-            model, params, sentences, decoding, eos_id=EOS, n_best=1, banned=Banned(None, None), forced=False
-        )
+        found = search_batch(models, sentences, decoding, eos_id=EOS, n_best=1, banned=Banned(None, None), forced=False)
         return int(found.lengths[: len(batch)].sum())
 
     return translate
