@@ -91,13 +91,13 @@ class DecodingConfig:
     # What becomes of longer ones. "refuse" (default): an error, before anything is translated. "split": they are cut
     # between sentences or words, translated in parts, and the parts put together. Nothing is ever left out.
     long_sources: LongSources = "refuse"
-    # Sentences decoded together. It changes speed and memory, and results by rounding alone.
+    # Sentences that a device decodes together. It changes speed and memory, and results by rounding alone.
     batch_size: int = 64
     # The numbers of weights and products: "model" (default), those of model.dtype; or "float32", "bfloat16" or "int8",
     # weights and products in 8 bits.
     precision: Precision = "model"
-    # Source tokens decoded together, padding counted: batches of sentences too long for it have fewer of them, one at
-    # least, so that memory is bounded. The default leaves batches of 64 whole up to 128 tokens a sentence.
+    # Source tokens that a device decodes together, padding counted: batches of sentences too long for it have fewer of
+    # them, one at least, so that memory is bounded. The default leaves batches of 64 whole up to 128 tokens a sentence.
     tokens_per_batch: int = 8192
     # Draw translations at random instead of searching for the best.
     sample: bool = False

@@ -13,7 +13,7 @@ import pytest
 from decoding.translators import equally_long, many, random_translator, rescore, source_ids, teacher_forced, token_ids
 
 import runs
-from jaxformer.decoding import batch_search
+from jaxformer.decoding import batch_search, compiled_search
 from jaxformer.decoding.batch_search import Banned, Sentence
 from jaxformer.decoding.config import DecodingConfig
 from jaxformer.decoding.rules import SearchResult
@@ -205,7 +205,7 @@ def test_the_parts_of_a_sentence_have_their_log_probabilities_behind_each_other(
 
 def test_values_are_no_recompilation():
     """Strengths, phrases and prefixes are arguments of the compiled search (statement 104)."""
-    compiled = cast(Any, batch_search._search)._cache_size
+    compiled = cast(Any, compiled_search._search)._cache_size
     counts = []
     for number in (2, 3, 4):
         asked = [

@@ -16,6 +16,7 @@ from decoding.translators import equally_long, many, random_translator
 
 import runs
 from jaxformer.decoding import batch_search
+from jaxformer.decoding.models import Models
 from jaxformer.decoding.results import Hypothesis
 from jaxformer.decoding.rules import SearchResult
 from jaxformer.errors import InputError
@@ -43,11 +44,13 @@ def stub(monkeypatch):
         for row, each in enumerate(sentences):
             tokens[row, :, : len(each.ids)] = each.ids
         lengths = np.array([[len(each.ids)] * n_best for each in sentences])
-        known = {"tokens": tokens, "lengths": lengths, "finished": lengths > 0}
+        each = np.zeros(tokens.shape, np.float32)
+        known = {"tokens": tokens, "lengths": lengths, "finished": lengths > 0, "token_log_probabilities": each}
         parts = {name: known.get(name, np.zeros(lengths.shape)) for name in SearchResult._fields}
         return SearchResult(**parts)  # pyright: ignore
 
     monkeypatch.setattr(batch_search, "search_batch", search_batch)
+    monkeypatch.setattr(Models, "prepare", lambda self, precision: self)  # on one device
     return shapes
 
 

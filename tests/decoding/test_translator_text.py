@@ -232,11 +232,12 @@ def test_no_room_for_more_than_the_source():
 
 def test_stop_between_batches():
     """What is not translated when it stops has no hypotheses, and what is translated is whole."""
-    texts = many()[:4]
+    devices = jax.local_device_count()  # each has a sentence of every batch
+    texts = (many() * devices)[: 4 * devices]
     answers = iter([False, False, True])
     translator = random_translator(batch_size=1)
     found = translator.search(texts, beam_size=1, stop=lambda: next(answers))
-    assert sorted(map(len, found)) == [0, 0, 1, 1]
+    assert sorted(map(len, found)) == [0] * 2 * devices + [1] * 2 * devices
     expected = translator.search(texts, beam_size=1)
     assert all(hypotheses in ([], whole) for hypotheses, whole in zip(found, expected, strict=True))
 

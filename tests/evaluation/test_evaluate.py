@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import jax
 import pytest
 
 import runs
@@ -264,8 +265,9 @@ def test_validation_takes_the_first_sentences():
     assert validation.samples == []
 
 
-def test_validation_that_is_stopped_has_no_score():
+def test_validation_that_is_stopped_has_no_score(monkeypatch):
     """A signal in between gives nothing, not the score of a part."""
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)  # so that there is a second batch
     given = list(sources.load("synthetic:reverse/test", "", ""))[:100]
     answers = iter([False, True])
     assert validator(None, 1, given)(translator().params, lambda: next(answers)) is None
