@@ -1,16 +1,40 @@
-"""Whether translators may predict together."""
+"""Translators that predict together."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from jaxformer.decoding.ensemble import check_weights
+from jaxformer.decoding.models import Models
 from jaxformer.errors import InputError
 
 if TYPE_CHECKING:
     from jaxformer.decoding.translator import Translator
 
 
-def check_partner(first: Translator, other: Translator, number: int) -> None:
+def combine(translators: Sequence[Translator], weights: Sequence[float] | None = None) -> Models:
+    """Put the models of single translators together, the first of which says what the others must agree in.
+
+    Raises:
+        InputError: there is none, they do not read and write the same tokens, or the weights do not fit.
+    """
+    if not translators:
+        raise InputError("an ensemble needs a translator: give at least one")
+    if weights is not None:
+        check_weights(weights, len(translators))
+    for number, other in enumerate(translators[1:], start=2):
+        _check_partner(translators[0], other, number)
+    return Models(
+        tuple(each.model for each in translators),
+        tuple(each.params for each in translators),
+        None if weights is None else np.asarray(weights, np.float32),
+    )
+
+
+def _check_partner(first: Translator, other: Translator, number: int) -> None:
     """Refuse a model that reads or writes other tokens than the first of an ensemble.
 
     Raises:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.records import Pair
@@ -19,10 +18,9 @@ from jaxformer.decoding.alignment import choose_layer
 from jaxformer.decoding.batch_search import Banned
 from jaxformer.decoding.codec import Codec
 from jaxformer.decoding.config import DecodingConfig, Precision
-from jaxformer.decoding.ensemble import check_weights
 from jaxformer.decoding.line_search import LineSearch, Prefixes, Required
 from jaxformer.decoding.models import Models
-from jaxformer.decoding.partners import check_partner
+from jaxformer.decoding.partners import combine
 from jaxformer.decoding.results import Attention, Hypothesis, PairScore
 from jaxformer.decoding.shortlist import Shortlist
 from jaxformer.errors import InputError
@@ -104,21 +102,11 @@ class Translator:
             >>> Translator.ensemble(both).translate(["Hello, world."])  # doctest: +SKIP
             ['Hallo, Welt.']
         """
-        if not translators:
-            raise InputError("an ensemble needs a translator: give at least one")
-        if weights is not None:
-            check_weights(weights, len(translators))
-        first, *others = translators
-        for number, other in enumerate(others, start=2):
-            check_partner(first, other, number)
-        together = copy.copy(first)
-        together.models = Models(
-            tuple(each.model for each in translators),
-            tuple(each.params for each in translators),
-            None if weights is None else np.asarray(weights, np.float32),
-        )
-        together.codec = dataclasses.replace(first.codec, positions=together.models.positions)
-        if others:
+        models = combine(translators, weights)
+        together = copy.copy(translators[0])
+        together.models = models
+        together.codec = dataclasses.replace(together.codec, positions=models.positions)
+        if len(translators) > 1:
             together.checkpoint = " + ".join(str(each.checkpoint) for each in translators)
         return together
 
