@@ -108,7 +108,7 @@ def test_batches_have_a_budget_of_tokens(stub):
 
 
 def test_memory_does_not_grow(stub):
-    """Peak memory of Python and numpy over thousands of sentences is that over the first thousand, and nothing is kept."""
+    """Peak memory of Python and numpy over thousands of sentences is that over the first thousand; nothing is kept."""
     translator = random_translator(batch_size=16)
 
     def peak(count: int) -> int:
