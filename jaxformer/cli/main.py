@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import re
@@ -42,7 +43,14 @@ def start(*before: str) -> int:
     arguments = [*before, *sys.argv[1:]]
     if arguments[:1] and arguments[0] in COMPUTING:
         huge_pages.use()
-    return main(arguments)
+    code = main(arguments)
+    if code == INTERRUPTED and arguments[0] != "train":  # which has ended its threads itself
+        # Threads of JAX may still compile or compute; an interpreter that ends in order takes their memory away.
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError):
+                stream.flush()
+        os._exit(code)
+    return code
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -111,6 +119,8 @@ def report(error: BaseException) -> int:
     """Say in one line what ended a command, and give the exit code; a fault of ours comes with its traceback."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
+    if isinstance(error, BrokenPipeError):  # who read the output has enough, as `head` does
+        return FAILED
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
         reason = f"{where}{error.strerror or error}"

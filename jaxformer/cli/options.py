@@ -74,12 +74,15 @@ def read_input(path: Path | None) -> Iterator[str]:
     return stream_lines(sys.stdin.buffer, "standard input") if path is None else open_lines([path])
 
 
-def check_output(path: Path | None) -> None:
-    """Find out before the work that its result could not be written.
+def check_output(path: Path | None, *inputs: Path | None) -> None:
+    """Find out before the work that its result could not be written, or would take the place of what is read.
 
     Raises:
-        InputError: the folder of the file is missing, or it is itself a folder.
+        InputError: the folder of the file is missing, it is itself a folder, or it is one of the inputs.
     """
+    for given in inputs:
+        if path is not None and given is not None and path.is_file() and given.exists() and path.samefile(given):
+            raise InputError(f"--output {path} is the file that is read: name another")
     if path is not None and not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
     if path is not None and path.is_dir():

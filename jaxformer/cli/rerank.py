@@ -50,7 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Rerank."""
-    check_output(options.output)
+    check_output(options.output, options.input)
     scorers = {
         name: run
         for name, run in (("reverse", options.reverse), ("language_model", options.language_model))
@@ -64,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
             raise InputError(f"--weight {name}: there are scores {', '.join(names)}; weigh one of these")
     if len(set(names)) < len(names):
         raise InputError(f"two scores have one name: {', '.join(names)}; call those of --scores otherwise")
+    if options.tune is not None and weights:
+        raise InputError("--tune finds the weights, so that --weight says nothing: leave out the one or the other")
     references = None if options.tune is None else read_lines(options.tune)
     records = reranking.read_records(list(read_input(options.input)))
     scores = _scores(records, scorers, files, options.reverse_language)
@@ -123,7 +125,8 @@ def _named(text: str, option: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not (name and sign and value):
         raise InputError(
-            f"{option} needs a name and a value, such as {option} lm=0.5 or {option} lm=FILE, not {text!r}"
+            f"{option} needs a name and a value, such as {option} lm={'0.5' if option == '--weight' else 'FILE'}, not "
+            f"{text!r}"
         )
     return name, value
 

@@ -38,7 +38,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Score."""
-    check_output(options.output)
+    check_output(options.output, options.source, options.target)
     name = f"text:{sources.escape(options.source)},{sources.escape(options.target)}"
     pairs = list(sources.load(name, "", ""))
     scores = load_translator(options, options.target_language).score(pairs)

@@ -38,8 +38,7 @@ SAMPLING = (
     ("seed", int, "N", "of the drawing"),
 )
 
-_KEYS = {field.name for field in dataclasses.fields(DecodingConfig)}
-NUMBERS = tuple(option for option in SEARCH + SAMPLING if option[0] in _KEYS)
+NUMBERS = SEARCH + SAMPLING
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

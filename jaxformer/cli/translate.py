@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     """Translate."""
     if options.alignment and options.format != "jsonl":
         raise InputError("--alignment is a part of --format=jsonl: add that, or leave it out")
-    check_output(options.output)
+    check_output(options.output, options.input, options.prefix, options.require)
     if options.mbr and options.n_best < 2:
         raise InputError("--mbr chooses among several translations: add --sample --n_best=32, or leave it out")
     for path in (options.input, options.prefix, options.require):  # what is missing is found before the model is loaded

@@ -103,9 +103,8 @@ def search_batch(
         InputError: a sentence has required phrases, and the search is no beam search that can meet them.
     """
     pad_id, positions = models.models[0].config.pad_id, models.positions
-    rows = row_count(len(sentences), decoding.batch_size)
-    # Each device has its share. A single row in few bits takes a CPU several times as long as two.
-    rows = -(-max(rows, models.least_rows if decoding.beam_size == 1 else 1) // models.devices) * models.devices
+    beam_size = n_best if decoding.sample else decoding.beam_size
+    rows = rows_of_batch(len(sentences), decoding.batch_size, beam_size, models)
     width = round_width(max(len(sentence.ids) for sentence in sentences), positions)
     # Rows that fill the batch have limit 0: they are done before they begin.
     limits, places = np.zeros(rows, np.int32), np.zeros((rows, 2), np.uint32)
@@ -138,7 +137,7 @@ def search_batch(
         ),
         Shape(
             length=min(width + decoding.max_extra_length, positions),
-            beam_size=n_best if decoding.sample else decoding.beam_size,
+            beam_size=beam_size,
             n_best=n_best,
             groups=decoding.diversity_groups,
             penalty=decoding.length_penalty,
@@ -173,7 +172,7 @@ def _constraints(
         prefixes = _pad_phrases(repeated, (rows, most, 8))
     required = None
     if any(each.required for each in sentences):
-        _check_beam(decoding)
+        check_beam(decoding)
         required = _pad_phrases([each.required for each in sentences], (rows, 4, 4))
     return Constraints(
         min_lengths=cast(Any, minimum),
@@ -197,14 +196,18 @@ def _pad_phrases(phrases: Sequence[Sequence[list[int]]], least: tuple[int, int, 
     return filled
 
 
-def _check_beam(decoding: DecodingConfig) -> None:
-    """Refuse required phrases where hypotheses cannot compete by how many they have."""
+def check_beam(decoding: DecodingConfig) -> None:
+    """Refuse required phrases where hypotheses cannot compete by how many they have.
+
+    Raises:
+        InputError: samples are drawn, or a beam has one hypothesis.
+    """
     if decoding.sample:
-        raise InputError("required words need a beam search, not decoding.sample=True: leave out the one or the other")
+        raise InputError("required phrases need a beam search, not samples: leave out the one or the other")
     width = decoding.beam_size // decoding.diversity_groups
     if width < 2:
         least = 2 * decoding.diversity_groups
-        raise InputError(f"required words need decoding.beam_size of at least {least}, not {decoding.beam_size}")
+        raise InputError(f"required phrases need a beam_size of at least {least}, not {decoding.beam_size}")
 
 
 def _sampling(decoding: DecodingConfig) -> Sampling | None:
@@ -234,6 +237,13 @@ def round_width(longest: int, limit: int) -> int:
     while width < longest:
         width = width + 16 if width < 64 else (width * 3 // 2 if width & (width - 1) == 0 else width * 4 // 3)
     return min(width, limit)
+
+
+def rows_of_batch(sentences: int, batch_size: int, beam_size: int, models: Models) -> int:
+    """Give the rows of a batch that is divided evenly among the devices, none of which has fewer than it should."""
+    least = models.devices * -(-models.least_rows // beam_size)
+    rows = max(row_count(sentences, batch_size), least)
+    return -(-rows // models.devices) * models.devices
 
 
 def row_count(sentences: int, batch_size: int) -> int:

@@ -119,6 +119,11 @@ class DecodingConfig:
             value = getattr(self, name)
             if value is not None and not least <= value < math.inf:
                 raise InputError(f"decoding.{name} must be at least {least}, not {value}")
+        if self.max_target_length is not None and self.min_length > self.max_target_length:
+            raise InputError(
+                f"decoding.min_length {self.min_length} is above decoding.max_target_length {self.max_target_length}: "
+                "lower the one or raise the other"
+            )
         for name in ("top_p", "min_p", "epsilon"):
             value = getattr(self, name)
             if not 0 <= value <= 1 or (name == "top_p" and value == 0):

@@ -159,27 +159,41 @@ class LineSearch:
         encode = self.codec.vocabularies.target.encode_batch
         sentences = []
         for line, passage in zip(window, passages, strict=True):
-            prefixes, required = (
-                [ids for ids in encode(list(texts)) if ids] if texts else [] for texts in (line.prefixes, line.required)
-            )
+            prefixes, required = (encode(list(texts)) for texts in (line.prefixes, line.required))
+            prefixes = [] if not all(prefixes) else prefixes  # one that is blank leaves everything free
+            required = [ids for ids in required if ids]
+            self._check_known(line, prefixes, required)
             for part, ids in enumerate(passage.parts):
                 words = max(len(ids) - self.codec.added, 0)
                 most = most_tokens(self.decoding, words, self.codec.positions)
                 if part or not ids:
                     sentences.append(Sentence(ids, words, [], (line.place, part)))
                     continue
-                for name, asked in (
-                    ("prefix", max(map(len, prefixes), default=0)),
-                    ("required", sum(map(len, required))),
-                ):
+                for what, phrases in (("prefix", prefixes), ("a required phrase", required)):
+                    asked = max(map(len, phrases), default=0)
                     if asked >= most:
-                        what = f"prefix {line.place + 1} has" if name == "prefix" else f"required {line.place + 1} have"
                         raise InputError(
-                            f"{what} {asked} tokens and its translation at most {most}: shorten it, or raise "
-                            "decoding.max_extra_length"
+                            f"{what} of sentence {line.place + 1} has {asked} tokens, and its translation has at most "
+                            f"{most} with its end: shorten it, or raise the limit (max_extra_length, "
+                            "max_target_length, max_length_ratio)"
                         )
                 sentences.append(Sentence(ids, words, prefixes, (line.place, part), required))
         return sentences
+
+    def _check_known(self, line: Line, prefixes: Sequence[list[int]], required: Sequence[list[int]]) -> None:
+        """Refuse what the vocabulary cannot write: the unknown token would stand for it.
+
+        Raises:
+            InputError: a prefix or a required phrase has an unknown token.
+        """
+        unknown = self.codec.vocabularies.target.unk_id
+        for what, texts, phrases in (("prefix", line.prefixes, prefixes), ("required phrase", line.required, required)):
+            for text, ids in zip((text for text in texts if text.strip()), phrases, strict=False):
+                if unknown in ids:
+                    raise InputError(
+                        f"the vocabulary cannot write the {what} {text!r} of sentence {line.place + 1}: leave it out, "
+                        "or write it in letters of the training text"
+                    )
 
     def _blank(self) -> list[Hypothesis]:
         if self.layer is None:

@@ -157,6 +157,8 @@ def _record(line: str) -> dict[str, Any]:
     translations = record["translations"]
     for each in translations:
         each["score"] = -math.inf if each["score"] is None else float(each["score"])
+        if math.isnan(each["score"]):
+            raise ValueError
     texts = [record["source"], *(each["text"] for each in translations)]
     if not translations or not all(isinstance(text, str) for text in texts):
         raise TypeError

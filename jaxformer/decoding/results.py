@@ -66,7 +66,7 @@ class Hypothesis:
             coverage penalty if there is one; what hypotheses are ranked by. Minus infinity: the options of the search
             left no translation at all.
         log_probability: natural logarithm of the translation's probability, end of sentence included, by the model
-            alone, whatever the options of the search.
+            alone, whatever the options of the search; within a shortlist it is that among the tokens of the list.
         tokens: its pieces.
         finished: whether it ended by itself, before the longest length allowed.
         alignment: where the model looked in the source; None where it was not asked for.

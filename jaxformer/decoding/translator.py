@@ -79,6 +79,7 @@ class Translator:
         self.source_eos = source_eos
         self.codec = Codec(vocabularies, config.max_length, source_eos, tag, source_language)
         self.checkpoint: int | str | None = None
+        self.directory: Path | None = None
         self.shortlist: Shortlist | None = None
         """What :meth:`search` keeps to, if anything; probabilities are then those among the tokens of the list."""
 
@@ -107,7 +108,7 @@ class Translator:
         together.models = models
         together.codec = dataclasses.replace(together.codec, positions=models.positions)
         if len(translators) > 1:
-            together.checkpoint = " + ".join(str(each.checkpoint) for each in translators)
+            together.checkpoint = " + ".join(f"{each.directory}@{each.checkpoint}" for each in translators)
         return together
 
     @property
@@ -127,7 +128,9 @@ class Translator:
         return self._prepared[2]
 
     @classmethod
-    def load(cls, directory: str | Path, checkpoint: str = "best", target_language: str | None = None) -> Translator:
+    def load(
+        cls, directory: str | Path, checkpoint: str | int = "best", target_language: str | None = None
+    ) -> Translator:
         """Read a run's configuration, vocabularies and parameters.
 
         Args:
@@ -148,7 +151,7 @@ class Translator:
                 f"{directory} translates into {data.target_language} alone, not into {language!r}: train with "
                 "data.language_tags=True for several languages"
             )
-        saved = find_parameters(directory, checkpoint, config.evaluation.best_metric)
+        saved = find_parameters(directory, str(checkpoint), config.evaluation.best_metric)
         vocabularies = Vocabularies.load(directory / "vocabulary")
         check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
         tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -166,7 +169,7 @@ class Translator:
             tag=tag,
             source_language=source,
         )
-        translator.checkpoint = saved.name
+        translator.checkpoint, translator.directory = saved.name, directory
         return translator
 
     def translate(
@@ -388,20 +391,21 @@ class Translator:
         """Check what a call asks for."""
         for name, given in (("texts", texts), ("ban", ban), ("prefixes", prefixes), ("required", required)):
             if isinstance(given, str):  # a list of letters, to Python
-                raise InputError(
-                    f"{name} must be a list of sentences, not one string: put it in a list, [{given[:20]!r}]"
-                )
+                raise InputError(f"{name} must be a list, not one string: put it in a list, [{given[:20]!r}]")
         chosen = {key: x for key, x in (("beam_size", beam_size), ("alpha", alpha)) if x is not None}
         decoding = dataclasses.replace(decoding or self.decoding, **chosen)
         if n_best < 1 or (n_best > decoding.beam_size and not decoding.sample):
             most = "" if decoding.sample else f" and at most the beam of {decoding.beam_size}"
             raise InputError(f"n_best must be at least 1{most}, not {n_best}")
+        if required is not None:
+            batch_search.check_beam(decoding)
         if window is not None and window < 1:
             raise InputError(f"a window must have at least 1 sentence, not {window}")
         if alignment_layer is not None and not alignment:
             raise InputError("an alignment layer is for alignments: ask for them too, or leave it out")
+        models = self._prepare(decoding.precision)
         return LineSearch(
-            models=self._prepare(decoding.precision),
+            models=models,
             codec=self.codec,
             reader=(self.model, self.params),
             shortlist=self.shortlist,
@@ -411,7 +415,7 @@ class Translator:
             forced=prefixes is not None,
             layer=choose_layer(alignment_layer, self.model.config.num_decoder_layers) if alignment else None,
             paragraphs=paragraphs,
-            window=window or _BATCHES * decoding.batch_size,
+            window=window or _BATCHES * decoding.batch_size * models.devices,
         )
 
     def _ban(self, phrases: Sequence[str], decoding: DecodingConfig) -> Banned:

@@ -57,7 +57,7 @@ class Numbering:
                     f"there are {self._count} {name} and more sentences: give one for each, empty where nothing is "
                     "asked for"
                 )
-            given[name] = tuple(filter(None, [found] if isinstance(found, str) else found))
+            given[name] = (found,) if isinstance(found, str) else tuple(found)
         self._count += 1
         return Line(self._count - 1, text, *(given.get(name, ()) for name in ("prefixes", "lists of required phrases")))
 

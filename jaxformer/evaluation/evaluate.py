@@ -80,7 +80,7 @@ def evaluate(
         "unfinished": sum(not best[0].finished for best in found),
         "seconds": round(seconds, 2),
         "checkpoint": translator.checkpoint,
-        "decoding": dataclasses.asdict(decoding),
+        "decoding": dataclasses.asdict(decoding) | {"shortlist": translator.shortlist is not None},
         "versions": {"jaxformer": __version__}
         | {package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")},
     }

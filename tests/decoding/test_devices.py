@@ -9,9 +9,10 @@ import pytest
 from jax.sharding import Mesh
 
 import runs
-from jaxformer.decoding.batch_search import Banned, Sentence, search_batch
+from jaxformer.decoding.batch_search import Banned, Sentence, rows_of_batch, search_batch
 from jaxformer.decoding.models import SENTENCES, Models
 from jaxformer.decoding.rules import SearchResult
+from jaxformer.decoding.shortlist import Shortlist
 
 TRANSLATOR = runs.translator()
 
@@ -31,11 +32,25 @@ def draw(seed: int, count: int) -> list[Sentence]:
     return [Sentence(each, len(each) - 1, [], (number, 0)) for number, each in enumerate(ids)]
 
 
-def search(models: Models, sentences: Sequence[Sentence], n_best: int = 1, **changes) -> SearchResult:
+def search(
+    models: Models,
+    sentences: Sequence[Sentence],
+    n_best: int = 1,
+    shortlist: Shortlist | None = None,
+    forced: bool = False,
+    **changes,
+) -> SearchResult:
     decoding = dataclasses.replace(TRANSLATOR.decoding, batch_size=64, **changes)
     eos_id = TRANSLATOR.vocabularies.target.eos_id
     found = search_batch(
-        models, sentences, decoding, eos_id=eos_id, n_best=n_best, banned=Banned(None, None), forced=False
+        models,
+        sentences,
+        decoding,
+        eos_id=eos_id,
+        n_best=n_best,
+        banned=Banned(None, None),
+        forced=forced,
+        shortlist=shortlist,
     )
     return jax.tree.map(lambda x: x[: len(sentences)] if x.ndim else x, found)
 
@@ -88,3 +103,44 @@ def test_few_bits_never_take_a_single_row(precision):
     assert models.least_rows == 2
     both = search(models, [sentence, sentence], beam_size=1)
     assert_same(search(models, [sentence], beam_size=1), jax.tree.map(lambda x: x[:1] if x.ndim else x, both))
+
+
+def test_rows_of_a_batch():
+    """Powers of two up to the batch, as many on each device, and two of few bits where a sentence has one hypothesis."""
+    plain, few = on(1), on(1, "int8")
+    assert [rows_of_batch(n, 8, 1, plain) for n in (1, 3, 8)] == [1, 4, 8]
+    assert [rows_of_batch(n, 8, 1, few) for n in (1, 3, 8)] == [2, 4, 8]
+    assert rows_of_batch(1, 8, 4, few) == 1
+    mesh = Mesh(np.array(jax.local_devices()[:3]), (SENTENCES,))
+    assert [rows_of_batch(n, 24, 1, plain._replace(mesh=mesh)) for n in (1, 4, 24)] == [3, 6, 24]
+    assert rows_of_batch(1, 24, 1, few._replace(mesh=mesh)) == 6
+
+
+def test_what_a_sentence_asks_for_goes_to_its_device():
+    """Prefixes, required phrases, coverage, groups and a shortlist, each divided with the sentences."""
+    rng, size = np.random.default_rng(8), TRANSLATOR.vocabularies.target.size
+    sentences = [
+        each._replace(
+            prefixes=[rng.integers(4, size, 2).tolist()] if number % 2 else [],
+            required=[rng.integers(4, size, 1 + number % 2).tolist()] if number % 3 else [],
+        )
+        for number, each in enumerate(draw(9, 11))
+    ]
+    listed = Shortlist(
+        np.arange(12, dtype=np.int32),
+        rng.integers(4, size, (TRANSLATOR.vocabularies.source.size, 6)).astype(np.int32),
+        "",
+    )
+    changes = {"beam_size": 4, "diversity_groups": 2, "coverage_penalty": 0.2}
+    for shortlist in (None, listed):
+        expected = search(on(1), sentences, shortlist=shortlist, forced=True, **changes)
+        found = search(on(4), sentences, shortlist=shortlist, forced=True, **changes)
+        assert_same(found, expected)
+        for row, sentence in enumerate(sentences):
+            tokens = found.tokens[row, 0, : found.lengths[row, 0]].tolist()
+            for phrase in [prefix for prefix in sentence.prefixes if tokens[:2] != prefix] + [
+                phrase
+                for phrase in sentence.required
+                if found.finished[row, 0] and not any(tokens[i : i + len(phrase)] == phrase for i in range(len(tokens)))
+            ]:
+                raise AssertionError(f"{phrase} is not in {tokens}")

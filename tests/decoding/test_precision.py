@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import runs
+from jaxformer.decoding.batch_search import Banned, Sentence, search_batch
 from jaxformer.decoding.config import DecodingConfig
 from jaxformer.decoding.precision import prepare
 from jaxformer.errors import InputError
-from jaxformer.functional.weights import Int8Weights, Table
+from jaxformer.functional.weights import Int8Weights, Table, quantize, take_rows
 from jaxformer.models import Transformer, TransformerConfig
 
 SETTINGS = {
@@ -89,3 +91,39 @@ def test_an_unknown_precision_is_refused():
         InputError, match=r"decoding\.precision must be model or float32 or bfloat16 or int8, not 'half'"
     ):
         DecodingConfig(precision="half")
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_search_is_in_the_precision_that_is_asked_for(precision):
+    """A translator finds what its models find when they are prepared so, which is near what the plain ones find."""
+    translator = runs.translator()
+    decoding = dataclasses.replace(translator.decoding, precision=precision, beam_size=3)
+    text, eos_id = "Open the file.", translator.vocabularies.target.eos_id
+    ((found,),) = translator.search([text], decoding=decoding)
+    ((plain,),) = translator.search([text], beam_size=3)
+    (ids,) = translator.codec.encode_sources([text])
+    sentences, nothing = [Sentence(ids, len(ids) - 1, [], (0, 0))], Banned(None, None)
+    for models, expected in (
+        (translator.models.prepare(precision), found),
+        (translator.models.prepare("model"), plain),
+    ):
+        result = search_batch(models, sentences, decoding, eos_id=eos_id, n_best=1, banned=nothing, forced=False)
+        assert result.scores[0, 0] == pytest.approx(expected.score, abs=1e-6)
+    assert found.score != plain.score
+    # Of the same tokens: the sum of the logarithms is off by what the weights are off.
+    if found.tokens == plain.tokens:
+        assert found.score == pytest.approx(plain.score, abs=0.2)
+
+
+def test_a_part_of_a_table_is_that_part_of_what_it_stands_for():
+    """Rows taken from a plain table, one in both layouts and one in 8 bits give the same numbers as before."""
+    rng = np.random.default_rng(3)
+    table, tokens = jnp.asarray(rng.normal(size=(9, 4)), jnp.float32), jnp.asarray([0, 7, 2, 2])
+    np.testing.assert_array_equal(take_rows(table, tokens), table[tokens])
+    both = take_rows(Table(table, table.T), tokens)
+    np.testing.assert_array_equal(both.rows, table[tokens])
+    np.testing.assert_array_equal(both.columns, table[tokens].T)
+    small = quantize(table, (1,))
+    part = take_rows(small, tokens)
+    np.testing.assert_array_equal(part.values, np.asarray(small.values)[np.asarray(tokens)])
+    np.testing.assert_array_equal(part.scales, np.asarray(small.scales)[np.asarray(tokens)])
