@@ -106,7 +106,7 @@ def test_few_bits_never_take_a_single_row(precision):
 
 
 def test_rows_of_a_batch():
-    """Powers of two up to the batch, as many on each device, and two of few bits where a sentence has one hypothesis."""
+    """Powers of two up to the batch, as many on each device, and two of few bits for one hypothesis."""
     plain, few = on(1), on(1, "int8")
     assert [rows_of_batch(n, 8, 1, plain) for n in (1, 3, 8)] == [1, 4, 8]
     assert [rows_of_batch(n, 8, 1, few) for n in (1, 3, 8)] == [2, 4, 8]
