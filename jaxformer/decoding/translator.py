@@ -108,7 +108,9 @@ class Translator:
         together.models = models
         together.codec = dataclasses.replace(together.codec, positions=models.positions)
         if len(translators) > 1:
-            together.checkpoint = " + ".join(f"{each.directory}@{each.checkpoint}" for each in translators)
+            folders = ("" if each.directory is None else f"{each.directory.name}@" for each in translators)
+            pairs = zip(folders, translators, strict=True)
+            together.checkpoint = " + ".join(f"{folder}{each.checkpoint}" for folder, each in pairs)
         return together
 
     @property

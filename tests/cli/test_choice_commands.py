@@ -73,7 +73,7 @@ def test_evaluate_an_ensemble(call, tmp_path, together):
         (tmp_path / name).write_bytes(encode([pair[side] for pair in pairs]))
     files = [f"--{name}={tmp_path / name}" for name in ("source", "reference")]
     outcome = call("evaluate", f"--workdir={run}", f"--ensemble={run}@20", "--metrics=bleu", *files)
-    assert json.loads(outcome.lines[0])["checkpoint"] == "10 + 20"
+    assert json.loads(outcome.lines[0])["checkpoint"] == "run@10 + run@20"
     ((name, record),) = json.loads((run / "results.json").read_text()).items()
     assert name.endswith(f" ensemble={run}@20")
     assert (run / record["hypotheses"]).read_text().splitlines() == together.translate([p.source for p in pairs])

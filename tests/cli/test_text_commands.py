@@ -152,7 +152,7 @@ def test_required_phrases_and_alternatives(call, workdir, translator, tmp_path):
     assert all(phrase in outcome.lines[1] for phrase in ("Datei", "Tabelle"))
     assert outcome.lines[2].startswith(("Die", "und"))
     error = call("translate", workdir, *given, "--beam_size=1", stdin=encode(lines)).error
-    assert "required words need decoding.beam_size of at least 2" in error
+    assert "required phrases need a beam_size of at least 2" in error
 
 
 def test_samples(call, workdir):
@@ -303,3 +303,12 @@ def test_summary_of_scores(call, workdir, translator, files, tmp_path):
     assert record["word_perplexity"] == pytest.approx(math.exp(-total / record["words"]), rel=1e-4)
     assert call("score", workdir, *options, "--summary", f"--output={tmp_path / 'out'}").out == b""
     assert json.loads((tmp_path / "out").read_text()) == record
+
+
+def test_what_is_read_is_not_written(call, tmp_path):
+    """A file that is both input and output is refused, and stays as it was."""
+    text = tmp_path / "a.en"
+    text.write_text("Open the file.\n", encoding="utf-8")
+    outcome = call("translate", f"--workdir={runs.random_run()}", f"--input={text}", f"--output={text}")
+    assert outcome.error == f"--output {text} is the file that is read: name another"
+    assert text.read_text(encoding="utf-8") == "Open the file.\n"

@@ -261,10 +261,13 @@ def test_samples_have_the_models_log_probability():
     ("given", "rule"),
     [
         ({"prefixes": ["a"]}, "there are 1 prefixes for 2 sentences: give one for each"),
-        ({"prefixes": "ab"}, "prefixes must be a list of sentences, not one string"),
-        ({"ban": "ab"}, "ban must be a list of sentences, not one string"),
+        ({"prefixes": "ab"}, "prefixes must be a list, not one string"),
+        ({"ban": "ab"}, "ban must be a list, not one string"),
         ({"ban": ["a", " "]}, "a banned word must not be blank"),
-        ({"prefixes": ["a", "a " * 100]}, r"prefix 2 has \d+ tokens and its translation at most \d+: shorten it"),
+        (
+            {"prefixes": ["a", "a " * 100]},
+            r"prefix of sentence 2 has \d+ tokens, and its .* at most \d+ with its end: shorten",
+        ),
         ({"n_best": 0, "decoding": DecodingConfig(sample=True)}, "n_best must be at least 1, not 0"),
     ],
 )

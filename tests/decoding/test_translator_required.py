@@ -46,3 +46,23 @@ def test_prefixes_are_alternatives():
         assert any(best.tokens[: len(spelled(word))] == spelled(word) for word in words)
     assert begun
     assert random_translator().search(texts, prefixes=[words[::-1]] * len(texts)) == found
+
+
+@pytest.mark.parametrize("asked", [{"required": [["日本"]]}, {"prefixes": ["日本"]}, {"prefixes": [["Haus", "日本"]]}])
+def test_what_the_vocabulary_cannot_write_is_refused(asked):
+    """The unknown token is no way to meet a phrase or to begin with a prefix; the phrase and its sentence are named."""
+    with pytest.raises(InputError, match=r"the vocabulary cannot write the .*'日本' of sentence 1: leave it out"):
+        runs.translator().search(["Open the file."], beam_size=2, **asked)
+
+
+def test_a_beam_is_missed_before_anything_is_translated():
+    """Greedy search and samples with required phrases are refused at once, not at the first sentence that has some."""
+    with pytest.raises(InputError, match="required phrases need a beam_size of at least 2, not 1"):
+        runs.translator().stream(iter(()), beam_size=1, required=iter(()))
+
+
+def test_a_blank_alternative_asks_for_nothing():
+    """Among prefixes that leaves the sentence free."""
+    translator = runs.translator()
+    found = translator.search(["Open the file."], prefixes=[["", "Das"]])
+    assert [one.tokens for one in found[0]] == [one.tokens for one in translator.search(["Open the file."])[0]]

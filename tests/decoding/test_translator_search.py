@@ -168,9 +168,9 @@ def test_a_batch_without_prefixes_in_a_call_that_has_them():
 @pytest.mark.parametrize(
     ("changes", "rule"),
     [
-        ({"beam_size": 1}, "required words need decoding.beam_size of at least 2, not 1"),
-        ({"beam_size": 4, "diversity_groups": 4}, "required words need decoding.beam_size of at least 8, not 4"),
-        ({"sample": True}, "required words need a beam search, not decoding.sample=True"),
+        ({"beam_size": 1}, "required phrases need a beam_size of at least 2, not 1"),
+        ({"beam_size": 4, "diversity_groups": 4}, "required phrases need a beam_size of at least 8, not 4"),
+        ({"sample": True}, "required phrases need a beam search, not samples"),
     ],
 )
 def test_required_phrases_need_a_beam(changes, rule):

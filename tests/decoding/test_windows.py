@@ -53,7 +53,7 @@ def test_endless_lines_close_a_window():
 
 def test_prefixes_stand_beside_their_lines():
     """One for each; too few or too many are found where they end."""
-    assert [line.prefixes for line in number_lines("abc", ["x", "", ["y", "", "z"]])] == [("x",), (), ("y", "z")]
+    assert [line.prefixes for line in number_lines("abc", ["x", "", ["y", "", "z"]])] == [("x",), ("",), ("y", "", "z")]
     assert [line.required for line in number_lines("ab", None, [["x"], []])] == [("x",), ()]
     with pytest.raises(InputError, match="there are 1 lists of required phrases and more sentences"):
         list(number_lines("ab", None, [["x"]]))

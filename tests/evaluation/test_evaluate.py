@@ -116,7 +116,7 @@ def test_record():
     assert record["checkpoint"] == translator().checkpoint == 200
     assert record["tokens"] == sum(len(best.tokens) for (best,) in found)
     assert record["unfinished"] == sum(not best.finished for (best,) in found)
-    assert record["decoding"] == dataclasses.asdict(translator().decoding) | {"beam_size": 1}
+    assert record["decoding"] == dataclasses.asdict(translator().decoding) | {"beam_size": 1, "shortlist": False}
     assert record["decoding"]["max_extra_length"] == 50
     assert {name: importlib.metadata.version(name) for name in record["versions"]} == record["versions"]
     assert set(record["versions"]) == {"jaxformer", "jax", "sacrebleu"}
