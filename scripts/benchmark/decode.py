@@ -17,7 +17,10 @@ the median of the ratios to ctranslate2-float32 of the same repeat, as a table a
 system. The start-up is the time from the start of the process to the first sentence, reading the model and compiling
 included (``JAX_COMPILATION_CACHE_DIR`` keeps what is compiled for the next start); memory is the most that the process
 held. CTranslate2 takes the backend that it holds for the best on this machine: ``CT2_USE_MKL`` and
-``CT2_USE_EXPERIMENTAL_PACKED_GEMM`` choose others.
+``CT2_USE_EXPERIMENTAL_PACKED_GEMM`` choose others. On a GPU, where JAX takes it by itself:
+
+    python scripts/benchmark/decode.py --model=base --device=cuda --batch=64,256,1024 --beam=1,4 --sentences=2048 \\
+        --systems=jaxformer-bfloat16,ctranslate2-float16,huggingface-float16
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ SYSTEMS = (
     "ctranslate2-int8",
     "huggingface-float32",
 )
+ON_GPU = ("ctranslate2-float16", "huggingface-float16")
 REFERENCE = "ctranslate2-float32"
 VOCABULARIES = {"base": 32_000, "tiny": 8_000}
 LENGTH, LONGEST, PAD, EOS, FIRST = 32, 100, 0, 1, 4
@@ -91,13 +95,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--sentences", type=int, default=16, help="of a case and repeat, at least one batch")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--vocabulary_size", type=int, help="by default that of the model")
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="of the other systems; JAX takes its own"
+    )
     parser.add_argument("--serve", help=argparse.SUPPRESS)  # the process of this system
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.vocabulary_size = options.vocabulary_size or VOCABULARIES[options.model]
-    unknown = set(options.systems.split(",")) - set(SYSTEMS)
+    unknown = set(options.systems.split(",")) - {*SYSTEMS, *ON_GPU}
     if unknown:
-        parser.error(f"there is no system {', '.join(sorted(unknown))}: choose from {', '.join(SYSTEMS)}")
+        parser.error(f"there is no system {', '.join(sorted(unknown))}: choose from {', '.join(SYSTEMS + ON_GPU)}")
     return options
 
 
@@ -212,7 +219,10 @@ def make_ctranslate2(options: argparse.Namespace, compute_type: str) -> Translat
     import ctranslate2
 
     translator = ctranslate2.Translator(
-        str(options.folder / "ctranslate2"), compute_type=compute_type, intra_threads=os.cpu_count() or 1
+        str(options.folder / "ctranslate2"),
+        device=options.device,
+        compute_type=compute_type,
+        intra_threads=os.cpu_count() or 1,
     )
 
     def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:
@@ -232,11 +242,12 @@ def make_huggingface(options: argparse.Namespace, dtype: str) -> Translate:
     import torch
     import transformers
 
-    model: Any = transformers.MarianMTModel.from_pretrained(options.folder / "huggingface", dtype=dtype).eval()
+    model: Any = transformers.MarianMTModel.from_pretrained(options.folder / "huggingface", dtype=dtype)
+    model = model.eval().to(options.device)
 
     def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:
         width = max(map(len, batch))
-        source = torch.tensor([ids + [PAD] * (width - len(ids)) for ids in batch])
+        source = torch.tensor([ids + [PAD] * (width - len(ids)) for ids in batch], device=options.device)
         found = model.generate(
             source,
             attention_mask=(source != PAD).long(),
@@ -255,7 +266,7 @@ class Server:
 
     def __init__(self, system: str, options: argparse.Namespace) -> None:
         """Start it, and wait for its first sentence."""
-        given = {name: getattr(options, name) for name in ("model", "beam", "vocabulary_size", "folder")}
+        given = {name: getattr(options, name) for name in ("model", "beam", "vocabulary_size", "folder", "device")}
         line = [sys.executable, __file__, f"--serve={system}", *(f"--{name}={value}" for name, value in given.items())]
         begun = time.perf_counter()
         self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

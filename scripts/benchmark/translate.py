@@ -100,7 +100,8 @@ def write_ctranslate2(options: argparse.Namespace) -> None:
     sides = translator.vocabularies.source, translator.vocabularies.target
     columns = translator.model.config.vocabulary_size
     words = [[*side.pieces(range(side.size)), *(f"<{i}>" for i in range(side.size, columns))] for side in sides]
-    tokens = ctranslate2.Tokens(*words, sides[1].unk_id, sides[1].eos_id, translator.source_eos)
+    source, target = words
+    tokens = ctranslate2.Tokens(source, target, sides[1].unk_id, sides[1].eos_id, translator.source_eos)
     ctranslate2.save(options.folder / "ctranslate2", translator.model.config, translator.params, tokens)
 
 
