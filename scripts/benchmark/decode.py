@@ -19,8 +19,9 @@ included (``JAX_COMPILATION_CACHE_DIR`` keeps what is compiled for the next star
 held. CTranslate2 takes the backend that it holds for the best on this machine: ``CT2_USE_MKL`` and
 ``CT2_USE_EXPERIMENTAL_PACKED_GEMM`` choose others. On a GPU, where JAX takes it by itself:
 
-    python scripts/benchmark/decode.py --model=base --device=cuda --batch=64,256,1024 --beam=1,4 --sentences=2048 \\
-        --systems=jaxformer-bfloat16,ctranslate2-float16,huggingface-float16
+    python scripts/benchmark/decode.py --model=base --device=cuda --batch=64,256,1024 --beam=1,4 --sentences=2048
+
+with ``--systems=jaxformer-bfloat16,ctranslate2-float16,huggingface-float16``.
 """
 
 from __future__ import annotations
