@@ -144,7 +144,7 @@ def test_pipes_are_read_and_written_as_they_are(call, workdir, translator, tmp_p
 
 
 def test_a_reader_that_goes_ends_the_command():
-    """One line says so, and nothing follows when the process ends."""
+    """It fails without a word, as the reader wanted, and nothing follows when the process ends."""
     line = [sys.executable, "-m", "jaxformer.cli.main", "translate", f"--workdir={runs.random_run()}", "--beam_size=1"]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*line, "--window=1"], cwd=runs.ROOT, env=runs.environment(), **pipes) as process:
@@ -152,7 +152,7 @@ def test_a_reader_that_goes_ends_the_command():
         process.stdout.close()
         _, err = process.communicate(b"a\n" * 20)
     assert process.returncode == 1
-    assert err == b"jaxformer: error: Broken pipe\n"
+    assert err == b""
 
 
 # What comes with a translation

@@ -16,9 +16,9 @@ from decoding.translators import equally_long, many, random_translator
 
 import runs
 from jaxformer.decoding import batch_search
-from jaxformer.decoding.models import Models
 from jaxformer.decoding.results import Hypothesis
 from jaxformer.decoding.rules import SearchResult
+from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
 
@@ -50,7 +50,7 @@ def stub(monkeypatch):
         return SearchResult(**parts)  # pyright: ignore
 
     monkeypatch.setattr(batch_search, "search_batch", search_batch)
-    monkeypatch.setattr(Models, "prepare", lambda self, precision: self)  # on one device
+    monkeypatch.setattr(Translator, "_prepare", lambda self, precision: self.models)  # on one device
     return shapes
 
 

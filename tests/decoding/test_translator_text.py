@@ -156,7 +156,7 @@ def test_single_token(source_eos):
 
 
 def test_one_string_is_no_list():
-    with pytest.raises(InputError, match="list of sentences, not one string"):
+    with pytest.raises(InputError, match="texts must be a list, not one string"):
         random_translator().translate("Open the file.")
 
 
