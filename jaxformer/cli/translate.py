@@ -27,7 +27,6 @@ examples:
   jaxformer translate --workdir=runs/quickstart --input=test.en --ban=damn --ban="for sure" --no_repeat_ngram=3
   jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=10 --top_p=0.9 --seed=1
   jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=32 --epsilon=0.02 --mbr
-
   jaxformer translate --workdir=runs/quickstart --input=test.en --paragraphs --split_long
   jaxformer translate --workdir=runs/quickstart --input=test.en --format=jsonl --alignment
 
@@ -98,7 +97,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--window",
         type=int,
         metavar="N",
-        help="most sentences that are read at a time (default: 64 batches); 1 answers each before it reads the next",
+        help="most sentences read at a time (default: 64 batches a device); 1 answers each before it reads the next",
     )
 
 

@@ -21,6 +21,7 @@ from jaxformer.decoding.search import beam_search, greedy_search
 from jaxformer.models.seq2seq import Cache, Memory, Transformer, empty_cache, empty_coverage
 from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
+# Each halving compiles one more loop; a batch below the second number is not worth them.
 _HALVINGS, _WORTH_HALVING = 2, 16
 
 

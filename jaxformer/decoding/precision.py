@@ -46,7 +46,10 @@ def prepare(config: TransformerConfig, params: PyTree, precision: Precision) -> 
             axes = (0, 1) if names[-2] == "output" and leaf.ndim == 3 else (0,)
             return quantize(leaf, axes) if precision == "int8" else leaf.astype(dtype)
         if names[-1] == "output" or (names[-1] == "table" and "embedding" in names[-2]):
-            return quantize(leaf, (1,)) if precision == "int8" else _table(leaf.astype(dtype))
+            if precision == "int8":
+                return quantize(leaf, (1,))
+            # Nothing is multiplied with the table of a source alone.
+            return leaf.astype(dtype) if names[-2:] == ["source_embedding", "table"] else _table(leaf.astype(dtype))
         return leaf
 
     return config, jax.tree_util.tree_map_with_path(convert, params)

@@ -26,8 +26,8 @@ def test_required_phrases_are_written():
     texts = [*equally_long()[:3], ""]
     required = [["Datei", "die Tabelle"], [], [""], ["Datei"]]
     found = random_translator().search(texts, required=required)
-    for phrases, (best,) in zip(required, found, strict=True):
-        for phrase in filter(None, phrases if best.tokens else []):
+    for text, phrases, (best,) in zip(texts, required, found, strict=True):
+        for phrase in filter(None, phrases if text else []):
             pieces = spelled(phrase)
             assert any(best.tokens[i : i + len(pieces)] == pieces for i in range(len(best.tokens)))
     streamed = random_translator().stream(texts, required=required, window=2)
