@@ -74,13 +74,15 @@ def test_training_steps_are_measured_for_several_sizes_of_batch(tmp_path):
 def test_systems_translate_in_turn(tmp_path):
     """Each case has a row for each system, with as many tokens as were asked for, and the reference has the ratio 1."""
     pytest.importorskip("ctranslate2", reason="needs the extra `benchmark`")
-    text = tmp_path / "text.en"
-    text.write_text("Four words stand here.\n\nTwo here.\nOne\n", encoding="utf-8")
-    systems = ["jaxformer-float32", "ctranslate2-float32", "ctranslate2-int8"]
+    corpus = [tmp_path / "text.en", tmp_path / "text.de"]
+    lines = ["Four words stand here.\n\nTwo here.\nOne\n" * 50, "Vier Worte stehen hier.\n\nZwei hier.\nEins\n" * 50]
+    for path, text in zip(corpus, lines, strict=True):
+        path.write_text(text, encoding="utf-8")
+    systems = ["jaxformer-float32", "jaxformer-int8-shortlist", "ctranslate2-float32", "ctranslate2-int8"]
     printed, results = run(
         "decode.py",
-        *(f"--systems={','.join(systems)}", "--vocabulary_size=50", "--batch=2", "--beam=1", f"--text={text}"),
-        *("--sentences=4", "--repeats=2"),
+        *(f"--systems={','.join(systems)}", "--vocabulary_size=50", "--batch=2", "--beam=1"),
+        *("--sentences=4", "--repeats=2", "--corpus", *map(str, corpus)),
     )
     found = [(result["lengths"], result["batch"], result["beam"], result["system"]) for result in results]
     assert found == [(lengths, 2, 1, system) for lengths in ("forced", "natural") for system in systems]
@@ -91,6 +93,6 @@ def test_systems_translate_in_turn(tmp_path):
             assert result["tokens_per_second"] == pytest.approx(32 * result["sentences_per_second"])
         if result["system"] == "ctranslate2-float32":
             assert result["ratio"] == 1.0
-    header, *rows = printed[-7:]
+    header, *rows = printed[-9:]
     assert header.split()[:3] == ["system", "lengths", "batch"]
     assert [row.split()[0] for row in rows] == systems * 2

@@ -2,14 +2,15 @@
 """Compare the speed of translation with CTranslate2 and Hugging Face: sentences and tokens a second, start-up, memory.
 
     python scripts/benchmark/decode.py --model=tiny --batch=16                     # beam 4, all systems
-    python scripts/benchmark/decode.py --model=base --batch=1,16,64 --beam=1,4 --text=newstest2014.en
+    python scripts/benchmark/decode.py --model=base --batch=1,16,64 --beam=1,4 --corpus train.en train.de
     python scripts/benchmark/decode.py --model=base --systems=jaxformer-float32,ctranslate2-float32 --repeats=7
 
 The models are the paper's base (6 + 6 layers, 512, 32,000 tokens) and a tiny one (3 + 3, 256, 8,000) with random
 weights, the same in jaxformer and CTranslate2. Since these end nowhere in particular, lengths are forced, on all
-systems alike: ``forced`` is 32 tokens in and 32 out, and with ``--text`` ``natural`` takes its source lengths from
-lines of that file, words times ``--pieces_per_word``; sentences are sorted into batches by length, and a batch writes
-as many tokens as its longest source has.
+systems alike: ``forced`` is 32 tokens in and 32 out. Their tokens are drawn at random, or with ``--corpus``, two files
+of parallel text, come from its lines by a vocabulary trained on it. There is then ``natural`` beside it: whole lines,
+sorted into batches by length, of which a batch writes as many tokens as its longest source has; and
+``jaxformer-int8-shortlist``, which keeps to the tokens that a shortlist learned from the corpus gives for its sources.
 
 Every system is a process of its own with all cores, and they take turns: each repeat runs each case once on each
 system, while the others wait. Every shape is compiled before the clock runs. Printed are medians over the repeats, and
@@ -47,6 +48,7 @@ SYSTEMS = (
     "jaxformer-float32",
     "jaxformer-bfloat16",
     "jaxformer-int8",
+    "jaxformer-int8-shortlist",
     "ctranslate2-float32",
     "ctranslate2-int8",
     "huggingface-float32",
@@ -54,7 +56,9 @@ SYSTEMS = (
 ON_GPU = ("ctranslate2-float16", "huggingface-float16")
 REFERENCE = "ctranslate2-float32"
 VOCABULARIES = {"base": 32_000, "tiny": 8_000}
-LENGTH, LONGEST, PAD, EOS, FIRST = 32, 100, 0, 1, 4
+LENGTH, LONGEST = 32, 100
+PAD, UNK, EOS, FIRST = 0, 1, 3, 4  # as a vocabulary of jaxformer has them
+SHORTLIST = "shortlist.npz"
 
 Translate: TypeAlias = Callable[[Sequence[list[int]], int, int], int]
 """``translate(batch, length, beam) -> tokens``: write so many tokens for each source; give how many they are in all."""
@@ -78,7 +82,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         options.folder = Path(folder)
         write_models(options)
-        rows = compare(options)
+        lines = None if options.corpus is None else read_corpus(options)
+        rows = compare(options, lines)
     for row in rows:
         print(json.dumps(row), flush=True)
     print(table(rows))
@@ -88,11 +93,12 @@ def parse() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=[*VOCABULARIES], default="tiny")
-    parser.add_argument("--systems", default=",".join(SYSTEMS), help="several separated by commas")
+    parser.add_argument("--systems", help="several separated by commas; by default all")
     parser.add_argument("--batch", default="16", help="sentences at a time, several separated by commas")
     parser.add_argument("--beam", default="4", help="1 is greedy search; several separated by commas")
-    parser.add_argument("--text", type=Path, help="take natural lengths from the lines of this file, too")
-    parser.add_argument("--pieces_per_word", type=float, default=1.3)
+    parser.add_argument(
+        "--corpus", nargs=2, type=Path, metavar=("SOURCE", "TARGET"), help="parallel text; real tokens and lengths"
+    )
     parser.add_argument("--sentences", type=int, default=16, help="of a case and repeat, at least one batch")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--vocabulary_size", type=int, help="by default that of the model")
@@ -103,9 +109,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     options.vocabulary_size = options.vocabulary_size or VOCABULARIES[options.model]
-    unknown = set(options.systems.split(",")) - {*SYSTEMS, *ON_GPU}
-    if unknown:
-        parser.error(f"there is no system {', '.join(sorted(unknown))}: choose from {', '.join(SYSTEMS + ON_GPU)}")
+    possible = [name for name in (*SYSTEMS, *ON_GPU) if options.corpus or not name.endswith("shortlist")]
+    options.systems = options.systems or ",".join(name for name in possible if name not in ON_GPU)
+    unknown = set(options.systems.split(",")) - set(possible)
+    if unknown and not options.serve:
+        parser.error(f"there is no system {', '.join(sorted(unknown))}: choose from {', '.join(possible)}")
     return options
 
 
@@ -138,10 +146,28 @@ def write_models(options: argparse.Namespace) -> None:
     np.savez(options.folder / "params.npz", **flat)
     if "ctranslate2" in options.systems:
         words = [f"t{i}" for i in range(config.vocabulary_size)]
-        tokens = ctranslate2.Tokens(words, words, unk_id=3, eos_id=EOS, source_eos=False)
+        tokens = ctranslate2.Tokens(words, words, unk_id=UNK, eos_id=EOS, source_eos=False)
         ctranslate2.save(options.folder / "ctranslate2", config, params, tokens)
     if "huggingface" in options.systems:
         write_huggingface(options.folder / "huggingface", config)
+
+
+def read_corpus(options: argparse.Namespace) -> list[list[int]]:
+    """Train a vocabulary on the corpus and write a shortlist for it; give the tokens of the source's lines."""
+    from jaxformer.data.vocabulary import Vocabulary
+    from jaxformer.decoding.lexicon import Side
+    from jaxformer.decoding.shortlist import Shortlist
+
+    texts = [path.read_text(encoding="utf-8").split("\n") for path in options.corpus]
+    vocabulary = Vocabulary.train((line for text in texts for line in text), options.vocabulary_size)
+    sides = [vocabulary.encode_batch(text) for text in texts]
+    source, target = ([[*ids, EOS] for ids in side] for side in sides)
+    flat = [
+        Side(np.concatenate(side).astype(np.int32), np.cumsum([0, *map(len, side)]), vocabulary.size)
+        for side in (source, target)
+    ]
+    Shortlist.learn(flat[0], flat[1], vocabulary.hash).save(options.folder / SHORTLIST)
+    return [ids for ids in sides[0] if ids]
 
 
 def write_huggingface(folder: Path, config: Any) -> None:
@@ -170,7 +196,11 @@ def write_huggingface(folder: Path, config: Any) -> None:
 def serve(options: argparse.Namespace) -> None:
     """Be the process of one system: run what comes in, one line of JSON a batch list, and answer with a line each."""
     system, _, kind = options.serve.partition("-")
-    make = {"jaxformer": make_jaxformer, "ctranslate2": make_ctranslate2, "huggingface": make_huggingface}[system]
+    make: Callable[[argparse.Namespace, str], Translate] = {
+        "jaxformer": make_jaxformer,
+        "ctranslate2": make_ctranslate2,
+        "huggingface": make_huggingface,
+    }[system]
     translate = make(options, kind)
     translate([[FIRST] * LENGTH], LENGTH, int(options.beam.split(",")[0]))
     print(json.dumps({}), flush=True)
@@ -190,7 +220,7 @@ def read_peak() -> float:
     raise SystemExit("the system does not say how much memory a process held")
 
 
-def make_jaxformer(options: argparse.Namespace, precision: str) -> Translate:
+def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
     """Read the parameters; search as a Translator does."""
     import jax.numpy as jnp
     from flax.traverse_util import unflatten_dict
@@ -198,18 +228,33 @@ def make_jaxformer(options: argparse.Namespace, precision: str) -> Translate:
     from jaxformer.decoding.batch_search import Banned, Sentence, search_batch
     from jaxformer.decoding.config import DecodingConfig
     from jaxformer.decoding.models import Models
+    from jaxformer.decoding.shortlist import Shortlist
     from jaxformer.models.seq2seq import Transformer
 
     with np.load(options.folder / "params.npz") as saved:
         params = unflatten_dict({name: jnp.asarray(saved[name]) for name in saved}, sep="/")
+    precision, _, listed = kind.partition("-")
     models = Models((Transformer(make_config(options)),), (params,)).prepare(cast(Any, precision))
     del params
+    shortlist = None
+    if listed:
+        with np.load(options.folder / SHORTLIST) as parts:
+            shortlist = Shortlist(parts["first"], parts["best"], str(parts["vocabulary"]))
 
     def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:
         # As if each source had as many words as are to be written.
         sentences = [Sentence(ids, length, [], (0, 0)) for ids in batch]
         decoding = DecodingConfig(beam_size=beam, max_extra_length=0, min_length=length, batch_size=len(batch))
-        found = search_batch(models, sentences, decoding, eos_id=EOS, n_best=1, banned=Banned(None, None), forced=False)
+        found = search_batch(
+            models,
+            sentences,
+            decoding,
+            eos_id=EOS,
+            n_best=1,
+            banned=Banned(None, None),
+            forced=False,
+            shortlist=shortlist,
+        )
         return int(found.lengths[: len(batch)].sum())
 
     return translate
@@ -293,12 +338,12 @@ class Server:
         raise SystemExit("a system's process ended; what it wrote is above")
 
 
-def compare(options: argparse.Namespace) -> list[dict[str, Any]]:
+def compare(options: argparse.Namespace, lines: Sequence[list[int]] | None) -> list[dict[str, Any]]:
     """Run every case on every system in turn; give a row for each."""
-    kinds = ("forced", "natural") if options.text else ("forced",)
+    kinds = ("forced", "natural") if lines else ("forced",)
     batches, beams = ([int(size) for size in sizes.split(",")] for sizes in (options.batch, options.beam))
     cases = [Case(kind, batch, beam) for kind in kinds for batch in batches for beam in beams]
-    work = {case: make_batches(options, case) for case in cases}
+    work = {case: make_batches(options, case, lines) for case in cases}
     systems = options.systems.split(",")
     servers: dict[str, Server] = {}
     try:
@@ -338,18 +383,20 @@ def summarize(
     }
 
 
-def make_batches(options: argparse.Namespace, case: Case) -> list[list[list[int]]]:
-    """Invent sources of the case's lengths, sorted into batches, the longest first."""
+def make_batches(options: argparse.Namespace, case: Case, lines: Sequence[list[int]] | None) -> list[list[list[int]]]:
+    """Give sources of the case's lengths, sorted into batches, the longest first; invented where there are no lines."""
     rng = random.Random(0)
     count = max(options.sentences // case.batch, 1) * case.batch
-    if case.lengths == "forced":
-        sizes = [LENGTH] * count
-    else:
-        lines = [line for line in options.text.read_text(encoding="utf-8").split("\n") if line.strip()]
-        words = [len(rng.choice(lines).split()) for _ in range(count)]
-        sizes = [min(1 + round(options.pieces_per_word * number), LONGEST) for number in words]
-    sizes.sort(reverse=True)
-    sources = [[*(rng.randrange(FIRST, options.vocabulary_size) for _ in range(size - 1)), EOS] for size in sizes]
+
+    def draw() -> list[int]:
+        if lines is None:
+            return [rng.randrange(FIRST, options.vocabulary_size) for _ in range(LENGTH - 1)]
+        ids = list(rng.choice(lines))
+        while case.lengths == "forced" and len(ids) < LENGTH - 1:  # as many lines as fill it
+            ids += rng.choice(lines)
+        return ids[: (LENGTH if case.lengths == "forced" else LONGEST) - 1]
+
+    sources = sorted(([*draw(), EOS] for _ in range(count)), key=len, reverse=True)
     return [sources[start : start + case.batch] for start in range(0, count, case.batch)]
 
 
