@@ -66,7 +66,7 @@ FLOORS = (
     (("jaxformer.training.*",),),
     (TRANSLATOR,),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
-    (("jaxformer.visualization.*",), ("jaxformer.serving.*",)),
+    (("jaxformer.visualization.*",), ("jaxformer.serving.*",), ("jaxformer.benchmark.*",)),
     (("jaxformer.cli.*",),),
     (("configs.*",), ("scripts.*",)),
 )

@@ -30,11 +30,12 @@ COMMANDS = {
     "compare": "compare translations of several systems: scores, significance, and where they differ",
     "plot": "draw the learning curves of runs over each other",
     "attention": "draw what the model attends to in a sentence",
+    "benchmark": "measure the speed of training on this machine, beside PyTorch's",
     "info": "show what a run is made of and how far it is, or what memory a configuration needs",
 }
 
 
-COMPUTING = ("train", "shortlist", "translate", "evaluate", "score", "rerank")
+COMPUTING = ("train", "shortlist", "translate", "evaluate", "score", "rerank", "benchmark")
 """The commands that may compute for long."""
 
 

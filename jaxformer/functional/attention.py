@@ -8,7 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.layers import dropout, linear, product
+from jaxformer.functional.layers import dropout, linear
+from jaxformer.functional.products import product
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
 _LOWEST = -1e30  # finite in float32, so that a row without any allowed key gives zeros and not NaN

@@ -5,7 +5,7 @@ Every function computes in the type of its input and adds up in float32; paramet
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Callable
 
 import jax
@@ -15,46 +15,12 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 
 from jaxformer.errors import InputError
+from jaxformer.functional.products import rows_times_matrix
 from jaxformer.functional.weights import Int8Weights, Table, multiply_int8, multiply_int8_rows
 from jaxformer.typing import Array, Float, Int, Key, Parameters
 
 LINEAR_OUTPUT = "linear"
 """Under this name policies of rematerialisation know the output of :func:`linear`."""
-
-
-def product(multiply: Callable[..., Array], x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Multiply two arrays of one type and add up in float32; the products of the backward pass are of that type too.
-
-    Left to itself, differentiation would multiply the float32 gradient of the result with operands in half precision,
-    for which a GPU turns them into float32: two thirds of the arithmetic of training, at half the speed or less.
-
-    Args:
-        multiply: ``jax.lax.dot_general`` with its axes, or ``jnp.einsum`` with its subscripts.
-        x: the first operand.
-        y: the second.
-    """
-    if jnp.finfo(x.dtype).bits < 32:
-        return _half_product(multiply, x, y)
-    return multiply(x, y, preferred_element_type=jnp.float32)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _half_product(multiply: Callable[..., Array], x: Array, y: Array) -> Array:
-    return multiply(x, y, preferred_element_type=jnp.float32)
-
-
-def _half_product_forward(multiply: Callable[..., Array], x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _half_product(multiply, x, y), (x, y)
-
-
-def _half_product_backward(
-    multiply: Callable[..., Array], operands: tuple[Array, Array], gradient: Array
-) -> tuple[Array, Array]:
-    _, pull = jax.vjp(multiply, *operands)
-    return pull(gradient.astype(operands[0].dtype))
-
-
-_half_product.defvjp(_half_product_forward, _half_product_backward)
 
 
 def linear(
@@ -72,9 +38,10 @@ def linear(
     if isinstance(kernel, Int8Weights):
         output = multiply_int8(x, kernel, contract)
     else:
-        axes = (tuple(range(x.ndim - contract, x.ndim)), tuple(range(contract)))
-        multiply = functools.partial(jax.lax.dot_general, dimension_numbers=(axes, ((), ())))
-        output = product(multiply, x, kernel.astype(x.dtype))
+        lead, outer = x.shape[: x.ndim - contract], kernel.shape[contract:]
+        inner = math.prod(kernel.shape[:contract])
+        rows, matrix = x.reshape(-1, inner), kernel.astype(x.dtype).reshape(inner, -1)
+        output = rows_times_matrix(rows, matrix).reshape(*lead, *outer)
     if bias is not None:
         output = output + bias.reshape((1,) * (x.ndim - contract) + bias.shape)
     return checkpoint_name(output.astype(x.dtype), LINEAR_OUTPUT)
@@ -250,7 +217,6 @@ def project_to_vocabulary(
     if isinstance(table, Int8Weights):
         logits = multiply_int8_rows(x, table)
     else:
-        weights, axis = (table.columns, 0) if isinstance(table, Table) else (table, 1)
-        multiply = functools.partial(jax.lax.dot_general, dimension_numbers=(((x.ndim - 1,), (axis,)), ((), ())))
-        logits = product(multiply, x, weights.astype(x.dtype))
+        matrix = (table.columns if isinstance(table, Table) else table.T).astype(x.dtype)
+        logits = rows_times_matrix(x.reshape(-1, x.shape[-1]), matrix).reshape(*x.shape[:-1], -1)
     return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,))

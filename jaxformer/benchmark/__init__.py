@@ -1,0 +1,1 @@
+"""Training steps beside those of other toolkits, on the user's own machine."""

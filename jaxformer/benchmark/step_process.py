@@ -1,0 +1,63 @@
+"""The process of one system: ``python -m jaxformer.benchmark.step_process``, which learns what it is told to."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from jaxformer.benchmark.task import Task, fixed_batches, load_pairs, padding, real_tokens
+from jaxformer.benchmark.turns import Message, serve
+from jaxformer.data.batching import Batch
+from jaxformer.data.transforms import Encoded
+
+
+class Learner(Protocol):
+    """A model that learns, in whatever framework."""
+
+    def run(self, batches: Sequence[Batch]) -> None:
+        """Update once with each batch, and wait until that is done."""
+        ...
+
+    def batches(self, pairs: Encoded) -> list[Batch]:
+        """Make the batches of real text that suit it best."""
+        ...
+
+
+def make_learner(system: str, task: Task) -> Learner:
+    """Make a system by its name: framework, precision and, in jaxformer, how it makes batches, joined by hyphens."""
+    framework, precision, *batching = system.split("-")
+    if framework == "jaxformer":
+        from jaxformer.benchmark.learner import Learner
+
+        return Learner(task, precision, *(batching or ["buckets"]))
+    from jaxformer.benchmark.torch_learners import TorchLearner, TorchTransformer, make_marian
+
+    model = {"torch": TorchTransformer, "marian": make_marian}[framework](task)
+    return TorchLearner(task, precision, model)
+
+
+def begin(request: Message) -> Callable[[Message], Message]:
+    """Make the system that ``system`` names for ``task``, and take its first step."""
+    task = Task(**request["task"])
+    learner = make_learner(request["system"], task)
+    work: dict[str | None, list[Batch]] = {None: fixed_batches(task, request["steps"])}
+    learner.run(work[None][:1])
+
+    def answer(request: Message) -> Message:
+        """Learn from fixed batches, or from those of the pairs in a file; give seconds and tokens."""
+        pairs = request["pairs"]
+        if pairs not in work:
+            work[pairs] = learner.batches(load_pairs(Path(pairs)))
+        batches = work[pairs]
+        begun = time.perf_counter()
+        learner.run(batches)
+        seconds = time.perf_counter() - begun
+        return {"seconds": seconds, "tokens": real_tokens(batches), "padding": padding(batches), "steps": len(batches)}
+
+    return answer
+
+
+if __name__ == "__main__":
+    serve(begin)

@@ -1,0 +1,216 @@
+"""Compare the speed of training with PyTorch's own Transformer and Hugging Face's Marian on this machine."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from jaxformer.benchmark.task import Task, save_pairs
+from jaxformer.benchmark.turns import Message, Process, take_turns
+from jaxformer.data.transforms import Encoded, Sentences
+from jaxformer.data.vocabulary import Vocabulary
+from jaxformer.errors import InputError, require
+
+FIXED, TEXT = "fixed", "text"
+
+SYSTEMS = (
+    "jaxformer-float32",
+    "jaxformer-float32-packing",
+    "jaxformer-bfloat16",
+    "jaxformer-bfloat16-packing",
+    "torch-float32",
+    "torch-bfloat16",
+    "marian-float32",
+    "marian-bfloat16",
+)
+"""Framework, precision, and how real text is put into batches: length buckets, where nothing is said."""
+
+REFERENCE = "torch-float32"
+
+COLUMNS = {
+    "system": "system",
+    "batches": "batches",
+    "target_tokens_per_second": "target tok/s",
+    "ratio": "ratio",
+    "step_ms": "step ms",
+    "padding": "padding",
+    "first_step_seconds": "first step s",
+    "second_start_seconds": "2nd start s",
+    "memory_gib": "GiB",
+}
+"""The fields of a :class:`Row`, and what they are called above a column."""
+
+_LONGEST = 100
+_MODULE = "jaxformer.benchmark.step_process"
+_CACHE = "JAX_COMPILATION_CACHE_DIR"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What was measured of a system and a kind of batches.
+
+    Attributes:
+        system: of :data:`SYSTEMS`.
+        batches: ``fixed`` or ``text``.
+        target_tokens_per_second: without padding; the median of the turns.
+        ratio: to the reference, the median of the turns; None without it.
+        step_ms: mean of a turn's steps, in the median of the turns.
+        padding: share of the slots of both sides.
+        first_step_seconds: from the start of the process to the end of its first step, nothing compiled before.
+        second_start_seconds: the same once more, with what the first start compiled.
+        memory_gib: most that the process held; None where the system does not tell.
+    """
+
+    system: str
+    batches: str
+    target_tokens_per_second: float
+    ratio: float | None
+    step_ms: float
+    padding: float
+    first_step_seconds: float
+    second_start_seconds: float
+    memory_gib: float | None
+
+
+def measure(
+    task: Task, systems: Sequence[str], *, pairs: Encoded | None = None, steps: int = 4, repeats: int = 5
+) -> Iterator[Row]:
+    """Let the systems take turns; give a row for each of them, first for fixed batches, then for text.
+
+    Args:
+        task: what they learn.
+        systems: of :data:`SYSTEMS`.
+        pairs: real text, an epoch of which is a turn; None: fixed batches alone.
+        steps: of a turn with fixed batches.
+        repeats: turns that count.
+
+    Raises:
+        InputError: an unknown system, or a package is missing.
+    """
+    check_systems(systems)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        requests: list[Message] = [{"pairs": None}]
+        if pairs is not None:
+            save_pairs(folder / "pairs.npz", pairs)
+            requests.append({"pairs": str(folder / "pairs.npz")})
+        processes: dict[str, Process] = {}
+        seconds: dict[str, float] = {}
+        for system in systems:
+            begin = {"system": system, "task": dataclasses.asdict(task), "steps": steps}
+            environment = {_CACHE: str(folder / system)}
+            with Process(_MODULE, begin, environment) as first:
+                seconds[system] = first.startup_seconds
+            processes[system] = stack.enter_context(Process(_MODULE, begin, environment))
+        answers: dict[tuple[int, str], list[dict[str, float]]] = {}
+        for _, number, system, answer in take_turns(processes, requests, repeats):
+            answers.setdefault((number, system), []).append(answer)
+    for (number, system), turns in answers.items():
+        starts = seconds[system], processes[system].startup_seconds
+        yield summarize(system, (FIXED, TEXT)[number], turns, answers.get((number, REFERENCE)), starts)
+
+
+def read_text(source: Path | None, target: Path | None, count: int, vocabulary_size: int) -> Encoded | None:
+    """Read pairs spread evenly over two files of parallel text, as tokens of a vocabulary trained on both.
+
+    Args:
+        source: one sentence a line; None: there is no text.
+        target: their translations.
+        count: pairs at most; those of more than 100 tokens are left out before.
+        vocabulary_size: of the vocabulary.
+
+    Raises:
+        InputError: one file without the other, files that do not fit each other, or too little text.
+    """
+    if source is None and target is None:
+        return None
+    if source is None or target is None:
+        raise InputError("real text is given as --source and --target together: give both, or neither")
+    texts = [path.read_text(encoding="utf-8").removesuffix("\n").split("\n") for path in (source, target)]
+    if len(texts[0]) != len(texts[1]):
+        raise InputError(
+            f"{source} has {len(texts[0]):,} lines and {target} has {len(texts[1]):,}: give the lines of one text"
+        )
+    vocabulary = Vocabulary.train((line for text in texts for line in text), vocabulary_size)
+    sides = (vocabulary.encode_batch(text) for text in texts)
+    pairs = Encoded(*(Sentences.of(side, vocabulary.pad_id, last=vocabulary.eos_id) for side in sides))
+    lengths = np.stack([pairs.source_lengths, pairs.target_lengths])
+    fitting = np.flatnonzero((lengths.max(axis=0) <= _LONGEST) & (lengths.min(axis=0) > 1))
+    if not len(fitting):
+        raise InputError(f"{source} and {target} have no pair of 1 to {_LONGEST - 1} tokens: give other files")
+    count = min(count, len(fitting))
+    return pairs.take(fitting[np.arange(count) * len(fitting) // count])
+
+
+def check_systems(systems: Sequence[str]) -> None:
+    """Refuse systems that are unknown or lack their packages.
+
+    Raises:
+        InputError: there is such a system.
+    """
+    for system in systems:
+        if system not in SYSTEMS:
+            raise InputError(f"there is no system {system!r}: choose from {', '.join(SYSTEMS)}")
+        framework = system.partition("-")[0]
+        if framework != "jaxformer":
+            require("torch", "benchmark")
+        if framework == "marian":
+            require("transformers", "benchmark")
+
+
+def summarize(
+    system: str,
+    batches: str,
+    turns: Sequence[Mapping[str, float]],
+    reference: Sequence[Mapping[str, float]] | None,
+    starts: tuple[float, float],
+) -> Row:
+    """Give medians over the turns; a ratio is that of tokens a second within one turn."""
+
+    def speed(turn: Mapping[str, float]) -> float:
+        return turn["tokens"] / turn["seconds"]
+
+    ratio = None
+    if reference is not None:
+        ratio = statistics.median(speed(turn) / speed(its) for turn, its in zip(turns, reference, strict=True))
+    return Row(
+        system=system,
+        batches=batches,
+        target_tokens_per_second=statistics.median(map(speed, turns)),
+        ratio=ratio,
+        step_ms=1e3 * statistics.median(turn["seconds"] / turn["steps"] for turn in turns),
+        padding=turns[0]["padding"],
+        first_step_seconds=starts[0],
+        second_start_seconds=starts[1],
+        memory_gib=turns[-1]["memory_gib"],
+    )
+
+
+def describe_machine() -> str:
+    """Name the processor and the versions of what was measured, in one line."""
+    import importlib.metadata
+    import platform
+
+    versions = []
+    for package in ("jaxformer", "jax", "torch", "transformers"):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            versions.append(f"{package} {importlib.metadata.version(package)}")
+    return f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {', '.join(versions)}"
+
+
+def _processor() -> str:
+    import platform
+
+    information = Path("/proc/cpuinfo")
+    if information.exists():
+        for line in information.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
