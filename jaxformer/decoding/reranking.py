@@ -60,7 +60,7 @@ def check_reverse(translator: Translator, records: Sequence[Mapping[str, Any]], 
     own = translator.languages
     for forward in dict.fromkeys((record.get(SOURCE_LANGUAGE), record.get(TARGET_LANGUAGE)) for record in records):
         if all(own) and all(forward) and own != forward[::-1]:
-            here, there, back = (" into ".join(pair) for pair in (own, forward, forward[::-1]))
+            here, there, back = (f"{first} into {last}" for first, last in (own, forward, forward[::-1]))
             raise InputError(
                 f"{name} translates from {here}, and the lists are from {there}: give a run from {back}, or to one of "
                 f"several languages --reverse_language={forward[0]}"
