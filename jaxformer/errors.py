@@ -13,6 +13,26 @@ class InputError(ValueError):
     """
 
 
+class LineError(InputError):
+    """One of many texts is wrong. Whoever knows which file it is a line of says so by :meth:`within`."""
+
+    def __init__(self, message: str, *, kind: str, number: int, fault: str) -> None:
+        """Word it for a caller who has no file.
+
+        Args:
+            message: the rule, the value and the cure, with the number of the text.
+            kind: of the texts: ``source``, ``target``, ``prefixes`` or ``required``.
+            number: of the text, counted from 1.
+            fault: the rest of a sentence that begins with the line, such as "has 300 tokens: split it".
+        """
+        super().__init__(message)
+        self.kind, self.number, self.fault = kind, number, fault
+
+    def within(self, name: str) -> InputError:
+        """Word it for a reader of the file of this name."""
+        return InputError(f"{name}, line {self.number} {self.fault}")
+
+
 def require(module: str, extra: str) -> ModuleType:
     """Import an optional package, or say which extra brings it.
 

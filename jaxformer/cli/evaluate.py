@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jaxformer.cli.main import DONE
 from jaxformer.cli.metric_options import add_metrics
-from jaxformer.cli.options import add_ensemble, add_model, load_translator, write_output
+from jaxformer.cli.options import add_ensemble, add_model, load_translator, name_lines, write_output
 from jaxformer.cli.search_options import add_search, asked_search, choose_search
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
@@ -65,14 +65,15 @@ def run(options: argparse.Namespace) -> int:
     metrics = choose_metrics(options.metrics, language=language, comet_model=options.comet_model)
     evaluate.read_results(options.workdir)  # a damaged file is found before the work, not after it
     translator = load_translator(options, options.target_language or language)
-    record, hypotheses = evaluate.evaluate(
-        translator,
-        pairs,
-        name,
-        decoding=choose_search(options, translator.decoding),
-        metrics=metrics,
-        more_references=more,
-    )
+    with name_lines(source=options.source):
+        record, hypotheses = evaluate.evaluate(
+            translator,
+            pairs,
+            name,
+            decoding=choose_search(options, translator.decoding),
+            metrics=metrics,
+            more_references=more,
+        )
     evaluate.write(options.workdir, record, hypotheses, variant=_variant(options))
     write_output(None, [json.dumps(record, ensure_ascii=False)])
     return DONE
@@ -99,6 +100,7 @@ def _variant(options: argparse.Namespace) -> str:
         chosen["shortlist"] = True
     if options.ensemble:
         chosen["ensemble"] = ",".join(options.ensemble)
+        chosen["ensemble_weights"] = options.ensemble_weights
     if options.checkpoint != "best":
         chosen["checkpoint"] = options.checkpoint
     return " ".join(f"{key}={value}" for key, value in chosen.items() if value is not None)

@@ -8,6 +8,7 @@ import importlib
 import os
 import re
 import shlex
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -41,6 +42,8 @@ COMPUTING = ("train", "shortlist", "translate", "evaluate", "score", "rerank", "
 
 def start(*before: str) -> int:
     """Run the command of this process's own arguments, behind those given here; see :func:`main`."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, _end)
     arguments = [*before, *sys.argv[1:]]
     if arguments[:1] and arguments[0] in COMPUTING:
         huge_pages.use()
@@ -56,7 +59,23 @@ def start(*before: str) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted; wrong usage exits with 2."""
-    arguments = list(arguments)
+    try:
+        options = _parse(list(arguments))
+        _keep_compilations()
+        if signal.getsignal(signal.SIGINT) is _end:  # now there may be something to tidy up
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return _run_noted(options) if options.command in ("train", "prepare") else options.run(options)
+    except (InputError, OSError, KeyboardInterrupt) as error:
+        return report(error)
+
+
+def _end(*_: object) -> None:
+    """End at once: nothing is begun while libraries load, and some of them lose an exception that meets them then."""
+    os._exit(INTERRUPTED)
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    """Load the libraries of the command and read its arguments; wrong usage exits."""
     parser = argparse.ArgumentParser(
         prog="jaxformer",
         description='The Transformer of "Attention Is All You Need" in JAX and Flax.',
@@ -83,11 +102,7 @@ def main(arguments: Sequence[str]) -> int:
     wrong = [argument for argument in rest if not (configurable and argument in options.overrides)]
     if wrong:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}{_meant(wrong) if configurable else ''}")
-    _keep_compilations()
-    try:
-        return _run_noted(options) if options.command in ("train", "prepare") else options.run(options)
-    except (InputError, OSError, KeyboardInterrupt) as error:
-        return report(error)
+    return options
 
 
 def _run_noted(options: argparse.Namespace) -> int:

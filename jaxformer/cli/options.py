@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from jaxformer.data.files import open_lines, stream_lines
 from jaxformer.decoding import shortlist
+from jaxformer.decoding.ensemble import check_weights
 from jaxformer.decoding.shortlist import Shortlist
 from jaxformer.decoding.translator import Translator
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, LineError
+
+_STANDARD_INPUT = "standard input"
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -38,6 +42,11 @@ def add_ensemble(parser: argparse.ArgumentParser) -> None:
         help="a run of the same vocabulary that predicts each token together with the first, and which checkpoint "
         "(default: its best); may be repeated",
     )
+    parser.add_argument(
+        "--ensemble_weights",
+        metavar="W,W",
+        help="how much each model counts, that of --workdir first, such as 2,1 (default: all alike)",
+    )
 
 
 def load_translator(options: argparse.Namespace, target_language: str | None) -> Translator:
@@ -46,15 +55,36 @@ def load_translator(options: argparse.Namespace, target_language: str | None) ->
     Raises:
         InputError: there is no such run, checkpoint or shortlist, or they do not go together.
     """
+    weights = _read_weights(options.ensemble_weights, options.ensemble)
     first = Translator.load(options.workdir, options.checkpoint, target_language)
-    translator = Translator.ensemble([first, *(load_named(name, target_language) for name in options.ensemble)])
+    others = [load_named("--ensemble", name, target_language) for name in options.ensemble]
+    translator = Translator.ensemble([first, *others], weights)
     if vars(options).get("shortlist"):
         translator.shortlist = Shortlist.load(options.workdir / shortlist.FILE, translator.vocabularies.hash)
     return translator
 
 
-def load_named(name: str, target_language: str | None = None) -> Translator:
+def _read_weights(text: str | None, others: Sequence[str]) -> list[float] | None:
+    """Read the weights of an ensemble, before its models are read."""
+    if text is None:
+        return None
+    if not others:
+        raise InputError("--ensemble_weights weighs the models of an ensemble: add --ensemble, or leave it out")
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise InputError(f"--ensemble_weights needs numbers with commas between, such as 2,1, not {text!r}") from None
+    check_weights(weights, 1 + len(others))
+    return weights
+
+
+def load_named(option: str, name: str, target_language: str | None = None) -> Translator:
     """Read the run that ``DIR`` or ``DIR@CHECKPOINT`` names; a directory that is there goes before.
+
+    Args:
+        option: that names it, for an error.
+        name: of the run.
+        target_language: what to translate into; None: as the run says.
 
     Raises:
         InputError: there is no such run or checkpoint.
@@ -62,6 +92,8 @@ def load_named(name: str, target_language: str | None = None) -> Translator:
     directory, _, checkpoint = name.rpartition("@")
     if Path(name).is_dir() or not directory:
         directory, checkpoint = name, "best"
+    if not Path(directory, "config.json").exists():
+        raise InputError(f"{Path(directory, 'config.json')} does not exist; {option} must name the directory of a run")
     return Translator.load(directory, checkpoint, target_language)
 
 
@@ -71,7 +103,28 @@ def read_input(path: Path | None) -> Iterator[str]:
     Raises:
         InputError: see :func:`~jaxformer.data.files.open_lines`.
     """
-    return stream_lines(sys.stdin.buffer, "standard input") if path is None else open_lines([path])
+    return stream_lines(sys.stdin.buffer, _STANDARD_INPUT) if path is None else open_lines([path])
+
+
+def name_input(path: Path | None) -> str:
+    """Say what an error calls the text that :func:`read_input` reads."""
+    return _STANDARD_INPUT if path is None else str(path)
+
+
+@contextlib.contextmanager
+def name_lines(**files: str | Path | None) -> Iterator[None]:
+    """Let an error of a single line say which file it is a line of.
+
+    Args:
+        **files: by the kinds of :class:`~jaxformer.errors.LineError`; None: the text is of no file.
+    """
+    try:
+        yield
+    except LineError as error:
+        name = files.get(error.kind)
+        if name is None:
+            raise
+        raise error.within(str(name)) from None
 
 
 def check_output(path: Path | None, *inputs: Path | None) -> None:

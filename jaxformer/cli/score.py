@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import add_ensemble, add_model, check_output, load_translator, write_output
+from jaxformer.cli.options import add_ensemble, add_model, check_output, load_translator, name_lines, write_output
 from jaxformer.data import sources
 from jaxformer.evaluation.perplexity import perplexity
 
@@ -41,7 +41,9 @@ def run(options: argparse.Namespace) -> int:
     check_output(options.output, options.source, options.target)
     name = f"text:{sources.escape(options.source)},{sources.escape(options.target)}"
     pairs = list(sources.load(name, "", ""))
-    scores = load_translator(options, options.target_language).score(pairs)
+    translator = load_translator(options, options.target_language)
+    with name_lines(source=options.source, target=options.target):
+        scores = translator.score(pairs)
     if options.summary:
         lines = [json.dumps(perplexity(scores, [pair.target for pair in pairs]).to_record())]
     elif options.format == "jsonl":

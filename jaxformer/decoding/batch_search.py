@@ -18,6 +18,7 @@ from jaxformer.decoding.rules import SearchResult
 from jaxformer.decoding.sampling import Sampling
 from jaxformer.decoding.shortlist import Shortlist, within
 from jaxformer.errors import InputError
+from jaxformer.typing import Array, Int
 
 
 class Sentence(NamedTuple):
@@ -126,15 +127,7 @@ def search_batch(
             constraints.prefixes,
             None if part is None else part.allowed,
         ),
-        Common(
-            alpha=jnp.float32(decoding.alpha),
-            beta=jnp.float32(decoding.coverage_penalty) if decoding.coverage_penalty else None,
-            diversity=jnp.float32(decoding.diversity_strength),
-            constraints=constraints._replace(min_lengths=None, required=None, prefixes=None),
-            sampling=_sampling(decoding),
-            seed=jnp.uint32(decoding.seed),
-            tokens=None if part is None else part.tokens,
-        ),
+        _common(decoding, constraints, None if part is None else part.tokens),
         Shape(
             length=min(width + decoding.max_extra_length, positions),
             beam_size=beam_size,
@@ -146,6 +139,19 @@ def search_batch(
     )
     found = jax.device_get(found)
     return found if part is None else found._replace(tokens=np.asarray(part.tokens)[found.tokens])
+
+
+def _common(decoding: DecodingConfig, constraints: Constraints, tokens: Int[Array, " V"] | None) -> Common:
+    """Write what all sentences have in common as arrays."""
+    return Common(
+        alpha=jnp.float32(decoding.alpha),
+        beta=jnp.float32(decoding.coverage_penalty) if decoding.coverage_penalty else None,
+        diversity=jnp.float32(decoding.diversity_strength),
+        constraints=constraints._replace(min_lengths=None, required=None, prefixes=None),
+        sampling=_sampling(decoding),
+        seed=jnp.uint32(decoding.seed),
+        tokens=tokens,
+    )
 
 
 def _needed(sentence: Sentence) -> list[int]:

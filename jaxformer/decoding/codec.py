@@ -10,11 +10,11 @@ import numpy as np
 
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.decoding.config import DecodingConfig
-from jaxformer.decoding.results import NOTHING, Hypothesis
+from jaxformer.decoding.results import Hypothesis, nothing
 from jaxformer.decoding.rules import SearchResult
 from jaxformer.decoding.sentences import split_sentences
 from jaxformer.decoding.splitting import split
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, LineError
 
 _SPACE_MARK = "▁"
 # What may stand right before a word without a space.
@@ -92,6 +92,17 @@ class Codec:
         for number, ids in enumerate(encoded, start=1):
             check_length("target", number, ids, self.positions, self.positions)
         return encoded
+
+    def fit(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
+        """Say of each pair whether the model has positions for both of its sides, as ``encode_...`` asks for."""
+        return [
+            max(len(source) + self.added * bool(source), len(target) + 1) <= self.positions
+            for source, target in zip(
+                self.vocabularies.source.encode_batch(list(sources)),
+                self.vocabularies.target.encode_batch(list(targets)),
+                strict=True,
+            )
+        ]
 
     def passages(
         self, texts: Sequence[str], decoding: DecodingConfig, *, paragraphs: bool = False, before: int = 0
@@ -181,21 +192,22 @@ class Codec:
                 token_log_probabilities=found.token_log_probabilities[row][rank][: len(ids)].tolist(),
             )
             hypotheses.append((ids, hypothesis))
-        return hypotheses or [([], NOTHING)]
+        return hypotheses or [([], nothing())]
 
 
 def check_length(side: str, number: int, ids: list[int], limit: int, positions: int) -> None:
     """Refuse a sentence that is too long.
 
     Raises:
-        InputError: it has more tokens than ``limit``; side, number and the rule are named.
+        LineError: it has more tokens than ``limit``; side, number and the rule are named.
     """
     if len(ids) > limit:
         rule = f"decoding.max_source_length is {limit}" if limit < positions else f"the model has {limit} positions"
-        raise InputError(
-            f"{side} sentence {number} has {len(ids)} tokens and {rule}; split the sentence (translate --split_long "
-            "does it), or train with a larger model.max_length"
+        fault = (
+            f"has {len(ids)} tokens and {rule}; split the sentence (translate --split_long does it), or train with a "
+            "larger model.max_length"
         )
+        raise LineError(f"{side} sentence {number} {fault}", kind=side, number=number, fault=fault)
 
 
 def number_words(

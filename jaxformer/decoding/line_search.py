@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias
 
 import numpy as np
 
@@ -16,18 +15,13 @@ from jaxformer.decoding.codec import Codec, Passage
 from jaxformer.decoding.config import DecodingConfig
 from jaxformer.decoding.joining import join
 from jaxformer.decoding.models import Models
-from jaxformer.decoding.results import BLANK, Alignment, Hypothesis
+from jaxformer.decoding.options import Prefixes, Required
+from jaxformer.decoding.results import Hypothesis, blank
 from jaxformer.decoding.shortlist import Shortlist
 from jaxformer.decoding.windows import Line
-from jaxformer.errors import InputError
+from jaxformer.errors import LineError
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.typing import PyTree
-
-Prefixes: TypeAlias = Iterable[str | Sequence[str]] | None
-"""What the translation of each line begins with: one text, or several of which it is one."""
-
-Required: TypeAlias = Iterable[Sequence[str]] | None
-"""Phrases that the translation of each line holds."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +90,9 @@ class LineSearch:
         """Translate batch by batch; after each, give what is whole up to the first line that is not."""
         passages = self._passages(window)
         sentences = self._sentences(window, passages)
-        found: list[list[Hypothesis]] = [[] if each.ids else self._blank() for each in sentences]
+        found: list[list[Hypothesis]] = [
+            [] if each.ids else [blank(aligned=self.layer is not None)] for each in sentences
+        ]
         lines = [line for line, passage in enumerate(passages) for _ in passage.parts]
         missing = [sum(map(bool, passage.parts)) for passage in passages]
         begins = np.cumsum([0, *(len(passage.parts) for passage in passages)]).tolist()
@@ -154,7 +150,7 @@ class LineSearch:
         """Put together what the search must know of each part of each line.
 
         Raises:
-            InputError: a prefix is longer than the translation may be, or required phrases are together.
+            LineError: a prefix or a required phrase cannot be written, or is longer than the translation may be.
         """
         encode = self.codec.vocabularies.target.encode_batch
         sentences = []
@@ -169,36 +165,47 @@ class LineSearch:
                 if part or not ids:
                     sentences.append(Sentence(ids, words, [], (line.place, part)))
                     continue
-                for what, phrases in (("prefix", prefixes), ("a required phrase", required)):
-                    asked = max(map(len, phrases), default=0)
-                    if asked >= most:
-                        raise InputError(
-                            f"{what} of sentence {line.place + 1} has {asked} tokens, and its translation has at most "
-                            f"{most} with its end: shorten it, or raise the limit (max_extra_length, "
-                            "max_target_length, max_length_ratio)"
-                        )
+                self._check_room(line, most, prefixes, required)
                 sentences.append(Sentence(ids, words, prefixes, (line.place, part), required))
         return sentences
+
+    def _check_room(self, line: Line, most: int, prefixes: Sequence[list[int]], required: Sequence[list[int]]) -> None:
+        """Refuse what is longer than the translation of a line may be.
+
+        Raises:
+            LineError: a prefix or a required phrase is.
+        """
+        for kind, what, phrases in (("prefixes", "prefix", prefixes), ("required", "a required phrase", required)):
+            asked = max(map(len, phrases), default=0)
+            if asked >= most:
+                number = line.place + 1
+                fault = (
+                    f"has {asked} tokens, and its translation has at most {most} with its end: shorten it, or raise "
+                    "the limit (max_extra_length, max_target_length, max_length_ratio)"
+                )
+                raise LineError(f"{what} of sentence {number} {fault}", kind=kind, number=number, fault=fault)
 
     def _check_known(self, line: Line, prefixes: Sequence[list[int]], required: Sequence[list[int]]) -> None:
         """Refuse what the vocabulary cannot write: the unknown token would stand for it.
 
         Raises:
-            InputError: a prefix or a required phrase has an unknown token.
+            LineError: a prefix or a required phrase has an unknown token.
         """
         unknown = self.codec.vocabularies.target.unk_id
-        for what, texts, phrases in (("prefix", line.prefixes, prefixes), ("required phrase", line.required, required)):
+        given = (
+            ("prefixes", "prefix", line.prefixes, prefixes),
+            ("required", "required phrase", line.required, required),
+        )
+        for kind, what, texts, phrases in given:
             for text, ids in zip((text for text in texts if text.strip()), phrases, strict=False):
                 if unknown in ids:
-                    raise InputError(
-                        f"the vocabulary cannot write the {what} {text!r} of sentence {line.place + 1}: leave it out, "
-                        "or write it in letters of the training text"
+                    number, cure = line.place + 1, "leave it out, or write it in letters of the training text"
+                    raise LineError(
+                        f"the vocabulary cannot write the {what} {text!r} of sentence {number}: {cure}",
+                        kind=kind,
+                        number=number,
+                        fault=f"has the {what} {text!r}, which the vocabulary cannot write: {cure}",
                     )
-
-    def _blank(self) -> list[Hypothesis]:
-        if self.layer is None:
-            return [BLANK]
-        return [dataclasses.replace(BLANK, alignment=Alignment([], np.zeros((0, 0), np.float32), [], []))]
 
     def _join(self, passage: Passage, parts: Sequence[list[Hypothesis]]) -> list[Hypothesis]:
         # A blank part has one translation, which stands beside all of the others.

@@ -27,9 +27,14 @@ LANGUAGE_MODEL_SOURCE = "."
 SEARCH = "search"
 """The name of the search's own score."""
 
+SOURCE_LANGUAGE, TARGET_LANGUAGE = "source_language", "target_language"
+"""Keys of a record that say what it was translated from and into, if they are there."""
+
 
 def reverse_scorer(translator: Translator) -> Scorer:
     """Give the scorer of a model of the opposite direction: log p(source | translation) for each source token.
+
+    A pair for which the model has too few positions gets minus infinity, and so comes last.
 
     Args:
         translator: from the language of the translations to that of the sources.
@@ -39,6 +44,27 @@ def reverse_scorer(translator: Translator) -> Scorer:
         return _per_token(translator, translations, sources)
 
     return score
+
+
+def check_reverse(translator: Translator, records: Sequence[Mapping[str, Any]], name: str) -> None:
+    """Refuse a model that does not translate back, where its languages and those of the lists are known.
+
+    Args:
+        translator: that is to be the reverse model.
+        records: as :func:`read_records` gives them.
+        name: what an error calls the model.
+
+    Raises:
+        InputError: it has another direction.
+    """
+    own = translator.languages
+    for forward in dict.fromkeys((record.get(SOURCE_LANGUAGE), record.get(TARGET_LANGUAGE)) for record in records):
+        if all(own) and all(forward) and own != forward[::-1]:
+            here, there, back = (f"{first} into {last}" for first, last in (own, forward, forward[::-1]))
+            raise InputError(
+                f"{name} translates from {here}, and the lists are from {there}: give a run from {back}, or to one of "
+                f"several languages --reverse_language={forward[0]}"
+            )
 
 
 def language_model_scorer(translator: Translator) -> Scorer:
@@ -85,6 +111,15 @@ def score_lists(scorer: Scorer, sources: Sequence[str], lists: Sequence[Sequence
     return scores
 
 
+def count_unscored(sources: Sequence[str], lists: Sequence[Sequence[str]], scores: Sequence[Sequence[float]]) -> int:
+    """Count the translations that :func:`score_lists` has asked for a score and that have got minus infinity."""
+    return sum(
+        bool(source.strip() and text.strip()) and score == -math.inf
+        for source, texts, row in zip(sources, lists, scores, strict=True)
+        for text, score in zip(texts, row, strict=True)
+    )
+
+
 def weighted_sum(scores: Mapping[str, Sequence[Sequence[float]]], weights: Mapping[str, float]) -> list[list[float]]:
     """Add up the scores of each translation, each times its weight.
 
@@ -114,10 +149,14 @@ def order(sums: Sequence[float]) -> list[int]:
     return sorted(range(len(sums)), key=lambda place: -sums[place])
 
 
-def read_records(lines: Sequence[str]) -> list[dict[str, Any]]:
+def read_records(lines: Sequence[str], name: str = "input") -> list[dict[str, Any]]:
     """Read what ``translate --format=jsonl`` wrote: `source`, and `translations` of which each has `text` and `score`.
 
     A score of null, where the options of the search left no translation, becomes minus infinity.
+
+    Args:
+        lines: of the file.
+        name: what an error calls the file.
 
     Raises:
         InputError: a line is something else; it is named.
@@ -128,9 +167,35 @@ def read_records(lines: Sequence[str]) -> list[dict[str, Any]]:
             records.append(_record(line))
         except (ValueError, TypeError, KeyError):
             raise InputError(
-                f"line {number} is no object with source and translations: give what translate --format=jsonl wrote"
+                f"{name}, line {number} is no object with source and translations: give what translate --format=jsonl "
+                "wrote"
             ) from None
     return records
+
+
+def texts_of(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Give the lists of translations of records as :func:`read_records` gives them."""
+    return [[each["text"] for each in record["translations"]] for record in records]
+
+
+def write_record(
+    record: Mapping[str, Any], scores: Mapping[str, Sequence[float]], sums: Sequence[float]
+) -> dict[str, Any]:
+    """Give a record as JSON has it: its translations in their :func:`order`, each with its scores and their sum.
+
+    Minus infinity, for which JSON has no number, becomes null.
+
+    Args:
+        record: as :func:`read_records` gives it.
+        scores: of its translations, by name.
+        sums: of its translations, as :func:`weighted_sum` gives them.
+    """
+    translations = []
+    for place in order(sums):
+        own = {name: _or_none(row[place]) for name, row in scores.items()}
+        kept = {**record["translations"][place], "score": own[SEARCH]}
+        translations.append({**kept, "scores": own, "total": _or_none(sums[place])})
+    return {**record, "translations": translations}
 
 
 def read_scores(lines: Sequence[str], lists: Sequence[Sequence[str]], name: str) -> list[list[float]]:
@@ -159,7 +224,8 @@ def _record(line: str) -> dict[str, Any]:
         each["score"] = -math.inf if each["score"] is None else float(each["score"])
         if math.isnan(each["score"]):
             raise ValueError
-    texts = [record["source"], *(each["text"] for each in translations)]
+    languages = (record.get(key, "") for key in (SOURCE_LANGUAGE, TARGET_LANGUAGE))
+    texts = [record["source"], *(each["text"] for each in translations), *languages]
     if not translations or not all(isinstance(text, str) for text in texts):
         raise TypeError
     return record
@@ -175,6 +241,10 @@ def _number(text: str, where: str) -> float:
     return value
 
 
+def _or_none(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 def _sum(values: Sequence[float], weights: Sequence[float]) -> float:
     if min(values) == -math.inf:
         return -math.inf
@@ -182,6 +252,12 @@ def _sum(values: Sequence[float], weights: Sequence[float]) -> float:
 
 
 def _per_token(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-    """Give the mean log-probability of the tokens of each target, its end of sentence among them."""
-    pairs = [Pair(source, target) for source, target in zip(sources, targets, strict=True)]
-    return [score.log_probability / score.tokens for score in translator.score(pairs)]
+    """Give the mean log-probability of the tokens of each target, its end of sentence among them.
+
+    It is minus infinity where a side has more tokens than the model has positions: one such translation among many is
+    no reason to end the work on all of them.
+    """
+    fits = translator.codec.fit(sources, targets)
+    pairs = [Pair(*pair) for *pair, fitting in zip(sources, targets, fits, strict=True) if fitting]
+    found = iter([score.log_probability / score.tokens for score in translator.score(pairs)])
+    return [next(found) if fitting else -math.inf for fitting in fits]

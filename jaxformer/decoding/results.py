@@ -96,11 +96,15 @@ class Hypothesis:
         return record
 
 
-BLANK = Hypothesis("", 0.0, 0.0, [], finished=True)
-"""The translation of a blank sentence."""
+def blank(*, aligned: bool) -> Hypothesis:
+    """Give the translation of a blank sentence, a new one each time since its lists may be written to."""
+    alignment = Alignment([], np.zeros((0, 0), np.float32), [], []) if aligned else None
+    return Hypothesis("", 0.0, 0.0, [], finished=True, alignment=alignment)
 
-NOTHING = Hypothesis("", -math.inf, -math.inf, [], finished=False)
-"""What a search gives whose options leave no translation at all."""
+
+def nothing() -> Hypothesis:
+    """Give what a search finds whose options leave no translation at all."""
+    return Hypothesis("", -math.inf, -math.inf, [], finished=False)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,6 +6,7 @@ import copy
 import dataclasses
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Unpack
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,9 @@ from jaxformer.decoding.alignment import choose_layer
 from jaxformer.decoding.batch_search import Banned
 from jaxformer.decoding.codec import Codec
 from jaxformer.decoding.config import DecodingConfig, Precision
-from jaxformer.decoding.line_search import LineSearch, Prefixes, Required
+from jaxformer.decoding.line_search import LineSearch
 from jaxformer.decoding.models import Models
+from jaxformer.decoding.options import ResultOptions, SearchOptions, check_names, check_text, gather, resolve
 from jaxformer.decoding.partners import combine
 from jaxformer.decoding.results import Attention, Hypothesis, PairScore
 from jaxformer.decoding.shortlist import Shortlist
@@ -54,6 +56,7 @@ class Translator:
         source_eos: bool = True,
         tag: str | None = None,
         source_language: str = "",
+        target_language: str = "",
     ) -> None:
         """Put a translator together from its parts; :meth:`load` reads them from a run.
 
@@ -64,7 +67,9 @@ class Translator:
             decoding: how to search.
             source_eos: whether sources end with the end-of-sentence token.
             tag: the language to translate into, for a model whose sources begin with its tag.
-            source_language: for the abbreviations of paragraphs; empty: not known.
+            source_language: code of the language to translate from, for the abbreviations of paragraphs; empty: not
+                known.
+            target_language: code of the language to translate into; empty: not known.
 
         Raises:
             InputError: the vocabulary has no such tag.
@@ -78,6 +83,8 @@ class Translator:
         self.decoding = decoding
         self.source_eos = source_eos
         self.codec = Codec(vocabularies, config.max_length, source_eos, tag, source_language)
+        self.languages = source_language, target_language
+        """Codes of those translated from and into; empty: not known."""
         self.checkpoint: int | str | None = None
         self.directory: Path | None = None
         self.shortlist: Shortlist | None = None
@@ -110,7 +117,10 @@ class Translator:
         if len(translators) > 1:
             folders = ("" if each.directory is None else f"{each.directory.name}@" for each in translators)
             pairs = zip(folders, translators, strict=True)
-            together.checkpoint = " + ".join(f"{folder}{each.checkpoint}" for folder, each in pairs)
+            names = [f"{folder}{each.checkpoint}" for folder, each in pairs]
+            if weights is not None:
+                names = [f"{weight:g}*{name}" for weight, name in zip(weights, names, strict=True)]
+            together.checkpoint = " + ".join(names)
         return together
 
     @property
@@ -170,122 +180,51 @@ class Translator:
             source_eos=data.source_eos,
             tag=tag,
             source_language=source,
+            target_language=language,
         )
         translator.checkpoint, translator.directory = saved.name, directory
         return translator
 
-    def translate(
-        self,
-        texts: Sequence[str],
-        *,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        decoding: DecodingConfig | None = None,
-        ban: Sequence[str] = (),
-        prefixes: Sequence[str | Sequence[str]] | None = None,
-        required: Sequence[Sequence[str]] | None = None,
-        paragraphs: bool = False,
-    ) -> list[str]:
+    def translate(self, texts: Sequence[str], **options: Unpack[SearchOptions]) -> list[str]:
         """Translate sentences; one string out for each string in, in order. Blank ones stay empty.
 
-        Takes what :meth:`search` takes.
+        Args:
+            texts: sentences.
+            **options: see :class:`~jaxformer.decoding.options.SearchOptions`.
 
         Raises:
             InputError: a sentence has more tokens than the model has positions, or an argument is out of range.
         """
-        found = self.search(
-            texts,
-            beam_size=beam_size,
-            alpha=alpha,
-            decoding=decoding,
-            ban=ban,
-            prefixes=prefixes,
-            required=required,
-            paragraphs=paragraphs,
-        )
-        return [hypotheses[0].text for hypotheses in found]
+        check_names("Translator.translate", options, SearchOptions)
+        return [hypotheses[0].text for hypotheses in self.search(texts, **options)]
 
     def search(
-        self,
-        texts: Sequence[str],
-        *,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        n_best: int = 1,
-        decoding: DecodingConfig | None = None,
-        ban: Sequence[str] = (),
-        prefixes: Sequence[str | Sequence[str]] | None = None,
-        required: Sequence[Sequence[str]] | None = None,
-        alignment: bool = False,
-        alignment_layer: int | None = None,
-        paragraphs: bool = False,
-        stop: Callable[[], bool] = lambda: False,
+        self, texts: Sequence[str], *, stop: Callable[[], bool] = lambda: False, **options: Unpack[ResultOptions]
     ) -> list[list[Hypothesis]]:
         """Give the best translations of each sentence, the best first; or samples, as they are drawn.
 
         Args:
             texts: sentences.
-            beam_size: hypotheses alive at a time; by default that of ``decoding``.
-            alpha: strength of the length penalty; by default that of ``decoding``.
-            n_best: translations of each sentence, at most ``beam_size``; or how many are drawn.
-            decoding: how to search; by default as the run says.
-            ban: words or phrases that no translation holds as the vocabulary spells them: at the begin of a word, and
-                small ones with a capital first letter too; see :meth:`Codec.banned`.
-            prefixes: what the translation of each sentence begins with, as text; an empty one asks for nothing. Its
-                last word may go on, and what is banned may stand in it. Several, in a list, are alternatives. Of a
-                sentence that is split, the first part has it; a blank sentence stays empty.
-            required: words or phrases that the translation of each sentence holds, in any order, as the vocabulary
-                spells them at the begin of a word; they need a beam of at least 2. Of a sentence that is split, the
-                first part has them.
-            alignment: whether each translation comes with where the model looked in the source.
-            alignment_layer: of the decoder, counted from 1, whose attention that is; by default the one before the
-                last.
-            paragraphs: whether each text is cut into sentences, which are translated alone and put together again with
-                the white space that was between them.
             stop: asked between batches; where it says True, what is not yet translated comes back as no hypotheses.
+            **options: see :class:`~jaxformer.decoding.options.ResultOptions`. There are as many prefixes and lists of
+                required phrases as sentences.
 
         Raises:
             InputError: a sentence has more tokens than the model has positions, or an argument is out of range. Nothing
                 is translated then.
         """
-        for name, lists in (("prefixes", prefixes), ("lists of required phrases", required)):
-            if lists is not None and not isinstance(lists, str) and len(lists) != len(texts):
-                raise InputError(
-                    f"there are {len(lists)} {name} for {len(texts)} sentences: give one for each, empty where nothing "
-                    "is asked for"
-                )
-        asked = self._line_search(
-            texts,
-            beam_size=beam_size,
-            alpha=alpha,
-            n_best=n_best,
-            decoding=decoding,
-            ban=ban,
-            prefixes=prefixes,
-            required=required,
-            alignment=alignment,
-            alignment_layer=alignment_layer,
-            paragraphs=paragraphs,
-            window=max(1, len(texts)),
-        )
+        check_names("Translator.search", options, ResultOptions)
+        asked = self._line_search(texts, options, max(1, len(texts)))
+        prefixes, required = gather(options, len(texts))
         return list(dataclasses.replace(asked, stop=stop).stream(texts, prefixes, required))
 
     def stream(
         self,
         texts: Iterable[str],
         *,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        n_best: int = 1,
-        decoding: DecodingConfig | None = None,
-        ban: Sequence[str] = (),
-        prefixes: Prefixes = None,
-        required: Required = None,
-        alignment: bool = False,
-        alignment_layer: int | None = None,
-        paragraphs: bool = False,
         window: int | None = None,
         progress: Callable[[int], None] = lambda _: None,
+        **options: Unpack[ResultOptions],
     ) -> Iterator[list[Hypothesis]]:
         """Translate a stream of any length in bounded memory: what :meth:`search` gives, one text after the other.
 
@@ -293,45 +232,28 @@ class Translator:
         given when it and all before it are there. A text that is refused ends the stream at its window: what stands
         before the window has been given by then.
 
-        Takes what :meth:`search` takes; beside it ``window``, most sentences that are read at a time (by default 64
-        batches; a short one answers sooner and fills batches worse, and 1 answers each sentence before it reads the
-        next), and ``progress``, which is told after each batch how many sentences it has made whole.
+        Args:
+            texts: sentences.
+            window: most sentences that are read at a time, by default 64 batches; a short one answers sooner and fills
+                batches worse, and 1 answers each sentence before it reads the next.
+            progress: told after each batch how many sentences it has made whole.
+            **options: see :class:`~jaxformer.decoding.options.ResultOptions`. Prefixes and required phrases are read
+                beside the texts.
 
         Raises:
             InputError: at once, an argument is out of range; from the stream, a sentence has more tokens than the model
                 has positions, or there are more prefixes than sentences or fewer.
         """
-        asked = self._line_search(
-            texts,
-            beam_size=beam_size,
-            alpha=alpha,
-            n_best=n_best,
-            decoding=decoding,
-            ban=ban,
-            prefixes=prefixes,
-            required=required,
-            alignment=alignment,
-            alignment_layer=alignment_layer,
-            paragraphs=paragraphs,
-            window=window,
-        )
-        return dataclasses.replace(asked, progress=progress).stream(texts, prefixes, required)
+        check_names("Translator.stream", options, ResultOptions)
+        asked = dataclasses.replace(self._line_search(texts, options, window), progress=progress)
+        return asked.stream(texts, options.get("prefixes"), options.get("required"))
 
     def astream(
         self,
         texts: Iterable[str] | AsyncIterable[str],
         *,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        n_best: int = 1,
-        decoding: DecodingConfig | None = None,
-        ban: Sequence[str] = (),
-        prefixes: Prefixes = None,
-        required: Required = None,
-        alignment: bool = False,
-        alignment_layer: int | None = None,
-        paragraphs: bool = False,
         window: int | None = None,
+        **options: Unpack[ResultOptions],
     ) -> AsyncIterator[list[Hypothesis]]:
         """Do as :meth:`stream` without blocking the event loop: texts are read and batches translated in threads.
 
@@ -341,82 +263,37 @@ class Translator:
         Raises:
             InputError: as :meth:`stream`.
         """
-        asked = self._line_search(
-            texts,
-            beam_size=beam_size,
-            alpha=alpha,
-            n_best=n_best,
-            decoding=decoding,
-            ban=ban,
-            prefixes=prefixes,
-            required=required,
-            alignment=alignment,
-            alignment_layer=alignment_layer,
-            paragraphs=paragraphs,
-            window=window,
-        )
-        return asked.astream(texts, prefixes, required)
+        check_names("Translator.astream", options, ResultOptions)
+        asked = self._line_search(texts, options, window)
+        return asked.astream(texts, options.get("prefixes"), options.get("required"))
 
-    def check(
-        self,
-        texts: Iterable[str],
-        *,
-        decoding: DecodingConfig | None = None,
-        prefixes: Prefixes = None,
-        required: Required = None,
-        paragraphs: bool = False,
-    ) -> int:
+    def check(self, texts: Iterable[str], **options: Unpack[ResultOptions]) -> int:
         """Read a stream and translate nothing: find what :meth:`stream` would refuse; give the number of texts.
 
         Raises:
             InputError: as :meth:`stream`.
         """
-        asked = self._line_search(texts, decoding=decoding, prefixes=prefixes, required=required, paragraphs=paragraphs)
-        return asked.check(texts, prefixes, required)
+        check_names("Translator.check", options, ResultOptions)
+        asked = self._line_search(texts, options, None)
+        return asked.check(texts, options.get("prefixes"), options.get("required"))
 
-    def _line_search(
-        self,
-        texts: object,
-        *,
-        beam_size: int | None = None,
-        alpha: float | None = None,
-        n_best: int = 1,
-        decoding: DecodingConfig | None,
-        ban: Sequence[str] = (),
-        prefixes: object,
-        required: object,
-        alignment: bool = False,
-        alignment_layer: int | None = None,
-        paragraphs: bool,
-        window: int | None = None,
-    ) -> LineSearch:
-        """Check what a call asks for."""
-        for name, given in (("texts", texts), ("ban", ban), ("prefixes", prefixes), ("required", required)):
-            if isinstance(given, str):  # a list of letters, to Python
-                raise InputError(f"{name} must be a list, not one string: put it in a list, [{given[:20]!r}]")
-        chosen = {key: x for key, x in (("beam_size", beam_size), ("alpha", alpha)) if x is not None}
-        decoding = dataclasses.replace(decoding or self.decoding, **chosen)
-        if n_best < 1 or (n_best > decoding.beam_size and not decoding.sample):
-            most = "" if decoding.sample else f" and at most the beam of {decoding.beam_size}"
-            raise InputError(f"n_best must be at least 1{most}, not {n_best}")
-        if required is not None:
-            batch_search.check_beam(decoding)
+    def _line_search(self, texts: object, options: ResultOptions, window: int | None) -> LineSearch:
+        """Check what a call asks for, before any text is read."""
+        decoding = resolve(texts, options, self.decoding)
         if window is not None and window < 1:
             raise InputError(f"a window must have at least 1 sentence, not {window}")
-        if alignment_layer is not None and not alignment:
-            raise InputError("an alignment layer is for alignments: ask for them too, or leave it out")
-        models = self._prepare(decoding.precision)
+        models, layers = self._prepare(decoding.precision), self.model.config.num_decoder_layers
         return LineSearch(
             models=models,
             codec=self.codec,
             reader=(self.model, self.params),
             shortlist=self.shortlist,
             decoding=decoding,
-            n_best=n_best,
-            banned=self._ban(ban, decoding),
-            forced=prefixes is not None,
-            layer=choose_layer(alignment_layer, self.model.config.num_decoder_layers) if alignment else None,
-            paragraphs=paragraphs,
+            n_best=options.get("n_best", 1),
+            banned=self._ban(options.get("ban", ()), decoding),
+            forced=options.get("prefixes") is not None,
+            layer=choose_layer(options.get("alignment_layer"), layers) if options.get("alignment") else None,
+            paragraphs=options.get("paragraphs", False),
             window=window or _BATCHES * decoding.batch_size * models.devices,
         )
 
@@ -429,8 +306,11 @@ class Translator:
         """Give the log-probability of each target under its source, by one forward pass.
 
         Raises:
-            InputError: a sentence has more tokens than the model has positions.
+            InputError: a sentence has more tokens than the model has positions, or is no string.
         """
+        for place, pair in enumerate(pairs):
+            check_text(f"pairs[{place}].source", pair.source)
+            check_text(f"pairs[{place}].target", pair.target)
         return given_pairs.score(self.models, self.codec, pairs, self.decoding)
 
     def attention(self, source: str, target: str | None = None) -> Attention:
@@ -439,8 +319,10 @@ class Translator:
         Raises:
             InputError: a blank sentence, or one with more tokens than the model has positions.
         """
+        check_text("source", source)
         if not source.strip():
             raise InputError("attention needs a sentence that is not blank")
         if target is None:
             target = self.translate([source])[0]
+        check_text("target", target)
         return given_pairs.attend(self.model, self.params, self.codec, source, target)

@@ -8,7 +8,12 @@ from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterab
 from typing import NamedTuple, TypeVar, cast
 
 from jaxformer.decoding.batch_search import round_width
-from jaxformer.errors import InputError
+from jaxformer.decoding.options import Prefixes, Required, check_phrases, check_text
+from jaxformer.errors import LineError
+
+# What an error calls the lists that go beside the lines.
+_NAMES = {"prefixes": "prefixes", "required": "lists of required phrases"}
+_END = object()
 
 # A window ends with the line that brings it to so many characters: endless lines do not fill the memory.
 _CHARACTERS = 1 << 22
@@ -32,34 +37,30 @@ class Line(NamedTuple):
 class Numbering:
     """Numbers lines and puts each beside its prefixes and the phrases that it requires."""
 
-    def __init__(
-        self, prefixes: Iterable[str | Sequence[str]] | None, required: Iterable[Sequence[str]] | None
-    ) -> None:
+    def __init__(self, prefixes: Prefixes, required: Required) -> None:
         """Begin; None: no line has any."""
-        self._lists = {
-            name: iter(lists)
-            for name, lists in (("prefixes", prefixes), ("lists of required phrases", required))
-            if lists is not None
-        }
+        given = {"prefixes": prefixes, "required": required}
+        self._lists = {kind: iter(lists) for kind, lists in given.items() if lists is not None}
         self._count = 0
 
     def line(self, text: str) -> Line:
         """Give the next line.
 
         Raises:
-            InputError: there are fewer prefixes or required phrases than lines.
+            InputError: there are fewer prefixes or required phrases than lines, or something is no string.
         """
+        check_text(f"texts[{self._count}]", text)
         given = {}
-        for name, lists in self._lists.items():
-            found = next(lists, None)
-            if found is None:
-                raise InputError(
-                    f"there are {self._count} {name} and more sentences: give one for each, empty where nothing is "
-                    "asked for"
-                )
-            given[name] = (found,) if isinstance(found, str) else tuple(found)
+        for kind, lists in self._lists.items():
+            found = next(lists, _END)
+            if found is _END:
+                rule = f"there are {self._count} {_NAMES[kind]} and more sentences"
+                cure = "give one for each, empty where nothing is asked for"
+                fault = f"is missing: {rule}; {cure}"
+                raise LineError(f"{rule}: {cure}", kind=kind, number=self._count + 1, fault=fault)
+            given[kind] = check_phrases(f"{kind}[{self._count}]", found)
         self._count += 1
-        return Line(self._count - 1, text, *(given.get(name, ()) for name in ("prefixes", "lists of required phrases")))
+        return Line(self._count - 1, text, **given)
 
     def finish(self) -> None:
         """Check that nothing is left.
@@ -67,20 +68,17 @@ class Numbering:
         Raises:
             InputError: there are more prefixes or required phrases than lines.
         """
-        for name, lists in self._lists.items():
-            if next(lists, None) is not None:
-                raise InputError(f"there are more {name} than the {self._count} sentences: give one for each")
+        for kind, lists in self._lists.items():
+            if next(lists, _END) is not _END:
+                rule = f"there are more {_NAMES[kind]} than the {self._count} sentences: give one for each"
+                raise LineError(rule, kind=kind, number=self._count + 1, fault=f"is one too many: {rule}")
 
 
-def number_lines(
-    texts: Iterable[str],
-    prefixes: Iterable[str | Sequence[str]] | None,
-    required: Iterable[Sequence[str]] | None = None,
-) -> Iterator[Line]:
+def number_lines(texts: Iterable[str], prefixes: Prefixes, required: Required = None) -> Iterator[Line]:
     """Number lines as they are asked for.
 
     Raises:
-        InputError: there are more prefixes or required phrases than lines, or fewer.
+        InputError: there are more prefixes or required phrases than lines, or fewer, or something is no string.
     """
     numbering = Numbering(prefixes, required)
     for text in texts:
@@ -89,9 +87,7 @@ def number_lines(
 
 
 async def number_lines_async(
-    texts: AsyncIterable[str],
-    prefixes: Iterable[str | Sequence[str]] | None,
-    required: Iterable[Sequence[str]] | None = None,
+    texts: AsyncIterable[str], prefixes: Prefixes, required: Required = None
 ) -> AsyncIterator[Line]:
     """Do as :func:`number_lines`."""
     numbering = Numbering(prefixes, required)

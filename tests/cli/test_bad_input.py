@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -97,16 +98,50 @@ def test_output_without_a_folder(call, workdir, file, tmp_path, monkeypatch):
 
 
 def test_too_long_a_sentence(call, workdir, file):
-    """The number of the sentence, its tokens and the positions are named (statement 22)."""
+    """The file, the number of the line, its tokens and the positions are named (statement 22)."""
     long = b"ok\n\n" + b"word " * 20_000 + b"\n"
     error = call("translate", workdir, stdin=long).error
-    assert error.startswith("source sentence 3 has ")
-    assert "the model has 128 positions" in error
+    assert error.startswith("standard input, line 3 has ")
+    assert "tokens and the model has 128 positions; split the sentence" in error
+    rule = error.removeprefix("standard input")
     source, target = file("source", long), file("target", b"a\n" * 3)
-    assert call("score", workdir, f"--source={source}", f"--target={target}").error == error
-    assert call("evaluate", workdir, f"--source={source}", f"--reference={target}").error == error
-    swapped = call("score", workdir, f"--source={target}", f"--target={source}").error
-    assert swapped.startswith("target sentence 3 has ")
+    for arguments in (
+        ["translate", f"--input={source}"],
+        ["score", f"--source={source}", f"--target={target}"],
+        ["score", f"--source={target}", f"--target={source}"],
+        ["evaluate", f"--source={source}", f"--reference={target}"],
+    ):
+        assert call(*arguments, workdir).error == f"{source}{rule}"
+    dataset = call("evaluate", f"--dataset=text:{source},{target}", workdir).error
+    assert dataset.startswith("source sentence 3 has ")
+
+
+@pytest.mark.parametrize(
+    ("content", "rule"),
+    [
+        ("\tein\n\n日本\tein\n", ", line 3 has the {} '日本', which the vocabulary cannot write: leave it out, or"),
+        (f"\n\n{'word ' * 300}\n", r" tokens, and its translation has at most \d+ with its end: shorten it, or"),
+        ("\n\n", ", line 3 is missing: there are 2 {}s and more sentences; give one for each, empty where nothing"),
+        ("\n\n\n\n", ", line 4 is one too many: there are more {}s than the 3 sentences: give one for each"),
+    ],
+)
+def test_lines_that_stand_beside_others(content, rule, call, workdir, file):
+    """A line of prefixes or required phrases is named by its own file."""
+    for option, word, many in (("prefix", "prefix", "prefixes"), ("require", "required phrase", None)):
+        beside = file(option, content.encode())
+        expected = rule.replace("{}s", many or "lists of required phrases").replace("{}", word)
+        error = call("translate", workdir, f"--{option}={beside}", stdin=b"a\nb\nc\n").error
+        assert error.startswith(f"{beside}, line ")
+        assert re.search(expected, error)
+
+
+def test_lists_that_cannot_be_read(call, file):
+    """The file, or standard input, and the line are named, also where a control character stands in a text."""
+    good, bad = b'{"source": "a", "translations": [{"text": "b", "score": -1}]}\n', b'{"source": "a\x01"}\n'
+    lists = file("lists", good + bad)
+    rule = ", line 2 is no object with source and translations: give what translate --format=jsonl wrote"
+    assert call("rerank", f"--input={lists}").error == f"{lists}{rule}"
+    assert call("rerank", stdin=good + bad).error == f"standard input{rule}"
 
 
 def test_more_translations_than_hypotheses(call, workdir):
@@ -192,6 +227,17 @@ def test_configuration_of_another_model(call, damaged):
 def test_damaged_results(content, call, damaged):
     (damaged / "results.json").write_text(content)
     assert "results.json" in call("info", f"--workdir={damaged}").error
+
+
+def test_the_run_that_is_missing_is_named_by_its_option(call, workdir, file):
+    """Not by --workdir, which is right."""
+    lists = file("lists", b'{"source": "a", "translations": [{"text": "b", "score": -1}]}\n')
+    rule = "nowhere/config.json does not exist; {} must name the directory of a run"
+    error = call("translate", workdir, "--ensemble=nowhere", stdin=b"a\n").error
+    assert error == rule.format("--ensemble")
+    for option in ("--reverse", "--language_model"):
+        for name in ("nowhere", "nowhere@20"):
+            assert call("rerank", f"--input={lists}", f"{option}={name}").error == rule.format(option)
 
 
 # Arguments

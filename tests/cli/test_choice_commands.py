@@ -79,6 +79,44 @@ def test_evaluate_an_ensemble(call, tmp_path, together):
     assert (run / record["hypotheses"]).read_text().splitlines() == together.translate([p.source for p in pairs])
 
 
+def test_weights_of_an_ensemble(call, tmp_path, lines):
+    """Each model counts as it is told; the result of an evaluation says how much."""
+    run = runs.copy(runs.random_run(), tmp_path / "run")
+    models = [Translator.load(run), Translator.load(run, "latest")]
+    options = [f"--workdir={run}", f"--ensemble={run}@20"]
+    for text, weights in (("3,1", [3, 1]), ("0,1", [0, 1]), ("1,1", None)):
+        expected = Translator.ensemble(models, weights).search(lines, beam_size=1)
+        given = [*options, f"--ensemble_weights={text}", "--beam_size=1", "--format=jsonl"]
+        found = [json.loads(line)["translations"][0] for line in call("translate", *given, stdin=encode(lines)).lines]
+        assert [each["text"] for each in found] == [best.text for (best,) in expected]
+        values = [best.log_probability for (best,) in expected]
+        assert [each["log_probability"] for each in found] == pytest.approx(values, rel=1e-4)
+    (tmp_path / "text").write_bytes(encode(lines))
+    files = [f"--{name}={tmp_path / 'text'}" for name in ("source", "reference")]
+    assert call("evaluate", *options, "--ensemble_weights=3,0.5", "--metrics=bleu", *files).code == 0
+    ((name, record),) = json.loads((run / "results.json").read_text()).items()
+    assert name.endswith(f" ensemble={run}@20 ensemble_weights=3,0.5")
+    assert record["checkpoint"] == "3*run@10 + 0.5*run@20"
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        (
+            ["--ensemble_weights=1"],
+            "--ensemble_weights weighs the models of an ensemble: add --ensemble, or leave it out",
+        ),
+        (["--ensemble=RUN", "--ensemble_weights=1,x"], "needs numbers with commas between, such as 2,1, not '1,x'"),
+        (["--ensemble=RUN", "--ensemble_weights=1,2,3"], "there are 3 weights for an ensemble of 2 models"),
+        (["--ensemble=RUN", "--ensemble_weights=1,-1"], "must be at least 0, and not all 0: not [1.0, -1.0]"),
+    ],
+)
+def test_wrong_weights_of_an_ensemble(options, rule, call, workdir, monkeypatch):
+    """They are found before a model is read."""
+    monkeypatch.setattr(Translator, "load", lambda *_: 1 / 0)
+    assert rule in call("translate", workdir, *options, stdin=b"a\n").error
+
+
 def test_an_ensemble_of_strangers_is_refused(call, workdir, tmp_path):
     """Another vocabulary, and a checkpoint that is not there, are errors of one line."""
     run = runs.copy(runs.random_run(), tmp_path / "other")
@@ -205,6 +243,44 @@ def test_rerank_by_a_language_model(call, lists):
 def test_wrong_options_of_rerank(options, message, call, lists):
     """Each wrong value is one line that names it."""
     assert message in call("rerank", f"--input={lists[0]}", *options).error
+
+
+def test_a_reverse_model_of_the_same_direction_is_refused(call, workdir, tmp_path):
+    """Lists of translate say what they were translated from and into, and so does the run (here both en into de)."""
+    lists, back = tmp_path / "lists", runs.copy(runs.random_run(), tmp_path / "back")
+    lists.write_bytes(call("translate", workdir, "--n_best=2", "--format=jsonl", stdin=b"Open the file.\n").out)
+    record = json.loads(lists.read_text())
+    assert (record["source_language"], record["target_language"]) == ("en", "de")
+    error = call("rerank", f"--input={lists}", f"--reverse={back}@20").error
+    assert error.startswith(
+        f"--reverse {back}@20 translates from en into de, and the lists are from en into de: give a"
+    )
+    config = json.loads((back / "config.json").read_text())
+    config["data"] |= {"source_language": "de", "target_language": "en"}
+    (back / "config.json").write_text(json.dumps(config))
+    assert call("rerank", f"--input={lists}", f"--reverse={back}@20").code == 0
+
+
+@pytest.mark.parametrize("name", ["reverse", "language_model"])
+def test_translations_that_a_model_cannot_read_come_last(name, call, tmp_path):
+    """A few that are too long for a model do not end the work on the others: they are counted, and have no score."""
+    long, file = "word " * 300, tmp_path / "lists"
+    lists = [("a", [long, "b", ""]), ("c", [long, long]), ("d", ["e"])]
+    records = [
+        {"source": source, "translations": [{"text": text, "score": -float(place)} for place, text in enumerate(texts)]}
+        for source, texts in lists
+    ]
+    file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    outcome = call("rerank", f"--input={file}", f"--{name}={runs.random_run()}", "--format=jsonl")
+    assert outcome.code == 0
+    assert outcome.err == (
+        f"jaxformer: warning: 3 of 6 translations have no score {name} and come last: {runs.random_run()} has too few "
+        "positions for them or their sources\n"
+    )
+    found = [json.loads(line)["translations"] for line in outcome.lines]
+    assert [[each["text"] for each in texts] for texts in found] == [["b", long, ""], [long, long], ["e"]]
+    scores = [[each["scores"][name] for each in texts] for texts in found]
+    assert [[score is None for score in row] for row in scores] == [[False, True, True], [True, True], [False]]
 
 
 # Shortlists

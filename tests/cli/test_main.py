@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import signal
 import subprocess
 import sys
+import time
 import tomllib
 
 import pytest
@@ -15,6 +17,7 @@ import runs
 from jaxformer.cli import main as main_module
 from jaxformer.cli.main import COMMANDS
 from jaxformer.decoding.translator import Translator
+from jaxformer.errors import InputError
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -82,6 +85,49 @@ def test_interrupted(monkeypatch, call):
 
     monkeypatch.setattr(Translator, "load", interrupt)
     assert call("translate", "--workdir=x", stdin=b"a\n") == (130, b"", "")
+
+
+EARLY = """
+import sys
+from jaxformer.cli import main
+
+main.huge_pages.use = lambda: print("begun", flush=True)
+sys.argv = ["jaxformer", "translate", "--workdir={run}"]
+sys.exit(main.start())
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3])
+def test_interrupted_while_libraries_load(delay):
+    """Ctrl-C ends with 130 and without a traceback however early it comes; here JAX loads, or has just been loaded."""
+    line = [sys.executable, "-c", EARLY.format(run=runs.random_run())]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, cwd=runs.ROOT, env=runs.environment(), **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)  # with its input open till now: there is nothing else that ends it
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_an_interruption_during_the_work_can_be_caught(monkeypatch):
+    """Once libraries are loaded Ctrl-C is Python's own again."""
+    monkeypatch.setattr("sys.argv", ["jaxformer", "translate", "--workdir=x"])
+    before, found = signal.getsignal(signal.SIGINT), []
+
+    def load(*_):
+        found.append(signal.getsignal(signal.SIGINT))
+        raise InputError("none")
+
+    monkeypatch.setattr(Translator, "load", load)
+    monkeypatch.setattr(main_module.huge_pages, "use", lambda: found.append(signal.getsignal(signal.SIGINT)))
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        assert main_module.start() == 1
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert found == [main_module._end, signal.default_int_handler]
 
 
 def test_faults_of_ours_are_not_hidden(monkeypatch, call):

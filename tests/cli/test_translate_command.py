@@ -59,7 +59,7 @@ def test_a_process_answers_line_by_line():
 def test_a_bad_line_of_a_file_is_found_before_anything_is_written(call, workdir, tmp_path):
     """However far behind it stands: too long, no UTF-8, or without a prefix."""
     lines = ["a"] * 30
-    for bad, rule in ((b"word " * 300, "source sentence 31 has"), (b"\xff", "line 31: not UTF-8")):
+    for bad, rule in ((b"word " * 300, "in, line 31 has"), (b"\xff", "in, line 31: not UTF-8")):
         (tmp_path / "in").write_bytes(encode(lines) + bad + b"\n")
         (tmp_path / "out").write_text("saved\n")
         given = [f"--input={tmp_path / 'in'}", "--window=5"]
@@ -70,7 +70,7 @@ def test_a_bad_line_of_a_file_is_found_before_anything_is_written(call, workdir,
     (tmp_path / "in").write_bytes(encode(lines))
     (tmp_path / "prefix").write_bytes(encode(["", ""]))
     error = call("translate", workdir, f"--prefix={tmp_path / 'prefix'}", *given).error
-    assert error.startswith("there are 2 prefixes and more sentences")
+    assert error.startswith(f"{tmp_path / 'prefix'}, line 3 is missing: there are 2 prefixes and more sentences")
 
 
 def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, workdir, translator, tmp_path):
@@ -80,14 +80,14 @@ def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, workdir, translator,
     expected = encode(translator.translate(lines[:10], beam_size=1))
     outcome = call("translate", workdir, "--window=5", "--beam_size=1", stdin=stdin)
     assert (outcome.code, outcome.out) == (1, expected)
-    assert "source sentence 13 has" in outcome.err
+    assert "standard input, line 13 has" in outcome.err
     (tmp_path / "out").write_text("saved\n")
     given = ["--window=5", "--beam_size=1", f"--output={tmp_path / 'out'}"]
     outcome = call("translate", workdir, *given, stdin=stdin)
     assert outcome.code == 1
     first, second = outcome.err.splitlines()
     assert first == f"the first 10 lines are in {tmp_path / 'out.part'}; out is as it was"
-    assert second.startswith("jaxformer: error: source sentence 13 has")
+    assert second.startswith("jaxformer: error: standard input, line 13 has")
     assert (tmp_path / "out").read_text() == "saved\n"
     assert (tmp_path / "out.part").read_bytes() == expected
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import math
@@ -98,6 +99,49 @@ def test_models_score_by_the_token():
         assert free == pytest.approx(expected.log_probability / expected.tokens, rel=1e-5)
 
 
+def test_pairs_that_do_not_fit_have_no_score():
+    """Minus infinity, whichever side it is, up to the last token; the others keep their scores."""
+    translator = random_translator()
+    longest = next(n for n in range(400) if len(runs.vocabulary().encode("a " * (n + 1))) + 1 > 128)
+    fits, long = "a " * longest, "a " * (longest + 1)
+    sources, targets = ["a", long, "b", fits], [long, "a", "c", fits]
+    assert translator.codec.fit(sources, targets) == [False, False, True, True]
+    found = reranking.reverse_scorer(translator)(sources, targets)
+    expected = reranking.reverse_scorer(translator)(sources[2:], targets[2:])
+    assert found == [-math.inf, -math.inf, *expected]
+    assert all(map(math.isfinite, expected))
+    for source, target in zip(sources[:2], targets[:2], strict=True):
+        with pytest.raises(InputError, match="sentence 1 has 129 tokens"):
+            translator.score([Pair(source, target)])
+    free = reranking.language_model_scorer(translator)(sources, targets)
+    assert [value == -math.inf for value in free] == [True, False, False, False]
+    scores = reranking.score_lists(
+        reranking.reverse_scorer(translator), ["a", long, " "], [["", long, "b"], ["b"], ["c"]]
+    )
+    assert reranking.count_unscored(["a", long, " "], [["", long, "b"], ["b"], ["c"]], scores) == 2
+
+
+def test_the_direction_of_a_reverse_model():
+    """It must mirror that of the lists, where both are known."""
+    translator, record = copy.copy(random_translator()), {"source": "a", "translations": []}
+    lists = {
+        pair: {**record, **dict(zip((reranking.SOURCE_LANGUAGE, reranking.TARGET_LANGUAGE), pair, strict=True))}
+        for pair in (("en", "de"), ("de", "en"), ("fr", "de"))
+    }
+    for own, right, wrong in (
+        (("de", "en"), [("en", "de")], [("de", "en"), ("fr", "de")]),
+        (("", "en"), list(lists), []),
+        (("", ""), list(lists), []),
+    ):
+        translator.languages = own
+        reranking.check_reverse(translator, [record, *(lists[pair] for pair in right)], "run")
+        for pair in wrong:
+            with pytest.raises(
+                InputError, match=f"run translates from de into en, .* from {pair[1]} into {pair[0]}, or"
+            ):
+                reranking.check_reverse(translator, [record, lists["en", "de"], lists[pair]], "run")
+
+
 def test_tuning_tries_all_weights():
     """The weights found are those of the highest BLEU by sacreBLEU over all combinations, the smallest of the best."""
     generator = np.random.default_rng(7)
@@ -125,7 +169,14 @@ def test_lists_that_cannot_be_read_are_refused():
     """The line is named; a translation that does not exist has no score."""
     good = json.dumps({"source": "a", "translations": [{"text": "", "score": None}]})
     assert reranking.read_records([good])[0]["translations"][0]["score"] == -math.inf
-    for bad in ("{", "[]", "{}", '{"source": 1, "translations": [{"text": "a", "score": 1}]}', "7"):
+    for bad in (
+        "{",
+        "[]",
+        "{}",
+        '{"source": "a", "source_language": 1, "translations": [{"text": "a", "score": 1}]}',
+        '{"source": 1, "translations": [{"text": "a", "score": 1}]}',
+        "7",
+    ):
         with pytest.raises(InputError, match="line 2 is no object"):
             reranking.read_records([good, bad])
     for bad in ('{"source": "a", "translations": []}', '{"source": "a", "translations": [{"text": "a"}]}'):

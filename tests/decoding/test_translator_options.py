@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 from collections.abc import Iterator
@@ -12,10 +13,11 @@ import pytest
 from decoding.translators import PADDED, equally_long, many, random_translator, rescore, token_ids
 
 import runs
+from jaxformer.data.records import Pair
 from jaxformer.decoding import compiled_search
 from jaxformer.decoding.batch_search import Banned
 from jaxformer.decoding.config import DecodingConfig
-from jaxformer.decoding.results import Hypothesis
+from jaxformer.decoding.results import Hypothesis, nothing
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 
@@ -275,6 +277,77 @@ def test_options_out_of_range(given, rule):
     with pytest.raises(InputError, match=rule) as error:
         random_translator().search(["open", "close"], **given)
     assert "\n" not in str(error.value)
+
+
+CALLS = {
+    "translate": lambda translator, texts, **options: translator.translate(texts, **options),
+    "search": lambda translator, texts, **options: translator.search(texts, **options),
+    "stream": lambda translator, texts, **options: list(translator.stream(iter(texts), **options)),
+    "astream": lambda translator, texts, **options: asyncio.run(gather(translator.astream(iter(texts), **options))),
+    "check": lambda translator, texts, **options: translator.check(iter(texts), **options),
+}
+
+
+async def gather(stream) -> list:
+    return [each async for each in stream]
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_unknown_option_is_named(call):
+    """As Python does for a signature; before any text is read, and where a method has fewer options than others too."""
+    unknown = {"beamsize": 4}, {"prefix": ["a"]}, *([{"n_best": 2}, {"alignment": True}] if call == "translate" else [])
+    for options in unknown:
+        with pytest.raises(TypeError, match=rf"{call}\(\) got an unexpected keyword argument '{next(iter(options))}'"):
+            CALLS[call](random_translator(), ["open"], **options)
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(
+    ("texts", "options", "rule"),
+    [
+        (["a", 3], {}, r"texts\[1\] must be a string, not int"),
+        (["a", None], {}, r"texts\[1\] must be a string, not NoneType"),
+        (b"ab", {}, r"texts\[0\] must be a string, not int"),
+        (["a"], {"ban": ["b", 3]}, r"ban\[1\] must be a string, not int"),
+        (["a", "b"], {"prefixes": ["", None]}, r"prefixes\[1\] must be a string or a list of strings, not NoneType"),
+        (["a", "b"], {"prefixes": ["", ["c", 3.0]]}, r"prefixes\[1\]\[1\] must be a string, not float"),
+        (["a", "b"], {"required": [[], b"c"]}, r"required\[1\] must be a string or a list of strings, not bytes"),
+        (["a"], {"required": [[{}]]}, r"required\[0\]\[0\] must be a string, not dict"),
+    ],
+)
+def test_what_is_no_string_is_refused(call, texts, options, rule):
+    """One line names the argument, the place in it, and the type."""
+    with pytest.raises(InputError, match=rule) as error:
+        CALLS[call](random_translator(), texts, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_pairs_that_are_no_strings_are_refused():
+    """In scores and in the attention too."""
+    translator = random_translator()
+    for pair, rule in (
+        (Pair("a", cast(str, 3)), r"pairs\[1\].target"),
+        (Pair(cast(str, None), "a"), r"pairs\[1\].source"),
+    ):
+        with pytest.raises(InputError, match=f"{rule} must be a string, not"):
+            translator.score([Pair("a", "b"), pair])
+    with pytest.raises(InputError, match="source must be a string, not int"):
+        translator.attention(cast(str, 3))
+    with pytest.raises(InputError, match="target must be a string, not list"):
+        translator.attention("a", cast(str, ["b"]))
+
+
+def test_what_is_written_into_a_translation_stays_there():
+    """No two of them share their lists, those of blank lines and of no translation at all included."""
+    translator = random_translator()
+    for found in (translator.search(["", ""]), translator.search([""], alignment=True)):
+        for (best,) in found:
+            best.tokens.append("x")
+            best.token_log_probabilities.append(1.0)
+    assert translator.search(["", " "], n_best=2) == [[Hypothesis("", 0.0, 0.0, [], True, [])]] * 2
+    one, other = nothing(), nothing()
+    assert one == other
+    assert one.tokens is not other.tokens
 
 
 def test_more_samples_than_the_beam():
