@@ -30,6 +30,7 @@ COMMANDS = {
     "compare": "compare translations of several systems: scores, significance, and where they differ",
     "plot": "draw the learning curves of runs over each other",
     "attention": "draw what the model attends to in a sentence",
+    "doctor": "check a run for what makes BLEU lower, higher or not comparable",
     "info": "show what a run is made of and how far it is, or what memory a configuration needs",
 }
 
