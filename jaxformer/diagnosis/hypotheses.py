@@ -34,9 +34,9 @@ def length(hypotheses: Sequence[str], scored: ScoredSet) -> Opinion:
 
 def cut(record: Mapping[str, Any]) -> Opinion:
     """Count the translations that were cut at the longest length allowed."""
-    if "unfinished" not in record:
+    count, total = record.get("unfinished"), record.get("sentences")
+    if count is None or not total:
         return Opinion("unseen", "the result does not count unfinished translations")
-    count, total = record["unfinished"], record["sentences"]
     return judge(
         grade(count / total, 0.01, 0.1),
         f"{count} of {total:,} translations have no end",
