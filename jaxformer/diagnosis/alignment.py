@@ -33,6 +33,11 @@ def lengths(pairs: Iterable[tuple[str, str]]) -> NDArray[np.int32]:
     return np.asarray([[len(first), len(second)] for first, second in pairs], np.int32).reshape(-1, 2)
 
 
+def count_blocks(lines: int) -> int:
+    """Give the number of blocks that so many lines are judged in."""
+    return max(lines // BLOCK, 1) if lines >= FEWEST else 0
+
+
 def find_misfits(characters: NDArray[np.int32]) -> list[Misfit]:
     """Find blocks of lines whose lengths go together badly, or better a few lines further.
 
@@ -41,9 +46,7 @@ def find_misfits(characters: NDArray[np.int32]) -> list[Misfit]:
     in blocks of 500 lines, and at most 0.1 next to them).
     """
     found = []
-    total = len(characters)
-    blocks = max(total // BLOCK, 1) if total >= FEWEST else 0
-    bounds = np.linspace(0, total, blocks + 1).astype(int)
+    bounds = np.linspace(0, len(characters), count_blocks(len(characters)) + 1).astype(int)
     for start, stop in itertools.pairwise(bounds.tolist()):
         by_shift = _correlations(np.log1p(characters[start:stop].astype(np.float64)))
         if not by_shift:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -53,7 +54,7 @@ def take(corpus: Iterable[Pair], test: Sequence[Pair], *, sample: int = SAMPLE, 
     draw = random.Random(0).random
     asked, asked_pairs = {pair.source for pair in test}, set(test)
     kept: list[Pair] = []
-    lengths: list[tuple[int, int]] = []
+    lengths = array("i")  # of millions of pairs
     sources: set[str] = set()
     pairs: set[Pair] = set()
     read, whole = 0, True
@@ -62,7 +63,7 @@ def take(corpus: Iterable[Pair], test: Sequence[Pair], *, sample: int = SAMPLE, 
             whole = False
             break
         read += 1
-        lengths.append((len(pair.source), len(pair.target)))
+        lengths.extend((len(pair.source), len(pair.target)))
         if pair.source in asked:
             sources.add(pair.source)
             if pair in asked_pairs:
@@ -71,7 +72,7 @@ def take(corpus: Iterable[Pair], test: Sequence[Pair], *, sample: int = SAMPLE, 
             kept.append(pair)
         elif (place := int(draw() * read)) < sample:
             kept[place] = pair
-    characters = np.asarray(lengths, np.int32).reshape(-1, 2)
+    characters = np.array(lengths, np.int32).reshape(-1, 2)
     return Survey(read, whole, kept, characters, frozenset(sources), frozenset(pairs))
 
 

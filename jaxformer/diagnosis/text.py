@@ -12,11 +12,12 @@ from jaxformer.data.languages import check_language, is_foreign
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.diagnosis import lines
-from jaxformer.diagnosis.alignment import FEWEST, find_misfits, lengths
+from jaxformer.diagnosis.alignment import FEWEST, count_blocks, find_misfits, lengths
 from jaxformer.diagnosis.findings import Opinion, grade, judge, worst
 from jaxformer.diagnosis.survey import Survey
 
 _TELLING, _SENTENCES, _FEWEST = 40, 200, 20  # letters that tell a language; sentences looked at; fewest of them
+_SHIFTED = 0.01  # of the text; less of a large corpus is noise that training bears
 _FEW_WORDS = 5  # shorter sentences come again by themselves
 _QUOTES_SOURCE = "Moses' normalisation turns „ “ into plain quotes, which the references keep"
 
@@ -73,13 +74,13 @@ def _alignment(characters: np.ndarray) -> Opinion:
         return Opinion("unseen", f"{len(characters)} pairs tell too little")
     misfits = find_misfits(characters)
     shifted = [misfit for misfit in misfits if misfit.shift]
-    where = shifted[0] if shifted else misfits[0] if misfits else None
     found = f"{len(characters):,} pairs, whose lengths go together"
-    if where is not None:
-        what = f"the targets {where.shift:+d} lines further belong there" if where.shift else "lengths do not agree"
-        found = f"from about line {where.line:,} on {what}"
+    if misfits:
+        line, shift = (shifted or misfits)[0]
+        what = f"the targets {shift:+d} lines further belong there" if shift else "lengths do not agree"
+        found = f"from about line {line:,} on {what}; {len(misfits) / count_blocks(len(characters)):.1%} of the text"
     return judge(
-        "wrong" if shifted else "look" if misfits else "ok",
+        grade(len(shifted) / count_blocks(len(characters)), 0.0, _SHIFTED) if shifted else "look" if misfits else "ok",
         found,
         "line i of one side translates line i of the other",
         "a line was lost or added on one side before that place: filter both sides together, never one",

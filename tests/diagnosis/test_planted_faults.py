@@ -173,6 +173,7 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     (READABLE, "wrong", lambda run: (run / "results.json").write_text('{"cut'), set()),
     (READABLE, "wrong", lambda run: (run / "metrics.jsonl").write_text('{"cut\n{"step": 1}\n'), set()),
     (READABLE, "wrong", lambda run: alter_record(run, sentences=299), set()),
+    (READABLE, "wrong", lambda run: alter_text(run, "test.de", each(lambda line: line + "!", every=50)), set()),
 ]
 
 
