@@ -67,6 +67,7 @@ FLOORS = (
     (TRANSLATOR,),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
     (("jaxformer.visualization.*",), ("jaxformer.serving.*",), ("jaxformer.benchmark.*",)),
+    (("jaxformer.diagnosis.*",),),
     (("jaxformer.cli.*",),),
     (("configs.*",), ("scripts.*",)),
 )

@@ -32,6 +32,7 @@ COMMANDS = {
     "plot": "draw the learning curves of runs over each other",
     "attention": "draw what the model attends to in a sentence",
     "benchmark": "measure the speed of training on this machine, beside PyTorch's",
+    "doctor": "check a run for what makes BLEU lower, higher or not comparable",
     "info": "show what a run is made of and how far it is, or what memory a configuration needs",
 }
 

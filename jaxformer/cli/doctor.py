@@ -1,0 +1,42 @@
+"""``jaxformer doctor``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from jaxformer.cli.main import DONE, FAILED
+from jaxformer.cli.options import write_output
+from jaxformer.diagnosis.doctor import examine
+from jaxformer.diagnosis.evidence import read_evidence
+from jaxformer.diagnosis.report import to_record, write_report
+
+EXAMPLE = """
+examples:
+  jaxformer doctor --workdir=runs/quickstart
+  jaxformer doctor --workdir=runs/ende --dataset=sacrebleu:wmt14/full --json
+
+Checks a run for what makes BLEU lower than it should be, higher, or not comparable: its configuration, text, learning
+curves, results and translations. Prints a line a check: `wrong` spoils the score, `look` is worth a look, `ok`, and
+`unseen` with the reason where something is not there; with what was found, what was expected by which source, and the
+cure. Ends with 1 if something is wrong, else with 0. Nothing is trained, translated, fetched or written: of the text,
+only files, the bundled corpus and synthetic tasks are read, paths as seen from here. docs/why-is-my-bleu-lower.md has
+the size and the evidence of each cause.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLE
+    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a run")
+    parser.add_argument("--dataset", metavar="NAME", help="which result to look at (default: that of data.test)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Check."""
+    findings = examine(read_evidence(options.workdir, options.dataset))
+    record = to_record(str(options.workdir), findings)
+    write_output(None, [json.dumps(record, ensure_ascii=False)] if options.json else write_report(findings))
+    return FAILED if record["wrong"] else DONE

@@ -1,0 +1,1 @@
+"""What a run directory shows of the causes of a lower, or a not comparable, BLEU."""

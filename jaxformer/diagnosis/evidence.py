@@ -1,0 +1,211 @@
+"""What of a run can be seen without training, translating, fetching or writing anything."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jaxformer.checkpoints.average import Average, list_averages
+from jaxformer.checkpoints.parameters import find_parameters
+from jaxformer.data import sources
+from jaxformer.data.cleaning import Counts
+from jaxformer.data.config import DataConfig
+from jaxformer.data.files import read_lines
+from jaxformer.data.loading import PREPARED, open_evaluation
+from jaxformer.data.mixing import parse
+from jaxformer.data.records import Pair
+from jaxformer.data.shards import read_manifest
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.diagnosis import survey
+from jaxformer.diagnosis.survey import Survey
+from jaxformer.errors import InputError
+from jaxformer.evaluation.evaluate import read_results
+from jaxformer.evaluation.outputs import ScoredSet, read_systems
+from jaxformer.training import config as configuration
+from jaxformer.training.config import RunConfig
+from jaxformer.visualization import curves
+from jaxformer.visualization.curves import Curve
+
+_LOCAL = ("bundled", "text", "tsv", "jsonl", "synthetic")  # the others may have to be fetched
+
+
+@dataclass(frozen=True)
+class Unseen:
+    """What could not be seen.
+
+    Attributes:
+        reason: why, in a line.
+        broken: whether it is there, and damaged.
+    """
+
+    reason: str
+    broken: bool = False
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a run directory, and the text that it names, show.
+
+    Attributes:
+        directory: of the run.
+        config: of the run.
+        curves: what ``metrics.jsonl`` recorded.
+        vocabularies: of the run.
+        trained_vocabulary: hash of the vocabulary that the best checkpoint was trained with.
+        averages: of checkpoints.
+        records: what ``results.json`` holds, by name.
+        record: the one of them that is looked at.
+        hypotheses: its translations.
+        scored: what they were compared with.
+        test: the pairs of ``data.test``.
+        survey: of the training text.
+        counts: what cleaning leaves out of the training text, or of a sample of it.
+    """
+
+    directory: Path
+    config: RunConfig
+    curves: Mapping[str, Curve] | Unseen
+    vocabularies: Vocabularies | Unseen
+    trained_vocabulary: str | Unseen
+    averages: list[Average] | Unseen
+    records: Mapping[str, Any] | Unseen
+    record: Mapping[str, Any] | Unseen
+    hypotheses: list[str] | Unseen
+    scored: ScoredSet | Unseen
+    test: list[Pair] | Unseen
+    survey: Survey | Unseen
+    counts: Counts | Unseen
+
+
+Seen = TypeVar("Seen")
+
+
+def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
+    """Look at a run.
+
+    Args:
+        directory: of the run.
+        dataset: which result to look at, by its name or that of its data set; None: that of ``data.test``, or the
+            last.
+
+    Raises:
+        InputError: it is no directory of a run, or has no such result.
+    """
+    config = configuration.load(directory / "config.json")
+    data = config.data
+    records = _try(lambda: read_results(directory) or Unseen("no results.json: run jaxformer evaluate"), broken=True)
+    name = None if isinstance(records, Unseen) else _choose(records, data.test, dataset)
+    if dataset is not None and name is None:
+        raise InputError(f"{directory} has no result {dataset!r}; evaluate it first, or leave out --dataset")
+    record = records if isinstance(records, Unseen) or name is None else records[name]
+    vocabularies = _try(lambda: Vocabularies.load(directory / "vocabulary"))
+    test = _read_test(data)
+    surveyed = _survey(data, [] if isinstance(test, Unseen) else test)
+    return Evidence(
+        directory,
+        config,
+        _try(lambda: curves.read(directory / "metrics.jsonl"), broken=(directory / "metrics.jsonl").exists()),
+        vocabularies,
+        _try(lambda: find_parameters(directory, "best", config.evaluation.best_metric).vocabulary),
+        _try(lambda: list_averages(directory)),
+        records,
+        record,
+        _read_hypotheses(directory, record),
+        _read_scored(directory, name, record, config),
+        test,
+        surveyed,
+        _count(data, vocabularies, surveyed),
+    )
+
+
+def _try(look: Callable[[], Seen | Unseen], *, broken: bool = False) -> Seen | Unseen:
+    """Look at something; where that fails, keep the reason."""
+    try:
+        return look()
+    except (InputError, OSError) as error:
+        return Unseen(" ".join(str(error).split()), broken)
+
+
+def _choose(records: Mapping[str, Any], test: str, wanted: str | None) -> str | None:
+    """Name the result to look at: by name, else the first of that data set, else the last of all."""
+    named = [name for name, record in records.items() if record.get("dataset") == (wanted or test)]
+    for choice in (wanted or test, *named):
+        if choice in records:
+            return choice
+    return None if wanted is not None else list(records)[-1]
+
+
+def _is_local(name: str) -> bool:
+    return name.partition(":")[0] in _LOCAL
+
+
+def _far(key: str, name: str) -> Unseen:
+    return Unseen(f"{key}={name} is not read: only files, the bundled corpus and synthetic tasks are")
+
+
+def _read_test(data: DataConfig) -> list[Pair] | Unseen:
+    if not _is_local(parse(data.test, data.source_language, data.target_language)[0].name):
+        return _far("data.test", data.test)
+    corpus = _try(lambda: open_evaluation(data.test, data)[0])
+    return corpus if isinstance(corpus, Unseen) else _try(lambda: list(corpus), broken=True)
+
+
+def _survey(data: DataConfig, test: list[Pair]) -> Survey | Unseen:
+    def find() -> list[sources.Corpus] | Unseen:
+        parts = parse(data.train, data.source_language, data.target_language)
+        far = [part.name for part in parts if not _is_local(part.name)]
+        if far:
+            return _far("data.train", far[0])
+        return [sources.load(part.name, part.source_language, part.target_language) for part in parts]
+
+    corpora = _try(find)
+    if isinstance(corpora, Unseen):
+        return corpora
+    return _try(lambda: survey.take(itertools.chain.from_iterable(corpora), test), broken=True)
+
+
+def _count(data: DataConfig, vocabularies: Vocabularies | Unseen, surveyed: Survey | Unseen) -> Counts | Unseen:
+    """Take the counts of prepared folders, or count in the sample."""
+
+    def prepared() -> Counts:
+        folders = [Path(part.name.removeprefix(PREPARED).strip()).expanduser() for part in parts]
+        manifests = [read_manifest(folder) for folder in folders]
+        return sum((Counts(**count) for manifest in manifests for count in manifest["counts"].values()), Counts())
+
+    parts = parse(data.train, data.source_language, data.target_language)
+    if all(part.name.startswith(PREPARED) for part in parts):
+        return _try(prepared)
+    if isinstance(surveyed, Unseen):
+        return dataclasses.replace(surveyed, broken=False)
+    if isinstance(vocabularies, Unseen):
+        return dataclasses.replace(vocabularies, broken=False)
+    return _try(lambda: survey.count_dropped(surveyed.sample, data, vocabularies))
+
+
+def _read_hypotheses(directory: Path, record: Mapping[str, Any] | Unseen) -> list[str] | Unseen:
+    if isinstance(record, Unseen):
+        return dataclasses.replace(record, broken=False)
+    if not isinstance(record.get("hypotheses"), str):
+        return Unseen("the result names no file of translations")
+    return _try(lambda: read_lines(directory / record["hypotheses"]))
+
+
+def _read_scored(
+    directory: Path, name: str | None, record: Mapping[str, Any] | Unseen, config: RunConfig
+) -> ScoredSet | Unseen:
+    """Read what the translations were compared with, if it is here and still the same."""
+    if isinstance(record, Unseen) or name is None:
+        return Unseen("there is no result")
+    dataset = str(record.get("dataset"))
+    if not _is_local(dataset):
+        return _far("the result's dataset", dataset)
+    languages = config.data.source_language, config.data.target_language
+    plain = dataset if dataset.startswith("text:") else parse(dataset, *languages)[0].name
+    found = _try(lambda: sources.load(plain, *languages))
+    if isinstance(found, Unseen):
+        return found
+    return _try(lambda: read_systems([directory], name, None, None)[1], broken="text" in record)

@@ -1,0 +1,109 @@
+"""Checks of the learning curves: whether training ended, diverged, stalled, or could have gone on."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+
+from jaxformer.diagnosis.findings import Opinion, grade, judge
+from jaxformer.training.config import RunConfig
+from jaxformer.visualization.curves import Curve
+
+Curves = Mapping[str, Curve]
+
+_JUMP = 0.5  # nats a token between two lines of the log
+_DIVERGED = 1.0
+_STALLED = 0.6  # of the nats of a uniform guess: about what the frequencies of words alone give
+_FALLING = 0.05
+_RISING = 0.05
+
+
+def finished(config: RunConfig, curves: Curves) -> Opinion:
+    """Say whether the run made the steps that were asked for."""
+    last = max((curve[-1][0] for curve in curves.values() if curve), default=0)
+    steps, patience = config.training.steps, config.training.patience
+    return judge(
+        "ok" if last >= steps or patience is not None else "look",
+        f"step {last:,} of {steps:,}" + (f", patience {patience}" if patience is not None and last < steps else ""),
+        "all steps of the configuration",
+        "give the same jaxformer train command again: it goes on",
+    )
+
+
+def diverged(curves: Curves) -> Opinion:
+    """Look for jumps of the training loss, and for one that never came back."""
+    points = curves.get("train/nll", ())
+    if len(points) < 3:
+        return Opinion("unseen", "fewer than three lines of training in metrics.jsonl")
+    values = [value for _, value in points]
+    jumps = [step for (_, before), (step, after) in itertools.pairwise(points) if after - before > _JUMP]
+    lost = values[-1] - min(values) > _DIVERGED
+    found = f"training nll {values[-1]:.2f} at the end, {min(values):.2f} at best"
+    if jumps:
+        found += f", {len(jumps)} jumps of more than {_JUMP} nats (the first by step {jumps[0]:,})"
+    return judge(
+        "wrong" if lost else "look" if jumps else "ok",
+        found,
+        f"no rise of {_JUMP} nats between two lines of the log",
+        "a lower --config.training.learning_rate, a longer --config.training.warmup_steps, or --config.training."
+        "gradient_clip=1.0; look at the data around the jump",
+    )
+
+
+def stalled(config: RunConfig, curves: Curves) -> Opinion:
+    """Look for a model that never learned more than how often words come."""
+    points, vocabulary = curves.get("train/nll", ()), config.model.vocabulary_size
+    settled = max(2 * config.training.warmup_steps, 500)
+    if not points or points[-1][0] < settled:
+        return Opinion("unseen", f"the run has not made {settled:,} steps: twice its warm-up, 500 at least")
+    nll, guess = points[-1][1], math.log(vocabulary)
+    return judge(
+        "wrong" if nll > _STALLED * guess else "ok",
+        f"training nll {nll:.2f}",
+        f"well below {_STALLED * guess:.1f}, {_STALLED:.0%} of a uniform guess among {vocabulary:,} pieces",
+        "post-LN without enough warm-up stalls so: a longer --config.training.warmup_steps, or "
+        "--config.model.norm_order=pre; else the sides of the training text do not belong together",
+    )
+
+
+def skipped(curves: Curves) -> Opinion:
+    """Count the steps whose loss or gradient was not finite."""
+    if "train/skipped" not in curves:
+        return Opinion("unseen", "metrics.jsonl has no train/skipped")
+    count, last = sum(value for _, value in curves["train/skipped"]), curves["train/skipped"][-1][0]
+    return judge(
+        grade(count / last, 0.0, 0.01),
+        f"{count:,.0f} of {last:,} steps skipped",
+        "0; a few under model.dtype=float16, which looks for its scale",
+        "a lower --config.training.learning_rate, or model.dtype=bfloat16; bad_batches/ holds the batches",
+    )
+
+
+def falling(curves: Curves) -> Opinion:
+    """Say whether the validation loss still fell when training ended."""
+    points = curves.get("valid/nll", ())
+    if len(points) < 3:
+        return Opinion("unseen", "fewer than three evaluations in metrics.jsonl")
+    last, value = points[-1]
+    step, before = max((p for p in points if p[0] <= 0.8 * last), default=points[0], key=lambda p: p[0])
+    return judge(
+        "look" if before - value > _FALLING else "ok",
+        f"validation nll fell by {before - value:.3f} from step {step:,} to {last:,}",
+        f"less than {_FALLING} over the last fifth of training",
+        "the model has not converged: more --config.training.steps",
+    )
+
+
+def overfitted(curves: Curves) -> Opinion:
+    """Say whether the validation loss rose again."""
+    points = curves.get("valid/nll", ())
+    if len(points) < 2:
+        return Opinion("unseen", "fewer than two evaluations in metrics.jsonl")
+    step, best = min(points, key=lambda point: point[1])
+    return judge(
+        "look" if points[-1][1] - best > _RISING else "ok",
+        f"validation nll {points[-1][1]:.3f} at the end, {best:.3f} at best (step {step:,})",
+        f"at most {_RISING} above its best",
+        "more text, more --config.model.dropout_rate, or fewer steps; --checkpoint=best goes by the run's best_metric",
+    )

@@ -1,0 +1,52 @@
+"""What single lines of text look like: tokenised, escaped, in which quotes and in which case."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+Share = float
+
+# French puts a space before ? ! : and ;, nobody puts one before a comma or a full stop.
+_SPACED = re.compile(r"\S [,.](?= |$)")
+_ESCAPED = re.compile(r"&(?:quot|apos|amp|lt|gt|#91|#93|#124);")
+_JOINED = re.compile(r"@-@|@@(?: |$)|##AT##|\u2581")
+_QUOTES = {'"': "plain", "„": "low", "“": "low", "”": "low", "«": "guillemets", "»": "guillemets"}
+_FEWEST_QUOTES, _CLEAR = 10, 0.7
+
+
+def share(lines: Sequence[str], holds: Callable[[str], object]) -> Share:
+    """Give the share of lines of which something holds; 0 of none."""
+    return sum(bool(holds(line)) for line in lines) / len(lines) if lines else 0.0
+
+
+def spaced(lines: Sequence[str]) -> Share:
+    """Give the share with a space before a comma or a full stop, as tokenised text has it."""
+    return share(lines, _SPACED.search)
+
+
+def escaped(lines: Sequence[str]) -> Share:
+    """Give the share with an entity such as ``&quot;`` or ``&apos;``, as Moses' tokenizer writes them."""
+    return share(lines, _ESCAPED.search)
+
+
+def joined(lines: Sequence[str]) -> Share:
+    """Give the share with marks that a tokenizer leaves: ``@-@``, ``@@`` of subword-nmt, SentencePiece's ``▁``."""
+    return share(lines, _JOINED.search)
+
+
+def quotes(lines: Sequence[str]) -> str | None:
+    """Name the quotation marks of a text, ``plain``, ``low`` („ “ ”) or ``guillemets``; None where it has too few."""
+    found = Counter(_QUOTES[letter] for line in lines for letter in line if letter in _QUOTES)
+    if found.total() < _FEWEST_QUOTES:
+        return None
+    style, count = found.most_common(1)[0]
+    return style if count >= _CLEAR * found.total() else "mixed"
+
+
+def capitals(lines: Sequence[str]) -> Share:
+    """Give the share of capitals among the letters that have a case."""
+    upper = sum(letter.isupper() for line in lines for letter in line)
+    lower = sum(letter.islower() for line in lines for letter in line)
+    return upper / (upper + lower) if upper + lower else 0.0

@@ -1,0 +1,138 @@
+"""Checks of what results.json says: how was scored, on what, by which checkpoint and with which search."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxformer.checkpoints.average import Average
+from jaxformer.decoding.config import DecodingConfig
+from jaxformer.diagnosis.findings import Opinion, judge
+from jaxformer.diagnosis.recipe import is_paper_sized
+from jaxformer.evaluation import metrics
+from jaxformer.evaluation.outputs import ScoredSet
+from jaxformer.training.config import RunConfig
+from jaxformer.visualization.curves import Curve
+
+Record = Mapping[str, Any]
+
+_SIGNATURE = {"nrefs": "1", "case": "mixed", "eff": "no", "tok": "13a", "smooth": "exp"}
+# They change speed and memory alone, or what is refused.
+_HARMLESS = ("batch_size", "tokens_per_batch", "seed", "long_sources", "max_source_length")
+_FILTERED = 2_737
+# Which published test set a name means: newstest of a year, and its sentences.
+_TEST_SETS = (
+    (r"newstest2014|^sacrebleu:wmt14\b|wmt14.*test", "newstest2014", 3_003),
+    (r"newstest2013|^sacrebleu:wmt13\b|wmt14.*valid", "newstest2013", 3_000),
+)
+
+
+def signature(record: Record) -> Opinion:
+    """Hold sacreBLEU's signature against the one that papers report since Post 2018."""
+    found = record.get("bleu_signature")
+    if not isinstance(found, str):
+        scored = ", ".join(key.removesuffix("_signature") for key in record if key.endswith("_signature"))
+        return judge(
+            "look",
+            f"no sacreBLEU score, but {scored or 'no score at all'}",
+            "bleu, with its signature (Post 2018)",
+            "jaxformer evaluate --metrics=bleu,chrf",
+        )
+    parts = dict(part.split(":", 1) for part in found.split("|") if ":" in part)
+    others = [f"{name}:{parts.get(name)}" for name, value in _SIGNATURE.items() if parts.get(name) != value]
+    return judge(
+        "look" if others else "ok",
+        f"{found}, BLEU {record.get('bleu')}",
+        "|".join(f"{name}:{value}" for name, value in _SIGNATURE.items())
+        + "; the paper's Table 2 is compound_split_bleu, about 0.7 higher for big (fairseq issue 1113)",
+        f"{', '.join(others)} compares with no score of the usual signature: jaxformer evaluate --metrics=bleu",
+    )
+
+
+def search(record: Record) -> Opinion:
+    """List the settings of the search that are not the paper's."""
+    if not isinstance(record.get("decoding"), dict):
+        return Opinion("unseen", "the result does not say how it was searched")
+    paper = dataclasses.asdict(DecodingConfig()) | {"shortlist": False}
+    others = {
+        name: value
+        for name, value in record["decoding"].items()
+        if name in paper and name not in _HARMLESS and value != paper[name]
+    }
+    words = ", ".join(f"{name}={value} (paper: {paper[name]})" for name, value in others.items())
+    return judge(
+        "wrong" if others.get("sample") else "look" if others else "ok",
+        words or "beam 4, ((5 + n) / 6)^0.6, at most 50 tokens more than the source",
+        "beam 4, alpha 0.6 of the GNMT penalty, source + 50 tokens (paper, section 6.1; Wu et al. 2016, equation 14)",
+        "jaxformer evaluate with the paper's settings beside it, then jaxformer compare",
+    )
+
+
+def averaging(config: RunConfig, records: Mapping[str, Record], averages: Sequence[Average]) -> Opinion:
+    """Say whether an average of checkpoints was scored."""
+    used = sorted({str(r.get("checkpoint")) for r in records.values() if "average" in str(r.get("checkpoint"))})
+    keep, decay = config.training.keep_latest, config.training.ema_decay
+    expected = "the last 5 checkpoints averaged for base, 20 for big (paper, section 6.1)"
+    if used:
+        return Opinion("ok", f"scored with {', '.join(used)}", expected)
+    if decay is not None:
+        return Opinion("ok", f"a moving average of the parameters, decay {decay}", expected)
+    there = f"averages/ has {', '.join(a.name for a in averages)}" if averages else "there is no average"
+    cure = "jaxformer average --last=5, then jaxformer evaluate --checkpoint=average"
+    if keep < 5 and not averages:
+        cure = f"training.keep_latest={keep} keeps too few: --config.training.keep_latest=5; then {cure}"
+    return judge(
+        "look" if averages or is_paper_sized(config) else "ok", f"no result of an average; {there}", expected, cure
+    )
+
+
+def checkpoint(config: RunConfig, record: Record, curves: Mapping[str, Curve]) -> Opinion:
+    """Say whether the checkpoint that was scored is about the best of those evaluated."""
+    step, metric = record.get("checkpoint"), config.evaluation.best_metric
+    key = "valid/nll" if metric == "loss" else f"valid/{metric}"
+    points = dict(curves.get(key, ()))
+    if not isinstance(step, int) or not points:
+        return Opinion("unseen", f"checkpoint {step}, and {len(points)} evaluations with {key}")
+    sign, near = (-1.0, 0.02) if metric == "loss" else (1.0, 0.5)
+    best = max(points, key=lambda at: sign * points[at])
+    behind = sign * (points[best] - points[step]) if step in points else None
+    return judge(
+        "ok" if behind is not None and behind <= near else "look",
+        f"checkpoint {step:,}, {key} " + ("never measured" if behind is None else f"{points[step]:.2f}"),
+        f"the best by data.valid, step {best:,} with {points[best]:.2f}, or an average; never chosen by the test set",
+        "jaxformer evaluate --checkpoint=best",
+    )
+
+
+def test_set(config: RunConfig, record: Record) -> Opinion:
+    """Hold the number of sentences of a published test set against its own."""
+    name, count = str(record.get("dataset")), record.get("sentences")
+    known = next((entry for entry in _TEST_SETS if re.search(entry[0], name)), None)
+    if known is None:
+        return Opinion("ok", f"{count} sentences of {name}", "no test set whose size is known here")
+    _, title, expected = known
+    german = (config.data.source_language, config.data.target_language) == ("en", "de")
+    filtered = title == "newstest2014" and german and count == _FILTERED
+    return judge(
+        "ok" if count == expected else "look" if filtered else "wrong",
+        f"{count} sentences of {name}",
+        f"{title} has {expected:,}" + (f", filtered {_FILTERED:,} (mtdata issue 3)" if german else ""),
+        "scores of the two sets do not compare: --dataset=sacrebleu:wmt14/full"
+        if filtered
+        else "lines are missing or too many: take the set from sacreBLEU (sacrebleu:wmt14/full, sacrebleu:wmt13)",
+    )
+
+
+def recount(record: Record, hypotheses: Sequence[str], scored: ScoredSet) -> Opinion:
+    """Score the file of translations once more."""
+    if "bleu" not in record:
+        return Opinion("unseen", "the result has no bleu")
+    value = metrics.bleu(hypotheses, *scored.references).value
+    return judge(
+        "ok" if abs(value - record["bleu"]) < 0.011 else "wrong",
+        f"BLEU {value:.2f} of {record.get('hypotheses')}, {record['bleu']} in results.json",
+        "the same",
+        "the file or the record was changed: jaxformer evaluate again",
+    )

@@ -1,0 +1,92 @@
+"""One reading of the training text: a sample of it, the lengths of all of it, and which test sentences it holds."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from array import array
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxformer.data.cleaning import Counts
+from jaxformer.data.config import DataConfig
+from jaxformer.data.records import Pair
+from jaxformer.data.tokenizing import Chunk, Tokenizer
+from jaxformer.data.vocabulary import Vocabularies
+
+SAMPLE, MOST = 5_000, 5_000_000
+"""Pairs of the sample, and the most that are read."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """What was seen of the training text.
+
+    Attributes:
+        read: pairs that were read.
+        whole: whether those are all.
+        sample: of them, drawn at random, the same in each reading.
+        characters: of both sides of each pair, ``[read, 2]``.
+        sources: the sources of the test set that are sources here.
+        pairs: the pairs of the test set that are pairs here.
+    """
+
+    read: int
+    whole: bool
+    sample: list[Pair]
+    characters: NDArray[np.int32]
+    sources: frozenset[str]
+    pairs: frozenset[Pair]
+
+
+def take(corpus: Iterable[Pair], test: Sequence[Pair], *, sample: int = SAMPLE, most: int = MOST) -> Survey:
+    """Read a training text once.
+
+    Args:
+        corpus: its pairs.
+        test: the pairs that should not be among them.
+        sample: how many to keep.
+        most: how many to read.
+    """
+    draw = random.Random(0).random
+    asked, asked_pairs = {pair.source for pair in test}, set(test)
+    kept: list[Pair] = []
+    lengths = array("i")  # of millions of pairs
+    sources: set[str] = set()
+    pairs: set[Pair] = set()
+    read, whole = 0, True
+    for pair in corpus:
+        if read == most:
+            whole = False
+            break
+        read += 1
+        lengths.extend((len(pair.source), len(pair.target)))
+        if pair.source in asked:
+            sources.add(pair.source)
+            if pair in asked_pairs:
+                pairs.add(pair)
+        if len(kept) < sample:
+            kept.append(pair)
+        elif (place := int(draw() * read)) < sample:
+            kept[place] = pair
+    characters = np.array(lengths, np.int32).reshape(-1, 2)
+    return Survey(read, whole, kept, characters, frozenset(sources), frozenset(pairs))
+
+
+def count_dropped(sample: Sequence[Pair], data: DataConfig, vocabularies: Vocabularies) -> Counts:
+    """Clean and tokenise a sample as training does, and count what is dropped; duplicates, which need all, are not.
+
+    Raises:
+        InputError: as :func:`jaxformer.data.cleaning.clean`.
+    """
+    tokenizer = Tokenizer(
+        vocabularies,
+        dataclasses.replace(data.cleaning, drop_duplicates=False),
+        (data.source_language, data.target_language),
+        source_eos=data.source_eos,
+        max_length=data.max_length,
+    )
+    return tokenizer(Chunk(0, list(sample))).counts

@@ -1,0 +1,227 @@
+"""``jaxformer doctor``: what it needs, what it prints, and that it leaves everything as it was."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from diagnosis.healthy import STEPS, configure, translate
+
+import runs
+from jaxformer.cli.main import main
+from jaxformer.data.records import Pair
+from jaxformer.diagnosis import results, survey
+from jaxformer.diagnosis.alignment import Misfit, find_misfits, lengths
+from jaxformer.diagnosis.doctor import CHECKS, READABLE, examine
+from jaxformer.diagnosis.evidence import read_evidence
+from jaxformer.diagnosis.findings import grade, worst
+from jaxformer.diagnosis.report import write_report
+from jaxformer.training import config as configuration
+
+PAGE = Path(__file__).parents[2] / "docs" / "why-is-my-bleu-lower.md"
+
+
+@pytest.fixture(autouse=True)
+def _compilations(monkeypatch):
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(runs.directory() / "xla"))
+
+
+def call(capfdbinary, *arguments: object) -> tuple[int, str, str]:
+    capfdbinary.readouterr()
+    code = main(["doctor", *map(str, arguments)])
+    out, err = capfdbinary.readouterr()
+    return code, out.decode(), err.decode()
+
+
+def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
+    """Give size and time of every file and folder."""
+    return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.rglob("*"))}
+
+
+def verdicts(run: Path) -> dict[str, str]:
+    return {finding.check: finding.verdict for finding in examine(read_evidence(run))}
+
+
+def test_nothing_is_written(run, capfdbinary, tmp_path, monkeypatch):
+    """The run, its text and the folder that one stands in are as they were."""
+    monkeypatch.chdir(tmp_path)
+    before = snapshot(tmp_path)
+    assert call(capfdbinary, f"--workdir={run}")[0] == 0
+    assert snapshot(tmp_path) == before
+
+
+def test_a_line_a_check_and_the_exit_code(run, capfdbinary):
+    """A sound run ends with 0 and one that is wrong with 1; the worst comes first, and the last line counts."""
+    code, out, err = call(capfdbinary, f"--workdir={run}")
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == len(CHECKS) + 2
+    assert out.splitlines()[-1].startswith(f"0 wrong, 0 to look at, {len(CHECKS) + 1} ok, 0 unseen")
+    configure(run, **{"training.label_smoothing": 0.0})
+    assert call(capfdbinary, f"--workdir={run}")[0] == 0
+    configure(run, **{"training.warmup_steps": STEPS})
+    code, out, _ = call(capfdbinary, f"--workdir={run}")
+    assert code == 1
+    assert [line.split()[0] for line in out.splitlines()[:3]] == ["wrong", "look", "ok"]
+    assert " | expected: " in out.splitlines()[0]
+    assert " | cure: " in out.splitlines()[0]
+
+
+def test_one_object_for_machines(run, capfdbinary):
+    """``--json`` has what the lines have."""
+    configure(run, **{"training.warmup_steps": STEPS})
+    code, out, _ = call(capfdbinary, f"--workdir={run}", "--json")
+    record = json.loads(out)
+    assert code == 1
+    assert record["workdir"] == str(run)
+    assert record["wrong"] == 1
+    assert sum(record[verdict] for verdict in ("wrong", "look", "ok", "unseen")) == len(record["findings"])
+    assert [finding["check"] for finding in record["findings"]] == [READABLE, *(check.name for check in CHECKS)]
+    (wrong,) = (finding for finding in record["findings"] if finding["verdict"] == "wrong")
+    assert wrong["check"] == "warm-up"
+    assert wrong["cure"]
+
+
+@pytest.mark.parametrize(
+    ("gone", "unseen"),
+    [
+        ("results.json", {"averaging", "search", "length", "recount"}),
+        ("metrics.jsonl", {"finished", "stalled", "checkpoint", "tokens seen"}),
+        ("vocabulary", {"vocabulary", "unknown", "dropped"}),
+        ("checkpoints", {"vocabulary"}),
+        ("../train.en", {"leak", "training form", "dropped"}),
+        ("../test.de", {"leak", "test form", "recount", "length"}),
+    ],
+)
+def test_what_is_not_there_is_unseen(gone, unseen, run):
+    """A run without one of its parts is checked by the others; why is said, and nothing is called wrong."""
+    path = run / gone
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    findings = examine(read_evidence(run))
+    found = {finding.check: finding for finding in findings}
+    assert {finding.verdict for finding in findings} == {"ok", "unseen"}
+    assert all(found[check].verdict == "unseen" and found[check].found for check in unseen)
+    assert sum(line.startswith("unseen") for line in write_report(findings)) <= 4
+
+
+def test_a_run_that_has_only_begun(tmp_path):
+    """A configuration alone is enough, and no directory of a run is an error of one line."""
+    (tmp_path / "config.json").write_bytes((runs.random_run() / "config.json").read_bytes())
+    assert verdicts(tmp_path)["warm-up"] == "ok"
+    with pytest.raises(configuration.InputError, match="does not exist"):
+        read_evidence(tmp_path / "none")
+
+
+def test_nothing_is_fetched(run, monkeypatch):
+    """Data sets of other packages are named and not read."""
+    name = "sacrebleu:wmt14/full"
+    monkeypatch.setattr("jaxformer.data.sources.load", lambda *_: pytest.fail("read"))
+    monkeypatch.setattr("jaxformer.diagnosis.evidence.open_evaluation", lambda *_: pytest.fail("read"))
+    configure(run, **{"data.train": "tfds:wmt14_translate/de-en/train", "data.test": name})
+    (record,) = json.loads((run / "results.json").read_text()).values()
+    record |= {"dataset": name, "sentences": 3003}
+    (run / "results.json").write_text(json.dumps({name: record}))
+    found = {finding.check: finding for finding in examine(read_evidence(run))}
+    assert found["leak"].verdict == found["length"].verdict == found["dropped"].verdict == "unseen"
+    assert found["test set"].verdict == "ok"
+    assert found["empty"].verdict == "ok"
+
+
+def test_the_result_that_is_looked_at(run, capfdbinary):
+    """It is that of the test set, or the one that is named; another that is not there is an error."""
+    records = json.loads((run / "results.json").read_text())
+    (name,) = records
+    records[f"{name} beam_size=1"] = {**records[name], "decoding": {"beam_size": 1}}
+    (run / "results.json").write_text(json.dumps(records))
+    assert verdicts(run)["search"] == "ok"
+    chosen = {finding.check: finding for finding in examine(read_evidence(run, f"{name} beam_size=1"))}
+    assert "beam_size=1" in chosen["search"].found
+    code, out, err = call(capfdbinary, f"--workdir={run}", "--dataset=other")
+    assert (code, out) == (1, "")
+    assert "has no result 'other'" in err
+
+
+def test_an_average_that_was_scored(run):
+    """Where a result is of an average, or the parameters are one, nothing is missing (statement 116)."""
+    configure(run, **{"model.d_model": 512})
+    assert verdicts(run)["averaging"] == "look"
+    translate(run, checkpoint="average/last-5")
+    assert verdicts(run)["averaging"] == "ok"
+    translate(run)
+    configure(run, **{"training.ema_decay": 0.999})
+    assert verdicts(run)["averaging"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "languages", "verdict"),
+    [
+        ("sacrebleu:wmt14/full", 3003, "en de", "ok"),
+        ("sacrebleu:wmt14", 2737, "en de", "look"),
+        ("sacrebleu:wmt14", 2737, "de en", "wrong"),
+        ("text:data/newstest2014.en,data/newstest2014.fr", 3003, "en fr", "ok"),
+        ("text:newstest2014.en,newstest2014.de", 3002, "en de", "wrong"),
+        ("tfds:wmt14_translate/de-en/test", 3003, "en de", "ok"),
+        ("tfds:wmt14_translate/de-en/validation", 3000, "en de", "ok"),
+        ("text:newstest2013.en,newstest2013.de", 3003, "en de", "wrong"),
+        ("text:mine.en,mine.de", 7, "en de", "ok"),
+    ],
+)
+def test_sizes_of_published_sets(name, count, languages, verdict):
+    """newstest2014 has 3,003 sentences or 2,737, newstest2013 3,000 (statement 107)."""
+    source, target = languages.split()
+    base = configuration.parse(
+        {**configuration.default_config().to_dict(), "data": {"source_language": source, "target_language": target}}
+    )
+    assert results.test_set(base, {"dataset": name, "sentences": count}).verdict == verdict
+
+
+@pytest.mark.parametrize("shift", [-3, -1, 1, 2, 5])
+def test_a_shift_is_measured(shift):
+    """Lines that were moved are found by as many lines, wherever that begins (statement 63)."""
+    generator = np.random.default_rng(7)
+    sources = ["x" * int(n) for n in generator.integers(5, 120, size=2000)]
+    targets = [line + "y" * int(generator.integers(0, 9)) for line in sources]
+    assert find_misfits(lengths(zip(sources, targets, strict=True))) == []
+    moved = targets[:1000] + list(np.roll(np.asarray(targets[1000:], object), shift))
+    assert find_misfits(lengths(zip(sources, moved, strict=True))) == [Misfit(1001, shift), Misfit(1501, shift)]
+    mixed = [targets[i] for i in generator.permutation(2000)]
+    assert {misfit.shift for misfit in find_misfits(lengths(zip(sources, mixed, strict=True)))} == {0}
+    assert find_misfits(lengths([("ab", "cd")] * 500)) == []
+
+
+def test_the_survey_is_a_fair_sample():
+    """Every pair is as likely to be kept; lengths and test sentences are those of all pairs, up to the limit."""
+    corpus = [Pair(f"{number} a", f"{number} b c") for number in range(4000)]
+    found = survey.take(corpus, [corpus[7], Pair("8 a", "other"), Pair("no", "no")], sample=400)
+    numbers = [int(pair.source.split()[0]) for pair in found.sample]
+    assert len(set(numbers)) == 400
+    assert abs(np.mean(numbers) - 2000) < 200
+    assert found.characters.tolist() == [[len(pair.source), len(pair.target)] for pair in corpus]
+    assert (found.sources, found.pairs) == ({"7 a", "8 a"}, {corpus[7]})
+    assert (found.read, found.whole) == (4000, True)
+    assert survey.take(corpus, [], sample=400).sample == found.sample
+    cut = survey.take(corpus, [], sample=10, most=50)
+    assert (cut.read, cut.whole, len(cut.sample)) == (50, False, 10)
+
+
+def test_grades():
+    """A value on the limit is still within it, and of several verdicts the worst counts."""
+    assert [grade(value, 0.1, 0.5) for value in (0.0, 0.1, 0.11, 0.5, 0.51)] == ["ok", "ok", "look", "look", "wrong"]
+    assert worst("ok", "look", "unseen") == "look"
+    assert worst("look", "wrong") == "wrong"
+
+
+def test_the_page_explains_every_check():
+    """Each name that is printed stands in the page, as code, and so do the verdicts."""
+    text = PAGE.read_text("utf-8")
+    names = [READABLE, *(check.name for check in CHECKS), "wrong", "look", "unseen"]
+    assert [name for name in names if f"`{name}`" not in text] == []
+
+
+@pytest.mark.slow
+def test_a_run_that_was_trained(capfdbinary):
+    """What the command line itself trained has nothing wrong, before it is evaluated."""
+    code, out, _ = call(capfdbinary, f"--workdir={runs.reversal_run()}")
+    assert code == 0, out
