@@ -67,6 +67,7 @@ FLOORS = (
     (TRANSLATOR,),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
     (("jaxformer.visualization.*",), ("jaxformer.serving.*",)),
+    (("jaxformer.paper.*",),),
     (("jaxformer.cli.*",),),
     (("configs.*",), ("scripts.*",)),
 )
