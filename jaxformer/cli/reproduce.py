@@ -32,7 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     parser.add_argument("table", type=int, metavar="TABLE", help="2, 3 or 4, as the paper numbers them")
     parser.add_argument(
-        "--run", action="append", default=[], metavar="ROW=DIR", help="directory of a run of a row; again for more"
+        "--run",
+        dest="runs",
+        action="append",
+        default=[],
+        metavar="ROW=DIR",
+        help="directory of a run of a row; again for more",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
     parser.add_argument("--picture", type=Path, metavar="FILE", help="where to draw it, as a PNG")
@@ -52,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     table = paper.find_table(options.table)
     for path in (options.output, options.picture):
         check_output(path)
-    runs = _read_runs(table, options.run)
+    runs = _read_runs(table, options.runs)
     speed, devices = options.flops_per_second, f"{options.flops_per_second or 0:.3g} FLOP/s"
     if speed is None:
         here = jax.devices()

@@ -111,9 +111,11 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _paper_score(row: Row, metric: str) -> str:
-    """Give a score with the decimals that the paper prints."""
+    """Give a score with two decimals where the paper has them, as all of its perplexities do."""
     value = row.scores.get(metric)
-    return "" if value is None else f"{value:.2f}" if metric == "perplexity" else f"{value:g}"
+    if value is None:
+        return ""
+    return f"{value:.1f}" if metric != "perplexity" and value == round(value, 1) else f"{value:.2f}"
 
 
 def _run_score(run: RunScore | None, metric: str, digits: int) -> str:
