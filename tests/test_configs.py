@@ -141,7 +141,9 @@ def test_validation_is_not_the_test_set():
 
 
 def reduce(config: RunConfig) -> tuple[TransformerConfig, TrainingConfig]:
-    """Make everything small in proportion, so that what a row changes stays changed; the rest is alike for all."""
+    """Make everything small in proportion, so that what a row changes stays changed, but for depths below 12, which are
+    all one layer; the rest is alike for all rows, which share their programs where they can.
+    """
     model = config.model
     small = dataclasses.replace(
         model,
@@ -149,8 +151,8 @@ def reduce(config: RunConfig) -> tuple[TransformerConfig, TrainingConfig]:
         d_model=model.d_model // 16,
         d_ff=model.d_ff // 64,
         d_k=model.d_k and model.d_k // 8,
-        num_encoder_layers=max(1, model.num_encoder_layers // 4),
-        num_decoder_layers=max(1, model.num_decoder_layers // 4),
+        num_encoder_layers=max(1, model.num_encoder_layers // 6),
+        num_decoder_layers=max(1, model.num_decoder_layers // 6),
         max_length=32,
     )
     same = {key: getattr(TrainingConfig, key) for key in ("steps", "patience", "learning_rate")}
@@ -188,7 +190,7 @@ def step_and_decode(
         return jax.tree.map(np.asarray, jax.jit(compute)(create_state(model, training), **batch))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if "/" in name])  # the others are trained by other tests
 def test_one_update_and_one_decoding_step_at_a_reduced_width(name):
     """Each configuration trains and decodes: its small model has the loss of one that knows nothing, one update moves
     parameters by the schedule's first rate, which Adam makes of any gradient (statements 52 and 55), and a step of a

@@ -75,7 +75,10 @@ def _draw_cost(axes: Any, table: Table, lines: Sequence[Line]) -> None:
         bars = [(place + shift, value / unit) for place, value in enumerate(values) if value is not None]
         if bars:
             places, lengths = zip(*bars, strict=True)
-            axes.barh(places, lengths, height=0.34, color=colour, label=label, zorder=3)
+            if table.number == 2:  # on a logarithmic axis the length of a bar says nothing
+                axes.scatter(lengths, places, s=30, color=colour, label=label, zorder=3)
+            else:
+                axes.barh(places, lengths, height=0.34, color=colour, label=label, zorder=3)
     _finish(axes, name)
 
 
