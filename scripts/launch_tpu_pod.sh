@@ -3,7 +3,7 @@
 #
 #   export TPU=my-pod ZONE=us-east5-a PROJECT=my-project
 #   scripts/launch_tpu_pod.sh install                                    # once: jaxformer and JAX for TPU on every host
-#   scripts/launch_tpu_pod.sh train --config=configs/wmt14_ende_big.py --workdir=/mnt/shared/runs/big
+#   scripts/launch_tpu_pod.sh train --config=configs/paper/ende_big.py --workdir=/mnt/shared/runs/big
 #   scripts/launch_tpu_pod.sh stop                                       # save and end; before, end `train` by Ctrl-C
 #
 # `install` copies this checkout to ~/jaxformer of every host and makes an environment beside it. What follows `train`

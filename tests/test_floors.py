@@ -67,7 +67,7 @@ FLOORS = (
     (TRANSLATOR,),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
     (("jaxformer.visualization.*",), ("jaxformer.serving.*",), ("jaxformer.benchmark.*",)),
-    (("jaxformer.diagnosis.*",),),
+    (("jaxformer.diagnosis.*",), ("jaxformer.paper.*",)),
     (("jaxformer.cli.*",),),
     (("configs.*",), ("scripts.*",)),
 )

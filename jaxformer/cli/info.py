@@ -28,7 +28,7 @@ from jaxformer.training.config import RunConfig
 EXAMPLE = """
 examples:
   jaxformer info --workdir=runs/quickstart
-  jaxformer info --config=configs/wmt14_ende_big.py --devices=8 --config.model.dtype=bfloat16
+  jaxformer info --config=configs/paper/ende_big.py --devices=8 --config.model.dtype=bfloat16
 
 Prints one JSON object. Of a run: the configuration, the parameters of each part, the checkpoints with the scores of
 their evaluation, the averages with the steps that went in, and the test scores. Of a configuration: the parameters, and

@@ -20,8 +20,8 @@ from jaxformer.visualization import lengths
 EXAMPLE = """
 examples:
   jaxformer prepare --dataset=wmt14.en-de --output=data/wmt14
-  jaxformer prepare --config=configs/wmt14_ende_base.py --output=data/prepared --report
-  jaxformer train --config=configs/wmt14_ende_base.py --workdir=runs/base --config.data.train=prepared:data/prepared
+  jaxformer prepare --config=configs/paper/ende_base.py --output=data/prepared --report
+  jaxformer train --config=configs/paper/ende_base.py --workdir=runs/base --config.data.train=prepared:data/prepared
 
 With --dataset it fetches a published corpus, checks it and unpacks it into plain text files; no TensorFlow is needed,
 but for data sets of TensorFlow Datasets (--dataset=tfds:wmt14_translate/de-en), which unpacks its archives with it.

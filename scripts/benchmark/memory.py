@@ -88,7 +88,7 @@ def read(options: argparse.Namespace, overrides: list[str], model: str, mesh: st
         _, fsdp, tensor = map(int, mesh.split("x"))
         changes |= {"training.engine": "mesh", "training.mesh_fsdp": fsdp, "training.mesh_tensor": tensor}
     flags = [*overrides, *(f"--config.{key}={value}" for key, value in changes.items())]
-    return parse(config_file.read(str(CONFIGS / f"wmt14_ende_{model}.py"), flags))
+    return parse(config_file.read(str(CONFIGS / "paper" / f"ende_{model}.py"), flags))
 
 
 def compile_step(engine: Engine, batch: BatchShape) -> Any:

@@ -27,7 +27,9 @@ def test_help_teaches(command, call):
     assert outcome.code == 0
     assert outcome.err == ""
     text = outcome.out.decode()
-    assert any(f"jaxformer {command} {words}" in text for words in ("--workdir=", "--config=", "--input=", "runs/"))
+    assert any(
+        f"jaxformer {command} {words}" in text for words in ("--workdir=", "--config=", "--input=", "runs/", "3")
+    )
     assert "example" in text
     assert COMMANDS[command][1:] + "." in " ".join(text.split())
     module = importlib.import_module(f"jaxformer.cli.{command}")

@@ -137,7 +137,7 @@ def test_files_beside_a_configuration(write, tmp_path):
     assert values["model"]["d_model"] == 96
 
 
-@pytest.mark.parametrize("path", sorted((runs.ROOT / "configs").glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((runs.ROOT / "configs").rglob("*.py")), ids=lambda path: path.stem)
 def test_the_configurations_of_the_project(path):
     """Each can be read, and its docstring says how to run it."""
     config = configuration.parse(config_file.read(str(path), []))

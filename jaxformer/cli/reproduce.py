@@ -1,0 +1,85 @@
+"""``jaxformer reproduce``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from jaxformer import paper
+from jaxformer.cli.main import DONE
+from jaxformer.cli.options import check_output, write_output
+from jaxformer.errors import InputError
+from jaxformer.paper.tables import Table
+
+EXAMPLE = """
+examples:
+  jaxformer reproduce 3
+  jaxformer reproduce 3 --run base=runs/table3_base --run a_h1=runs/table3_a_h1 --output=table3.md --picture=table3.png
+  jaxformer reproduce 2 --flops_per_second=2.5e15 --utilisation=0.35
+
+Prints a table of "Attention Is All You Need" as Markdown: the paper's numbers, the parameters and training FLOPs of
+jaxformer's models, the hours that training should take on the devices here, and the scores of runs that were
+evaluated; a star marks a score that does not compare with the paper's, and the reasons stand below. docs/reproduce.md
+says how to train a row.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.epilog = EXAMPLE
+    parser.add_argument("table", type=int, metavar="TABLE", help="2, 3 or 4, as the paper numbers them")
+    parser.add_argument(
+        "--run",
+        dest="runs",
+        action="append",
+        default=[],
+        metavar="ROW=DIR",
+        help="directory of a run of a row; again for more",
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="where to draw it, as a PNG")
+    parser.add_argument(
+        "--flops_per_second",
+        type=float,
+        metavar="N",
+        help="peak of all devices together (default: the published one of the devices here, where it is known)",
+    )
+    parser.add_argument(
+        "--utilisation", type=float, default=0.4, metavar="X", help="part of the peak that training gets (default 0.4)"
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Compare."""
+    table = paper.find_table(options.table)
+    for path in (options.output, options.picture):
+        check_output(path)
+    runs = _read_runs(table, options.runs)
+    speed, devices = options.flops_per_second, f"{options.flops_per_second or 0:.3g} FLOP/s"
+    if speed is None:
+        here = jax.devices()
+        speed = paper.peak_flops_per_second(here, "float32")  # which the configurations of the paper compute in
+        devices = "" if speed is None else f"{len(here)} {here[0].device_kind}, {speed:.3g} FLOP/s in float32"
+    lines = paper.make_lines(table, runs, flops_per_second=speed, utilisation=options.utilisation)
+    text = paper.to_markdown(table, lines, devices=devices, utilisation=options.utilisation)
+    if options.picture is not None:
+        paper.draw(table, lines, options.picture)
+    write_output(options.output, text.removesuffix("\n").split("\n"))
+    return DONE
+
+
+def _read_runs(table: Table, given: Sequence[str]) -> dict[str, paper.RunScore]:
+    """Read the runs that ``--run`` names, by their rows."""
+    found: dict[str, paper.RunScore] = {}
+    for item in given:
+        name, equals, directory = item.partition("=")
+        if not equals or not directory:
+            raise InputError(f"--run must be ROW=DIR, not {item!r}; for example --run base=runs/base")
+        row = table.find(name)
+        if name in found:
+            raise InputError(f"--run names the row {name} twice: give one run for a row")
+        found[name] = paper.read_run(table, row, Path(directory))
+    return found

@@ -1,0 +1,27 @@
+"""The tables of "Attention Is All You Need": its numbers, and those of our models and your runs."""
+
+from jaxformer.paper.cost import count_flops, expected_hours, peak_flops_per_second
+from jaxformer.paper.parameters import count_parameters, parameters_by_formula
+from jaxformer.paper.picture import draw
+from jaxformer.paper.report import Line, make_lines, to_markdown
+from jaxformer.paper.runs import RunScore, read_run
+from jaxformer.paper.tables import BASE, TABLES, Row, Table, find_table
+
+__all__ = [
+    "BASE",
+    "TABLES",
+    "Line",
+    "Row",
+    "RunScore",
+    "Table",
+    "count_flops",
+    "count_parameters",
+    "draw",
+    "expected_hours",
+    "find_table",
+    "make_lines",
+    "parameters_by_formula",
+    "peak_flops_per_second",
+    "read_run",
+    "to_markdown",
+]

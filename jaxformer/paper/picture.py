@@ -1,0 +1,102 @@
+"""A table of the paper beside ours, as a picture: scores on the left, what they cost on the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jaxformer.errors import require
+from jaxformer.paper.report import Line
+from jaxformer.paper.tables import Table
+
+_INK, _QUIET, _LINE = "#1c2430", "#4a5563", "#d5dbe3"
+_PAPER, _OURS = "#7a8799", "#1f5fa8"
+
+
+def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
+    """Draw a table, 1000 pixels wide, as a PNG.
+
+    On the left each row's score in the paper and, where there is one, that of a run, hollow where the two do not
+    compare. On the right the parameters (Tables 3 and 4) or the training FLOPs (Table 2), the paper's and ours.
+
+    Args:
+        table: of the paper.
+        lines: its rows; see :func:`jaxformer.paper.report.make_lines`.
+        picture: the file to write; its directory is created.
+
+    Raises:
+        InputError: matplotlib is not installed.
+    """
+    height = 1.3 + 0.27 * len(lines)
+    figure = require("matplotlib.figure", "train").Figure(figsize=(10, height), facecolor="white", layout="constrained")
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    figure.suptitle(
+        f"Table {table.number}: {table.title}", fontsize=11.5, color=_INK, x=0.02, horizontalalignment="left"
+    )
+    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(6, 5))
+    _draw_scores(left, table, lines)
+    _draw_cost(right, table, lines)
+    left.set_yticks(range(len(lines)), [line.row.title for line in lines], fontsize=9, color=_INK)
+    left.set_ylim(len(lines) - 0.4, -0.6)
+    picture = Path(picture)
+    picture.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(picture, format="png", dpi=100)
+    return picture
+
+
+def _draw_scores(axes: Any, table: Table, lines: Sequence[Line]) -> None:
+    """Mark the score that the paper cares about: the last of its metrics."""
+    *_, (metric, heading) = table.metrics.items()
+    paper = [(line.row.scores[metric], place) for place, line in enumerate(lines)]
+    axes.scatter(*zip(*paper, strict=True), s=30, color=_PAPER, label="paper", zorder=3)
+    runs = [(line.run, place) for place, line in enumerate(lines) if line.run is not None and metric != "f1"]
+    for label, noted, fill in (("run", False, _OURS), ("run, not comparable", True, "white")):
+        points = [(run.value, place) for run, place in runs if bool(run.notes) == noted]
+        if points:
+            x, y = zip(*points, strict=True)
+            axes.scatter(x, y, s=36, marker="D", facecolor=fill, edgecolor=_OURS, linewidth=1.4, label=label, zorder=4)
+    _finish(axes, heading)
+    axes.margins(x=0.08)
+
+
+def _draw_cost(axes: Any, table: Table, lines: Sequence[Line]) -> None:
+    if table.number == 2:
+        name, scale = "training FLOPs", 1.0
+        paper, ours = [line.row.flops for line in lines], [line.flops for line in lines]
+        axes.set_xscale("log")
+    else:
+        name, scale = "parameters, millions", 1e6
+        paper, ours = [line.row.parameters for line in lines], [line.parameters for line in lines]
+    for label, values, unit, colour, shift in (
+        ("paper", paper, 1.0, _PAPER, -0.18),
+        ("jaxformer", ours, scale, _OURS, 0.18),
+    ):
+        bars = [(place + shift, value / unit) for place, value in enumerate(values) if value is not None]
+        if bars:
+            places, lengths = zip(*bars, strict=True)
+            if table.number == 2:  # on a logarithmic axis the length of a bar says nothing
+                axes.scatter(lengths, places, s=30, color=colour, label=label, zorder=3)
+            else:
+                axes.barh(places, lengths, height=0.34, color=colour, label=label, zorder=3)
+    _finish(axes, name)
+
+
+def _finish(axes: Any, name: str) -> None:
+    axes.set_xlabel(name, fontsize=9.5, color=_QUIET)
+    axes.tick_params(labelsize=9, labelcolor=_QUIET, color=_LINE)
+    axes.tick_params(axis="y", length=0)
+    axes.grid(axis="x", color=_LINE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.spines["bottom"].set_color(_LINE)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        labelcolor=_INK,
+        handlelength=1.2,
+        borderaxespad=0,
+    )

@@ -1,0 +1,162 @@
+"""A table of the paper beside ours, as Markdown."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+
+from jaxformer.paper.cost import SENTENCE, check_utilisation, count_flops, expected_hours
+from jaxformer.paper.parameters import count_parameters
+from jaxformer.paper.runs import RunScore
+from jaxformer.paper.tables import Row, Table
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A row of a table and what jaxformer has beside it.
+
+    Attributes:
+        row: the paper's.
+        parameters: of our model; None for a system that is not the paper's own.
+        flops: of training it, by formula.
+        hours: that training is expected to take; None where the speed of the devices is not known.
+        run: the score of a run.
+    """
+
+    row: Row
+    parameters: int | None = None
+    flops: float | None = None
+    hours: float | None = None
+    run: RunScore | None = None
+
+
+def make_lines(
+    table: Table, runs: Mapping[str, RunScore], *, flops_per_second: float | None, utilisation: float
+) -> list[Line]:
+    """Compute what stands beside each row of a table.
+
+    Args:
+        table: of the paper.
+        runs: scores by the name of their row.
+        flops_per_second: the peak of all devices together; None: not known.
+        utilisation: the part of it that training gets.
+
+    Raises:
+        InputError: the speed or the utilisation is out of range.
+    """
+    check_utilisation(utilisation)
+    return [_line(row, runs.get(row.name), flops_per_second, utilisation) for row in table.rows]
+
+
+def _line(row: Row, run: RunScore | None, flops_per_second: float | None, utilisation: float) -> Line:
+    if row.config is None:
+        return Line(row)
+    model, settings = row.model, row.settings
+    steps, tokens = int(settings["training.steps"]), int(settings["data.tokens_per_batch"])
+    operations = count_flops(model, steps=steps, tokens_per_batch=tokens)
+    hours = None if flops_per_second is None else expected_hours(operations, flops_per_second, utilisation)
+    return Line(row, count_parameters(model), operations, hours, run)
+
+
+def to_markdown(table: Table, lines: Sequence[Line], *, devices: str, utilisation: float) -> str:
+    """Write a table as Markdown, with what each run lacks to compare, and how the numbers were counted.
+
+    Args:
+        table: of the paper.
+        lines: of :func:`make_lines`.
+        devices: what the hours are of, in words.
+        utilisation: the part of their peak that the hours are for.
+    """
+    header, *rows = _columns(table, lines)
+    aligned = ["---", "---", *("---:" for _ in header[2:])]
+    grid = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, aligned, *rows))
+    remarks = [f"- `{line.row.name}`: {line.row.remark}." for line in lines if line.row.remark]
+    runs = [_describe(line.row, line.run) for line in lines if line.run is not None]
+    parts = [
+        f'# Table {table.number} of "Attention Is All You Need": {table.title}',
+        grid,
+        *(["\n".join(remarks)] if remarks else []),
+        *(["## Runs", "\n".join(runs)] if runs else []),
+        "## How it is counted",
+        *_explain(table, devices, utilisation),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _columns(table: Table, lines: Sequence[Line]) -> list[list[str]]:
+    """Lay out the header and the rows; a column without any entry is left out."""
+    columns: list[list[str]] = [
+        ["row", *(f"`{line.row.name}`" if line.row.config else "" for line in lines)],
+        ["model", *(line.row.title for line in lines)],
+    ]
+    for metric, heading in table.metrics.items():
+        digits = 2 if metric == "perplexity" else 1
+        columns += [
+            [f"{heading}, paper", *(_paper_score(line.row, metric) for line in lines)],
+            [f"{heading}, run", *(_run_score(line.run, metric, digits) for line in lines)],
+        ]
+    columns += [
+        ["parameters, paper", *(_number(line.row.parameters, "{:.0f} M") for line in lines)],
+        ["parameters", *(_number(line.parameters, "{:,}") for line in lines)],
+        ["training FLOPs, paper", *(_number(line.row.flops, "{:.1e}") for line in lines)],
+        ["training FLOPs", *(_number(line.flops, "{:.1e}") for line in lines)],
+        ["hours", *(_hours(line) for line in lines)],
+    ]
+    kept = [column for column in columns if any(column[1:])]
+    return [list(cells) for cells in zip(*kept, strict=True)]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value).replace("e+", "e")
+
+
+def _paper_score(row: Row, metric: str) -> str:
+    """Give a score with two decimals where the paper has them, as all of its perplexities do."""
+    value = row.scores.get(metric)
+    if value is None:
+        return ""
+    return f"{value:.1f}" if metric != "perplexity" and value == round(value, 1) else f"{value:.2f}"
+
+
+def _run_score(run: RunScore | None, metric: str, digits: int) -> str:
+    """Give a score of a run, with a star where it does not compare."""
+    if run is None or metric == "f1":
+        return ""
+    value = run.perplexity if metric == "perplexity" else run.value
+    star = r"\*" if run.notes else ""
+    return "" if value is None else f"{value:.{digits}f}{star}"
+
+
+def _hours(line: Line) -> str:
+    if line.flops is None:
+        return ""
+    return "unknown" if line.hours is None else f"{line.hours:,.1f}" if line.hours >= 1 else f"{line.hours:.2g}"
+
+
+def _describe(row: Row, run: RunScore) -> str:
+    """Say of a run what was scored and why it does not compare."""
+    scored = f"checkpoint {run.checkpoint}" if isinstance(run.checkpoint, int) else run.checkpoint
+    head = f"- `{row.name}`: {run.directory}, {scored}, {run.metric} {run.value:g} on {run.dataset}."
+    if not run.notes:
+        return f"{head} Comparable with the paper."
+    return "\n".join([f"{head} Not comparable with the paper:", *(f"  - {note}" for note in run.notes)])
+
+
+def _explain(table: Table, devices: str, utilisation: float) -> Iterator[str]:
+    yield (
+        "Parameters are counted on the model of the row's configuration file, at the vocabulary that it names. "
+        "Training FLOPs are those of the matrix products of forward and backward passes over real tokens, in full "
+        f"batches of {SENTENCE} tokens a sentence."
+        + (" Trees are longer than that: here they are a rough figure." if table.number == 4 else "")
+    )
+    if table.number == 2:
+        yield (
+            "The paper's FLOPs are time by devices by what a device sustains: what was spent, and not what the model "
+            "needs."
+        )
+    if devices:
+        yield f"Hours are an estimate: the FLOPs at {utilisation:.0%} of the peak of {devices}."
+    else:
+        yield "Hours are unknown where the peak of the devices is: give it by --flops_per_second."
+    if table.number == 3:
+        yield "Perplexities are per piece of the vocabulary, and compare only between equal vocabularies."

@@ -1,0 +1,203 @@
+"""What a finished run scored, held against a row of the paper's tables, and what keeps the two from comparing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jaxformer.checkpoints.average import list_averages
+from jaxformer.decoding.config import DecodingConfig
+from jaxformer.errors import InputError
+from jaxformer.evaluation.evaluate import read_results
+from jaxformer.models.config import TransformerConfig
+from jaxformer.paper.tables import Row, Table
+from jaxformer.training import config as configuration
+from jaxformer.training.config import RunConfig
+from jaxformer.visualization import curves
+
+# What of a model is no part of what the paper calls one: sizes that follow from text, and how it is computed.
+_FREE = (
+    *configuration.OF_THE_VOCABULARY,
+    "max_length",
+    "norm_epsilon",
+    "dtype",
+    "rematerialization",
+    "scan_layers",
+)
+# What of a search changes no result but by rounding, or only which sentences are refused.
+_SPEED = ("batch_size", "tokens_per_batch", "max_source_length", "long_sources", "seed")
+_NAMED = 3  # differences that a refusal names at most
+
+
+@dataclasses.dataclass(frozen=True)
+class RunScore:
+    """A score of a run.
+
+    Attributes:
+        directory: of the run.
+        metric: what it is scored by, as ``jaxformer evaluate --metrics`` calls it.
+        value: the score.
+        perplexity: of the validation set, a piece of the run's own vocabulary; None where the run did not record it.
+        dataset: what it is scored on.
+        checkpoint: what is scored: a step, or the name of an average.
+        notes: why it does not compare with the paper's number; none where it does.
+    """
+
+    directory: Path
+    metric: str
+    value: float
+    perplexity: float | None
+    dataset: str
+    checkpoint: int | str
+    notes: tuple[str, ...]
+
+
+def read_run(table: Table, row: Row, directory: Path) -> RunScore:
+    """Read the score of a run that compares best with a row of a table: that with the fewest reasons against it.
+
+    Raises:
+        InputError: the directory holds no run or none of this row, or nothing was evaluated yet.
+    """
+    config = configuration.load(directory / "config.json")
+    check_model(row, config, directory)
+    records = read_results(directory)
+    if not records:
+        raise InputError(f"{directory} has no results: run jaxformer evaluate --workdir={directory} first")
+    metric = comparable_metric(row)
+    trained = _training_notes(row, config)
+    scores = []
+    for name, record in records.items():
+        found, value = _score(record, metric, f"{directory / 'results.json'}: {name!r}")
+        perplexity, doubts = _perplexity(table, config, record, directory)
+        notes = (
+            *_metric_notes(found, metric),
+            *_text_notes(table, record),
+            *_checkpoint_notes(row, config, record, directory),
+            *_search_notes(row, record),
+            *doubts,
+            *trained,
+        )
+        scores.append(RunScore(directory, found, value, perplexity, record["dataset"], record["checkpoint"], notes))
+    return min(scores, key=lambda score: len(score.notes))
+
+
+def check_model(row: Row, config: RunConfig, directory: Path) -> None:
+    """Refuse a run that is not of a row: of another model, or with another label smoothing, which rows differ in.
+
+    Raises:
+        InputError: it is not; the differences are named.
+    """
+    wanted, found = _architecture(row.model), _architecture(config.model)
+    wanted["label_smoothing"] = row.settings["training.label_smoothing"]
+    found["label_smoothing"] = config.training.label_smoothing
+    wrong = [f"{key} {found[key]} and not {wanted[key]}" for key in wanted if found[key] != wanted[key]]
+    if wrong:
+        more = f" and {len(wrong) - _NAMED} more" if len(wrong) > _NAMED else ""
+        raise InputError(
+            f"{directory} is no run of the row {row.name}: it has {', '.join(wrong[:_NAMED])}{more}; "
+            f"train one by {row.config}, or name the row that it is of"
+        )
+
+
+def comparable_metric(row: Row) -> str:
+    """Name the metric of ``jaxformer evaluate`` that is the paper's."""
+    if "f1" in row.scores:
+        return "f1"
+    return "compound_split_bleu" if row.settings["data.target_language"] == "de" else "tokenized_bleu"
+
+
+def _architecture(model: TransformerConfig) -> dict[str, Any]:
+    """Give what makes the model what it is, by name."""
+    values = {key: value for key, value in dataclasses.asdict(model).items() if key not in _FREE}
+    width = model.d_model // model.num_heads
+    return values | {"d_k": model.d_k or width, "d_v": model.d_v or width}
+
+
+def _score(record: Any, metric: str, where: str) -> tuple[str, float]:
+    """Choose the score of a record that is nearest to the paper's: its own metric, tokenised BLEU, then sacreBLEU."""
+    if isinstance(record, Mapping) and {"dataset", "sentences", "checkpoint", "decoding"} <= record.keys():
+        for name in (metric, "compound_split_bleu", "tokenized_bleu", "bleu"):
+            if isinstance(record.get(name), int | float):
+                return name, float(record[name])
+    raise InputError(f"{where} holds no BLEU: run jaxformer evaluate with --metrics=bleu,{metric}")
+
+
+def _metric_notes(found: str, wanted: str) -> list[str]:
+    if found == wanted:
+        return []
+    if wanted == "f1":
+        return ["BLEU of linearised trees, and not F1: score hypotheses.*.txt by EVALB (docs/reproduce.md)"]
+    names = {"bleu": "sacreBLEU of raw text", "tokenized_bleu": "tokenised BLEU without split compounds"}
+    return [f"{names.get(found, found)}, and not {wanted} as in the paper: evaluate with --metrics=bleu,{wanted}"]
+
+
+def _text_notes(table: Table, record: Mapping[str, Any]) -> list[str]:
+    notes = []
+    name = record["dataset"]
+    if not _is_test(table, name):
+        notes.append(f"scored on {name}, and not on {table.test}")
+    if record["sentences"] != table.sentences:
+        notes.append(f"{record['sentences']:,} sentences, and {table.test} has {table.sentences:,}")
+    return notes
+
+
+def _is_test(table: Table, name: str) -> bool:
+    return any(part in name.lower() for part in table.test_names)
+
+
+def _checkpoint_notes(row: Row, config: RunConfig, record: Mapping[str, Any], directory: Path) -> list[str]:
+    """Say where averaging is another, or training had not ended."""
+    scored = record["checkpoint"]
+    if isinstance(scored, int):
+        steps = [scored]
+    elif " + " in scored:
+        return [f"an ensemble of {scored}"]
+    else:
+        averages = {f"average/{average.name}": average.steps for average in list_averages(directory)}
+        if scored not in averages:
+            return [f"scored with {scored}, which is no longer there"]
+        steps = averages[scored]
+    notes = []
+    if row.averaged is not None and len(steps) != row.averaged:
+        of_paper = "the last checkpoint alone" if row.averaged == 1 else f"the mean of the last {row.averaged}"
+        found = "one checkpoint, not averaged" if len(steps) == 1 else f"the mean of {len(steps)} checkpoints"
+        notes.append(f"{found}, and the paper's is {of_paper}")
+    if max(steps) < config.training.steps:
+        notes.append(f"scored at step {max(steps):,} of {config.training.steps:,}")
+    return notes
+
+
+def _search_notes(row: Row, record: Mapping[str, Any]) -> list[str]:
+    chosen = {key.removeprefix("decoding."): x for key, x in row.settings.items() if key.startswith("decoding.")}
+    wanted = {**dataclasses.asdict(DecodingConfig()), "shortlist": False, **chosen}
+    return [
+        f"decoding.{key} {value}, and not {wanted[key]}"
+        for key, value in record["decoding"].items()
+        if key in wanted and key not in _SPEED and value != wanted[key]
+    ]
+
+
+def _training_notes(row: Row, config: RunConfig) -> list[str]:
+    found = configuration.flatten(config)
+    return [
+        f"{key} {found[key]}, and not {wanted}"
+        for key, wanted in row.settings.items()
+        if key.startswith(("data.", "training.")) and found[key] != wanted
+    ]
+
+
+def _perplexity(
+    table: Table, config: RunConfig, record: Mapping[str, Any], directory: Path
+) -> tuple[float | None, list[str]]:
+    """Give the perplexity at the step that was scored, or else the last one, where the table has any."""
+    path = directory / "metrics.jsonl"
+    if "perplexity" not in table.metrics or not path.is_file():
+        return None, []
+    curve = dict(curves.read(path).get("valid/perplexity", ()))
+    if not curve:
+        return None, []
+    value = curve.get(record["checkpoint"], curve[max(curve)])
+    valid = config.data.valid
+    return value, [] if _is_test(table, valid) else [f"perplexity of {valid}, and not of {table.test}"]

@@ -1,0 +1,135 @@
+"""The paper's numbers, the configuration files and what is computed for them agree."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from jaxformer import paper
+from jaxformer.cli import config_file
+from jaxformer.errors import InputError
+from jaxformer.models.config import TransformerConfig
+from jaxformer.training.config import flatten, parse
+
+ROOT = Path(__file__).parents[2]
+ROWS = [row for table in paper.TABLES.values() for row in table.rows if row.config is not None]
+
+GOLDEN = {  # at 37,000 pieces, and 32,000 for French
+    "ende_base": 63_082_496,
+    "enfr_base": 60_522_496,
+    "ende_big": 214_245_376,
+    "enfr_big": 209_125_376,
+    "base": 63_082_496,
+    "a_h1": 63_082_496,
+    "a_h4": 63_082_496,
+    "a_h16": 63_082_496,
+    "a_h32": 63_082_496,
+    "b_dk16": 55_990_784,
+    "b_dk32": 58_354_688,
+    "c_n2": 33_656_832,
+    "c_n4": 48_369_664,
+    "c_n8": 77_795_328,
+    "c_d256": 26_834_944,
+    "c_d1024": 163_889_152,
+    "c_ff1024": 50_487_296,
+    "c_ff4096": 88_272_896,
+    "e_learned": 63_082_496 + 2 * 1_024 * 512,
+    "big": 214_245_376,
+}
+
+
+def names(row):
+    return row.name
+
+
+@pytest.mark.parametrize("row", ROWS, ids=names)
+def test_parameters_are_the_formulas_and_the_papers(row):
+    """The model itself has as many as the formula says, those of the golden list, and within 8 % the paper's
+    (statement 19).
+    """
+    count = paper.count_parameters(row.model)
+    assert count == paper.parameters_by_formula(row.model)
+    assert count == GOLDEN.get(row.name, count)
+    if row.parameters is not None:
+        assert abs(count / 1e6 / row.parameters - 1) < 0.08
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm_order": "pre", "tied_embeddings": "target", "source_vocabulary_size": 70},
+        {"tied_embeddings": "none", "output_bias": True, "d_k": 3, "d_v": 5},
+        {"positions": "learned", "num_encoder_layers": 3, "num_decoder_layers": 1, "max_length": 9},
+    ],
+)
+def test_the_formula_knows_the_options(changes):
+    """Model and formula agree where the paper's models leave something out."""
+    small = TransformerConfig(
+        vocabulary_size=50, d_model=16, d_ff=24, num_heads=4, num_encoder_layers=1, num_decoder_layers=2
+    )
+    config = dataclasses.replace(small, **changes)
+    assert paper.count_parameters(config) == paper.parameters_by_formula(config)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=names)
+def test_rows_and_files_agree(row):
+    """A configuration file has every value that its row says, and differs from the base's file in nothing else but
+    text, what is kept, and the longest sentence of a parser.
+    """
+    found, base = (
+        flatten(parse(config_file.read(str(ROOT / path), []))) for path in (row.config, "configs/paper/ende_base.py")
+    )
+    width = found["model.d_model"] // found["model.num_heads"]
+    held = {**found, "model.d_k": found["model.d_k"] or width, "model.d_v": found["model.d_v"] or width}
+    settings = row.settings
+    assert {key: held[key] for key in settings} == settings
+    free = {"data.train", "data.valid", "data.test", "training.keep_latest", "training.checkpoint_every"}
+    free |= {"model.vocabulary_size", *({"data.max_length"} if "f1" in row.scores else ())}
+    others = found.keys() - settings.keys() - free
+    assert {key: found[key] for key in others} == {key: base[key] for key in others}
+    assert found["training.keep_latest"] >= (row.averaged or 1)
+    if row.name in {other.name for other in paper.TABLES[3].rows}:
+        assert "newstest2013" in found["data.test"]
+
+
+def test_the_numbers_of_the_paper():
+    """Spot checks of each table, and the paper's FLOPs: days by eight P100 of 9.5 TFLOP/s."""
+    scores = {row.name: row.scores for table in paper.TABLES.values() for row in table.rows}
+    assert (scores["ende_base"]["bleu"], scores["ende_big"]["bleu"]) == (27.3, 28.4)
+    assert (scores["enfr_base"]["bleu"], scores["enfr_big"]["bleu"]) == (38.1, 41.8)
+    assert scores["a_h1"] == {"perplexity": 5.29, "bleu": 24.9}
+    assert scores["big"] == {"perplexity": 4.33, "bleu": 26.4}
+    assert (scores["wsj"], scores["semi"]) == ({"f1": 91.3}, {"f1": 92.7})
+    for name, days in (("ende_base", 0.5), ("ende_big", 3.5)):
+        spent = 8 * 9.5e12 * days * 86_400
+        assert f"{spent:.1e}" == f"{paper.TABLES[2].find(name).flops:.1e}"
+    assert [len(table.rows) for table in paper.TABLES.values()] == [17, 20, 12]
+
+
+def test_flops_and_hours():
+    """Twice the steps or tokens are twice the work; half the utilisation is twice the time; unknown peaks stay so."""
+    base = TransformerConfig.base(37_000)
+    once = paper.count_flops(base, steps=1, tokens_per_batch=25_000)
+    # About six operations a parameter and token, of encoder and decoder together half that on each side.
+    assert once == pytest.approx(6 * 25_000 * (18.9e6 + 25.2e6 + 18.9e6), rel=0.02)
+    assert paper.count_flops(base, steps=3, tokens_per_batch=50_000) == pytest.approx(6 * once)
+    assert paper.expected_hours(3.6e15, 1e12, 0.5) == pytest.approx(2.0)
+
+    @dataclasses.dataclass
+    class Device:
+        platform: str
+        device_kind: str
+
+    known, cpu = Device("gpu", "NVIDIA A100-SXM4-80GB"), Device("cpu", "cpu")
+    assert paper.peak_flops_per_second([known, known], "float32") == pytest.approx(2 * 156e12)
+    assert paper.peak_flops_per_second([known, cpu], "float32") is None
+    assert paper.peak_flops_per_second([], "float32") is None
+
+
+def test_there_is_no_such_table_or_row():
+    """They are refused in one line that says which there are."""
+    with pytest.raises(InputError, match="no table 1 of scores in the paper: take 2, 3, 4"):
+        paper.find_table(1)
+    for name in ("bytenet-ende", "ende_huge"):
+        with pytest.raises(InputError, match=f"no row '{name}' to compare a run with: take ende_base, enfr_base"):
+            paper.find_table(2).find(name)
