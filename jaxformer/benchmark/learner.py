@@ -15,7 +15,6 @@ from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.engines import make_engine
 from jaxformer.training.recipe import TrainingConfig
 
-
 _ROW = 128
 
 
