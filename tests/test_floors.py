@@ -45,6 +45,7 @@ TRANSLATOR = tuple(
         "given_pairs",
         "line_search",
         "models",
+        "options",
         "partners",
         "precision",
         "reduced_model",

@@ -28,7 +28,8 @@ def test_help_teaches(command, call):
     assert outcome.err == ""
     text = outcome.out.decode()
     assert any(
-        f"jaxformer {command} {words}" in text for words in ("--workdir=", "--config=", "--input=", "--model=", "runs/", "3")
+        f"jaxformer {command} {words}" in text
+        for words in ("--workdir=", "--config=", "--input=", "--model=", "runs/", "3")
     )
     assert "example" in text
     assert COMMANDS[command][1:] + "." in " ".join(text.split())
