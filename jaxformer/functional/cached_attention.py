@@ -7,6 +7,7 @@ is told by its ancestors: when hypotheses change places, small integers move, an
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -19,6 +20,10 @@ from jaxformer.typing import Array, Bool, Float, Int, Parameters
 
 NOBODY = -1
 """The ancestor at positions to come."""
+
+
+# Numbers of a store that a core's own cache does not hold.
+_WORTH_A_BRANCH = 2**18
 
 
 class Store(NamedTuple):
@@ -80,11 +85,65 @@ def attend_to_store(
     Returns:
         The output in the type of ``x``, and the weights, float32.
     """
+    heads, weights = _mix(_ask(params, x, memory), memory, mask)
+    return _answer(params, x, heads), weights
+
+
+def attend_to_begin(
+    params: Parameters,
+    x: Float[Array, "B W D"],
+    memory: Store,
+    mask: Bool[Array, "#B 1 #W M"],
+    position: Int[Array, ""],
+) -> Float[Array, "B W D"]:
+    """Do as :func:`attend_to_store` where nothing is stored behind a position, for the output alone.
+
+    Translations are far shorter than the room that is kept for them. A CPU, which spends its time on fetching keys and
+    values from memory, reads the first 16 positions only, or 32, or 64, ..., as many as hold those that are there.
+
+    Args:
+        params: of multi-head attention.
+        x: what W hypotheses ask.
+        memory: keys and values, in W places for each position.
+        mask: places that they may read, none behind ``position``.
+        position: of ``x``, counted from 0.
+    """
+    width, places = x.shape[1], memory.values.shape[2]
+    sizes = [width * length for length in _lengths(memory.keys.size, places // width)]
+    branches = [functools.partial(_mix_begin, size) for size in sizes]
+    branch = jnp.sum(jnp.array(sizes[:-1], jnp.int32) <= width * position)
+    heads = lax.switch(branch, branches, _ask(params, x, memory), memory, mask)
+    return _answer(params, x, heads)
+
+
+def _lengths(size: int, longest: int) -> list[int]:
+    """Give the numbers of positions of which one is read, where a branch costs less than reading all."""
+    if jax.default_backend() != "cpu" or size < _WORTH_A_BRANCH:
+        return [longest]
+    return [length for length in (16, 32, 64, 128, 256) if length < longest] + [longest]
+
+
+def _mix_begin(
+    size: int, query: Float[Array, "B H W K"], memory: Store, mask: Bool[Array, "#B 1 #W M"]
+) -> Float[Array, "B H W K2"]:
+    begin = Store(memory.keys[..., :size], memory.values[:, :, :size])
+    return _mix(query, begin, mask[..., :size])[0]
+
+
+def _ask(params: Parameters, x: Float[Array, "B W D"], memory: Store) -> Float[Array, "B H W K"]:
     query = linear(x, params["query"]["kernel"], params["query"]["bias"])
-    query = (query * query.shape[-1] ** -0.5).astype(memory.keys.dtype).transpose(0, 2, 1, 3)
+    return (query * query.shape[-1] ** -0.5).astype(memory.keys.dtype).transpose(0, 2, 1, 3)
+
+
+def _mix(
+    query: Float[Array, "B H W K"], memory: Store, mask: Bool[Array, "#B 1 #W M"]
+) -> tuple[Float[Array, "B H W K2"], Float[Array, "B H W M"]]:
     scores = jnp.einsum("BHWK,BHKM->BHWM", query, memory.keys, preferred_element_type=jnp.float32)
     weights = masked_softmax(scores, mask)
     mixing = weights.astype(memory.values.dtype)
-    heads = jnp.einsum("BHWM,BHMK->BHWK", mixing, memory.values, preferred_element_type=jnp.float32)
+    return jnp.einsum("BHWM,BHMK->BHWK", mixing, memory.values, preferred_element_type=jnp.float32), weights
+
+
+def _answer(params: Parameters, x: Float[Array, "B W D"], heads: Float[Array, "B H W K2"]) -> Float[Array, "B W D"]:
     heads = heads.astype(x.dtype).transpose(0, 2, 1, 3)
-    return linear(heads, params["output"]["kernel"], params["output"]["bias"], contract=2), weights
+    return linear(heads, params["output"]["kernel"], params["output"]["bias"], contract=2)

@@ -226,7 +226,7 @@ class DecoderLayer(nn.Module):
         def attend_self(y: Array) -> tuple[Array, Store]:
             beams = y.reshape(seen.shape[0], seen.shape[2], -1)
             grown = cached_attention.extend(cache, self.self_attention.keys_values(beams), position)
-            return self.self_attention.attend_to_store(beams, grown, seen)[0].reshape(y.shape), grown
+            return self.self_attention.attend_to_begin(beams, grown, seen, position).reshape(y.shape), grown
 
         def attend_memory(y: Array) -> tuple[Array, Array]:
             beams = y.reshape(memory.keys.shape[0], -1, y.shape[-1])

@@ -1,14 +1,16 @@
 """One position at a time from a store gives what attention over the whole sequence gives."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional import attend, causal_mask, project_keys_values
+from jaxformer.functional import attend, cached_attention, causal_mask, project_keys_values
 from jaxformer.functional.attention import KeysValues
 from jaxformer.functional.cached_attention import (
     NOBODY,
     Store,
+    attend_to_begin,
     attend_to_store,
     extend,
     project_to_store,
@@ -67,6 +69,24 @@ def test_hypotheses_read_their_ancestors_alone(seed):
         parents = rng.integers(width, size=(sentences, width))
         ancestors = jnp.take_along_axis(ancestors, jnp.asarray(parents)[:, :, None], axis=1)
         pasts = [[pasts[b][parent] for parent in parents[b]] for b in range(sentences)]
+
+
+@pytest.mark.parametrize("worth", [0, 2**18])
+@pytest.mark.parametrize("position", [0, 14, 15, 16, 31, 32, 39])
+def test_the_begin_of_a_store_is_read_as_the_whole_of_it(worth, position, monkeypatch):
+    """On both sides of each length of which one is chosen, whatever stands behind it."""
+    monkeypatch.setattr(cached_attention, "_WORTH_A_BRANCH", worth)
+    rng = np.random.default_rng(position)
+    sentences, width, length = 2, 3, 40
+    params, x = make_params(rng), draw(rng, sentences, width, D)
+    stored = Store(draw(rng, sentences, H, K, length * width), draw(rng, sentences, H, length * width, K2))
+    mask = rng.random((sentences, 1, width, length * width)) < 0.7
+    mask[..., width * (position + 1) :] = False
+    mask[..., width * position] = True
+    expected, _ = attend_to_store(params, x, stored, jnp.asarray(mask))
+    begin = jax.jit(lambda position: attend_to_begin(params, x, stored, jnp.asarray(mask), position))
+    np.testing.assert_allclose(begin(jnp.int32(position)), expected, rtol=1e-5, atol=1e-5)
+    assert ("stablehlo.case" in begin.lower(jnp.int32(position)).as_text()) == (worth == 0)
 
 
 def test_places_of_a_position_lie_together():
