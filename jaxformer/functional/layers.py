@@ -16,6 +16,7 @@ from jax.core import Tracer
 
 from jaxformer.errors import InputError
 from jaxformer.functional.products import rows_times_matrix
+from jaxformer.functional.random_bits import random_bits
 from jaxformer.functional.weights import Int8Weights, Table, multiply_int8, multiply_int8_rows
 from jaxformer.typing import Array, Float, Int, Key, Parameters
 
@@ -71,8 +72,8 @@ def dropout(x: Float[Array, "..."], rate: float, key: Key | None) -> Float[Array
         raise InputError(f"a dropout rate must be at least 0 and below 1, not {rate}")
     if rate == 0.0 or key is None:
         return x
-    keep = jax.random.bernoulli(key, 1.0 - rate, x.shape)
-    return jnp.where(keep, x / (1.0 - rate), jnp.zeros((), x.dtype))
+    dropped = random_bits(key, x.shape) < jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
+    return jnp.where(dropped, jnp.zeros((), x.dtype), x / (1.0 - rate))
 
 
 def _gelu(x: Array) -> Array:
