@@ -338,7 +338,11 @@ def made_up(output, row, seed, steps, *, perplexity=5.0, bleu=20.0, text="print"
     (directory / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in curve))
     for decoding in ablations.decodings(row)[: None if scored else -1]:
         record = {
-            **{"dataset": config.data.test, "text": text, "sentences": 500, "bleu": bleu, "bleu_signature": "nrefs:1"},
+            "dataset": config.data.test,
+            "text": text,
+            "sentences": 500,
+            "bleu": bleu,
+            "bleu_signature": "nrefs:1",
             "checkpoint": f"average/{ablations.average_name(steps)}" if decoding.averaged else steps,
             "decoding": {"beam_size": decoding.beam_size, "alpha": decoding.alpha},
         }
