@@ -92,7 +92,7 @@ class Point(NamedTuple):
         system: of :data:`OURS` and :data:`THEIRS`.
         step: updates made.
         valid_nll: of the validation text, in nats a token, neither smoothed nor with dropout.
-        seconds: that it has trained, measuring left out.
+        seconds: that it has trained, compilation included and measuring left out.
     """
 
     system: str

@@ -54,6 +54,7 @@ def main() -> None:
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="where the results go")
     options, overrides = parser.parse_known_args()
     config = configuration.parse(config_file.read(options.config, overrides))
+    check_comparable(config)  # before a vocabulary is trained, and with its ids once more
     with contextlib.ExitStack() as parts:
         run = open_run(config, options.workdir, report=tell)
         check_comparable(run.config)
@@ -100,17 +101,15 @@ def finish(run: Run, learners: dict[str, Learner], points: list[Point]) -> dict[
         "bleu_signature": records[OURS]["bleu_signature"],
         "sentences": records[OURS]["sentences"],
         "beam_size": run.config.decoding.beam_size,
-        "seconds": {name: point.seconds for name, point in last.items()},
         "machine": describe_machine(),
     }
 
 
 def report(result: dict[str, Any]) -> None:
     """Print the result for a person."""
-    print(f"{'':>9}  valid nll     BLEU  training")
+    print(f"{'':>9}  valid nll     BLEU")
     for name in (OURS, THEIRS):
-        nll, bleu, seconds = (result[key][name] for key in ("valid_nll", "bleu", "seconds"))
-        print(f"{name:>9}  {nll:>9.4f}  {bleu:>7.2f}  {seconds:>6,.0f} s")
+        print(f"{name:>9}  {result['valid_nll'][name]:>9.4f}  {result['bleu'][name]:>7.2f}")
     print(
         f"after {result['step']:,} steps the loss of jaxformer is {abs(result['relative_difference']):.2%} "
         f"{'above' if result['relative_difference'] > 0 else 'below'} that of PyTorch"
