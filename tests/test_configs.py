@@ -16,6 +16,7 @@ from jaxformer.cli import config_file
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters, empty_cache
+from jaxformer.paper import ablations
 from jaxformer.training.config import RunConfig, parse
 from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.state import create_state
@@ -31,11 +32,14 @@ def read(name: str, *overrides: str) -> RunConfig:
 
 
 def test_there_are_the_promised_ones():
-    """The quickstart, the proof of an installation, every row of the paper's tables, and three to start from."""
+    """The quickstart, the proof of an installation, the rows of the paper's tables, in small too, and three to start
+    from.
+    """
     rows = [row for table in paper.TABLES.values() for row in table.rows if row.config]
     of_paper = {row.config.removeprefix("configs/").removesuffix(".py") for row in rows}
     modern = {"modern/deep_shallow", "modern/big_data", "modern/small_data"}
-    assert set(NAMES) == {"quickstart", "reverse"} | of_paper | modern
+    proxy = {f"proxy/proxy_{row}" for row in ablations.ROWS}
+    assert set(NAMES) == {"quickstart", "reverse"} | of_paper | modern | proxy
     assert len(of_paper) == len(rows) == 4 + 20 + 2
 
 
@@ -57,7 +61,7 @@ def test_it_can_be_read(name):
     assert f"--config=configs/{name}.py" in docstring
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "/" in name])
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("paper/", "modern/"))])
 def test_the_hours_are_the_formulas(name):
     """What a docstring says of operations and hours is what the formula gives, and is called an estimate."""
     config = read(name)
@@ -77,6 +81,23 @@ def test_the_hours_are_the_formulas(name):
     peak = {"float32": 156e12, "bfloat16": 312e12}[dtype]
     assert hours == f"{paper.expected_hours(expected, int(count) * peak, 0.4):.2g}"
     assert "Nothing of this size was trained with jaxformer yet." in text
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("proxy/")])
+def test_a_proxy_claims_no_score(name):
+    """What a row in small scores is measured, and its docstring says by what and which row of the paper it stands for;
+    it needs no text but the bundled one, and changes at most the depths of both stacks.
+    """
+    docstring = (CONFIGS / f"{name}.py").read_text(encoding="utf-8").split('"""')[1]
+    assert "Score: measured by scripts/ablations.py.\n" in docstring
+    assert "Stands for: " in docstring
+    config, base = read(name), read("proxy/proxy_base")
+    assert {config.data.train, config.data.valid, config.data.test} == {
+        f"bundled:en-de/{split}" for split in ("train", "valid", "test")
+    }
+    changed = ablations.differences(base, config)
+    assert (not changed) == (name == "proxy/proxy_base")
+    assert len(changed) <= 1 or {"model.num_encoder_layers", "model.num_decoder_layers"} == set(changed)
 
 
 @pytest.mark.parametrize("name", NAMES)

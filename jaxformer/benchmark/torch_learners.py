@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 import numpy as np
@@ -22,7 +22,10 @@ from jaxformer.data.batching import Batch
 from jaxformer.data.transforms import Encoded
 
 WARMUP_STEPS = 4000
-_LONGEST = 1024
+LONGEST = 1024
+"""Tokens of a sequence at most."""
+
+_SIDES = ("source", "target")
 
 
 class TorchTransformer(nn.Module):
@@ -51,7 +54,7 @@ class TorchTransformer(nn.Module):
             if hasattr(layer, "multihead_attn"):
                 cast(Any, layer).multihead_attn.dropout = 0.0
         self.dropout = nn.Dropout(task.dropout_rate)
-        self.register_buffer("positions", torch.from_numpy(sinusoids(_LONGEST, task.d_model)), persistent=False)
+        self.register_buffer("positions", torch.from_numpy(sinusoids(LONGEST, task.d_model)), persistent=False)
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Look tokens [B, T] up, scaled, and add their positions: [B, T, D]."""
@@ -95,7 +98,7 @@ def make_marian(task: Task) -> nn.Module:
         attention_dropout=0.0,
         activation_dropout=0.0,
         scale_embedding=True,
-        max_position_embeddings=_LONGEST,
+        max_position_embeddings=LONGEST,
         pad_token_id=PAD,
         eos_token_id=EOS,
         decoder_start_token_id=BOS,
@@ -107,17 +110,26 @@ def make_marian(task: Task) -> nn.Module:
 class TorchLearner:
     """A model in PyTorch with its optimizer."""
 
-    def __init__(self, task: Task, precision: str, model: nn.Module) -> None:
-        """Prepare to learn."""
+    def __init__(
+        self, task: Task, precision: str, model: nn.Module, rate: Callable[[int], float] | None = None
+    ) -> None:
+        """Prepare to learn.
+
+        Args:
+            task: what to learn.
+            precision: the type of the computation.
+            model: that learns.
+            rate: the learning rate after so many updates; by default the paper's.
+        """
         torch.set_num_threads(os.cpu_count() or 1)
         self.task, self.half = task, precision == "bfloat16"
         self.model = model.train()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
 
-        def factor(step: int) -> float:  # section 5.3 of the paper
+        def paper(step: int) -> float:  # section 5.3
             return task.d_model**-0.5 * min((step + 1) ** -0.5, (step + 1) * WARMUP_STEPS**-1.5)
 
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factor)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate or paper)
 
     def logits(self, source: Tensor, inputs: Tensor) -> Tensor:
         """Predict what follows each of the inputs."""
@@ -128,7 +140,9 @@ class TorchLearner:
 
     def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         """Sum the cross-entropy of the targets, and count them."""
-        source, target = (torch.from_numpy(np.asarray(batch[side], np.int64)) for side in ("source", "target"))
+        # Rows of padding alone weigh nothing, and attention over nothing may be no number, whose gradient is none.
+        used = (np.asarray(batch["target"]) != PAD).any(axis=1)
+        source, target = (torch.from_numpy(np.asarray(batch[side])[used].astype(np.int64)) for side in _SIDES)
         inputs = functional.pad(target[:, :-1], (1, 0), value=BOS)
         real = target != PAD
         half = torch.autocast("cpu", torch.bfloat16) if self.half else contextlib.nullcontext()
@@ -146,10 +160,18 @@ class TorchLearner:
         self.schedule.step()
         self.optimizer.zero_grad(set_to_none=True)
 
-    def run(self, batches: Sequence[Batch]) -> None:
+    def run(self, batches: Iterable[Batch]) -> None:
         """Update once with each batch."""
         for batch in batches:
             self.step(batch)
+
+    def nll(self, batches: Iterable[Batch]) -> float:
+        """Give the negative log-likelihood a token, in nats, without dropout."""
+        self.model.eval()
+        # Gradients are not switched off: without them PyTorch computes its encoder in another way than in training.
+        sums = [(total.item(), count) for total, count in (self.loss(batch, 0.0) for batch in batches)]
+        self.model.train()
+        return sum(total for total, _ in sums) / sum(count for _, count in sums)
 
     def batches(self, pairs: Encoded) -> list[Batch]:
         """Make the batches of real text that suit it best."""

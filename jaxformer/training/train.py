@@ -105,7 +105,7 @@ def train(
 
 def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
     data = run.text.load(run.vocabularies, seed=run.config.training.seed, report=display.say)
-    return data, _validation_batches(run, data)
+    return data, validation_batches(run, data)
 
 
 def _claim(run: Run, open_parts: contextlib.ExitStack) -> None:
@@ -207,7 +207,7 @@ def _is_schedule(node: PyTree) -> bool:
     return isinstance(node, optax.ScaleByScheduleState)
 
 
-def _validation_batches(run: Run, data: TrainingData) -> list[Batch]:
+def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     """Put every validation pair into a batch once, in the shapes of training and at most one more.
 
     Packed training has one shape, for rows of several pairs: then validation has shapes of its own.

@@ -17,6 +17,8 @@ try:
     import torch
 except ModuleNotFoundError:  # collected all the same, so that they can be counted
     torch = None
+else:
+    from jaxformer.benchmark import torch_parameters
 
 pytestmark = [pytest.mark.parity, pytest.mark.skipif(torch is None, reason="needs the extra `parity`")]
 
@@ -92,42 +94,6 @@ def torch_forward(model, config, source, target):
     return y @ table.T
 
 
-def carry_over(model, read):
-    """Give the tensors that ``read`` finds in torch's parameters the names and shapes of ours."""
-
-    def attention(module):
-        kernels = read(module.in_proj_weight).reshape(3, HEADS, -1, WIDTH).transpose(0, 3, 1, 2)
-        biases = read(module.in_proj_bias).reshape(3, HEADS, -1)
-        params = {name: {"kernel": kernels[i], "bias": biases[i]} for i, name in enumerate(("query", "key", "value"))}
-        kernel = read(module.out_proj.weight).T.reshape(HEADS, -1, WIDTH)
-        return params | {"output": {"kernel": kernel, "bias": read(module.out_proj.bias)}}
-
-    def linear(module):
-        return {"kernel": read(module.weight).T, "bias": read(module.bias)}
-
-    def norm(module):
-        return {"scale": read(module.weight), "bias": read(module.bias)}
-
-    def layer(module, names):
-        params = {"self_attention": attention(module.self_attn)}
-        if "cross_attention" in names:
-            params["cross_attention"] = attention(module.multihead_attn)
-        params["feed_forward"] = {"inner": linear(module.linear1), "outer": linear(module.linear2)}
-        for i, name in enumerate(names):
-            params[f"{name}_residual"] = {"norm": norm(getattr(module, f"norm{i + 1}"))}
-        return params
-
-    def stack(module, names):
-        params = {f"layer_{i}": layer(part, names) for i, part in enumerate(module.layers)}
-        return params | ({"norm": norm(module.norm)} if module.norm is not None else {})
-
-    return {
-        "embedding": {"table": read(model["table"].weight)},
-        "encoder": stack(model["encoder"], ("self_attention", "feed_forward")),
-        "decoder": stack(model["decoder"], ("self_attention", "cross_attention", "feed_forward")),
-    }
-
-
 def sentences(seed, lengths):
     rng = np.random.default_rng(seed)
     tokens = rng.integers(3, SIZE, size=(len(lengths), max(lengths))).astype(np.int32)
@@ -175,14 +141,38 @@ def test_transformer_equals_torch(order, activation, encoder_layers, decoder_lay
 
         return jax.value_and_grad(loss, has_aux=True)(params)
 
-    params = carry_over(theirs, lambda parameter: jnp.asarray(parameter.detach().numpy()))
+    places = torch_parameters.find_places(theirs["table"], theirs["encoder"], theirs["decoder"])
+    params = jax.tree.map(jnp.asarray, torch_parameters.read(places))
     (value, logits), gradients = evaluate(params)
     real = target != config.pad_id
     same(np.asarray(logits)[real], expected.detach().numpy()[real])
     same(value, their_loss.detach())
-    expected_gradients = carry_over(theirs, lambda parameter: parameter.grad.numpy())
+    expected_gradients = torch_parameters.read(places, lambda parameter: parameter.grad)
     assert sum(g.size for g in jax.tree.leaves(expected_gradients)) == sum(p.numel() for p in theirs.parameters())
     jax.tree.map(same, gradients, expected_gradients)
     for path, gradient in jax.tree_util.tree_leaves_with_path(expected_gradients):
         # the bias of keys shifts all scores of a row alike: it alone has no gradient
         assert np.abs(gradient).max() > 1e-4 or [key.key for key in path[-2:]] == ["key", "bias"]
+
+
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_parameters_come_back_from_torch(order):
+    """There and back nothing changes, the tree is that of our model, and every parameter of torch is in it."""
+    config = TransformerConfig(
+        vocabulary_size=SIZE,
+        d_model=WIDTH,
+        d_ff=HIDDEN,
+        num_heads=HEADS,
+        num_encoder_layers=2,
+        num_decoder_layers=3,
+        norm_order=order,
+    )
+    model = torch_model(config)
+    places = torch_parameters.find_places(model["table"], model["encoder"], model["decoder"])
+    tokens = jnp.ones((1, 1), int)
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), tokens, tokens)["params"]
+    rng = np.random.default_rng(3)
+    params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+    torch_parameters.write(places, params)
+    jax.tree.map(np.testing.assert_array_equal, torch_parameters.read(places), params)
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == sum(p.numel() for p in model.parameters())

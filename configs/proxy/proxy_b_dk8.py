@@ -1,0 +1,18 @@
+"""Table 3 of the paper in small, row (B), d_k 8: English to German on the bundled corpus.
+
+Command: jaxformer train --config=configs/proxy/proxy_b_dk8.py --workdir=runs/proxy_b_dk8
+Hardware: two CPU cores, minutes.
+Score: measured by scripts/ablations.py.
+Stands for: the paper's row (B), d_k 16: a quarter of the base's, as here.
+"""
+
+import proxy_base as base
+
+
+def get_config():
+    """Give the base's configuration with the lines that differ."""
+    config = base.get_config()
+
+    config.model.d_k = 8
+
+    return config

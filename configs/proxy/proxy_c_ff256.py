@@ -1,0 +1,18 @@
+"""Table 3 of the paper in small, row (C), d_ff 256: English to German on the bundled corpus.
+
+Command: jaxformer train --config=configs/proxy/proxy_c_ff256.py --workdir=runs/proxy_c_ff256
+Hardware: two CPU cores, minutes.
+Score: measured by scripts/ablations.py.
+Stands for: the paper's row (C), d_ff 1024: half of the base's, as here.
+"""
+
+import proxy_base as base
+
+
+def get_config():
+    """Give the base's configuration with the lines that differ."""
+    config = base.get_config()
+
+    config.model.d_ff = 256
+
+    return config

@@ -1,0 +1,300 @@
+"""One model trained in jaxformer and in PyTorch's own layers: how well each predicts the validation text on the way.
+
+Both begin with the same parameters and see the same batches in the same order, with the same learning rates, optimizer,
+dropout and smoothing. What differs is who computes, the order in which numbers are added, and dropout's random bits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.benchmark.task import BOS, PAD, Task
+from jaxformer.data.batching import Batch
+from jaxformer.data.loading import load_evaluation
+from jaxformer.data.pipeline import Position, TrainingData
+from jaxformer.decoding.translator import Translator
+from jaxformer.errors import InputError, require
+from jaxformer.evaluation.evaluate import evaluate
+from jaxformer.functional.losses import smoothed_probabilities
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.training.config import RunConfig
+from jaxformer.training.engines import make_engine
+from jaxformer.training.run import Run
+from jaxformer.training.schedules import make_schedule
+from jaxformer.typing import PyTree
+
+OURS, THEIRS = "jaxformer", "torch"
+"""The two systems."""
+
+_Stream: TypeAlias = Generator[tuple[Batch, Position]]
+_PRECISIONS = "float32", "bfloat16"
+
+# What PyTorch's reference is and does; whatever is not here may be chosen freely.
+_FIXED: Mapping[str, Mapping[str, object]] = {
+    "model": {
+        "d_k": None,
+        "d_v": None,
+        "attention_dropout_rate": 0.0,
+        "activation_dropout_rate": 0.0,
+        "activation": "relu",
+        "norm_order": "post",
+        "norm_epsilon": 1e-6,
+        "positions": "sinusoidal",
+        "tied_embeddings": "all",
+        "scale_embedding": True,
+        "output_bias": False,
+        "scan_layers": False,
+    },
+    "data": {"packing": False},
+    "training": {
+        "optimizer": "adam",
+        "adam_b1": 0.9,
+        "adam_b2": 0.98,
+        "adam_epsilon": 1e-9,
+        "gradient_clip": None,
+        "ema_decay": None,
+        "frozen": None,
+        "z_loss": 0.0,
+        "r_drop": 0.0,
+        "initial_run": None,
+    },
+}
+
+
+class Learner(Protocol):
+    """A model that learns and is measured."""
+
+    def run(self, batches: Iterable[Batch]) -> None:
+        """Update once with each batch, and wait until that is done."""
+        ...
+
+    def nll(self, batches: Iterable[Batch]) -> float:
+        """Give the negative log-likelihood a token, in nats, without dropout."""
+        ...
+
+    def parameters(self) -> PyTree:
+        """Give the parameters, in the form of jaxformer."""
+        ...
+
+
+class Point(NamedTuple):
+    """What was measured of a system at a step.
+
+    Attributes:
+        system: of :data:`OURS` and :data:`THEIRS`.
+        step: updates made.
+        valid_nll: of the validation text, in nats a token, neither smoothed nor with dropout.
+        seconds: that it has trained, compilation included and measuring left out.
+    """
+
+    system: str
+    step: int
+    valid_nll: float
+    seconds: float
+
+
+class OurLearner:
+    """The model in jaxformer, as ``jaxformer train`` begins it."""
+
+    def __init__(self, config: RunConfig) -> None:
+        """Draw the parameters."""
+        self._engine = make_engine(Transformer(config.model), config.training)
+        self._state = self._engine.create()
+
+    def run(self, batches: Iterable[Batch]) -> None:
+        """Update once with each batch, and wait until that is done."""
+        before = None
+        for batch in batches:
+            self._state, metrics = self._engine.step(self._state, batch)
+            jax.block_until_ready(before)  # as training reads its metrics: a step late
+            before = metrics
+        jax.block_until_ready(self._state)
+
+    def nll(self, batches: Iterable[Batch]) -> float:
+        """Give the negative log-likelihood a token, in nats, without dropout."""
+        sums = [self._engine.evaluate(self._state, batch) for batch in batches]
+        nll, tokens = (sum(float(part[name]) for part in sums) for name in ("nll", "tokens"))
+        return nll / tokens
+
+    def parameters(self) -> PyTree:
+        """Give the parameters."""
+        return jax.device_get(self._engine.weights(self._state))
+
+
+class TheirLearner:
+    """The same model in PyTorch."""
+
+    def __init__(self, config: RunConfig, params: PyTree) -> None:
+        """Begin with these parameters; the seed of dropout is that of the run."""
+        import torch
+
+        from jaxformer.benchmark import torch_learners, torch_parameters
+
+        torch.manual_seed(config.training.seed)
+        task, rates = make_task(config), learning_rates(config)
+        model = torch_learners.TorchTransformer(task)
+        stacks: Any = model.transformer
+        self._places = torch_parameters.find_places(model.table, stacks.encoder, stacks.decoder)
+        torch_parameters.write(self._places, params)
+        self._learner = torch_learners.TorchLearner(task, config.model.dtype, model, lambda step: float(rates[step]))
+
+    def run(self, batches: Iterable[Batch]) -> None:
+        """Update once with each batch."""
+        self._learner.run(batches)
+
+    def nll(self, batches: Iterable[Batch]) -> float:
+        """Give the negative log-likelihood a token, in nats, without dropout."""
+        return self._learner.nll(batches)
+
+    def parameters(self) -> PyTree:
+        """Carry the parameters back."""
+        from jaxformer.benchmark import torch_parameters
+
+        return torch_parameters.read(self._places)
+
+
+def check_comparable(config: RunConfig) -> None:
+    """Refuse a run that PyTorch's reference cannot be trained like.
+
+    Args:
+        config: of the run.
+
+    Raises:
+        InputError: a key has another value than the reference, or PyTorch is not installed.
+    """
+    require("torch", "benchmark")
+    from jaxformer.benchmark.torch_learners import LONGEST
+
+    for section, keys in _FIXED.items():
+        for key, value in keys.items():
+            found = getattr(getattr(config, section), key)
+            if found != value:
+                raise _refusal(f"{section}.{key}", found, value)
+    model = config.model
+    if model.dtype not in _PRECISIONS:
+        raise _refusal("model.dtype", model.dtype, "float32")
+    if model.num_encoder_layers != model.num_decoder_layers:
+        raise _refusal("model.num_decoder_layers", model.num_decoder_layers, model.num_encoder_layers)
+    if model.max_length > LONGEST:
+        raise _refusal("model.max_length", model.max_length, LONGEST)
+    if (model.pad_id, model.bos_id) != (PAD, BOS):
+        raise InputError(
+            f"the reference in PyTorch pads with {PAD} and begins with {BOS}, and this vocabulary with {model.pad_id} "
+            f"and {model.bos_id}: let data.train name text, for which a vocabulary is trained"
+        )
+
+
+def make_task(config: RunConfig) -> Task:
+    """Give what PyTorch is to learn.
+
+    PyTorch shares epsilon among all V tokens. What is shared among the others is the same as V / (V - 1) times as much
+    shared among all, since the true token then gets back what it lacks.
+    """
+    model, training = config.model, config.training
+    _, off = smoothed_probabilities(model.vocabulary_size, training.label_smoothing, training.smoothing_convention)
+    return Task(
+        d_model=model.d_model,
+        d_ff=model.d_ff,
+        num_heads=model.num_heads,
+        num_layers=model.num_encoder_layers,
+        vocabulary_size=model.vocabulary_size,
+        tokens_per_batch=config.data.tokens_per_batch,
+        dropout_rate=model.dropout_rate,
+        label_smoothing=off * model.vocabulary_size,
+    )
+
+
+def learning_rates(config: RunConfig) -> np.ndarray:
+    """Compute the rate of every update of the run, and of the one that would follow, float32."""
+    schedule = make_schedule(config.training, config.model.d_model)
+    return np.asarray(jax.vmap(schedule)(jnp.arange(config.training.steps + 1)))
+
+
+def make_learners(config: RunConfig) -> dict[str, Learner]:
+    """Make both systems, with the same parameters.
+
+    Args:
+        config: complete, with the sizes and ids of the vocabulary; :func:`check_comparable` has passed it.
+    """
+    ours = OurLearner(config)
+    return {OURS: ours, THEIRS: TheirLearner(config, ours.parameters())}
+
+
+def measured_steps(config: RunConfig) -> list[int]:
+    """Give the steps of ``training.evaluate_every``, and the first and the last besides."""
+    steps = config.training.steps
+    return [*range(0, steps, config.training.evaluate_every), steps]
+
+
+def train_in_turns(
+    learners: Mapping[str, Learner], data: TrainingData, valid: Sequence[Batch], steps: Sequence[int]
+) -> Iterator[Point]:
+    """Let each learner train up to the next of the steps and be measured, while the others wait.
+
+    Args:
+        learners: by name.
+        data: whose batches each of them gets, from the first on.
+        valid: batches of the validation text.
+        steps: at which to measure, rising.
+
+    Yields:
+        For each step a point of every learner.
+    """
+    seconds = dict.fromkeys(learners, 0.0)
+    with contextlib.ExitStack() as parts:
+        opened = {name: cast(_Stream, data.batches()) for name in learners}
+        streams = {name: parts.enter_context(contextlib.closing(stream)) for name, stream in opened.items()}
+        for before, step in itertools.pairwise([0, *steps]):
+            for name, learner in learners.items():
+                begun = time.perf_counter()
+                learner.run(batch for batch, _ in itertools.islice(streams[name], step - before))
+                seconds[name] += time.perf_counter() - begun
+                yield Point(name, step, learner.nll(valid), seconds[name])
+
+
+def translate_test(run: Run, params: PyTree) -> dict[str, Any]:
+    """Translate the run's test set with these parameters, as its ``decoding`` says; give the record with BLEU.
+
+    Args:
+        run: whose vocabularies and configuration these are.
+        params: of the model.
+
+    Raises:
+        InputError: the test set cannot be read, or a sentence is longer than the model's positions.
+    """
+    data = run.config.data
+    pairs, language = load_evaluation(data.test, data)
+    translator = Translator(
+        run.config.model,
+        params,
+        run.vocabularies,
+        run.config.decoding,
+        source_eos=data.source_eos,
+        tag=language if data.language_tags else None,
+        source_language=data.source_language,
+        target_language=language,
+    )
+    return evaluate(translator, pairs, data.test)[0]
+
+
+def relative_difference(points: Sequence[Point]) -> list[tuple[int, float]]:
+    """Give for each step by how much of PyTorch's likelihood ours lies above it."""
+    curves = {
+        name: {point.step: point.valid_nll for point in points if point.system == name} for name in (OURS, THEIRS)
+    }
+    return [(step, curves[OURS][step] / nll - 1.0) for step, nll in curves[THEIRS].items()]
+
+
+def _refusal(key: str, found: object, value: object) -> InputError:
+    return InputError(
+        f"the reference in PyTorch is the paper's model and recipe, and {key}={found} is not: set "
+        f"--config.{key}={value}"
+    )

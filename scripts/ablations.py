@@ -1,0 +1,280 @@
+#!/usr/bin/env python3
+r"""Repeat Table 3 of the paper in small: train a row after another, score each, and hold them against the paper's.
+
+    python scripts/ablations.py --output=runs/ablations --rows=base --seeds=1,2,3
+    python scripts/ablations.py --output=runs/ablations --seeds=1
+    python scripts/ablations.py --output=runs/medium --steps=20000 --train=text:train.en,train.de \
+        --valid=text:valid.en,valid.de --test=text:test.en,test.de --config.data.vocabulary_size=8000
+    python scripts/ablations.py --output=runs/ablations --report_only
+
+A row is a configuration of configs/proxy/. The row base is what all are compared with: it is trained first, whatever
+--rows names, and the spread over its seeds is the noise that a difference has to exceed. Each row and seed is a run in
+DIR/ROW-SEED, made by `jaxformer train` and scored by `jaxformer evaluate` in processes of their own, whose words are in
+DIR/ROW-SEED.log. The same command goes on where it was interrupted, and leaves alone what is finished; a larger --steps
+lengthens the runs. Base runs are scored by some other searches too, and by the average of their last checkpoints.
+
+After each run DIR/ablations.jsonl, ablations.md and ablations.png are written anew, of all finished runs in DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from jaxformer.checkpoints.average import list_averages
+from jaxformer.cli import config_file
+from jaxformer.cli.main import DONE, FAILED, INTERRUPTED
+from jaxformer.data.files import make_folder
+from jaxformer.errors import InputError
+from jaxformer.paper import ablations, ablations_picture, ablations_report
+from jaxformer.paper.ablations import AVERAGED, BASE_ROW, ROWS
+from jaxformer.training import config as configuration
+from jaxformer.training.config import RunConfig
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "proxy"
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A run to be made: of a row, by a seed, in a directory; ``arguments`` are those of ``jaxformer train``."""
+
+    row: str
+    seed: int
+    directory: Path
+    arguments: tuple[str, ...]
+    config: RunConfig
+
+    @property
+    def said(self) -> Path:
+        """What its processes said."""
+        return self.directory.with_name(f"{self.directory.name}.log")
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether there is nothing left to do."""
+        return ablations.is_finished(self.row, self.directory, self.config.training.steps)
+
+
+def plan(rows: Sequence[str], seeds: Sequence[int], output: Path, overrides: Sequence[str]) -> list[Job]:
+    """Read all configurations before anything is trained; all rows of the first seed come first, the base before them.
+
+    Raises:
+        InputError: a configuration is wrong, an override sets what a row is there to change, or the folder holds runs
+            by other settings.
+    """
+    base = _read(BASE_ROW, ())
+    given = {override.removeprefix(config_file.PREFIX).partition("=")[0] for override in overrides}
+    jobs = []
+    for row in (row for row in ROWS if row in {BASE_ROW, *rows}):
+        own = ablations.differences(base, _read(row, ())).keys() & given
+        if own:
+            raise InputError(f"the row {row} is there to change {min(own)}: leave out the row, or --config.{min(own)}")
+        for seed in seeds:
+            every = (*overrides, f"--config.training.seed={seed}")
+            directory, arguments = ablations.run_directory(output, row, seed), (f"--config={_file(row)}", *every)
+            jobs.append(Job(row, seed, directory, arguments, _read(row, every)))
+    for job in jobs:
+        _check_folder(job, output)
+    return sorted(jobs, key=lambda job: seeds.index(job.seed))
+
+
+def _file(row: str) -> Path:
+    return CONFIGS / f"proxy_{row}.py"
+
+
+def _read(row: str, overrides: Sequence[str]) -> RunConfig:
+    return configuration.parse(config_file.read(str(_file(row)), overrides))
+
+
+def _check_folder(job: Job, output: Path) -> None:
+    """Refuse runs of the same row that differ in more than seed and length: they do not compare."""
+    for _, _, directory in ablations.find_runs(output, [job.row]):
+        found = ablations.differences(configuration.load(directory / "config.json"), job.config)
+        changed = [f"{key}: {old} -> {new}" for key, (old, new) in found.items()]
+        if changed:
+            raise InputError(
+                f"{directory} was made by other settings, {', '.join(changed[:3])}: give the same or another --output"
+            )
+
+
+def make(job: Job) -> str | None:
+    """Train a run, or go on with it, and score it; give the line that says what failed, if anything did.
+
+    Raises:
+        KeyboardInterrupt: a signal came; the run can go on.
+    """
+    steps = job.config.training.steps
+    fault = run_command("train", job, job.arguments)
+    for decoding in ablations.decodings(job.row):
+        if fault is not None:
+            return fault
+        if ablations.find_record(job.directory, job.config, decoding) is not None:
+            continue
+        which, name = "latest", ablations.average_name(steps)
+        if decoding.averaged:
+            which = f"average/{name}"
+            if all(average.name != name for average in list_averages(job.directory)):
+                fault = run_command("average", job, (f"--last={AVERAGED}", f"--name={name}"))
+        search = f"--checkpoint={which}", f"--beam_size={decoding.beam_size}", f"--alpha={decoding.alpha}"
+        fault = fault or run_command("evaluate", job, search)
+    return fault
+
+
+def run_command(command: str, job: Job, arguments: Sequence[str]) -> str | None:
+    """Run a command of jaxformer on a run, in a process of its own; give the line that says how it failed, if it did.
+
+    Raises:
+        KeyboardInterrupt: a signal came.
+    """
+    code = run_process(
+        [sys.executable, "-m", "jaxformer.cli.main", command, f"--workdir={job.directory}", *arguments], job.said
+    )
+    if code == DONE:
+        return None
+    last = job.said.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+    return f"{job.directory}: {command} ended with exit code {code}: {last}"
+
+
+def run_process(line: Sequence[str], said: Path) -> int:
+    """Run a process to its end, and give its exit code; what it says is added to a file.
+
+    A signal that would end this process ends that one first, by SIGTERM, which lets training save; a second kills it.
+
+    Raises:
+        KeyboardInterrupt: such a signal came.
+    """
+    started: list[subprocess.Popen[bytes]] = []
+    stopped: list[int] = []
+
+    def stop(number: int, _: object) -> None:
+        for process in started:
+            (process.kill if stopped else process.terminate)()
+        stopped.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}  # as of nohup
+    for number in before:
+        signal.signal(number, stop)
+    try:
+        with said.open("ab") as log:
+            # A group of its own: Ctrl-C reaches it through this process alone, and so once.
+            started.append(subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0))
+        if stopped:
+            started[0].terminate()
+        code = started[0].wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if stopped:
+        raise KeyboardInterrupt
+    return code
+
+
+def report(output: Path) -> str:
+    """Write ``ablations.jsonl``, ``ablations.md`` and, once there is a row to compare, ``ablations.png``.
+
+    Returns:
+        The Markdown.
+
+    Raises:
+        InputError: no run of the base is finished, or the runs do not compare.
+    """
+    results = ablations.collect(output)
+    text = ablations_report.to_markdown(results)
+    lines = [json.dumps(dataclasses.asdict(result), ensure_ascii=False) + "\n" for result in results]
+    (output / "ablations.jsonl").write_text("".join(lines), encoding="utf-8")
+    (output / "ablations.md").write_text(text, encoding="utf-8")
+    if any(result.row != BASE_ROW for result in results):
+        ablations_picture.draw(results, output / "ablations.png")
+    return text
+
+
+def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
+    """Make what is not made yet, and report; give the exit code.
+
+    Raises:
+        InputError: a configuration is wrong, or the runs in the folder do not compare.
+        KeyboardInterrupt: a signal came.
+    """
+    faults = []
+    if not options.report_only:
+        jobs = plan(options.rows, options.seeds, options.output, overrides)
+        make_folder(options.output, "--output")
+        for number, job in enumerate(jobs, start=1):
+            done = job.is_finished
+            fault = None if done else make(job)
+            said = "was finished before" if done else "finished" if fault is None else f"failed: {fault}"
+            print(f"{number}/{len(jobs)} {job.directory.name} {said}", file=sys.stderr, flush=True)
+            if fault is not None:
+                faults.append(fault)
+            elif not done:
+                _report_so_far(options.output)
+    print(report(options.output), end="")
+    return FAILED if faults else DONE
+
+
+def _report_so_far(output: Path) -> None:
+    """Write what stands, which is nothing until the base is finished."""
+    try:
+        report(output)
+    except InputError as error:
+        print(error, file=sys.stderr)
+
+
+def main() -> int:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder of the runs and the report")
+    parser.add_argument("--rows", type=_rows, default=tuple(ROWS), metavar="A,B", help="which rows (default: all)")
+    parser.add_argument("--seeds", type=_seeds, default=(1,), metavar="1,2", help="seeds of each row (default: 1)")
+    parser.add_argument("--steps", type=int, metavar="N", help="of each run (default: as the configurations say)")
+    for name in ("train", "valid", "test"):
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"other text: the same as --config.data.{name}=NAME")
+    parser.add_argument("--report_only", action="store_true", help="train nothing, and report what is finished")
+    options, rest = parser.parse_known_args()
+    wrong = [word for word in rest if not (word.startswith(config_file.PREFIX) and "=" in word)]
+    if wrong:
+        parser.error(f"unrecognized arguments: {' '.join(wrong)}")
+    named = {"training.steps": options.steps} | {f"data.{x}": getattr(options, x) for x in ("train", "valid", "test")}
+    overrides = [f"{config_file.PREFIX}{key}={value}" for key, value in named.items() if value is not None]
+    jax.config.update("jax_platforms", "cpu")  # the devices are the runs'
+    try:
+        return run(options, [*overrides, *rest])
+    except InputError as error:
+        print(f"ablations: error: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        print("ablations: interrupted; the same command goes on", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _rows(text: str) -> tuple[str, ...]:
+    """Read names of rows."""
+    rows = tuple(text.split(","))
+    unknown = [row for row in rows if row not in ROWS]
+    if unknown:
+        raise argparse.ArgumentTypeError(f"there is no row {unknown[0]!r}: take {', '.join(ROWS)}")
+    return rows
+
+
+def _seeds(text: str) -> tuple[int, ...]:
+    """Read seeds, each once."""
+    parts = tuple(dict.fromkeys(text.split(",")))
+    if not all(part.isdecimal() for part in parts):
+        raise argparse.ArgumentTypeError(f"must be numbers separated by commas, such as 1,2, not {text!r}")
+    return tuple(map(int, parts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+#!/usr/bin/env python3
+r"""Train one model in jaxformer and in PyTorch, and see whether both end at the same loss.
+
+    python scripts/benchmark/quality.py --config=configs/quickstart.py --workdir=runs/quality
+    python scripts/benchmark/quality.py --config=configs/quickstart.py --workdir=runs/quality-mine \
+        --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \
+        --config.data.test=text:test.en,test.de --config.training.steps=6000 --config.training.evaluate_every=500
+
+Vocabulary, batches and their order, initial parameters, learning rates, Adam, dropout and label smoothing are those of
+the run that the configuration describes, in both; what differs is who computes, and dropout's random bits. PyTorch's
+side is torch.nn.Transformer as its users write it. They take turns: each trains up to the next evaluation
+(training.evaluate_every) while the other waits. At the end both translate the test set with jaxformer's search, as
+decoding.beam_size and its like say, PyTorch's parameters carried back.
+
+The working directory gets the configuration and the vocabulary, quality.jsonl with a line for each measurement and one
+for the result, and the curves as quality.png. It needs pip install 'jaxformer[benchmark]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import sys
+from pathlib import Path
+from typing import Any, TextIO
+
+from jaxformer.benchmark.quality import (
+    OURS,
+    THEIRS,
+    Learner,
+    Point,
+    check_comparable,
+    make_learners,
+    measured_steps,
+    relative_difference,
+    train_in_turns,
+    translate_test,
+)
+from jaxformer.benchmark.quality_picture import draw
+from jaxformer.benchmark.training_speed import describe_machine
+from jaxformer.cli import config_file, huge_pages
+from jaxformer.errors import InputError
+from jaxformer.models.seq2seq import count_parameters
+from jaxformer.training import config as configuration
+from jaxformer.training.run import Run, open_run
+from jaxformer.training.train import validation_batches
+
+
+def main() -> None:
+    """Run what the command line asks for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", required=True, metavar="FILE", help="a Python file with get_config()")
+    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="where the results go")
+    options, overrides = parser.parse_known_args()
+    config = configuration.parse(config_file.read(options.config, overrides))
+    check_comparable(config)  # before a vocabulary is trained, and with its ids once more
+    with contextlib.ExitStack() as parts:
+        run = open_run(config, options.workdir, report=tell)
+        check_comparable(run.config)
+        parts.enter_context(run.claim())
+        file = parts.enter_context((options.workdir / "quality.jsonl").open("w", encoding="utf-8"))
+        learners = make_learners(run.config)
+        points = train(run, learners, file)
+        picture = draw(points, options.workdir / "quality.png")
+        result = finish(run, learners, points)
+        write(file, result)
+    report(result)
+    print(picture)
+
+
+def train(run: Run, learners: dict[str, Learner], file: TextIO) -> list[Point]:
+    """Train both, and write down what is measured as soon as it is."""
+    data = run.text.load(run.vocabularies, seed=run.config.training.seed, report=tell)
+    valid = validation_batches(run, data)
+    parameters = count_parameters(learners[OURS].parameters())
+    tell(f"model: {parameters:,} parameters; data: {data.statistics.batches:,} batches an epoch")
+    points = []
+    for point in train_in_turns(learners, data, valid, measured_steps(run.config)):
+        points.append(point)
+        write(file, point._asdict())
+        tell(
+            f"{point.system:>9}  step {point.step:,} of {run.config.training.steps:,}  "
+            f"valid nll {point.valid_nll:.4f}  {point.seconds:,.0f} s of training"
+        )
+    return points
+
+
+def finish(run: Run, learners: dict[str, Learner], points: list[Point]) -> dict[str, Any]:
+    """Translate with both, and put together what is to be told."""
+    last = {point.system: point for point in points}
+    records = {}
+    for name, learner in learners.items():
+        tell(f"{name:>9}  translates {run.config.data.test}")
+        records[name] = translate_test(run, learner.parameters())
+    return {
+        "step": last[OURS].step,
+        "valid_nll": {name: point.valid_nll for name, point in last.items()},
+        "relative_difference": relative_difference(points)[-1][1],
+        "bleu": {name: record["bleu"] for name, record in records.items()},
+        "bleu_signature": records[OURS]["bleu_signature"],
+        "sentences": records[OURS]["sentences"],
+        "beam_size": run.config.decoding.beam_size,
+        "machine": describe_machine(),
+    }
+
+
+def report(result: dict[str, Any]) -> None:
+    """Print the result for a person."""
+    print(f"{'':>9}  valid nll     BLEU")
+    for name in (OURS, THEIRS):
+        print(f"{name:>9}  {result['valid_nll'][name]:>9.4f}  {result['bleu'][name]:>7.2f}")
+    print(
+        f"after {result['step']:,} steps the loss of jaxformer is {abs(result['relative_difference']):.2%} "
+        f"{'above' if result['relative_difference'] > 0 else 'below'} that of PyTorch"
+    )
+    print(f"BLEU on {result['sentences']:,} sentences, beam {result['beam_size']}, {result['bleu_signature']}")
+    print(result["machine"])
+
+
+def write(file: TextIO, record: dict[str, Any]) -> None:
+    """Write a line, to be read at once."""
+    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    file.flush()
+
+
+def tell(text: str) -> None:
+    """Say how far it is."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    huge_pages.use()  # as the command line does
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,141 @@
+"""One model trained in both frameworks: both learn the same, and what cannot be compared is refused."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from training.little import LITTLE_RUN, write_corpus
+
+import runs
+from jaxformer.benchmark import quality
+from jaxformer.benchmark.quality import OURS, THEIRS, Point
+from jaxformer.cli import config_file
+from jaxformer.errors import InputError
+from jaxformer.functional.losses import smoothed_probabilities
+from jaxformer.training import config as configuration
+from jaxformer.training.run import open_run
+from jaxformer.training.train import validation_batches
+
+CONFIG = runs.ROOT / "configs" / "quickstart.py"
+LITTLE = {**LITTLE_RUN, "model.norm_order": "post", "training.steps": 24, "training.evaluate_every": 10}
+
+
+def overrides(folder, **changes):
+    folder.mkdir(exist_ok=True)
+    given = {**LITTLE, **write_corpus(folder), **changes}
+    return [f"{config_file.PREFIX}{key}={value}" for key, value in given.items()]
+
+
+def open_little(folder, **changes):
+    config = configuration.parse(config_file.read(str(CONFIG), overrides(folder / "text", **changes)))
+    return open_run(config, folder / "run")
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize("convention", ["others", "all"])
+def test_both_learn_the_same(convention, tmp_path):
+    """Without dropout every measured loss agrees, from the first to the last, and the parameters go the same way: the
+    same beginning, batches with rows of padding, rates, updates and either kind of smoothing (statement 35).
+    """
+    pytest.importorskip("torch", reason="needs the extra `benchmark`")
+    changes = {"model.dropout_rate": 0.0, "training.smoothing_convention": convention}
+    run = open_little(tmp_path, **changes)
+    quality.check_comparable(run.config)
+    data = run.text.load(run.vocabularies, seed=run.config.training.seed)
+    learners = quality.make_learners(run.config)
+    jax.tree.map(np.testing.assert_array_equal, learners[THEIRS].parameters(), learners[OURS].parameters())
+    before = learners[OURS].parameters()
+    steps = quality.measured_steps(run.config)
+    with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
+        points = list(quality.train_in_turns(learners, data, validation_batches(run, data), steps))
+    assert [(point.system, point.step) for point in points] == [(name, s) for s in steps for name in (OURS, THEIRS)]
+    assert steps == [0, 10, 20, 24]
+    for _, difference in quality.relative_difference(points):
+        assert abs(difference) < 1e-3
+    losses = [point.valid_nll for point in points if point.system == OURS]
+    assert losses[-1] < losses[0] - 0.1
+    ours, theirs = (moved(learners[name].parameters(), before) for name in (OURS, THEIRS))
+    assert np.linalg.norm(ours - theirs) < 0.02 * np.linalg.norm(ours)
+
+
+def moved(after, before):
+    """Say how far all parameters went, but those whose gradient is 0 and whose updates therefore are rounding's: the
+    biases of keys, which shift all scores of a row alike.
+    """
+    leaves = jax.tree_util.tree_leaves_with_path(jax.tree.map(np.subtract, after, before))
+    return np.concatenate([x.ravel() for path, x in leaves if [key.key for key in path[-2:]] != ["key", "bias"]])
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_the_script_writes_what_it_measures(tmp_path):
+    """With dropout: a line for each measurement, one for the result, which is also printed, and a picture."""
+    pytest.importorskip("torch", reason="needs the extra `benchmark`")
+    script, workdir = runs.ROOT / "scripts" / "benchmark" / "quality.py", tmp_path / "run"
+    text = write_corpus(tmp_path)["data.valid"]
+    changes = overrides(tmp_path / "text", **{"data.test": text})
+    line = [sys.executable, script, f"--config={CONFIG}", f"--workdir={workdir}", *changes]
+    done = subprocess.run(line, capture_output=True, text=True, env=runs.environment(), check=False)
+    assert done.returncode == 0, done.stderr
+    *points, result = [json.loads(text) for text in (workdir / "quality.jsonl").read_text().splitlines()]
+    assert [(point["system"], point["step"]) for point in points] == [
+        (name, step) for step in (0, 10, 20, 24) for name in (OURS, THEIRS)
+    ]
+    assert result["step"] == 24
+    assert result["valid_nll"] == {point["system"]: point["valid_nll"] for point in points[-2:]}
+    assert abs(result["relative_difference"]) < 0.05
+    assert set(result["bleu"]) == {OURS, THEIRS}
+    assert (workdir / "quality.png").read_bytes().startswith(b"\x89PNG")
+    assert "after 24 steps the loss of jaxformer is" in done.stdout
+    assert "step 24 of 24" in done.stderr
+
+
+@pytest.mark.parity
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"model.norm_order": "pre"}, "and model.norm_order=pre is not: set --config.model.norm_order=post"),
+        ({"model.num_decoder_layers": 2}, "and model.num_decoder_layers=2 is not: set --config.model.num_decoder_l"),
+        ({"model.dtype": "float16"}, "and model.dtype=float16 is not: set --config.model.dtype=float32"),
+        ({"training.gradient_clip": 1.0}, "set --config.training.gradient_clip=None"),
+        ({"data.packing": True}, "set --config.data.packing=False"),
+    ],
+)
+def test_what_pytorch_does_not_do_is_refused(changes, said, tmp_path):
+    """In one line that names the key and the value it must have."""
+    pytest.importorskip("torch", reason="needs the extra `benchmark`")
+    config = configuration.parse(config_file.read(str(CONFIG), overrides(tmp_path, **changes)))
+    with pytest.raises(InputError) as error:
+        quality.check_comparable(config)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parity
+def test_another_vocabulary_than_the_references_is_refused(tmp_path):
+    """The reference's padding and beginning are fixed."""
+    pytest.importorskip("torch", reason="needs the extra `benchmark`")
+    config = configuration.parse(config_file.read(str(CONFIG), overrides(tmp_path)))
+    config = dataclasses.replace(config, model=dataclasses.replace(config.model, pad_id=1, bos_id=0))
+    with pytest.raises(InputError, match="pads with 0 and begins with 2, and this vocabulary with 1 and 0"):
+        quality.check_comparable(config)
+
+
+@pytest.mark.parametrize("convention", ["others", "all"])
+def test_smoothing_is_said_in_pytorchs_words(convention, tmp_path):
+    """Shared among all, what the task says gives every token the probability that the run gives it (statement 35)."""
+    changes = {"training.smoothing_convention": convention, "training.label_smoothing": 0.3}
+    config = configuration.parse(config_file.read(str(CONFIG), overrides(tmp_path, **changes)))
+    size, training = config.model.vocabulary_size, config.training
+    expected = smoothed_probabilities(size, training.label_smoothing, convention)
+    assert smoothed_probabilities(size, quality.make_task(config).label_smoothing, "all") == pytest.approx(expected)
+
+
+def test_differences_are_relative_to_pytorch():
+    """Above it is positive, at each step that both have."""
+    points = [Point(name, step, nll, 0.0) for step in (0, 5) for name, nll in ((OURS, 2.0 + step), (THEIRS, 4.0))]
+    assert quality.relative_difference(points) == [(0, -0.5), (5, 0.75)]

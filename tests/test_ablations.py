@@ -1,0 +1,399 @@
+"""``scripts/ablations.py`` and ``configs/proxy/``: rows like the paper's, runs that go on, honest comparisons."""
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import math
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from training.little import steps_of, write_corpus
+
+import runs
+from jaxformer.cli import config_file
+from jaxformer.errors import InputError
+from jaxformer.evaluation.evaluate import write
+from jaxformer.paper import ablations, ablations_picture, ablations_report
+from jaxformer.paper.ablations import AVERAGED, BASE_ROW, OTHERS, ROWS, USUAL, Result
+from jaxformer.paper.ablations_report import BETTER, WITHIN_NOISE, WORSE, compare, judge, judge_pairs, spread
+from jaxformer.paper.parameters import parameters_by_formula
+from jaxformer.paper.tables import find_table
+from jaxformer.training import config as configuration
+
+SCRIPT = runs.ROOT / "scripts" / "ablations.py"
+
+
+@pytest.fixture(scope="module")
+def script():
+    """Give the script as a module."""
+    spec = importlib.util.spec_from_file_location("ablations_script", SCRIPT)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["ablations_script"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["ablations_script"]
+
+
+@functools.cache
+def read(row):
+    return configuration.parse(config_file.read(str(runs.ROOT / f"configs/proxy/proxy_{row}.py"), []))
+
+
+def test_every_row_has_a_file_and_every_file_a_row():
+    """The rows are the files of configs/proxy/, and those that stand for a row of the paper name one that is there."""
+    assert {path.stem for path in (runs.ROOT / "configs" / "proxy").glob("*.py")} == {f"proxy_{row}" for row in ROWS}
+    named = [name for name in ROWS.values() if name is not None]
+    assert len(set(named)) == len(named)
+    for name in named:
+        find_table(3).find(name)
+
+
+@pytest.mark.parametrize("row", [row for row, name in ROWS.items() if name and row != BASE_ROW])
+def test_a_row_changes_what_the_papers_row_changes(row):
+    """It changes the same keys and no other, in the same direction; by the same share where the paper has a row for it,
+    and to the same value where that is no size.
+    """
+    base, table = find_table(3).find("base").settings, find_table(3)
+    found = ablations.differences(read(BASE_ROW), read(row))
+    paper = table.find(ROWS[row]).changes
+    assert found.keys() == paper.keys()
+    for key, (before, after) in found.items():
+        if key in ("model.dropout_rate", "training.label_smoothing", "model.positions"):
+            assert (before, after) == (base[key], paper[key])
+            continue
+        before = read(BASE_ROW).model.d_model // read(BASE_ROW).model.num_heads if before is None else before
+        shares = after / before, paper[key] / base[key]
+        assert (shares[0] < 1) == (shares[1] < 1)
+        if row not in ("a_h1", "c_n1", "c_n3"):  # whose docstrings say so
+            assert shares[0] == shares[1]
+
+
+def test_the_shape_is_the_papers():
+    """Feed-forward layers four times as wide as the model, equal depths, and the paper's regularisation and search."""
+    model, training, decoding = read(BASE_ROW).model, read(BASE_ROW).training, read(BASE_ROW).decoding
+    assert (model.d_ff, model.num_encoder_layers) == (4 * model.d_model, model.num_decoder_layers)
+    assert (model.norm_order, model.activation, model.tied_embeddings) == ("post", "relu", "all")
+    assert (training.schedule, training.optimizer, training.learning_rate) == ("paper", "adam", 1.0)
+    assert (decoding.beam_size, decoding.alpha) == (USUAL.beam_size, USUAL.alpha)
+    assert training.keep_latest >= AVERAGED
+    last = AVERAGED * training.checkpoint_every
+    assert training.steps % training.checkpoint_every == 0
+    assert last < training.steps / 5  # an average of the end, not of the whole training
+
+
+def results(row, perplexities, scores, others=0.0, **changes):
+    """Make up the results of a row, of one seed for each value."""
+    base = Result(
+        *(row, 0, USUAL.name, {f"model.{row}": 1} if row != BASE_ROW else {}, 50, 1234, "bundled:en-de/valid"),
+        *(1.0, "bundled:en-de/test", "print", 500, 50, 1.0, "nrefs:1"),
+    )
+    base = dataclasses.replace(base, **changes)
+    made = []
+    for seed, (perplexity, bleu) in enumerate(zip(perplexities, scores, strict=True)):
+        made.append(dataclasses.replace(base, seed=seed, perplexity=perplexity, bleu=bleu))
+        if row == BASE_ROW:
+            searches = [dataclasses.replace(made[-1], decoding=each.name, bleu=bleu + others) for each in OTHERS]
+            made += searches
+    return made
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_noise_and_verdicts(seed):
+    """Noise is the range, whatever the order; a verdict turns round with the metric and with the sign, and holds only
+    beyond the noise; one measurement has neither.
+    """
+    generator = np.random.default_rng(seed)
+    values = generator.normal(size=4).tolist()
+    noise = spread(values)
+    assert noise == spread(values[::-1]) == max(abs(a - b) for a in values for b in values)
+    assert spread(values[:1]) is None
+    difference = float(generator.uniform(1.01, 3.0)) * noise
+    assert judge(difference, noise, lower_is_better=False) == judge(-difference, noise, lower_is_better=True) == BETTER
+    assert judge(-difference, noise, lower_is_better=False) == judge(difference, noise, lower_is_better=True) == WORSE
+    for inside in (0.0, noise, -noise, difference / 4):
+        expected = WITHIN_NOISE if abs(inside) <= noise else BETTER
+        assert judge(inside, noise, lower_is_better=False) == expected
+    assert judge(difference, None, lower_is_better=True) is None
+
+
+def test_searches_of_the_same_runs_are_judged_in_pairs():
+    """All for the better, all for the worse, or neither; one pair says nothing."""
+    assert judge_pairs([0.1, 0.01, 3.0]) == BETTER
+    assert judge_pairs([-0.1, -0.01]) == WORSE
+    assert judge_pairs([5.0, -0.01]) == judge_pairs([0.0, 0.1]) == WITHIN_NOISE
+    assert judge_pairs([1.0]) is None
+
+
+def test_a_row_is_compared_with_the_mean_of_the_base():
+    """Means over seeds, differences from the base's mean, and whether the paper has the same direction."""
+    made = [
+        *results(BASE_ROW, (10.0, 10.4), (20.0, 21.0)),
+        *results("a_h1", (11.0, 11.2), (19.0, 18.0)),  # worse in both, as in the paper
+        *results("d_dropout02", (9.0,), (21.2,)),  # better in perplexity, where the paper is worse; BLEU in the noise
+        *results("e_learned", (11.0,), (23.0,)),  # the paper: the same perplexity, less BLEU
+        *results("pre_norm", (12.0,), (22.0,)),  # not in the paper
+    ]
+    base, heads, dropout, learned, norm = compare(made)
+    assert (base.row, base.seeds, base.perplexity.verdict, base.bleu.verdict) == (BASE_ROW, 2, None, None)
+    assert base.perplexity.value == pytest.approx(10.2)
+    assert heads.seeds == 2
+    assert (heads.perplexity.value, heads.bleu.difference) == (pytest.approx(11.1), pytest.approx(-2.0))
+    assert heads.perplexity.paper_difference == pytest.approx(5.29 - 4.92)
+    assert heads.bleu.paper_difference == pytest.approx(24.9 - 25.8)
+    verdicts = [(line.perplexity.verdict, line.bleu.verdict) for line in (heads, dropout, learned, norm)]
+    assert verdicts == [(WORSE, WORSE), (BETTER, WITHIN_NOISE), (WORSE, BETTER), (WORSE, BETTER)]
+    agreements = [(line.perplexity.agreement, line.bleu.agreement) for line in (heads, dropout, learned, norm)]
+    like, unlike = "as in the paper", "unlike the paper"
+    assert agreements == [(like, like), (unlike, ""), (unlike, unlike), ("", "")]
+    with pytest.raises(InputError, match="no result of the row base"):
+        compare(made[2 * (1 + len(OTHERS)) :])
+
+
+def test_the_table_says_what_its_numbers_are():
+    """Each row has its cells, the searches theirs, and signature, text, steps and noise stand below."""
+    made = [
+        *results(BASE_ROW, (10.0, 10.4), (20.0, 21.0), others=-0.5),
+        *results("a_h1", (11.0,), (19.0,), changes={"model.num_heads": 1}),
+    ]
+    text = ablations_report.to_markdown(made)
+    grid = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    assert len({len(cells) for cells in grid[:4]}) == 1
+    assert grid[3] == [
+        *("`a_h1`", "num_heads 1", "1,234", "1", "11.00", "19.00", "(A) 1 head of width 512", "5.29", "24.9"),
+        *("+0.80: worse, as in the paper", "-1.50: worse, as in the paper"),
+    ]
+    assert grid[4:][2] == [USUAL.name, "2", "20.50", ""]
+    assert [cells[0] for cells in grid[7:]] == [each.name for each in OTHERS]
+    assert {cells[3] for cells in grid[7:]} == {f"-0.50: {WORSE}"}
+    for fact in (
+        "`nrefs:1`",
+        "bundled:en-de/test",
+        "500 sentences",
+        "after 50 steps",
+        "0.40 in perplexity",
+        "1.00 BLEU",
+    ):
+        assert fact in text
+
+
+def test_one_seed_of_the_base_judges_nothing():
+    """Without noise there are differences and no verdicts, and the table says why."""
+    made = [*results(BASE_ROW, (10.0,), (20.0,)), *results("a_h1", (15.0,), (1.0,))]
+    text = ablations_report.to_markdown(made)
+    assert "+5.00 |" in text
+    assert "One seed of the base says nothing of the noise" in text
+    assert not {BETTER, WORSE, WITHIN_NOISE} & set(text.split())
+
+
+def test_the_picture(tmp_path):
+    """It is 1000 pixels wide with noise and without, also for a row that the paper lacks; a base alone has none."""
+    matplotlib = pytest.importorskip("matplotlib.image")
+    row = results("pre_norm", (12.0,), (22.0,))
+    for name, base in (("one", ((10.0,), (20.0,))), ("two", ((10.0, 10.4), (20.0, 21.0)))):
+        made = [*results(BASE_ROW, *base), *results("a_h1", (11.0,), (19.0,)), *row]
+        picture = ablations_picture.draw(made, tmp_path / "new" / f"{name}.png")
+        assert matplotlib.imread(picture).shape[1] == 1000
+    with pytest.raises(InputError, match="needs a row besides base"):
+        ablations_picture.draw(results(BASE_ROW, (10.0,), (20.0,)), tmp_path / "none.png")
+
+
+def test_the_plan_puts_the_base_first(script, tmp_path):
+    """The base is always there and first, every row of one seed comes before the next seed, and each has its seed."""
+    jobs = script.plan(["a_h2", "a_h1"], [4, 2], tmp_path, ["--config.training.steps=7"])
+    assert [job.directory.name for job in jobs] == ["base-4", "a_h1-4", "a_h2-4", "base-2", "a_h1-2", "a_h2-2"]
+    assert [job.config.training.seed for job in jobs] == [4, 4, 4, 2, 2, 2]
+    assert {job.config.training.steps for job in jobs} == {7}
+    assert [job.config.model.num_heads for job in jobs[:3]] == [4, 1, 2]
+    assert not any(job.is_finished for job in jobs)
+
+
+def test_the_plan_refuses_what_would_not_compare(script, tmp_path):
+    """A key that a row is there to change cannot be set for all, and a folder holds runs by one setting alone."""
+    with pytest.raises(InputError) as caught:
+        script.plan(["a_h1", "c_d64"], [1], tmp_path, ["--config.model.d_model=16"])
+    assert str(caught.value).startswith("the row c_d64 is there to change model.d_model: leave out ")
+    made_up(tmp_path, BASE_ROW, 1, 70)
+    script.plan(["base"], [1, 2], tmp_path, ["--config.training.steps=9000"])  # length and seed may be others
+    with pytest.raises(InputError, match=r"base-1 was made by other settings, data\.test: \S+ -> text:a,b: "):
+        script.plan(["a_h1"], [2], tmp_path, ["--config.data.test=text:a,b"])
+
+
+def test_wrong_usage(script, tmp_path, monkeypatch, capsys):
+    """Names of rows, seeds and options that are not there are refused with what there is; so is an empty report."""
+    for wrong, said in (
+        ("--rows=base,heads", "there is no row 'heads': take base, a_h1"),
+        ("--seeds=1,x", "numbers separated by commas"),
+        ("--row=base", "unrecognized arguments: --row=base"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["ablations.py", f"--output={tmp_path}", wrong])
+        with pytest.raises(SystemExit, match="2"):
+            script.main()
+        assert said in capsys.readouterr().err
+    monkeypatch.setattr(sys, "argv", ["ablations.py", f"--output={tmp_path}", "--report_only"])
+    assert script.main() == 1
+    assert capsys.readouterr().err.endswith(
+        "has no finished run of the row base, which all are compared with: run it first\n"
+    )
+
+
+@pytest.fixture
+def command(tmp_path):
+    """Give the options of two rows of a very little model on a little text."""
+    corpus = write_corpus(tmp_path)
+    for side in ("forwards", "backwards"):  # which is read here
+        (tmp_path / f"test.{side}").write_bytes((tmp_path / f"valid.{side}").read_bytes())
+    changes = {
+        "model.d_model": 16,
+        "model.d_ff": 32,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "data.vocabulary_size": 57,
+        "data.max_length": 16,
+        "data.tokens_per_batch": 200,
+        "data.num_buckets": 1,
+        "decoding.max_extra_length": 3,
+        "training.warmup_steps": 20,
+        "training.log_every": 10,
+        "training.checkpoint_every": 50,
+    }
+    return [
+        *(f"--output={tmp_path / 'out'}", "--rows=a_h1", "--steps=1200"),
+        *(f"--{key.removeprefix('data.')}={value}" for key, value in corpus.items()),
+        *(f"--config.{key}={value}" for key, value in changes.items()),
+    ]
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Give the environment of the runs: one device, and programs that are compiled quickly."""
+    monkeypatch.setenv("XLA_FLAGS", "")
+    for name, value in {**runs.environment(), "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}.items():
+        monkeypatch.setenv(name, value)
+
+
+@pytest.mark.slow
+def test_two_rows_are_made_once_whatever_interrupts_them(script, command, environment, tmp_path, monkeypatch, capsys):
+    """A signal stops the script after the run has saved; the same command goes on there, makes what is missing, and a
+    third time makes nothing.
+    """
+    output = tmp_path / "out"
+    log = output / "base-1.log"
+    process = subprocess.Popen([sys.executable, SCRIPT, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    try:
+        deadline = time.monotonic() + 120
+        while not (log.exists() and b"step 30/1200" in log.read_bytes()):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        process.send_signal(signal.SIGTERM)
+        _, said = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert said.endswith(b"ablations: interrupted; the same command goes on\n")
+    stopped = steps_of(output / "base-1")[-1]
+    assert 30 <= stopped < 1200
+
+    monkeypatch.setattr(ablations, "OTHERS", OTHERS[-1:])  # the others are only other options of evaluate
+    monkeypatch.setattr(sys, "argv", ["ablations.py", *command])
+    assert script.main() == 0
+    again = capsys.readouterr()
+    assert again.err == "1/2 base-1 finished\n2/2 a_h1-1 finished\n"
+    assert f"resuming at step {stopped} of 1200" in log.read_text(encoding="utf-8")
+    assert (output / "ablations.md").read_text(encoding="utf-8") == again.out
+    assert (output / "ablations.png").stat().st_size > 0
+    lines = [json.loads(line) for line in (output / "ablations.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [(line["row"], line["decoding"], line["checkpoint"], line["changes"]) for line in lines] == [
+        (BASE_ROW, USUAL.name, 1200, {}),
+        (BASE_ROW, OTHERS[-1].name, f"average/last-{AVERAGED}-at-1200", {}),
+        ("a_h1", USUAL.name, 1200, {"model.num_heads": 1}),
+    ]
+    for line in lines:
+        assert (line["steps"], line["sentences"]) == (1200, 31)
+        assert 1.0 < line["perplexity"] < math.inf
+    assert len({line["parameters"] for line in lines}) == 1  # one head of the same width has as many
+
+    before = {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.parent != output}
+    logs = {path: path.read_bytes() for path in output.glob("*.log")}
+    assert script.main() == 0
+    third = capsys.readouterr()
+    assert third.out == again.out
+    assert third.err == "1/2 base-1 was finished before\n2/2 a_h1-1 was finished before\n"
+    assert {path: path.stat().st_mtime_ns for path in output.rglob("*") if path.parent != output} == before
+    assert {path: path.read_bytes() for path in output.glob("*.log")} == logs
+
+
+def made_up(output, row, seed, steps, *, perplexity=5.0, bleu=20.0, text="print", scored=True):
+    """Write what a finished run leaves of its scores, for a report."""
+    config = dataclasses.replace(read(row), training=dataclasses.replace(read(row).training, steps=steps, seed=seed))
+    directory = ablations.run_directory(output, row, seed)
+    directory.mkdir(parents=True)
+    configuration.save(config, directory / "config.json")
+    curve = [{"step": step, "valid/perplexity": perplexity + steps - step} for step in (steps - 1, steps)]
+    (directory / "metrics.jsonl").write_text("".join(json.dumps(point) + "\n" for point in curve))
+    for decoding in ablations.decodings(row)[: None if scored else -1]:
+        record = {
+            "dataset": config.data.test,
+            "text": text,
+            "sentences": 500,
+            "bleu": bleu,
+            "bleu_signature": "nrefs:1",
+            "checkpoint": f"average/{ablations.average_name(steps)}" if decoding.averaged else steps,
+            "decoding": {"beam_size": decoding.beam_size, "alpha": decoding.alpha},
+        }
+        write(directory, record, [], variant=decoding.name)
+    return directory
+
+
+def test_the_report_takes_what_compares(tmp_path):
+    """Runs of the greatest length with all their scores, seed by seed and row by row; others are passed over, and runs
+    that were scored on different text are refused.
+    """
+    for row, seed, values in (("base", 10, (4.0, 21.0)), ("base", 9, (4.5, 22.0)), ("a_h2", 1, (6.0, 18.0))):
+        made_up(tmp_path, row, seed, 70, perplexity=values[0], bleu=values[1])
+    made_up(tmp_path, "a_h1", 1, 60)
+    made_up(tmp_path, "base", 3, 70, scored=False)
+    made_up(tmp_path, "a_h8", 1, 70, scored=False)
+    (tmp_path / "base-old").mkdir()
+    found = [result for result in ablations.collect(tmp_path) if result.decoding == USUAL.name]
+    assert [(result.row, result.seed, result.perplexity, result.bleu) for result in found] == [
+        *(("base", 9, 4.5, 22.0), ("base", 10, 4.0, 21.0), ("a_h2", 1, 6.0, 18.0)),
+    ]
+    assert [result.changes for result in found] == [{}, {}, {"model.num_heads": 2}]
+    assert {result.parameters for result in found} == {parameters_by_formula(read(BASE_ROW).model)}
+    made_up(tmp_path, "c_n1", 1, 70, text="another")
+    with pytest.raises(InputError, match="were scored on different text"):
+        ablations.collect(tmp_path)
+
+
+def test_a_longer_run_is_not_finished(script, tmp_path):
+    """A run that has all scores at its end is finished for that length and no other."""
+    made_up(tmp_path, BASE_ROW, 1, 70)
+    for steps in (70, 71):
+        (job,) = script.plan(["base"], [1], tmp_path, [f"--config.training.steps={steps}"])
+        assert job.is_finished == (steps == 70)
+
+
+@pytest.mark.slow
+def test_a_row_that_fails_does_not_stop_the_others(script, environment, tmp_path, monkeypatch, capsys):
+    """What fails is named with its own last words and makes the exit code 1; the others are made and reported."""
+    blocked = tmp_path / "a_h1-1"
+    blocked.mkdir()
+    (blocked / "notes.txt").write_text("not a run")
+    for row in ("base", "a_h2"):
+        made_up(tmp_path, row, 1, 70)
+    monkeypatch.setattr(sys, "argv", ["ablations.py", f"--output={tmp_path}", "--rows=a_h1,a_h2", "--steps=70"])
+    assert script.main() == 1
+    said = capsys.readouterr()
+    first, failed, last = said.err.splitlines()
+    assert (first, last) == ("1/3 base-1 was finished before", "3/3 a_h2-1 was finished before")
+    assert failed.startswith("2/3 a_h1-1 failed: ")
+    assert "train ended with exit code 1: jaxformer: error: " in failed
+    assert "holds files but no run" in failed
+    assert "`a_h2`" in said.out
+    assert "`a_h1`" not in said.out
