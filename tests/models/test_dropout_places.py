@@ -8,28 +8,27 @@ import numpy as np
 import pytest
 
 from jaxformer import functional as F
+from jaxformer.functional import layers
+from jaxformer.functional.random_bits import random_bits
 
 S, T, D, WIDTH, HEADS = 5, 4, 8, 12, 2
 
 
-def drawn_shapes(jaxpr):
-    """Give the shape of every random draw in a program, sub-programs included."""
-    shapes = []
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "random_bits":
-            shapes.append(equation.params["shape"])
-        for value in equation.params.values():
-            inner = getattr(value, "jaxpr", value)
-            if hasattr(inner, "eqns"):
-                shapes += drawn_shapes(inner)
-    return shapes
-
-
 def draws(model, params, source, target, **options):
+    """Count the masks that a pass draws, by their shape."""
+    shapes = []
+
+    def record(key, shape):
+        shapes.append(shape)
+        return random_bits(key, shape)
+
     def run(key):
         return model.apply({"params": params}, source, target, rngs={"dropout": key}, **options)
 
-    return collections.Counter(drawn_shapes(jax.make_jaxpr(run)(jax.random.key(0)).jaxpr))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layers, "random_bits", record)
+        jax.eval_shape(run, jax.random.key(0))
+    return collections.Counter(shapes)
 
 
 SOURCE_SIDE, TARGET_SIDE = (2, S, D), (2, T, D)
@@ -70,7 +69,7 @@ def test_a_mask_that_drops_everything_leaves_the_norms_alone(make_model, make_se
     """With everything dropped, norms of nothing remain: LN(LN(LN(0))), or LN(0) under pre (statement 30)."""
     model, params = make_model(6, num_decoder_layers=2, norm_order=order, dropout_rate=0.4)
     source, target = make_sentences(7, [S, 2]), make_sentences(8, [2, T])
-    monkeypatch.setattr(jax.random, "bernoulli", lambda key, p, shape: jnp.zeros(shape, bool))
+    monkeypatch.setattr(layers, "random_bits", lambda key, shape: jnp.zeros(shape, jnp.uint32))
     logits = jax.jit(
         lambda p: model.apply({"params": p}, source, target, train=True, rngs={"dropout": jax.random.key(0)})
     )(params)
@@ -92,7 +91,7 @@ def test_a_mask_that_keeps_everything_scales_by_the_rate(make_model, make_senten
     """Kept values are divided by 1 - rate, as if embeddings and last kernels were (statement 30, statement 33)."""
     model, params = make_model(9, dropout_rate=0.2, positions="learned", tied_embeddings="none")
     source, target = make_sentences(10, [S, 2]), make_sentences(11, [2, T])
-    monkeypatch.setattr(jax.random, "bernoulli", lambda key, p, shape: jnp.ones(shape, bool))
+    monkeypatch.setattr(layers, "random_bits", lambda key, shape: jnp.full(shape, 2**32 - 1, jnp.uint32))
     logits = jax.jit(
         lambda p: model.apply({"params": p}, source, target, train=True, rngs={"dropout": jax.random.key(0)})
     )(params)
@@ -111,11 +110,12 @@ def test_masks_differ_between_places_and_between_keys(make_model, make_sentences
     """No two places share a mask; another key, as of another step, draws every mask anew (statement 32)."""
     model, params = make_model(12, num_encoder_layers=2, num_decoder_layers=2, dropout_rate=0.5)
     source, target = make_sentences(13, [T, T]), make_sentences(14, [T, T])  # all masks of one shape
-    draw, recorded = jax.random.bernoulli, []
+    draw, recorded = layers.random_bits, []
 
-    def record(key, p, shape):
-        recorded.append(draw(key, p, shape))
-        return recorded[-1]
+    def record(key, shape):
+        bits = draw(key, shape)
+        recorded.append(bits < jnp.uint32(2**31))  # as a rate of a half has it
+        return bits
 
     @jax.jit
     def run(key):
@@ -126,7 +126,7 @@ def test_masks_differ_between_places_and_between_keys(make_model, make_sentences
     def masks(seed):
         return tuple(np.asarray(x) for x in run(jax.random.key(seed)))
 
-    monkeypatch.setattr(jax.random, "bernoulli", record)
+    monkeypatch.setattr(layers, "random_bits", record)
     (logits, first), (again, repeated), (other, second) = masks(0), masks(0), masks(1)
     np.testing.assert_array_equal(first, repeated)
     np.testing.assert_array_equal(logits, again)
