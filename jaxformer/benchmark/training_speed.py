@@ -7,7 +7,7 @@ import dataclasses
 import os
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +80,13 @@ class Row:
 
 
 def measure(
-    task: Task, systems: Sequence[str], *, pairs: Encoded | None = None, steps: int = 4, repeats: int = 5
+    task: Task,
+    systems: Sequence[str],
+    *,
+    pairs: Encoded | None = None,
+    steps: int = 4,
+    repeats: int = 5,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Row]:
     """Let the systems take turns; give a row for each of them, first for fixed batches, then for text.
 
@@ -90,6 +96,7 @@ def measure(
         pairs: real text, an epoch of which is a turn; None: fixed batches alone.
         steps: of a turn with fixed batches.
         repeats: turns that count.
+        report: told what is going on, a line at a time.
 
     Raises:
         InputError: an unknown system, or a package is missing.
@@ -104,13 +111,17 @@ def measure(
         processes: dict[str, Process] = {}
         seconds: dict[str, float] = {}
         for system in systems:
+            report(f"{system} starts, with nothing compiled and once more")
             begin = {"system": system, "task": dataclasses.asdict(task), "steps": steps}
             environment = {_CACHE: str(folder / system)}
             with Process(_MODULE, begin, environment) as first:
                 seconds[system] = first.startup_seconds
             processes[system] = stack.enter_context(Process(_MODULE, begin, environment))
         answers: dict[tuple[int, str], list[dict[str, float]]] = {}
-        for _, number, system, answer in take_turns(processes, requests, repeats):
+        report("the first turn compiles, and is not counted")
+        for repeat, number, system, answer in take_turns(processes, requests, repeats):
+            speed = answer["tokens"] / answer["seconds"]
+            report(f"turn {repeat + 1} of {repeats}, {(FIXED, TEXT)[number]}: {system} {speed:,.0f} target tokens/s")
             answers.setdefault((number, system), []).append(answer)
     for (number, system), turns in answers.items():
         starts = seconds[system], processes[system].startup_seconds

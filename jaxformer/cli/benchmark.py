@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import importlib.util
 import json
+import sys
 from pathlib import Path
 
 from jaxformer.benchmark.task import TASKS
@@ -51,7 +52,16 @@ def run(options: argparse.Namespace) -> int:
         task = dataclasses.replace(task, tokens_per_batch=options.tokens_per_batch)
     pairs = read_text(options.source, options.target, options.pairs, task.vocabulary_size)
     systems = _possible() if options.systems is None else options.systems.split(",")
-    rows = list(measure(task, systems, pairs=pairs, steps=options.steps, repeats=options.repeats))
+    rows = list(
+        measure(
+            task,
+            systems,
+            pairs=pairs,
+            steps=options.steps,
+            repeats=options.repeats,
+            report=lambda line: print(line, file=sys.stderr, flush=True),
+        )
+    )
     if options.format == "jsonl":
         about = {"model": options.model, "machine": describe_machine()}
         write_output(None, [json.dumps({**about, **dataclasses.asdict(row)}) for row in rows])

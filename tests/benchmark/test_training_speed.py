@@ -72,7 +72,9 @@ def test_systems_learn_in_turn(tmp_path, monkeypatch, capfd):
     systems = ["jaxformer-float32", "jaxformer-bfloat16-packing", "torch-float32"]
     options = [f"--systems={','.join(systems)}", f"--source={source}", f"--target={target}", "--repeats=1", "--steps=2"]
     assert main(["benchmark", *options, "--format=jsonl"]) == 0
-    rows = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
+    printed = capfd.readouterr()
+    rows = [json.loads(line) for line in printed.out.splitlines()]
+    assert "turn 1 of 1, fixed: torch-float32" in printed.err
     assert [(row["system"], row["batches"]) for row in rows] == [(s, kind) for kind in (FIXED, TEXT) for s in systems]
     for row in rows:
         assert min(row["target_tokens_per_second"], row["ratio"], row["step_ms"], row["memory_gib"]) > 0.0
