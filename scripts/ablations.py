@@ -72,6 +72,8 @@ def plan(rows: Sequence[str], seeds: Sequence[int], output: Path, overrides: Seq
     """
     base = _read(BASE_ROW, ())
     given = {override.removeprefix(config_file.PREFIX).partition("=")[0] for override in overrides}
+    if "training.seed" in given:
+        raise InputError("each run has a seed of its own: give --seeds in place of --config.training.seed")
     jobs = []
     for row in (row for row in ROWS if row in {BASE_ROW, *rows}):
         own = ablations.differences(base, _read(row, ())).keys() & given

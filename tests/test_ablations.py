@@ -217,6 +217,8 @@ def test_the_plan_refuses_what_would_not_compare(script, tmp_path):
     with pytest.raises(InputError) as caught:
         script.plan(["a_h1", "c_d64"], [1], tmp_path, ["--config.model.d_model=16"])
     assert str(caught.value).startswith("the row c_d64 is there to change model.d_model: leave out ")
+    with pytest.raises(InputError, match="give --seeds in place of"):
+        script.plan([], [1], tmp_path, ["--config.training.seed=7"])
     made_up(tmp_path, BASE_ROW, 1, 70)
     script.plan(["base"], [1, 2], tmp_path, ["--config.training.steps=9000"])  # length and seed may be others
     with pytest.raises(InputError, match=r"base-1 was made by other settings, data\.test: \S+ -> text:a,b: "):

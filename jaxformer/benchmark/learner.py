@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import jax
 
-from jaxformer.benchmark.task import BOS, PAD, Task
+from jaxformer.benchmark.task import BOS, PACKED_LENGTH, PAD, Task
 from jaxformer.data import DataConfig, TrainingData
 from jaxformer.data.batching import Batch
 from jaxformer.data.transforms import Encoded
@@ -14,8 +14,6 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.engines import make_engine
 from jaxformer.training.recipe import TrainingConfig
-
-_ROW = 128
 
 
 class Learner:
@@ -56,7 +54,7 @@ class Learner:
         """Make the batches of an epoch of real text."""
         packing = self.batching == "packing"
         config = DataConfig(
-            tokens_per_batch=self.task.tokens_per_batch, num_buckets=12, packing=packing, packed_length=_ROW
+            tokens_per_batch=self.task.tokens_per_batch, num_buckets=12, packing=packing, packed_length=PACKED_LENGTH
         )
         plan = TrainingData.of(pairs, config, seed=0).plan(0)
         return [plan.batch(number, 0, 1) for number in range(len(plan))]

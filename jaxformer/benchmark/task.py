@@ -17,6 +17,10 @@ PAD, UNK, BOS, EOS, FIRST = 0, 1, 2, 3, 4
 """Tokens, as a vocabulary of jaxformer has them, and the first one that is text."""
 
 
+PACKED_LENGTH = 128
+"""Slots of a row of several pairs."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Task:
     """A Transformer of the paper with tied embeddings, and batches of a fixed shape or of real text.

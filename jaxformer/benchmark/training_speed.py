@@ -12,8 +12,9 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.benchmark.task import Task, save_pairs
+from jaxformer.benchmark.task import PACKED_LENGTH, Task, save_pairs
 from jaxformer.benchmark.turns import Message, Process, take_turns
+from jaxformer.data.files import read_lines
 from jaxformer.data.transforms import Encoded, Sentences
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError, require
@@ -65,7 +66,8 @@ class Row:
         padding: share of the slots of both sides.
         first_step_seconds: from the start of the process to the end of its first step, nothing compiled before.
         second_start_seconds: the same once more, with what the first start compiled.
-        memory_gib: most that the process held; None where the system does not tell.
+        memory_gib: most that the process held until then (text comes after fixed batches); None where the system does
+            not tell.
     """
 
     system: str
@@ -102,6 +104,7 @@ def measure(
         InputError: an unknown system, or a package is missing.
     """
     check_systems(systems)
+    _check_sizes(task, pairs, steps, repeats)
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         requests: list[Message] = [{"pairs": None}]
@@ -113,7 +116,8 @@ def measure(
         for system in systems:
             report(f"{system} starts, with nothing compiled and once more")
             begin = {"system": system, "task": dataclasses.asdict(task), "steps": steps}
-            environment = {_CACHE: str(folder / system)}
+            # What is kept is what `jaxformer train` keeps.
+            environment = {_CACHE: str(folder / system), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
             with Process(_MODULE, begin, environment) as first:
                 seconds[system] = first.startup_seconds
             processes[system] = stack.enter_context(Process(_MODULE, begin, environment))
@@ -144,7 +148,9 @@ def read_text(source: Path | None, target: Path | None, count: int, vocabulary_s
         return None
     if source is None or target is None:
         raise InputError("real text is given as --source and --target together: give both, or neither")
-    texts = [path.read_text(encoding="utf-8").removesuffix("\n").split("\n") for path in (source, target)]
+    if count < 1:
+        raise InputError(f"a turn needs at least 1 pair of text, not {count}")
+    texts = [read_lines(path) for path in (source, target)]
     if len(texts[0]) != len(texts[1]):
         raise InputError(
             f"{source} has {len(texts[0]):,} lines and {target} has {len(texts[1]):,}: give the lines of one text"
@@ -158,6 +164,15 @@ def read_text(source: Path | None, target: Path | None, count: int, vocabulary_s
         raise InputError(f"{source} and {target} have no pair of 1 to {_LONGEST - 1} tokens: give other files")
     count = min(count, len(fitting))
     return pairs.take(fitting[np.arange(count) * len(fitting) // count])
+
+
+def _check_sizes(task: Task, pairs: Encoded | None, steps: int, repeats: int) -> None:
+    for name, number in (("steps", steps), ("repeats", repeats)):
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, not {number}")
+    longest = 0 if pairs is None else int(max(pairs.source_lengths.max(), pairs.target_lengths.max(), PACKED_LENGTH))
+    if task.tokens_per_batch < longest:
+        raise InputError(f"a batch of {task.tokens_per_batch} tokens does not hold a row of {longest}: give more")
 
 
 def check_systems(systems: Sequence[str]) -> None:

@@ -106,13 +106,13 @@ def read_peak() -> float | None:
 def take_turns(
     processes: Mapping[str, Process], requests: Sequence[Message], repeats: int
 ) -> Iterator[tuple[int, int, str, dict[str, Any]]]:
-    """Let each system answer each request once a repeat; a repeat more goes before, which is not given.
+    """Let each system answer a request once a repeat, then the next one; a repeat more goes before, which is not given.
 
     Yields:
         The repeat, the number of the request, the system, and its answer.
     """
-    for repeat in range(1 + repeats):
-        for number, request in enumerate(requests):
+    for number, request in enumerate(requests):
+        for repeat in range(1 + repeats):
             for system, process in processes.items():
                 answer = process.ask(request)
                 if repeat:  # the first compiles, and fills caches

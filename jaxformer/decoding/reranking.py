@@ -105,6 +105,8 @@ def score_lists(scorer: Scorer, sources: Sequence[str], lists: Sequence[Sequence
     found = list(scorer([source for *_, source, _ in pairs], [text for *_, text in pairs])) if pairs else []
     if len(found) != len(pairs):
         raise InputError(f"a scorer gave {len(found)} scores for {len(pairs)} translations: it must give one for each")
+    if any(math.isnan(value) or value == math.inf for value in found):
+        raise InputError("a scorer gave a score that is no number below infinity: nothing can be ordered by it")
     scores = [[-math.inf] * len(texts) for texts in lists]
     for (number, place, *_), value in zip(pairs, found, strict=True):
         scores[number][place] = float(value)
@@ -222,7 +224,7 @@ def _record(line: str) -> dict[str, Any]:
     translations = record["translations"]
     for each in translations:
         each["score"] = -math.inf if each["score"] is None else float(each["score"])
-        if math.isnan(each["score"]):
+        if math.isnan(each["score"]) or each["score"] == math.inf:
             raise ValueError
     languages = (record.get(key, "") for key in (SOURCE_LANGUAGE, TARGET_LANGUAGE))
     texts = [record["source"], *(each["text"] for each in translations), *languages]

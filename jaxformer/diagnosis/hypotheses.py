@@ -52,7 +52,7 @@ def empty(hypotheses: Sequence[str]) -> Opinion:
         grade(found, 0.005, 0.05),
         f"{found:.1%} of {len(hypotheses):,} translations are empty",
         "none",
-        "--config.decoding.min_length=2, a larger --alpha; look for empty targets in the training text",
+        "--min_length=2, a larger --alpha; look for empty targets in the training text",
     )
 
 
@@ -93,7 +93,7 @@ def unknown(hypotheses: Sequence[str]) -> Opinion:
         grade(found, 0.01, 0.1),
         f"{found:.1%} of {len(hypotheses):,} translations hold {_UNKNOWN}",
         "hardly any",
-        "--config.data.byte_fallback=True in a new run; --config.decoding.no_unknown=True hides it",
+        "--config.data.byte_fallback=True in a new run; --no_unknown hides it",
     )
 
 

@@ -104,6 +104,8 @@ def languages(pairs: Sequence[Pair], data: DataConfig) -> Opinion:
     Raises:
         InputError: as :func:`jaxformer.data.languages.check_language`.
     """
+    if data.language_tags:
+        return Opinion("unseen", "data.language_tags: the pairs are of several directions")
     source, target = (
         check_language(getattr(data, key), f"data.{key}") for key in ("source_language", "target_language")
     )

@@ -41,7 +41,7 @@ def linear(
     else:
         lead, outer = x.shape[: x.ndim - contract], kernel.shape[contract:]
         inner = math.prod(kernel.shape[:contract])
-        rows, matrix = x.reshape(-1, inner), kernel.astype(x.dtype).reshape(inner, -1)
+        rows, matrix = x.reshape(-1, inner), kernel.reshape(inner, -1)
         output = rows_times_matrix(rows, matrix).reshape(*lead, *outer)
     if bias is not None:
         output = output + bias.reshape((1,) * (x.ndim - contract) + bias.shape)
@@ -218,6 +218,6 @@ def project_to_vocabulary(
     if isinstance(table, Int8Weights):
         logits = multiply_int8_rows(x, table)
     else:
-        matrix = (table.columns if isinstance(table, Table) else table.T).astype(x.dtype)
+        matrix = table.columns if isinstance(table, Table) else table.T
         logits = rows_times_matrix(x.reshape(-1, x.shape[-1]), matrix).reshape(*x.shape[:-1], -1)
     return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,))

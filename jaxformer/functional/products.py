@@ -48,29 +48,30 @@ _half_product.defvjp(_half_product_forward, _half_product_backward)
 
 
 def rows_times_matrix(x: Float[Array, "N K"], matrix: Float[Array, "K M"]) -> Float[Array, "N M"]:
-    """Multiply rows with a matrix of weights of the same type, as :func:`product` does.
+    """Multiply rows with a matrix of weights, taken in the type of the rows, as :func:`product` does.
 
     The gradient of the weights is x^T times that of the result. A CPU has its quick products for rows of the left
     operand that lie together in memory, in half precision for no others: there, x is turned over before.
     """
-    return _half_rows_times_matrix(x, matrix) if _is_half(x) else _rows_times_matrix(x, matrix)
+    return _half_rows_times_matrix(x, matrix) if _is_half(x) else _rows_times_matrix(x, matrix.astype(x.dtype))
 
 
 @jax.custom_vjp
 def _half_rows_times_matrix(x: Array, matrix: Array) -> Array:
-    return _multiply(x, matrix)
+    return _multiply(x, matrix.astype(x.dtype))
 
 
 def _half_rows_forward(x: Array, matrix: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _multiply(x, matrix), (x, matrix)
+    return _half_rows_times_matrix(x, matrix), (x, matrix)
 
 
 def _half_rows_backward(operands: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
     x, matrix = operands
     gradient = gradient.astype(x.dtype)
-    to_x = jax.lax.dot_general(gradient, matrix, (((1,), (1,)), ((), ())))
+    to_x = jax.lax.dot_general(gradient, matrix.astype(x.dtype), (((1,), (1,)), ((), ())))
     to_matrix = jax.lax.platform_dependent(x, gradient, cpu=_turned_over, default=_columns_times_columns)
-    return to_x, to_matrix
+    # Not rounded to the half type of the product where the weights themselves are kept in float32.
+    return to_x, to_matrix.astype(matrix.dtype)
 
 
 _half_rows_times_matrix.defvjp(_half_rows_forward, _half_rows_backward)

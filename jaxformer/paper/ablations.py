@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -151,7 +152,11 @@ def find_record(directory: Path, config: RunConfig, decoding: Decoding) -> Mappi
     wanted = (config.data.test, checkpoint, decoding.beam_size, decoding.alpha)
     for record in read_results(directory).values():
         search = record["decoding"]
-        if wanted == (record["dataset"], record["checkpoint"], search["beam_size"], search["alpha"]):
+        usual = json.loads(json.dumps(dataclasses.asdict(config.decoding)))  # as a record has it
+        usual |= {"beam_size": decoding.beam_size, "alpha": decoding.alpha, "shortlist": False}
+        if wanted == (record["dataset"], record["checkpoint"], search["beam_size"], search["alpha"]) and all(
+            search.get(key, value) == value for key, value in usual.items()
+        ):
             return record
     return None
 

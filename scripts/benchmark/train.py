@@ -18,8 +18,7 @@ A sweep doubles the batch until the memory is full.
 
 What to pass: 82,059 target tokens a second for big, which NVIDIA published for its fairseq code on one A100 in mixed
 precision (Deep Learning Examples, PyTorch/Translation/Transformer). The goals are an MFU of 50 % for big and of 35 %
-for base, of the bfloat16 peak without sparsity (jaxformer/training/flops.py). Random bits for dropout take part of the
-step: ``JAX_DEFAULT_PRNG_IMPL=rbg`` shows how much.
+for base, of the bfloat16 peak without sparsity (jaxformer/training/flops.py).
 """
 
 from __future__ import annotations

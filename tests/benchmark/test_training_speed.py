@@ -48,6 +48,9 @@ def test_text_is_spread_evenly_and_has_ends(tmp_path):
             ["--systems=jaxformer-float32,fairseq-float32"],
             "there is no system 'fairseq-float32': choose from jaxformer",
         ),
+        (["--steps=0"], "steps must be at least 1, not 0"),
+        (["--repeats=0"], "repeats must be at least 1, not 0"),
+        (["--source=text.en", "--target=text.de", "--pairs=0"], "a turn needs at least 1 pair of text, not 0"),
         (["--source=text.en"], "real text is given as --source and --target together: give both, or neither"),
         (["--source=text.en", "--target=short.de"], "text.en has 40 lines and short.de has 1: give the lines of one"),
     ],
@@ -64,7 +67,7 @@ def test_wrong_requests_are_refused_at_once(arguments, said, tmp_path, monkeypat
 @pytest.mark.slow
 @pytest.mark.parity
 def test_systems_learn_in_turn(tmp_path, monkeypatch, capfd):
-    """Each has a row for fixed batches and one for text, with as many real tokens as were asked for."""
+    """Each has a row for fixed batches and one for text, in that order, and all its figures."""
     pytest.importorskip("torch", reason="needs the extra `benchmark`")
     pytest.importorskip("transformers", reason="needs the extra `benchmark`")
     source, target = write_text(tmp_path)

@@ -194,3 +194,10 @@ def test_scores_and_weights_belong_together():
     """A score without a weight, or a weight without a score, is no sum."""
     with pytest.raises(InputError, match="scores search and weights for search, lm"):
         reranking.weighted_sum({"search": [[1.0]]}, {"search": 1, "lm": 2})
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_scores_that_order_nothing_are_refused(wrong):
+    """A scorer's NaN would leave the order to chance, and infinity would always win."""
+    with pytest.raises(InputError, match="a score that is no number below infinity"):
+        reranking.score_lists(lambda sources, texts: [-1.0, wrong], ["a source"], [["one", "two"]])

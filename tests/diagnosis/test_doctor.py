@@ -93,17 +93,29 @@ def test_one_object_for_machines(run, capfdbinary):
         ("checkpoints", {"vocabulary"}),
         ("../train.en", {"leak", "training form", "dropped"}),
         ("../test.de", {"leak", "test form", "recount", "length"}),
+        ("hypotheses.*.txt", {"recount", "length", "loops"}),
     ],
 )
 def test_what_is_not_there_is_unseen(gone, unseen, run):
     """A run without one of its parts is checked by the others; why is said, and nothing is called wrong."""
-    path = run / gone
+    (path,) = run.glob(gone) if "*" in gone else [run / gone]
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     findings = examine(read_evidence(run))
     found = {finding.check: finding for finding in findings}
     assert {finding.verdict for finding in findings} == {"ok", "unseen"}
     assert all(found[check].verdict == "unseen" and found[check].found for check in unseen)
     assert sum(line.startswith("unseen") for line in write_report(findings)) <= 4
+
+
+def test_results_of_several_references_are_no_fault(run):
+    """The run keeps the first of them: what the score was taken from cannot be seen, and nothing is broken."""
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    (record,) = results.values()
+    record["text"] = "0123456789abcdef"
+    record["bleu_signature"] = record["bleu_signature"].replace("nrefs:1", "nrefs:2")
+    (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    found = verdicts(run)
+    assert (found[READABLE], found["signature"], found["recount"]) == ("ok", "look", "unseen")
 
 
 def test_a_run_that_has_only_begun(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer.functional.attention import dot_product_attention
-from jaxformer.functional.layers import linear, project_to_vocabulary
+from jaxformer.functional.layers import embed, linear, project_to_vocabulary
 
 WIDTH, HEADS, VOCABULARY = 16, 2, 24
 
@@ -59,3 +59,16 @@ def test_float32_can_be_differentiated_forward_too():
     _, slope = jax.jvp(lambda x: loss(params, x), (x,), (jnp.ones_like(x),))
     gradient = jax.grad(loss, argnums=1)(params, x)
     np.testing.assert_allclose(slope, gradient.sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kept", ["bfloat16", "float32"])
+def test_weights_have_gradients_of_their_own_type(kept):
+    """Also a table that is looked up and multiplied, whose two gradients are added up."""
+
+    def tied(table, tokens):
+        return project_to_vocabulary(table, embed(table, tokens).astype(jnp.bfloat16)).sum()
+
+    table = jnp.ones((VOCABULARY, WIDTH), kept)
+    gradient = jax.grad(tied)(table, jnp.array([[1, 2, 3]]))
+    assert gradient.dtype == table.dtype
+    assert (np.asarray(gradient, np.float32) > 0).all()
