@@ -13,7 +13,7 @@ Score: the paper reports 91.3 F1 on section 23. jaxformer scores trees by BLEU: 
     brackets of them, and EVALB gives F1. Nothing of this size was trained with jaxformer yet.
 Differs from the paper: it chose dropout and learning rate on section 22 and does not say what they were: dropout 0.2,
     that of attention weights too, and 16,000 steps of warm-up are those of tensor2tensor's transformer_parsing_base. It
-    gives no steps: these are the base model's. SentencePiece BPE instead of its own.
+    gives neither steps nor d_ff nor heads: these are the base model's. SentencePiece BPE instead of its own.
 """
 
 import ende_base as base

@@ -14,6 +14,8 @@ BLOCK, FEWEST = 500, 100
 
 _FARTHEST = 5
 _BELONG, _BETTER, _NEITHER = 0.6, 0.3, 0.2
+# Standard deviation of the logarithms of lengths: text that is sorted by length tells nothing within a block.
+_SPREAD = 0.2
 
 
 class Misfit(NamedTuple):
@@ -60,13 +62,13 @@ def find_misfits(characters: NDArray[np.int32]) -> list[Misfit]:
 
 
 def _correlations(block: NDArray[np.float64]) -> dict[int, float]:
-    """Correlate the first side with the second some lines further; nothing where all lengths are equal."""
+    """Correlate the first side with the second some lines further; nothing where lengths hardly differ."""
     inner = slice(_FARTHEST, len(block) - _FARTHEST)
     first = block[inner, 0]
     found = {}
     for shift in range(-_FARTHEST, _FARTHEST + 1):
         second = block[inner.start + shift : inner.stop + shift, 1]
-        if first.std() < 1e-9 or second.std() < 1e-9:
+        if min(first.std(), second.std()) < _SPREAD:
             return {}
         found[shift] = float(np.corrcoef(first, second)[0, 1])
     return found

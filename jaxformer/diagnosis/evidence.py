@@ -102,7 +102,8 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
     if dataset is not None and name is None:
         raise InputError(f"{directory} has no result {dataset!r}; evaluate it first, or leave out --dataset")
     record = records if isinstance(records, Unseen) or name is None else records[name]
-    vocabularies = _try(lambda: Vocabularies.load(directory / "vocabulary"))
+    folder = directory / "vocabulary"
+    vocabularies = _try(lambda: Vocabularies.load(folder), broken=folder.exists())
     test = _read_test(data)
     surveyed = _survey(data, [] if isinstance(test, Unseen) else test)
     return Evidence(

@@ -66,7 +66,9 @@ def copies(hypotheses: Sequence[str], scored: ScoredSet) -> Opinion:
         for hypothesis, source, reference in zip(hypotheses, sources, scored.references[0], strict=True)
         if len(source.split()) >= 3 and source.strip() != reference.strip()
     ]
-    found = sum(asked) / max(len(asked), 1)
+    if not asked:
+        return Opinion("unseen", "no source has three words with blanks between them")
+    found = sum(asked) / len(asked)
     return judge(
         grade(found, 0.02, 0.2),
         f"{found:.1%} of {len(asked):,} translations are their source",

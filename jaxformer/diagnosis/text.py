@@ -52,7 +52,7 @@ def case(texts: Sequence[str], references: Sequence[str]) -> Opinion:
     """Compare the share of capitals of a text with that of the references."""
     share, other = lines.capitals(texts), lines.capitals(references)
     return judge(
-        "wrong" if other > 0.01 and share < 0.25 * other else "look" if share > 4 * other else "ok",
+        "wrong" if other > 0.01 and share < 0.25 * other else "look" if other > 0.01 and share > 4 * other else "ok",
         f"{share:.1%} of the letters are capitals, {other:.1%} in the references",
         "about the same: BLEU is cased (signature case:mixed)",
         "train on text as it is written; lowercased output loses most of BLEU",
@@ -149,6 +149,8 @@ def leak(survey: Survey, test: Sequence[Pair]) -> Opinion:
 def untranslated(survey: Survey) -> Opinion:
     """Count the training pairs whose target is their source."""
     asked = [pair for pair in survey.sample if len(pair.source.split()) >= 3]
+    if not asked:
+        return Opinion("unseen", "no pair has three words with blanks between them")
     copies = lines.share(asked, is_identical)  # type: ignore[arg-type]
     return judge(
         grade(copies, 0.01, 0.1),

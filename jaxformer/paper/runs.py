@@ -198,6 +198,7 @@ def _perplexity(
     curve = dict(curves.read(path).get("valid/perplexity", ()))
     if not curve:
         return None, []
-    value = curve.get(record["checkpoint"], curve[max(curve)])
+    step = record["checkpoint"] if record["checkpoint"] in curve else max(curve)
+    notes = [] if step == record["checkpoint"] else [f"perplexity at step {step:,}, and not of what was scored"]
     valid = config.data.valid
-    return value, [] if _is_test(table, valid) else [f"perplexity of {valid}, and not of {table.test}"]
+    return curve[step], notes + ([] if _is_test(table, valid) else [f"perplexity of {valid}, and not of {table.test}"])

@@ -107,6 +107,21 @@ def test_what_is_not_there_is_unseen(gone, unseen, run):
     assert sum(line.startswith("unseen") for line in write_report(findings)) <= 4
 
 
+def test_a_damaged_vocabulary_is_a_fault(run):
+    """It is there and cannot be read; one that is missing would be unseen."""
+    for path in (run / "vocabulary").iterdir():
+        path.write_bytes(b"no model")
+    assert verdicts(run)[READABLE] == "wrong"
+
+
+def test_text_sorted_by_length_is_no_fault():
+    """Within a block the lengths hardly differ, and how they go together tells nothing."""
+    rng = np.random.default_rng(0)
+    source = np.sort(rng.integers(10, 200, 50_000))
+    target = np.round(source * rng.uniform(0.9, 1.2, 50_000)).astype(np.int32)
+    assert find_misfits(np.stack([source.astype(np.int32), target], axis=1)) == []
+
+
 def test_results_of_several_references_are_no_fault(run):
     """The run keeps the first of them: what the score was taken from cannot be seen, and nothing is broken."""
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
