@@ -1,8 +1,8 @@
 """Sentences that are done leave the batch, so that it is not kept whole by its longest ones.
 
 A batch whose shape never changes works for its longest sentence until the end, and much of that for sentences that are
-done already. Here the loop ends when half of the sentences are done, the others go on in
-a loop of half the size, and so on. The function is compiled with one loop for each size.
+done already. Here the loop ends when half of the sentences are done, the others go on in a loop of half the size, and
+so on. The function is compiled with one loop for each size.
 """
 
 from __future__ import annotations

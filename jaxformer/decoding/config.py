@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from jaxformer.errors import InputError
 
@@ -44,6 +45,9 @@ OFF = {"top_p": 1, "min_p": 0, "epsilon": 0}
 """Where a truncation of sampling cuts nothing off."""
 
 LONG_SOURCES: tuple[LongSources, ...] = ("refuse", "split")
+
+SAME_RESULTS = ("batch_size", "tokens_per_batch", "max_source_length", "long_sources", "seed")
+"""What of a search changes no result but by rounding, or only which sentences are refused."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,3 +157,21 @@ class DecodingConfig:
             raise InputError(f"decoding.precision must be {' or '.join(PRECISIONS)}, not {self.precision!r}")
         if not math.isfinite(self.alpha):
             raise InputError(f"decoding.alpha must be a finite number, not {self.alpha}; the paper has 0.6")
+
+
+def differing_settings(record: Mapping[str, Any], **expected: Any) -> dict[str, tuple[Any, Any]]:
+    """Find what of a recorded search changes results and is not as expected.
+
+    Args:
+        record: ``decoding`` of an entry of ``results.json``; keys that no :class:`DecodingConfig` has are passed over.
+        **expected: settings that are not to be the defaults.
+
+    Returns:
+        For each key that differs what it is, and what was expected.
+    """
+    wanted = {**dataclasses.asdict(DecodingConfig()), "shortlist": False, **expected}
+    return {
+        key: (value, wanted[key])
+        for key, value in record.items()
+        if key in wanted and key not in SAME_RESULTS and value != wanted[key]
+    }

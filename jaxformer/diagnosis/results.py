@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxformer.checkpoints.average import Average
-from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.config import differing_settings
 from jaxformer.diagnosis.findings import Opinion, judge
 from jaxformer.diagnosis.recipe import is_paper_sized
 from jaxformer.evaluation import metrics
@@ -19,8 +18,6 @@ from jaxformer.visualization.curves import Curve
 Record = Mapping[str, Any]
 
 _SIGNATURE = {"nrefs": "1", "case": "mixed", "eff": "no", "tok": "13a", "smooth": "exp"}
-# They change speed and memory alone, or what is refused.
-_HARMLESS = ("batch_size", "tokens_per_batch", "seed", "long_sources", "max_source_length")
 _FILTERED = 2_737
 # Which published test set a name means: newstest of a year, and its sentences.
 _TEST_SETS = (
@@ -55,15 +52,10 @@ def search(record: Record) -> Opinion:
     """List the settings of the search that are not the paper's."""
     if not isinstance(record.get("decoding"), dict):
         return Opinion("unseen", "the result does not say how it was searched")
-    paper = dataclasses.asdict(DecodingConfig()) | {"shortlist": False}
-    others = {
-        name: value
-        for name, value in record["decoding"].items()
-        if name in paper and name not in _HARMLESS and value != paper[name]
-    }
-    words = ", ".join(f"{name}={value} (paper: {paper[name]})" for name, value in others.items())
+    others = differing_settings(record["decoding"])
+    words = ", ".join(f"{name}={value} (paper: {wanted})" for name, (value, wanted) in others.items())
     return judge(
-        "wrong" if others.get("sample") else "look" if others else "ok",
+        "wrong" if "sample" in others else "look" if others else "ok",
         words or "beam 4, ((5 + n) / 6)^0.6, at most 50 tokens more than the source",
         "beam 4, alpha 0.6 of the GNMT penalty, source + 50 tokens (paper, section 6.1; Wu et al. 2016, equation 14)",
         "jaxformer evaluate with the paper's settings beside it, then jaxformer compare",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.checkpoints.average import list_averages
-from jaxformer.decoding.config import DecodingConfig
+from jaxformer.decoding.config import differing_settings
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluate import read_results
 from jaxformer.models.config import TransformerConfig
@@ -26,8 +26,6 @@ _FREE = (
     "rematerialization",
     "scan_layers",
 )
-# What of a search changes no result but by rounding, or only which sentences are refused.
-_SPEED = ("batch_size", "tokens_per_batch", "max_source_length", "long_sources", "seed")
 _NAMED = 3  # differences that a refusal names at most
 
 
@@ -171,12 +169,8 @@ def _checkpoint_notes(row: Row, config: RunConfig, record: Mapping[str, Any], di
 
 def _search_notes(row: Row, record: Mapping[str, Any]) -> list[str]:
     chosen = {key.removeprefix("decoding."): x for key, x in row.settings.items() if key.startswith("decoding.")}
-    wanted = {**dataclasses.asdict(DecodingConfig()), "shortlist": False, **chosen}
-    return [
-        f"decoding.{key} {value}, and not {wanted[key]}"
-        for key, value in record["decoding"].items()
-        if key in wanted and key not in _SPEED and value != wanted[key]
-    ]
+    others = differing_settings(record["decoding"], **chosen)
+    return [f"decoding.{key} {value}, and not {wanted}" for key, (value, wanted) in others.items()]
 
 
 def _training_notes(row: Row, config: RunConfig) -> list[str]:

@@ -40,6 +40,7 @@ RECORD = {
     "sentences": 3000,
     "checkpoint": 100_000,
 }
+OTHER_STEP = "perplexity at step 100,000, and not of what was scored"
 
 
 @pytest.fixture
@@ -99,8 +100,11 @@ def test_what_keeps_a_run_from_comparing(call, row, tmp_path, record, sections, 
     run = write_run(tmp_path / "run", row, RECORD | record, **sections)
     outcome = call("reproduce", 3, f"--run=a_h1={run}")
     reasons = [line for line in outcome.lines if line.startswith("  - ")]
-    assert len(reasons) == 1
+    # a score of anything but the run's last step has no perplexity of its own beside it
+    other_step = [f"  - {OTHER_STEP}"] if "checkpoint" in record else []
+    assert len(reasons) == 1 + len(other_step)
     assert reason in reasons[0]
+    assert reasons[1:] == other_step
     assert r"\*" in next(line for line in outcome.lines if "`a_h1` |" in line)
 
 
@@ -120,10 +124,11 @@ def test_averaging(row, tmp_path, monkeypatch):
     )
     (note,) = paper.read_run(paper.TABLES[2], big, run).notes
     assert note == "one checkpoint, not averaged, and the paper's is the mean of the last 20"
-    (note,) = paper.read_run(
-        paper.TABLES[3], row, write_run(tmp_path / "row", row, RECORD | {"checkpoint": "average/last20"})
-    ).notes
-    assert note == "the mean of 20 checkpoints, and the paper's is the last checkpoint alone"
+    averaged = write_run(tmp_path / "row", row, RECORD | {"checkpoint": "average/last20"})
+    assert paper.read_run(paper.TABLES[3], row, averaged).notes == (
+        "the mean of 20 checkpoints, and the paper's is the last checkpoint alone",
+        OTHER_STEP,
+    )
 
 
 def test_the_best_comparison_is_taken(row, tmp_path):
