@@ -67,8 +67,9 @@ FLOORS = (
     (("jaxformer.training.*",),),
     (TRANSLATOR,),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
-    (("jaxformer.visualization.*",), ("jaxformer.serving.*",), ("jaxformer.benchmark.*",)),
-    (("jaxformer.diagnosis.*",), ("jaxformer.paper.*",)),
+    (("jaxformer.visualization.*",), ("jaxformer.serving.*",)),
+    (("jaxformer.benchmark.*",), ("jaxformer.paper.*",)),
+    (("jaxformer.diagnosis.*",),),
     (("jaxformer.cli.*",),),
     (("configs.*",), ("scripts.*",)),
 )
