@@ -1,8 +1,8 @@
-"""The task in jaxformer: the step of training, by the engine that training would take."""
+"""The model in jaxformer that learns: the steps of training, by the engine that training would take."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
 import jax
 
@@ -14,47 +14,74 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.engines import make_engine
 from jaxformer.training.recipe import TrainingConfig
+from jaxformer.typing import PyTree
 
 
-class Learner:
-    """A model in jaxformer with its state."""
+class JaxLearner:
+    """A model in jaxformer with its state; a :class:`jaxformer.benchmark.task.Learner`."""
 
-    def __init__(self, task: Task, precision: str, batching: str) -> None:
+    def __init__(self, model: TransformerConfig, training: TrainingConfig, data: DataConfig) -> None:
         """Draw the parameters.
 
         Args:
-            task: what to learn.
-            precision: the type of the computation.
-            batching: ``buckets`` or ``packing``.
+            model: its architecture and sizes.
+            training: the recipe, and the seed of the parameters and of dropout.
+            data: how batches are made of pairs.
         """
-        self.task, self.batching = task, batching
-        config = TransformerConfig(
-            vocabulary_size=task.vocabulary_size,
-            d_model=task.d_model,
-            d_ff=task.d_ff,
-            num_heads=task.num_heads,
-            num_encoder_layers=task.num_layers,
-            num_decoder_layers=task.num_layers,
-            dropout_rate=task.dropout_rate,
-            dtype=precision,
-        )
-        assert config.pad_id == PAD
-        assert config.bos_id == BOS
-        training = TrainingConfig(label_smoothing=task.label_smoothing, smoothing_convention="all")
-        self.engine = make_engine(Transformer(config), training)
-        self.state = self.engine.create()
+        self._data = data
+        self._engine = make_engine(Transformer(model), training)
+        self._state = self._engine.create()
 
-    def run(self, batches: Sequence[Batch]) -> None:
-        """Update once with each batch, of which one is put in place ahead, and wait for the last."""
-        for batch in [self.engine.put(batch) for batch in batches]:
-            self.state, _ = self.engine.step(self.state, batch)
-        jax.block_until_ready(self.state)
+    def run(self, batches: Iterable[Batch]) -> None:
+        """Update once with each batch, and wait for the last."""
+        before = None
+        for batch in batches:
+            self._state, metrics = self._engine.step(self._state, self._engine.put(batch))
+            jax.block_until_ready(before)  # as training reads its metrics: a step late
+            before = metrics
+        jax.block_until_ready(self._state)
+
+    def nll(self, batches: Iterable[Batch]) -> float:
+        """Give the negative log-likelihood a token, in nats, without dropout."""
+        sums = [self._engine.evaluate(self._state, batch) for batch in batches]
+        nll, tokens = (sum(float(part[name]) for part in sums) for name in ("nll", "tokens"))
+        return nll / tokens
 
     def batches(self, pairs: Encoded) -> list[Batch]:
         """Make the batches of an epoch of real text."""
-        packing = self.batching == "packing"
-        config = DataConfig(
-            tokens_per_batch=self.task.tokens_per_batch, num_buckets=12, packing=packing, packed_length=PACKED_LENGTH
-        )
-        plan = TrainingData.of(pairs, config, seed=0).plan(0)
+        plan = TrainingData.of(pairs, self._data, seed=0).plan(0)
         return [plan.batch(number, 0, 1) for number in range(len(plan))]
+
+    def parameters(self) -> PyTree:
+        """Give the parameters, on the host."""
+        return jax.device_get(self._engine.weights(self._state))
+
+
+def make_learner(task: Task, precision: str, batching: str) -> JaxLearner:
+    """Make what learns a task.
+
+    Args:
+        task: what to learn.
+        precision: the type of the computation.
+        batching: ``buckets`` or ``packing``.
+    """
+    model = TransformerConfig(
+        vocabulary_size=task.vocabulary_size,
+        d_model=task.d_model,
+        d_ff=task.d_ff,
+        num_heads=task.num_heads,
+        num_encoder_layers=task.num_layers,
+        num_decoder_layers=task.num_layers,
+        dropout_rate=task.dropout_rate,
+        dtype=precision,
+    )
+    assert model.pad_id == PAD
+    assert model.bos_id == BOS
+    training = TrainingConfig(label_smoothing=task.label_smoothing, smoothing_convention="all")
+    data = DataConfig(
+        tokens_per_batch=task.tokens_per_batch,
+        num_buckets=12,
+        packing=batching == "packing",
+        packed_length=PACKED_LENGTH,
+    )
+    return JaxLearner(model, training, data)

@@ -9,24 +9,24 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, cast
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.benchmark.task import BOS, PAD, Task
+from jaxformer.benchmark.learner import JaxLearner
+from jaxformer.benchmark.task import BOS, PAD, Learner, Task
 from jaxformer.data.batching import Batch
-from jaxformer.data.loading import load_evaluation
+from jaxformer.data.loading import load_evaluation, name_sources
 from jaxformer.data.pipeline import Position, TrainingData
+from jaxformer.data.records import Pair
 from jaxformer.decoding.translator import Translator
-from jaxformer.errors import InputError, require
+from jaxformer.errors import InputError, LineError, require
 from jaxformer.evaluation.evaluate import evaluate
 from jaxformer.functional.losses import smoothed_probabilities
-from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.config import RunConfig
-from jaxformer.training.engines import make_engine
 from jaxformer.training.run import Run
 from jaxformer.training.schedules import make_schedule
 from jaxformer.typing import PyTree
@@ -69,20 +69,30 @@ _FIXED: Mapping[str, Mapping[str, object]] = {
 }
 
 
-class Learner(Protocol):
-    """A model that learns and is measured."""
+class System(NamedTuple):
+    """One of the two systems.
 
-    def run(self, batches: Iterable[Batch]) -> None:
-        """Update once with each batch, and wait until that is done."""
-        ...
+    Attributes:
+        learner: its model.
+        parameters: gives the parameters as they are now, in the form of jaxformer.
+    """
 
-    def nll(self, batches: Iterable[Batch]) -> float:
-        """Give the negative log-likelihood a token, in nats, without dropout."""
-        ...
+    learner: Learner
+    parameters: Callable[[], PyTree]
 
-    def parameters(self) -> PyTree:
-        """Give the parameters, in the form of jaxformer."""
-        ...
+
+class TestSet(NamedTuple):
+    """What both translate at the end.
+
+    Attributes:
+        name: of the data set.
+        pairs: of it.
+        language: of its references.
+    """
+
+    name: str
+    pairs: list[Pair]
+    language: str
 
 
 class Point(NamedTuple):
@@ -101,66 +111,6 @@ class Point(NamedTuple):
     seconds: float
 
 
-class OurLearner:
-    """The model in jaxformer, as ``jaxformer train`` begins it."""
-
-    def __init__(self, config: RunConfig) -> None:
-        """Draw the parameters."""
-        self._engine = make_engine(Transformer(config.model), config.training)
-        self._state = self._engine.create()
-
-    def run(self, batches: Iterable[Batch]) -> None:
-        """Update once with each batch, and wait until that is done."""
-        before = None
-        for batch in batches:
-            self._state, metrics = self._engine.step(self._state, batch)
-            jax.block_until_ready(before)  # as training reads its metrics: a step late
-            before = metrics
-        jax.block_until_ready(self._state)
-
-    def nll(self, batches: Iterable[Batch]) -> float:
-        """Give the negative log-likelihood a token, in nats, without dropout."""
-        sums = [self._engine.evaluate(self._state, batch) for batch in batches]
-        nll, tokens = (sum(float(part[name]) for part in sums) for name in ("nll", "tokens"))
-        return nll / tokens
-
-    def parameters(self) -> PyTree:
-        """Give the parameters."""
-        return jax.device_get(self._engine.weights(self._state))
-
-
-class TheirLearner:
-    """The same model in PyTorch."""
-
-    def __init__(self, config: RunConfig, params: PyTree) -> None:
-        """Begin with these parameters; the seed of dropout is that of the run."""
-        import torch
-
-        from jaxformer.benchmark import torch_learners, torch_parameters
-
-        torch.manual_seed(config.training.seed)
-        task, rates = make_task(config), learning_rates(config)
-        model = torch_learners.TorchTransformer(task)
-        stacks: Any = model.transformer
-        self._places = torch_parameters.find_places(model.table, stacks.encoder, stacks.decoder)
-        torch_parameters.write(self._places, params)
-        self._learner = torch_learners.TorchLearner(task, config.model.dtype, model, lambda step: float(rates[step]))
-
-    def run(self, batches: Iterable[Batch]) -> None:
-        """Update once with each batch."""
-        self._learner.run(batches)
-
-    def nll(self, batches: Iterable[Batch]) -> float:
-        """Give the negative log-likelihood a token, in nats, without dropout."""
-        return self._learner.nll(batches)
-
-    def parameters(self) -> PyTree:
-        """Carry the parameters back."""
-        from jaxformer.benchmark import torch_parameters
-
-        return torch_parameters.read(self._places)
-
-
 def check_comparable(config: RunConfig) -> None:
     """Refuse a run that PyTorch's reference cannot be trained like.
 
@@ -168,9 +118,10 @@ def check_comparable(config: RunConfig) -> None:
         config: of the run.
 
     Raises:
-        InputError: a key has another value than the reference, or PyTorch is not installed.
+        InputError: a key has another value than the reference, or a package that is needed is not installed.
     """
-    require("torch", "benchmark")
+    for package in ("torch", "matplotlib", "sacrebleu"):  # the last two at the end, when hours have gone by
+        require(package, "benchmark")
     from jaxformer.benchmark.torch_learners import LONGEST
 
     for section, keys in _FIXED.items():
@@ -218,14 +169,30 @@ def learning_rates(config: RunConfig) -> np.ndarray:
     return np.asarray(jax.vmap(schedule)(jnp.arange(config.training.steps + 1)))
 
 
-def make_learners(config: RunConfig) -> dict[str, Learner]:
+def make_systems(config: RunConfig) -> dict[str, System]:
     """Make both systems, with the same parameters.
 
     Args:
         config: complete, with the sizes and ids of the vocabulary; :func:`check_comparable` has passed it.
     """
-    ours = OurLearner(config)
-    return {OURS: ours, THEIRS: TheirLearner(config, ours.parameters())}
+    ours = JaxLearner(config.model, config.training, config.data)
+    return {OURS: System(ours, ours.parameters), THEIRS: _make_theirs(config, ours.parameters())}
+
+
+def _make_theirs(config: RunConfig, params: PyTree) -> System:
+    """Make the model in PyTorch, beginning with these parameters; the seed of dropout is that of the run."""
+    import torch
+
+    from jaxformer.benchmark import torch_learners, torch_parameters
+
+    torch.manual_seed(config.training.seed)
+    task, rates = make_task(config), learning_rates(config)
+    model = torch_learners.TorchTransformer(task)
+    stacks: Any = model.transformer
+    places = torch_parameters.find_places(model.table, stacks.encoder, stacks.decoder)
+    torch_parameters.write(places, params)
+    learner = torch_learners.TorchLearner(task, config.model.dtype, model, lambda step: float(rates[step]))
+    return System(learner, lambda: torch_parameters.read(places))
 
 
 def measured_steps(config: RunConfig) -> list[int]:
@@ -235,54 +202,73 @@ def measured_steps(config: RunConfig) -> list[int]:
 
 
 def train_in_turns(
-    learners: Mapping[str, Learner], data: TrainingData, valid: Sequence[Batch], steps: Sequence[int]
+    systems: Mapping[str, System], data: TrainingData, valid: Sequence[Batch], steps: Sequence[int]
 ) -> Iterator[Point]:
-    """Let each learner train up to the next of the steps and be measured, while the others wait.
+    """Let each system train up to the next of the steps and be measured, while the others wait.
 
     Args:
-        learners: by name.
+        systems: by name.
         data: whose batches each of them gets, from the first on.
         valid: batches of the validation text.
         steps: at which to measure, rising.
 
     Yields:
-        For each step a point of every learner.
+        For each step a point of every system.
     """
-    seconds = dict.fromkeys(learners, 0.0)
+    seconds = dict.fromkeys(systems, 0.0)
     with contextlib.ExitStack() as parts:
-        opened = {name: cast(_Stream, data.batches()) for name in learners}
+        opened = {name: cast(_Stream, data.batches()) for name in systems}
         streams = {name: parts.enter_context(contextlib.closing(stream)) for name, stream in opened.items()}
         for before, step in itertools.pairwise([0, *steps]):
-            for name, learner in learners.items():
+            for name, (learner, _) in systems.items():
                 begun = time.perf_counter()
                 learner.run(batch for batch, _ in itertools.islice(streams[name], step - before))
                 seconds[name] += time.perf_counter() - begun
                 yield Point(name, step, learner.nll(valid), seconds[name])
 
 
-def translate_test(run: Run, params: PyTree) -> dict[str, Any]:
-    """Translate the run's test set with these parameters, as its ``decoding`` says; give the record with BLEU.
+def load_test(run: Run, params: PyTree) -> TestSet:
+    """Read the run's test set, and find what translating it would refuse before anything is trained.
 
     Args:
         run: whose vocabularies and configuration these are.
-        params: of the model.
+        params: of the model, trained or not.
 
     Raises:
-        InputError: the test set cannot be read, or a sentence is longer than the model's positions.
+        InputError: it cannot be read, or a sentence is longer than the model's positions.
     """
     data = run.config.data
-    pairs, language = load_evaluation(data.test, data)
-    translator = Translator(
+    test = TestSet(data.test, *load_evaluation(data.test, data))
+    try:
+        _make_translator(run, test, params).check([pair.source for pair in test.pairs])
+    except LineError as error:
+        raise error.within(name_sources(data.test, data)) from None
+    return test
+
+
+def translate_test(run: Run, test: TestSet, params: PyTree) -> dict[str, Any]:
+    """Translate a test set with these parameters, as the run's ``decoding`` says; give the record with BLEU.
+
+    Args:
+        run: whose vocabularies and configuration these are.
+        test: of :func:`load_test`.
+        params: of the model.
+    """
+    return evaluate(_make_translator(run, test, params), test.pairs, test.name)[0]
+
+
+def _make_translator(run: Run, test: TestSet, params: PyTree) -> Translator:
+    data = run.config.data
+    return Translator(
         run.config.model,
         params,
         run.vocabularies,
         run.config.decoding,
         source_eos=data.source_eos,
-        tag=language if data.language_tags else None,
+        tag=test.language if data.language_tags else None,
         source_language=data.source_language,
-        target_language=language,
+        target_language=test.language,
     )
-    return evaluate(translator, pairs, data.test)[0]
 
 
 def relative_difference(points: Sequence[Point]) -> list[tuple[int, float]]:

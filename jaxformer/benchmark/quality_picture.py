@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.benchmark.quality import OURS, THEIRS, Point, relative_difference
-from jaxformer.errors import require
+from jaxformer.visualization import style
 
-_INK, _QUIET, _LINE = "#1c2430", "#4a5563", "#d5dbe3"
 _LOOKS = {
     THEIRS: {"color": "#e0a27f", "linewidth": 5.0, "label": "PyTorch"},
-    OURS: {"color": "#1f5fa8", "linewidth": 1.6, "marker": "o", "markersize": 3.4, "label": "jaxformer"},
+    OURS: {"color": style.BLUE, "linewidth": 1.6, "marker": "o", "markersize": 3.4, "label": "jaxformer"},
 }
 _GOAL = 1.0  # percent
 
@@ -22,18 +21,16 @@ def draw(points: Sequence[Point], picture: Path) -> Path:
 
     Args:
         points: of both systems at the same steps.
-        picture: the file to write.
+        picture: the file to write; its directory is created.
 
     Raises:
         InputError: matplotlib is not installed.
     """
-    figure = require("matplotlib.figure", "train").Figure(figsize=(9, 3.4), facecolor="white", layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    figure = style.new_figure(9, 3.4)
     left, right = figure.subplots(1, 2, width_ratios=(5, 4))
     _draw_losses(left, points)
     _draw_difference(right, points)
-    figure.savefig(picture, format="png", dpi=100)
-    return picture
+    return style.save(figure, picture)
 
 
 def _draw_losses(axes: Any, points: Sequence[Point]) -> None:
@@ -43,15 +40,15 @@ def _draw_losses(axes: Any, points: Sequence[Point]) -> None:
         steps, losses = [point.step for point in own], [point.valid_nll for point in own]
         axes.plot(steps, losses, **{**looks, "label": label}, solid_capstyle="round")
     _finish(axes, "validation, nats per token")
-    axes.legend(framealpha=1, edgecolor="white", fontsize=9, labelcolor=_INK)
+    axes.legend(framealpha=1, edgecolor="white", fontsize=9, labelcolor=style.INK)
 
 
 def _draw_difference(axes: Any, points: Sequence[Point]) -> None:
     steps, differences = zip(*relative_difference(points), strict=True)
     percent = [100.0 * difference for difference in differences]
-    axes.axhspan(-_GOAL, _GOAL, color="#eef2f7")
-    axes.axhline(0.0, color=_QUIET, linewidth=0.8)
-    axes.plot(steps, percent, color="#1f5fa8", linewidth=1.6, marker="o", markersize=3.4)
+    axes.axhspan(-_GOAL, _GOAL, color=style.BAND)
+    axes.axhline(0.0, color=style.QUIET, linewidth=0.8)
+    axes.plot(steps, percent, color=style.BLUE, linewidth=1.6, marker="o", markersize=3.4)
     high = max(1.5 * _GOAL, 1.1 * max(map(abs, percent)))
     axes.set_ylim(-high, high)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.2g}%" if value else "0")
@@ -59,13 +56,6 @@ def _draw_difference(axes: Any, points: Sequence[Point]) -> None:
 
 
 def _finish(axes: Any, title: str) -> None:
-    axes.set_title(title, fontsize=10.5, color=_INK, loc="left", pad=8)
-    axes.set_xlabel("step", fontsize=9.5, color=_QUIET)
-    axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-    axes.locator_params(axis="x", nbins=5, integer=True, min_n_ticks=1)
-    axes.set_xlim(left=0)
-    axes.tick_params(labelsize=9, labelcolor=_QUIET, color=_LINE)
-    axes.grid(axis="y", color=_LINE, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_LINE)
+    style.title(axes, title)
+    style.count_steps(axes, 5)
+    style.frame(axes)

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
-from jaxformer.benchmark.task import Task, fixed_batches, load_pairs, padding, real_tokens
+from jaxformer.benchmark.task import Learner, Task, fixed_batches, load_pairs, padding, real_tokens
 from jaxformer.benchmark.turns import Message, serve
 from jaxformer.data.batching import Batch
-from jaxformer.data.transforms import Encoded
-
-
-class Learner(Protocol):
-    """A model that learns, in whatever framework."""
-
-    def run(self, batches: Sequence[Batch]) -> None:
-        """Update once with each batch, and wait until that is done."""
-        ...
-
-    def batches(self, pairs: Encoded) -> list[Batch]:
-        """Make the batches of real text that suit it best."""
-        ...
 
 
 def make_learner(system: str, task: Task) -> Learner:
     """Make a system by its name: framework, precision and, in jaxformer, how it makes batches, joined by hyphens."""
     framework, precision, *batching = system.split("-")
     if framework == "jaxformer":
-        from jaxformer.benchmark.learner import Learner
+        from jaxformer.benchmark import learner
 
-        return Learner(task, precision, *(batching or ["buckets"]))
+        return learner.make_learner(task, precision, *(batching or ["buckets"]))
     from jaxformer.benchmark.torch_learners import TorchLearner, TorchTransformer, make_marian
 
     model = {"torch": TorchTransformer, "marian": make_marian}[framework](task)

@@ -1,12 +1,12 @@
-"""What every system of a benchmark of training does: the size of the model, and the batches of its steps."""
+"""What every system of a benchmark of training does: to learn, the size of the model, and the batches of its steps."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -44,6 +44,22 @@ class Task:
     tokens_per_batch: int = 2048
     dropout_rate: float = 0.1
     label_smoothing: float = 0.1
+
+
+class Learner(Protocol):
+    """A model that learns and is measured, in whatever framework."""
+
+    def run(self, batches: Iterable[Batch]) -> None:
+        """Update once with each batch, and wait until that is done."""
+        ...
+
+    def nll(self, batches: Iterable[Batch]) -> float:
+        """Give the negative log-likelihood a token, in nats, without dropout."""
+        ...
+
+    def batches(self, pairs: Encoded) -> list[Batch]:
+        """Make the batches of real text that suit it best."""
+        ...
 
 
 TASKS: Mapping[str, Task] = {

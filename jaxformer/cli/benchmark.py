@@ -13,6 +13,7 @@ from jaxformer.benchmark.task import TASKS
 from jaxformer.benchmark.training_speed import COLUMNS, REFERENCE, SYSTEMS, Row, describe_machine, measure, read_text
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import write_output
+from jaxformer.table import align
 
 EXAMPLE = f"""
 examples:
@@ -82,9 +83,7 @@ def _possible() -> list[str]:
 
 
 def _table(rows: list[Row]) -> list[str]:
-    lines = [list(COLUMNS.values()), *([_form(name, getattr(row, name)) for name in COLUMNS] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    return list(align([[*COLUMNS.values()], *([_form(name, getattr(row, name)) for name in COLUMNS] for row in rows)]))
 
 
 def _form(name: str, value: float | str | None) -> str:

@@ -13,7 +13,7 @@ from jaxformer.cli.search_options import add_search, asked_search, choose_search
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
 from jaxformer.data.files import read_lines
-from jaxformer.data.loading import load_evaluation
+from jaxformer.data.loading import load_evaluation, name_sources
 from jaxformer.errors import InputError
 from jaxformer.evaluation import evaluate
 from jaxformer.evaluation.choice import choose_metrics
@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
     metrics = choose_metrics(options.metrics, language=language, comet_model=options.comet_model)
     evaluate.read_results(options.workdir)  # a damaged file is found before the work, not after it
     translator = load_translator(options, options.target_language or language)
-    with name_lines(source=options.source):
+    with name_lines(source=options.source or name_sources(name, data)):
         record, hypotheses = evaluate.evaluate(
             translator,
             pairs,

@@ -43,6 +43,7 @@ from jaxformer.data.duplicates import DEFAULT_MEMORY, Duplicates, find_repeated
 from jaxformer.data.languages import check_language, is_foreign
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
+from jaxformer.table import align
 
 UnicodeNormalization = Literal["none", "NFC", "NFKC"]
 """The form that text is brought to; see :func:`normalize`."""
@@ -254,18 +255,11 @@ def table(counts: Counts) -> list[str]:
         dropped = counts.dropped[name]
         kept -= dropped
         rows.append((STEPS.get(name, name), f"{dropped:,}", _share(dropped, counts.read), f"{kept:,}"))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = [
-        "  ".join(
-            [row[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True))]
-        )
-        for row in rows
-    ]
     changed = [
         f"{STEPS.get(name, name)} changed {counts.changed[name]:,} pairs ({_share(counts.changed[name], counts.read)})"
         for name in _ordered(counts.changed)
     ]
-    return lines + changed
+    return [*align(rows), *changed]
 
 
 def summary(counts: Counts) -> str:

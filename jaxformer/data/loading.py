@@ -248,6 +248,17 @@ def open_evaluation(name: str, config: DataConfig) -> tuple[Corpus, str]:
     return sources.load(part.name, part.source_language, part.target_language), part.target_language
 
 
+def name_sources(name: str, config: DataConfig) -> str:
+    """Say what an error calls the text whose line i is source i of a data set: its file, or the set where it is no one.
+
+    Raises:
+        InputError: as :func:`open_evaluation`.
+    """
+    corpus, _ = open_evaluation(name, config)
+    sides = 2 if corpus.name.startswith("text:") else 1
+    return str(corpus.files[0]) if len(corpus.files) == sides else corpus.name
+
+
 @dataclass(frozen=True)
 class _Reader:
     """Reads one data set as often as it is asked to."""

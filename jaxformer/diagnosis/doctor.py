@@ -81,7 +81,7 @@ CHECKS = (
     Check("averaging", results.averaging, ("config", "records", "averages")),
     Check("checkpoint", results.checkpoint, ("config", "record", "curves")),
     Check("test set", results.test_set, ("config", "record")),
-    Check("signature", results.signature, ("record",)),
+    Check("signature", results.signature, ("config", "record")),
     Check("search", results.search, ("record",)),
     Check("recount", results.recount, ("record", "hypotheses", "scored")),
     Check("output order", hypotheses.order, ("hypotheses", "scored")),

@@ -210,6 +210,10 @@ def _read_scored(
     if isinstance(found, Unseen):
         return found
     # Of several references the run keeps one, and translations may have been left elsewhere: neither is a fault.
-    whole = "text" in record and "nrefs:1" in str(record.get("bleu_signature", "nrefs:1"))
+    whole = "text" in record and all("nrefs:1|" in text for text in _signatures(record) if "nrefs:" in text)
     kept = (directory / str(record.get("hypotheses"))).is_file()
     return _try(lambda: read_systems([directory], name, None, None)[1], broken=whole and kept)
+
+
+def _signatures(record: Mapping[str, Any]) -> list[str]:
+    return [str(value) for key, value in record.items() if key.endswith("_signature")]

@@ -12,15 +12,16 @@ from collections.abc import Mapping
 from jaxformer.data.mixing import parse
 from jaxformer.diagnosis.findings import Opinion, Verdict, judge
 from jaxformer.models.config import TransformerConfig
+from jaxformer.paper.tables import BASE
 from jaxformer.training.config import RunConfig
 from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.schedules import make_schedule
 from jaxformer.visualization.curves import Curve
 
-PAPER_WIDTH = 512
-"""Models at least as wide are held against the paper's figures."""
-
-PAPER_BATCH, PAPER_STEPS, PAPER_WARMUP = 25_000, 100_000, 4_000
+PAPER_WIDTH, PAPER_BATCH, PAPER_STEPS, PAPER_WARMUP = (
+    int(BASE[key]) for key in ("model.d_model", "data.tokens_per_batch", "training.steps", "training.warmup_steps")
+)
+"""Those of the base model; models at least as wide are held against the paper's figures."""
 
 _HIGHEST_RATE = 0.01  # beyond it Adam does not train a Transformer of any width that was tried
 _ARCHITECTURE = (

@@ -73,6 +73,7 @@ def evaluate(
         scores |= {metric.key: round(result.value, metric.digits), f"{metric.key}_signature": result.signature}
     record = {
         "dataset": name,
+        "target_language": translator.languages[1],
         "text": fingerprint(sources, references),
         **scores,
         "sentences": len(pairs),
@@ -146,6 +147,9 @@ def read_results(directory: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not JSON ({error}); move it away") from None
     if not isinstance(records, dict):
         raise InputError(f"{path} holds no JSON object; move it away")
+    for name, record in records.items():
+        if not isinstance(record, dict):
+            raise InputError(f"the entry {name!r} of {path} is no JSON object; move the file away")
     return records
 
 

@@ -88,6 +88,8 @@ def _read_run(directory: Path, wanted: str) -> tuple[dict[str, Any], list[str]]:
     if wanted not in records and not names:
         raise InputError(f"{directory} has no result {wanted!r}; it has {_quoted(list(records))}")
     record = records[wanted if wanted in records else names[0]]
+    if not isinstance(record.get("hypotheses"), str) or "sentences" not in record:
+        raise InputError(f"the result {wanted!r} of {directory} names no translations: evaluate the run again")
     lines = read_lines(directory / record["hypotheses"])
     if len(lines) != record["sentences"]:
         raise InputError(

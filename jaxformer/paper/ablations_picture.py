@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import InputError, require
+from jaxformer.errors import InputError
 from jaxformer.paper.ablations import BASE_ROW, USUAL, Result
 from jaxformer.paper.ablations_report import Comparison, Line, compare, spread
+from jaxformer.visualization import style
 
-_INK, _QUIET, _LINE, _BAND = "#1c2430", "#4a5563", "#d5dbe3", "#eef1f5"
-_PAPER, _OURS = "#7a8799", "#1f5fa8"
+_PAPER, _OURS = style.GREY, style.BLUE
 
 
 def draw(results: Sequence[Result], picture: Path | str) -> Path:
@@ -31,24 +31,20 @@ def draw(results: Sequence[Result], picture: Path | str) -> Path:
     if not lines:
         raise InputError(f"a picture of ablations needs a row besides {BASE_ROW}: run another")
     height = 1.5 + 0.3 * len(lines)
-    figure = require("matplotlib.figure", "train").Figure(figsize=(10, height), facecolor="white", layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    figure = style.new_figure(10, height)
     left, right = figure.subplots(1, 2, sharey=True)
     runs = [result for result in results if result.row == BASE_ROW and result.decoding == USUAL.name]
     noise = spread([run.perplexity for run in runs]), spread([run.bleu for run in runs])
     percent = 100 / base.perplexity.value
     _draw_panel(left, lines, lambda line: line.perplexity, (noise[0] or 0.0) * percent, relative=True)
     _draw_panel(right, lines, lambda line: line.bleu, noise[1] or 0.0, relative=False)
-    left.set_xlabel("perplexity, % more than the base's (less is better)", fontsize=9.5, color=_QUIET)
-    right.set_xlabel("BLEU, difference from the base's (more is better)", fontsize=9.5, color=_QUIET)
-    left.set_yticks(range(len(lines)), [_label(line) for line in lines], fontsize=9, color=_INK)
+    style.name_axis(left, "x", "perplexity, % more than the base's (less is better)")
+    style.name_axis(right, "x", "BLEU, difference from the base's (more is better)")
+    left.set_yticks(range(len(lines)), [_label(line) for line in lines], fontsize=9, color=style.INK)
     left.set_ylim(len(lines) - 0.4, -0.6)
     handles = left.get_legend_handles_labels()
-    figure.legend(*handles, loc="outside upper left", ncols=3, frameon=False, fontsize=9, labelcolor=_INK)
-    picture = Path(picture)
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, format="png", dpi=100)
-    return picture
+    figure.legend(*handles, loc="outside upper left", ncols=3, frameon=False, fontsize=9, labelcolor=style.INK)
+    return style.save(figure, picture)
 
 
 def _label(line: Line) -> str:
@@ -60,8 +56,8 @@ def _draw_panel(
 ) -> None:
     """Mark the differences of one metric, with a line between ours and the paper's."""
     if noise:
-        axes.axvspan(-noise, noise, color=_BAND, label="noise: the base's seeds", zorder=0)
-    axes.axvline(0.0, color=_QUIET, linewidth=0.8, zorder=1)
+        axes.axvspan(-noise, noise, color=style.BAND, label="noise: the base's seeds", zorder=0)
+    axes.axvline(0.0, color=style.QUIET, linewidth=0.8, zorder=1)
     ours, paper = [], []
     for place, comparison in enumerate(map(metric, lines)):
         own = _change(comparison.value, comparison.difference, relative)
@@ -69,16 +65,11 @@ def _draw_panel(
         if comparison.paper is not None and comparison.paper_difference is not None:
             other = _change(comparison.paper, comparison.paper_difference, relative)
             paper.append((other, place))
-            axes.plot((own, other), (place, place), color=_LINE, linewidth=1.2, zorder=2)
+            axes.plot((own, other), (place, place), color=style.LINE, linewidth=1.2, zorder=2)
     if paper:
         axes.scatter(*zip(*paper, strict=True), s=30, color=_PAPER, label="paper", zorder=3)
     axes.scatter(*zip(*ours, strict=True), s=36, marker="D", color=_OURS, label="here", zorder=4)
-    axes.tick_params(labelsize=9, labelcolor=_QUIET, color=_LINE)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=_LINE, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_LINE)
+    style.frame(axes, grid="x")
 
 
 def _change(value: float, difference: float, relative: bool) -> float:

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jaxformer.errors import require
 from jaxformer.paper.report import Line
 from jaxformer.paper.tables import Table
+from jaxformer.visualization import style
 
-_INK, _QUIET, _LINE = "#1c2430", "#4a5563", "#d5dbe3"
-_PAPER, _OURS = "#7a8799", "#1f5fa8"
+_PAPER, _OURS = style.GREY, style.BLUE
 
 
 def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
@@ -29,20 +28,16 @@ def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
         InputError: matplotlib is not installed.
     """
     height = 1.3 + 0.27 * len(lines)
-    figure = require("matplotlib.figure", "train").Figure(figsize=(10, height), facecolor="white", layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    figure = style.new_figure(10, height)
     figure.suptitle(
-        f"Table {table.number}: {table.title}", fontsize=11.5, color=_INK, x=0.02, horizontalalignment="left"
+        f"Table {table.number}: {table.title}", fontsize=11.5, color=style.INK, x=0.02, horizontalalignment="left"
     )
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(6, 5))
     _draw_scores(left, table, lines)
     _draw_cost(right, table, lines)
-    left.set_yticks(range(len(lines)), [line.row.title for line in lines], fontsize=9, color=_INK)
+    left.set_yticks(range(len(lines)), [line.row.title for line in lines], fontsize=9, color=style.INK)
     left.set_ylim(len(lines) - 0.4, -0.6)
-    picture = Path(picture)
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, format="png", dpi=100)
-    return picture
+    return style.save(figure, picture)
 
 
 def _draw_scores(axes: Any, table: Table, lines: Sequence[Line]) -> None:
@@ -83,20 +78,15 @@ def _draw_cost(axes: Any, table: Table, lines: Sequence[Line]) -> None:
 
 
 def _finish(axes: Any, name: str) -> None:
-    axes.set_xlabel(name, fontsize=9.5, color=_QUIET)
-    axes.tick_params(labelsize=9, labelcolor=_QUIET, color=_LINE)
-    axes.tick_params(axis="y", length=0)
-    axes.grid(axis="x", color=_LINE, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_LINE)
+    style.name_axis(axes, "x", name)
+    style.frame(axes, grid="x")
     axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=3,
         frameon=False,
         fontsize=9,
-        labelcolor=_INK,
+        labelcolor=style.INK,
         handlelength=1.2,
         borderaxespad=0,
     )

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.errors import InputError, require
+from jaxformer.visualization import style
 from jaxformer.visualization.attention_page import PAGE, TITLE_SLOT
 from jaxformer.visualization.page import write_page
 
@@ -156,13 +157,13 @@ def _figure(kind: _Kind) -> Any:
                 (left / total[0], bottom / total[1], width / total[0], height / total[1]), facecolor="white"
             )
             image = _panel(axes, kind.weights[layer, head])
-            axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=7.5, color="#4a5563", pad=3, loc="left")
+            axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=7.5, color=style.QUIET, pad=3, loc="left")
             if head == 0:
                 _label(axes, "y", kind.rows, kind.row_title, size)
             if layer == layers - 1:
                 _label(axes, "x", kind.columns, kind.column_title, size)
     figure.text(
-        0, (0.44 + down * layers) / total[1], kind.title, fontsize=12, fontweight="bold", color="#1c2430", va="bottom"
+        0, (0.44 + down * layers) / total[1], kind.title, fontsize=12, fontweight="bold", color=style.INK, va="bottom"
     )
     _scale(figure, image, (across * heads + 0.1, 0.5 + down * layers - 0.34, min(2.0, down * layers - 0.34)), total)
     return figure
@@ -187,10 +188,10 @@ def _label(axes: Any, side: str, tokens: Sequence[str], title: str, size: float)
     looks: dict[str, Any] = {"fontsize": size, "family": _families(), "parse_math": False}
     if side == "x":
         axes.set_xticks(range(len(labels)), labels, rotation=90, **looks)
-        axes.set_xlabel(title, fontsize=7.5, color="#4a5563", labelpad=4)
+        axes.set_xlabel(title, fontsize=7.5, color=style.QUIET, labelpad=4)
     else:
         axes.set_yticks(range(len(labels)), labels, **looks)
-        axes.set_ylabel(title, fontsize=7.5, color="#4a5563", labelpad=4)
+        axes.set_ylabel(title, fontsize=7.5, color=style.QUIET, labelpad=4)
     axes.tick_params(axis=side, length=0, pad=2)
 
 
@@ -199,8 +200,8 @@ def _scale(figure: Any, image: Any, place: tuple[float, float, float], total: tu
     left, top, height = place
     axes = figure.add_axes((left / total[0], (top - height) / total[1], 0.09 / total[0], height / total[1]))
     bar = figure.colorbar(image, cax=axes, ticks=[0, 0.05, 0.25, 0.5, 1])
-    bar.ax.set_yticklabels(["0", ".05", ".25", ".5", "1"], fontsize=6.5, color="#4a5563")
-    bar.ax.set_title("weight", fontsize=6.5, color="#4a5563", pad=5, loc="left")
+    bar.ax.set_yticklabels(["0", ".05", ".25", ".5", "1"], fontsize=6.5, color=style.QUIET)
+    bar.ax.set_title("weight", fontsize=6.5, color=style.QUIET, pad=5, loc="left")
     bar.ax.tick_params(length=2, width=0.5, color="#c3cad4", pad=2)
     bar.outline.set(edgecolor="#c3cad4", linewidth=0.6)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from jaxformer.errors import InputError, require
-from jaxformer.visualization import curves
+from jaxformer.errors import InputError
+from jaxformer.visualization import curves, style
 from jaxformer.visualization.comparison_page import PAGE
 from jaxformer.visualization.curves import Curve
 from jaxformer.visualization.page import write_page
@@ -29,9 +29,8 @@ _PANELS = (
 _SETTLING = ("train/nll", "valid/nll", "valid/bleu", "valid/chrf", "train/gradient_norm")
 
 # Colours that people with any colour vision tell apart (after Okabe and Ito 2008), and dashes for more runs than those.
-_COLOURS = ("#1f5fa8", "#c2571a", "#1a8a63", "#a64d8c", "#8a6d00", "#3a9bd0", "#5d6877")
+_COLOURS = (style.BLUE, "#c2571a", "#1a8a63", "#a64d8c", "#8a6d00", "#3a9bd0", "#5d6877")
 _DASHES = ("-", "--", ":")
-_INK, _QUIET, _LINE = "#1c2430", "#4a5563", "#d5dbe3"
 
 # Of more points than these means are drawn: the noise of one run would hide the others.
 _MOST_POINTS = 250
@@ -136,10 +135,7 @@ def draw(runs: Mapping[str, Mapping[str, Curve]], picture: Path) -> Path:
     rows = -(-len(panels) // columns)
     beside = max(1, 62 * columns // (max(map(len, runs)) + 9))  # entries of the legend in a line
     legend = 0.25 * -(-len(runs) // beside)
-    figure = require("matplotlib.figure", "train").Figure(
-        figsize=(5.2 * columns, 2.7 * rows + legend), facecolor="white", layout="constrained"
-    )
-    figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
+    figure = style.new_figure(5.2 * columns, 2.7 * rows + legend)
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
     handles: dict[str, Any] = {}
     for axes, panel in zip(grid, panels, strict=False):
@@ -157,14 +153,12 @@ def draw(runs: Mapping[str, Mapping[str, Curve]], picture: Path) -> Path:
         ncols=beside,
         frameon=False,
         fontsize=10,
-        labelcolor=_INK,
+        labelcolor=style.INK,
     )
-    picture.parent.mkdir(parents=True, exist_ok=True)
     with warnings.catch_warnings():
         # A letter that no installed font has is drawn as a box; the page shows it with the fonts of the browser.
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
-        figure.savefig(picture, format="png", dpi=110)
-    return picture
+        return style.save(figure, picture, dpi=110)
 
 
 def find_last(panels: Sequence[Panel]) -> int:
@@ -187,19 +181,13 @@ def _draw_line(axes: Any, curve: Curve, number: int) -> Any:
 
 
 def _dress(axes: Any, panel: Panel, last: int) -> None:
-    axes.set_title(panel.title, fontsize=10.5, color=_INK, loc="left", pad=7)
-    axes.set_xlabel("step", fontsize=9, color=_QUIET)
+    style.title(axes, panel.title)
+    style.count_steps(axes, 6)
+    style.frame(axes)
     axes.set_xlim(0, last * 1.02)
     axes.set_ylim(panel.low, panel.high)
-    axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
-    axes.locator_params(axis="x", nbins=6, integer=True, min_n_ticks=1)
     axes.locator_params(axis="y", nbins=5)
-    axes.tick_params(labelsize=8.5, labelcolor=_QUIET, color=_LINE)
-    axes.grid(axis="y", color=_LINE, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_LINE)
 
 
 def write_html(runs: Mapping[str, Mapping[str, Curve]], page: Path) -> Path:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jaxformer.errors import InputError, require
+from jaxformer.errors import InputError
+from jaxformer.visualization import style
 
 Curve: TypeAlias = Sequence[tuple[int, float]]
 """Points ``(step, value)``, in the order of the steps."""
@@ -17,11 +18,10 @@ Curve: TypeAlias = Sequence[tuple[int, float]]
 _PANELS = (
     (
         "negative log-likelihood per token, in nats",
-        (("train/nll", "training", "#7a8799", ""), ("valid/nll", "validation", "#1f5fa8", "o")),
+        (("train/nll", "training", style.GREY, ""), ("valid/nll", "validation", style.BLUE, "o")),
     ),
-    ("validation BLEU", (("valid/bleu", "BLEU", "#b4451f", "o"),)),
+    ("validation BLEU", (("valid/bleu", "BLEU", style.RED, "o"),)),
 )
-_INK, _QUIET, _LINE = "#1c2430", "#4a5563", "#d5dbe3"
 
 
 def draw(metrics_file: Path | str, picture: Path | str) -> Path:
@@ -46,15 +46,11 @@ def draw(metrics_file: Path | str, picture: Path | str) -> Path:
     if not panels:
         keys = ", ".join(key for _, lines in _PANELS for key, *_ in lines)
         raise InputError(f"a learning curve needs points, but {metrics_file} has none of {keys}: train for longer")
-    figure = require("matplotlib.figure", "train").Figure(figsize=(9, 3.4), facecolor="white", layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    figure = style.new_figure(9, 3.4)
     every = figure.subplots(1, len(panels), squeeze=False, width_ratios=(5, 4)[: len(panels)])[0]
     for axes, (title, lines) in zip(every, panels, strict=True):
         _draw_panel(axes, title, lines, curves)
-    picture = Path(picture)
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, format="png", dpi=100)
-    return picture
+    return style.save(figure, picture)
 
 
 def read(metrics_file: Path | str) -> dict[str, Curve]:
@@ -103,17 +99,10 @@ def _draw_panel(axes: Any, title: str, lines: Sequence[tuple[str, str, str, str]
         label = f"{name}, {_last(key, values[-1])}"
         mark = marker or ("o" if len(steps) == 1 else "")
         axes.plot(steps, values, color=colour, linewidth=1.8, marker=mark, markersize=3.8, label=label)
-    axes.set_title(title, fontsize=10.5, color=_INK, loc="left", pad=8)
-    axes.set_xlabel("step", fontsize=9.5, color=_QUIET)
-    axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
-    axes.locator_params(axis="x", nbins=6, integer=True, min_n_ticks=1)
-    axes.set_xlim(left=0)
-    axes.tick_params(labelsize=9, labelcolor=_QUIET, color=_LINE)
-    axes.grid(axis="y", color=_LINE, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_LINE)
-    axes.legend(framealpha=1, edgecolor="white", fontsize=9, labelcolor=_INK, handlelength=1.6)
+    style.title(axes, title)
+    style.count_steps(axes, 6)
+    style.frame(axes)
+    axes.legend(framealpha=1, edgecolor="white", fontsize=9, labelcolor=style.INK, handlelength=1.6)
 
 
 def _last(key: str, value: float) -> str:

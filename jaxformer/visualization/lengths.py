@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.errors import InputError, require
+from jaxformer.errors import InputError
+from jaxformer.visualization import style
 
 _MOST_BARS = 60
 _NARROWEST = 20  # tokens; a corpus of words gets no axis of three
-_INK, _QUIET, _LINE = "#1c2430", "#4a5563", "#d5dbe3"
-_COLOURS = ("#1f5fa8", "#b4451f")
+_COLOURS = (style.BLUE, style.RED)
 
 
 def draw(
@@ -48,14 +48,10 @@ def draw(
     sides = [np.asarray(counts, np.int64) for counts in (source, target)]
     if not all(counts.sum() for counts in sides):
         raise InputError(f"a histogram of lengths needs sentences, but there is none for {picture}: name other data")
-    figure = require("matplotlib.figure", "train").Figure(figsize=(9, 3.4), facecolor="white", layout="constrained")
-    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    figure = style.new_figure(9, 3.4)
     axes = figure.subplots()
     _draw_sides(axes, sides, names, max_length)
-    picture = Path(picture)
-    picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, format="png", dpi=100)
-    return picture
+    return style.save(figure, picture)
 
 
 def bars(counts: NDArray[np.int64], end: int, width: int) -> NDArray[np.int64]:
@@ -87,27 +83,23 @@ def _draw_sides(axes: Any, sides: Sequence[NDArray[np.int64]], names: Sequence[s
         heights = bars(counts, end, width)
         axes.stairs(heights, edges, fill=True, color=colour, alpha=0.18)
         axes.stairs(heights, edges, color=colour, linewidth=1.8, label=describe(counts, name, max_length))
-    dashes = {"color": _QUIET, "linewidth": 1.4, "linestyle": (0, (4, 3))}
+    dashes = {"color": style.QUIET, "linewidth": 1.4, "linestyle": (0, (4, 3))}
     if max_length <= end:
         axes.axvline(max_length + 0.5, label=f"limit {max_length:,}", **dashes)
     else:
         axes.plot([], [], label=f"limit {max_length:,}, beyond the axis", **dashes)
-    axes.set_ylabel("sentences", fontsize=9.5, color=_QUIET)
+    style.name_axis(axes, "y", "sentences")
     spans = f"; a bar spans {width:,} lengths" if width > 1 else ""
-    axes.set_xlabel(f"length of a sentence in tokens{spans}", fontsize=9.5, color=_QUIET)
+    style.name_axis(axes, "x", f"length of a sentence in tokens{spans}")
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(lambda value, _: f"{value:,.0f}")
         axis.get_major_locator().set_params(integer=True)
     axes.set_xlim(0, edges[-1])
     axes.set_ylim(bottom=0)
-    axes.tick_params(labelsize=9, labelcolor=_QUIET, color=_LINE)
-    axes.grid(axis="y", color=_LINE, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.spines[["top", "right", "left"]].set_visible(False)
-    axes.spines["bottom"].set_color(_LINE)
+    style.frame(axes)
     # Above the axes: inside, it would hide the limit.
     place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3, "ncols": 3, "columnspacing": 1.4}
-    axes.legend(frameon=False, fontsize=9, labelcolor=_INK, handlelength=1.6, **place)
+    axes.legend(frameon=False, fontsize=9, labelcolor=style.INK, handlelength=1.6, **place)
 
 
 def describe(counts: NDArray[np.int64], name: str, max_length: int) -> str:

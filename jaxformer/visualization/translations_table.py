@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from jaxformer.evaluation.breakdown import Difference
 from jaxformer.evaluation.comparison import Comparison, Result
+from jaxformer.table import align
 
 _LONGEST_NAME = 24  # longer names are told once, and stand in the tables as letters
 
@@ -108,15 +109,3 @@ def _sentences(title: str, differences: Sequence[Difference], names: tuple[str, 
             yield f"  {'reference':{width}}  {line}"
         for name, text, chrf in zip(names, difference.translations, difference.chrf, strict=True):
             yield f"  {f'{name} {chrf:5.1f}':{width}}  {text}"
-
-
-def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Set rows of cells under each other, names to the left and numbers to the right; a row may be short."""
-    columns = max(map(len, rows))
-    widths = [max((len(row[place]) for row in rows if place < len(row)), default=0) for place in range(columns)]
-    for row in rows:
-        cells = [
-            f"{cell:<{width}}" if place == 0 else f"{cell:>{width}}"
-            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
-        ]
-        yield "  ".join(cells).rstrip()

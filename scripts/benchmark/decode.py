@@ -43,6 +43,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from jaxformer.cli import huge_pages
+from jaxformer.table import align
 
 SYSTEMS = (
     "jaxformer-float32",
@@ -413,9 +414,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         "startup_seconds": "start s",
         "memory_gib": "GiB",
     }
-    lines = [list(columns.values()), *([form(row[name]) for name in columns] for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    return "\n".join(align([[*columns.values()], *([form(row[name]) for name in columns] for row in rows)]))
 
 
 def form(value: float | str | None) -> str:

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, TextIO
@@ -28,10 +29,12 @@ from typing import Any, TextIO
 from jaxformer.benchmark.quality import (
     OURS,
     THEIRS,
-    Learner,
     Point,
+    System,
+    TestSet,
     check_comparable,
-    make_learners,
+    load_test,
+    make_systems,
     measured_steps,
     relative_difference,
     train_in_turns,
@@ -40,6 +43,7 @@ from jaxformer.benchmark.quality import (
 from jaxformer.benchmark.quality_picture import draw
 from jaxformer.benchmark.training_speed import describe_machine
 from jaxformer.cli import config_file, huge_pages
+from jaxformer.cli.main import INTERRUPTED
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import count_parameters
 from jaxformer.training import config as configuration
@@ -59,24 +63,25 @@ def main() -> None:
         run = open_run(config, options.workdir, report=tell)
         check_comparable(run.config)
         parts.enter_context(run.claim())
+        systems = make_systems(run.config)
+        test = load_test(run, systems[OURS].parameters())  # what cannot be translated is found before hours of training
         file = parts.enter_context((options.workdir / "quality.jsonl").open("w", encoding="utf-8"))
-        learners = make_learners(run.config)
-        points = train(run, learners, file)
+        points = train(run, systems, file)
         picture = draw(points, options.workdir / "quality.png")
-        result = finish(run, learners, points)
+        result = finish(run, systems, test, points)
         write(file, result)
     report(result)
     print(picture)
 
 
-def train(run: Run, learners: dict[str, Learner], file: TextIO) -> list[Point]:
+def train(run: Run, systems: dict[str, System], file: TextIO) -> list[Point]:
     """Train both, and write down what is measured as soon as it is."""
     data = run.text.load(run.vocabularies, seed=run.config.training.seed, report=tell)
     valid = validation_batches(run, data)
-    parameters = count_parameters(learners[OURS].parameters())
+    parameters = count_parameters(systems[OURS].parameters())
     tell(f"model: {parameters:,} parameters; data: {data.statistics.batches:,} batches an epoch")
     points = []
-    for point in train_in_turns(learners, data, valid, measured_steps(run.config)):
+    for point in train_in_turns(systems, data, valid, measured_steps(run.config)):
         points.append(point)
         write(file, point._asdict())
         tell(
@@ -86,13 +91,13 @@ def train(run: Run, learners: dict[str, Learner], file: TextIO) -> list[Point]:
     return points
 
 
-def finish(run: Run, learners: dict[str, Learner], points: list[Point]) -> dict[str, Any]:
+def finish(run: Run, systems: dict[str, System], test: TestSet, points: list[Point]) -> dict[str, Any]:
     """Translate with both, and put together what is to be told."""
     last = {point.system: point for point in points}
     records = {}
-    for name, learner in learners.items():
-        tell(f"{name:>9}  translates {run.config.data.test}")
-        records[name] = translate_test(run, learner.parameters())
+    for name, system in systems.items():
+        tell(f"{name:>9}  translates {test.name}")
+        records[name] = translate_test(run, test, system.parameters())
     return {
         "step": last[OURS].step,
         "valid_nll": {name: point.valid_nll for name, point in last.items()},
@@ -135,3 +140,6 @@ if __name__ == "__main__":
         main()
     except InputError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        tell("interrupted; quality.jsonl has what was measured, and the same command begins anew")
+        os._exit(INTERRUPTED)  # threads may still compile or compute: the memory that they use must not go before them

@@ -43,6 +43,7 @@ from jaxformer.data.batching import Batch
 from jaxformer.models.config import DTYPES, TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.nn.stacks import REMATERIALIZATIONS
+from jaxformer.table import align
 from jaxformer.training import flops
 from jaxformer.training.compilations import Compilations, read_memory
 from jaxformer.training.engines import Engine, make_engine
@@ -241,11 +242,8 @@ def whole_batches(data: TrainingData) -> Iterator[Batch]:
 
 def table(rows: list[dict[str, float | str | None]]) -> str:
     """Lay out what was measured, the best speed last."""
-    lines = [list(COLUMNS.values())]
-    for row in sorted(rows, key=lambda row: float(row["target_tokens_per_second"] or 0)):
-        lines.append([form(name, row[name]) for name in COLUMNS])
-    widths = np.array([[len(cell) for cell in line] for line in lines]).max(axis=0)
-    return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
+    rows = sorted(rows, key=lambda row: float(row["target_tokens_per_second"] or 0))
+    return "\n".join(align([[*COLUMNS.values()], *([form(name, row[name]) for name in COLUMNS] for row in rows)]))
 
 
 def form(name: str, value: float | str | None) -> str:

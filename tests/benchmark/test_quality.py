@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import signal
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ from jaxformer.benchmark.quality import OURS, THEIRS, Point
 from jaxformer.cli import config_file
 from jaxformer.errors import InputError
 from jaxformer.functional.losses import smoothed_probabilities
+from jaxformer.models.seq2seq import Transformer
 from jaxformer.training import config as configuration
 from jaxformer.training.run import open_run
 from jaxformer.training.train import validation_batches
@@ -46,19 +48,19 @@ def test_both_learn_the_same(convention, tmp_path):
     run = open_little(tmp_path, **changes)
     quality.check_comparable(run.config)
     data = run.text.load(run.vocabularies, seed=run.config.training.seed)
-    learners = quality.make_learners(run.config)
-    jax.tree.map(np.testing.assert_array_equal, learners[THEIRS].parameters(), learners[OURS].parameters())
-    before = learners[OURS].parameters()
+    systems = quality.make_systems(run.config)
+    jax.tree.map(np.testing.assert_array_equal, systems[THEIRS].parameters(), systems[OURS].parameters())
+    before = systems[OURS].parameters()
     steps = quality.measured_steps(run.config)
     with jax.numpy_dtype_promotion("standard"):  # optax raises a float to the power of an integer
-        points = list(quality.train_in_turns(learners, data, validation_batches(run, data), steps))
+        points = list(quality.train_in_turns(systems, data, validation_batches(run, data), steps))
     assert [(point.system, point.step) for point in points] == [(name, s) for s in steps for name in (OURS, THEIRS)]
     assert steps == [0, 10, 20, 24]
     for _, difference in quality.relative_difference(points):
         assert abs(difference) < 1e-3
     losses = [point.valid_nll for point in points if point.system == OURS]
     assert losses[-1] < losses[0] - 0.1
-    ours, theirs = (moved(learners[name].parameters(), before) for name in (OURS, THEIRS))
+    ours, theirs = (moved(systems[name].parameters(), before) for name in (OURS, THEIRS))
     assert np.linalg.norm(ours - theirs) < 0.02 * np.linalg.norm(ours)
 
 
@@ -92,6 +94,41 @@ def test_the_script_writes_what_it_measures(tmp_path):
     assert (workdir / "quality.png").read_bytes().startswith(b"\x89PNG")
     assert "after 24 steps the loss of jaxformer is" in done.stdout
     assert "step 24 of 24" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parity
+def test_the_script_ends_when_it_is_interrupted(tmp_path):
+    """In one line and with 130, and what was measured is kept."""
+    pytest.importorskip("torch", reason="needs the extra `benchmark`")
+    script, workdir = runs.ROOT / "scripts" / "benchmark" / "quality.py", tmp_path / "run"
+    text = write_corpus(tmp_path)["data.valid"]
+    changes = overrides(tmp_path / "text", **{"data.test": text, "training.steps": 100_000})
+    line = [sys.executable, script, f"--config={CONFIG}", f"--workdir={workdir}", *changes]
+    with subprocess.Popen(line, stderr=subprocess.PIPE, text=True, env=runs.environment()) as process:
+        assert process.stderr is not None
+        for said in process.stderr:
+            if "torch  step 10 of" in said:
+                break
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read().splitlines()
+    assert process.returncode == 130
+    assert rest[-1].startswith("interrupted; quality.jsonl has what was measured")
+    assert not any("Traceback" in said for said in rest)
+    steps = [json.loads(text)["step"] for text in (workdir / "quality.jsonl").read_text().splitlines()]
+    assert steps[:4] == [0, 0, 10, 10]
+
+
+def test_a_test_set_that_cannot_be_translated_is_refused_before_training(tmp_path):
+    """The file and the line are named, and nothing has been learnt by then."""
+    files = tmp_path / "long.en", tmp_path / "long.de"
+    for file in files:
+        file.write_text(f"a b\n{'a ' * 40}\n", encoding="utf-8")
+    run = open_little(tmp_path, **{"data.test": f"text:{files[0]},{files[1]}"})
+    params = Transformer(run.config.model).init(jax.random.key(0), *np.ones((2, 1, 4), np.int32))["params"]
+    with pytest.raises(InputError, match="the model has 32 positions") as error:
+        quality.load_test(run, params)
+    assert str(error.value).startswith(f"{files[0]}, line 2 has ")
 
 
 @pytest.mark.parity

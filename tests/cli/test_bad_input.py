@@ -110,10 +110,9 @@ def test_too_long_a_sentence(call, workdir, file):
         ["score", f"--source={source}", f"--target={target}"],
         ["score", f"--source={target}", f"--target={source}"],
         ["evaluate", f"--source={source}", f"--reference={target}"],
+        ["evaluate", f"--dataset=text:{source},{target}"],
     ):
         assert call(*arguments, workdir).error == f"{source}{rule}"
-    dataset = call("evaluate", f"--dataset=text:{source},{target}", workdir).error
-    assert dataset.startswith("source sentence 3 has ")
 
 
 @pytest.mark.parametrize(

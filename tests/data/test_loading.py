@@ -319,3 +319,21 @@ def test_what_is_judged_is_one_set_of_text(tmp_path):
     for name in ("bundled:en-de/test + bundled:en-de/valid", "2 * bundled:en-de/test", "prepared:x"):
         with pytest.raises(InputError, match="cannot be judged by: name one data set"):
             load_evaluation(name, config_of())
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("text:{0}/a.en,{0}/a.de", "{0}/a.en"),
+        ("text:{0}/a.en,{0}/a.de [en>de]", "{0}/a.en"),
+        ("tsv:{0}/a.tsv#2,1", "{0}/a.tsv"),
+        ("text:{0}/*.en,{0}/*.de", "text:{0}/*.en,{0}/*.de"),
+        ("tsv:{0}/?.tsv", "tsv:{0}/?.tsv"),
+        ("bundled:en-de/test", "bundled:en-de/test"),
+    ],
+)
+def test_a_line_of_a_source_is_one_of_its_file(name, said, tmp_path):
+    """Where all sources stand in one file an error names that, else the set, whose lines are counted as if they did."""
+    for file in ("a.en", "a.de", "b.en", "b.de", "a.tsv", "b.tsv"):
+        (tmp_path / file).write_text("a\ta\n")
+    assert loading.name_sources(name.format(tmp_path), config_of()) == said.format(tmp_path)

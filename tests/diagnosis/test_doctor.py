@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -19,6 +20,8 @@ from jaxformer.diagnosis.doctor import CHECKS, READABLE, examine
 from jaxformer.diagnosis.evidence import read_evidence
 from jaxformer.diagnosis.findings import grade, worst
 from jaxformer.diagnosis.report import write_report
+from jaxformer.evaluation.choice import choose_metrics
+from jaxformer.evaluation.metrics import score
 from jaxformer.training import config as configuration
 
 PAGE = Path(__file__).parents[2] / "docs" / "why-is-my-bleu-lower.md"
@@ -131,6 +134,75 @@ def test_results_of_several_references_are_no_fault(run):
     (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
     found = verdicts(run)
     assert (found[READABLE], found["signature"], found["recount"]) == ("ok", "look", "unseen")
+
+
+@pytest.mark.parametrize(
+    ("language", "scores", "verdict", "said"),
+    [
+        ("de", {"bleu": "13a"}, "ok", ""),
+        ("de", {"bleu": "13a", "bleu:intl": "intl"}, "ok", ""),
+        ("de", {"bleu:intl": "intl"}, "look", "--metrics=bleu"),
+        ("de", {"chrf": None}, "look", "--metrics=bleu,chrf"),
+        ("zh", {"bleu": "13a"}, "look", "--metrics=bleu:zh"),
+        ("zh-Hans", {"bleu": "13a", "bleu:zh": "zh"}, "ok", ""),
+        ("zho_Hant", {"bleu:flores200": "flores200"}, "ok", ""),
+        ("ja", {"bleu:ja-mecab": "ja-mecab-0.996-IPA"}, "ok", ""),
+        ("ja", {"bleu:zh": "zh"}, "look", "--metrics=bleu:ja-mecab"),
+        ("ko", {"bleu": "13a"}, "ok", ""),
+        ("ko", {"bleu:ko-mecab": "ko-mecab-0.996/ko-0.9.2-KO"}, "ok", ""),
+        ("th", {"bleu": "13a"}, "look", "--metrics=bleu:flores200"),
+        ("th", {"bleu:char": "char"}, "ok", ""),
+    ],
+)
+def test_the_tokenizer_goes_with_the_language(language, scores, verdict, said):
+    """13a splits at blanks: where words have none another is right, under whatever key it stands (statement 107)."""
+    config = configuration.parse(
+        {**configuration.default_config().to_dict(), "data": {"source_language": "en", "target_language": language}}
+    )
+    record = {}
+    for key, tokenizer in scores.items():
+        record |= {key: 20.0, f"{key}_signature": f"nrefs:1|case:mixed|eff:no|tok:{tokenizer}|smooth:exp|version:2.6.0"}
+    found = results.signature(config, record)
+    assert found.verdict == verdict, found
+    assert found.cure.endswith(said)
+    other = dataclasses.replace(config, data=dataclasses.replace(config.data, target_language="fr"))
+    assert results.signature(other, {**record, "target_language": language}) == found
+
+
+def test_keys_of_metrics_are_those_of_evaluate():
+    """What is looked for are the keys and the signatures that the metrics themselves have."""
+    config = configuration.parse(
+        {**configuration.default_config().to_dict(), "data": {"source_language": "en", "target_language": "zh"}}
+    )
+    for name, verdict in (("bleu:zh", "ok"), ("bleu:char", "ok"), ("bleu", "look"), ("tokenized_bleu", "look")):
+        (metric,) = choose_metrics([name])
+        signature = score(metric, ["他 在 看 书 。"], ["他 在 看 报 。"]).signature
+        record = {metric.key: 20.0, f"{metric.key}_signature": signature}
+        assert results.signature(config, record).verdict == verdict, signature
+
+
+@pytest.mark.parametrize("content", ['{"set": 3}', '{"set": {}, "other": ["a"]}', '{"set": null}'])
+def test_results_that_are_no_objects_are_a_fault(content, run, capfdbinary):
+    """A line names the entry and the file, and the checks that need no result are made (statement 107)."""
+    (run / "results.json").write_text(content, encoding="utf-8")
+    found = {finding.check: finding for finding in examine(read_evidence(run))}
+    assert found[READABLE].verdict == "wrong"
+    assert str(run / "results.json") in found[READABLE].found
+    assert found["signature"].verdict == found["recount"].verdict == "unseen"
+    assert found["warm-up"].verdict == "ok"
+    code, out, err = call(capfdbinary, f"--workdir={run}")
+    assert (code, err) == (1, "")
+    assert "is no JSON object; move the file away" in out
+
+
+def test_a_result_without_translations(run):
+    """What an entry lacks is unseen, and nothing is called broken but what it names."""
+    (record,) = json.loads((run / "results.json").read_text(encoding="utf-8")).values()
+    del record["hypotheses"]
+    (run / "results.json").write_text(json.dumps({record["dataset"]: record}), encoding="utf-8")
+    found = verdicts(run)
+    assert found["output form"] == found["recount"] == "unseen"
+    assert found["signature"] == "ok"
 
 
 def test_a_run_that_has_only_begun(tmp_path):

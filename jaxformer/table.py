@@ -1,0 +1,30 @@
+"""Tables of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+
+def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    r"""Set rows of cells under each other, names to the left and numbers to the right; a row may be short.
+
+    Args:
+        rows: the head of the table and its lines, of which the first cell is a name.
+
+    Yields:
+        A line for each row, without blanks at its end.
+
+    Example:
+        >>> print("\n".join(align([["system", "BLEU"], ["ours", "27.3"], ["a longer name", "9.1"]])))
+        system         BLEU
+        ours           27.3
+        a longer name   9.1
+    """
+    columns = max(map(len, rows))
+    widths = [max((len(row[place]) for row in rows if place < len(row)), default=0) for place in range(columns)]
+    for row in rows:
+        cells = [
+            f"{cell:<{width}}" if place == 0 else f"{cell:>{width}}"
+            for place, (cell, width) in enumerate(zip(row, widths, strict=False))
+        ]
+        yield "  ".join(cells).rstrip()
