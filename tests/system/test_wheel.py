@@ -128,7 +128,7 @@ def test_the_sdist_is_the_project(folder, wheel):
     """It holds the tests and docs too, file by file as they are here, and makes the wheel that the checkout makes."""
     (source,) = (folder / "unpacked").iterdir()
     assert project_files(source) == project_files(ROOT)
-    made = {"PKG-INFO", "jaxformer.egg-info", "setup.cfg"}
+    made = {"PKG-INFO", "build", "jaxformer.egg-info", "setup.cfg"}
     assert {path.name for path in source.iterdir()} - made == set(PROJECT)
     (direct,) = (folder / "wheel").iterdir()
     assert contents(direct) == contents(wheel)
