@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # By its path: Python would else take a folder of this name, in which this clone may lie, for the package.
 EDITABLE := $(PIP) --config-settings editable_mode=compat --editable
 
-.PHONY: help environment quickstart test lint check clean
+.PHONY: help environment quickstart test lint check dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -68,6 +68,11 @@ lint: $(VENV)/.lint $(VENV)/.test  ## ruff and pyright
 
 check: lint test  ## all that has to pass before a change lands
 
+# The wheel is built from the sdist, which so is known to hold all that it takes.
+dist: $(VENV)/.environment  ## build the wheel and the sdist into dist/
+	@$(PIP) build
+	$(BIN)/python -m build --outdir dist .
+
 clean:  ## remove the environment and what tools left behind; runs/ stays
-	rm -rf $(VENV) build *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

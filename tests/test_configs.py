@@ -273,6 +273,41 @@ def test_wrong_overrides(override, message):
 
 
 def test_no_file():
-    """A configuration file that is not there is named."""
-    with pytest.raises(InputError, match=r"^no configuration file configs/none\.py; --config names a Python file"):
+    """A configuration that is not there is named, with those that are."""
+    with pytest.raises(InputError) as caught:
         config_file.read("configs/none.py", [])
+    message = str(caught.value)
+    assert message.startswith(
+        "no configuration file configs/none.py; --config names a Python file, or one of those that come with "
+        "jaxformer: quickstart, reverse, modern/{big_data,deep_shallow,small_data}, paper/{ende_base,"
+    )
+    assert "proxy/{proxy_a_h1," in message
+    assert "\n" not in message
+
+
+def test_shipped_configurations_are_found_by_name(monkeypatch, tmp_path):
+    """By the name that the checkout gives them, with and without the folder and the ending, from everywhere."""
+    assert sorted(config_file.shipped()) == NAMES
+    monkeypatch.chdir(tmp_path)
+    for name in NAMES:
+        paths = {Path(config_file.find(form)).resolve() for form in (name, f"{name}.py", f"configs/{name}.py")}
+        assert paths == {(CONFIGS / f"{name}.py").resolve()}
+    assert config_file.read("proxy/proxy_a_h1", []) == config_file.read(str(CONFIGS / "proxy/proxy_a_h1.py"), [])
+
+
+def test_a_file_here_comes_first(monkeypatch, tmp_path):
+    """Whoever copies a configuration into a folder of the same name means the copy; a folder is no file."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "reverse.py").write_text((CONFIGS / "reverse.py").read_text().replace("1_500", "70"))
+    (tmp_path / "quickstart").mkdir()
+    assert config_file.read("configs/reverse.py", [])["training"]["steps"] == 70
+    assert config_file.read("reverse", [])["training"]["steps"] == 1_500
+    assert config_file.find("quickstart").endswith("configs/quickstart.py")
+
+
+@pytest.mark.parametrize("name", ["", ".", "paper", "..", "../configs/quickstart", "paper/../quickstart"])
+def test_what_is_no_name_is_refused(name):
+    """Only what is listed is a name."""
+    with pytest.raises(InputError, match=r"^no configuration file "):
+        config_file.read(name, [])

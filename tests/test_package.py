@@ -2,8 +2,10 @@
 
 import ast
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -94,6 +96,37 @@ print(len(jax.tree.leaves(jax.eval_shape(model.init, jax.random.key(0), tokens, 
 def test_import_warns_of_nothing():
     """`import jaxformer` and its text part raise no warning of their own."""
     assert python("import jaxformer; jaxformer.Translator", "-W", "error") == ""
+
+
+def required_extras(path):
+    """Read the extras that a module names in `require`."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", None) == "require":
+            yield ast.literal_eval(node.args[1])
+
+
+def test_extras_are_there():
+    """Every extra that an error tells a user to install exists, and each extra that another takes in too; those that
+    users need are explained in the README or the docs.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    asked = {extra for path in LIBRARY for extra in required_extras(path)}
+    assert {"train", "comet", "hf", "langid", "tfds", "wandb"} <= asked <= set(extras)
+    for packages in extras.values():
+        for own in re.findall(r"jaxformer\[([^]]+)\]", " ".join(packages)):
+            assert set(own.split(",")) <= set(extras)
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+    named = set(re.findall(r"\[([a-z]+)\]'|extra `([a-z]+)`", pages))
+    assert asked <= {name for pair in named for name in pair}
+
+
+def test_the_version_is_one():
+    """That of the package and that of its metadata are the same, and the changelog tells of it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    code = "import jaxformer; print(jaxformer.__version__)"
+    assert python(code).strip() == project["version"]
+    assert f"\n## {project['version']} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 
 
 def imports_at_load(tree):

@@ -10,18 +10,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import jaxformer
 from jaxformer.errors import InputError, require
 
 PREFIX = "--config."
+HELP = "a Python file with get_config(), or a configuration that comes with jaxformer, such as quickstart"
 
 
-def read(path: str, overrides: Sequence[str]) -> dict[str, Any]:
+def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Run a configuration file and apply ``--config.SECTION.KEY=VALUE``.
+
+    Args:
+        name: of a file, or of a configuration that comes with jaxformer, see :func:`find`.
+        overrides: the arguments that change its keys, in their order.
 
     Raises:
         InputError: the file is missing or fails (with its line), or a key or the type of a value is not known.
     """
-    config = _run(path)
+    config = _run(find(name))
     flags, config_flags = require("absl.flags", "train"), require("ml_collections.config_flags", "train")
     for override in overrides:
         section, key = _find(config, override)
@@ -38,10 +44,54 @@ def read(path: str, overrides: Sequence[str]) -> dict[str, Any]:
     return dict(config.to_dict())
 
 
+def find(name: str) -> str:
+    """Give the path of a configuration file.
+
+    A file of this name comes first. Else ``quickstart``, ``paper/ende_base`` and so on, which may be written as in a
+    checkout, ``configs/quickstart.py``, name those that come with jaxformer, wherever it is installed.
+
+    Raises:
+        InputError: there is none.
+    """
+    if Path(name).is_file():
+        return name
+    known, folder = shipped(), _folder()
+    wanted = name.removeprefix("configs/").removesuffix(".py")
+    if wanted in known:
+        return str(folder / f"{wanted}.py")
+    raise InputError(
+        f"no configuration file {name}; --config names a Python file, or one of those that come with jaxformer: "
+        f"{_listed(known)}"
+    )
+
+
+def shipped() -> list[str]:
+    """List the configurations that come with jaxformer, such as ``quickstart`` and ``paper/ende_base``."""
+    folder = _folder()
+    paths = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")]
+    return sorted((path.as_posix() for path in paths), key=lambda name: ("/" in name, name))
+
+
+def _folder() -> Path:
+    """Find the shipped configurations: within the installed package, and in a checkout beside it."""
+    package = Path(jaxformer.__file__).parent
+    within = package / "configs"
+    return within if within.is_dir() else package.parent / "configs"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Write names as a shell does, those of a folder in braces."""
+    folders: dict[str, list[str]] = {}
+    for name in names:
+        folder, _, own = name.rpartition("/")
+        folders.setdefault(folder, []).append(own)
+    return ", ".join(
+        f"{folder}/{{{','.join(group)}}}" if folder else ", ".join(group) for folder, group in folders.items()
+    )
+
+
 def _run(path: str) -> Any:
     """Give what the file's ``get_config()`` returns."""
-    if not Path(path).is_file():
-        raise InputError(f"no configuration file {path}; --config names a Python file such as configs/quickstart.py")
     # As for a script, what lies beside the file can be imported: one configuration calls another's get_config().
     sys.path.insert(0, str(Path(path).parent.absolute()))
     try:

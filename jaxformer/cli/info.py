@@ -43,7 +43,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--workdir", type=Path, metavar="DIR", help="directory of a run")
-    what.add_argument("--config", metavar="FILE", help="configuration: a Python file with get_config()")
+    what.add_argument("--config", metavar="FILE", help=config_file.HELP)
     parser.add_argument(
         "--devices", type=int, metavar="N", help="with --config: devices to share the work (default: those here)"
     )

@@ -26,8 +26,9 @@ examples:
       --config.data.test=text:test.en,test.de --config.data.vocabulary_size=8000 --config.training.steps=9000
 
 The same command on the same directory goes on where the run was interrupted. Ctrl-C and SIGTERM save first, and the
-exit code is then 130. Any key of the configuration can be set by --config.SECTION.KEY=VALUE; the comments in
-jaxformer/models/config.py, data/config.py, training/recipe.py and decoding/config.py say what each means.
+exit code is then 130. The configurations of configs/ come with jaxformer: --config=quickstart, --config=paper/ende_base
+and so on name them outside a checkout too. Any key of the configuration can be set by --config.SECTION.KEY=VALUE; the
+comments in jaxformer/models/config.py, data/config.py, training/recipe.py and decoding/config.py say what each means.
 
 On several hosts every process gets the same command, and they share the working directory and the text. --distributed
 asks Slurm, Open MPI, Kubernetes or Cloud TPU which processes there are; elsewhere say it:
@@ -39,9 +40,7 @@ asks Slurm, Open MPI, Kubernetes or Cloud TPU which processes there are; elsewhe
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument(
-        "--config", required=True, metavar="FILE", help="configuration: a Python file with get_config()"
-    )
+    parser.add_argument("--config", required=True, metavar="FILE", help=config_file.HELP)
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of the run")
     hosts = parser.add_argument_group("several hosts")
     hosts.add_argument("--distributed", action="store_true", help="train with the other processes of this cluster job")

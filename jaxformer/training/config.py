@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from jaxformer import __version__
 from jaxformer.data.config import DataConfig
 from jaxformer.decoding.config import DecodingConfig
 from jaxformer.errors import InputError, require
@@ -166,17 +167,19 @@ def parse(config: Mapping[str, Any]) -> RunConfig:
 
 
 def save(config: RunConfig, path: Path) -> None:
-    """Write a configuration as JSON, whole or not at all."""
+    """Write a configuration and the version of jaxformer as JSON, whole or not at all."""
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(json.dumps(dataclasses.asdict(config), indent=2) + "\n", encoding="utf-8")
+    record = {"version": __version__, **dataclasses.asdict(config)}
+    temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
     temporary.replace(path)
 
 
 def load(path: Path) -> RunConfig:
-    """Read a configuration that :func:`save` wrote.
+    """Read a configuration that :func:`save` wrote, of this version or an earlier one: a key that was added since is
+    not in it, and has its default.
 
     Raises:
-        InputError: there is none, or it does not fit this version.
+        InputError: there is none, or it is of a version that knew what this one does not.
     """
     try:
         record = json.loads(path.read_bytes())
@@ -184,9 +187,19 @@ def load(path: Path) -> RunConfig:
         raise InputError(f"{path} does not exist; --workdir must name the directory of a run") from None
     except ValueError as error:  # no JSON, or no UTF-8
         raise InputError(f"{path} is not a configuration: {error}") from None
+    written = record.pop("version", __version__) if isinstance(record, dict) else __version__
     if not isinstance(record, dict) or not all(isinstance(section, dict) for section in record.values()):
         raise InputError(f"{path} is not a configuration: it must be an object of sections")
-    return parse(record)
+    try:
+        return parse(record)
+    except InputError as error:
+        if written == __version__:
+            raise
+        fault = str(error).partition(";")[0]  # without the cure, which is for who wrote the key by hand
+        raise InputError(
+            f"{path} was written by jaxformer {written} and cannot be read by this {__version__}: {fault}; "
+            f"install jaxformer {written}"
+        ) from None
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:

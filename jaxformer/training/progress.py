@@ -6,7 +6,9 @@ import dataclasses
 import math
 from typing import Any
 
+from jaxformer import __version__
 from jaxformer.data.pipeline import Position
+from jaxformer.errors import InputError
 
 
 @dataclasses.dataclass
@@ -65,5 +67,16 @@ class Progress:
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Progress:
-        """Read what :meth:`to_json` gave."""
+        """Read what :meth:`to_json` gave, in this version or an earlier one: what it did not count yet begins at 0.
+
+        Raises:
+            InputError: a later version counted what this one does not know.
+        """
+        for known, given in ((cls, record), (Position, record["position"])):
+            unknown = sorted(set(given) - {field.name for field in dataclasses.fields(known)})
+            if unknown:
+                raise InputError(
+                    f"the checkpoint has {', '.join(unknown)}, which jaxformer {__version__} does not know: go on with "
+                    "the version that wrote it"
+                )
         return cls(**{**record, "position": Position(**record["position"])})

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import jaxformer
 import runs
 from jaxformer.decoding.translator import Translator
 from jaxformer.models.seq2seq import count_parameters
@@ -74,6 +75,7 @@ def test_info(call):
     assert record["checkpoints"] == {"10": {"bleu": 5.0}, "20": {"bleu": 4.0}}
     assert record["results"] == {}
     saved = json.loads((runs.random_run() / "config.json").read_text())
+    assert saved.pop("version") == jaxformer.__version__
     assert record["config"] == saved
 
 

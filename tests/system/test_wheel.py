@@ -1,0 +1,189 @@
+"""The wheel and the sdist: what is in them, and that they work in an environment that never saw a checkout."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import runs
+from jaxformer.cli import config_file
+
+ROOT = Path(__file__).parents[2]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+VERSION = SETTINGS["version"]
+# What the project consists of; a checkout holds what tools leave there besides.
+PROJECT = (
+    *(".ci", "configs", "docs", "jaxformer", "scripts", "tests"),
+    *("CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "constraints.txt"),
+    *("pyproject.toml", "setup.py"),
+)
+
+
+def run(*line: object, cwd: Path, **environment: str) -> str:
+    """Run a program where no checkout can be found, and give what it prints."""
+    kept = {name: value for name, value in runs.environment().items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    command = [str(part) for part in line]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=kept | environment, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def project_files(folder: Path) -> dict[str, bytes]:
+    """Read the files of a checkout, or of an unpacked sdist."""
+    paths = [
+        path
+        for name in PROJECT
+        for path in ((folder / name).rglob("*") if (folder / name).is_dir() else [folder / name])
+    ]
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in paths
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+
+
+def build(kind: str, source: Path, folder: Path) -> Path:
+    """Build the ``wheel`` or the ``sdist`` by the build backend itself, which needs no network."""
+    folder.mkdir(parents=True, exist_ok=True)
+    code = f"import setuptools.build_meta as backend; backend.build_{kind}({str(folder)!r})"
+    run(sys.executable, "-c", code, cwd=source)
+    (made,) = folder.iterdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """Build both in a copy of the project: the wheel of the checkout, the sdist, and the wheel of the sdist."""
+    folder = tmp_path_factory.mktemp("wheel")
+    for name, content in project_files(ROOT).items():
+        path = folder / "checkout" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+    sdist = build("sdist", folder / "checkout", folder / "sdist")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (source,) = (folder / "unpacked").iterdir()
+    build("wheel", source, folder / "wheel-of-sdist")
+    build("wheel", folder / "checkout", folder / "wheel")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(folder) -> Path:
+    """Give the wheel that the sdist makes."""
+    return next((folder / "wheel-of-sdist").iterdir())
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    """Every module, the mark of types, the bundled corpus with its licence and every configuration; no test and no
+    script.
+    """
+    assert wheel.name == f"jaxformer-{VERSION}-py3-none-any.whl"
+    information = f"jaxformer-{VERSION}.dist-info/"
+    found = {name for name in contents(wheel) if not name.startswith(information)}
+    package = {name for name in project_files(ROOT) if name.startswith("jaxformer/")}
+    assert found == package | {f"jaxformer/configs/{name}.py" for name in config_file.shipped()}
+    assert {
+        "jaxformer/py.typed",
+        *(f"jaxformer/data/bundled/en-de/{name}" for name in ("LICENSE", "train.en")),
+    } <= found
+
+
+@pytest.mark.slow
+def test_the_wheel_says_what_it_is(wheel):
+    """Licences, Python versions, extras and the command are in its metadata, with the README as description."""
+    files = contents(wheel)
+    information = {name.partition("/")[2]: content.decode() for name, content in files.items() if ".dist-info/" in name}
+    metadata = information["METADATA"]
+    assert "License-Expression: Apache-2.0 AND MPL-2.0\n" in metadata
+    assert f"Version: {VERSION}\n" in metadata
+    assert "Requires-Python: >=3.11\n" in metadata
+    for extra in SETTINGS["optional-dependencies"]:
+        assert f"Provides-Extra: {extra}\n" in metadata
+    assert (ROOT / "README.md").read_text(encoding="utf-8").strip() in metadata
+    assert information["entry_points.txt"] == "[console_scripts]\njaxformer = jaxformer.cli.main:start\n"
+    licences = {name: text for name, text in information.items() if name.startswith("licenses/")}
+    assert licences == {
+        f"licenses/{name}": (ROOT / name).read_text(encoding="utf-8") for name in SETTINGS["license-files"]
+    }
+
+
+@pytest.mark.slow
+def test_the_sdist_is_the_project(folder, wheel):
+    """It holds the tests and docs too, file by file as they are here, and makes the wheel that the checkout makes."""
+    (source,) = (folder / "unpacked").iterdir()
+    assert project_files(source) == project_files(ROOT)
+    made = {"PKG-INFO", "build", "jaxformer.egg-info", "setup.cfg"}
+    assert {path.name for path in source.iterdir()} - made == set(PROJECT)
+    (direct,) = (folder / "wheel").iterdir()
+    assert contents(direct) == contents(wheel)
+
+
+@pytest.fixture(scope="module")
+def installed(wheel, tmp_path_factory) -> Path:
+    """Install the wheel into a fresh environment, which borrows all other packages from that of the tests."""
+    folder = tmp_path_factory.mktemp("installed")
+    venv.create(folder / "environment", with_pip=True)
+    python = folder / "environment" / "bin" / "python"
+    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
+    (own,) = (folder / "environment" / "lib").glob("python*/site-packages")
+    # As a folder of modules, whose own .pth files are not read: an editable install leads back to the checkout.
+    borrowed = dict.fromkeys(sysconfig.get_paths()[kind] for kind in ("purelib", "platlib"))
+    (own / "borrowed.pth").write_text("".join(f"{path}\n" for path in borrowed))
+    return folder
+
+
+@pytest.mark.slow
+def test_the_wheel_trains_translates_and_evaluates(installed):
+    """Outside any checkout, the shipped configurations and the bundled corpus are all that a first run needs."""
+    command = installed / "environment" / "bin" / "jaxformer"
+    where = run(
+        installed / "environment" / "bin" / "python", "-c", "import jaxformer; print(jaxformer.__file__)", cwd=installed
+    )
+    assert Path(where.strip()).is_relative_to(installed)
+    keys = {
+        "model.d_model": 32,
+        "model.d_ff": 64,
+        "model.num_encoder_layers": 1,
+        "model.num_decoder_layers": 1,
+        "data.train": "bundled:en-de/valid",
+        "data.vocabulary_size": 300,
+        "data.num_buckets": 1,
+        "training.steps": 20,
+        "training.evaluate_every": 20,
+        "evaluation.max_sentences": 2,
+        "decoding.max_extra_length": 2,
+    }
+    overrides = [f"--config.{key}={value}" for key, value in keys.items()]
+    run(command, "train", "--config=quickstart", "--workdir=run", *overrides, cwd=installed)
+    assert json.loads((installed / "run" / "config.json").read_text())["version"] == VERSION
+    (installed / "source").write_text("Open the file.\n\nDelete the row.\n")
+    out = run(command, "translate", "--workdir=run", "--input=source", cwd=installed)
+    assert out.count("\n") == 3
+    files = ["--source=source", "--reference=source"]
+    record = json.loads(run(command, "evaluate", "--workdir=run", *files, cwd=installed))
+    assert record["sentences"] == 3
+    assert record["versions"]["jaxformer"] == VERSION
+
+
+@pytest.mark.slow
+def test_the_wheel_finds_configurations_that_build_on_others(installed):
+    """A row of the paper calls its neighbour's ``get_config()``, in the wheel as in the checkout."""
+    command = installed / "environment" / "bin" / "jaxformer"
+    record = json.loads(run(command, "info", "--config=paper/table3_b_dk16", "--devices=1", cwd=installed))
+    assert record["parameters"]["total"] == 55_990_784
