@@ -83,17 +83,19 @@ def write_tables(text: str) -> str:
     written: list[str] = []
     rows: list[list[str]] | None = None
     columns: list[slice] = []
+    line_under: list[str] = []
     for line in text.splitlines():
         if _RULE.fullmatch(line):
             if rows is None:
                 starts = [found.start() for found in re.finditer("=+", line)]
                 columns = [slice(start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
-                rows = []
+                rows, line_under = [], ["---"] * len(columns)
             elif len(rows) > 1:
+                rows = rows if rows[1] == line_under else [[""] * len(columns), line_under, *rows]
                 written += [f"| {' | '.join(row)} |" for row in rows]
                 rows = None
             else:
-                rows.append(["---"] * len(columns))
+                rows.append(line_under)
         elif rows is None:
             written.append(line)
         elif line[columns[0]].strip():

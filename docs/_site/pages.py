@@ -102,8 +102,10 @@ def find_page(path: str) -> tuple[str | None, str]:
     if path in HOME:
         return HOME[path], ""
     parts = Path(path).with_suffix("").parts
-    if parts[0] != "jaxformer" or len(parts) < 2 or not (PACKAGE / parts[1]).is_dir():
+    if parts[0] != "jaxformer":
         return None, ""
+    if len(parts) == 1 or not (PACKAGE / parts[1]).is_dir():  # the package itself, and the modules of no room
+        return "reference/index.md", f"#{'.'.join(parts)}" if len(parts) == 2 else ""
     if parts[1] == "cli":
         return "reference/commands.md", ""
     is_module = path.endswith(".py") and parts[-1] != "__init__"

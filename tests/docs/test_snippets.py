@@ -113,7 +113,7 @@ def test_python_runs(page, tmp_path):
         ("make quickstop", "quickstop"),
         ("pip install '.[trian]'", "trian"),
         ("python scripts/nothing.py", "scripts/nothing.py"),
-        ("python scripts/ablations.py --outputs=runs/a", "--outputs"),
+        ("python scripts/ablations.py --output=runs/a --seed=1", "--seed=1"),
         ("python -m no_such_module", "no_such_module"),
         ("perl -e 1", "perl"),
     ],
