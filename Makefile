@@ -10,7 +10,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 # By its path: Python would else take a folder of this name, in which this clone may lie, for the package.
 EDITABLE := $(PIP) --config-settings editable_mode=compat --editable
 
-.PHONY: help environment quickstart test lint check dist clean
+.PHONY: help environment quickstart test lint docs check dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -32,6 +32,10 @@ $(VENV)/.test: $(VENV)/.environment
 
 $(VENV)/.lint: $(VENV)/.environment
 	@$(EDITABLE) '.[lint]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.environment
+	@$(EDITABLE) '.[docs]'
 	@touch $@
 
 quickstart: environment  ## train, score, translate and draw on the bundled corpus
@@ -66,6 +70,11 @@ lint: $(VENV)/.lint $(VENV)/.test  ## ruff and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
+# The variable silences an announcement of the theme's.
+docs: $(VENV)/.docs  ## build the documentation into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "open site/index.html"
+
 check: lint test  ## all that has to pass before a change lands
 
 # The wheel is built from the sdist, which so is known to hold all that it takes.
@@ -74,5 +83,5 @@ dist: $(VENV)/.environment  ## build the wheel and the sdist into dist/
 	$(BIN)/python -m build --outdir dist .
 
 clean:  ## remove the environment and what tools left behind; runs/ stays
-	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -31,8 +31,11 @@ from jaxformer.training.run import Run
 from jaxformer.training.schedules import make_schedule
 from jaxformer.typing import PyTree
 
-OURS, THEIRS = "jaxformer", "torch"
-"""The two systems."""
+OURS = "jaxformer"
+"""Our model's name among the results."""
+
+THEIRS = "torch"
+"""The name of PyTorch's."""
 
 _Stream: TypeAlias = Generator[tuple[Batch, Position]]
 _PRECISIONS = "float32", "bfloat16"

@@ -62,7 +62,7 @@ def start(*before: str) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted; wrong usage exits with 2."""
     try:
-        options = _parse(list(arguments))
+        options = parse(list(arguments))
         _keep_compilations()
         if signal.getsignal(signal.SIGINT) is _end:  # now there may be something to tidy up
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -76,8 +76,12 @@ def _end(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
-def _parse(arguments: list[str]) -> argparse.Namespace:
-    """Load the libraries of the command and read its arguments; wrong usage exits."""
+def make_parser(command: str | None = None) -> argparse.ArgumentParser:
+    """Describe the command line: every command by a line, and the arguments of one.
+
+    Args:
+        command: whose arguments are declared; only its libraries are loaded.
+    """
     parser = argparse.ArgumentParser(
         prog="jaxformer",
         description='The Transformer of "Attention Is All You Need" in JAX and Flax.',
@@ -86,18 +90,23 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
-        command = commands.add_parser(
+        described = commands.add_parser(
             name,
             help=summary,
             description=f"{summary[0].upper()}{summary[1:]}.",
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
-        # Only the command that is asked for loads its libraries.
-        if name in arguments[:1]:
+        if name == command:
             module = importlib.import_module(f"jaxformer.cli.{name}")
-            module.configure(command)
-            command.set_defaults(run=module.run)
+            module.configure(described)
+            described.set_defaults(run=module.run)
+    return parser
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """Load the libraries of the command and read its arguments; wrong usage exits with 2."""
+    parser = make_parser(arguments[0] if arguments else None)
     options, rest = parser.parse_known_args(arguments)
     options.overrides = [argument for argument in rest if argument.startswith("--config.") and "=" in argument]
     configurable = options.command in ("train", "prepare", "info")

@@ -50,7 +50,8 @@ def add_ensemble(parser: argparse.ArgumentParser) -> None:
 
 
 def load_translator(options: argparse.Namespace, target_language: str | None) -> Translator:
-    """Read what :func:`add_model` and :func:`add_ensemble` name, and the shortlist of :func:`add_search`.
+    """Read what :func:`add_model` and :func:`add_ensemble` name, and the shortlist of
+    :func:`~jaxformer.cli.search_options.add_search`.
 
     Raises:
         InputError: there is no such run, checkpoint or shortlist, or they do not go together.

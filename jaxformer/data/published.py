@@ -66,7 +66,11 @@ def prepare(
     patience: Patience | None = None,
     report: Report = lambda line: None,
 ) -> dict[str, str]:
-    """Do what :func:`prepare_published` does, for a task of the caller's own."""
+    """Do what :func:`prepare_published` does, for a task of the caller's own.
+
+    Raises:
+        InputError: see :func:`prepare_published`.
+    """
     if "," in str(directory):
         raise InputError(
             f"the directory {str(directory)!r} has a comma, which separates the files of a data set's name"

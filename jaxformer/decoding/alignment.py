@@ -46,7 +46,7 @@ def align(
 
     Args:
         model: that translated.
-        params: of the model.
+        params: of the model, its whole tree.
         codec: of the model.
         pairs: tokens of source and translation, as the search read and found them.
         layer: of the decoder, counted from 1.

@@ -46,6 +46,13 @@ def score(models: Models, codec: Codec, pairs: Sequence[Pair], decoding: Decodin
 def attend(model: Transformer, params: PyTree, codec: Codec, source: str, target: str) -> Attention:
     """Give all attention weights of a pair.
 
+    Args:
+        model: that attends.
+        params: of the model, its whole tree.
+        codec: of the model.
+        source: a sentence.
+        target: its translation.
+
     Raises:
         InputError: a sentence has more tokens than the model has positions.
     """

@@ -32,7 +32,7 @@ def prepare(config: TransformerConfig, params: PyTree, precision: Precision) -> 
 
     Args:
         config: of the model, with looped layers.
-        params: of the model.
+        params: of the model, its whole tree.
         precision: a name above.
     """
     if precision != "model":

@@ -49,7 +49,15 @@ def most_probable(log_probabilities: Float[Array, "N V"], position: Int[Array, "
 
 
 def row_search(rules: SearchRules, step: Step, choose: Choose, cache: PyTree, halvings: int = 0) -> SearchResult:
-    """Run the whole search in compiled loops; see :func:`~jaxformer.decoding.compaction.run_search`."""
+    """Run the whole search in compiled loops; see :func:`~jaxformer.decoding.compaction.run_search`.
+
+    Args:
+        rules: of the search.
+        step: gives the logits of what comes next.
+        choose: takes the next token of each row from its log-probabilities.
+        cache: what ``step`` takes and returns, a pytree; see :func:`~jaxformer.decoding.search.beam_search`.
+        halvings: how often the batch is halved when half of its sentences are done.
+    """
     return run_search(
         rules, row_init(rules, cache), lambda rules, state: row_step(rules, step, choose, state), row_finish, halvings
     )

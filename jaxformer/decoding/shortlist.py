@@ -137,7 +137,7 @@ class Shortlist(NamedTuple):
         """Give the list of a sentence, ascending.
 
         Args:
-            source: its tokens.
+            source: its tokens [S].
             needed: target tokens that are to be on it, such as those of a prefix.
         """
         found = np.unique(self.best[np.unique(np.asarray(source, np.int64))])

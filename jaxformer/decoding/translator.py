@@ -130,7 +130,7 @@ class Translator:
 
     @property
     def params(self) -> PyTree:
-        """The parameters of :attr:`model`."""
+        """The parameters of :attr:`model`, a tree of arrays."""
         return self.models.params[0]
 
     def _prepare(self, precision: Precision) -> Models:

@@ -163,7 +163,7 @@ def _stem(name: str) -> str:
 
 
 def make_validator(run: Run, model: Transformer) -> Validator:
-    """Build what translates the validation set while a run trains; see :func:`jaxformer.training.loop.train`.
+    """Build what translates the validation set while a run trains; see :func:`jaxformer.training.train.train`.
 
     Of several hosts each translates its share of the sentences, and all get the same scores and samples.
     """

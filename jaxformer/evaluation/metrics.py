@@ -76,18 +76,25 @@ def _options(**options: Any) -> tuple[tuple[str, Any], ...]:
 BLEU: Metric = SacreMetric(
     "bleu", "BLEU", _options(lowercase=False, tokenize="13a", smooth_method="exp", effective_order=False)
 )
+"""BLEU as sacreBLEU computes it by default (Papineni et al. 2002, Post 2018), 0 to 100."""
+
 CHRF: Metric = SacreMetric(
     "chrf", "CHRF", _options(char_order=6, word_order=0, beta=2, lowercase=False, whitespace=False)
 )
+"""chrF2, of characters alone (Popović 2015), 0 to 100."""
+
 CHRF_PLUS_PLUS: Metric = SacreMetric(
     "chrf++", "CHRF", _options(char_order=6, word_order=2, beta=2, lowercase=False, whitespace=False)
 )
+"""chrF2++, of characters and words (Popović 2017), 0 to 100."""
+
 TER: Metric = SacreMetric(
     "ter",
     "TER",
     _options(normalized=False, no_punct=False, asian_support=False, case_sensitive=False),
     higher_is_better=False,
 )
+"""Edits a hundred words of the reference, shifts among them (Snover et al. 2006); lower is better."""
 
 
 def tokenizing_bleu(tokenizer: str) -> Metric:

@@ -72,11 +72,8 @@ def summarize(scores: Float[np.ndarray, " R"]) -> Interval:
 def compare_bootstraps(metric: Metric, system: Float[np.ndarray, " R"], baseline: Float[np.ndarray, " R"]) -> Bootstrap:
     """Compare two systems by their scores on the same resamples of :func:`bootstrap_scores`.
 
-    The p-value is twice the share of the resamples in which the one that is mostly better is not.
-
-    References:
-        Koehn, "Statistical Significance Tests for Machine Translation Evaluation", 2004; the share of wins is its
-        confidence.
+    The p-value is twice the share of the resamples in which the one that is mostly better is not; the share of wins is
+    the confidence of Koehn 2004, "Statistical Significance Tests for Machine Translation Evaluation".
     """
     gain = (system - baseline) * (1 if metric.higher_is_better else -1)
     not_better, not_worse = int(np.sum(gain <= _CLOSE)), int(np.sum(gain >= -_CLOSE))

@@ -24,7 +24,7 @@ def smoothing_floor(vocabulary_size: int, smoothing: float, convention: str = "o
 
 
 def smoothed_probabilities(vocabulary_size: int, smoothing: float, convention: str) -> tuple[float, float]:
-    """Give the target probability of the true token and of each other token.
+    """Give the target probability of the true token and of each other token (Vaswani et al. 2017, section 5.4).
 
     Args:
         vocabulary_size: V.

@@ -132,7 +132,11 @@ class Transformer(nn.Module):
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B T V"], AttentionWeights]:
-        """Predict as :meth:`__call__` does, and return the attention weights too; ``jit`` prunes what is not used."""
+        """Predict as :meth:`__call__` does, and return the attention weights too; ``jit`` prunes what is not used.
+
+        Raises:
+            InputError: segments of one side alone.
+        """
         if (source_segments is None) != (target_segments is None):
             raise InputError("a packed batch has segments on both sides: give source_segments and target_segments")
         memory, mask, encoder_weights = self.encode(source, segments=source_segments, train=train)
@@ -230,7 +234,10 @@ def _add_positions(x: Float[Array, "B T D"], encoding: Float[Array, "*#B T D"]) 
 
 
 def shift_right(target: Int[Array, "B T"], bos_id: int) -> Int[Array, "B T"]:
-    """Put ``bos_id`` before the target and drop its last token: what the decoder sees when it predicts the target."""
+    """Put ``bos_id`` before the target and drop its last token: what the decoder sees when it predicts the target.
+
+    The outputs of Vaswani et al. 2017, figure 1 and section 3.1, "shifted right" by one position.
+    """
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos_id)
 
 

@@ -48,7 +48,7 @@ LAYOUTS = {
 
 
 class Positions(nn.Module):
-    """Encodings of positions: sinusoidal in one of three layouts, or learned.
+    """Encodings of positions (section 3.5): sinusoidal in one of three layouts, or learned.
 
     ``sinusoidal`` is the paper's, ``sinusoidal_halves`` that of tensor2tensor, ``sinusoidal_concatenated`` that of
     Marian's models at Hugging Face; see :func:`jaxformer.functional.positions.sinusoidal`.

@@ -32,6 +32,6 @@ def embedding(key: Key, shape: tuple[int, int]) -> Float[Array, "V D"]:
 
 
 def bias(key: Key, width: int) -> dict[str, Array]:
-    """Give a bias of zeros, in a dict by its name, from which weight decay knows it."""
+    """Give a bias of zeros [width], in a dict by its name, from which weight decay knows it."""
     del key
     return {"bias": jnp.zeros(width, jnp.float32)}

@@ -25,6 +25,7 @@ def make_once(make: Callable[[], Made]) -> Made:
 
     Raises:
         InputError: ``make`` raised it, on the first host.
+        RuntimeError: on the other hosts, where ``make`` failed by any other error on the first.
     """
     if jax.process_count() == 1:
         return make()

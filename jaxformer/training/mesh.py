@@ -30,13 +30,14 @@ from jaxformer.training.state import TrainState, create_state
 from jaxformer.training.step import Batch, Metrics, make_eval_step, make_train_step
 from jaxformer.typing import Array, PyTree
 
-DATA, FSDP, TENSOR = AXES = (*ROW_AXES, "tensor")
+AXES = (*ROW_AXES, "tensor")
+"""The axes of a mesh: batches and optimizer state are divided over the first two, layers over the last."""
+
+DATA, FSDP, TENSOR = AXES
 
 ROWS = PartitionSpec(ROW_AXES)
 """The rows of a batch."""
 
-# Over which axis of the mesh each logical axis of a parameter is sharded. A length that the axis does not divide stays
-# whole on every device.
 RULES: Mapping[str, str | None] = {
     "vocabulary": TENSOR,
     "heads": TENSOR,
@@ -46,6 +47,8 @@ RULES: Mapping[str, str | None] = {
     "position": None,
     "layers": None,
 }
+"""Over which axis of the mesh each logical axis of a parameter is sharded. A length that the axis does not divide stays
+whole on every device."""
 
 
 def mesh_shape(devices: int, config: TrainingConfig) -> tuple[int, int, int]:

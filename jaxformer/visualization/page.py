@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 DATA_SLOT = "{{data}}"
+"""Where a template wants its data."""
 
 # The policy lets a page load nothing at all.
 _HEAD = """\

@@ -1,0 +1,113 @@
+"""The site: built without a warning and without the network, and its reference has every public name."""
+
+import dataclasses
+import importlib
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+from pages import ROOT
+from documented_names import ROOMS, documented_names
+
+from jaxformer.cli.main import COMMANDS
+from jaxformer.data.config import DataConfig
+from jaxformer.decoding.config import DecodingConfig
+from jaxformer.models.config import TransformerConfig
+from jaxformer.training.config import EvaluationConfig
+from jaxformer.training.recipe import TrainingConfig
+
+pytestmark = pytest.mark.slow
+
+# Builds, and refuses whatever would go to the network.
+BUILD = """
+import socket
+def refuse(*arguments):
+    raise OSError("no network")
+socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
+from mkdocs.__main__ import cli
+cli()
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """Build the site, and give its folder."""
+    folder = tmp_path_factory.mktemp("site")
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    line = [sys.executable, "-c", BUILD, "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    """Give the HTML of every page by its name."""
+    return {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in sorted(site.rglob("*.html"))}
+
+
+@pytest.fixture(scope="module")
+def anchors(pages):
+    """Give all places of the reference that a link can lead to."""
+    return {
+        anchor
+        for name, text in pages.items()
+        if name.startswith("reference/")
+        for anchor in re.findall(r'\bid="([^"]+)"', text)
+    }
+
+
+def test_every_public_name_has_a_place(anchors):
+    """Every public function, class and method has an anchor in the reference, and so has every module."""
+    names = documented_names()
+    assert len(names) > 400
+    assert [name.path for name in names if name.path not in anchors] == []
+    assert {name.path.rsplit(".", 1)[0] for name in names} <= anchors
+
+
+def test_what_rooms_offer_has_a_place(anchors):
+    """What a room or the package itself exports leads to an anchor where it is defined."""
+    missing = []
+    for room in ("", *ROOMS):
+        module = importlib.import_module(f"jaxformer.{room}".rstrip("."))
+        for name in getattr(module, "__all__", ()):
+            thing = getattr(module, name)
+            if callable(thing) and getattr(thing, "__module__", "").startswith("jaxformer"):
+                path = f"{thing.__module__}.{thing.__qualname__}"
+                missing += [path] if path not in anchors else []
+    assert missing == []
+
+
+@pytest.mark.parametrize("config", [TransformerConfig, DataConfig, TrainingConfig, EvaluationConfig, DecodingConfig])
+def test_every_key_has_a_place(config, anchors):
+    """Each key of a configuration stands in the reference, with the comment that says what it means."""
+    path = f"{config.__module__}.{config.__qualname__}"
+    assert [field.name for field in dataclasses.fields(config) if f"{path}.{field.name}" not in anchors] == []
+
+
+def test_commands_say_what_they_say(pages):
+    """The page of commands has the help of each."""
+    text = pages["reference/commands.html"]
+    assert [name for name in COMMANDS if f"usage: jaxformer {name}" not in text] == []
+
+
+def test_nothing_is_loaded_from_elsewhere(pages):
+    """Pages take scripts, styles and pictures from the site alone."""
+    loaded = [
+        (name, address)
+        for name, text in pages.items()
+        for address in re.findall(r'<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]+)"', text)
+    ]
+    assert loaded == []
+
+
+def test_prose_is_rendered(pages):
+    """No marks of other languages are left: roles and tables of docstrings, and lists, are written out."""
+    for name, text in pages.items():
+        shown = re.sub(r"<(pre|code)\b.*?</\1>", "", text, flags=re.DOTALL)
+        assert not re.search(r":(func|class|mod|meth|data|attr):", shown), name
+        assert "=====" not in shown, name
+        assert not re.search(r"<p>[^<]*\n(- |\d\. |\|)", shown), name

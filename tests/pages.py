@@ -1,0 +1,44 @@
+"""The pages that a reader sees, and their fenced blocks."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
+
+_FENCE = re.compile(
+    r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n)?^(?P<indent> *)```(?P<kind>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+class Block(NamedTuple):
+    """A fenced block: of which page and line, of what kind, and why it is not run, if it is not."""
+
+    page: str
+    line: int
+    kind: str
+    text: str
+    reason: str | None
+
+
+def read_blocks(page: str, text: str) -> list[Block]:
+    """Read the blocks of a page."""
+    blocks = []
+    for found in _FENCE.finditer(text):
+        inner = re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
+        line = text.count("\n", 0, found.start("text")) + 1
+        blocks.append(Block(page, line, found["kind"].strip(), inner, found["reason"]))
+    return blocks
+
+
+def all_blocks() -> list[Block]:
+    """Read the blocks of all pages."""
+    blocks: list[Block] = []
+    for name, path in zip(NAMES, PAGES, strict=True):
+        blocks += read_blocks(name, path.read_text(encoding="utf-8"))
+    return blocks
