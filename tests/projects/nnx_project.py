@@ -1,4 +1,4 @@
-"""Someone else's project in NNX: an encoder-decoder out of our stacks through the bridge, trained by NNX's optimizer."""
+"""Someone else's project in NNX: an encoder-decoder out of our stacks behind the bridge, under NNX's optimizer."""
 
 import jax.numpy as jnp
 import optax

@@ -10,9 +10,9 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
+from name_uses import private_uses
 from projects import linen_project, nnx_project
 from projects.ours import CONFIG, STEPS, VOCABULARY, WARMUP, draw_batches, our_numbers
-from name_uses import private_uses
 from training.little import assert_trees_close, without_key_biases
 
 FOLDER = Path(__file__).parent
