@@ -16,7 +16,7 @@ import jaxformer as jf
 
 PAD, BOS, EOS, VOCABULARY, WIDTH = 0, 1, 2, 6, 8
 IDS = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
-SENTENCES, LENGTH = 2, 4
+SENTENCES, LENGTH = 2, 5
 
 
 def make_step(key):
@@ -24,7 +24,7 @@ def make_step(key):
     inner, table, outer = jax.random.split(key, 3)
     inner = jax.random.normal(inner, (WIDTH, WIDTH)) * WIDTH**-0.5
     table = jax.random.normal(table, (VOCABULARY, WIDTH))
-    outer = jax.random.normal(outer, (WIDTH, VOCABULARY)) * 1.5
+    outer = jax.random.normal(outer, (WIDTH, VOCABULARY))
 
     def step(tokens, cache):
         sentences = len(cache["sentence"])
@@ -42,18 +42,23 @@ def start(beam_size):
 
 
 def list_all(step, alpha):
-    """Score every sequence that ends within the limit, and give the best of each sentence."""
+    """Score every sequence that ends within the limit; give the best of each sentence with its score."""
     words = [token for token in range(VOCABULARY) if token not in (PAD, BOS, EOS)]
-    best = [(-np.inf, ())] * SENTENCES
-    for length in range(LENGTH):
-        for sequence in itertools.product(words, repeat=length):
-            cache, last, total = start(1), jnp.full(SENTENCES, BOS), np.zeros(SENTENCES)
-            for token in (*sequence, EOS):
-                logits, cache = step(last, cache)
-                total += np.asarray(jax.nn.log_softmax(logits)[:, token])
-                last = jnp.full(SENTENCES, token)
-            scores = total / float(jf.decoding.length_penalty(length + 1, alpha))
-            best = [max(old, (float(score), (*sequence, EOS))) for old, score in zip(best, scores, strict=True)]
+    sequences = [(*found, EOS) for length in range(LENGTH) for found in itertools.product(words, repeat=length)]
+    first, best = start(1), [(-np.inf, [])] * SENTENCES
+
+    @jax.jit
+    def log_probabilities(tokens, cache):
+        logits, cache = step(tokens, cache)
+        return jax.nn.log_softmax(logits), cache
+
+    for sequence in sequences:
+        cache, total = first, np.zeros(SENTENCES)
+        for last, token in zip((BOS, *sequence), sequence, strict=False):
+            each, cache = log_probabilities(np.full(SENTENCES, last), cache)
+            total += np.asarray(each)[:, token]
+        scores = total / ((5 + len(sequence)) / 6) ** alpha  # the length penalty of Wu et al. 2016
+        best = [max(old, (float(score), list(sequence))) for old, score in zip(best, scores, strict=True)]
     return best
 
 
@@ -63,21 +68,21 @@ def main():
     sizes = {"max_lengths": limits, "length": LENGTH, "alpha": alpha}
 
     greedy = jf.decoding.greedy_search(step, start(1), **sizes, **IDS)
-    beam = jf.decoding.beam_search(step, start(27), beam_size=27, n_best=2, **sizes, **IDS)
-    best = list_all(jax.jit(step), alpha)
+    beam = jf.decoding.beam_search(step, start(81), beam_size=81, n_best=2, **sizes, **IDS)
+    best = list_all(step, alpha)
     for sentence in range(SENTENCES):
         print("greedy    ", greedy.tokens[sentence, 0].tolist(), f"{greedy.scores[sentence, 0]:.2f}")
         print("beam      ", beam.tokens[sentence, 0].tolist(), f"{beam.scores[sentence, 0]:.2f}")
         print("second    ", beam.tokens[sentence, 1].tolist(), f"{beam.scores[sentence, 1]:.2f}")
-        print("exhaustive", list(best[sentence][1]), f"{best[sentence][0]:.2f}")
+        print("exhaustive", best[sentence][1], f"{best[sentence][0]:.2f}")
 
     rules = jf.decoding.SearchRules(beam_size=2, **sizes, **IDS)
     next_state = jax.jit(lambda state: jf.decoding.beam_step(rules, step, state))
     state = jf.decoding.beam_init(rules, start(2))
     while not state.done.all():
         state = next_state(state)
-        print("live", state.tokens[0, :, 1 : 1 + int(state.position)].tolist())
-    print("finished", jf.decoding.beam_finish(rules, state).tokens[0, 0].tolist())
+        print("live", state.tokens[-1, :, 1 : 1 + int(state.position)].tolist())
+    print("best", jf.decoding.beam_finish(rules, state).tokens[-1, 0].tolist())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import jaxformer as jf
 
 PAD, VOCABULARY, LENGTH, CLASSES = 0, 10, 12, 2
 D_MODEL, HEADS, D_FF = 32, 4, 64
-STEPS, BATCH = 400, 64
+STEPS, BATCH = 300, 64
 
 
 def init(key):
@@ -79,7 +79,7 @@ def loss(params, tokens, classes):
 
 def main():
     """Train on sequences drawn anew in each step; report on others."""
-    optimizer = optax.adam(3e-3)
+    optimizer = optax.adam(jf.training.cosine_schedule(peak=3e-3, warmup_steps=40, steps=STEPS))
     params = init(jax.random.key(0))
     state = optimizer.init(params)
 
@@ -90,7 +90,7 @@ def main():
         return optax.apply_updates(params, updates), state
 
     for number in range(STEPS + 1):
-        if number % 200 == 0:
+        if number % STEPS == 0:
             right = np.mean([jax.jit(loss)(params, *draw_batch(10_000 + held_out))[1] for held_out in range(8)])
             print(f"after {number} steps {right:.0%} of held-out sequences are right")
         params, state = step(params, state, *draw_batch(number))

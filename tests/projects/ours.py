@@ -11,7 +11,7 @@ import numpy as np
 
 import jaxformer as jf
 
-VOCABULARY, PAD, EOS, WARMUP, STEPS, ROWS, LONGEST = 9, 0, 3, 10, 30, 16, 5
+VOCABULARY, PAD, EOS, WARMUP, STEPS, ROWS, LONGEST = 9, 0, 3, 30, 30, 16, 5
 CONFIG = jf.TransformerConfig(
     vocabulary_size=VOCABULARY,
     d_model=16,
