@@ -64,7 +64,7 @@ def list_all(step, alpha):
 
 def main():
     """Search greedily, with a beam, exhaustively, and one step at a time."""
-    step, limits, alpha = make_step(jax.random.key(0)), jnp.full(SENTENCES, LENGTH), 0.6
+    step, limits, alpha = make_step(jax.random.key(7)), jnp.full(SENTENCES, LENGTH), 0.6
     sizes = {"max_lengths": limits, "length": LENGTH, "alpha": alpha}
 
     greedy = jf.decoding.greedy_search(step, start(1), **sizes, **IDS)

@@ -52,7 +52,7 @@ def main():
     """Train, then let the model go on from the first words."""
     layer = jf.nn.LayerConfig(d_model=64, num_heads=4, d_ff=128, dropout_rate=0.1)
     model = LanguageModel(len(LETTERS), layer, num_layers=2)
-    params = model.init(jax.random.key(0), jnp.zeros((1, LENGTH), int))["params"]
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, LENGTH), int))["params"]
     optimizer = optax.adam(2e-3)
     state = optimizer.init(params)
 

@@ -15,7 +15,7 @@ import jaxformer as jf
 
 PAD, BOS, EOS, LETTERS, LONGEST = 0, 1, 2, 8, 6
 VOCABULARY = 3 + LETTERS
-STEPS, BATCH = 500, 64
+STEPS, BATCH = 400, 64
 
 
 class Translation(nnx.Module):
@@ -85,7 +85,7 @@ def translate(model, source):
     parts, state = nnx.split(model)
 
     def step(tokens, cache):
-        here = nnx.merge(parts, state)  # inside a loop of JAX's, a module is put together anew
+        here = nnx.merge(parts, state, copy=True)  # a loop of JAX's may not count on the module outside
         written = cache["written"].at[:, cache["position"]].set(tokens)
         logits = here.decode(cache["memory"], cache["mask"], written)
         return logits[:, cache["position"]], {**cache, "written": written, "position": cache["position"] + 1}

@@ -28,7 +28,7 @@ class Regression(nn.Module):
     @nn.compact
     def __call__(self, x):
         """Encode sequences [B, S, D] and map their means to numbers [B]."""
-        x, _ = jf.nn.Encoder(LAYER, num_layers=2, name="encoder")(x)
+        x, _ = jf.nn.Encoder(LAYER, num_layers=1, name="encoder")(x)
         return nn.Dense(1, name="head")(x.mean(axis=1))[:, 0]
 
 
@@ -47,7 +47,7 @@ def main():
     """Make one update on one device and on the mesh, and compare."""
     model = Regression()
     x, y = jax.random.normal(jax.random.key(1), (16, 6, 32)), jnp.linspace(-1.0, 1.0, 16)
-    params = model.init(jax.random.key(0), x)["params"]
+    params = jax.jit(model.init)(jax.random.key(0), x)["params"]
 
     def step(params, x, y):
         loss, gradients = jax.value_and_grad(lambda own: jnp.square(model.apply({"params": own}, x) - y).mean())(params)

@@ -52,7 +52,7 @@ def main():
     layer = jf.nn.LayerConfig(d_model=32, num_heads=4, d_ff=64, activation="gelu", norm_order="pre", dropout_rate=0.1)
     model = VisionTransformer(layer, num_layers=2)
     random = np.random.default_rng(0)
-    params = model.init(jax.random.key(0), draw_batch(random)[0])["params"]
+    params = jax.jit(model.init)(jax.random.key(0), draw_batch(random)[0])["params"]
     optimizer = optax.adamw(2e-3)
     state = optimizer.init(params)
 
