@@ -1,6 +1,8 @@
 """Length buckets in an input pipeline of one's own: few static shapes, little padding, NumPy alone.
 
-python docs/examples/bucketing.py
+The lengths are drawn as those of sentences fall: most are short, and one that is long would make all others long.
+
+    python docs/examples/bucketing.py
 """
 
 import jax

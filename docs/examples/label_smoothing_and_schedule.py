@@ -23,7 +23,7 @@ def summed_loss(table, tokens):
 
 def mean_gradient(table, *parts):
     """Add gradients and counts over parts of a batch, and divide once."""
-    differentiate = jax.grad(summed_loss, has_aux=True)
+    differentiate = jax.jit(jax.grad(summed_loss, has_aux=True))
     gradients, counts = zip(*(differentiate(table, part) for part in parts), strict=True)
     return sum(gradients) / sum(counts)
 

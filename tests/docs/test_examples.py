@@ -18,6 +18,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = sorted((DOCS / "examples").glob("*.py"))
 TEXT = (DOCS / "reuse.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', TEXT, re.MULTILINE | re.DOTALL)
+SLOW = ("nnx_translation",)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
@@ -45,7 +46,10 @@ def assert_same_output(found, expected):
             assert own[0] == other[0]
 
 
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW), id=path.stem) for path in EXAMPLES],
+)
 def test_example_prints_what_is_shown(path, capsys):
     """An example runs as a program under JAX's usual rules, and its output is that of docs/reuse.md."""
     (expected,) = [text for name, text in shown("text") if name == f"docs/examples/{path.name}"]
