@@ -10,14 +10,25 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxformer import functional, nn
+    from jaxformer import data, decoding, functional, models, nn, training
     from jaxformer.decoding.translator import Translator
     from jaxformer.errors import InputError
     from jaxformer.models import Transformer, TransformerConfig
 
 __version__ = "0.1.0"
 
-__all__ = ["InputError", "Transformer", "TransformerConfig", "Translator", "functional", "nn"]
+__all__ = [
+    "InputError",
+    "Transformer",
+    "TransformerConfig",
+    "Translator",
+    "data",
+    "decoding",
+    "functional",
+    "models",
+    "nn",
+    "training",
+]
 
 _HOMES = {
     "InputError": "jaxformer.errors",

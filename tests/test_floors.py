@@ -86,7 +86,7 @@ OUTSIDE = {
 }
 
 # What the top of the package imports when it is first asked for.
-LAZY = {"jaxformer": {"jaxformer.decoding.translator"}}
+LAZY = {"jaxformer": {"jaxformer.decoding.translator", "jaxformer.training"}}
 
 
 @dataclass(frozen=True)

@@ -74,7 +74,8 @@ except AttributeError as error:
     print(error)
 """
     assert python(code).splitlines() == [
-        "InputError Transformer TransformerConfig Translator jaxformer.functional jaxformer.nn",
+        "InputError Transformer TransformerConfig Translator jaxformer.data jaxformer.decoding jaxformer.functional "
+        "jaxformer.models jaxformer.nn jaxformer.training",
         "module 'jaxformer' has no attribute 'Transfomer'",
     ]
 

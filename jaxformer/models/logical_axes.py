@@ -12,11 +12,11 @@ from jaxformer.typing import Parameters, PyTree
 LAYERS = "layers"
 """The first axis of every parameter of scanned layers."""
 
-# Patterns of paths, joined by `/`; the first that fits holds.
+# Patterns of paths, each name behind a `/`; the first that fits holds.
 _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*embedding/table", ("vocabulary", "embed")),
-    ("output", ("vocabulary", "embed")),
-    ("logits/bias", ("vocabulary",)),
+    ("/output", ("vocabulary", "embed")),
+    ("/logits/bias", ("vocabulary",)),
     ("*_positions/table", ("position", "embed")),
     ("*_attention/query/kernel", ("embed", "heads", "head_width")),
     ("*_attention/query/bias", ("heads", "head_width")),
@@ -42,7 +42,8 @@ def logical_axes(params: Parameters) -> PyTree:
     (d_ff) and, in front for scanned layers, ``layers``.
 
     Args:
-        params: of a :class:`jaxformer.Transformer`, arrays or ``jax.ShapeDtypeStruct``.
+        params: of a :class:`jaxformer.Transformer`, or of a module of :mod:`jaxformer.nn` that holds others, such as an
+            ``Encoder``; arrays or ``jax.ShapeDtypeStruct``.
 
     Returns:
         The tree of ``params`` with a tuple of names in the place of each parameter, one name an axis. To map over it,
@@ -61,8 +62,8 @@ def logical_axes(params: Parameters) -> PyTree:
 def _axes(path: tuple[Any, ...], leaf: Any) -> tuple[str, ...]:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     for pattern, names in _NAMES:
-        if fnmatch.fnmatchcase(name, pattern):
-            axes = (LAYERS, *names) if f"/{LAYERS}/" in name else names
+        if fnmatch.fnmatchcase(f"/{name}", pattern):
+            axes = (LAYERS, *names) if f"/{LAYERS}/" in f"/{name}" else names
             if len(axes) != len(leaf.shape):
                 raise ValueError(f"the parameter {name} should have the axes {axes}, and has the shape {leaf.shape}")
             return axes

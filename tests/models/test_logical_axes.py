@@ -67,6 +67,17 @@ def test_every_parameter_of_every_option_is_named(scan, order, positions, tables
         assert ("layers" in axes) <= scan
 
 
+@pytest.mark.parametrize("scan", [False, True])
+@pytest.mark.parametrize("order", ["post", "pre"])
+def test_a_part_is_named_as_in_the_whole(scan, order):
+    """An encoder or a decoder in someone else's model has the names that it has in ours."""
+    params = shapes(scan_layers=scan, norm_order=order)
+    names = logical_axes(params)
+    for part in ("encoder", "decoder"):
+        assert logical_axes(params[part]) == names[part]
+        assert logical_axes({"inner": {"backbone": params[part]}}) == {"inner": {"backbone": names[part]}}
+
+
 def test_names_cover_the_parameters_that_shard():
     """All but a thousandth of a scanned base model has an axis of the vocabulary, of heads or of hidden units."""
     token = jax.ShapeDtypeStruct((1, 1), jnp.int32)

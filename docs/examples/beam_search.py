@@ -1,0 +1,89 @@
+"""Beam search over a model of one's own: it sees ``step(tokens, cache) -> (logits, cache)`` and nothing else.
+
+The model here is a small recurrent network with random weights; its memory is what the cache holds. Because the
+vocabulary and the limit are small, every sequence can be listed, and the search compared with the list.
+
+    python docs/examples/beam_search.py
+"""
+
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jaxformer as jf
+
+PAD, BOS, EOS, VOCABULARY, WIDTH = 0, 1, 2, 6, 8
+IDS = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
+SENTENCES, LENGTH = 2, 5
+
+
+def make_step(key):
+    """Draw a recurrent network: the memory of a row becomes another with each token."""
+    inner, table, outer = jax.random.split(key, 3)
+    inner = jax.random.normal(inner, (WIDTH, WIDTH)) * WIDTH**-0.5
+    table = jax.random.normal(table, (VOCABULARY, WIDTH))
+    outer = jax.random.normal(outer, (WIDTH, VOCABULARY))
+
+    def step(tokens, cache):
+        sentences = len(cache["sentence"])
+        added = jnp.repeat(cache["sentence"], len(tokens) // sentences, axis=0)
+        memory = jnp.tanh(cache["memory"] @ inner + table[tokens] + added)
+        return memory @ outer, {**cache, "memory": memory}
+
+    return step
+
+
+def start(beam_size):
+    """Give the cache at the begin: rows [B * W, ...] follow their hypotheses, sentences [B, ...] stay."""
+    sentence = jax.random.normal(jax.random.key(1), (SENTENCES, WIDTH))
+    return {"memory": jnp.zeros((SENTENCES * beam_size, WIDTH)), "sentence": sentence}
+
+
+def list_all(step, alpha):
+    """Score every sequence that ends within the limit; give the best of each sentence with its score."""
+    words = [token for token in range(VOCABULARY) if token not in (PAD, BOS, EOS)]
+    sequences = [(*found, EOS) for length in range(LENGTH) for found in itertools.product(words, repeat=length)]
+    first, best = start(1), [(-np.inf, [])] * SENTENCES
+
+    @jax.jit
+    def log_probabilities(tokens, cache):
+        logits, cache = step(tokens, cache)
+        return jax.nn.log_softmax(logits), cache
+
+    for sequence in sequences:
+        cache, total = first, np.zeros(SENTENCES)
+        for last, token in zip((BOS, *sequence), sequence, strict=False):
+            each, cache = log_probabilities(np.full(SENTENCES, last), cache)
+            total += np.asarray(each)[:, token]
+        scores = total / ((5 + len(sequence)) / 6) ** alpha  # the length penalty of Wu et al. 2016
+        best = [max(old, (float(score), list(sequence))) for old, score in zip(best, scores, strict=True)]
+    return best
+
+
+def main():
+    """Search greedily, with a beam, exhaustively, and one step at a time."""
+    step, limits, alpha = make_step(jax.random.key(7)), jnp.full(SENTENCES, LENGTH), 0.6
+    sizes = {"max_lengths": limits, "length": LENGTH, "alpha": alpha}
+
+    greedy = jf.decoding.greedy_search(step, start(1), **sizes, **IDS)
+    beam = jf.decoding.beam_search(step, start(81), beam_size=81, n_best=2, **sizes, **IDS)
+    best = list_all(step, alpha)
+    for sentence in range(SENTENCES):
+        print("greedy    ", greedy.tokens[sentence, 0].tolist(), f"{greedy.scores[sentence, 0]:.2f}")
+        print("beam      ", beam.tokens[sentence, 0].tolist(), f"{beam.scores[sentence, 0]:.2f}")
+        print("second    ", beam.tokens[sentence, 1].tolist(), f"{beam.scores[sentence, 1]:.2f}")
+        print("exhaustive", best[sentence][1], f"{best[sentence][0]:.2f}")
+
+    rules = jf.decoding.SearchRules(beam_size=2, **sizes, **IDS)
+    next_state = jax.jit(lambda state: jf.decoding.beam_step(rules, step, state))
+    state = jf.decoding.beam_init(rules, start(2))
+    while not state.done.all():
+        state = next_state(state)
+        print("live", state.tokens[-1, :, 1 : 1 + int(state.position)].tolist())
+    print("best", jf.decoding.beam_finish(rules, state).tokens[-1, 0].tolist())
+
+
+if __name__ == "__main__":
+    main()
