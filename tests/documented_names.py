@@ -1,4 +1,4 @@
-"""What the reference documents: names without an underscore, in modules without one, read from the source of the rooms."""
+"""What the reference documents: names without an underscore, in modules without one, read from the source."""
 
 from __future__ import annotations
 

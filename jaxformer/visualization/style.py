@@ -10,8 +10,8 @@ from jaxformer.errors import require
 INK, QUIET, LINE, BAND = "#1c2430", "#4a5563", "#d5dbe3", "#eef1f5"
 """Of titles and legends, of names and numbers at the axes, of lines that only guide the eye, of shaded stretches."""
 
-BLUE, RED, GREY = "#1f5fa8", "#b4451f", "#7a8799"
-"""Of what is shown: the first thing, a second one, and what the first is held against."""
+BLUE, RED, GREEN, GREY = "#1f5fa8", "#b4451f", "#3f7d58", "#7a8799"
+"""Of what is shown: the first thing, a second and a third one, and what the first is held against."""
 
 
 def new_figure(width: float, height: float) -> Any:
@@ -74,5 +74,5 @@ def save(figure: Any, picture: Path | str, dpi: int = 100) -> Path:
     """Write a figure as a PNG, in a directory that need not exist; give the file."""
     picture = Path(picture)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, format="png", dpi=dpi)
+    figure.savefig(picture, format="png", dpi=dpi, pil_kwargs={"optimize": True})
     return picture

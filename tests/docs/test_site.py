@@ -8,8 +8,8 @@ import subprocess
 import sys
 
 import pytest
-from pages import ROOT
 from documented_names import ROOMS, documented_names
+from pages import ROOT
 
 from jaxformer.cli.main import COMMANDS
 from jaxformer.data.config import DataConfig
