@@ -13,12 +13,12 @@ import numpy as np
 from jaxformer.functional import attention, masks
 from jaxformer.paper import figure as figures
 from jaxformer.paper.softmax_jacobian import (
-from jaxformer.visualization import style
     JacobianStatistics,
     draw_weights,
     measure_jacobians,
     softmax_jacobian,
 )
+from jaxformer.visualization import style
 
 LENGTHS = (4, 8, 16, 32, 64)
 """Of the softmaxes whose Jacobians are drawn."""
