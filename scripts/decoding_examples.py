@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+r"""Run the examples of docs/decoding-examples.md once more, and show where they come out otherwise.
+
+    python scripts/decoding_examples.py --workdir=runs/quickstart            # what differs; then the exit code is 1
+    python scripts/decoding_examples.py --workdir=runs/quickstart --write    # puts what comes out into the page
+
+An example is a block of the language console: lines that begin with "$ " are commands, one that ends with a backslash
+goes on in the next, and what follows is what they print. The commands run in a folder of their own, in which
+runs/quickstart is a copy of --workdir, and in one process, so that JAX starts once. A command is a pipe of programs
+that may end with "> FILE"; there is no other syntax of a shell. Another model than the page's gives other translations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import difflib
+import io
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from jaxformer.cli.main import DONE, FAILED, main, report
+from jaxformer.errors import InputError
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "decoding-examples.md"
+BLOCK = re.compile(r"(?<=^```console\n).*?(?=^```$)", re.MULTILINE | re.DOTALL)
+COMMAND = re.compile(r"^\$ (?:.*\\\n)*.*\n", re.MULTILINE)
+
+
+def commands_of(block: str) -> list[str]:
+    """Give the commands of a block in their order, as they stand there, without the "$ " before them."""
+    return [found[2:-1] for found in COMMAND.findall(block)]
+
+
+def split(command: str) -> tuple[list[list[str]], Path | None]:
+    """Give the words of each program of a pipe, and the file that the output goes into."""
+    lexer = shlex.shlex(command.replace("\\\n", ""), posix=True, punctuation_chars="|>")
+    lexer.whitespace_split, lexer.commenters = True, ""
+    stages: list[list[str]] = [[]]
+    for word in lexer:
+        if word == "|":
+            stages.append([])
+        else:
+            stages[-1].append(word)
+    target = Path(stages[-1][-1]) if stages[-1][-2:-1] == [">"] else None
+    return [*stages[:-1], stages[-1] if target is None else stages[-1][:-2]], target
+
+
+def run(command: str) -> str:
+    """Run a command in this folder and give what it prints."""
+    stages, target = split(command)
+    data = b""
+    for stage in stages:
+        if stage[0] == "jaxformer":
+            data = _run_here(stage[1:], data)
+        else:
+            data = subprocess.run(stage, input=data, stdout=subprocess.PIPE, check=True).stdout
+    if target is not None:
+        target.write_bytes(data)
+        return ""
+    return data.decode()
+
+
+def replay(page: str) -> str:
+    """Give a page with what its commands print in this folder."""
+    return BLOCK.sub(lambda block: "".join(f"$ {each}\n{run(each)}" for each in commands_of(block[0])), page)
+
+
+@contextlib.contextmanager
+def beside(workdir: Path) -> Iterator[None]:
+    """Work in a new folder that has a copy of a run as runs/quickstart, and goes at the end.
+
+    Raises:
+        InputError: there is no such run.
+    """
+    if not (workdir / "config.json").is_file():
+        raise InputError(f"no run in {workdir}: make quickstart trains one in runs/quickstart")
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copytree(workdir, Path(folder) / "runs" / "quickstart")
+        with contextlib.chdir(folder):
+            yield
+
+
+def _run_here(arguments: list[str], data: bytes) -> bytes:
+    """Run a command of jaxformer in this process; what it says on standard error comes with what it prints."""
+    printed, given = io.BytesIO(), sys.stdin
+    shown = io.TextIOWrapper(printed, encoding="utf-8", write_through=True)
+    sys.stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
+    try:
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+            main(arguments)
+    finally:
+        sys.stdin = given
+    return printed.getvalue()
+
+
+def examples(workdir: Path, *, write: bool) -> int:
+    """Run all examples with a run; print what differs, or write it into the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    with beside(workdir.resolve()):
+        present = replay(page)
+    if write:
+        PAGE.write_text(present, encoding="utf-8")
+        return DONE
+    lines = difflib.unified_diff(page.splitlines(), present.splitlines(), "page", "present", lineterm="", n=1)
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    return DONE if page == present else FAILED
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workdir", type=Path, default=Path("runs/quickstart"), help="the run of make quickstart")
+    parser.add_argument("--write", action="store_true", help="put what comes out into the page")
+    chosen = parser.parse_args()
+    try:
+        sys.exit(examples(chosen.workdir, write=chosen.write))
+    except InputError as error:
+        sys.exit(report(error))
