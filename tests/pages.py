@@ -17,13 +17,14 @@ _FENCE = re.compile(
 
 
 class Block(NamedTuple):
-    """A fenced block: of which page and line, of what kind, and why it is not run, if it is not."""
+    """A fenced block: of which page and line, of what kind, why it is not run, and of which file it is a part."""
 
     page: str
     line: int
     kind: str
     text: str
     reason: str | None
+    file: str | None = None
 
 
 def read_blocks(page: str, text: str) -> list[Block]:
@@ -32,7 +33,11 @@ def read_blocks(page: str, text: str) -> list[Block]:
     for found in _FENCE.finditer(text):
         inner = re.sub(rf"^{found['indent']}", "", found["text"], flags=re.MULTILINE)
         line = text.count("\n", 0, found.start("text")) + 1
-        blocks.append(Block(page, line, found["kind"].strip(), inner, found["reason"]))
+        kind, _, rest = found["kind"].strip().partition(" ")
+        part = re.fullmatch(r'title="([^"]+)"', rest)
+        blocks.append(
+            Block(page, line, kind if part or not rest else found["kind"], inner, found["reason"], part and part[1])
+        )
     return blocks
 
 

@@ -12,7 +12,7 @@ import runs
 from jaxformer.data.files import read_lines
 
 BLOCKS = all_blocks()
-KINDS = {"python", "sh", "text", "json"}
+KINDS = {"python", "sh", "console", "text", "json"}
 
 # What a page takes for granted, beyond what its own earlier blocks define.
 GIVEN = {
@@ -32,12 +32,17 @@ def check_all(commands: list[list[str]]) -> None:
 
 
 def of_kind(*kinds: str) -> list[Block]:
-    return [block for block in BLOCKS if block.kind in kinds]
+    """Give the blocks of these kinds but parts of files, which are tested as a whole (test_examples)."""
+    return [block for block in BLOCKS if block.kind in kinds and not (block.file and block.kind == "python")]
 
 
 def test_blocks_are_of_known_kinds():
-    """No block is passed over: each is Python, shell, text or JSON; only Python may be left unrun, for a reason."""
+    """No block is passed over: each is Python, shell, a session, text or JSON; only Python may be left unrun, for a
+    reason, and only examples of Python and their output are parts of files.
+    """
     assert [where(block) for block in BLOCKS if block.kind not in KINDS] == []
+    files = {block.file for block in BLOCKS if block.file}
+    assert files == {f"docs/examples/{path.name}" for path in (runs.ROOT / "docs" / "examples").glob("*.py")}
     assert [where(block) for block in BLOCKS if block.reason and block.kind != "python"] == []
     assert {block.kind for block in BLOCKS} == KINDS
 
@@ -57,6 +62,15 @@ def test_every_fence_is_read():
 def test_commands_can_be_typed(block):
     """Every command of a shell block is one that the program named reads: command, flags, keys and values exist."""
     found = list(read_commands(block.text))
+    assert found
+    check_all(found)
+
+
+@pytest.mark.parametrize("block", of_kind("console"), ids=where)
+def test_sessions_can_be_typed(block):
+    """Every command of a session, behind its prompt, is one that the program named reads."""
+    typed = "".join(line.removeprefix("$ ") for line in block.text.splitlines(keepends=True) if line.startswith("$ "))
+    found = list(read_commands(typed))
     assert found
     check_all(found)
 
