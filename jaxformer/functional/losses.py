@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError
 from jaxformer.typing import Array, Bool, Float, Int
+
+_Arrays: TypeAlias = tuple[Array, Array, Array]
 
 SMOOTHING_CONVENTIONS = ("others", "all")
 
@@ -77,13 +81,35 @@ def cross_entropy(
     """
     on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
     weights = weights.astype(jnp.float32)
-    logits = _without_padding(logits, weights)
-    normaliser = jax.nn.logsumexp(logits, axis=-1)
+    return _losses(on, off, logits, targets, weights).sum(), weights.sum()
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _losses(
+    on: float, off: float, logits: Float[Array, "*B V"], targets: Int[Array, "*B"], weights: Float[Array, "*B"]
+) -> Float[Array, "*B"]:
+    """Weigh each position's cross-entropy with what has the probability ``on`` at the target and ``off`` elsewhere."""
+    logits = logits.astype(jnp.float32)
     true = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    losses = normaliser - (on - off) * true
+    losses = jax.nn.logsumexp(logits, axis=-1) - (on - off) * true
     if off > 0.0:
         losses = losses - off * logits.sum(axis=-1)
-    return _sum(losses, weights)
+    return jnp.where(weights > 0.0, losses * weights, 0.0)  # a padded position may hold inf, and 0 * inf is NaN
+
+
+@_losses.defjvp
+def _losses_jvp(on: float, off: float, primals: _Arrays, tangents: _Arrays) -> tuple[Array, Array]:
+    """Take the slope, softmax minus q, in one piece; derived, that of the true token would be a scatter into zeros."""
+    (logits, targets, weights), (change, _, weights_change) = primals, tangents
+    wide = logits.astype(jnp.float32)
+    softmax = jnp.exp(wide - jax.nn.logsumexp(wide, axis=-1, keepdims=True))
+    expected = jnp.where(
+        jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1) == targets[..., None], on, off
+    )
+    slope = jnp.where(weights[..., None] > 0.0, weights[..., None] * (softmax - expected), 0.0)
+    losses = _losses(on, off, logits, targets, weights)
+    each = _losses(on, off, logits, targets, (weights > 0.0).astype(jnp.float32))
+    return losses, (slope * change.astype(jnp.float32)).sum(axis=-1) + each * weights_change
 
 
 def z_loss(

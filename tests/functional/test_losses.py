@@ -137,6 +137,40 @@ def test_gradient_equals_finite_differences(convention):
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
+def test_derivatives_of_all_kinds_are_those_of_the_definition(convention):
+    """Forward, reverse and second derivatives, by logits and by weights, are those of -sum q log softmax."""
+    logits, targets, real = draw(21)
+    weights = jax.random.uniform(jax.random.key(3), targets.shape) * real.astype(jnp.float32)
+
+    def ours(logits, weights):
+        return F.cross_entropy(logits, targets, weights, smoothing=0.2, convention=convention)[0]
+
+    def definition(logits, weights):
+        size = logits.shape[-1]
+        rest = 0.2 / (size - 1 if convention == "others" else size)
+        true = 0.8 if convention == "others" else 0.8 + rest
+        wanted = jnp.where(jax.nn.one_hot(targets, size, dtype=bool), true, rest)
+        return -(weights * (wanted * jax.nn.log_softmax(logits)).sum(axis=-1)).sum()
+
+    change = jax.random.normal(jax.random.key(4), logits.shape), jax.random.normal(jax.random.key(5), weights.shape)
+
+    def along(function):  # a second derivative in one direction, forward over reverse
+        return jax.jvp(jax.grad(function, argnums=(0, 1)), (logits, weights), change)[1]
+
+    with jax.numpy_dtype_promotion("standard"):
+        for derive in (
+            lambda function: jax.jvp(function, (logits, weights), change)[1],
+            lambda function: jax.grad(function, argnums=(0, 1))(logits, weights),
+            along,
+        ):
+            found, expected = derive(ours), derive(definition)
+            # The derivative by a weight of 0 is a question of definition: there is no target.
+            if isinstance(found, tuple):
+                found, expected = ((logit, jnp.where(real, weight, 0.0)) for logit, weight in (found, expected))
+            jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5), found, expected)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize("content", [1e30, np.inf, -np.inf, np.nan])
 def test_padded_targets_contribute_exactly_zero(convention, content):
     """Whatever a padded position holds, inf and NaN too, loss is unchanged and its gradient is 0 (statement 37)."""
