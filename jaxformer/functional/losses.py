@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import TypeAlias
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError
 from jaxformer.typing import Array, Bool, Float, Int
-
-_Arrays: TypeAlias = tuple[Array, Array, Array]
 
 SMOOTHING_CONVENTIONS = ("others", "all")
 
@@ -98,7 +96,9 @@ def _losses(
 
 
 @_losses.defjvp
-def _losses_jvp(on: float, off: float, primals: _Arrays, tangents: _Arrays) -> tuple[Array, Array]:
+def _losses_jvp(
+    on: float, off: float, primals: tuple[Array, Array, Array], tangents: tuple[Array, Any, Array]
+) -> tuple[Array, Array]:
     """Take the slope, softmax minus q, in one piece; derived, that of the true token would be a scatter into zeros."""
     (logits, targets, weights), (change, _, weights_change) = primals, tangents
     wide = logits.astype(jnp.float32)
