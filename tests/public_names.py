@@ -27,16 +27,17 @@ from jaxformer.training.config import RunConfig
 PACKAGES = (
     "jaxformer",
     "jaxformer.data",
+    "jaxformer.decoding",
     "jaxformer.functional",
     "jaxformer.models",
     "jaxformer.nn",
     "jaxformer.paper",
+    "jaxformer.training",
 )
 # What the documentation shows besides.
 SHOWN = {
     "jaxformer.data.sources": ("escape", "load"),
     "jaxformer.data.trees": ("LinearTree", "linearize", "restore"),
-    "jaxformer.decoding.config": ("DecodingConfig",),
     "jaxformer.decoding.options": ("ResultOptions", "SearchOptions"),
     "jaxformer.decoding.results": ("Alignment", "Attention", "Hypothesis", "PairScore"),
     "jaxformer.evaluation.choice": ("choose_metrics",),
@@ -49,7 +50,6 @@ SHOWN = {
     "jaxformer.interop.ctranslate2": ("Tokens", "save"),
     "jaxformer.interop.marian": ("from_model", "from_state"),
     "jaxformer.training.config": ("EvaluationConfig", "RunConfig", "default_config", "load", "parse", "save"),
-    "jaxformer.training.recipe": ("TrainingConfig",),
     "jaxformer.training.train": ("train",),
 }
 
