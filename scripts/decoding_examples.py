@@ -25,7 +25,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxformer.cli.main import DONE, FAILED, main, report
+from jaxformer.cli import main as command_line
+from jaxformer.cli.main import DONE, FAILED, report
 from jaxformer.errors import InputError
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "decoding-examples.md"
@@ -94,7 +95,7 @@ def _run_here(arguments: list[str], data: bytes) -> bytes:
     sys.stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
     try:
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
-            main(arguments)
+            command_line.main(arguments)
     finally:
         sys.stdin = given
     return printed.getvalue()
@@ -113,12 +114,17 @@ def examples(workdir: Path, *, write: bool) -> int:
     return DONE if page == present else FAILED
 
 
-if __name__ == "__main__":
+def main() -> int:
+    """Run what the command line asks for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workdir", type=Path, default=Path("runs/quickstart"), help="the run of make quickstart")
     parser.add_argument("--write", action="store_true", help="put what comes out into the page")
     chosen = parser.parse_args()
     try:
-        sys.exit(examples(chosen.workdir, write=chosen.write))
+        return examples(chosen.workdir, write=chosen.write)
     except InputError as error:
-        sys.exit(report(error))
+        return report(error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

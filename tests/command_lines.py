@@ -22,17 +22,57 @@ from jaxformer.decoding.config import DecodingConfig
 from jaxformer.errors import InputError
 from jaxformer.training import config as configuration
 
-TOOLS = {"awk", "cat", "cd", "cp", "echo", "git", "head", "kill", "ls", "mkdir", "paste", "printf", "sbatch", "shuf"}
-TOOLS |= {"sed", "source", "tail", "tensorboard", "wc", "wget", "zcat", "gunzip", "curl", "tar", "unzip", "export"}
+TOOLS = {
+    "awk",
+    "cat",
+    "cd",
+    "cp",
+    "curl",
+    "cut",
+    "echo",
+    "export",
+    "git",
+    "grep",
+    "gunzip",
+    "head",
+    "kill",
+    "ls",
+    "mkdir",
+}
+TOOLS |= {
+    "paste",
+    "printf",
+    "sbatch",
+    "sed",
+    "seq",
+    "shuf",
+    "source",
+    "tail",
+    "tar",
+    "tensorboard",
+    "tr",
+    "unzip",
+    "wc",
+    "wget",
+    "zcat",
+}
 """Programs of others, whose arguments are theirs."""
 
 OWN_SCRIPTS = {"scripts/train.py": "train", "scripts/translate.py": "translate", "scripts/evaluate.py": "evaluate"}
 _LOOP = re.compile(r"^for (\w+) in (.*?); do\n(.*?)^done$", re.MULTILINE | re.DOTALL)
 _ASSIGNMENT = re.compile(r"\w+=.*")
+_VARIABLE = re.compile(r'^(\w+)="([^"]*)"$', re.MULTILINE)
 
 
 class WrongLineError(Exception):
     """A line of a page that could not be typed as it stands."""
+
+
+def fill_in(text: str, before: str) -> str:
+    """Put the values of variables, which earlier blocks of the page or this one set in lines of their own, in place."""
+    for name, value in _VARIABLE.findall(before + text):
+        text = re.sub(rf"\${name}\b", " ".join(value.split()), text)
+    return _VARIABLE.sub("", text)
 
 
 def read_commands(text: str) -> Iterator[list[str]]:

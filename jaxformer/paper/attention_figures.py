@@ -129,7 +129,7 @@ def draw_jacobians(picture: Path | str, draws: int = 2000, seed: int = 0) -> Pat
         draws: softmaxes for each length.
         seed: of queries and keys.
     """
-    figure = style.new_figure(9, 5.2)
+    figure = style.new_figure(9, 5.0)
     above, below = figure.subfigures(2, 1, height_ratios=(1, 1.15))
     _draw_examples(above, seed)
     left, middle, right = below.subplots(1, 3)

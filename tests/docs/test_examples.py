@@ -29,7 +29,9 @@ def shown(kind):
 
 def contains(source, part):
     """Say whether lines stand in a text one behind the other, however deep they are indented there."""
-    lines, count = source.splitlines(), len(part.splitlines())
+    # Formatters put as many blank lines around a function as its depth asks for.
+    lines, part = [line for line in source.splitlines() if line], "\n".join(filter(None, part.splitlines()))
+    count = len(part.splitlines())
     windows = ("\n".join(lines[start : start + count]) for start in range(len(lines) - count + 1))
     return any(textwrap.dedent(window).strip("\n") == part.strip("\n") for window in windows)
 
