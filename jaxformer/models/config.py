@@ -6,10 +6,9 @@ import dataclasses
 
 from jaxformer.errors import InputError
 from jaxformer.functional.layers import ACTIVATIONS
-from jaxformer.nn.blocks import LayerConfig
+from jaxformer.nn.blocks import NORM_ORDERS, LayerConfig
 from jaxformer.nn.stacks import REMATERIALIZATIONS
 
-NORM_ORDERS = ("post", "pre")
 POSITIONS = ("sinusoidal", "sinusoidal_halves", "sinusoidal_concatenated", "learned")
 TIED_EMBEDDINGS = ("all", "target", "none")
 DTYPES = ("float32", "bfloat16", "float16")

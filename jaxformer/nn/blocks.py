@@ -9,6 +9,7 @@ from typing import TypeVar
 import jax.numpy as jnp
 from flax import linen as nn
 
+from jaxformer.errors import InputError
 from jaxformer.functional import cached_attention, layers
 from jaxformer.functional.cached_attention import Store
 from jaxformer.nn.attention import MultiHeadAttention
@@ -16,6 +17,9 @@ from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
 
 Aux = TypeVar("Aux")
+
+NORM_ORDERS = ("post", "pre")
+"""What is normalised: the sum of the input and output of a sub-layer (``post``), or its input (``pre``)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +38,9 @@ class LayerConfig:
         dropout_rate: on the output of each sub-layer (section 5.4).
         attention_dropout_rate: on attention weights.
         activation_dropout_rate: inside the feed-forward layer.
+
+    Raises:
+        InputError: no such activation or order, or heads that do not divide the width.
     """
 
     d_model: int = 512
@@ -47,6 +54,16 @@ class LayerConfig:
     dropout_rate: float = 0.1
     attention_dropout_rate: float = 0.0
     activation_dropout_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Check what would else be another layer, or fail late."""
+        for name, choices in (("activation", tuple(layers.ACTIVATIONS)), ("norm_order", NORM_ORDERS)):
+            if getattr(self, name) not in choices:
+                raise InputError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+        if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
+            raise InputError(
+                f"d_model {self.d_model} is not divisible by num_heads {self.num_heads}; set d_k and d_v too"
+            )
 
 
 class LayerNorm(nn.Module):

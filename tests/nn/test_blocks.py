@@ -1,5 +1,7 @@
 """Layers and stacks: residuals, norms and dropout stand where the paper has them."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -192,3 +194,18 @@ def test_nothing_is_learned_from_rows_that_may_attend_to_nothing():
         for leaf in jax.tree.leaves(found[name]):
             np.testing.assert_array_equal(leaf, jnp.zeros_like(leaf))
     assert (np.asarray(gradient(jnp.array([0, 1]), MEMORY_MASK)["value"]["kernel"]) != 0.0).any()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"norm_order": "pr"}, "norm_order must be one of post, pre, not 'pr'"),
+        ({"activation": "swish"}, "activation must be one of relu, "),
+        ({"d_model": 30, "num_heads": 4}, "d_model 30 is not divisible by num_heads 4"),
+    ],
+)
+def test_layers_that_cannot_be_are_refused(settings, said):
+    """A layer of one's own is refused for what would else be another layer in silence, or fail late."""
+    with pytest.raises(InputError, match=re.escape(said)):
+        LayerConfig(**settings)
+    assert LayerConfig(d_model=30, num_heads=4, d_k=7, d_v=7).d_k == 7
