@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxformer import InputError
 from jaxformer import functional as F
 from jaxformer.nn import Decoder, DecoderLayer, Encoder, EncoderLayer, LayerConfig, LayerNorm, Residual
 
