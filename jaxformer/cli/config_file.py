@@ -103,12 +103,17 @@ def _run(path: str) -> Any:
         raise InputError(f"{path}{_line(path, error)}: {type(error).__name__}: {error}") from None
     finally:
         del sys.path[0]
-    kind = require("ml_collections", "train").ConfigDict
-    if not isinstance(config, kind) or not len(config) or not all(isinstance(config[each], kind) for each in config):
+    if not _has_sections(config):
         raise InputError(
             f"{path} must define get_config() that changes and returns jaxformer.training.config.default_config()"
         )
     return config
+
+
+def _has_sections(config: Any) -> bool:
+    """Say whether these are sections of keys, at least one."""
+    kind = require("ml_collections", "train").ConfigDict
+    return isinstance(config, kind) and len(config) > 0 and all(isinstance(config[name], kind) for name in config)
 
 
 def _line(path: str, error: BaseException) -> str:
