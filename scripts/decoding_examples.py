@@ -7,7 +7,8 @@ r"""Run the examples of docs/decoding-examples.md once more, and show where they
 An example is a block of the language console: lines that begin with "$ " are commands, one that ends with a backslash
 goes on in the next, and what follows is what they print. The commands run in a folder of their own, in which
 runs/quickstart is a copy of --workdir, and in one process, so that JAX starts once. A command is a pipe of programs
-that may end with "> FILE"; there is no other syntax of a shell. Another model than the page's gives other translations.
+that may end with "> FILE", which takes what they print but not what they say on standard error; there is no other
+syntax of a shell. Another model than the page's gives other translations.
 """
 
 from __future__ import annotations
@@ -56,16 +57,18 @@ def split(command: str) -> tuple[list[list[str]], Path | None]:
 def run(command: str) -> str:
     """Run a command in this folder and give what it prints."""
     stages, target = split(command)
-    data = b""
-    for stage in stages:
+    data, shown = b"", io.BytesIO()
+    for number, stage in enumerate(stages, 1):
         if stage[0] == "jaxformer":
-            data = _run_here(stage[1:], data)
+            printed = shown if number == len(stages) and target is None else io.BytesIO()
+            _run_here(stage[1:], data, printed, shown)
+            data = b"" if printed is shown else printed.getvalue()
         else:
             data = subprocess.run(stage, input=data, stdout=subprocess.PIPE, check=True).stdout
     if target is not None:
         target.write_bytes(data)
-        return ""
-    return data.decode()
+        data = b""
+    return (shown.getvalue() + data).decode()
 
 
 def replay(page: str) -> str:
@@ -88,17 +91,18 @@ def beside(workdir: Path) -> Iterator[None]:
             yield
 
 
-def _run_here(arguments: list[str], data: bytes) -> bytes:
-    """Run a command of jaxformer in this process; what it says on standard error comes with what it prints."""
-    printed, given = io.BytesIO(), sys.stdin
-    shown = io.TextIOWrapper(printed, encoding="utf-8", write_through=True)
+def _run_here(arguments: list[str], data: bytes, printed: io.BytesIO, said: io.BytesIO) -> None:
+    """Run a command of jaxformer in this process, and write down what it prints and what it says on standard error."""
+    given = sys.stdin
+    out, error = (io.TextIOWrapper(file, encoding="utf-8", write_through=True) for file in (printed, said))
     sys.stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
     try:
-        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
             command_line.main(arguments)
     finally:
         sys.stdin = given
-    return printed.getvalue()
+        for text in (out, error):
+            text.detach()  # else the file would close with it
 
 
 def examples(workdir: Path, *, write: bool) -> int:

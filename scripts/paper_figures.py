@@ -45,6 +45,8 @@ def main() -> int:
     options = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     try:
+        if options.draws < 1:
+            raise InputError(f"--draws must be at least 1, not {options.draws}")
         for name, draw in plan(options.draws).items():
             print(draw(options.output / name))
     except InputError as error:

@@ -10,6 +10,7 @@ sentences into and how probable it holds their references. Call it once for each
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import json
 import shutil
@@ -54,6 +55,8 @@ SENTENCES = 8
 
 def main() -> int:
     """Store the model of this version."""
+    form = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False).parse_args()
     archive, record = FOLDER / f"{__version__}.zip", FOLDER / f"{__version__}.json"
     if archive.exists():
         sys.stderr.write(f"{archive} is there already, and the versions to come are measured by it: it stays\n")
@@ -65,8 +68,9 @@ def main() -> int:
         kept.mkdir()
         for name in KEPT:
             (shutil.copytree if (run / name).is_dir() else shutil.copy)(run / name, kept / name)
-        shutil.make_archive(str(archive.with_suffix("")), "zip", kept)
+        # What it says comes first: an archive that lies there without it could never be stored again.
         record.write_text(json.dumps(describe(kept), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        shutil.make_archive(str(archive.with_suffix("")), "zip", kept)
     sys.stderr.write(f"{archive}: {archive.stat().st_size:,} bytes\n")
     return 0
 

@@ -130,9 +130,19 @@ def test_a_page_is_played_again(script, tmp_path, monkeypatch):
 
 
 def test_a_failure_is_printed_as_it_is(script):
-    """What a command says on standard error is a part of what it prints."""
+    """What a command says on standard error is shown with what it prints."""
     printed = script.run("jaxformer translate --workdir=none")
     assert printed.startswith("jaxformer: error: none/config.json does not exist")
+
+
+def test_a_file_and_a_pipe_get_what_is_printed_alone(script, tmp_path, monkeypatch):
+    """As in a shell: what a command says on standard error is shown, whatever becomes of its output."""
+    monkeypatch.chdir(tmp_path)
+    for rest in ("> text", "| cat", "| cat > text"):
+        said = script.run(f"jaxformer translate --workdir=none {rest}")
+        assert said.startswith("jaxformer: error: none/config.json does not exist"), rest
+        assert said.count("\n") == 1
+    assert (tmp_path / "text").read_bytes() == b""
 
 
 def test_a_missing_run_is_refused(script, tmp_path):

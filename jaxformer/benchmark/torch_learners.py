@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from jaxformer.benchmark.task import BOS, EOS, PAD, Task, sinusoids, sorted_batches
 from jaxformer.data.batching import Batch
+from jaxformer.data.tokenizing import cores
 from jaxformer.data.transforms import Encoded
 
 WARMUP_STEPS = 4000
@@ -121,7 +121,7 @@ class TorchLearner:
             model: that learns.
             rate: the learning rate after so many updates; by default the paper's.
         """
-        torch.set_num_threads(os.cpu_count() or 1)
+        torch.set_num_threads(cores())
         self.task, self.half = task, precision == "bfloat16"
         self.model = model.train()
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)

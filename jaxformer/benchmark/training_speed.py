@@ -1,10 +1,9 @@
-"""Compare the speed of training with PyTorch's own Transformer and Hugging Face's Marian on this machine."""
+"""Compare the speed of training with PyTorch's own Transformer and Hugging Face's Marian on this machine's CPU."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import os
 import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,9 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from jaxformer.benchmark.task import PACKED_LENGTH, Task, save_pairs
+from jaxformer.benchmark.task import PACKED_LENGTH, TASKS, Task, save_pairs
 from jaxformer.benchmark.turns import Message, Process, take_turns
 from jaxformer.data.files import read_lines
+from jaxformer.data.tokenizing import cores
 from jaxformer.data.transforms import Encoded, Sentences
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError, require
@@ -51,6 +51,8 @@ COLUMNS = {
 _LONGEST = 100
 _MODULE = "jaxformer.benchmark.step_process"
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
+# The others compute on the CPU, so ours does, whatever else there is. What is kept is what `jaxformer train` keeps.
+_ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,7 +103,7 @@ def measure(
         report: told what is going on, a line at a time.
 
     Raises:
-        InputError: an unknown system, or a package is missing.
+        InputError: an unknown system or one named twice, a package is missing, or a system ended too early.
     """
     check_systems(systems)
     _check_sizes(task, pairs, steps, repeats)
@@ -116,11 +118,10 @@ def measure(
         for system in systems:
             report(f"{system} starts, with nothing compiled and once more")
             begin = {"system": system, "task": dataclasses.asdict(task), "steps": steps}
-            # What is kept is what `jaxformer train` keeps.
-            environment = {_CACHE: str(folder / system), "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.5"}
-            with Process(_MODULE, begin, environment) as first:
+            environment = {**_ENVIRONMENT, _CACHE: str(folder / system)}
+            with Process(system, _MODULE, begin, environment) as first:
                 seconds[system] = first.startup_seconds
-            processes[system] = stack.enter_context(Process(_MODULE, begin, environment))
+            processes[system] = stack.enter_context(Process(system, _MODULE, begin, environment))
         answers: dict[tuple[int, str], list[dict[str, float]]] = {}
         report("the first turn compiles, and is not counted")
         for repeat, number, system, answer in take_turns(processes, requests, repeats):
@@ -155,7 +156,11 @@ def read_text(source: Path | None, target: Path | None, count: int, vocabulary_s
         raise InputError(
             f"{source} has {len(texts[0]):,} lines and {target} has {len(texts[1]):,}: give the lines of one text"
         )
-    vocabulary = Vocabulary.train((line for text in texts for line in text), vocabulary_size)
+    try:
+        vocabulary = Vocabulary.train((line for text in texts for line in text), vocabulary_size)
+    except InputError as error:
+        smaller = ", or choose --model=tiny" if vocabulary_size > TASKS["tiny"].vocabulary_size else ""
+        raise InputError(f"{source} and {target}: {error}: give a longer text{smaller}") from None
     sides = (vocabulary.encode_batch(text) for text in texts)
     pairs = Encoded(*(Sentences.of(side, vocabulary.pad_id, last=vocabulary.eos_id) for side in sides))
     lengths = np.stack([pairs.source_lengths, pairs.target_lengths])
@@ -176,7 +181,7 @@ def _check_sizes(task: Task, pairs: Encoded | None, steps: int, repeats: int) ->
 
 
 def check_systems(systems: Sequence[str]) -> None:
-    """Refuse systems that are unknown or lack their packages.
+    """Refuse systems that are unknown, are named twice or lack their packages.
 
     Raises:
         InputError: there is such a system.
@@ -184,6 +189,8 @@ def check_systems(systems: Sequence[str]) -> None:
     for system in systems:
         if system not in SYSTEMS:
             raise InputError(f"there is no system {system!r}: choose from {', '.join(SYSTEMS)}")
+        if list(systems).count(system) > 1:  # its first start would find what the other one compiled
+            raise InputError(f"the system {system} is named twice: name each once")
         framework = system.partition("-")[0]
         if framework != "jaxformer":
             require("torch", "benchmark")
@@ -220,7 +227,7 @@ def summarize(
 
 
 def describe_machine() -> str:
-    """Name the processor and the versions of what was measured, in one line."""
+    """Name the processor, which alone computes, and the versions of what was measured, in one line."""
     import importlib.metadata
     import platform
 
@@ -228,7 +235,8 @@ def describe_machine() -> str:
     for package in ("jaxformer", "jax", "torch", "transformers"):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             versions.append(f"{package} {importlib.metadata.version(package)}")
-    return f"{_processor()}, {os.cpu_count()} cores, Python {platform.python_version()}, {', '.join(versions)}"
+    where = f"on the CPU: {_processor()}, {cores()} cores"
+    return f"{where}, Python {platform.python_version()}, {', '.join(versions)}"
 
 
 def _processor() -> str:

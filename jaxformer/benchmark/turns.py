@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -17,20 +18,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from jaxformer.errors import InputError
+
 Message: TypeAlias = Mapping[str, Any]
 
 
 class Process:
     """A system that answers a line of JSON with a line of JSON."""
 
-    def __init__(self, module: str, request: Message, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, name: str, module: str, request: Message, environment: Mapping[str, str] | None = None) -> None:
         """Start ``python -m module``; it has begun when it has answered the first request.
 
         Args:
+            name: of the system, for what is said of it.
             module: calls :func:`serve`.
             request: the first message.
             environment: variables beside this process's own.
+
+        Raises:
+            InputError: it ended instead.
         """
+        self._name = name
         begun = time.perf_counter()
         self._process = subprocess.Popen(
             [sys.executable, "-m", module],
@@ -48,7 +56,7 @@ class Process:
         """Send a request, and wait for its answer.
 
         Raises:
-            RuntimeError: the process ended instead; what it said is on standard error.
+            InputError: the process ended instead; what it said is on standard error.
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -58,7 +66,13 @@ class Process:
         for line in self._process.stdout:
             if line.startswith("{"):
                 return json.loads(line)
-        raise RuntimeError(f"a system ended with exit code {self._process.wait()}; what it wrote stands above")
+        code = self._process.wait()
+        self.close()
+        if code == -signal.SIGKILL:
+            raise InputError(f"{self._name} was killed, as happens where memory runs out: choose fewer --systems")
+        raise InputError(
+            f"{self._name} ended with exit code {code}: mend what it wrote above, or leave it out of --systems"
+        )
 
     def close(self) -> None:
         """End it."""

@@ -10,7 +10,16 @@ import sys
 from pathlib import Path
 
 from jaxformer.benchmark.task import TASKS
-from jaxformer.benchmark.training_speed import COLUMNS, REFERENCE, SYSTEMS, Row, describe_machine, measure, read_text
+from jaxformer.benchmark.training_speed import (
+    COLUMNS,
+    REFERENCE,
+    SYSTEMS,
+    Row,
+    check_systems,
+    describe_machine,
+    measure,
+    read_text,
+)
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import write_output
 from jaxformer.table import align
@@ -21,8 +30,9 @@ examples:
   jaxformer benchmark --model=base --systems=jaxformer-float32,torch-float32 --repeats=7
   jaxformer benchmark --source=train.en --target=train.de --format=jsonl
 
-Measures training steps of the paper's Transformer on this machine: jaxformer, PyTorch's own torch.nn.Transformer and
-Hugging Face's Marian, the same sizes, dropout, smoothing and optimizer, each a process of its own; they take turns.
+Measures training steps of the paper's Transformer on the CPU of this machine, whatever else it has: jaxformer,
+PyTorch's own torch.nn.Transformer and Hugging Face's Marian, the same sizes, dropout, smoothing and optimizer, each a
+process of its own; they take turns.
 Without PyTorch it measures jaxformer alone; pip install 'jaxformer[benchmark]' brings the others. On the batches of one
 fixed shape there is no padding; with --source and --target there are also those of real text, each system with the
 batching that suits it best under the same budget of slots. Figures are medians over the turns, the ratio is to
@@ -51,8 +61,9 @@ def run(options: argparse.Namespace) -> int:
     task = TASKS[options.model]
     if options.tokens_per_batch is not None:
         task = dataclasses.replace(task, tokens_per_batch=options.tokens_per_batch)
-    pairs = read_text(options.source, options.target, options.pairs, task.vocabulary_size)
     systems = _possible() if options.systems is None else options.systems.split(",")
+    check_systems(systems)  # before a vocabulary is trained
+    pairs = read_text(options.source, options.target, options.pairs, task.vocabulary_size)
     rows = list(
         measure(
             task,

@@ -31,7 +31,7 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     flags, config_flags = require("absl.flags", "train"), require("ml_collections.config_flags", "train")
     for override in overrides:
         section, key = _find(config, override)
-        if override.endswith("=None"):  # which keys have it as a value is checked with all others
+        if override.partition("=")[2] == "None":  # which keys have it as a value is checked with all others
             config[section][key] = None
             continue
         values, arguments = flags.FlagValues(), ["jaxformer train", override]
@@ -99,19 +99,26 @@ def _run(path: str) -> Any:
         config = functions["get_config"]() if "get_config" in functions else None
     except InputError:
         raise
-    except Exception as error:  # the file is the user's, and may fail in any way
+    except (Exception, SystemExit) as error:  # the file is the user's, and may fail in any way
         raise InputError(f"{path}{_line(path, error)}: {type(error).__name__}: {error}") from None
     finally:
         del sys.path[0]
-    if not isinstance(config, require("ml_collections", "train").ConfigDict):
+    if not _has_sections(config):
         raise InputError(
             f"{path} must define get_config() that changes and returns jaxformer.training.config.default_config()"
         )
     return config
 
 
-def _line(path: str, error: Exception) -> str:
-    if isinstance(error, SyntaxError):
+def _has_sections(config: Any) -> bool:
+    """Say whether these are sections of keys, at least one."""
+    kind = require("ml_collections", "train").ConfigDict
+    return isinstance(config, kind) and len(config) > 0 and all(isinstance(config[name], kind) for name in config)
+
+
+def _line(path: str, error: BaseException) -> str:
+    """Name the line of the file that failed, or through which what it imports or calls has failed."""
+    if isinstance(error, SyntaxError) and error.filename == path and error.lineno is not None:
         return f", line {error.lineno}"
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
     return f", line {lines[-1]}" if lines else ""

@@ -31,7 +31,7 @@ COMMANDS = {
     "compare": "compare translations of several systems: scores, significance, and where they differ",
     "plot": "draw the learning curves of runs over each other",
     "attention": "draw what the model attends to in a sentence",
-    "benchmark": "measure the speed of training on this machine, beside PyTorch's",
+    "benchmark": "measure the speed of training on this machine's CPU, beside PyTorch's",
     "doctor": "check a run for what makes BLEU lower, higher or not comparable",
     "reproduce": "show a table of the paper beside our parameters, costs and runs",
     "info": "show what a run is made of and how far it is, or what memory a configuration needs",

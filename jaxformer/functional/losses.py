@@ -29,14 +29,16 @@ def smoothed_probabilities(vocabulary_size: int, smoothing: float, convention: s
     """Give the target probability of the true token and of each other token (Vaswani et al. 2017, section 5.4).
 
     Args:
-        vocabulary_size: V.
+        vocabulary_size: V, at least 2.
         smoothing: epsilon, at least 0 and below 1.
         convention: ``others`` shares epsilon among the V - 1 other tokens (tensor2tensor, flax);
             ``all`` shares it among all V, the true one included (Szegedy et al. 2016; PyTorch, optax).
 
     Raises:
-        InputError: an unknown convention or an epsilon out of range.
+        InputError: an unknown convention, an epsilon out of range or a vocabulary without another token.
     """
+    if vocabulary_size < 2:
+        raise InputError(f"a loss needs a vocabulary of at least 2 tokens, not {vocabulary_size}")
     if not 0.0 <= smoothing < 1.0:
         raise InputError(f"label smoothing must be at least 0 and below 1, not {smoothing}")
     if convention == "others":

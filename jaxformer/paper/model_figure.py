@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jaxformer.errors import require
+from jaxformer.errors import InputError, require
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.visualization import style
@@ -16,6 +16,14 @@ from jaxformer.visualization import style
 _WIDTH, _HEIGHT = 2.9, 0.62  # of a box; the picture is 9 wide
 _ENCODER, _DECODER = 2.1, 6.9  # middles of the columns
 _FILLS = {"attention": "#dfe8f4", "feed_forward": "#e6efe9", "embedding": "#f4e7e1", "output": "#eceef1"}
+# What the labels say; layers that are scanned have their parameters in one, and cannot be counted one by one.
+_SHOWN = {
+    "tied_embeddings": "all",
+    "norm_order": "post",
+    "scale_embedding": True,
+    "output_bias": False,
+    "scan_layers": False,
+}
 
 
 def draw_model(picture: Path | str, config: TransformerConfig | None = None) -> Path:
@@ -25,9 +33,13 @@ def draw_model(picture: Path | str, config: TransformerConfig | None = None) -> 
 
     Args:
         picture: the file to write.
-        config: of the model, with looped layers; the paper's base model where None.
+        config: of the model, of any sizes; the paper's base model where None.
+
+    Raises:
+        InputError: the model is not built as the figure shows it, such as with a layer norm before each sub-layer.
     """
     config = config or TransformerConfig.base(vocabulary_size=37_000)
+    _check(config)
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     params = jax.eval_shape(Transformer(config).init, jax.random.key(0), tokens, tokens)["params"]
     figure = style.new_figure(9, 5.4)
@@ -48,6 +60,13 @@ def draw_model(picture: Path | str, config: TransformerConfig | None = None) -> 
     total = f"{count_parameters(params):,} parameters"
     axes.text(0.55, 5.5, f"Figure 1 of the paper, as built: {total}", fontsize=11, color=style.INK)
     return style.save(figure, picture)
+
+
+def _check(config: TransformerConfig) -> None:
+    """Refuse a model of which the labels of the boxes would not be true."""
+    for key, value in _SHOWN.items():
+        if getattr(config, key) != value:
+            raise InputError(f"figure 1 is of a model with {key}={value}, not {getattr(config, key)}")
 
 
 def _draw_column(axes: Any, middle: float, layer: Any, config: TransformerConfig, side: str) -> dict[str, float]:

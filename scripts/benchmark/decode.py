@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -43,6 +42,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from jaxformer.cli import huge_pages
+from jaxformer.data.tokenizing import cores
 from jaxformer.table import align
 
 SYSTEMS = (
@@ -79,7 +79,7 @@ def main() -> None:
     if options.serve:
         serve(options)
         return
-    print(f"{options.model}: {options.vocabulary_size:,} tokens, {os.cpu_count()} cores", flush=True)
+    print(f"{options.model}: {options.vocabulary_size:,} tokens, {cores()} cores", flush=True)
     with tempfile.TemporaryDirectory() as folder:
         options.folder = Path(folder)
         write_models(options)
@@ -269,7 +269,7 @@ def make_ctranslate2(options: argparse.Namespace, compute_type: str) -> Translat
         str(options.folder / "ctranslate2"),
         device=options.device,
         compute_type=compute_type,
-        intra_threads=os.cpu_count() or 1,
+        intra_threads=cores(),
     )
 
     def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:

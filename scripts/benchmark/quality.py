@@ -8,9 +8,9 @@ r"""Train one model in jaxformer and in PyTorch, and see whether both end at the
 
 Vocabulary, batches and their order, initial parameters, learning rates, Adam, dropout and label smoothing are those of
 the run that the configuration describes, in both; what differs is who computes, and dropout's random bits. PyTorch's
-side is torch.nn.Transformer as its users write it. They take turns: each trains up to the next evaluation
-(training.evaluate_every) while the other waits. At the end both translate the test set with jaxformer's search, as
-decoding.beam_size and its like say, PyTorch's parameters carried back.
+side is torch.nn.Transformer as its users write it. Both compute on the CPU, and take turns: each trains up to the next
+evaluation (training.evaluate_every) while the other waits. At the end both translate the test set with jaxformer's
+search, as decoding.beam_size and its like say, PyTorch's parameters carried back.
 
 The working directory gets the configuration and the vocabulary, quality.jsonl with a line for each measurement and one
 for the result, and the curves as quality.png. It needs pip install 'jaxformer[benchmark]'.
@@ -25,6 +25,8 @@ import os
 import sys
 from pathlib import Path
 from typing import Any, TextIO
+
+import jax
 
 from jaxformer.benchmark.quality import (
     OURS,
@@ -57,6 +59,7 @@ def main() -> None:
     parser.add_argument("--config", required=True, metavar="FILE", help="a Python file with get_config()")
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="where the results go")
     options, overrides = parser.parse_known_args()
+    jax.config.update("jax_platforms", "cpu")  # where PyTorch's model is, whatever else there is
     config = configuration.parse(config_file.read(options.config, overrides))
     check_comparable(config)  # before a vocabulary is trained, and with its ids once more
     with contextlib.ExitStack() as parts:

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from jaxformer.cli import huge_pages
+from jaxformer.data.tokenizing import cores
 
 SYSTEMS = (
     "jaxformer-float32",
@@ -153,7 +153,7 @@ def make_ctranslate2(options: argparse.Namespace, compute_type: str) -> Translat
     ours = Translator.load(options.workdir)
     source, target = ours.vocabularies.source, ours.vocabularies.target
     engine = ctranslate2.Translator(
-        str(options.folder / "ctranslate2"), compute_type=compute_type, intra_threads=os.cpu_count() or 1
+        str(options.folder / "ctranslate2"), compute_type=compute_type, intra_threads=cores()
     )
     never = [[target.pieces([token])[0]] for token in {ours.model.config.pad_id, ours.model.config.bos_id}]
     words = {piece: token for token, piece in enumerate(target.pieces(range(target.size)))}

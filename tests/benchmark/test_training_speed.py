@@ -2,12 +2,16 @@
 
 import json
 import math
+import os
 
 import numpy as np
 import pytest
 
+import runs
+from jaxformer.benchmark import training_speed
 from jaxformer.benchmark.task import PAD, TASKS, Task, fixed_batches
 from jaxformer.benchmark.training_speed import FIXED, TEXT, measure, read_text, summarize
+from jaxformer.benchmark.turns import Process
 from jaxformer.cli.main import main
 from jaxformer.errors import InputError
 
@@ -48,10 +52,17 @@ def test_text_is_spread_evenly_and_has_ends(tmp_path):
             ["--systems=jaxformer-float32,fairseq-float32"],
             "there is no system 'fairseq-float32': choose from jaxformer",
         ),
+        (["--systems=torch-float32,jaxformer-float32,torch-float32"], "torch-float32 is named twice: name each once"),
+        (["--systems=none", "--source=text.en", "--target=text.de"], "there is no system 'none'"),
         (["--steps=0"], "steps must be at least 1, not 0"),
         (["--repeats=0"], "repeats must be at least 1, not 0"),
         (["--source=text.en", "--target=text.de", "--pairs=0"], "a turn needs at least 1 pair of text, not 0"),
         (["--source=text.en"], "real text is given as --source and --target together: give both, or neither"),
+        (
+            ["--source=text.en", "--target=text.de"],
+            "a vocabulary of 8000 pieces is too large for this text: it allows at most 56: give a longer text\n",
+        ),
+        (["--model=base", "--source=text.en", "--target=text.de"], "give a longer text, or choose --model=tiny\n"),
         (["--source=text.en", "--target=short.de"], "text.en has 40 lines and short.de has 1: give the lines of one"),
     ],
 )
@@ -86,6 +97,56 @@ def test_systems_learn_in_turn(tmp_path, monkeypatch, capfd):
         if row["system"] == "torch-float32":
             assert row["ratio"] == 1.0
         assert "torch" in row["machine"]
+        assert row["machine"].startswith("on the CPU: ")
+
+
+@pytest.mark.parametrize(
+    ("ends", "said"),
+    [
+        ("sys.exit(3)", "torch-float32 ended with exit code 3: mend what it wrote above, or leave it out of --systems"),
+        ("os.kill(os.getpid(), 9)", "torch-float32 was killed, as happens where memory runs out: choose fewer"),
+    ],
+)
+@pytest.mark.parametrize("later", [False, True])
+def test_a_system_that_ends_is_named(ends, said, later, tmp_path):
+    """At its start or in a turn: which it was, and what to do."""
+    begins = "turns._say({}); sys.stdin.readline()" if later else ""
+    line = f"import os, sys\nfrom jaxformer.benchmark import turns\nsys.stdin.readline()\n{begins}\n{ends}\n"
+    (tmp_path / "dying.py").write_text(line, encoding="utf-8")
+    paths = os.pathsep.join([str(tmp_path), str(runs.ROOT)])
+    request = ("torch-float32", "dying", {}, {"PYTHONPATH": paths})
+    if not later:
+        with pytest.raises(InputError, match=said):
+            Process(*request)
+        return
+    with Process(*request) as process, pytest.raises(InputError, match=said):
+        process.ask({})
+
+
+def test_every_system_computes_on_the_cpu(monkeypatch):
+    """Ours too, whatever platform the environment names: the others have no other."""
+    begun = []
+
+    class Recorded:
+        startup_seconds = 1.0
+
+        def __init__(self, name, module, request, environment):
+            begun.append((name, environment["JAX_PLATFORMS"]))
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+        def ask(self, _):
+            return {"tokens": 1, "seconds": 1.0, "steps": 1, "padding": 0.0, "memory_gib": None}
+
+    monkeypatch.setenv("JAX_PLATFORMS", "cuda")
+    monkeypatch.setattr(training_speed, "Process", Recorded)
+    assert len(list(measure(TASK, ["jaxformer-float32", "jaxformer-bfloat16"], steps=1, repeats=1))) == 2
+    assert begun == [(f"jaxformer-{precision}", "cpu") for precision in ("float32", "bfloat16") for _ in range(2)]
+    assert training_speed.describe_machine().startswith("on the CPU: ")
 
 
 def test_only_known_systems_are_measured():

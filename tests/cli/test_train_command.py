@@ -19,6 +19,7 @@ CHANGES = """from jaxformer.training.config import default_config
 def get_config():
     config = default_config()
 """
+DICTIONARY = "from ml_collections import ConfigDict\ndef get_config():\n    return ConfigDict({})\n"
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def test_overrides():
         "--config.training.learning_rate=2.5e-1",
         "--config.data.source_eos=false",
         "--config.data.train=text:a.en,b=c.de",
+        "--config.data.test=text:a.en,b=None",
         "--config.model.d_k=8",
         "--config.training.steps=9",
     )
@@ -53,6 +55,7 @@ def test_overrides():
     assert config.training.learning_rate == 0.25
     assert config.data.source_eos is False
     assert config.data.train == "text:a.en,b=c.de"
+    assert config.data.test == "text:a.en,b=None"
     assert config.model.d_k == 8
     assert config.model.d_model == read().model.d_model == 96
     assert read().training.steps == 1_500
@@ -104,13 +107,25 @@ def test_a_vocabulary_that_the_text_does_not_allow(call, tmp_path):
         ("def get_config():\n    return {}\n", "mine.py must define get_config()"),
         ("import nothing_like_this\n", "mine.py, line 1: ModuleNotFoundError: No module named 'nothing_like_this'"),
         ("def get_config():\n    return 1 / 0\n", "mine.py, line 2: ZeroDivisionError"),
+        ("import sys\nsys.exit()\n", "mine.py, line 2: SystemExit"),
+        ("import sys\ndef get_config():\n    sys.exit('enough')\n", "mine.py, line 3: SystemExit: enough"),
+        ("x = 'a\0b'\n", "mine.py: "),
+        ("\nimport the_broken\n", "mine.py, line 2: SyntaxError: "),
+        (DICTIONARY.format({}), "mine.py must define get_config()"),
+        (DICTIONARY.format({"steps": 1}), "mine.py must define get_config()"),
+        (DICTIONARY.format({"training": {"steps": 1}, "a": None}), "mine.py must define get_config()"),
         (CHANGES + "    config.training.steps = 'x'\n    return config\n", "mine.py, line 4: TypeError"),
         (CHANGES + "    config.training.stepz = 3\n    return config\n", "did you mean training.steps?"),
     ],
 )
 def test_broken_configuration_files(content, rule, call, write, tmp_path):
-    """A file that fails is named with its line."""
-    assert rule in call("train", f"--config={write(content)}", f"--workdir={tmp_path / 'run'}").error
+    """A file that fails, ends the program or gives no sections is named, with its line where it has one, also when
+    the command line would change a key of it.
+    """
+    (tmp_path / "the_broken.py").write_text("def f(:\n    pass\n\nx = 1\n")
+    arguments = "train", f"--config={write(content)}", f"--workdir={tmp_path / 'run'}"
+    assert rule in call(*arguments).error
+    assert rule in call(*arguments, "--config.training.steps=3").error
 
 
 def test_missing_configuration_file(call, tmp_path):

@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +47,51 @@ def run(version, tmp_path) -> Path:
 def said(version) -> dict[str, Any]:
     """Read what the model said when it was stored."""
     return json.loads((FOLDER / f"{version}.json").read_text(encoding="utf-8"))
+
+
+@pytest.fixture
+def script(tmp_path, monkeypatch):
+    """Load the script that stores a model, which here goes into a folder of its own."""
+    path = runs.ROOT / "scripts" / "store_compatibility_model.py"
+    specification = importlib.util.spec_from_file_location("store_compatibility_model", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    (tmp_path / "stored").mkdir()
+    monkeypatch.setattr(module, "FOLDER", tmp_path / "stored")
+    return module
+
+
+@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("--hlep", 2)])
+def test_storing_begins_with_its_arguments(argument, code, script, monkeypatch, capsys):
+    """Whoever asks for help, or types something else, stores nothing."""
+    monkeypatch.setattr(sys, "argv", ["store_compatibility_model.py", argument])
+    monkeypatch.setattr(script, "train", lambda *_: pytest.fail("it trains"))
+    with pytest.raises(SystemExit) as ended:
+        script.main()
+    assert ended.value.code == code
+    assert "usage: store_compatibility_model.py" in "".join(capsys.readouterr())
+
+
+def test_storing_can_be_repeated_after_a_failure(script, monkeypatch, capsys):
+    """There is no archive without the record of what it says; with both it stays."""
+
+    def train(_config, run, _make_validator):
+        for name in script.KEPT:
+            (run / name).mkdir(parents=True)
+
+    monkeypatch.setattr(sys, "argv", ["store_compatibility_model.py"])
+    monkeypatch.setattr(script, "train", train)
+    monkeypatch.setattr(script, "describe", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        script.main()
+    assert list(script.FOLDER.iterdir()) == []
+    monkeypatch.setattr(script, "describe", lambda _: {})
+    assert script.main() == 0
+    assert {path.suffix for path in script.FOLDER.iterdir()} == {".json", ".zip"}
+    assert script.main() == 1
+    assert "is there already" in capsys.readouterr().err
 
 
 def test_the_first_version_is_there():

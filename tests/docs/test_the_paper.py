@@ -95,6 +95,14 @@ def test_the_script_makes_every_picture(script, tmp_path, monkeypatch, capsys):
         assert size_of(tmp_path / "new" / name) == size_of(ROOT / "docs" / "images" / name)
 
 
+def test_no_draws_are_refused(script, tmp_path, monkeypatch, capsys):
+    """In one line, before a picture is drawn."""
+    monkeypatch.setattr(sys, "argv", ["paper_figures.py", f"--output={tmp_path / 'new'}", "--draws=0"])
+    assert script.main() == 1
+    assert capsys.readouterr() == ("", "paper_figures: error: --draws must be at least 1, not 0\n")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_shift_is_one_matrix():
     """M(k) PE(p) = PE(p + k) for the formula in float64; M is orthogonal, and shifts add up (statement 21)."""
     for width, offset in ((2, 1), (6, -3), (64, 17)):
@@ -249,3 +257,22 @@ def test_the_model_is_drawn_of_any_configuration(tmp_path):
         vocabulary_size=30, d_model=8, d_ff=16, num_heads=2, num_encoder_layers=1, num_decoder_layers=3
     )
     assert size_of(model_figure.draw_model(tmp_path / "deep" / "model.png", config))[0] == 900
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tied_embeddings": "target"},
+        {"norm_order": "pre"},
+        {"scale_embedding": False},
+        {"output_bias": True},
+        {"scan_layers": True},
+    ],
+)
+def test_another_model_than_the_figure_s_is_refused(change, tmp_path):
+    """The labels are those of the paper: what they would say wrongly of a model is not drawn."""
+    ((key, value),) = change.items()
+    config = TransformerConfig(**{"vocabulary_size": 30, "d_model": 8, "d_ff": 16, "num_heads": 2, **change})
+    with pytest.raises(InputError, match=rf"figure 1 is of a model with {key}=\w+, not {value}"):
+        model_figure.draw_model(tmp_path / "model.png", config)
+    assert not (tmp_path / "model.png").exists()

@@ -399,9 +399,12 @@ def test_the_divergence_measures_a_distance():
 
 
 def test_bad_settings_are_refused():
-    """An epsilon out of range and an unknown convention each get one line with rule and value."""
+    """An epsilon out of range, an unknown convention and too small a vocabulary get one line with rule and value."""
     for epsilon in (-0.1, 1.0, math.nan):
         with pytest.raises(InputError, match=rf"at least 0 and below 1, not {epsilon}"):
             F.smoothed_probabilities(8, epsilon, "all")
+    for size, convention in ((1, "others"), (1, "all"), (0, "all")):
+        with pytest.raises(InputError, match=rf"at least 2 tokens, not {size}"):
+            F.smoothed_probabilities(size, 0.0, convention)
     with pytest.raises(InputError, match=r"one of others, all, not 'some'"):
         cross_entropy(jnp.zeros((1, 4)), jnp.array([1]), jnp.array([True]), convention="some")
