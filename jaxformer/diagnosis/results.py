@@ -124,7 +124,7 @@ def test_set(config: RunConfig, record: Record) -> Opinion:
     """Hold the number of sentences of a published test set against its own."""
     name, count = str(record.get("dataset")), record.get("sentences")
     title = find_known(name)
-    if title not in SENTENCES:
+    if title is None or title not in SENTENCES:
         return Opinion("ok", f"{count} sentences of {name}", "no test set whose size is known here")
     expected = SENTENCES[title]
     languages = config.data.source_language, config.data.target_language
