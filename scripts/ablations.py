@@ -272,10 +272,10 @@ def _rows(text: str) -> tuple[str, ...]:
 
 def _seeds(text: str) -> tuple[int, ...]:
     """Read seeds, each once."""
-    parts = tuple(dict.fromkeys(text.split(",")))
+    parts = text.split(",")
     if not all(part.isdecimal() for part in parts):
         raise argparse.ArgumentTypeError(f"must be numbers separated by commas, such as 1,2, not {text!r}")
-    return tuple(map(int, parts))
+    return tuple(dict.fromkeys(map(int, parts)))
 
 
 if __name__ == "__main__":

@@ -373,6 +373,16 @@ def test_the_report_takes_what_compares(tmp_path):
         ablations.collect(tmp_path)
 
 
+def test_a_seed_is_one_however_it_is_written(script, tmp_path):
+    """1 and 01 are one seed; of the folders only the one that jaxformer itself makes counts."""
+    for name in ("base-1", "base-01", "base-x", "base-2"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text("{}")
+    found = [("base", 1, tmp_path / "base-1"), ("base", 2, tmp_path / "base-2")]
+    assert list(ablations.find_runs(tmp_path)) == found
+    assert script._seeds("2,1,01,2") == (2, 1)
+
+
 def test_a_longer_run_is_not_finished(script, tmp_path):
     """A run that has all scores at its end is finished for that length and no other."""
     made_up(tmp_path, BASE_ROW, 1, 70)

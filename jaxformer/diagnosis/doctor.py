@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.diagnosis import hypotheses, learning, recipe, results, text
 from jaxformer.diagnosis.evidence import Evidence, Unseen
-from jaxformer.diagnosis.findings import Finding, Opinion, judge
+from jaxformer.diagnosis.findings import Finding, Opinion, join_sides, judge
 from jaxformer.errors import InputError
 from jaxformer.evaluation.outputs import ScoredSet
 from jaxformer.training.config import RunConfig
@@ -40,8 +41,10 @@ def vocabulary(config: RunConfig, vocabularies: Vocabularies, trained: str) -> O
     )
 
 
-def _targets(pairs: Sequence[Any]) -> list[str]:
-    return [pair.target for pair in pairs]
+def _ask_sides(ask: Callable[..., Opinion], *texts: Sequence[Pair]) -> Opinion:
+    """Ask a question of the sources of some texts, and of their targets: the model reads the one and learns both."""
+    sources, targets = (ask(*([getattr(pair, side) for pair in text] for text in texts)) for side in Pair._fields)
+    return join_sides(sources, targets)
 
 
 def _references(scored: ScoredSet) -> list[str]:
@@ -56,15 +59,15 @@ CHECKS = (
     Check("regularization", recipe.regularization, ("config",)),
     Check("optimizer", recipe.optimizer, ("config",)),
     Check("architecture", recipe.architecture, ("config",)),
-    Check("selection", recipe.selection, ("config",)),
-    Check("training form", lambda survey: text.form(_targets(survey.sample)), ("survey",)),
+    Check("selection", recipe.selection, ("config", "chosen")),
+    Check("training form", lambda survey: _ask_sides(text.form, survey.sample), ("survey",)),
     Check("training alignment", text.training_alignment, ("survey",)),
     Check("training languages", lambda survey, c: text.languages(survey.sample, c.data), ("survey", "config")),
-    Check("training quotes", lambda s, test: text.quotes(_targets(s.sample), _targets(test)), ("survey", "test")),
-    Check("training case", lambda s, test: text.case(_targets(s.sample), _targets(test)), ("survey", "test")),
+    Check("training quotes", lambda survey, test: _ask_sides(text.quotes, survey.sample, test), ("survey", "test")),
+    Check("training case", lambda survey, test: _ask_sides(text.case, survey.sample, test), ("survey", "test")),
     Check("untranslated", text.untranslated, ("survey",)),
     Check("dropped", text.dropped, ("counts",)),
-    Check("test form", lambda test: text.form(_targets(test)), ("test",)),
+    Check("test form", lambda test: _ask_sides(text.form, test), ("test",)),
     Check("test alignment", text.alignment, ("test",)),
     Check("test languages", lambda test, config: text.languages(test, config.data), ("test", "config")),
     Check("test blanks", text.blanks, ("test",)),
@@ -73,8 +76,8 @@ CHECKS = (
     Check("unknown", text.unknown, ("vocabularies", "test")),
     Check("vocabulary fit", text.fit, ("vocabularies", "survey", "test")),
     Check("finished", learning.finished, ("config", "curves")),
-    Check("diverged", learning.diverged, ("curves",)),
-    Check("stalled", learning.stalled, ("config", "curves")),
+    Check("diverged", learning.diverged, ("curves", "gaps")),
+    Check("stalled", learning.stalled, ("config", "curves", "gaps")),
     Check("skipped", learning.skipped, ("curves",)),
     Check("still falling", learning.falling, ("curves",)),
     Check("overfitted", learning.overfitted, ("curves",)),

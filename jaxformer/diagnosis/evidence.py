@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -54,6 +54,7 @@ class Evidence:
         directory: of the run.
         config: of the run.
         curves: what ``metrics.jsonl`` recorded.
+        gaps: at which steps it recorded no finite number, by key.
         vocabularies: of the run.
         trained_vocabulary: hash of the vocabulary that the best checkpoint was trained with.
         averages: of checkpoints.
@@ -69,6 +70,7 @@ class Evidence:
     directory: Path
     config: RunConfig
     curves: Mapping[str, Curve] | Unseen
+    gaps: Mapping[str, Sequence[int]] | Unseen
     vocabularies: Vocabularies | Unseen
     trained_vocabulary: str | Unseen
     averages: list[Average] | Unseen
@@ -79,6 +81,11 @@ class Evidence:
     test: list[Pair] | Unseen
     survey: Survey | Unseen
     counts: Counts | Unseen
+
+    @property
+    def chosen(self) -> bool:
+        """Whether what was scored may have been chosen among others: all but the checkpoint of the last step."""
+        return not isinstance(self.record, Unseen) and self.record.get("checkpoint") != self.config.training.steps
 
 
 Seen = TypeVar("Seen")
@@ -102,14 +109,15 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
     if dataset is not None and name is None:
         raise InputError(f"{directory} has no result {dataset!r}; evaluate it first, or leave out --dataset")
     record = records if isinstance(records, Unseen) or name is None else records[name]
-    folder = directory / "vocabulary"
+    folder, metrics = directory / "vocabulary", directory / "metrics.jsonl"
     vocabularies = _try(lambda: Vocabularies.load(folder), broken=folder.exists())
     test = _read_test(data)
     surveyed = _survey(data, [] if isinstance(test, Unseen) else test)
     return Evidence(
         directory,
         config,
-        _try(lambda: curves.read(directory / "metrics.jsonl"), broken=(directory / "metrics.jsonl").exists()),
+        _try(lambda: curves.read(metrics), broken=metrics.exists()),
+        _try(lambda: curves.read_gaps(metrics), broken=metrics.exists()),
         vocabularies,
         _try(lambda: find_parameters(directory, "best", config.evaluation.best_metric).vocabulary),
         _try(lambda: list_averages(directory)),

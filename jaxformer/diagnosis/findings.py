@@ -47,6 +47,12 @@ def grade(value: float, look: float, wrong: float) -> Verdict:
     return "wrong" if value > wrong else "look" if value > look else "ok"
 
 
+def join_sides(sources: Opinion, targets: Opinion) -> Opinion:
+    """Make one opinion of those on the sources and on the targets: the worse, with what was found on both sides."""
+    worse = min(targets, sources, key=lambda opinion: VERDICTS.index(opinion.verdict))
+    return worse._replace(found=f"sources: {sources.found}; targets: {targets.found}")
+
+
 def worst(*verdicts: Verdict) -> Verdict:
     """Give the worst of some verdicts."""
     return min(verdicts, key=VERDICTS.index)

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from jaxformer.diagnosis.findings import Opinion, grade, judge
 from jaxformer.training.config import RunConfig
 from jaxformer.visualization.curves import Curve
 
 Curves = Mapping[str, Curve]
+Gaps = Mapping[str, Sequence[int]]
 
 _JUMP = 0.5  # nats a token between two lines of the log
 _DIVERGED = 1.0
 _STALLED = 0.6  # of the nats of a uniform guess: about what the frequencies of words alone give
-_FALLING = 0.05
+_FALLING, _FALLING_FROM = 0.05, 0.8  # nats a token, and the part of training after which they count
 _RISING = 0.05
+_STEADIER = (
+    "a lower --config.training.learning_rate, a longer --config.training.warmup_steps, or "
+    "--config.training.gradient_clip=1.0; look at the data around the jump"
+)
 
 
 def finished(config: RunConfig, curves: Curves) -> Opinion:
@@ -31,11 +36,13 @@ def finished(config: RunConfig, curves: Curves) -> Opinion:
     )
 
 
-def diverged(curves: Curves) -> Opinion:
-    """Look for jumps of the training loss, and for one that never came back."""
-    points = curves.get("train/nll", ())
-    if len(points) < 3:
+def diverged(curves: Curves, gaps: Gaps) -> Opinion:
+    """Look for jumps of the training loss, for one that never came back, and for a loss that is no finite number."""
+    points, gone = curves.get("train/nll", ()), gaps.get("train/nll", ())
+    if len(points) + len(gone) < 3:
         return Opinion("unseen", "fewer than three lines of training in metrics.jsonl")
+    if gone:
+        return _not_finite(points, gone)
     values = [value for _, value in points]
     jumps = [step for (_, before), (step, after) in itertools.pairwise(points) if after - before > _JUMP]
     lost = values[-1] - min(values) > _DIVERGED
@@ -46,14 +53,35 @@ def diverged(curves: Curves) -> Opinion:
         "wrong" if lost else "look" if jumps else "ok",
         found,
         f"no rise of {_JUMP} nats between two lines of the log",
-        "a lower --config.training.learning_rate, a longer --config.training.warmup_steps, or --config.training."
-        "gradient_clip=1.0; look at the data around the jump",
+        _STEADIER,
     )
 
 
-def stalled(config: RunConfig, curves: Curves) -> Opinion:
+def _not_finite(points: Curve, gone: Sequence[int]) -> Opinion:
+    """Judge a training loss that is no finite number in some lines of the log, or in all from one on."""
+    lost = _lost_since(points, gone)
+    return judge(
+        "look" if lost is None else "wrong",
+        f"no finite train/nll in {len(gone)} lines of the log (the first by step {gone[0]:,})"
+        if lost is None
+        else f"no finite train/nll since step {lost:,}",
+        "a finite number in each line",
+        _STEADIER,
+    )
+
+
+def _lost_since(points: Curve, gone: Sequence[int]) -> int | None:
+    """Give the first of the last steps that have no finite number; None where the last one has."""
+    last = points[-1][0] if points else -1
+    return min((step for step in gone if step > last), default=None)
+
+
+def stalled(config: RunConfig, curves: Curves, gaps: Gaps) -> Opinion:
     """Look for a model that never learned more than how often words come."""
     points, vocabulary = curves.get("train/nll", ()), config.model.vocabulary_size
+    lost = _lost_since(points, gaps.get("train/nll", ()))
+    if lost is not None:
+        return Opinion("unseen", f"no finite train/nll since step {lost:,}")
     settled = max(2 * config.training.warmup_steps, 500)
     if not points or points[-1][0] < settled:
         return Opinion("unseen", f"the run has not made {settled:,} steps: twice its warm-up, 500 at least")
@@ -73,7 +101,7 @@ def skipped(curves: Curves) -> Opinion:
         return Opinion("unseen", "metrics.jsonl has no train/skipped")
     count, last = sum(value for _, value in curves["train/skipped"]), curves["train/skipped"][-1][0]
     return judge(
-        grade(count / last, 0.0, 0.01),
+        grade(count / max(last, 1), 0.0, 0.01),
         f"{count:,.0f} of {last:,} steps skipped",
         "0; a few under model.dtype=float16, which looks for its scale",
         "a lower --config.training.learning_rate, or model.dtype=bfloat16; bad_batches/ holds the batches",
@@ -86,11 +114,11 @@ def falling(curves: Curves) -> Opinion:
     if len(points) < 3:
         return Opinion("unseen", "fewer than three evaluations in metrics.jsonl")
     last, value = points[-1]
-    step, before = max((p for p in points if p[0] <= 0.8 * last), default=points[0], key=lambda p: p[0])
+    step, before = min(points[:-1], key=lambda point: abs(point[0] - _FALLING_FROM * last))
     return judge(
         "look" if before - value > _FALLING else "ok",
         f"validation nll fell by {before - value:.3f} from step {step:,} to {last:,}",
-        f"less than {_FALLING} over the last fifth of training",
+        f"less than {_FALLING} from the evaluation nearest to {_FALLING_FROM:.0%} of training on",
         "the model has not converged: more --config.training.steps",
     )
 

@@ -12,7 +12,8 @@ Share = float
 _SPACED = re.compile(r"\S [,.](?= |$)")
 _ESCAPED = re.compile(r"&(?:quot|apos|amp|lt|gt|#91|#93|#124);")
 _JOINED = re.compile(r"@-@|@@(?: |$)|##AT##|\u2581")
-_QUOTES = {'"': "plain", "„": "low", "“": "low", "”": "low", "«": "guillemets", "»": "guillemets"}
+_QUOTES = {'"': "plain", "«": "guillemets", "»": "guillemets"}
+_CURLY = "„“”"
 _FEWEST_QUOTES, _CLEAR = 10, 0.7
 
 
@@ -37,16 +38,26 @@ def joined(lines: Sequence[str]) -> Share:
 
 
 def quotes(lines: Sequence[str]) -> str | None:
-    """Name the quotation marks of a text, ``plain``, ``low`` („ “ ”) or ``guillemets``; None where it has too few."""
-    found = Counter(_QUOTES[letter] for line in lines for letter in line if letter in _QUOTES)
+    """Name the quotation marks of a text; None where it has too few.
+
+    They are ``plain``, ``guillemets``, ``low`` (opened by „, as in German) or ``high`` (“ ”, as in English): “ closes
+    the one and opens the other, and the line tells which.
+    """
+    found: Counter[str] = Counter()
+    for line in lines:
+        curly = sum(map(line.count, _CURLY))
+        if curly:
+            found["low" if "„" in line else "high"] += curly
+        found.update(_QUOTES[letter] for letter in line if letter in _QUOTES)
     if found.total() < _FEWEST_QUOTES:
         return None
     style, count = found.most_common(1)[0]
     return style if count >= _CLEAR * found.total() else "mixed"
 
 
-def capitals(lines: Sequence[str]) -> Share:
-    """Give the share of capitals among the letters that have a case."""
+def capitals(lines: Sequence[str]) -> Share | None:
+    """Give the share of capitals among the letters that have a case; None where most letters have none."""
     upper = sum(letter.isupper() for line in lines for letter in line)
     lower = sum(letter.islower() for line in lines for letter in line)
-    return upper / (upper + lower) if upper + lower else 0.0
+    letters = sum(letter.isalpha() for line in lines for letter in line)
+    return upper / (upper + lower) if 2 * (upper + lower) > letters else None

@@ -11,6 +11,7 @@ from jaxformer.decoding.config import differing_settings
 from jaxformer.diagnosis.findings import Opinion, judge
 from jaxformer.diagnosis.recipe import is_paper_sized
 from jaxformer.evaluation import metrics
+from jaxformer.evaluation.known_sets import FILTERED_NEWSTEST2014, SENTENCES, find_known
 from jaxformer.evaluation.outputs import ScoredSet
 from jaxformer.training.config import RunConfig
 from jaxformer.visualization.curves import Curve
@@ -26,12 +27,6 @@ _TOKENIZERS = {
     **dict.fromkeys(("ko", "kor"), ("ko-mecab", "13a", *_PIECES)),  # it has blanks, between more than words
     **dict.fromkeys(("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod", "dz", "dzo"), _PIECES),
 }
-_FILTERED = 2_737
-# Which published test set a name means: newstest of a year, and its sentences.
-_TEST_SETS = (
-    (r"newstest2014(?!.*hi)|^sacrebleu:wmt14\b|wmt14(?!.*hi).*test", "newstest2014", 3_003),
-    (r"newstest2013|^sacrebleu:wmt13\b|wmt14.*valid", "newstest2013", 3_000),
-)
 
 
 def signature(config: RunConfig, record: Record) -> Opinion:
@@ -128,19 +123,21 @@ def checkpoint(config: RunConfig, record: Record, curves: Mapping[str, Curve]) -
 def test_set(config: RunConfig, record: Record) -> Opinion:
     """Hold the number of sentences of a published test set against its own."""
     name, count = str(record.get("dataset")), record.get("sentences")
-    known = next((entry for entry in _TEST_SETS if re.search(entry[0], name)), None)
-    if known is None:
+    title = find_known(name)
+    if title is None or title not in SENTENCES:
         return Opinion("ok", f"{count} sentences of {name}", "no test set whose size is known here")
-    _, title, expected = known
-    german = (config.data.source_language, config.data.target_language) == ("en", "de")
-    filtered = title == "newstest2014" and german and count == _FILTERED
+    expected = SENTENCES[title]
+    languages = config.data.source_language, config.data.target_language
+    has_filtered = title == "newstest2014" and languages == ("en", "de")
+    filtered = has_filtered and count == FILTERED_NEWSTEST2014
     return judge(
         "ok" if count == expected else "look" if filtered else "wrong",
         f"{count} sentences of {name}",
-        f"{title} has {expected:,}" + (f", filtered {_FILTERED:,} (mtdata issue 3)" if german else ""),
+        f"{title} has {expected:,}"
+        + (f", filtered {FILTERED_NEWSTEST2014:,} (mtdata issue 3)" if has_filtered else ""),
         "scores of the two sets do not compare: --dataset=sacrebleu:wmt14/full"
         if filtered
-        else "lines are missing or too many: take the set from sacreBLEU (sacrebleu:wmt14/full, sacrebleu:wmt13)",
+        else "lines are missing or too many: take the set as it was published (sacrebleu:wmt14/full, sacrebleu:wmt13)",
     )
 
 

@@ -19,6 +19,7 @@ from jaxformer.diagnosis.survey import Survey
 _TELLING, _SENTENCES, _FEWEST = 40, 200, 20  # letters that tell a language; sentences looked at; fewest of them
 _SHIFTED = 0.01  # of the text; less of a large corpus is noise that training bears
 _FEW_WORDS = 5  # shorter sentences come again by themselves
+_CASE_EXPECTED = "about the same: BLEU is cased (signature case:mixed)"
 _QUOTES_SOURCE = "Moses' normalisation turns „ “ into plain quotes, which the references keep"
 
 
@@ -35,27 +36,31 @@ def form(texts: Sequence[str]) -> Opinion:
     )
 
 
-def quotes(texts: Sequence[str], references: Sequence[str]) -> Opinion:
-    """Compare the quotation marks of a text with those of the references."""
-    style, other = lines.quotes(texts), lines.quotes(references)
+def quotes(texts: Sequence[str], test: Sequence[str]) -> Opinion:
+    """Compare the quotation marks of a text with those of the same side of the test text."""
+    style, other = lines.quotes(texts), lines.quotes(test)
     if style is None or other is None:
         return Opinion("ok", "too few quotation marks to matter", _QUOTES_SOURCE)
     return judge(
         "look" if style != other else "ok",
-        f"{style}, references {other}",
+        f"{style}, and {other} in the test text",
         f"the same; {_QUOTES_SOURCE}",
-        "do not normalise the punctuation of training targets, or normalise as the references are written",
+        "do not normalise the punctuation of the training text, or normalise as the test text is written",
     )
 
 
-def case(texts: Sequence[str], references: Sequence[str]) -> Opinion:
-    """Compare the share of capitals of a text with that of the references."""
-    share, other = lines.capitals(texts), lines.capitals(references)
+def case(texts: Sequence[str], test: Sequence[str]) -> Opinion:
+    """Compare the share of capitals of a text with that of the same side of the test text."""
+    share, other = lines.capitals(texts), lines.capitals(test)
+    if share is None or other is None:
+        return Opinion("ok", "most letters have no case", _CASE_EXPECTED)
+    fewer, more = sorted((share, other))
+    differ = more > 0.01 and fewer < 0.25 * more
     return judge(
-        "wrong" if other > 0.01 and share < 0.25 * other else "look" if other > 0.01 and share > 4 * other else "ok",
-        f"{share:.1%} of the letters are capitals, {other:.1%} in the references",
-        "about the same: BLEU is cased (signature case:mixed)",
-        "train on text as it is written; lowercased output loses most of BLEU",
+        "ok" if not differ else "wrong" if share < other else "look",
+        f"{share:.1%} of the letters are capitals, {other:.1%} in the test text",
+        _CASE_EXPECTED,
+        "train and test on text as it is written; lowercased output loses most of BLEU",
     )
 
 

@@ -8,7 +8,7 @@ import importlib.metadata
 import json
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -134,11 +134,23 @@ def write(directory: Path, record: dict[str, Any], hypotheses: Sequence[str], *,
     return output
 
 
+_NUMBER, _COUNT = ("a number", (int, float)), ("a whole number", (int,))
+# What a record's fields are, where it has them; other fields are read by nothing that counts on them.
+_FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
+    "bleu": _NUMBER,
+    "sentences": _COUNT,
+    "unfinished": _COUNT,
+    "checkpoint": ("a step or a name", (int, str)),
+    "decoding": ("an object", (dict,)),
+    **dict.fromkeys(("dataset", "text", "hypotheses"), ("a string", (str,))),
+}
+
+
 def read_results(directory: Path) -> dict[str, Any]:
     """Read the records of a run's ``results.json`` by data set; none where nothing was evaluated yet.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: the file is damaged, or a field of a record is not what it must be.
     """
     path = directory / "results.json"
     try:
@@ -150,6 +162,13 @@ def read_results(directory: Path) -> dict[str, Any]:
     for name, record in records.items():
         if not isinstance(record, dict):
             raise InputError(f"the entry {name!r} of {path} is no JSON object; move the file away")
+        for field in _FIELDS.keys() & record.keys():
+            rule, kinds = _FIELDS[field]
+            if type(record[field]) not in kinds:  # True is no number
+                raise InputError(
+                    f"{field} of the entry {name!r} of {path} must be {rule}, not {json.dumps(record[field])[:40]}; "
+                    "move the file away and evaluate again"
+                )
     return records
 
 

@@ -125,7 +125,8 @@ def find_runs(output: Path, rows: Iterable[str] = tuple(ROWS)) -> Iterator[tuple
     """Find the runs in a folder, finished or not: row, seed and directory, in the order of rows and seeds."""
     for row in rows:
         names = (path.parent.name.removeprefix(f"{row}-") for path in output.glob(f"{row}-*/config.json"))
-        for seed in sorted(int(name) for name in names if name.isdecimal()):
+        # base-01 is no run of seed 1: that one is base-1
+        for seed in sorted(int(name) for name in names if name.isdecimal() and name == str(int(name))):
             yield row, seed, run_directory(output, row, seed)
 
 

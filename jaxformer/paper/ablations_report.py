@@ -9,6 +9,7 @@ from typing import Any
 
 from jaxformer.errors import InputError
 from jaxformer.paper.ablations import BASE_ROW, OTHERS, ROWS, USUAL, Result
+from jaxformer.paper.grid import to_grid
 from jaxformer.paper.tables import Row, find_table
 
 BETTER, WORSE, WITHIN_NOISE = "better", "worse", "within noise"
@@ -153,7 +154,7 @@ def _rows(lines: Sequence[Line]) -> str:
         )
         for line in lines
     ]
-    return _grid(header, rows, words=(0, 1, 6, 9, 10))
+    return to_grid(header, rows, words=(0, 1, 6, 9, 10))
 
 
 def _against(line: Line, metric: Comparison) -> str:
@@ -178,13 +179,10 @@ def _searches(results: Sequence[Result]) -> list[str]:
             rows.append((decoding.name, str(len(pairs)), f"{statistics.fmean(found.values()):.2f}", against))
     if len(rows) == 1:
         return []
-    return ["Other searches of the base's runs:", _grid(("search", "seeds", "BLEU", "against the first"), rows, (0, 3))]
-
-
-def _grid(header: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[int]) -> str:
-    """Lay out a table whose columns are numbers, but for those of words."""
-    aligned = ["---" if place in words else "---:" for place in range(len(header))]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, aligned, *rows))
+    return [
+        "Other searches of the base's runs:",
+        to_grid(("search", "seeds", "BLEU", "against the first"), rows, (0, 3)),
+    ]
 
 
 def _explain(results: Sequence[Result]) -> list[str]:

@@ -45,9 +45,9 @@ def _draw_scores(axes: Any, table: Table, lines: Sequence[Line]) -> None:
     *_, (metric, heading) = table.metrics.items()
     paper = [(line.row.scores[metric], place) for place, line in enumerate(lines)]
     axes.scatter(*zip(*paper, strict=True), s=30, color=_PAPER, label="paper", zorder=3)
-    runs = [(line.run, place) for place, line in enumerate(lines) if line.run is not None and metric != "f1"]
+    runs = [(line.run, line.run.get(metric), place) for place, line in enumerate(lines) if line.run is not None]
     for label, noted, fill in (("run", False, _OURS), ("run, not comparable", True, "white")):
-        points = [(run.value, place) for run, place in runs if bool(run.notes) == noted]
+        points = [(value, place) for run, value, place in runs if value is not None and bool(run.notes) == noted]
         if points:
             x, y = zip(*points, strict=True)
             axes.scatter(x, y, s=36, marker="D", facecolor=fill, edgecolor=_OURS, linewidth=1.4, label=label, zorder=4)

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from jaxformer.paper.cost import SENTENCE, check_utilisation, count_flops, expected_hours
+from jaxformer.paper.grid import to_grid
 from jaxformer.paper.parameters import count_parameters
 from jaxformer.paper.runs import RunScore
 from jaxformer.paper.tables import Row, Table
@@ -68,13 +69,11 @@ def to_markdown(table: Table, lines: Sequence[Line], *, devices: str, utilisatio
         utilisation: the part of their peak that the hours are for.
     """
     header, *rows = _columns(table, lines)
-    aligned = ["---", "---", *("---:" for _ in header[2:])]
-    grid = "\n".join(f"| {' | '.join(cells)} |" for cells in (header, aligned, *rows))
     remarks = [f"- `{line.row.name}`: {line.row.remark}." for line in lines if line.row.remark]
     runs = [_describe(line.row, line.run) for line in lines if line.run is not None]
     parts = [
         f'# Table {table.number} of "Attention Is All You Need": {table.title}',
-        grid,
+        to_grid(header, rows, words=(0, 1)),
         *(["\n".join(remarks)] if remarks else []),
         *(["## Runs", "\n".join(runs)] if runs else []),
         "## How it is counted",
@@ -111,20 +110,18 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _paper_score(row: Row, metric: str) -> str:
-    """Give a score with two decimals where the paper has them, as all of its perplexities do."""
-    value = row.scores.get(metric)
-    if value is None:
-        return ""
-    return f"{value:.1f}" if metric != "perplexity" and value == round(value, 1) else f"{value:.2f}"
+    """Give a score with the decimals that the paper has: two in all perplexities and in some BLEU."""
+    digits = 2 if metric == "perplexity" else row.decimals
+    return f"{row.scores[metric]:.{digits}f}"
 
 
 def _run_score(run: RunScore | None, metric: str, digits: int) -> str:
     """Give a score of a run, with a star where it does not compare."""
-    if run is None or metric == "f1":
+    value = None if run is None else run.get(metric)
+    if run is None or value is None:
         return ""
-    value = run.perplexity if metric == "perplexity" else run.value
     star = r"\*" if run.notes else ""
-    return "" if value is None else f"{value:.{digits}f}{star}"
+    return f"{value:.{digits}f}{star}"
 
 
 def _hours(line: Line) -> str:
@@ -136,9 +133,12 @@ def _hours(line: Line) -> str:
 def _describe(row: Row, run: RunScore) -> str:
     """Say of a run what was scored and why it does not compare."""
     scored = f"checkpoint {run.checkpoint}" if isinstance(run.checkpoint, int) else run.checkpoint
-    head = f"- `{row.name}`: {run.directory}, {scored}, {run.metric} {run.value:g} on {run.dataset}."
+    head = (
+        f"- `{row.name}`: {run.directory}, trained on {run.trained_on}, {scored}, {run.metric} {run.value:g} on "
+        f"{run.dataset}."
+    )
     if not run.notes:
-        return f"{head} Comparable with the paper."
+        return f"{head} Comparable with the paper, where that is its training text."
     return "\n".join([f"{head} Not comparable with the paper:", *(f"  - {note}" for note in run.notes)])
 
 

@@ -8,13 +8,16 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.checkpoints.average import list_averages
+from jaxformer.data.mixing import parse
 from jaxformer.decoding.config import differing_settings
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluate import read_results
+from jaxformer.evaluation.known_sets import find_known
 from jaxformer.models.config import TransformerConfig
-from jaxformer.paper.tables import Row, Table
+from jaxformer.paper.tables import LEARNING_KEYS, Row, Table
 from jaxformer.training import config as configuration
 from jaxformer.training.config import RunConfig
+from jaxformer.training.recipe import TrainingConfig
 from jaxformer.visualization import curves
 
 # What of a model is no part of what the paper calls one: sizes that follow from text, and how it is computed.
@@ -27,6 +30,7 @@ _FREE = (
     "scan_layers",
 )
 _NAMED = 3  # differences that a refusal names at most
+_NOT_THE_PAPERS = ("bundled", "synthetic")  # kinds of training text that come with jaxformer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +44,7 @@ class RunScore:
         perplexity: of the validation set, a piece of the run's own vocabulary; None where the run did not record it.
         dataset: what it is scored on.
         checkpoint: what is scored: a step, or the name of an average.
+        trained_on: the training text, by the name that the run has for it.
         notes: why it does not compare with the paper's number; none where it does.
     """
 
@@ -49,7 +54,17 @@ class RunScore:
     perplexity: float | None
     dataset: str
     checkpoint: int | str
+    trained_on: str
     notes: tuple[str, ...]
+
+    def get(self, metric: str) -> float | None:
+        """Give the score that stands beside the paper's of a metric; None where the run has none.
+
+        BLEU of whatever kind stands beside BLEU, and nothing but F1 beside F1.
+        """
+        if metric == "perplexity":
+            return self.perplexity
+        return self.value if (metric == "f1") == (self.metric == "f1") else None
 
 
 def read_run(table: Table, row: Row, directory: Path) -> RunScore:
@@ -77,7 +92,8 @@ def read_run(table: Table, row: Row, directory: Path) -> RunScore:
             *doubts,
             *trained,
         )
-        scores.append(RunScore(directory, found, value, perplexity, record["dataset"], record["checkpoint"], notes))
+        scored = record["dataset"], record["checkpoint"]
+        scores.append(RunScore(directory, found, value, perplexity, *scored, config.data.train, notes))
     return min(scores, key=lambda score: len(score.notes))
 
 
@@ -113,13 +129,14 @@ def _architecture(model: TransformerConfig) -> dict[str, Any]:
     return values | {"d_k": model.d_k or width, "d_v": model.d_v or width}
 
 
-def _score(record: Any, metric: str, where: str) -> tuple[str, float]:
+def _score(record: Mapping[str, Any], metric: str, where: str) -> tuple[str, float]:
     """Choose the score of a record that is nearest to the paper's: its own metric, tokenised BLEU, then sacreBLEU."""
-    if isinstance(record, Mapping) and {"dataset", "sentences", "checkpoint", "decoding"} <= record.keys():
+    if {"dataset", "sentences", "checkpoint", "decoding"} <= record.keys():
         for name in (metric, "compound_split_bleu", "tokenized_bleu", "bleu"):
             if isinstance(record.get(name), int | float):
                 return name, float(record[name])
-    raise InputError(f"{where} holds no BLEU: run jaxformer evaluate with --metrics=bleu,{metric}")
+    wanted = "bleu" if metric == "f1" else f"bleu,{metric}"
+    raise InputError(f"{where} holds no BLEU: run jaxformer evaluate with --metrics={wanted}")
 
 
 def _metric_notes(found: str, wanted: str) -> list[str]:
@@ -134,15 +151,11 @@ def _metric_notes(found: str, wanted: str) -> list[str]:
 def _text_notes(table: Table, record: Mapping[str, Any]) -> list[str]:
     notes = []
     name = record["dataset"]
-    if not _is_test(table, name):
+    if find_known(name) != table.test:
         notes.append(f"scored on {name}, and not on {table.test}")
     if record["sentences"] != table.sentences:
         notes.append(f"{record['sentences']:,} sentences, and {table.test} has {table.sentences:,}")
     return notes
-
-
-def _is_test(table: Table, name: str) -> bool:
-    return any(part in name.lower() for part in table.test_names)
 
 
 def _checkpoint_notes(row: Row, config: RunConfig, record: Mapping[str, Any], directory: Path) -> list[str]:
@@ -174,12 +187,14 @@ def _search_notes(row: Row, record: Mapping[str, Any]) -> list[str]:
 
 
 def _training_notes(row: Row, config: RunConfig) -> list[str]:
+    """Say what of the text and of training is not the row's: what it names, and what is the paper's of all rows."""
     found = configuration.flatten(config)
-    return [
-        f"{key} {found[key]}, and not {wanted}"
-        for key, wanted in row.settings.items()
-        if key.startswith(("data.", "training.")) and found[key] != wanted
-    ]
+    wanted = {key: value for key, value in row.settings.items() if key.startswith(("data.", "training."))}
+    wanted |= {f"training.{key}": getattr(TrainingConfig(), key) for key in LEARNING_KEYS}
+    notes = [f"{key} {found[key]}, and not {value}" for key, value in wanted.items() if found[key] != value]
+    parts = parse(config.data.train, config.data.source_language, config.data.target_language)
+    others = [part.name for part in parts if part.name.partition(":")[0] in _NOT_THE_PAPERS]
+    return [*notes, *([f"trained on {', '.join(others)}, and not on the paper's text"] if others else [])]
 
 
 def _perplexity(
@@ -195,4 +210,5 @@ def _perplexity(
     step = record["checkpoint"] if record["checkpoint"] in curve else max(curve)
     notes = [] if step == record["checkpoint"] else [f"perplexity at step {step:,}, and not of what was scored"]
     valid = config.data.valid
-    return curve[step], notes + ([] if _is_test(table, valid) else [f"perplexity of {valid}, and not of {table.test}"])
+    other = [] if find_known(valid) == table.test else [f"perplexity of {valid}, and not of {table.test}"]
+    return curve[step], notes + other

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -61,13 +61,35 @@ def read(metrics_file: Path | str) -> dict[str, Curve]:
     Raises:
         InputError: the file is missing, or a line before the last is no JSON object with a step.
     """
-    path = Path(metrics_file)
+    curves: dict[str, dict[int, float]] = {}
+    for record in _records(Path(metrics_file)):
+        for key, value in record.items():
+            if key != "step" and isinstance(value, int | float) and math.isfinite(value):
+                curves.setdefault(key, {})[record["step"]] = float(value)
+    return {key: sorted(points.items()) for key, points in curves.items()}
+
+
+def read_gaps(metrics_file: Path | str) -> dict[str, list[int]]:
+    """Read at which steps the curves of a run have no finite number, by their keys; those without any are left out.
+
+    Raises:
+        InputError: as :func:`read`.
+    """
+    gaps: dict[str, set[int]] = {}
+    for record in _records(Path(metrics_file)):
+        for key, value in record.items():
+            if value is None or (isinstance(value, float) and not math.isfinite(value)):
+                gaps.setdefault(key, set()).add(record["step"])
+    return {key: sorted(steps) for key, steps in gaps.items()}
+
+
+def _records(path: Path) -> Iterator[dict[str, Any]]:
+    """Give the lines of a record, but for a last one that is torn."""
     if not path.is_file():
         raise InputError(
             f"a learning curve needs the record of a run, but there is no file {path}: name the "
             "directory of a run that has trained"
         )
-    curves: dict[str, dict[int, float]] = {}
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, start=1):
         if not line.strip():
@@ -77,10 +99,7 @@ def read(metrics_file: Path | str) -> dict[str, Curve]:
             if number == len(lines):  # no line break after it: torn
                 break
             raise InputError(f"a line of a record is a JSON object with a step, but line {number} of {path} is not")
-        for key, value in record.items():
-            if key != "step" and isinstance(value, int | float) and math.isfinite(value):
-                curves.setdefault(key, {})[record["step"]] = float(value)
-    return {key: sorted(points.items()) for key, points in curves.items()}
+        yield record
 
 
 def _parse(line: str) -> dict[str, Any] | None:

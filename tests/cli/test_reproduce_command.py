@@ -11,7 +11,9 @@ import pytest
 
 from jaxformer import paper
 from jaxformer.decoding.config import DecodingConfig
+from jaxformer.paper.tables import LEARNING_KEYS
 from jaxformer.training import config as configuration
+from jaxformer.training.recipe import TrainingConfig
 
 
 def write_run(directory: Path, row: paper.Row, record: dict, **sections: dict) -> Path:
@@ -22,6 +24,7 @@ def write_run(directory: Path, row: paper.Row, record: dict, **sections: dict) -
         section, _, name = key.partition(".")
         values[section][name] = value
     values["data"]["valid"] = "text:newstest2013.en,newstest2013.de"
+    values["data"]["train"] = "text:train.en,train.de"
     for section, changes in sections.items():
         values[section] |= changes
     config = configuration.parse(values)
@@ -74,7 +77,9 @@ def test_a_run_that_compares(call, row, tmp_path):
     outcome = call("reproduce", 3, f"--run=a_h1={run}")
     line = next(line for line in outcome.lines if "`a_h1` |" in line)
     assert "| 5.29 | 5.31 | 24.9 | 24.7 |" in line
-    assert "Comparable with the paper." in outcome.out.decode()
+    (said,) = (line for line in outcome.lines if line.startswith("- `a_h1`: "))
+    assert "trained on text:train.en,train.de, checkpoint 100000" in said
+    assert said.endswith("Comparable with the paper, where that is its training text.")
     assert "Not comparable" not in outcome.out.decode()
 
 
@@ -93,6 +98,25 @@ def test_a_run_that_compares(call, row, tmp_path):
         ({}, {"data": {"tokens_per_batch": 4096}}, "data.tokens_per_batch 4096, and not 25000"),
         ({}, {"data": {"vocabulary_size": 8000}}, "data.vocabulary_size 8000, and not 37000"),
         ({}, {"data": {"valid": "text:v.en,v.de"}}, "perplexity of text:v.en,v.de, and not of newstest2013"),
+        (
+            {},
+            {"data": {"train": "text:a.en,a.de + 2 * bundled:en-de/train"}},
+            "trained on bundled:en-de/train, and not on the paper's text",
+        ),
+        ({}, {"training": {"schedule": "cosine"}}, "training.schedule cosine, and not paper"),
+        ({}, {"training": {"learning_rate": 0.5}}, "training.learning_rate 0.5, and not 1.0"),
+        ({}, {"training": {"cooldown_steps": 10}}, "training.cooldown_steps 10, and not 0"),
+        ({}, {"training": {"optimizer": "lion"}}, "training.optimizer lion, and not adam"),
+        ({}, {"training": {"adam_b1": 0.8}}, "training.adam_b1 0.8, and not 0.9"),
+        ({}, {"training": {"adam_b2": 0.999}}, "training.adam_b2 0.999, and not 0.98"),
+        ({}, {"training": {"adam_epsilon": 1e-6}}, "training.adam_epsilon 1e-06, and not 1e-09"),
+        ({}, {"training": {"gradient_clip": 1.0}}, "training.gradient_clip 1.0, and not None"),
+        ({}, {"training": {"ema_decay": 0.999}}, "training.ema_decay 0.999, and not None"),
+        ({}, {"training": {"frozen": "encoder/*"}}, "training.frozen encoder/*, and not None"),
+        ({}, {"training": {"smoothing_convention": "all"}}, "training.smoothing_convention all, and not others"),
+        ({}, {"training": {"z_loss": 1e-4}}, "training.z_loss 0.0001, and not 0.0"),
+        ({}, {"training": {"r_drop": 5.0}}, "training.r_drop 5.0, and not 0.0"),
+        ({}, {"training": {"initial_run": "runs/old"}}, "training.initial_run runs/old, and not None"),
     ],
 )
 def test_what_keeps_a_run_from_comparing(call, row, tmp_path, record, sections, reason):
@@ -106,6 +130,55 @@ def test_what_keeps_a_run_from_comparing(call, row, tmp_path, record, sections, 
     assert reason in reasons[0]
     assert reasons[1:] == other_step
     assert r"\*" in next(line for line in outcome.lines if "`a_h1` |" in line)
+
+
+def test_every_key_of_training_is_one_that_is_noted_or_one_that_changes_nothing():
+    """A new key must be put among those that keep a run from comparing, or among these, which do not."""
+    noted = {*LEARNING_KEYS, *(key.partition(".")[2] for key in paper.BASE if key.startswith("training."))}
+    free = {"accumulation_steps", "seed", "initial_optimizer", "engine", "mesh_fsdp", "mesh_tensor", "shard_moments"}
+    free |= {"loss_scale", "max_bad_steps", "log_every", "evaluate_every", "checkpoint_every", "patience"}
+    free |= {"keep_latest", "keep_best", "keep_every", "on_failed_save", "profile_step", "profile_steps"}
+    free |= {"stall_seconds", "wandb_project"}
+    assert noted | free == {field.name for field in dataclasses.fields(TrainingConfig)}
+    assert not noted & free
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("sentences", "3000", 'sentences of the entry .* must be a whole number, not "3000"'),
+        ("sentences", True, "must be a whole number, not true"),
+        ("checkpoint", None, "checkpoint of the entry .* must be a step or a name, not null"),
+        ("dataset", None, "dataset of the entry .* must be a string, not null"),
+        ("decoding", None, "decoding of the entry .* must be an object, not null"),
+        ("bleu", None, "bleu of the entry .* must be a number, not null"),
+    ],
+)
+def test_fields_of_another_type(call, row, tmp_path, field, value, said):
+    """A record whose fields are not what evaluate writes is refused in one line with its entry and its file."""
+    run = write_run(tmp_path / "run", row, RECORD)
+    (record,) = json.loads((run / "results.json").read_text()).values()
+    (run / "results.json").write_text(json.dumps({"mine": {**record, field: value}}))
+    error = call("reproduce", 3, f"--run=a_h1={run}").error
+    assert re.search(said, error)
+    assert str(run / "results.json") in error
+
+
+def test_f1_of_a_parser(call, tmp_path):
+    """An F1 that stands in the results is shown beside the paper's; BLEU of trees is not."""
+    table = paper.TABLES[4]
+    parser = table.find("wsj")
+    record = {"dataset": "text:wsj23.txt,wsj23.trees", "bleu": 70.0, "sentences": 2416, "checkpoint": 100_000}
+    scored = write_run(tmp_path / "scored", parser, {**record, "f1": 91.25})
+    plain = write_run(tmp_path / "plain", parser, record)
+    for run, cell in ((scored, "| 91.3 | 91.2 |"), (plain, None)):
+        outcome = call("reproduce", 4, f"--run=wsj={run}", f"--picture={run / 'table.png'}")
+        line = next(line for line in outcome.lines if "`wsj` |" in line)
+        assert ("F1, run" in outcome.out.decode()) == (cell is not None)
+        assert cell is None or cell in line
+    found = paper.read_run(table, parser, scored)
+    assert (found.metric, found.get("f1"), found.get("bleu"), found.notes) == ("f1", 91.25, None, ())
+    assert paper.read_run(table, parser, plain).get("f1") is None
 
 
 def test_averaging(row, tmp_path, monkeypatch):

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
-from diagnosis.healthy import STEPS, configure, translate
+from diagnosis.healthy import STEPS, alter_curve, configure, translate
 
 import runs
 from jaxformer.cli.main import main
 from jaxformer.data.records import Pair
-from jaxformer.diagnosis import results, survey
+from jaxformer.diagnosis import learning, lines, recipe, results, survey, text
 from jaxformer.diagnosis.alignment import Misfit, find_misfits, lengths
 from jaxformer.diagnosis.doctor import CHECKS, READABLE, examine
 from jaxformer.diagnosis.evidence import read_evidence
@@ -264,6 +265,10 @@ def test_an_average_that_was_scored(run):
         ("tfds:wmt14_translate/de-en/test", 3003, "en de", "ok"),
         ("tfds:wmt14_translate/de-en/validation", 3000, "en de", "ok"),
         ("text:newstest2013.en,newstest2013.de", 3003, "en de", "wrong"),
+        ("text:newstest2013.en,newstest2013.de", 2737, "en de", "wrong"),
+        ("text:data/wmt14/newstest2013.en,data/wmt14/newstest2013.de", 3000, "en de", "ok"),
+        ("text:data/wmt14/newstest2015.en,data/wmt14/newstest2015.de", 2169, "en de", "ok"),
+        ("text:data/wmt14/latest.en,data/wmt14/latest.de", 500, "en de", "ok"),
         ("text:mine.en,mine.de", 7, "en de", "ok"),
     ],
 )
@@ -273,7 +278,94 @@ def test_sizes_of_published_sets(name, count, languages, verdict):
     base = configuration.parse(
         {**configuration.default_config().to_dict(), "data": {"source_language": source, "target_language": target}}
     )
-    assert results.test_set(base, {"dataset": name, "sentences": count}).verdict == verdict
+    found = results.test_set(base, {"dataset": name, "sentences": count})
+    assert found.verdict == verdict
+    assert ("filtered" in found.expected) == ("2014" in found.expected and languages == "en de")
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "verdict"), [(600, "look"), (500, "wrong"), ("average/last-5", "wrong"), (None, "look")]
+)
+def test_a_set_that_validates_and_tests(checkpoint, verdict, run):
+    """It is worth a look where the last step was scored, as in Table 3, and wrong where the set chose what was."""
+    name = json.loads((run / "config.json").read_text())["data"]["test"]
+    configure(run, **{"data.valid": name})
+    if checkpoint is None:
+        (run / "results.json").unlink()
+    else:
+        translate(run, checkpoint=checkpoint)
+    assert verdicts(run)["selection"] == verdict
+
+
+def test_the_parsers_warm_up_is_the_papers_within_twice():
+    """Four times the warm-up is half the rate, within rounding; the cure names all that makes the paper's peak."""
+    values = configuration.default_config().to_dict()
+    for width, warmup, verdict in ((1024, 16_000, "ok"), (512, 1_000, "ok"), (1024, 20_000, "look")):
+        values["model"]["d_model"], values["training"]["warmup_steps"] = width, warmup
+        found = recipe.peak_rate(configuration.parse(values))
+        assert found.verdict == verdict, found
+        assert verdict == "ok" or "--config.training.warmup_steps=4000" in found.cure
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("bleu", None), ("sentences", "300"), ("unfinished", "1"), ("decoding", 3), ("checkpoint", [])]
+)
+def test_fields_of_another_type_are_a_fault(field, value, run):
+    """They are named with their file, and what needs no result is checked."""
+    (record,) = json.loads((run / "results.json").read_text()).values()
+    (run / "results.json").write_text(json.dumps({"mine": {**record, field: value}}))
+    found = {finding.check: finding for finding in examine(read_evidence(run))}
+    assert found[READABLE].verdict == "wrong"
+    assert f"{field} of the entry 'mine' of {run / 'results.json'} must be " in found[READABLE].found
+    assert found["recount"].verdict == found["cut"].verdict == "unseen"
+    assert found["warm-up"].verdict == "ok"
+
+
+def test_a_loss_that_is_no_number(run):
+    """From the step on where it stays so the run is lost; a line in between is worth a look."""
+    alter_curve(run, "train/nll", lambda step, nll: math.nan if step >= 300 else nll)
+    found = {finding.check: finding for finding in examine(read_evidence(run))}
+    assert found["diverged"].verdict == "wrong"
+    assert found["stalled"].verdict == "unseen"
+    assert "no finite train/nll since step 300" in found["diverged"].found == found["stalled"].found
+
+
+def test_a_line_without_a_number(run):
+    """One line of the log is named; what comes after it is judged."""
+    alter_curve(run, "train/nll", lambda step, nll: math.inf if step == 300 else nll)
+    found = {finding.check: finding for finding in examine(read_evidence(run))}
+    assert (found["diverged"].verdict, found["stalled"].verdict) == ("look", "ok")
+    assert "in 1 lines of the log (the first by step 300)" in found["diverged"].found
+
+
+def test_a_log_that_begins_at_step_0():
+    """Steps skipped in the only line, which is of step 0, are a share of one."""
+    assert learning.skipped({"train/skipped": [(0, 1.0)]}).verdict == "wrong"
+
+
+def test_what_still_falls_is_measured_near_the_end():
+    """Of few evaluations the nearest to 80 % of training counts, and not one of long before."""
+    found = learning.falling({"valid/nll": [(100, 5.0), (850, 2.02), (1000, 2.0)]})
+    assert found.verdict == "ok"
+    assert "from step 850 to 1,000" in found.found
+    assert learning.falling({"valid/nll": [(100, 5.0), (500, 2.1), (1000, 2.0)]}).verdict == "look"
+
+
+def test_quotes_have_the_names_of_their_languages():
+    """“ opens in English and closes in German: the line tells which."""
+    assert lines.quotes(["He said “yes”."] * 5) == "high"
+    assert lines.quotes(["Er sagte „ja“."] * 5) == "low"
+    assert lines.quotes(["Il dit « oui »."] * 5) == "guillemets"
+    assert lines.quotes(['He said "yes".'] * 5) == "plain"
+    assert lines.quotes(["He said “yes”.", 'He said "no".'] * 5) == "mixed"
+    assert lines.quotes(["“yes”"]) is None
+
+
+def test_capitals_of_scripts_without_case():
+    """A few Latin letters among others tell nothing of the case of a text."""
+    assert lines.capitals(["他在 IBM 看书。这是一个测试句子"]) is None
+    assert text.case(["他在 IBM 看书。这是一个测试"], ["他在看 xml 书。这是一个测试"]).verdict == "ok"
+    assert lines.capitals(["Der Hund"]) == pytest.approx(2 / 7)
 
 
 @pytest.mark.parametrize("shift", [-3, -1, 1, 2, 5])

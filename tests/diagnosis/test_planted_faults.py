@@ -5,6 +5,7 @@ Among them are those of statements 57, 63, 79, 107, 109, 111, 115 and 125.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -32,6 +33,10 @@ def without(number: int) -> Callable[[list[str]], list[str]]:
 
 def low_quotes(line: str) -> str:
     return re.sub(r'"([^"]*)"', r"„\1“", line)
+
+
+def high_quotes(line: str) -> str:
+    return re.sub(r'"([^"]*)"', r"“\1”", line)
 
 
 def exchanged(run: Path, split: str) -> str:
@@ -84,7 +89,16 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     ("regularization", "look", lambda run: configure(run, **{"training.label_smoothing": 0.0}), set()),
     ("optimizer", "look", lambda run: configure(run, **{"training.adam_b2": 0.999}), set()),
     ("architecture", "look", lambda run: configure(run, **{"model.norm_order": "pre"}), set()),
-    ("selection", "wrong", lambda run: configure(run, **{"data.valid": f"text:{_files(run, 'test')}"}), set()),
+    ("selection", "look", lambda run: configure(run, **{"data.valid": f"text:{_files(run, 'test')}"}), set()),
+    (
+        "selection",
+        "wrong",
+        lambda run: (
+            configure(run, **{"data.valid": f"text:{_files(run, 'test')}"}),
+            alter_record(run, checkpoint=500),
+        ),
+        set(),
+    ),
     (
         "selection",
         "wrong",
@@ -92,6 +106,8 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
         {"leak"},
     ),
     ("training form", "wrong", lambda run: alter_text(run, "train.de", each(tokenize)), set()),
+    ("training form", "wrong", lambda run: alter_text(run, "train.en", each(tokenize)), set()),
+    ("training form", "wrong", lambda run: alter_text(run, "train.en", each(lambda line: f"{line}@@ s")), set()),
     ("training alignment", "wrong", lambda run: alter_text(run, "train.de", without(700)), set()),
     ("training alignment", "look", lambda run: alter_text(run, "train.de", lambda lines: lines[::-1]), set()),
     (
@@ -101,7 +117,10 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
         set(),
     ),
     ("training quotes", "look", lambda run: alter_text(run, "train.de", each(low_quotes)), set()),
+    ("training quotes", "look", lambda run: alter_text(run, "train.en", each(high_quotes)), set()),
     ("training case", "wrong", lambda run: alter_text(run, "train.de", each(str.lower)), set()),
+    ("training case", "wrong", lambda run: alter_text(run, "train.en", each(str.lower)), set()),
+    ("training case", "look", retranslated("test.en", each(str.lower)), set()),
     (
         "untranslated",
         "wrong",
@@ -111,6 +130,7 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     ("dropped", "wrong", lambda run: configure(run, **{"data.max_length": 8}), set()),
     ("dropped", "look", lambda run: configure(run, **{"data.max_length": 25}), set()),
     ("test form", "wrong", retranslated("test.de", each(tokenize)), {"output form"}),
+    ("test form", "wrong", retranslated("test.en", each(tokenize)), set()),
     ("test alignment", "wrong", retranslated("test.de", without(50)), set()),
     (
         "test languages",
@@ -133,6 +153,12 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
         "diverged",
         "wrong",
         lambda run: alter_curve(run, "train/nll", lambda step, nll: nll + 2.5 * (step > 500)),
+        set(),
+    ),
+    (
+        "diverged",
+        "wrong",
+        lambda run: alter_curve(run, "train/nll", lambda step, nll: math.nan if step > 300 else nll),
         set(),
     ),
     ("diverged", "look", lambda run: alter_curve(run, "train/nll", lambda s, nll: nll + 2.0 * (s == 400)), set()),

@@ -80,6 +80,17 @@ def test_points_that_are_no_numbers_are_left_out(tmp_path):
     assert curves.read(path) == {"train/nll": [(1, 1.0), (4, 4.0)]}
 
 
+def test_where_a_curve_has_no_number(tmp_path):
+    """The steps at which a value is missing, infinite or not a number are given by key, and no others."""
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"step": 2, "a": NaN, "b": 1}\n{"step": 1, "a": 3.0, "b": null}\n{"step": 3, "a": -Infinity, "c": "x"}\n'
+    )
+    assert curves.read_gaps(path) == {"a": [2, 3], "b": [1]}
+    with pytest.raises(InputError, match="there is no file"):
+        curves.read_gaps(tmp_path / "none")
+
+
 def test_a_missing_record(tmp_path):
     """A run without a record is named."""
     with pytest.raises(InputError, match=r"no file .*metrics\.jsonl"):
