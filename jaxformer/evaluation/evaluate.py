@@ -142,7 +142,8 @@ _FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "unfinished": _COUNT,
     "checkpoint": ("a step or a name", (int, str)),
     "decoding": ("an object", (dict,)),
-    **dict.fromkeys(("dataset", "text", "hypotheses"), ("a string", (str,))),
+    **dict.fromkeys(("dataset", "hypotheses"), ("a string", (str,))),
+    "text": ("a string, or null where it is not known", (str, type(None))),
 }
 
 
