@@ -81,37 +81,33 @@ def cross_entropy(
     """
     on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
     weights = weights.astype(jnp.float32)
-    return _losses(on, off, logits, targets, weights).sum(), weights.sum()
+    return (_losses(on, off, logits, targets, weights > 0.0) * weights).sum(), weights.sum()
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _losses(
-    on: float, off: float, logits: Float[Array, "*B V"], targets: Int[Array, "*B"], weights: Float[Array, "*B"]
+    on: float, off: float, logits: Float[Array, "*B V"], targets: Int[Array, "*B"], real: Bool[Array, "*B"]
 ) -> Float[Array, "*B"]:
-    """Weigh each position's cross-entropy with what has the probability ``on`` at the target and ``off`` elsewhere."""
+    """Give each position's cross-entropy with what has probability ``on`` at the target and ``off`` elsewhere."""
     logits = logits.astype(jnp.float32)
     true = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     losses = jax.nn.logsumexp(logits, axis=-1) - (on - off) * true
     if off > 0.0:
         losses = losses - off * logits.sum(axis=-1)
-    return jnp.where(weights > 0.0, losses * weights, 0.0)  # a padded position may hold inf, and 0 * inf is NaN
+    return jnp.where(real, losses, 0.0)  # a padded position may hold inf, and 0 * inf is NaN
 
 
 @_losses.defjvp
 def _losses_jvp(
-    on: float, off: float, primals: tuple[Array, Array, Array], tangents: tuple[Array, Any, Array]
+    on: float, off: float, primals: tuple[Array, Array, Array], tangents: tuple[Array, Any, Any]
 ) -> tuple[Array, Array]:
     """Take the slope, softmax minus q, in one piece; derived, that of the true token would be a scatter into zeros."""
-    (logits, targets, weights), (change, _, weights_change) = primals, tangents
+    (logits, targets, real), (change, _, _) = primals, tangents
     wide = logits.astype(jnp.float32)
     softmax = jnp.exp(wide - jax.nn.logsumexp(wide, axis=-1, keepdims=True))
-    expected = jnp.where(
-        jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1) == targets[..., None], on, off
-    )
-    slope = jnp.where(weights[..., None] > 0.0, weights[..., None] * (softmax - expected), 0.0)
-    losses = _losses(on, off, logits, targets, weights)
-    each = _losses(on, off, logits, targets, (weights > 0.0).astype(jnp.float32))
-    return losses, (slope * change.astype(jnp.float32)).sum(axis=-1) + each * weights_change
+    columns = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
+    slope = jnp.where(real[..., None], softmax - jnp.where(columns == targets[..., None], on, off), 0.0)
+    return _losses(on, off, logits, targets, real), (slope * change.astype(jnp.float32)).sum(axis=-1)
 
 
 def z_loss(
