@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from training.little import LITTLE_RUN, write_corpus
@@ -125,7 +126,7 @@ def test_a_test_set_that_cannot_be_translated_is_refused_before_training(tmp_pat
     for file in files:
         file.write_text(f"a b\n{'a ' * 40}\n", encoding="utf-8")
     run = open_little(tmp_path, **{"data.test": f"text:{files[0]},{files[1]}"})
-    params = Transformer(run.config.model).init(jax.random.key(0), *np.ones((2, 1, 4), np.int32))["params"]
+    params = Transformer(run.config.model).init(jax.random.key(0), *jnp.ones((2, 1, 4), jnp.int32))["params"]
     with pytest.raises(InputError, match="the model has 32 positions") as error:
         quality.load_test(run, params)
     assert str(error.value).startswith(f"{files[0]}, line 2 has ")
