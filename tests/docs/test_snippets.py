@@ -19,6 +19,7 @@ GIVEN = {
     "docs/decoding.md": "import jaxformer as jf\n",
     "docs/evaluation.md": "first, second, references = (['Ein Haus.', 'Das Tor.'] for _ in range(3))\n",
 }
+END = "-- end of block --"
 OURS = ("jaxformer ", "make ", "python ", "$ ", ".venv/")
 
 
@@ -29,6 +30,12 @@ def where(block: Block) -> str:
 def check_all(commands: list[list[str]]) -> None:
     for words in commands:
         check_command(words)
+
+
+def below(block: Block) -> str | None:
+    """Give the text that a page shows right below a block, with nothing but an empty line between."""
+    begin = block.line + block.text.count("\n") + 3
+    return next((x.text for x in BLOCKS if (x.page, x.line, x.kind) == (block.page, begin, "text")), None)
 
 
 def of_kind(*kinds: str) -> list[Block]:
@@ -94,14 +101,16 @@ def test_python_compiles(block):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", sorted({block.page for block in of_kind("python") if not block.reason}))
 def test_python_runs(page, tmp_path):
-    """The Python of a page runs from top to bottom, without a warning, where the runs that it names are there."""
+    """The Python of a page runs from top to bottom, without a warning, where the runs that it names are there; what
+    the page shows right below a block is what the block prints.
+    """
     for name in ("quickstart", "mine", "first", "a", "b", "ende", "base"):
         runs.copy(runs.random_run(), tmp_path / "runs" / name)
     lines = "".join(f"{line}\n" for line in runs.sentences(3, longest=20))
     for name in ("test.en", "text.en"):
         (tmp_path / name).write_text(lines, encoding="utf-8")
-    blocks = [block.text for block in BLOCKS if block.page == page and block.kind == "python" and not block.reason]
-    program = "\n".join([GIVEN.get(page, ""), *blocks])
+    blocks = [block for block in BLOCKS if block.page == page and block.kind == "python" and not block.reason]
+    program = "\n".join([GIVEN.get(page, ""), *(f"{block.text}\nprint({END!r})" for block in blocks)])
     environment = {**runs.environment(), "PYTHONPATH": str(runs.ROOT)}
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", program],
@@ -112,6 +121,10 @@ def test_python_runs(page, tmp_path):
     )
     assert done.returncode == 0, done.stderr.decode()
     assert len(read_lines(tmp_path / "test.en")) == 3
+    *printed, rest = done.stdout.decode().split(f"{END}\n")
+    assert (len(printed), rest) == (len(blocks), "")
+    shown = {block: text for block, text in zip(blocks, printed, strict=True) if below(block) is not None}
+    assert {where(block): text for block, text in shown.items()} == {where(block): below(block) for block in shown}
 
 
 @pytest.mark.parametrize(
@@ -140,6 +153,14 @@ def test_a_planted_mistake_is_found(line, word):
     found = list(read_commands(line))
     with pytest.raises(WrongLineError, match=word):
         check_all(found)
+
+
+def test_shown_output_is_found():
+    """What stands right below a block belongs to it; the page about the paper shows what each of its blocks prints."""
+    blocks = of_kind("python")
+    assert any(below(block) is not None for block in blocks if block.page == "docs/compare.md")
+    assert all(below(block) for block in blocks if block.page == "docs/the-paper.md")
+    assert [where(block) for block in of_kind("sh") if block.page == "README.md" and below(block) is not None] == []
 
 
 def test_how_lines_are_read():
