@@ -58,7 +58,7 @@ TRANSLATOR = tuple(
 # From the ground to the roof. A floor has rooms, and a room is a tuple of modules: `.*` stands for a folder and all
 # that is in it. A module may import from its own room and from every floor below; not from above or from next door.
 FLOORS = (
-    (("jaxformer.typing",), ("jaxformer.errors", "jaxformer.locks", "jaxformer.table")),
+    (("jaxformer.typing",), ("jaxformer.errors", "jaxformer.locks", "jaxformer.table", "jaxformer.freed_memory")),
     (("jaxformer.functional.*",), ("jaxformer.data.*",)),
     (("jaxformer.nn.*",),),
     (("jaxformer.models.*",), SEARCH),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from jaxformer import freed_memory
 from jaxformer.benchmark.task import Learner, Task, fixed_batches, load_pairs, padding, real_tokens
 from jaxformer.benchmark.turns import Message, serve
 from jaxformer.data.batching import Batch
@@ -17,6 +18,7 @@ def make_learner(system: str, task: Task) -> Learner:
     if framework == "jaxformer":
         from jaxformer.benchmark import learner
 
+        freed_memory.return_after_compiling()  # as the command line does
         return learner.make_learner(task, precision, *(batching or ["buckets"]))
     from jaxformer.benchmark.torch_learners import TorchLearner, TorchTransformer, make_marian
 

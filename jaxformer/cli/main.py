@@ -14,6 +14,7 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from jaxformer import freed_memory
 from jaxformer.cli import huge_pages
 from jaxformer.errors import InputError
 
@@ -64,6 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         options = parse(list(arguments))
         _keep_compilations()
+        freed_memory.return_after_compiling()
         if signal.getsignal(signal.SIGINT) is _end:  # now there may be something to tidy up
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return _run_noted(options) if options.command in ("train", "prepare") else options.run(options)

@@ -41,6 +41,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
+from jaxformer import freed_memory
 from jaxformer.cli import huge_pages
 from jaxformer.data.tokenizing import cores
 from jaxformer.table import align
@@ -232,6 +233,7 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
     from jaxformer.decoding.shortlist import Shortlist
     from jaxformer.models.seq2seq import Transformer
 
+    freed_memory.return_after_compiling()  # as the command line does
     with np.load(options.folder / "params.npz") as saved:
         params = unflatten_dict({name: jnp.asarray(saved[name]) for name in saved}, sep="/")
     precision, _, listed = kind.partition("-")
