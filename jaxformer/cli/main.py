@@ -50,7 +50,7 @@ def start(*before: str) -> int:
     arguments = [*before, *sys.argv[1:]]
     if arguments[:1] and arguments[0] in COMPUTING:
         huge_pages.use()
-    code = main(arguments)
+    code = main(arguments, alone=True)
     if code == INTERRUPTED and arguments[0] != "train":  # which has ended its threads itself
         # Threads of JAX may still compile or compute; an interpreter that ends in order takes their memory away.
         for stream in (sys.stdout, sys.stderr):
@@ -60,12 +60,18 @@ def start(*before: str) -> int:
     return code
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted; wrong usage exits with 2."""
+def main(arguments: Sequence[str], *, alone: bool = False) -> int:
+    """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted; wrong usage exits with 2.
+
+    Args:
+        arguments: of the command line, without the program's name.
+        alone: whether the process does nothing else, so that its free memory is nobody's.
+    """
     try:
         options = parse(list(arguments))
         _keep_compilations()
-        freed_memory.return_after_compiling()
+        if alone:
+            freed_memory.return_after_compiling()
         if signal.getsignal(signal.SIGINT) is _end:  # now there may be something to tidy up
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return _run_noted(options) if options.command in ("train", "prepare") else options.run(options)

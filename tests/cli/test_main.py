@@ -147,6 +147,16 @@ def test_the_installed_command():
     assert getattr(importlib.import_module(module), name) is main_module.start
 
 
+def test_memory_is_given_back_in_a_process_of_the_command(monkeypatch, capsys):
+    """Who calls a command within another program keeps that program's memory as it is."""
+    done = []
+    monkeypatch.setattr(main_module.freed_memory, "return_after_compiling", lambda: done.append("given back"))
+    for alone in (False, True):
+        assert main_module.main(["info", "--workdir=nowhere"], alone=alone) == main_module.FAILED
+        assert done == ["given back"] * alone
+    assert "nowhere" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("before", "given", "arguments", "large"),
     [
@@ -160,10 +170,10 @@ def test_arguments_of_the_process(before, given, arguments, large, monkeypatch):
     """A script puts its command before them; what may compute for long begins with large pages."""
     done = []
     monkeypatch.setattr(main_module.huge_pages, "use", lambda: done.append("large pages"))
-    monkeypatch.setattr(main_module, "main", lambda found: done.append(found) or 7)
+    monkeypatch.setattr(main_module, "main", lambda found, alone: done.append((found, alone)) or 7)
     monkeypatch.setattr("sys.argv", ["jaxformer", *given])
     assert main_module.start(*before) == 7
-    assert done == (["large pages", arguments] if large else [arguments])
+    assert done == [*(["large pages"] if large else []), (arguments, True)]
 
 
 def test_translator_by_its_short_name():
