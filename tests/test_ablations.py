@@ -148,8 +148,9 @@ def test_a_row_is_compared_with_the_mean_of_the_base():
     verdicts = [(line.perplexity.verdict, line.bleu.verdict) for line in (heads, dropout, learned, norm)]
     assert verdicts == [(WORSE, WORSE), (BETTER, WITHIN_NOISE), (WORSE, BETTER), (WORSE, BETTER)]
     agreements = [(line.perplexity.agreement, line.bleu.agreement) for line in (heads, dropout, learned, norm)]
-    like, unlike = "as in the paper", "unlike the paper"
-    assert agreements == [(like, like), (unlike, ""), (unlike, unlike), ("", "")]
+    like, small = "as in the paper", "where the paper's hardly differs"
+    assert agreements == [(like, like), (small, ""), (small, small), ("", "")]
+    assert dataclasses.replace(heads.bleu, difference=1.5).agreement == "unlike the paper"
     with pytest.raises(InputError, match="no result of the row base"):
         compare(made[2 * (1 + len(OTHERS)) :])
 
@@ -371,6 +372,30 @@ def test_the_report_takes_what_compares(tmp_path):
     made_up(tmp_path, "c_n1", 1, 70, text="another")
     with pytest.raises(InputError, match="were scored on different text"):
         ablations.collect(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"f1": 91.2},
+        {"dataset": "bundled:en-de/test", "checkpoint": 70, "bleu": 20.0},
+        {"decoding": {}},
+        {"decoding": {"alpha": 0.6}},
+        *({key: None} for key in ("dataset", "text", "sentences", "checkpoint", "bleu", "bleu_signature", "decoding")),
+    ],
+)
+def test_entries_without_a_score_of_a_search_are_passed_over(tmp_path, entry):
+    """Such an entry among the results, or one that lacks a key (here None), neither is a score nor hides one."""
+    directory = made_up(tmp_path, BASE_ROW, 1, 70)
+    expected = ablations.collect(tmp_path)
+    results = json.loads((directory / "results.json").read_text())
+    if "decoding" in entry or None in entry.values():
+        changed = {**next(iter(results.values())), "bleu": 1.0, **entry}
+        entry = {key: value for key, value in changed.items() if value is not None}
+    (directory / "results.json").write_text(json.dumps({"other": entry, **results}))
+    assert ablations.collect(tmp_path) == expected
+    (directory / "results.json").write_text(json.dumps({"other": entry}))
+    assert not ablations.is_finished(BASE_ROW, directory, 70)
 
 
 def test_a_seed_is_one_however_it_is_written(script, tmp_path):

@@ -1,5 +1,6 @@
 """The benchmarks run, at a size that says nothing about speed, and print what a person or a program reads."""
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -45,6 +46,46 @@ def test_the_loop_is_compared_with_its_bare_steps(tmp_path):
         assert min(figures.values()) > 0.0
         assert figures["lower_quartile"] <= figures["ratio"] <= figures["upper_quartile"]
     assert profile.stat().st_size > 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [("loop.py",), ("memory.py",), ("quality.py", "--config=quickstart", "--workdir=nowhere")],
+    ids=["loop", "memory", "quality"],
+)
+def test_words_that_say_nothing_are_refused(line, tmp_path):
+    """A key of the configuration without its prefix ends the script with one line, before anything is measured."""
+    words = [sys.executable, SCRIPTS / line[0], *line[1:], "training.steps=5"]
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=runs.environment(), cwd=tmp_path, timeout=120, check=False
+    )
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("error: 'training.steps=5' sets no key of the configuration: write ")
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--batch=0"], "--batch must be whole numbers from 1 separated by commas, not '0': "),
+        (["--batch=a"], "--batch must be whole numbers from 1 separated by commas, not 'a': "),
+        (["--batch=1,,4"], "not '1,,4': --batch=1,4"),
+        (["--beam=4,-1"], "--beam must be whole numbers from 1 separated by commas, not '4,-1': "),
+        (["--repeats=0"], "--repeats must be at least 1, not 0: "),
+        (["--corpus", "nofile", "nofile2"], "no file nofile: --corpus must name two files of parallel text"),
+        (["--corpus", __file__, "nofile2"], "no file nofile2: "),
+        (["--corpus", str(SCRIPTS), __file__], f"no file {SCRIPTS}: "),
+    ],
+)
+def test_what_cannot_be_timed_is_refused(words, said, monkeypatch, capsys):
+    """Sizes, repeats and texts are checked before any model is written."""
+    spec = importlib.util.spec_from_file_location("decode_script", SCRIPTS / "decode.py")
+    script = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(script)
+    monkeypatch.setattr(sys, "argv", ["decode.py", *words])
+    with pytest.raises(SystemExit, match="2"):
+        script.parse()
+    assert said in capsys.readouterr().err
 
 
 @pytest.mark.slow

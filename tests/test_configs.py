@@ -272,6 +272,19 @@ def test_wrong_overrides(override, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "override", ["training.steps=5", "--training.steps=5", "--config.training.steps", "5", "", "--steps=5"]
+)
+def test_what_sets_no_key_is_refused(override):
+    """Scripts hand on each word that they do not know, and none of them is passed over."""
+    with pytest.raises(InputError) as caught:
+        config_file.read("quickstart", ["--config.training.steps=7", override])
+    assert str(caught.value) == (
+        f"{override!r} sets no key of the configuration: write --config.SECTION.KEY=VALUE as one word, such as "
+        "--config.training.steps=100"
+    )
+
+
 def test_no_file():
     """A configuration that is not there is named, with those that are."""
     with pytest.raises(InputError) as caught:

@@ -27,6 +27,8 @@ class Docstrings(griffe.Extension):
         for found in objects:
             if is_dataclass(found):
                 take_comments(found)
+            elif is_linen(found):
+                add_signature(found)
             hide_undocumented(found)
         for found in objects:
             if found.docstring is not None:
@@ -50,6 +52,27 @@ def own_members(parent: griffe.Object) -> list[griffe.Object]:
 def is_dataclass(found: griffe.Object) -> bool:
     """Say whether an object is a class whose fields are the arguments that make it."""
     return isinstance(found, griffe.Class) and any("dataclass" in str(mark.value) for mark in found.decorators)
+
+
+def is_linen(found: griffe.Object) -> bool:
+    """Say whether an object is a module of Flax's, which makes a dataclass of it without a decorator."""
+    return isinstance(found, griffe.Class) and any(str(base) == "nn.Module" for base in found.bases)
+
+
+def add_signature(found: griffe.Object) -> None:
+    """Give a class the arguments that its fields are: their order, types and defaults."""
+    parameters = griffe.Parameters(griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword))
+    for member in own_members(found):
+        if isinstance(member, griffe.Attribute) and member.annotation is not None:
+            parameters.add(
+                griffe.Parameter(
+                    member.name,
+                    annotation=member.annotation,
+                    default=None if member.value is None else str(member.value),
+                    kind=griffe.ParameterKind.positional_or_keyword,
+                )
+            )
+    found.set_member("__init__", griffe.Function("__init__", parameters=parameters, lineno=found.lineno))
 
 
 def take_comments(found: griffe.Object) -> None:
@@ -138,4 +161,4 @@ def is_shown(found: griffe.Object) -> bool:
     """Say whether the reference has a place for what was found."""
     if found.path.startswith("jaxformer.cli"):
         return False  # the command line is shown by what it says of itself
-    return found.is_module or bool(found.is_public)
+    return not found.is_package if found.is_module else bool(found.is_public)

@@ -58,7 +58,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare."""
     config = ComparisonConfig(options.resamples, options.trials, options.seed, options.examples, options.lengths)
-    check_output(options.html)
+    texts = (*(options.reference or ()), options.source, options.frequencies)
+    check_output(options.html, *options.systems, *(None if text is None else Path(text) for text in texts))
     names = name_runs(options.systems)
     systems, scored = read_systems(options.systems, options.dataset, options.reference, options.source)
     language = options.language or scored.language

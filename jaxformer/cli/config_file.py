@@ -25,8 +25,15 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
         overrides: the arguments that change its keys, in their order.
 
     Raises:
-        InputError: the file is missing or fails (with its line), or a key or the type of a value is not known.
+        InputError: the file is missing or fails (with its line), an override is written otherwise, or a key or the type
+            of a value is not known.
     """
+    for override in overrides:
+        if not override.startswith(PREFIX) or "=" not in override:
+            raise InputError(
+                f"{override!r} sets no key of the configuration: write {PREFIX}SECTION.KEY=VALUE as one word, such as "
+                f"{PREFIX}training.steps=100"
+            )
     config = _run(find(name))
     flags, config_flags = require("absl.flags", "train"), require("ml_collections.config_flags", "train")
     for override in overrides:

@@ -13,8 +13,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
-from jaxformer import freed_memory
+from jaxformer import __version__, freed_memory
 from jaxformer.cli import huge_pages
 from jaxformer.errors import InputError
 
@@ -84,18 +85,39 @@ def _end(*_: object) -> None:
     os._exit(INTERRUPTED)
 
 
+class _Parser(argparse.ArgumentParser):
+    """Names an option that it does not know before one that is missing, which the first was meant to be."""
+
+    _given: Sequence[str] = ()
+
+    # One signature in place of argparse's overloads.
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Remember the arguments."""
+        self._given = list(args or ())
+        return super().parse_known_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """End with the usage and one line."""
+        names = [argument.partition("=")[0] for argument in self._given if argument.startswith("--")]
+        wrong = [name for name in names if name not in self._option_string_actions and not name.startswith("--config.")]
+        if wrong and message.startswith("the following arguments are required"):
+            message = f"unrecognized arguments: {' '.join(wrong)}; {message}"
+        super().error(message)
+
+
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
     """Describe the command line: every command by a line, and the arguments of one.
 
     Args:
         command: whose arguments are declared; only its libraries are loaded.
     """
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="jaxformer",
         description='The Transformer of "Attention Is All You Need" in JAX and Flax.',
         epilog="jaxformer COMMAND --help explains a command with an example.",
         allow_abbrev=False,
     )
+    parser.add_argument("--version", action="version", version=f"jaxformer {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         described = commands.add_parser(

@@ -136,7 +136,7 @@ def check_output(path: Path | None, *inputs: Path | None) -> None:
     """
     for given in inputs:
         if path is not None and given is not None and path.is_file() and given.exists() and path.samefile(given):
-            raise InputError(f"--output {path} is the file that is read: name another")
+            raise InputError(f"{path} is the file that is read: name another to write")
     if path is not None and not path.parent.is_dir():
         raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
     if path is not None and path.is_dir():

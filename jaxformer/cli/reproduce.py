@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -55,8 +56,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Compare."""
     table = paper.find_table(options.table)
-    for path in (options.output, options.picture):
+    paths = [path for path in (options.output, options.picture) if path is not None]
+    for path in paths:
         check_output(path)
+    if len({os.path.realpath(path) for path in paths}) < len(paths):
+        raise InputError(f"--picture {options.picture} is the file of --output: name another")
     runs = _read_runs(table, options.runs)
     speed, devices = options.flops_per_second, f"{options.flops_per_second or 0:.3g} FLOP/s"
     if speed is None:

@@ -44,8 +44,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Rerank."""
-    check_output(options.output, options.input)
     asked = asked_scores(options)
+    check_output(options.output, options.input, options.tune, *map(Path, asked.files.values()))
     if options.tune is not None and options.weight:
         raise InputError("--tune finds the weights, so that --weight says nothing: leave out the one or the other")
     references = None if options.tune is None else read_lines(options.tune)

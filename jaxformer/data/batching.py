@@ -58,10 +58,20 @@ def plan_buckets(
         tokens_per_batch: most slots on each side of a batch.
 
     Raises:
-        InputError: there are no pairs, or ``tokens_per_batch`` does not hold the longest pair.
+        InputError: there are no pairs, lengths that are none, no bucket, or ``tokens_per_batch`` does not hold the
+            longest pair.
     """
+    source_lengths, target_lengths = np.asarray(source_lengths), np.asarray(target_lengths)
+    if source_lengths.shape != target_lengths.shape or source_lengths.ndim != 1:
+        raise InputError(
+            f"a pair has two lengths: give two arrays [N], not {source_lengths.shape} and {target_lengths.shape}"
+        )
+    if num_buckets < 1:
+        raise InputError(f"num_buckets must be at least 1, not {num_buckets}")
     if not len(source_lengths):
         raise InputError("no pair is left to make batches of: the data set has no sentences of usable length")
+    if min(source_lengths.min(), target_lengths.min()) < 0:
+        raise InputError("a length is negative: lengths count tokens")
     largest = int(source_lengths.max()), int(target_lengths.max())
     step = -(-max(largest) // _CELLS)
     cells = -(-source_lengths // step), -(-target_lengths // step)
@@ -95,7 +105,8 @@ def cover(
 def assign(buckets: Sequence[Bucket], source_lengths: Lengths, target_lengths: Lengths) -> NDArray[np.int16]:
     """Give the index of the smallest bucket that holds each pair, int16 [N]; -1 where none does.
 
-    ``buckets`` come smallest first, as :func:`plan_buckets` gives them.
+    ``buckets`` come smallest first, as :func:`plan_buckets` gives them. A pair with -1 has no place in the order that
+    :func:`group` is given.
     """
     assigned = np.full(len(source_lengths), -1, np.int16)
     for index in reversed(range(len(buckets))):
@@ -143,7 +154,13 @@ def group(assigned: NDArray[np.integer], order: NDArray[np.integer], buckets: Se
         assigned: index of each pair's bucket, [N].
         order: numbers of pairs, each as often as it is to occur.
         buckets: smallest first.
+
+    Raises:
+        InputError: a pair of ``order`` fits no bucket.
     """
+    without = order[assigned[order] < 0]
+    if len(without):
+        raise InputError(f"pair {without[0]} fits no bucket: leave out of the order whatever `assign` gives -1")
     by_bucket = order[np.argsort(assigned[order], kind="stable")]
     ends = np.cumsum(np.bincount(assigned[order], minlength=len(buckets)))
     members = [[part] for part in np.split(by_bucket, ends[:-1])]

@@ -207,6 +207,7 @@ def encode_evaluation(
         if too_long.size:
             raise InputError(
                 f"the {side} of pair {too_long[0] + 1} has {sentences.lengths[too_long[0]]} tokens and the model takes "
-                f"{max_length} ({too_long.size} such): shorten it, or give the model more positions"
+                f"{max_length} ({too_long.size} such): shorten it, leave it out, or train a model with a larger "
+                "model.max_length"
             )
     return encoded

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import numbers
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -40,6 +40,16 @@ LEAST = {
     "seed": 0,
 }
 """Least values of numbers; None, where it is allowed, is none."""
+
+WHOLE = (
+    *("beam_size", "diversity_groups", "max_extra_length", "max_target_length", "min_length", "no_repeat_ngram"),
+    *("max_source_length", "batch_size", "tokens_per_batch", "top_k", "seed"),
+)
+"""Settings that count something."""
+
+MOST_COUNTED, MOST_MEASURED, STEEPEST_ALPHA = 10**9, 10**4, 10
+"""Greatest values of what is counted, of what is measured and of a length penalty's strength: beyond them numbers of 32
+bits, which a search computes with, overflow."""
 
 OFF = {"top_p": 1, "min_p": 0, "epsilon": 0}
 """Where a truncation of sampling cuts nothing off."""
@@ -121,8 +131,15 @@ class DecodingConfig:
         """Check every value."""
         for name, least in LEAST.items():
             value = getattr(self, name)
-            if value is not None and not least <= value < math.inf:
+            if value is None:
+                continue
+            if not least <= value:
                 raise InputError(f"decoding.{name} must be at least {least}, not {value}")
+            most = MOST_COUNTED if name in WHOLE else MOST_MEASURED
+            if value > most and name != "seed":
+                raise InputError(f"decoding.{name} must be at most {most:,}, not {value}")
+            if name in WHOLE and not isinstance(value, numbers.Integral):
+                raise InputError(f"decoding.{name} must be a whole number, not {value}")
         if self.max_target_length is not None and self.min_length > self.max_target_length:
             raise InputError(
                 f"decoding.min_length {self.min_length} is above decoding.max_target_length {self.max_target_length}: "
@@ -134,8 +151,8 @@ class DecodingConfig:
                 raise InputError(f"decoding.{name} must be a probability, not {value}; {OFF[name]} cuts nothing off")
         for name in ("repetition_penalty", "max_length_ratio"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise InputError(f"decoding.{name} must be above 0, not {value}")
+            if value is not None and not 0 < value <= MOST_MEASURED:
+                raise InputError(f"decoding.{name} must be above 0 and at most {MOST_MEASURED:,}, not {value}")
         if self.beam_size % self.diversity_groups:
             raise InputError(
                 f"decoding.diversity_groups must divide decoding.beam_size {self.beam_size}, and "
@@ -155,8 +172,11 @@ class DecodingConfig:
             raise InputError(f"decoding.length_penalty must be {names}, not {self.length_penalty!r}")
         if self.precision not in PRECISIONS:
             raise InputError(f"decoding.precision must be {' or '.join(PRECISIONS)}, not {self.precision!r}")
-        if not math.isfinite(self.alpha):
-            raise InputError(f"decoding.alpha must be a finite number, not {self.alpha}; the paper has 0.6")
+        if not abs(self.alpha) <= STEEPEST_ALPHA:
+            raise InputError(
+                f"decoding.alpha must be from -{STEEPEST_ALPHA} to {STEEPEST_ALPHA}, not {self.alpha}; the paper has "
+                "0.6"
+            )
 
 
 def differing_settings(record: Mapping[str, Any], **expected: Any) -> dict[str, tuple[Any, Any]]:

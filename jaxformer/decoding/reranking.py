@@ -167,7 +167,7 @@ def read_records(lines: Sequence[str], name: str = "input") -> list[dict[str, An
     for number, line in enumerate(lines, start=1):
         try:
             records.append(_record(line))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             raise InputError(
                 f"{name}, line {number} is no object with source and translations: give what translate --format=jsonl "
                 "wrote"
@@ -219,7 +219,7 @@ def read_scores(lines: Sequence[str], lists: Sequence[Sequence[str]], name: str)
 
 
 def _record(line: str) -> dict[str, Any]:
-    """Read one record; raise ValueError, TypeError or KeyError where it is none."""
+    """Read one record; raise what :func:`read_records` catches where it is none."""
     record = json.loads(line)
     translations = record["translations"]
     for each in translations:

@@ -16,8 +16,7 @@ from jax import lax
 from jaxformer.decoding.compaction import run_search
 from jaxformer.decoding.constraints import constrain
 from jaxformer.decoding.ranking import put
-from jaxformer.decoding.rules import SearchResult, SearchRules, Step, blank, check_cache
-from jaxformer.decoding.scoring import log_probabilities
+from jaxformer.decoding.rules import SearchResult, SearchRules, Step, blank, check_cache, of_words
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
 Choose: TypeAlias = Callable[[Array, Array], Array]
@@ -93,7 +92,7 @@ def row_step(rules: SearchRules, step: Step, choose: Choose, state: RowState) ->
     logits, cache = step(last, state.cache)
     position = state.position + 1
 
-    natural = log_probabilities(logits, (rules.bos_id, rules.pad_id))
+    natural = of_words(rules, logits)
     candidates = constrain(rules.constraints, natural, state.tokens, state.position, rules.eos_id)
     token = choose(candidates, state.position).astype(jnp.int32)
     value = _at(candidates, token)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from jaxformer.decoding.config import LengthPenalty
 from jaxformer.decoding.constraints import FREE, Constraints, of_sentences
-from jaxformer.decoding.scoring import length_penalty
+from jaxformer.decoding.scoring import length_penalty, log_probabilities
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
 Step: TypeAlias = Callable[[Array, PyTree], tuple[Array, PyTree]]
@@ -96,6 +96,8 @@ class SearchRules:
 
     def __post_init__(self) -> None:
         """Check what is static."""
+        if self.beam_size < 1:
+            raise ValueError(f"a sentence has at least 1 hypothesis (beam_size, samples), not {self.beam_size}")
         if not 1 <= self.n_best <= self.beam_size:
             raise ValueError(f"n_best must be from 1 to the beam size {self.beam_size}, not {self.n_best}; widen it")
         if self.groups < 1 or self.beam_size % self.groups:
@@ -106,7 +108,10 @@ class SearchRules:
     @property
     def limits(self) -> Int[Array, " B"]:
         """Most tokens of each sentence that the result has room for."""
-        return jnp.minimum(jnp.asarray(self.max_lengths, jnp.int32), self.length)
+        given = jnp.asarray(self.max_lengths, jnp.int32)
+        if given.ndim != 1:
+            raise ValueError(f"max_lengths has a number for each sentence: the shape [B], not {given.shape}")
+        return jnp.minimum(given, self.length)
 
     def of(self, sentences: Int[Array, " B2"]) -> SearchRules:
         """Give the rules of some of the sentences."""
@@ -126,6 +131,17 @@ class SearchRules:
 def blank(rules: SearchRules, *shape: int) -> Int[Array, "*B 1+T"]:
     """Give hypotheses that hold their begin-of-sentence token alone."""
     return jnp.full((*shape, 1 + rules.length), rules.pad_id, jnp.int32).at[..., 0].set(rules.bos_id)
+
+
+def of_words(rules: SearchRules, logits: Float[Array, "N V"]) -> Float[Array, "N V"]:
+    """Normalise what a step gives to log-probabilities; tokens that are no words get minus infinity.
+
+    Raises:
+        ValueError: the end-of-sentence token is none of the vocabulary, so that nothing could ever end.
+    """
+    if not 0 <= rules.eos_id < logits.shape[-1]:
+        raise ValueError(f"eos_id {rules.eos_id} is not in 0 to {logits.shape[-1] - 1}, the tokens that have logits")
+    return log_probabilities(logits, (rules.bos_id, rules.pad_id))
 
 
 def check_cache(cache: PyTree, rules: SearchRules) -> None:

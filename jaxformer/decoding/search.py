@@ -25,8 +25,8 @@ from jaxformer.decoding.config import LengthPenalty
 from jaxformer.decoding.constraints import FREE, Constraints, constrain
 from jaxformer.decoding.ranking import put, take
 from jaxformer.decoding.rows import most_probable, row_search
-from jaxformer.decoding.rules import Coverage, SearchResult, SearchRules, Step, blank, check_cache
-from jaxformer.decoding.scoring import length_penalty, log_probabilities
+from jaxformer.decoding.rules import Coverage, SearchResult, SearchRules, Step, blank, check_cache, of_words
+from jaxformer.decoding.scoring import length_penalty
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
 _Tree = TypeVar("_Tree")
@@ -188,7 +188,7 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     logits, cache = step(last.reshape(-1), state.cache)
     position = state.position + 1
 
-    natural = log_probabilities(logits, (rules.bos_id, rules.pad_id))
+    natural = of_words(rules, logits)
     rows = state.tokens.reshape(-1, state.tokens.shape[2])
     allowed = constrain(rules.constraints, natural, rows, state.position, rules.eos_id)
     totals = allowed.reshape(*last.shape, -1)

@@ -39,7 +39,7 @@ class Unseen:
 
     Attributes:
         reason: why, in a line.
-        broken: whether it is there, and damaged.
+        broken: whether it is damaged, or gone from a run that cannot do without it.
     """
 
     reason: str
@@ -109,18 +109,20 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
     if dataset is not None and name is None:
         raise InputError(f"{directory} has no result {dataset!r}; evaluate it first, or leave out --dataset")
     record = records if isinstance(records, Unseen) or name is None else records[name]
-    folder, metrics = directory / "vocabulary", directory / "metrics.jsonl"
-    vocabularies = _try(lambda: Vocabularies.load(folder), broken=folder.exists())
+    metrics = directory / "metrics.jsonl"
+    learned = _try(lambda: curves.read(metrics), broken=metrics.exists())
+    vocabularies = _try(lambda: Vocabularies.load(directory / "vocabulary"), broken=True)
+    averages = _try(lambda: list_averages(directory))
     test = _read_test(data)
     surveyed = _survey(data, [] if isinstance(test, Unseen) else test)
     return Evidence(
         directory,
         config,
-        _try(lambda: curves.read(metrics), broken=metrics.exists()),
+        learned,
         _try(lambda: curves.read_gaps(metrics), broken=metrics.exists()),
         vocabularies,
-        _try(lambda: find_parameters(directory, "best", config.evaluation.best_metric).vocabulary),
-        _try(lambda: list_averages(directory)),
+        _read_trained(directory, config, learned, averages, scored=name is not None),
+        averages,
         records,
         record,
         _read_hypotheses(directory, record),
@@ -195,6 +197,25 @@ def _count(data: DataConfig, vocabularies: Vocabularies | Unseen, surveyed: Surv
     return _try(lambda: survey.count_dropped(surveyed.sample, data, vocabularies))
 
 
+def _read_trained(
+    directory: Path,
+    config: RunConfig,
+    learned: Mapping[str, Curve] | Unseen,
+    averages: Sequence[Average] | Unseen,
+    *,
+    scored: bool,
+) -> str | Unseen:
+    """Read what vocabulary the best checkpoint was trained with; that there is none is no fault of a run that begins.
+
+    The folder of checkpoints is made before the first line of the log is written, and a checkpoint before a result.
+    """
+    folder = directory / "checkpoints"
+    expected = scored or (not isinstance(learned, Unseen) and bool(learned) and not folder.exists())
+    if expected and not averages and not any(path.name.isdecimal() for path in folder.glob("*")):
+        return Unseen(f"no checkpoint in {folder}, of a run that has {'results' if scored else 'steps'}", broken=True)
+    return _try(lambda: find_parameters(directory, "best", config.evaluation.best_metric).vocabulary)
+
+
 def _read_hypotheses(directory: Path, record: Mapping[str, Any] | Unseen) -> list[str] | Unseen:
     if isinstance(record, Unseen):
         return dataclasses.replace(record, broken=False)
@@ -220,7 +241,17 @@ def _read_scored(
     # Of several references the run keeps one, and translations may have been left elsewhere: neither is a fault.
     whole = "text" in record and all("nrefs:1|" in text for text in _signatures(record) if "nrefs:" in text)
     kept = (directory / str(record.get("hypotheses"))).is_file()
-    return _try(lambda: read_systems([directory], name, None, None)[1], broken=whole and kept)
+    return _try(lambda: _read_run(directory, name), broken=whole and kept)
+
+
+def _read_run(directory: Path, name: str) -> ScoredSet:
+    (hypotheses,), scored = read_systems([directory], name, None, None)
+    if len(hypotheses) != len(scored.references[0]):
+        raise InputError(
+            f"the result {name!r} of {directory} has {len(hypotheses)} translations of {len(scored.references[0])} "
+            "sentences: evaluate the run again"
+        )
+    return scored
 
 
 def _signatures(record: Mapping[str, Any]) -> list[str]:

@@ -44,7 +44,8 @@ def batch(config: RunConfig) -> Opinion:
     return judge(
         "look" if few else "ok",
         f"at most {tokens:,} token slots a side in a batch, all devices together",
-        f"about {PAPER_BATCH:,} a side for the paper's models, all devices together (paper, section 5.1)",
+        f"about {PAPER_BATCH:,} a side for the paper's models, all devices together (paper, section 5.1)"
+        + _not_asked(config),
         f"--config.data.tokens_per_batch={PAPER_BATCH}; where memory is short, --config.training.accumulation_steps=4",
     )
 
@@ -58,7 +59,8 @@ def tokens_seen(config: RunConfig, curves: Mapping[str, Curve]) -> Opinion:
     return judge(
         "look" if few else "ok",
         f"{seen:,.0f} target tokens seen",
-        f"{PAPER_STEPS * PAPER_BATCH:,} for the paper's base model, three times as many for big (paper, section 5.2)",
+        f"{PAPER_STEPS * PAPER_BATCH:,} for the paper's base model, three times as many for big (paper, section 5.2)"
+        + _not_asked(config),
         "train for more steps (--config.training.steps), or in larger batches",
     )
 
@@ -91,7 +93,8 @@ def peak_rate(config: RunConfig) -> Opinion:
     return judge(
         "look" if far or (peak > _HIGHEST_RATE and training.optimizer != "adafactor") else "ok",
         f"highest rate {peak:.2e} ({training.schedule}, factor {training.learning_rate:g})",
-        f"{paper:.2e} by the paper's schedule at width {width} with {PAPER_WARMUP:,} steps of warm-up (equation 3)",
+        f"{paper:.2e} by the paper's schedule at width {width} with {PAPER_WARMUP:,} steps of warm-up (equation 3)"
+        + _not_asked(config),
         "--config.training.schedule=paper --config.training.learning_rate=1.0 "
         f"--config.training.warmup_steps={PAPER_WARMUP} in a new --workdir",
     )
@@ -159,6 +162,11 @@ def selection(config: RunConfig, chosen: bool) -> Opinion:
         "name other text in data.valid or data.train, or the score is higher than it should be; where one set does "
         "both, as in Table 3, score the last step: --checkpoint=latest",
     )
+
+
+def _not_asked(config: RunConfig) -> str:
+    """Say of a figure of the paper's that it does not bind a model of this width."""
+    return "" if is_paper_sized(config) else f"; not asked of width {config.model.d_model}"
 
 
 def _others(section: object, default: object, names: tuple[str, ...]) -> str:

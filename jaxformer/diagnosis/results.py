@@ -19,6 +19,8 @@ from jaxformer.visualization.curves import Curve
 Record = Mapping[str, Any]
 
 _SIGNATURE = {"nrefs": "1", "case": "mixed", "eff": "no", "tok": "13a", "smooth": "exp"}
+# What the paper says of its search: a record without it may be of any.
+_SEARCH = ("beam_size", "length_penalty", "alpha", "max_extra_length")
 # The tokenizers of sacreBLEU for text whose words have no blanks between them; the first is the usual one.
 _PIECES = ("flores200", "flores101", "spBLEU-1K", "char")
 _TOKENIZERS = {
@@ -75,6 +77,9 @@ def search(record: Record) -> Opinion:
     if not isinstance(record.get("decoding"), dict):
         return Opinion("unseen", "the result does not say how it was searched")
     others = differing_settings(record["decoding"])
+    missing = [name for name in _SEARCH if name not in record["decoding"]]
+    if missing and not others:
+        return Opinion("unseen", f"the result does not say {', '.join(missing)} of its search")
     words = ", ".join(f"{name}={value} (paper: {wanted})" for name, (value, wanted) in others.items())
     return judge(
         "wrong" if "sample" in others else "look" if others else "ok",

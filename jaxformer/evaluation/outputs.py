@@ -76,7 +76,11 @@ def _choose_set(directories: Sequence[Path]) -> str:
         return shared[0]
     if shared:
         raise InputError(f"the runs share several results: choose one by --dataset of {_quoted(shared)}")
-    raise InputError(f"the runs share no result: {directories[0]} has {_quoted(found[0])}; evaluate the others on one")
+    have = ", ".join(
+        f"{directory} has {_quoted([name for name in names if name is not None])}"
+        for directory, names in zip(directories, found, strict=True)
+    )
+    raise InputError(f"the runs share no result: {have}; evaluate all on one")
 
 
 def _read_run(directory: Path, wanted: str) -> tuple[dict[str, Any], list[str]]:

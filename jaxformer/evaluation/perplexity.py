@@ -43,15 +43,15 @@ class Perplexity:
         return _exp(-self.log_probability / self.words)
 
     def to_record(self) -> dict[str, Any]:
-        """Give everything, for JSON."""
+        """Give everything, for JSON, which has no infinity: a number that is not finite is None."""
         return {
             "sentences": self.sentences,
             "tokens": self.tokens,
             "words": self.words,
-            "log_probability": round(self.log_probability, 6),
-            "nll": round(self.nll, 6),
-            "perplexity": round(self.per_token, 4),
-            "word_perplexity": round(self.per_word, 4),
+            "log_probability": _round(self.log_probability, 6),
+            "nll": _round(self.nll, 6),
+            "perplexity": _round(self.per_token, 4),
+            "word_perplexity": _round(self.per_word, 4),
         }
 
 
@@ -77,3 +77,7 @@ def perplexity(scores: Sequence[PairScore], targets: Sequence[str]) -> Perplexit
 
 def _exp(value: float) -> float:
     return math.exp(value) if value < 700 else math.inf
+
+
+def _round(value: float, digits: int) -> float | None:
+    return round(value, digits) if math.isfinite(value) else None

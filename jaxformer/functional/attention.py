@@ -8,7 +8,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from jaxformer.functional.layers import dropout, linear
+from jaxformer.errors import InputError
+from jaxformer.functional.layers import check_floats, dropout, linear
 from jaxformer.functional.products import product
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
@@ -33,7 +34,12 @@ def masked_softmax(
     Args:
         scores: of any float type.
         mask: True = may attend.
+
+    Raises:
+        InputError: a mask of numbers.
     """
+    if mask is not None and mask.dtype != bool:
+        raise InputError(f"a mask is boolean, True = may attend, not {mask.dtype}; of one to be added take `mask == 0`")
     scores = scores.astype(jnp.float32)
     if mask is not None:
         scores = jnp.where(mask, scores, _LOWEST)
@@ -70,12 +76,19 @@ def dot_product_attention(
         The output in the type of ``value``, and the weights (float32, before dropout), which ``jit`` prunes when nobody
         uses them. Rows of the mask without any True give zeros in both.
 
+    Raises:
+        InputError: a mask of numbers or with other than four axes, or inputs of integers.
+
     Example:
         >>> x = jnp.ones((2, 5, 8, 64))
         >>> output, weights = dot_product_attention(x, x, x)
         >>> output.shape, weights.shape
         ((2, 5, 8, 64), (2, 8, 5, 5))
     """
+    if mask is not None and mask.ndim != 4:
+        raise InputError(f"a mask has the four axes [B, H, T, S], 1 where nothing varies, not the shape {mask.shape}")
+    for x in (query, key, value):
+        check_floats(x)
     scale = query.shape[-1] ** -0.5
     scores = product(functools.partial(jnp.einsum, "BTHK,BSHK->BHTS"), query * scale, key)
     weights = masked_softmax(scores, mask)

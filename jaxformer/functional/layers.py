@@ -35,11 +35,20 @@ def linear(
 
     ``[B, T, D]`` with a kernel ``[D, H, K]`` gives ``[B, T, H, K]``; ``[B, T, H, K]`` with ``[H, K, D]`` and
     ``contract=2`` gives ``[B, T, D]``.
+
+    Raises:
+        InputError: axes that do not fit each other, or an input of integers.
     """
+    check_floats(x)
     if isinstance(kernel, Int8Weights):
         output = multiply_int8(x, kernel, contract)
     else:
         lead, outer = x.shape[: x.ndim - contract], kernel.shape[contract:]
+        if x.shape[x.ndim - contract :] != kernel.shape[:contract]:
+            raise InputError(
+                f"an input of shape {x.shape} does not fit parameters of shape {kernel.shape}: its width, "
+                f"{_times(x.shape[x.ndim - contract :])}, must be the {_times(kernel.shape[:contract])} that they take"
+            )
         inner = math.prod(kernel.shape[:contract])
         rows, matrix = x.reshape(-1, inner), kernel.reshape(inner, -1)
         output = rows_times_matrix(rows, matrix).reshape(*lead, *outer)
@@ -51,7 +60,12 @@ def linear(
 def layer_norm(
     x: Float[Array, "*B D"], scale: Float[Array, " D"], bias: Float[Array, " D"], *, epsilon: float = 1e-6
 ) -> Float[Array, "*B D"]:
-    """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016); float32 inside."""
+    """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016); float32 inside.
+
+    Raises:
+        InputError: an input of integers.
+    """
+    check_floats(x)
     wide = x.astype(jnp.float32)
     centred = wide - wide.mean(axis=-1, keepdims=True)
     variance = jnp.square(centred).mean(axis=-1, keepdims=True)
@@ -117,10 +131,29 @@ def feed_forward(
         activation: a name of :data:`ACTIVATIONS`; ``relu`` in the paper.
         dropout_rate: after the activation; 0 in the paper.
         dropout_key: random key; without it there is no dropout.
+
+    Raises:
+        InputError: an unknown activation.
     """
+    if activation not in ACTIVATIONS:
+        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
     inner = ACTIVATIONS[activation](linear(x, params["inner"]["kernel"], params["inner"]["bias"]))
     inner = dropout(inner, dropout_rate, dropout_key)
     return linear(inner, params["outer"]["kernel"], params["outer"]["bias"])
+
+
+def check_floats(x: Float[Array, "..."] | Int[Array, "..."]) -> None:
+    """Refuse integers, to which results would silently be rounded.
+
+    Raises:
+        InputError: the type is none of floating-point numbers.
+    """
+    if not jnp.issubdtype(x.dtype, jnp.floating):
+        raise InputError(f"this computes with floating-point numbers, not {x.dtype}: cast the input, as by astype")
+
+
+def _times(shape: tuple[int, ...]) -> str:
+    return " x ".join(str(size) for size in shape)
 
 
 def check_tokens(tokens: Int[Array, "..."], vocabulary_size: int) -> None:

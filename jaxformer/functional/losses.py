@@ -74,11 +74,15 @@ def cross_entropy(
     Returns:
         The sum of the losses, and the sum of the weights to divide it by.
 
+    Raises:
+        InputError: shapes that do not fit, or what :func:`smoothed_probabilities` refuses.
+
     Example:
         >>> total, count = cross_entropy(jnp.zeros((1, 2, 4)), jnp.array([[1, 0]]), jnp.array([[True, False]]))
         >>> round(float(total / count), 4)  # log 4
         1.3863
     """
+    _check_shapes(logits.shape, targets.shape, weights.shape)
     on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
     weights = weights.astype(jnp.float32)
     return (_losses(on, off, logits, targets, weights > 0.0) * weights).sum(), weights.sum()
@@ -130,6 +134,7 @@ def z_loss(
         >>> round(float(total / count), 4)  # (log 4)^2
         1.9218
     """
+    _check_shapes(logits.shape, weights.shape)
     weights = weights.astype(jnp.float32)
     normaliser = jax.nn.logsumexp(_without_padding(logits, weights), axis=-1)
     return _sum(normaliser**2, weights)
@@ -158,6 +163,7 @@ def symmetric_divergence(
         >>> round(float(total / count), 4)  # log(3) / 2
         0.5493
     """
+    _check_shapes(logits_a.shape, logits_b.shape[:-1], weights.shape)
     weights = weights.astype(jnp.float32)
     log_p, log_q = (jax.nn.log_softmax(_without_padding(logits, weights), axis=-1) for logits in (logits_a, logits_b))
     return _sum(0.5 * ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(axis=-1), weights)
@@ -167,9 +173,20 @@ def correct(
     logits: Float[Array, "*B V"], targets: Int[Array, "*B"], weights: Bool[Array, "*B"] | Float[Array, "*B"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Count the weighted targets, end of sentence included, that have the highest logit; return (sum, count)."""
+    _check_shapes(logits.shape, targets.shape, weights.shape)
     weights = weights.astype(jnp.float32)
     hits = (logits.argmax(axis=-1) == targets).astype(jnp.float32)
     return (hits * weights).sum(), weights.sum()
+
+
+def _check_shapes(logits: tuple[int, ...], *others: tuple[int, ...]) -> None:
+    """Refuse targets and weights of another shape than the positions, which broadcasting would count several times."""
+    for other in others:
+        if other != logits[:-1]:
+            raise InputError(
+                f"targets and weights have one number a position: with logits of shape {logits} the shape "
+                f"{logits[:-1]}, not {other}"
+            )
 
 
 def _without_padding(logits: Float[Array, "*B V"], weights: Float[Array, "*B"]) -> Float[Array, "*B V"]:

@@ -56,5 +56,6 @@ def segment_positions(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
 
 
 def learned(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """Look up positions in a learned table; positions at or beyond its length give NaN, never the last row."""
-    return table.at[positions].get(mode="fill", fill_value=jnp.nan)
+    """Look up positions in a learned table; positions outside it give NaN, never the last row."""
+    inside = jnp.where(positions < 0, table.shape[0], positions)  # negative ones would count from its end
+    return table.at[inside].get(mode="fill", fill_value=jnp.nan)

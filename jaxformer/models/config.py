@@ -7,9 +7,9 @@ import dataclasses
 from jaxformer.errors import InputError
 from jaxformer.functional.layers import ACTIVATIONS
 from jaxformer.nn.blocks import NORM_ORDERS, LayerConfig
+from jaxformer.nn.embedding import KINDS as POSITION_KINDS
 from jaxformer.nn.stacks import REMATERIALIZATIONS
 
-POSITIONS = ("sinusoidal", "sinusoidal_halves", "sinusoidal_concatenated", "learned")
 TIED_EMBEDDINGS = ("all", "target", "none")
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -88,7 +88,7 @@ class TransformerConfig:
         for name, choices in (
             ("activation", tuple(ACTIVATIONS)),
             ("norm_order", NORM_ORDERS),
-            ("positions", POSITIONS),
+            ("positions", POSITION_KINDS),
             ("tied_embeddings", TIED_EMBEDDINGS),
             ("dtype", DTYPES),
             ("rematerialization", REMATERIALIZATIONS),

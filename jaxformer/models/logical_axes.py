@@ -12,26 +12,27 @@ from jaxformer.typing import Parameters, PyTree
 LAYERS = "layers"
 """The first axis of every parameter of scanned layers."""
 
-# Patterns of paths, each name behind a `/`; the first that fits holds.
+# Patterns of paths in small letters, each name behind a `/`; the first that fits holds. They ask for no more of a path
+# than tells a parameter from others, so that modules may have names of their own, or those that Flax gives them.
 _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("*embedding/table", ("vocabulary", "embed")),
+    ("*position*/table", ("position", "embed")),
+    ("*embedding*/table", ("vocabulary", "embed")),
     ("/output", ("vocabulary", "embed")),
     ("/logits/bias", ("vocabulary",)),
-    ("*_positions/table", ("position", "embed")),
-    ("*_attention/query/kernel", ("embed", "heads", "head_width")),
-    ("*_attention/query/bias", ("heads", "head_width")),
-    ("*_attention/key/kernel", ("embed", "heads", "head_width")),
-    ("*_attention/key/bias", ("heads", "head_width")),
-    ("*_attention/value/kernel", ("embed", "heads", "head_width")),
-    ("*_attention/value/bias", ("heads", "head_width")),
-    ("*_attention/output/kernel", ("heads", "head_width", "embed")),
-    ("*_attention/output/bias", ("embed",)),
-    ("*/feed_forward/inner/kernel", ("embed", "hidden")),
-    ("*/feed_forward/inner/bias", ("hidden",)),
-    ("*/feed_forward/outer/kernel", ("hidden", "embed")),
-    ("*/feed_forward/outer/bias", ("embed",)),
-    ("*/norm/scale", ("embed",)),
-    ("*/norm/bias", ("embed",)),
+    ("*/query/kernel", ("embed", "heads", "head_width")),
+    ("*/query/bias", ("heads", "head_width")),
+    ("*/key/kernel", ("embed", "heads", "head_width")),
+    ("*/key/bias", ("heads", "head_width")),
+    ("*/value/kernel", ("embed", "heads", "head_width")),
+    ("*/value/bias", ("heads", "head_width")),
+    ("*/output/kernel", ("heads", "head_width", "embed")),
+    ("*/output/bias", ("embed",)),
+    ("*/inner/kernel", ("embed", "hidden")),
+    ("*/inner/bias", ("hidden",)),
+    ("*/outer/kernel", ("hidden", "embed")),
+    ("*/outer/bias", ("embed",)),
+    ("*norm*/scale", ("embed",)),
+    ("*norm*/bias", ("embed",)),
 )
 
 
@@ -42,8 +43,9 @@ def logical_axes(params: Parameters) -> PyTree:
     (d_ff) and, in front for scanned layers, ``layers``.
 
     Args:
-        params: of a :class:`jaxformer.Transformer`, or of a module of :mod:`jaxformer.nn` that holds others, such as an
-            ``Encoder``; arrays or ``jax.ShapeDtypeStruct``.
+        params: of a :class:`jaxformer.Transformer`, or of modules of :mod:`jaxformer.nn` under any names, but that
+            those of an ``Embedding``, of ``Positions`` and of a ``LayerNorm`` have to say what they are: ``embedding``,
+            ``position`` and ``norm`` are in them. Arrays or ``jax.ShapeDtypeStruct``.
 
     Returns:
         The tree of ``params`` with a tuple of names in the place of each parameter, one name an axis. To map over it,
@@ -62,9 +64,12 @@ def logical_axes(params: Parameters) -> PyTree:
 def _axes(path: tuple[Any, ...], leaf: Any) -> tuple[str, ...]:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
     for pattern, names in _NAMES:
-        if fnmatch.fnmatchcase(f"/{name}", pattern):
+        if fnmatch.fnmatchcase(f"/{name.lower()}", pattern):
             axes = (LAYERS, *names) if f"/{LAYERS}/" in f"/{name}" else names
             if len(axes) != len(leaf.shape):
                 raise ValueError(f"the parameter {name} should have the axes {axes}, and has the shape {leaf.shape}")
             return axes
-    raise ValueError(f"the parameter {name} has no logical axes: add a pattern of its path to the table of {__name__}")
+    raise ValueError(
+        f"the parameter {name} is not known as one of jaxformer's modules: call this for those alone, and name the "
+        "axes of your own parameters yourself"
+    )

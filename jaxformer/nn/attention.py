@@ -4,12 +4,25 @@ from __future__ import annotations
 
 from flax import linen as nn
 
+from jaxformer.errors import InputError
 from jaxformer.functional import attention as functional
 from jaxformer.functional import cached_attention
 from jaxformer.functional.attention import KeysValues
 from jaxformer.functional.cached_attention import Store
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
+
+
+def check_heads(d_model: int, num_heads: int, d_k: int | None, d_v: int | None) -> None:
+    """Refuse heads that would be narrower than they should.
+
+    Raises:
+        InputError: no heads, or heads that do not divide the width and have none of their own.
+    """
+    if num_heads < 1:
+        raise InputError(f"num_heads must be at least 1, not {num_heads}")
+    if (d_k is None or d_v is None) and d_model % num_heads:
+        raise InputError(f"d_model {d_model} is not divisible by num_heads {num_heads}; set d_k and d_v too")
 
 
 class MultiHeadAttention(nn.Module):
@@ -24,6 +37,9 @@ class MultiHeadAttention(nn.Module):
         d_k: width of a head's queries and keys; d_model / num_heads where None.
         d_v: width of a head's values; likewise.
         dropout_rate: of the attention weights; 0 in the paper.
+
+    Raises:
+        InputError: heads that do not divide the width.
     """
 
     d_model: int
@@ -34,6 +50,7 @@ class MultiHeadAttention(nn.Module):
 
     def setup(self) -> None:
         """Create the four projections."""
+        check_heads(self.d_model, self.num_heads, self.d_k, self.d_v)
         d_k = self.d_k or self.d_model // self.num_heads
         d_v = self.d_v or self.d_model // self.num_heads
         width, heads = self.d_model, self.num_heads

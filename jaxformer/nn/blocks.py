@@ -12,7 +12,7 @@ from flax import linen as nn
 from jaxformer.errors import InputError
 from jaxformer.functional import cached_attention, layers
 from jaxformer.functional.cached_attention import Store
-from jaxformer.nn.attention import MultiHeadAttention
+from jaxformer.nn.attention import MultiHeadAttention, check_heads
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
 
@@ -40,7 +40,7 @@ class LayerConfig:
         activation_dropout_rate: inside the feed-forward layer.
 
     Raises:
-        InputError: no such activation or order, or heads that do not divide the width.
+        InputError: no such activation or order, heads that do not divide the width, or a rate of dropout that is none.
     """
 
     d_model: int = 512
@@ -60,10 +60,10 @@ class LayerConfig:
         for name, choices in (("activation", tuple(layers.ACTIVATIONS)), ("norm_order", NORM_ORDERS)):
             if getattr(self, name) not in choices:
                 raise InputError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
-        if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:
-            raise InputError(
-                f"d_model {self.d_model} is not divisible by num_heads {self.num_heads}; set d_k and d_v too"
-            )
+        check_heads(self.d_model, self.num_heads, self.d_k, self.d_v)
+        for name in ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate"):
+            if not 0.0 <= getattr(self, name) < 1.0:
+                raise InputError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
 
 
 class LayerNorm(nn.Module):

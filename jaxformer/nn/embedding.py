@@ -46,6 +46,8 @@ LAYOUTS = {
 }
 """The layout of sinusoidal positions, by the name of their kind."""
 
+KINDS = (*LAYOUTS, "learned")
+
 
 class Positions(nn.Module):
     """Encodings of positions (section 3.5): sinusoidal in one of three layouts, or learned.
@@ -58,6 +60,9 @@ class Positions(nn.Module):
         d_model: width.
         max_length: most positions that a sequence may have; the rows of the learned table.
         scale: whether learned positions are multiplied by the square root of d_model, as the embeddings are.
+
+    Raises:
+        InputError: an unknown kind.
     """
 
     kind: str
@@ -67,6 +72,8 @@ class Positions(nn.Module):
 
     def setup(self) -> None:
         """Create the table of learned positions, if that is the kind."""
+        if self.kind not in KINDS:
+            raise InputError(f"the kind of positions is one of {', '.join(KINDS)}, not {self.kind!r}")
         if self.kind == "learned":
             self.table = self.param("table", initializers.embedding, (self.max_length, self.d_model))
 
@@ -75,8 +82,9 @@ class Positions(nn.Module):
 
         Args:
             place: positions, those of several rows or the same for all.
-            packed: whether they restart within a row, which may then be longer than ``max_length``; its sequences may
-                not, and learned positions beyond the table are NaN.
+            packed: whether they restart or repeat within a row, as where several sequences share it, or as the rows
+                and columns of an image do. The row may then be longer than ``max_length``; positions may not, and
+                learned ones beyond the table are NaN.
 
         Raises:
             InputError: a sequence has more of them than ``max_length``.

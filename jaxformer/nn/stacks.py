@@ -155,6 +155,8 @@ def _run(
     layers: Layer | Sequence[Layer], body: Body[Layer, Weights], x: Array, length: int, rematerialization: str
 ) -> tuple[Array, list[Weights]]:
     """Run ``body(layer, x) -> (x, weights)`` over all layers, looped or scanned; return each layer's weights."""
+    if rematerialization not in REMATERIALIZATIONS:
+        raise InputError(f"rematerialization is one of {', '.join(REMATERIALIZATIONS)}, not {rematerialization!r}")
     scanned = isinstance(layers, nn.Module)
     if rematerialization != "none":
         # Without a barrier the compiler finds a looped layer's two computations alike and keeps the first after all.

@@ -46,6 +46,8 @@ ROWS: Mapping[str, str | None] = types.MappingProxyType(
 AVERAGED = 5
 """Checkpoints of the average that is scored too (Vaswani et al. 2017, section 6.1)."""
 
+_OF_A_RECORD = ("dataset", "text", "sentences", "checkpoint", "bleu", "bleu_signature")
+
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
@@ -140,6 +142,8 @@ def differences(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any
 def find_record(directory: Path, config: RunConfig, decoding: Decoding) -> Mapping[str, Any] | None:
     """Find what a run scored at its end by a search; None where it was not scored so.
 
+    Entries that hold no BLEU of a search, such as the F1 of a parser, are passed over.
+
     Args:
         directory: of the run.
         config: of the run, which says where its end is.
@@ -152,10 +156,12 @@ def find_record(directory: Path, config: RunConfig, decoding: Decoding) -> Mappi
     checkpoint = f"average/{average_name(steps)}" if decoding.averaged else steps
     wanted = (config.data.test, checkpoint, decoding.beam_size, decoding.alpha)
     for record in read_results(directory).values():
+        if not {*_OF_A_RECORD, "decoding"} <= record.keys():
+            continue
         search = record["decoding"]
         usual = json.loads(json.dumps(dataclasses.asdict(config.decoding)))  # as a record has it
         usual |= {"beam_size": decoding.beam_size, "alpha": decoding.alpha, "shortlist": False}
-        if wanted == (record["dataset"], record["checkpoint"], search["beam_size"], search["alpha"]) and all(
+        if wanted == (record["dataset"], record["checkpoint"], search.get("beam_size"), search.get("alpha")) and all(
             search.get(key, value) == value for key, value in usual.items()
         ):
             return record
@@ -209,7 +215,7 @@ def _result(row: str, seed: int, directory: Path, config: RunConfig, base: RunCo
         parameters=count_parameters(config.model),
         valid=config.data.valid,
         perplexity=_last_perplexity(directory, config.training.steps),
-        **{key: record[key] for key in ("dataset", "text", "sentences", "checkpoint", "bleu", "bleu_signature")},
+        **{key: record[key] for key in _OF_A_RECORD},
     )
 
 

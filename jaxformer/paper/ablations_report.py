@@ -15,6 +15,10 @@ from jaxformer.paper.tables import Row, find_table
 BETTER, WORSE, WITHIN_NOISE = "better", "worse", "within noise"
 
 
+HARDLY = {"perplexity": 0.05, "bleu": 0.15}
+"""Differences of the paper's that are too small to be agreed with; it gives none of its noise."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Comparison:
     """One metric of a row against the base, and the paper's.
@@ -25,6 +29,7 @@ class Comparison:
         verdict: better, worse or within noise; None where the noise is not known, and of the base itself.
         paper: the paper's value; None where the paper has no such row.
         paper_difference: of the paper's value from its base's.
+        hardly: a difference of the paper's below this is none to agree with.
     """
 
     value: float
@@ -32,12 +37,15 @@ class Comparison:
     verdict: str | None
     paper: float | None
     paper_difference: float | None
+    hardly: float = 0.0
 
     @property
     def agreement(self) -> str:
         """Say whether a row that leaves the noise does so in the paper's direction; empty where nothing can be said."""
         if self.verdict in (None, WITHIN_NOISE) or self.paper_difference is None:
             return ""
+        if abs(self.paper_difference) < self.hardly:
+            return "where the paper's hardly differs"
         return "as in the paper" if self.difference * self.paper_difference > 0 else "unlike the paper"
 
 
@@ -116,7 +124,7 @@ def _line(row: str, found: Sequence[Result], base: Sequence[Result]) -> Line:
         if of_paper is None:
             return Comparison(value, difference, verdict, None, None)
         paper = of_paper.scores[key]
-        return Comparison(value, difference, verdict, paper, paper - base_of_paper.scores[key])
+        return Comparison(value, difference, verdict, paper, paper - base_of_paper.scores[key], HARDLY[key])
 
     perplexity, bleu = metric("perplexity", True), metric("bleu", False)
     return Line(row, of_paper, found[0].changes, found[0].parameters, len(found), perplexity, bleu)

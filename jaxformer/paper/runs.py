@@ -73,6 +73,8 @@ def read_run(table: Table, row: Row, directory: Path) -> RunScore:
     Raises:
         InputError: the directory holds no run or none of this row, or nothing was evaluated yet.
     """
+    if not (directory / "config.json").exists():
+        raise InputError(f"{directory / 'config.json'} does not exist; --run must name the directory of a run")
     config = configuration.load(directory / "config.json")
     check_model(row, config, directory)
     records = read_results(directory)

@@ -45,8 +45,8 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransf
         d_model: width of the model, on which the paper's schedule depends.
 
     Returns:
-        A transformation whose ``init`` raises :class:`InputError` if ``frozen`` does not fit the parameters: see
-        :func:`frozen_mask`.
+        A transformation; its ``init`` raises :class:`InputError` if ``frozen`` does not fit the parameters, as
+        :func:`frozen_mask` does.
     """
     optimizer = _descend(config, make_schedule(config, d_model))
     if config.gradient_clip is not None:

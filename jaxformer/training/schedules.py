@@ -9,6 +9,7 @@ from typing import TypeAlias
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
+from jaxformer.errors import InputError
 from jaxformer.training.recipe import TrainingConfig
 from jaxformer.typing import Array
 
@@ -51,7 +52,12 @@ def paper_schedule(d_model: int, warmup_steps: int, factor: float = 1.0) -> Sche
         d_model: width of the model.
         warmup_steps: length of the rise; 0 and 1 both begin at the peak.
         factor: 1 in the paper.
+
+    Raises:
+        InputError: a width or a length that is none.
     """
+    if d_model < 1:
+        raise InputError(f"the paper's schedule needs the d_model of a model, at least 1, not {d_model}")
     return inverse_sqrt_schedule(factor * (d_model * float(max(warmup_steps, 1))) ** -0.5, warmup_steps)
 
 
@@ -61,8 +67,11 @@ def inverse_sqrt_schedule(peak: float, warmup_steps: int) -> Schedule:
     Args:
         peak: rate of update number ``warmup_steps``.
         warmup_steps: length of the rise; 0 and 1 both begin at the peak.
+
+    Raises:
+        InputError: a negative length.
     """
-    warmup = float(max(warmup_steps, 1))
+    warmup = float(_rise(warmup_steps))
 
     def schedule(count: ArrayLike) -> Array:
         step = jnp.asarray(count, jnp.float32) + 1.0
@@ -80,9 +89,12 @@ def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
     Args:
         peak: rate of update number ``warmup_steps``.
         warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the peak.
-        steps: updates of the whole training; behind them the rate stays 0.
+        steps: updates of the whole training, at least 1; behind them the rate stays 0.
+
+    Raises:
+        InputError: a rise that does not fit into the training.
     """
-    warmup = max(warmup_steps, 1)
+    warmup = _rise(warmup_steps, steps)
 
     def schedule(count: ArrayLike) -> Array:
         count = jnp.asarray(count, jnp.float32)
@@ -100,9 +112,12 @@ def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
     Args:
         peak: rate of update number ``warmup_steps``.
         warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the peak.
-        steps: updates of the whole training; behind them the rate stays 0.
+        steps: updates of the whole training, at least 1; behind them the rate stays 0.
+
+    Raises:
+        InputError: a rise that does not fit into the training.
     """
-    warmup = max(warmup_steps, 1)
+    warmup = _rise(warmup_steps, steps)
 
     def schedule(count: ArrayLike) -> Array:
         count = jnp.asarray(count, jnp.float32)
@@ -119,8 +134,11 @@ def constant_schedule(peak: float, warmup_steps: int) -> Schedule:
     Args:
         peak: rate from update number ``warmup_steps`` on.
         warmup_steps: length of the rise; 0 and 1 both begin at the peak.
+
+    Raises:
+        InputError: a negative length.
     """
-    warmup = max(warmup_steps, 1)
+    warmup = _rise(warmup_steps)
 
     def schedule(count: ArrayLike) -> Array:
         return peak * jnp.minimum((jnp.asarray(count, jnp.float32) + 1.0) / warmup, 1.0)
@@ -138,7 +156,12 @@ def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
         schedule: what holds until the cool-down begins.
         steps: updates of the whole training; behind them the rate stays 0.
         cooldown_steps: how many of them the fall takes, at least 1.
+
+    Raises:
+        InputError: a fall of no update.
     """
+    if cooldown_steps < 1:
+        raise InputError(f"a cool-down takes at least 1 step, not {cooldown_steps}; leave it out for none")
     begin = max(steps - cooldown_steps, 0)
 
     def cooled(count: ArrayLike) -> Array:
@@ -146,6 +169,15 @@ def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
         return schedule(jnp.minimum(count, begin)) * jnp.minimum(_left(count, steps) / cooldown_steps, 1.0)
 
     return cooled
+
+
+def _rise(warmup_steps: int, steps: int | None = None) -> int:
+    """Give the updates of the rise, at least 1, or refuse it."""
+    if warmup_steps < 0:
+        raise InputError(f"warmup_steps must be at least 0, not {warmup_steps}")
+    if steps is not None and not max(warmup_steps, 1) <= steps:
+        raise InputError(f"warmup_steps {warmup_steps} do not fit into {steps} steps; lower them or raise steps")
+    return max(warmup_steps, 1)
 
 
 def _left(count: Array, steps: int) -> Array:

@@ -213,13 +213,16 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     Packed training has one shape, for rows of several pairs: then validation has shapes of its own.
     """
     config = run.config
-    encoded = encode_evaluation(
-        run.valid,
-        run.vocabularies,
-        source_eos=config.data.source_eos,
-        tag=run.valid_language if config.data.language_tags else None,
-        max_length=config.model.max_length,
-    )
+    try:
+        encoded = encode_evaluation(
+            run.valid,
+            run.vocabularies,
+            source_eos=config.data.source_eos,
+            tag=run.valid_language if config.data.language_tags else None,
+            max_length=config.model.max_length,
+        )
+    except InputError as error:
+        raise InputError(f"data.valid ({config.data.valid}): {error}") from None
     lengths, budget = (encoded.source_lengths, encoded.target_lengths), config.data.tokens_per_batch
     if data.buckets:
         buckets = cover(data.buckets, *lengths, tokens_per_batch=budget)

@@ -110,6 +110,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--serve", help=argparse.SUPPRESS)  # the process of this system
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    for name in ("batch", "beam"):
+        sizes = getattr(options, name)
+        if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes.split(",")):
+            parser.error(f"--{name} must be whole numbers from 1 separated by commas, not {sizes!r}: --{name}=1,4")
+    if options.repeats < 1:
+        parser.error(f"--repeats must be at least 1, not {options.repeats}: give another, or leave it out for 5")
+    for path in options.corpus or ():
+        if path.is_dir() or not path.exists():
+            parser.error(f"no file {path}: --corpus must name two files of parallel text")
     options.vocabulary_size = options.vocabulary_size or VOCABULARIES[options.model]
     possible = [name for name in (*SYSTEMS, *ON_GPU) if options.corpus or not name.endswith("shortlist")]
     options.systems = options.systems or ",".join(name for name in possible if name not in ON_GPU)

@@ -23,6 +23,7 @@ import cProfile
 import itertools
 import json
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -34,6 +35,7 @@ import jax
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.cli import config_file, huge_pages
 from jaxformer.data.pipeline import Position, TrainingData
+from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.training import config as configuration
 from jaxformer.training.compilations import Compilations
@@ -228,4 +230,7 @@ def report(config: RunConfig, loop: Sequence[Seconds], bare: Sequence[Seconds]) 
 
 if __name__ == "__main__":
     huge_pages.use()  # as the command line does
-    main()
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"error: {error}")

@@ -79,6 +79,7 @@ def measure(options: argparse.Namespace, overrides: list[str], model: str, mesh:
 def read(options: argparse.Namespace, overrides: list[str], model: str, mesh: str, kind: str) -> RunConfig:
     """Read the configuration of one of the paper's models, and set what the row says."""
     from jaxformer.cli import config_file
+    from jaxformer.errors import InputError
     from jaxformer.training.config import parse
 
     changes = {"data.max_length": options.length, "model.rematerialization": kind}
@@ -88,7 +89,10 @@ def read(options: argparse.Namespace, overrides: list[str], model: str, mesh: st
         _, fsdp, tensor = map(int, mesh.split("x"))
         changes |= {"training.engine": "mesh", "training.mesh_fsdp": fsdp, "training.mesh_tensor": tensor}
     flags = [*overrides, *(f"--config.{key}={value}" for key, value in changes.items())]
-    return parse(config_file.read(str(CONFIGS / "paper" / f"ende_{model}.py"), flags))
+    try:
+        return parse(config_file.read(str(CONFIGS / "paper" / f"ende_{model}.py"), flags))
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 def compile_step(engine: Engine, batch: BatchShape) -> Any:

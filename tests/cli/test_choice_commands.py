@@ -245,6 +245,21 @@ def test_wrong_options_of_rerank(options, message, call, lists):
     assert message in call("rerank", f"--input={lists[0]}", *options).error
 
 
+@pytest.mark.parametrize("option", ["--input=", "--tune=", "--scores=mine="])
+def test_rerank_does_not_write_what_it_reads(option, call, lists):
+    """A file that is also the output is refused, and stays as it was."""
+    file, _ = lists
+    before = file.read_bytes()
+    error = call("rerank", f"--input={file}", f"{option}{file}", f"--output={file}").error
+    assert f"{file} is the file that is read: name another to write" in error
+    other = file.with_name("other")
+    other.write_text("text\n")
+    if option != "--input=":
+        error = call("rerank", f"--input={file}", f"{option}{other}", f"--output={other}").error
+        assert f"{other} is the file that is read: name another to write" in error
+    assert (file.read_bytes(), other.read_text()) == (before, "text\n")
+
+
 def test_a_reverse_model_of_the_same_direction_is_refused(call, workdir, tmp_path):
     """Lists of translate say what they were translated from and into, and so does the run (here both en into de)."""
     lists, back = tmp_path / "lists", runs.copy(runs.random_run(), tmp_path / "back")

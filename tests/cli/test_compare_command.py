@@ -181,6 +181,26 @@ def test_results_that_cannot_be_compared(call, evaluated, tmp_path):
     assert "share no result" in call("compare", base, deep).error
 
 
+@pytest.mark.parametrize("place", range(4))
+def test_the_page_takes_the_place_of_nothing_that_is_read(call, files, place):
+    """The page may be none of source, references and translations, nor the text that words are counted in."""
+    source, reference, first, second = files
+    options = [f"--reference={reference}", f"--reference={source}", f"--source={source}", f"--html={files[place]}"]
+    before = files[place].read_bytes()
+    error = call("compare", *options, first, second, *QUICK).error
+    assert f"{files[place]} is the file that is read: name another to write" in error
+    assert files[place].read_bytes() == before
+
+
+def test_the_page_is_not_the_text_of_the_frequencies(call, files, tmp_path):
+    """Words are counted in a text that stays as it is."""
+    _, reference, first, _ = files
+    text = write(tmp_path / "training.txt", ["a b c"])
+    error = call("compare", f"--reference={reference}", first, f"--frequencies={text}", f"--html={text}", *QUICK).error
+    assert f"{text} is the file that is read: name another to write" in error
+    assert text.read_text("utf-8") == "a b c\n"
+
+
 def test_wrong_options(call, files, tmp_path):
     """What cannot be compared is said in one line, before any page is written."""
     source, reference, first, second = files

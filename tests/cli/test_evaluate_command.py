@@ -144,7 +144,7 @@ def test_one_sentence(call, reversal, tmp_path):
         (["--dataset=bundled:en-de/valid"], "has no language 'forwards'"),
         (["--checkpoint=7", "--dataset=synthetic:reverse/valid"], "there is no checkpoint '7'"),
         (["--beam_size=0"], "decoding.beam_size must be at least 1, not 0"),
-        (["--alpha=nan"], "decoding.alpha must be a finite number"),
+        (["--alpha=nan"], "decoding.alpha must be from -10 to 10, not nan"),
     ],
 )
 def test_wrong_options(options, rule, call):

@@ -12,6 +12,7 @@ import tomllib
 
 import pytest
 
+import jaxformer
 import jaxformer as jf
 import runs
 from jaxformer.cli import main as main_module
@@ -78,6 +79,19 @@ def test_wrong_usage(arguments, call):
     assert outcome.out == b""
     assert "usage: jaxformer" in outcome.err
     assert "Traceback" not in outcome.err
+
+
+def test_a_misspelt_option_is_named(call):
+    """Before the one that is missing for it."""
+    assert "unrecognized arguments: --workdri; the following arguments are required: --workdir" in " ".join(
+        call("evaluate", "--workdri=x").err.split()
+    )
+
+
+def test_the_version(call):
+    """It is that of the package."""
+    outcome = call("--version")
+    assert (outcome.code, outcome.out.decode()) == (0, f"jaxformer {jaxformer.__version__}\n")
 
 
 def test_interrupted(monkeypatch, call):

@@ -228,7 +228,7 @@ def test_wrong_usage(call, row, tmp_path):
     assert "no table 5" in call("reproduce", 5).error
     assert "--run must be ROW=DIR, not 'runs/x'" in call("reproduce", 3, "--run=runs/x").error
     assert "names the row a_h1 twice" in call("reproduce", 3, f"--run=a_h1={run}", f"--run=a_h1={run}").error
-    assert "does not exist; --workdir must name" in call("reproduce", 3, f"--run=base={tmp_path / 'none'}").error
+    assert "does not exist; --run must name" in call("reproduce", 3, f"--run=base={tmp_path / 'none'}").error
     assert "--utilisation must be above 0" in call("reproduce", 3, "--utilisation=0").error
     assert "--flops_per_second must be above 0" in call("reproduce", 3, "--flops_per_second=-1").error
     assert "there is no folder" in call("reproduce", 3, f"--output={tmp_path / 'no' / 'x.md'}").error
@@ -250,6 +250,16 @@ def test_files(call, row, tmp_path):
     assert next(line for line in text.split("\n") if "`a_h1` |" in line).endswith(f"| {hours:.2g} |")
     assert "50% of the peak of 1e+15 FLOP/s" in text
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+
+
+@pytest.mark.parametrize("name", ["table", "folder/../table", "link"])
+def test_one_file_is_not_both_table_and_picture(call, tmp_path, name):
+    """The one would take the place of the other, however its path is written."""
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "table")
+    error = call("reproduce", 3, f"--output={tmp_path / 'table'}", f"--picture={tmp_path / name}").error
+    assert error == f"--picture {tmp_path / name} is the file of --output: name another"
+    assert not (tmp_path / "table").exists()
 
 
 def test_decoding_defaults_are_the_papers():

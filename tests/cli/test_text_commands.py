@@ -310,5 +310,5 @@ def test_what_is_read_is_not_written(call, tmp_path):
     text = tmp_path / "a.en"
     text.write_text("Open the file.\n", encoding="utf-8")
     outcome = call("translate", f"--workdir={runs.random_run()}", f"--input={text}", f"--output={text}")
-    assert outcome.error == f"--output {text} is the file that is read: name another"
+    assert outcome.error == f"{text} is the file that is read: name another to write"
     assert text.read_text(encoding="utf-8") == "Open the file.\n"

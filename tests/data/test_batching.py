@@ -207,3 +207,27 @@ def test_hosts_share_a_batch(hosts):
         assert np.concatenate([own for own, _ in shares]).tolist() == indices.tolist()
         assert {own_rows for _, own_rows in shares} == {-(-rows // hosts)}
         assert all(len(own) <= own_rows for own, own_rows in shares)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "buckets", "line"),
+    [
+        (([3, 4], [3]), 2, r"two arrays \[N\], not \(2,\) and \(1,\)"),
+        (([3, 4], [3, 4]), 0, "num_buckets must be at least 1, not 0"),
+        (([3, -4], [3, 4]), 2, "a length is negative"),
+    ],
+)
+def test_lengths_that_are_none(lengths, buckets, line):
+    """They are refused, and lists are lengths as well as arrays."""
+    with pytest.raises(InputError, match=line):
+        plan_buckets(*lengths, num_buckets=buckets, tokens_per_batch=10)
+    assert plan_buckets([3, 4], [4, 3], num_buckets=1, tokens_per_batch=8) == (Bucket(4, 4, 2),)
+
+
+def test_a_pair_without_a_bucket_has_no_place():
+    """What `assign` gives -1 is named if it is to be grouped, and the others group without it."""
+    buckets = plan_buckets(np.array([3, 4]), np.array([3, 4]), num_buckets=1, tokens_per_batch=8)
+    assigned = assign(buckets, np.array([3, 9, 4]), np.array([3, 3, 4]))
+    with pytest.raises(InputError, match="pair 1 fits no bucket"):
+        group(assigned, np.arange(3), buckets)
+    assert sorted(group(assigned, np.array([0, 2]), buckets).indices) == [0, 2]

@@ -190,6 +190,20 @@ def test_lists_that_cannot_be_read_are_refused():
             reranking.read_scores(["1", bad], [["a", "b"]], "file")
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        *(f'{{"source": "a", "translations": [{{"text": "a", "score": {sign}1{"0" * 400}}}]}}' for sign in ("", "-")),
+        *("[" * 100_000, '{"a":' * 100_000),
+    ],
+    ids=["large", "small", "deep list", "deep object"],
+)
+def test_lists_beyond_what_python_reads_are_refused(bad):
+    """A score that no float holds, and brackets without end, are named by their line as other faults are."""
+    with pytest.raises(InputError, match=r"^input, line 1 is no object with source and translations: give what"):
+        reranking.read_records([bad])
+
+
 def test_scores_and_weights_belong_together():
     """A score without a weight, or a weight without a score, is no sum."""
     with pytest.raises(InputError, match="scores search and weights for search, lm"):

@@ -252,7 +252,7 @@ def test_samples_keep_to_constraints():
 
 def test_no_samples_are_a_fault_of_the_caller():
     tables = jnp.asarray(random_tables(1, 1, 6, 6))
-    with pytest.raises(ValueError, match="n_best must be from 1 to the beam size 0"):
+    with pytest.raises(ValueError, match=r"at least 1 hypothesis \(beam_size, samples\), not 0"):
         sample_search(
             table_step(tables, 1),
             empty_cache(1),

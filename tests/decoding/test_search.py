@@ -1,4 +1,5 @@
 import doctest
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -362,8 +363,13 @@ def test_a_fault_of_the_caller_is_named():
 
     with pytest.raises(ValueError, match="n_best must be from 1 to the beam size 2, not 3"):
         beam_search(step, None, beam_size=2, n_best=3, **arguments, **IDS)
-    with pytest.raises(ValueError, match="n_best must be from 1"):
+    with pytest.raises(ValueError, match=r"at least 1 hypothesis \(beam_size, samples\), not 0"):
         beam_search(step, None, beam_size=0, **arguments, **IDS)
+    with pytest.raises(ValueError, match=r"max_lengths has a number for each sentence: the shape \[B\], not \(\)"):
+        beam_search(step, None, beam_size=2, **{**arguments, "max_lengths": 3}, **IDS)
+    for look in (greedy_search, functools.partial(beam_search, beam_size=2)):
+        with pytest.raises(ValueError, match="eos_id 5 is not in 0 to 4, the tokens that have logits"):
+            look(step, None, **arguments, **{**IDS, "eos_id": 5})
     with pytest.raises(ValueError, match="eos_id 1 must differ"):
         beam_search(step, None, beam_size=2, **arguments, **{**IDS, "bos_id": EOS})
     with pytest.raises(ValueError, match="eos_id 0 must differ"):

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from diagnosis.healthy import STEPS, alter_curve, configure, translate
+from diagnosis.healthy import STEPS, alter_curve, alter_record, configure, translate
 
 import runs
+from jaxformer.checkpoints.average import save_average
+from jaxformer.checkpoints.manager import open_to_read
 from jaxformer.cli.main import main
 from jaxformer.data.records import Pair
 from jaxformer.diagnosis import learning, lines, recipe, results, survey, text
@@ -93,8 +95,6 @@ def test_one_object_for_machines(run, capfdbinary):
     [
         ("results.json", {"averaging", "search", "length", "recount"}),
         ("metrics.jsonl", {"finished", "stalled", "checkpoint", "tokens seen"}),
-        ("vocabulary", {"vocabulary", "unknown", "dropped"}),
-        ("checkpoints", {"vocabulary"}),
         ("../train.en", {"leak", "training form", "dropped"}),
         ("../test.de", {"leak", "test form", "recount", "length"}),
         ("hypotheses.*.txt", {"recount", "length", "loops"}),
@@ -112,10 +112,58 @@ def test_what_is_not_there_is_unseen(gone, unseen, run):
 
 
 def test_a_damaged_vocabulary_is_a_fault(run):
-    """It is there and cannot be read; one that is missing would be unseen."""
+    """It is there and cannot be read."""
     for path in (run / "vocabulary").iterdir():
         path.write_bytes(b"no model")
     assert verdicts(run)[READABLE] == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("gone", "unseen"),
+    [("vocabulary", {"vocabulary", "unknown", "vocabulary fit", "dropped"}), ("checkpoints", {"vocabulary"})],
+)
+def test_a_run_that_can_translate_nothing(gone, unseen, run, capfdbinary):
+    """What is gone is named in a line and the exit code is 1; the checks that need it are unseen."""
+    shutil.rmtree(run / gone)
+    found = verdicts(run)
+    assert {check for check in found if found[check] == "wrong"} == {READABLE}
+    assert {check for check in found if found[check] == "unseen"} == unseen
+    code, out, _ = call(capfdbinary, f"--workdir={run}")
+    assert code == 1
+    assert str(run / gone) in out.splitlines()[0]
+
+
+def test_an_average_translates_without_checkpoints(run):
+    """A run that keeps nothing but an average lacks nothing that it needs."""
+    with open_to_read(run / "checkpoints", "bleu") as checkpoints:
+        save_average(run, "last-1", checkpoints, [STEPS])
+    shutil.rmtree(run / "checkpoints")
+    found = verdicts(run)
+    assert (found[READABLE], found["vocabulary"]) == ("ok", "unseen")
+
+
+def test_translations_of_fewer_sentences(run):
+    """A line is gone and the record says so: what compares line by line is unseen (statement 107)."""
+    (path,) = run.glob("hypotheses.*.txt")
+    path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:-1]), "utf-8")
+    alter_record(run, sentences=299)
+    found = {finding.check: finding for finding in examine(read_evidence(run))}
+    assert found[READABLE].verdict == "wrong"
+    assert "299 translations of 300 sentences" in found[READABLE].found
+    for check in ("recount", "output order", "output quotes", "output case", "length", "copies", "variety"):
+        assert found[check].verdict == "unseen", found[check]
+    assert found["empty"].verdict == "ok"
+
+
+@pytest.mark.parametrize("gone", ["beam_size", "length_penalty", "alpha", "max_extra_length", None])
+def test_a_search_that_is_not_recorded(gone, run):
+    """Settings that nobody wrote down are not called the paper's; another that is known to differ is told."""
+    (record,) = json.loads((run / "results.json").read_text()).values()
+    decoding = {} if gone is None else {key: value for key, value in record["decoding"].items() if key != gone}
+    found = results.search({"decoding": decoding})
+    assert found.verdict == "unseen"
+    assert (gone or "beam_size, length_penalty, alpha, max_extra_length") in found.found
+    assert results.search({"decoding": {**decoding, "sample": True}}).verdict == "wrong"
 
 
 def test_text_sorted_by_length_is_no_fault():
@@ -212,6 +260,18 @@ def test_a_run_that_has_only_begun(tmp_path):
     assert verdicts(tmp_path)["warm-up"] == "ok"
     with pytest.raises(configuration.InputError, match="does not exist"):
         read_evidence(tmp_path / "none")
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_run_without_a_checkpoint_yet(logged, run):
+    """Its folder is there from the first step on, and what is in it may come later: nothing is gone."""
+    shutil.rmtree(run / "checkpoints" / str(STEPS))
+    (run / "results.json").unlink()
+    if not logged:
+        (run / "checkpoints").rmdir()
+        (run / "metrics.jsonl").write_text("")
+    found = verdicts(run)
+    assert (found[READABLE], found["vocabulary"]) == ("ok", "unseen")
 
 
 def test_nothing_is_fetched(run, monkeypatch):

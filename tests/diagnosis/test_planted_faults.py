@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -65,6 +66,14 @@ def rename_test(run: Path) -> None:
 def retranslated(name: str, change: Callable[[list[str]], list[str]]) -> Fault:
     """Change the test text, and translate that."""
     return lambda run: (alter_text(run, name, change), translate(run))
+
+
+def lose_a_translation(run: Path) -> None:
+    """Leave out the last translation, and say so in the record."""
+    (path,) = run.glob("hypotheses.*.txt")
+    lines = path.read_text("utf-8").splitlines(keepends=True)[:-1]
+    path.write_text("".join(lines), "utf-8")
+    alter_record(run, sentences=len(lines))
 
 
 def source_of(run: Path) -> Callable[[list[str]], list[str]]:
@@ -199,6 +208,22 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     (READABLE, "wrong", lambda run: (run / "results.json").write_text('{"cut'), set()),
     (READABLE, "wrong", lambda run: (run / "metrics.jsonl").write_text('{"cut\n{"step": 1}\n'), set()),
     (READABLE, "wrong", lambda run: alter_record(run, sentences=299), set()),
+    (READABLE, "wrong", lose_a_translation, set()),
+    (READABLE, "wrong", lambda run: shutil.rmtree(run / "vocabulary"), set()),
+    (READABLE, "wrong", lambda run: shutil.rmtree(run / "checkpoints"), set()),
+    (READABLE, "wrong", lambda run: shutil.rmtree(run / "checkpoints" / str(STEPS)), set()),
+    (
+        READABLE,
+        "wrong",
+        lambda run: (shutil.rmtree(run / "checkpoints"), (run / "results.json").unlink()),
+        set(),
+    ),
+    (
+        READABLE,
+        "wrong",
+        lambda run: (shutil.rmtree(run / "checkpoints"), (run / "metrics.jsonl").unlink()),
+        set(),
+    ),
     (READABLE, "wrong", lambda run: alter_text(run, "test.de", each(lambda line: line + "!", every=50)), set()),
 ]
 

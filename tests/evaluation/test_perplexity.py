@@ -1,6 +1,7 @@
 """Perplexity is what its definition gives, from the probabilities of single tokens."""
 
 import functools
+import json
 import math
 
 import jax
@@ -60,6 +61,20 @@ def test_by_hand():
         "perplexity": round(math.exp(2.0), 4),
         "word_perplexity": round(math.exp(12 / 5), 4),
     }
+
+
+def test_infinity_is_null_in_json():
+    """300 tokens of one word at 8 nats are beyond floats a word, and not a token."""
+    record = perplexity([PairScore(-2400.0, 300)], ["字" * 299]).to_record()
+    assert json.loads(json.dumps(record, allow_nan=False))["word_perplexity"] is None
+    assert record["perplexity"] == round(math.exp(8.0), 4)
+    lost = perplexity([PairScore(-math.inf, 2)], ["Haus"]).to_record()
+    assert [key for key, value in lost.items() if value is None] == [
+        "log_probability",
+        "nll",
+        "perplexity",
+        "word_perplexity",
+    ]
 
 
 def test_nothing_to_sum_up():

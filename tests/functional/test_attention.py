@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jaxformer import InputError
 from jaxformer import functional as F
 
 attention = jax.jit(F.dot_product_attention, static_argnames="dropout_rate")
@@ -270,3 +271,36 @@ def test_shapes_that_do_not_fit_are_refused():
         F.dot_product_attention(query, key[:, :, :1], value)
     with pytest.raises(Exception, match="dot_product_attention"):
         F.dot_product_attention(query, key, value, jnp.zeros((1, 1, 4, 5)))  # pyright: ignore
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_mask_of_numbers_is_refused():
+    """A mask that is to be added would turn into its opposite, and one of three axes could mean two things."""
+    x = jax.random.normal(jax.random.key(0), (4, 5, 4, 8))
+    allowed = jnp.tri(5, dtype=bool)
+    for mask in (jnp.where(allowed, 0.0, -1e9), allowed.astype(jnp.int32)):
+        with pytest.raises(InputError, match=f"a mask is boolean, True = may attend, not {mask.dtype}"):
+            F.dot_product_attention(x, x, x, mask[None, None])
+        with pytest.raises(InputError, match="a mask is boolean"):
+            F.masked_softmax(jnp.zeros((5, 5)), mask)
+    for mask in (allowed, jnp.broadcast_to(allowed, (4, 5, 5))):
+        with pytest.raises(InputError, match=r"a mask has the four axes \[B, H, T, S\], .* not the shape \("):
+            F.dot_product_attention(x, x, x, mask)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_what_does_not_fit_is_refused():
+    """Integers, whose results would be rounded, and another width than that of the parameters."""
+    x = jnp.ones((2, 3, 4, 8))
+    for place in range(3):
+        inputs = [x.astype(jnp.int32) if place == i else x for i in range(3)]
+        with pytest.raises(InputError, match="computes with floating-point numbers, not int32: cast the input"):
+            F.dot_product_attention(*inputs)
+    params = {
+        name: {"kernel": jnp.ones((16, 2, 8)), "bias": jnp.zeros((2, 8))} for name in ("query", "key", "value")
+    } | {"output": {"kernel": jnp.ones((2, 8, 16)), "bias": jnp.zeros(16)}}
+    narrow = jnp.ones((2, 3, 12))
+    with pytest.raises(
+        InputError, match=r"shape \(2, 3, 12\) does not fit .* \(16, 2, 8\): its width, 12, must be the 16"
+    ):
+        F.multi_head_attention(params, narrow, narrow)

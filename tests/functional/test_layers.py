@@ -218,3 +218,19 @@ def test_impossible_dropout_rates_are_refused(rate):
     """Rate 1 would divide by 0; it and what is no rate raise (statement 33)."""
     with pytest.raises(InputError, match=rf"at least 0 and below 1, not {rate}"):
         F.dropout(jnp.ones(3), rate, jax.random.key(0))
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_integers_are_refused():
+    """A linear map or a norm of integers would be rounded to integers."""
+    x, ones = jnp.arange(8).reshape(2, 4), jnp.ones(4)
+    for call in (lambda: F.layer_norm(x, ones, ones), lambda: F.linear(x, jnp.ones((4, 3)))):
+        with pytest.raises(InputError, match="floating-point numbers, not int32"):
+            call()
+
+
+def test_an_unknown_activation_is_named():
+    """With those that there are."""
+    params = {name: {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)} for name in ("inner", "outer")}
+    with pytest.raises(InputError, match="activation must be one of relu, gelu, gelu_exact, silu, not 'tanh'"):
+        F.feed_forward(params, jnp.ones((1, 2, 4)), activation="tanh")

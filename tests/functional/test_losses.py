@@ -1,6 +1,7 @@
 """Losses against float64, optax, finite differences and golden values."""
 
 import math
+import re
 
 import jax
 import jax.numpy as jnp
@@ -408,3 +409,21 @@ def test_bad_settings_are_refused():
             F.smoothed_probabilities(size, 0.0, convention)
     with pytest.raises(InputError, match=r"one of others, all, not 'some'"):
         cross_entropy(jnp.zeros((1, 4)), jnp.array([1]), jnp.array([True]), convention="some")
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("shape", [(), (3,), (4, 1), (4, 3, 1)])
+def test_weights_of_another_shape_are_refused(shape):
+    """Broadcasting would count them several times, and the mean would be wrong."""
+    logits, targets, ones = jnp.zeros((4, 3, 7)), jnp.zeros((4, 3), int), jnp.ones((4, 3))
+    wrong, said = jnp.ones(shape), re.escape(f"logits of shape (4, 3, 7) the shape (4, 3), not {shape}")
+    for call in (
+        lambda: F.cross_entropy(logits, targets, wrong),
+        lambda: F.cross_entropy(logits, wrong.astype(int), ones),
+        lambda: z_loss(logits, wrong),
+        lambda: symmetric_divergence(logits, logits, wrong),
+        lambda: symmetric_divergence(logits, jnp.zeros((*shape, 7)), ones),
+        lambda: F.correct(logits, targets, wrong),
+    ):
+        with pytest.raises(InputError, match=said):
+            call()

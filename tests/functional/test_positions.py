@@ -87,3 +87,9 @@ def test_learned_positions_never_repeat_the_last_row():
     assert np.isnan(F.learned(table, jnp.array([4]))).all()
     counts = jax.grad(lambda table: F.learned(table, jnp.array([0, 2, 2])).sum())(table)[:, 0]
     np.testing.assert_array_equal(counts, [1, 0, 2, 0])
+
+
+def test_learned_positions_outside_the_table_are_nan():
+    """On either side: a negative position is none from the end."""
+    found = F.learned(jnp.ones((3, 2)), jnp.array([-4, -1, 0, 2, 3]))
+    assert jnp.isnan(found).all(axis=1).tolist() == [True, True, False, False, True]

@@ -3,11 +3,12 @@
 import itertools
 import math
 
+import flax.linen
 import jax
 import jax.numpy as jnp
 import pytest
 
-from jaxformer import Transformer, TransformerConfig
+from jaxformer import Transformer, TransformerConfig, nn
 from jaxformer.models import logical_axes
 
 # No two axes have a common size, so that the size of an axis tells what it is.
@@ -92,7 +93,10 @@ def test_names_cover_the_parameters_that_shard():
 @pytest.mark.parametrize(
     ("params", "line"),
     [
-        ({"encoder": {"gate": {"kernel": jnp.zeros((2, 3))}}}, "encoder/gate/kernel has no logical axes"),
+        (
+            {"encoder": {"gate": {"kernel": jnp.zeros((2, 3))}}},
+            "encoder/gate/kernel is not known as one of jaxformer's modules",
+        ),
         ({"embedding": {"table": jnp.zeros((2, 3, 4))}}, "embedding/table should have the axes"),
         ({"encoder": {"layers": {"norm": {"scale": jnp.zeros(3)}}}}, "encoder/layers/norm/scale should have the axes"),
     ],
@@ -101,3 +105,36 @@ def test_an_unknown_parameter_is_named(params, line):
     """A parameter outside the table, or with another number of axes, raises and is named."""
     with pytest.raises(ValueError, match=f"the parameter {line}"):
         logical_axes(params)
+
+
+def test_modules_have_any_names():
+    """Those of a user's own tree, and those that Flax gives; what a table and a norm are, their names have to say."""
+
+    class Mine(flax.linen.Module):
+        @flax.linen.compact
+        def __call__(self, tokens):
+            place = jnp.arange(3)[None]
+            x = nn.Embedding(7, 8)(tokens) + nn.Positions("learned", 8, 5, name="position_embedding")(place)
+            x = x + nn.Positions("learned", 8, 5, name="positions")(place)
+            x, _ = nn.MultiHeadAttention(8, 2)(x, x)
+            return nn.LayerNorm(8)(nn.FeedForward(8, 16, name="mlp")(x))
+
+    params = jax.eval_shape(Mine().init, jax.random.key(0), jnp.zeros((2, 3), int))["params"]
+    assert logical_axes(params) == {
+        "Embedding_0": {"table": ("vocabulary", "embed")},
+        "position_embedding": {"table": ("position", "embed")},
+        "positions": {"table": ("position", "embed")},
+        "MultiHeadAttention_0": {
+            **{
+                name: {"kernel": ("embed", "heads", "head_width"), "bias": ("heads", "head_width")}
+                for name in ("query", "key", "value")
+            },
+            "output": {"kernel": ("heads", "head_width", "embed"), "bias": ("embed",)},
+        },
+        "LayerNorm_0": {"scale": ("embed",), "bias": ("embed",)},
+        "mlp": {
+            "inner": {"kernel": ("embed", "hidden"), "bias": ("hidden",)},
+            "outer": {"kernel": ("hidden", "embed"), "bias": ("embed",)},
+        },
+    }
+    assert logical_axes(params["MultiHeadAttention_0"]) == logical_axes(params)["MultiHeadAttention_0"]

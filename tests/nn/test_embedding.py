@@ -88,3 +88,9 @@ def test_more_positions_than_the_model_has_are_refused(kind):
         module.apply(variables, jnp.arange(6))
     with pytest.raises(InputError, match="5 positions"):
         jax.jit(module.apply)(variables, jnp.arange(6))
+
+
+def test_an_unknown_kind_of_positions_is_named():
+    """With those that there are."""
+    with pytest.raises(InputError, match=r"one of sinusoidal, .*, learned, not 'rotary'"):
+        Positions("rotary", 8, 5).apply({}, jnp.arange(3))

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 from flax.nnx import bridge
 
+from jaxformer import InputError
 from jaxformer import functional as F
 from jaxformer.nn import MultiHeadAttention
 
@@ -93,3 +94,14 @@ def test_dropout_is_active_in_training_alone():
     np.testing.assert_array_equal(one, again)
     assert (one != two).any()
     assert (one != clean).any()
+
+
+@pytest.mark.parametrize(
+    ("heads", "line"), [(4, "d_model 30 is not divisible by num_heads 4"), (0, "num_heads must be at least 1, not 0")]
+)
+def test_heads_that_do_not_divide_the_width(heads, line):
+    """They would be narrower than asked for, without a word."""
+    x = jnp.ones((1, 2, 30))
+    with pytest.raises(InputError, match=line):
+        MultiHeadAttention(30, heads).init(jax.random.key(0), x, x)
+    MultiHeadAttention(30, 4, d_k=8, d_v=8).init(jax.random.key(0), x, x)

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxformer import InputError
 from jaxformer.nn import Decoder, Encoder, LayerConfig
 
 LITTLE = {"d_model": 32, "num_heads": 2, "d_ff": 8}
@@ -57,3 +58,10 @@ def test_the_norms_of_scanned_stacks(order):
         }
         assert scales.pop("norm/scale", None) == (None if order == "post" else (32,))
         assert list(scales.values()) == [(5, 32)] * sublayers
+
+
+def test_an_unknown_rematerialization_is_named():
+    """With those that there are."""
+    encoder = Encoder(LayerConfig(d_model=8, num_heads=2, d_ff=8), 1, rematerialization="full")
+    with pytest.raises(InputError, match="one of none, layer, dots, not 'full'"):
+        encoder.init(jax.random.key(0), jnp.ones((1, 2, 8)))

@@ -5,8 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jaxformer.errors import InputError
 from jaxformer.training.recipe import SCHEDULES, TrainingConfig
-from jaxformer.training.schedules import cool_down, make_schedule, paper_schedule
+from jaxformer.training.schedules import (
+    constant_schedule,
+    cool_down,
+    cosine_schedule,
+    linear_schedule,
+    make_schedule,
+    paper_schedule,
+)
 
 # Every shape of the rate, by the keys that ask for it.
 SHAPES = [{"schedule": name} for name in SCHEDULES]
@@ -181,3 +189,20 @@ def test_a_warmup_as_long_as_the_training(schedule):
     np.testing.assert_allclose(rates[:40], 0.3 * np.arange(1, 41) / 40, rtol=1e-6)
     assert rates[40] == 0.0
     assert float(schedule_of(steps=1, warmup_steps=1, schedule=schedule)(0)) == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("make", "line"),
+    [
+        (lambda: linear_schedule(1e-3, 100, 50), "warmup_steps 100 do not fit into 50 steps"),
+        (lambda: cosine_schedule(1e-3, 100, 50), "warmup_steps 100 do not fit into 50 steps"),
+        (lambda: linear_schedule(1e-3, 0, 0), "warmup_steps 0 do not fit into 0 steps"),
+        (lambda: constant_schedule(1e-3, -1), "warmup_steps must be at least 0, not -1"),
+        (lambda: cool_down(constant_schedule(1e-3, 1), 10, 0), "a cool-down takes at least 1 step, not 0"),
+        (lambda: paper_schedule(0, 10), "the d_model of a model, at least 1, not 0"),
+    ],
+)
+def test_a_schedule_that_cannot_be(make, line):
+    """Its rates would be negative, or no numbers."""
+    with pytest.raises(InputError, match=line):
+        make()
