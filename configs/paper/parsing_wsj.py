@@ -11,9 +11,9 @@ Hardware: 8 A100, about 0.84 hours in float32 (TF32): an estimate, the 1.5e18 tr
     the published peak. Trees are longer than the sentences that it counts with. The paper gives no time.
 Score: the paper reports 91.3 F1 on section 23. jaxformer scores trees by BLEU: jaxformer.data.trees.restore makes
     brackets of them, and EVALB gives F1. Nothing of this size was trained with jaxformer yet.
-Differs from the paper: it chose dropout, of attention weights too, and learning rate on section 22 and does not say what
-    they were: dropout 0.2 and 16,000 steps of warm-up are those of tensor2tensor's transformer_parsing_base. All else is
-    the base model's, as in the paper. SentencePiece BPE instead of its own.
+Differs from the paper: it chose dropout, of attention weights too, and learning rate on section 22 and does not say
+    what they were: dropout 0.2 and 16,000 steps of warm-up are those of tensor2tensor's transformer_parsing_base. All
+    else is the base model's, as in the paper. SentencePiece BPE instead of its own.
 """
 
 import ende_base as base
