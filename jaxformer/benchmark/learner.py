@@ -57,13 +57,13 @@ class JaxLearner:
         return jax.device_get(self._engine.weights(self._state))
 
 
-def make_learner(task: Task, precision: str, batching: str) -> JaxLearner:
+def make_learner(task: Task, precision: str, variation: str | None = None) -> JaxLearner:
     """Make what learns a task.
 
     Args:
         task: what to learn.
         precision: the type of the computation.
-        batching: ``buckets`` or ``packing``.
+        variation: ``packing`` of rows in place of length buckets, or ``scanned`` layers; None: neither.
     """
     model = TransformerConfig(
         vocabulary_size=task.vocabulary_size,
@@ -74,6 +74,7 @@ def make_learner(task: Task, precision: str, batching: str) -> JaxLearner:
         num_decoder_layers=task.num_layers,
         dropout_rate=task.dropout_rate,
         dtype=precision,
+        scan_layers=variation == "scanned",
     )
     assert model.pad_id == PAD
     assert model.bos_id == BOS
@@ -81,7 +82,7 @@ def make_learner(task: Task, precision: str, batching: str) -> JaxLearner:
     data = DataConfig(
         tokens_per_batch=task.tokens_per_batch,
         num_buckets=12,
-        packing=batching == "packing",
+        packing=variation == "packing",
         packed_length=PACKED_LENGTH,
     )
     return JaxLearner(model, training, data)

@@ -13,13 +13,13 @@ from jaxformer.data.batching import Batch
 
 
 def make_learner(system: str, task: Task) -> Learner:
-    """Make a system by its name: framework, precision and, in jaxformer, how it makes batches, joined by hyphens."""
-    framework, precision, *batching = system.split("-")
+    """Make a system by its name: framework, precision and, in jaxformer, a variation, joined by hyphens."""
+    framework, precision, *variation = system.split("-")
     if framework == "jaxformer":
         from jaxformer.benchmark import learner
 
         freed_memory.return_after_compiling()  # as the command line does
-        return learner.make_learner(task, precision, *(batching or ["buckets"]))
+        return learner.make_learner(task, precision, *variation)
     from jaxformer.benchmark.torch_learners import TorchLearner, TorchTransformer, make_marian
 
     model = {"torch": TorchTransformer, "marian": make_marian}[framework](task)

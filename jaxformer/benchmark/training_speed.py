@@ -24,14 +24,17 @@ FIXED, TEXT = "fixed", "text"
 SYSTEMS = (
     "jaxformer-float32",
     "jaxformer-float32-packing",
+    "jaxformer-float32-scanned",
     "jaxformer-bfloat16",
     "jaxformer-bfloat16-packing",
+    "jaxformer-bfloat16-scanned",
     "torch-float32",
     "torch-bfloat16",
     "marian-float32",
     "marian-bfloat16",
 )
-"""Framework, precision, and how real text is put into batches: length buckets, where nothing is said."""
+"""Framework, precision, and in jaxformer what is done otherwise than usual: rows are packed with real text, in place of
+length buckets, or layers are scanned."""
 
 REFERENCE = "torch-float32"
 

@@ -9,6 +9,7 @@ import pytest
 
 import runs
 from jaxformer.benchmark import training_speed
+from jaxformer.benchmark.step_process import make_learner
 from jaxformer.benchmark.task import PAD, TASKS, Task, fixed_batches
 from jaxformer.benchmark.training_speed import FIXED, TEXT, measure, read_text, summarize
 from jaxformer.benchmark.turns import Process
@@ -73,6 +74,16 @@ def test_wrong_requests_are_refused_at_once(arguments, said, tmp_path, monkeypat
     monkeypatch.chdir(tmp_path)
     assert main(["benchmark", *arguments]) == 1
     assert said in capsys.readouterr().err
+
+
+def test_variations_of_ours(tmp_path):
+    """Rows are packed, layers scanned, or neither."""
+    pairs = read_text(*write_text(tmp_path), 10, 40)
+    for variation in ("", "-packing", "-scanned"):
+        learner = make_learner(f"jaxformer-float32{variation}", TASK)
+        batches = learner.batches(pairs)
+        assert (set(batches[0]) != {"source", "target"}) == (variation == "-packing")
+        assert ("layers" in learner.parameters()["encoder"]) == (variation == "-scanned")
 
 
 @pytest.mark.slow
