@@ -1,3 +1,5 @@
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -136,15 +138,24 @@ def test_config_defaults_are_the_papers():
         ("max_source_length", 7, "at least 8"),
         ("coverage_penalty", -0.1, "at least 0"),
         ("coverage_penalty", float("nan"), "at least 0"),
-        ("diversity_strength", float("inf"), "at least 0"),
+        ("diversity_strength", float("inf"), "at most 10,000"),
+        ("coverage_penalty", 1e39, "at most 10,000"),  # infinite in 32 bits
+        ("temperature", 1e39, "at most 10,000"),
+        ("min_length_ratio", 1e308, "at most 10,000"),
+        ("max_length_ratio", 1e308, "at most 10,000"),
+        ("top_k", 3 * 10**9, "at most 1,000,000,000"),
+        ("no_repeat_ngram", 10**11, "at most 1,000,000,000"),
+        ("beam_size", 4.0, "a whole number"),
+        ("seed", 1.5, "a whole number"),
         ("diversity_groups", 0, "at least 1"),
-        ("alpha", float("nan"), "finite"),
-        ("alpha", float("inf"), "finite"),
+        ("alpha", float("nan"), "from -10 to 10"),
+        ("alpha", float("inf"), "from -10 to 10"),
+        ("alpha", -60, "from -10 to 10"),
     ],
 )
 def test_config_names_what_is_wrong(key, value, rule):
     """An impossible value gets one line that names key, rule and value."""
-    with pytest.raises(InputError, match=rf"decoding\.{key} must be .*{rule}.*{value}") as error:
+    with pytest.raises(InputError, match=rf"decoding\.{key} must be .*{rule}.*{re.escape(str(value))}") as error:
         DecodingConfig(**{key: value})
     assert "\n" not in str(error.value)
 
