@@ -107,7 +107,11 @@ class SearchRules:
 
     @property
     def limits(self) -> Int[Array, " B"]:
-        """Most tokens of each sentence that the result has room for."""
+        """Most tokens of each sentence that the result has room for.
+
+        Raises:
+            ValueError: ``max_lengths`` has not one axis.
+        """
         given = jnp.asarray(self.max_lengths, jnp.int32)
         if given.ndim != 1:
             raise ValueError(f"max_lengths has a number for each sentence: the shape [B], not {given.shape}")

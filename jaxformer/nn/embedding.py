@@ -60,9 +60,6 @@ class Positions(nn.Module):
         d_model: width.
         max_length: most positions that a sequence may have; the rows of the learned table.
         scale: whether learned positions are multiplied by the square root of d_model, as the embeddings are.
-
-    Raises:
-        InputError: an unknown kind.
     """
 
     kind: str
@@ -71,7 +68,11 @@ class Positions(nn.Module):
     scale: bool = True
 
     def setup(self) -> None:
-        """Create the table of learned positions, if that is the kind."""
+        """Create the table of learned positions, if that is the kind.
+
+        Raises:
+            InputError: an unknown kind.
+        """
         if self.kind not in KINDS:
             raise InputError(f"the kind of positions is one of {', '.join(KINDS)}, not {self.kind!r}")
         if self.kind == "learned":

@@ -211,6 +211,9 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     """Put every validation pair into a batch once, in the shapes of training and at most one more.
 
     Packed training has one shape, for rows of several pairs: then validation has shapes of its own.
+
+    Raises:
+        InputError: a sentence is longer than the model has positions for.
     """
     config = run.config
     try:
