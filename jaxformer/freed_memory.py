@@ -13,10 +13,13 @@ from collections.abc import Callable
 COMPILED = "/jax/core/compile/backend_compile_duration"
 """What JAX records whenever it has compiled a program, or found it compiled."""
 
+WORTH_IT = 0.05
+"""Seconds of a compilation that leaves something behind; small ones are many, and leave little."""
+
 
 @functools.cache
 def return_after_compiling() -> None:
-    """From now on give memory back whenever JAX has compiled a program; where the C library cannot, do nothing."""
+    """From now on give memory back whenever JAX has compiled a large program, where the C library can."""
     import jax  # here, since the command line has something to do before
 
     trim = _trim()
@@ -24,7 +27,7 @@ def return_after_compiling() -> None:
         return
 
     def listen(event: str, duration_secs: float, **_: str | int) -> None:
-        if event == COMPILED:
+        if event == COMPILED and duration_secs > WORTH_IT:
             trim(0)
 
     jax.monitoring.register_event_duration_secs_listener(listen)

@@ -1,4 +1,4 @@
-"""Memory is given back after each compilation, and only then."""
+"""Memory is given back after each large compilation, and only then."""
 
 import ctypes
 import os
@@ -33,8 +33,9 @@ def calls(monkeypatch) -> Iterator[list[int]]:
         jax.monitoring.unregister_event_duration_listener(listener)
 
 
-def test_each_compilation_gives_back_once(calls):
+def test_each_compilation_gives_back_once(calls, monkeypatch):
     """JAX says when it has compiled: a second call of the same program, or a second wish, adds nothing."""
+    monkeypatch.setattr(freed_memory, "WORTH_IT", 0.0)
     freed_memory.return_after_compiling()
     twice = jax.jit(lambda x: 2 * x)
     x = jnp.arange(3.0)
@@ -45,6 +46,15 @@ def test_each_compilation_gives_back_once(calls):
     assert calls[before:] == [0]
     twice(jnp.arange(4.0)[:4]).block_until_ready()
     assert len(calls) > before + 1
+
+
+def test_small_compilations_give_nothing_back(calls):
+    """What took no time to compile leaves nothing behind that were worth the search for it."""
+    before = len(calls)
+    jax.monitoring.record_event_duration_secs(freed_memory.COMPILED, 0.01)
+    assert calls[before:] == []
+    jax.monitoring.record_event_duration_secs(freed_memory.COMPILED, 1.0)
+    assert calls[before:] == [0]
 
 
 def test_a_library_that_cannot_is_left_alone(monkeypatch):

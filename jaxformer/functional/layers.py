@@ -5,6 +5,7 @@ Every function computes in the type of its input and adds up in float32; paramet
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -66,12 +67,29 @@ def layer_norm(
         InputError: an input of integers.
     """
     check_floats(x)
-    wide = x.astype(jnp.float32)
-    centred = wide - wide.mean(axis=-1, keepdims=True)
-    variance = jnp.square(centred).mean(axis=-1, keepdims=True)
     ones = (1,) * (x.ndim - 1)
-    normal = centred * jax.lax.rsqrt(variance + epsilon)
+    normal = _normalise(x.astype(jnp.float32), epsilon)
     return (normal * scale.reshape(*ones, -1) + bias.reshape(*ones, -1)).astype(x.dtype)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _normalise(x: Array, epsilon: float) -> Array:
+    return _normal_and_factor(x, epsilon)[0]
+
+
+@_normalise.defjvp
+def _normalise_tangent(epsilon: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # The backward pass is made of the result and a number for each row, and keeps neither x nor x less its mean.
+    normal, factor = _normal_and_factor(*primals, epsilon)
+    (change,) = tangents
+    centred = change - change.mean(axis=-1, keepdims=True)
+    return normal, factor * (centred - normal * (normal * centred).mean(axis=-1, keepdims=True))
+
+
+def _normal_and_factor(x: Array, epsilon: float) -> tuple[Array, Array]:
+    centred = x - x.mean(axis=-1, keepdims=True)
+    factor = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
+    return centred * factor, factor
 
 
 def dropout(x: Float[Array, "..."], rate: float, key: Key | None) -> Float[Array, "..."]:

@@ -147,6 +147,9 @@ class MeshEngine:
 
     def create(self) -> TrainState:
         """Make the first state, each device its own part."""
+        if self.mesh.size == 1:
+            # Parameters of the same shape are drawn by one small program; as a single program, each is compiled anew.
+            return jax.device_put(self.first_state(), self.shardings)
         return jax.jit(self.first_state, out_shardings=self.shardings)()
 
     def abstract(self) -> TrainState:

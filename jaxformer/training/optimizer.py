@@ -7,12 +7,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import optax
 
 from jaxformer.errors import InputError
 from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.schedules import Schedule, make_schedule
-from jaxformer.typing import PyTree
+from jaxformer.typing import Array, Bool, PyTree
 
 NOT_DECAYED = ("bias", "scale")
 """Names of the parameters that weight decay leaves alone: biases and the scales of norms. All others are kernels and
@@ -23,7 +24,7 @@ MIN_FACTORED_SIZE = 32
 optax default, 128, would leave all attention kernels whole, since a head is 64 wide in every model of the paper."""
 
 
-def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransformation:
+def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransformationExtraArgs:
     """Build the optimizer; by default Adam with the paper's schedule, without clipping or decay (section 5.3).
 
     - ``adam``: Kingma and Ba 2015.
@@ -46,13 +47,14 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransf
 
     Returns:
         A transformation; its ``init`` raises :class:`InputError` if ``frozen`` does not fit the parameters, as
-        :func:`frozen_mask` does.
+        :func:`frozen_mask` does. ``update(gradients, state, params, good=...)`` leaves the state as it is where
+        ``good`` [] is False; without it all steps are good.
     """
     optimizer = _descend(config, make_schedule(config, d_model))
     if config.gradient_clip is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(config.gradient_clip), optimizer)
     if config.frozen is None:
-        return optimizer
+        return optax.with_extra_args_support(optimizer)
     patterns = config.frozen
 
     def labels(params: PyTree) -> PyTree:
@@ -63,19 +65,57 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransf
 
 def _descend(config: TrainingConfig, schedule: Schedule) -> optax.GradientTransformation:
     b1, b2, epsilon, decay = config.adam_b1, config.adam_b2, config.adam_epsilon, config.weight_decay
+    rate = _unless_bad(optax.scale_by_learning_rate(schedule))
     if config.optimizer == "adam":
-        return optax.adam(schedule, b1=b1, b2=b2, eps=epsilon)
+        return optax.chain(_adam(b1, b2, epsilon), rate)
     if config.optimizer == "adamw":
-        return optax.adamw(schedule, b1=b1, b2=b2, eps=epsilon, weight_decay=decay, mask=decay_mask)
+        return optax.chain(_adam(b1, b2, epsilon), optax.add_decayed_weights(decay, decay_mask), rate)
     if config.optimizer == "lion":
-        return optax.lion(schedule, b1=b1, b2=b2, weight_decay=decay, mask=decay_mask)
+        return _unless_bad(optax.lion(schedule, b1=b1, b2=b2, weight_decay=decay, mask=decay_mask))
     # The parts of optax.adafactor, whose own decay does not follow the learning rate.
     return optax.chain(
-        optax.scale_by_factored_rms(min_dim_size_to_factor=MIN_FACTORED_SIZE),
+        _unless_bad(optax.scale_by_factored_rms(min_dim_size_to_factor=MIN_FACTORED_SIZE)),
         optax.clip_by_block_rms(1.0),
         optax.add_decayed_weights(decay, decay_mask),
-        optax.scale_by_learning_rate(schedule),
+        rate,
     )
+
+
+def keep(good: Bool[Array, ""] | bool, new: PyTree, old: PyTree) -> PyTree:
+    """Give the new arrays of a state where the step was good, and the old ones where not."""
+    return jax.tree.map(lambda changed, kept: jnp.where(good, changed, kept), new, old)
+
+
+def _adam(b1: float, b2: float, epsilon: float) -> optax.GradientTransformationExtraArgs:
+    """Do as optax.scale_by_adam does, with the moments that are kept as the only ones that anything is computed from.
+
+    Were the direction computed from the old moments and the gradient, as a compiler would have it once a bad step may
+    keep the old ones, then old and new could not share memory: 8 bytes a parameter more, copied in every step.
+    """
+    moments = optax.scale_by_adam(b1, b2, epsilon)
+
+    def update(
+        updates: PyTree, state: Any, params: PyTree = None, *, good: Bool[Array, ""] | bool = True, **_: Any
+    ) -> tuple[PyTree, Any]:
+        new = keep(good, moments.update(updates, state, params)[1], state)
+        first, second = (
+            optax.tree.bias_correction(moment, decay, new.count) for moment, decay in ((new.mu, b1), (new.nu, b2))
+        )
+        return jax.tree.map(lambda mean, square: mean / (jnp.sqrt(square) + epsilon), first, second), new
+
+    return optax.GradientTransformationExtraArgs(moments.init, update)
+
+
+def _unless_bad(transformation: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+    """Let a transformation keep its state in a bad step."""
+
+    def update(
+        updates: PyTree, state: Any, params: PyTree = None, *, good: Bool[Array, ""] | bool = True, **_: Any
+    ) -> tuple[PyTree, Any]:
+        updates, new = transformation.update(updates, state, params)
+        return updates, keep(good, new, state)
+
+    return optax.GradientTransformationExtraArgs(transformation.init, update)
 
 
 def decay_mask(params: PyTree) -> PyTree:

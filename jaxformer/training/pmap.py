@@ -62,7 +62,7 @@ class PmapEngine:
 
     def create(self) -> TrainState:
         """Make the first state on every device."""
-        return self.place(jax.jit(self.first_state)())
+        return self.place(self.first_state())
 
     def abstract(self) -> TrainState:
         """Give shapes and types, replicated over all devices."""

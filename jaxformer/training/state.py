@@ -76,12 +76,12 @@ class TrainState:
 def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
     """Make the state of a run that begins, from its seed alone."""
     parameters_key, dropout_key = jax.random.split(jax.random.key(config.seed))
-    tokens = jnp.zeros((1, 1), jnp.int32)
-    # Scanned layers begin as looped ones do.
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    # Scanned layers begin as looped ones do. Parameters are drawn and nothing else is computed.
     looped = Transformer(dataclasses.replace(model.config, scan_layers=False))
-    params = looped.init(parameters_key, tokens, tokens)["params"]
+    params = looped.lazy_init(parameters_key, tokens, tokens)["params"]
     if model.config.scan_layers:
-        params = stack_layers(params)
+        params = jax.jit(stack_layers)(params)  # one program, and not one for each shape
     scaled = model.config.dtype == "float16"
     return TrainState(
         step=jnp.zeros((), jnp.int32),

@@ -14,7 +14,7 @@ import optax
 from jaxformer.functional import losses
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.moving_average import update_average
-from jaxformer.training.optimizer import frozen_mask, make_optimizer
+from jaxformer.training.optimizer import frozen_mask, keep, make_optimizer
 from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.schedules import make_schedule
 from jaxformer.training.state import LossScale, TrainState
@@ -90,16 +90,22 @@ def make_train_step(
         }
         if state.loss_scale is not None:
             metrics["loss_scale"] = state.loss_scale.scale
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
-        params = optax.apply_updates(state.params, updates)
+        # What a bad step keeps is chosen stage by stage, and each stage is computed from what the one before has kept:
+        # then the new state takes the old one's place in memory.
+        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params, good=good)
+        params = keep(good, optax.apply_updates(state.params, updates), state.params)
         average = state.average
         if config.ema_decay is not None:
-            average = update_average(average, params, config.ema_decay, state.updates)
+            average = keep(good, update_average(average, params, config.ema_decay, state.updates), average)
         new = dataclasses.replace(
-            state, updates=state.updates + 1, params=params, optimizer=optimizer_state, average=average
+            state,
+            step=state.step + 1,
+            updates=jnp.where(good, state.updates + 1, state.updates),
+            params=params,
+            optimizer=optimizer_state,
+            average=average,
+            loss_scale=_rescale(state.loss_scale, good),
         )
-        new = jax.tree.map(lambda old, changed: jnp.where(good, changed, old), state, new)
-        new = dataclasses.replace(new, step=state.step + 1, loss_scale=_rescale(state.loss_scale, good))
         return new, metrics
 
     return train_step

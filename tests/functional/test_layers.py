@@ -72,6 +72,40 @@ def test_layer_norm_statistics_are_float32(dtype, size, centre):
     np.testing.assert_allclose(np.asarray(output, np.float64), exact, rtol=1.01 * ulp, atol=1e-4)
 
 
+def test_layer_norm_s_derivatives_are_those_of_its_formula():
+    """Backward, forward and of second order as the plain formula has them in float64, epsilon included."""
+    x, change, cotangent = (normal(seed, 3, 8) for seed in (50, 51, 52))
+    scale, bias = normal(53, 8), normal(54, 8)
+
+    def plain(x, scale, bias):
+        centred = x - x.mean(-1, keepdims=True)
+        return centred / jnp.sqrt(jnp.square(centred).mean(-1, keepdims=True) + 0.1) * scale[None] + bias[None]
+
+    def ours(x, scale, bias):
+        return F.layer_norm(x, scale, bias, epsilon=0.1)
+
+    def derivatives(norm, *given):
+        x, scale, bias, change, cotangent = given
+        gradients = jax.vjp(norm, x, scale, bias)[1](cotangent)
+        tangent = jax.jvp(norm, (x, scale, bias), (change, scale, bias))[1]
+        twice = jax.jvp(jax.grad(lambda x: (norm(x, scale, bias) * cotangent).sum()), (x,), (change,))[1]
+        return *gradients, tangent, twice
+
+    found = derivatives(ours, x, scale, bias, change, cotangent)
+    with jax.enable_x64(True):
+        wide = [jnp.asarray(np.asarray(array, np.float64)) for array in (x, scale, bias, change, cotangent)]
+        expected = derivatives(plain, *wide)
+        for one, other in zip(found, expected, strict=True):
+            same(one, np.asarray(other), 2e-5)
+
+
+def test_layer_norm_keeps_one_array_for_the_backward_pass():
+    """Of all that is as large as the input, the normalised alone waits for the gradient."""
+    _, pull = jax.vjp(lambda x: F.layer_norm(x, jnp.ones(64), jnp.zeros(64)), normal(55, 16, 64))
+    kept = {id(leaf): leaf for leaf in jax.tree.leaves(pull) if leaf.size == 16 * 64}
+    assert len(kept) == 1
+
+
 def test_layer_norm_of_a_constant_is_its_bias():
     """Without variance there is no division by 0, neither forward nor backward."""
     scale, bias = normal(10, 8), normal(11, 8)

@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from jaxformer.errors import InputError
-from jaxformer.training.optimizer import decay_mask, frozen_mask, make_optimizer
+from jaxformer.training.optimizer import decay_mask, frozen_mask, keep, make_optimizer
 from jaxformer.training.recipe import OPTIMIZERS, TrainingConfig
 from jaxformer.training.schedules import paper_schedule
 from jaxformer.training.state import create_state
@@ -194,6 +194,34 @@ def test_the_default_is_adam_alone():
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
+@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+def test_a_bad_step_leaves_the_state_as_it_is(recipe):
+    """Where ``good`` is False no count and no moment moves, whatever the gradient; True is as nothing said."""
+    optimizer = make_optimizer(TrainingConfig(**recipe), D_MODEL)
+    params, first, second = map(nested, draw(3, 3))
+    _, state = optimizer.update(first, optimizer.init(params), params)
+    broken = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), second)
+    _, after = jax.jit(optimizer.update)(broken, state, params, good=jnp.bool_(False))
+    jax.tree.map(np.testing.assert_array_equal, after, state)
+    told, untold = (optimizer.update(second, state, params, **more) for more in ({"good": jnp.bool_(True)}, {}))
+    jax.tree.map(np.testing.assert_array_equal, told, untold)
+
+
+@pytest.mark.parametrize("recipe", RECIPES[:4], ids=str)
+def test_new_moments_take_the_place_of_the_old(recipe):
+    """A compiled update of Adam that a bad step may leave out writes its state over the old one and copies nothing."""
+    optimizer = make_optimizer(TrainingConfig(**recipe), D_MODEL)
+
+    def update(state, params, gradients):
+        good = jnp.isfinite(optax.tree.norm(gradients))
+        updates, state = optimizer.update(gradients, state, params, good=good)
+        return state, keep(good, optax.apply_updates(params, updates), params)
+
+    params = {"kernel": jnp.ones((256, 256))}
+    compiled = jax.jit(update, donate_argnums=(0, 1)).lower(optimizer.init(params), params, params).compile()
+    assert compiled.memory_analysis().temp_size_in_bytes < 1.5 * params["kernel"].nbytes  # squares, for the norm
+
+
 def test_gradients_are_not_clipped():
     """The first moment holds the whole gradient, however large it is (statement 56)."""
     gradient = np.random.default_rng(2).normal(size=20) * 1e6
@@ -353,6 +381,16 @@ def test_parameters_and_moments_are_float32(make_model, make_batch, dtype, optim
     kinds = {leaf.dtype for leaf in (*jax.tree.leaves(new.params), *moments(new.optimizer))}
     assert kinds == {jnp.dtype("float32")}
     assert {value.dtype for value in metrics.values()} == {jnp.dtype("float32")}
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"scan_layers": True}, {"tied_embeddings": "none", "positions": "learned"}], ids=str
+)
+def test_the_state_is_the_same_within_a_compiled_function(make_model, changes):
+    """Engines of one device draw each shape by a program of its own, and engines of many all in one: the same bits."""
+    model = make_model(**changes)
+    alone, compiled = create_state(model, TrainingConfig()), jax.jit(lambda: create_state(model, TrainingConfig()))()
+    jax.tree.map(np.testing.assert_array_equal, alone, compiled)
 
 
 def test_the_state_is_made_from_the_seed_alone(make_model):
