@@ -213,7 +213,11 @@ def test_the_first_host_speaks_for_all(trained):
     _, started = trained
     first, second = (said.read_text().splitlines() for _, said in started[:2])
     assert any("parameters on 4 cpu devices" in line for line in first)
-    assert [line for line in second if not line.startswith(("outcome ", "[Gloo]"))] == []
+    # Gloo writes its line in pieces, which those of the other process may part.
+    ours = [
+        line for line in second if not line.startswith(("outcome ", "[Gloo]")) and "connected peer ranks" not in line
+    ]
+    assert ours == []
 
 
 def arguments(corpus, directory, changes):
