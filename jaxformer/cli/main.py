@@ -198,7 +198,8 @@ def _keep_compilations() -> None:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         jax.config.update("jax_compilation_cache_dir", str(base / "jaxformer" / "xla"))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)  # the first state: 70 small ones
+        # Of all programs, however small: a first state is drawn by many.
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
 
 
 if __name__ == "__main__":

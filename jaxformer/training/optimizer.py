@@ -54,7 +54,7 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransf
     if config.gradient_clip is not None:
         optimizer = optax.chain(optax.clip_by_global_norm(config.gradient_clip), optimizer)
     if config.frozen is None:
-        return optax.with_extra_args_support(optimizer)
+        return optimizer
     patterns = config.frozen
 
     def labels(params: PyTree) -> PyTree:
@@ -63,7 +63,7 @@ def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransf
     return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
 
 
-def _descend(config: TrainingConfig, schedule: Schedule) -> optax.GradientTransformation:
+def _descend(config: TrainingConfig, schedule: Schedule) -> optax.GradientTransformationExtraArgs:
     b1, b2, epsilon, decay = config.adam_b1, config.adam_b2, config.adam_epsilon, config.weight_decay
     rate = _unless_bad(optax.scale_by_learning_rate(schedule))
     if config.optimizer == "adam":

@@ -44,12 +44,6 @@ def assert_same_logits(logits, ours, batch):
     np.testing.assert_allclose(np.asarray(logits)[real], ours[real], atol=1e-5)
 
 
-def assert_same_losses(losses, ours):
-    """Updates that differ by rounding alone: nothing to see at first, and on the way Adam makes more of it."""
-    np.testing.assert_allclose(losses[: STEPS // 2], ours[: STEPS // 2], rtol=1e-5)
-    np.testing.assert_allclose(losses, ours, rtol=1e-3)
-
-
 def assert_learned(losses):
     """Whatever agrees here is of a model that learned something."""
     assert losses[-1] < 0.8 * losses[0]
@@ -81,7 +75,7 @@ def test_linen_trains_as_ours():
     model = linen_project.Reverser(VOCABULARY, CONFIG.layer)
     losses, trained = linen_project.train(model, for_linen(ours.params), draw_batches(), WARMUP)
     assert len(losses) == STEPS
-    assert_same_losses(losses, ours.losses)
+    np.testing.assert_allclose(losses, ours.losses, rtol=1e-4)
     assert_trees_close(without_key_biases(trained), without_key_biases(for_linen(ours.trained)), atol=2e-3)
     assert_learned(losses)
 
@@ -102,7 +96,7 @@ def test_nnx_trains_as_ours():
     ours, model = our_numbers(), nnx_model()
     nnx_project.load(model, for_nnx(ours.params))
     losses = nnx_project.train(model, draw_batches(), WARMUP)
-    assert_same_losses(losses, ours.losses)
+    np.testing.assert_allclose(losses, ours.losses, rtol=1e-4)
     trained = nnx_project.parameters(model)
     assert_trees_close(without_key_biases(trained), without_key_biases(for_nnx(ours.trained)), atol=2e-3)
     assert_learned(losses)
