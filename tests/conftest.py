@@ -27,6 +27,25 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
+@pytest.fixture(autouse=True)
+def _compilations_apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Neither read nor write what the user's own programs compiled, and keep as much as before once a command ran."""
+    import runs  # not above: it imports jaxformer, which has to come after the hook
+
+    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(runs.directory() / "xla"))
+    shortest = jax.config.jax_persistent_cache_min_compile_time_secs
+    yield
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", shortest)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _settings_stay() -> Iterator[None]:
+    """No file of tests leaves JAX otherwise than it was: what follows in the same process would compute otherwise."""
+    before = dict(jax.config.values)
+    yield
+    assert {key: value for key, value in jax.config.values.items() if value != before[key]} == {}
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs() -> Iterator[None]:
     """Let compiled programs go before there are too many: Linux allows a process 65,530 maps of memory, each program on

@@ -38,7 +38,7 @@ class Outcome(NamedTuple):
 Call = Callable[..., Outcome]
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _quick_compilation() -> Iterator[None]:
     with runs.quick_compilation():
         yield
@@ -47,8 +47,6 @@ def _quick_compilation() -> Iterator[None]:
 @pytest.fixture
 def call(monkeypatch, capfdbinary) -> Call:
     """Give a function that runs a command."""
-    # The tests neither read nor write what the user's own programs compiled.
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(runs.directory() / "xla"))
 
     def run(*arguments: object, stdin: bytes = b"") -> Outcome:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="ascii"))

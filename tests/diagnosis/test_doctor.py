@@ -30,11 +30,6 @@ from jaxformer.training import config as configuration
 PAGE = Path(__file__).parents[2] / "docs" / "why-is-my-bleu-lower.md"
 
 
-@pytest.fixture(autouse=True)
-def _compilations(monkeypatch):
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(runs.directory() / "xla"))
-
-
 def call(capfdbinary, *arguments: object) -> tuple[int, str, str]:
     capfdbinary.readouterr()
     code = main(["doctor", *map(str, arguments)])

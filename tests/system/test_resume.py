@@ -6,7 +6,6 @@ import signal
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from training.little import (
@@ -175,8 +174,6 @@ def test_other_devices_at_a_resume(command, tmp_path):
 def train(command, tmp_path, monkeypatch, capsys):
     """Give a function that runs the command in this process: the exit code, and the lines of errors."""
     monkeypatch.setattr(training, "make_engine", cached_make_engine)
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "unused")  # no cache of this process is to be changed
-    before = jax.config.jax_persistent_cache_min_compile_time_secs
 
     def run(changes=None):
         capsys.readouterr()
@@ -188,8 +185,7 @@ def train(command, tmp_path, monkeypatch, capsys):
         )
         return code, [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxformer: ")]
 
-    yield run
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", before)
+    return run
 
 
 def test_a_log_that_cannot_be_written(train, tmp_path, monkeypatch):
