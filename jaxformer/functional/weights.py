@@ -26,6 +26,8 @@ class Int8Weights(NamedTuple):
     """int8, from -127 to 127, of the shape of the weights."""
     scales: Float[Array, "..."]
     """float32, one for each output: the axes of the weights that a product does not sum over."""
+    sums: Float[Array, "..."]
+    """float32, of the shape of the scales: of each output's rounded weights, for rows that are not centred on 0."""
 
 
 class Table(NamedTuple):
@@ -44,8 +46,11 @@ def quantize(weights: Float[Array, "..."], axes: tuple[int, ...]) -> Int8Weights
         axes: those that products sum over.
     """
     wide = weights.astype(jnp.float32)
-    scales = _scale(wide, axes)
-    return Int8Weights(_round(wide, scales), jnp.squeeze(scales, axes))
+    largest = jnp.max(jnp.abs(wide), axis=axes, keepdims=True)
+    scales = jnp.where(largest > 0, largest, 1.0) / _LARGEST
+    values = jnp.round(wide / scales).astype(jnp.int8)
+    scales = jnp.squeeze(scales, axes)
+    return Int8Weights(values, scales, jnp.sum(values, axes, dtype=jnp.int32).astype(jnp.float32) * scales)
 
 
 def take_rows(
@@ -53,7 +58,7 @@ def take_rows(
 ) -> Float[Array, "L D"] | Int8Weights | Table:
     """Give the table of some tokens, in the form of that of all."""
     if isinstance(table, Int8Weights):
-        return Int8Weights(table.values[tokens], table.scales[tokens])
+        return Int8Weights(table.values[tokens], table.scales[tokens], table.sums[tokens])
     if isinstance(table, Table):
         rows = table.rows[tokens]
         return Table(rows, rows.T)
@@ -63,37 +68,29 @@ def take_rows(
 def multiply_int8(x: Float[Array, "..."], weights: Int8Weights, contract: int = 1) -> Float[Array, "..."]:
     """Multiply the last axes of ``x`` with the first of the weights, both in 8 bits, and add up exactly, in 32.
 
-    ``x`` is rounded as the weights are, with a scale for each of its rows, at each call. What is added up are whole
-    numbers: the result differs from that of the plain weights by the two roundings alone.
+    ``x`` is rounded at each call, each of its rows to 255 steps from its least number to its largest: what comes from
+    a ReLU has no negative numbers on which half of them would be spent. What is added up are whole numbers; the
+    result differs from that of the plain weights by the two roundings alone.
 
     Returns:
         The product, float32.
     """
     lead, inner = x.shape[: x.ndim - contract], x.shape[x.ndim - contract :]
     outer = weights.values.shape[contract:]
-    rows = x.reshape(-1, math.prod(inner)).astype(jnp.float32)
-    scales = _scale(rows, (1,))
     matrix = weights.values.reshape(math.prod(inner), math.prod(outer))
-    return _dot(_round(rows, scales), matrix, 0, scales, weights.scales.reshape(1, -1)).reshape(*lead, *outer)
+    return _multiply(x.reshape(-1, math.prod(inner)), matrix, 0, weights).reshape(*lead, *outer)
 
 
 def multiply_int8_rows(x: Float[Array, "*B D"], weights: Int8Weights) -> Float[Array, "*B V"]:
     """Multiply the last axis of ``x`` with each row of a table; see :func:`multiply_int8`."""
-    rows = x.reshape(-1, x.shape[-1]).astype(jnp.float32)
-    scales = _scale(rows, (1,))
-    product = _dot(_round(rows, scales), weights.values, 1, scales, weights.scales.reshape(1, -1))
-    return product.reshape(*x.shape[:-1], -1)
+    return _multiply(x.reshape(-1, x.shape[-1]), weights.values, 1, weights).reshape(*x.shape[:-1], -1)
 
 
-def _scale(x: Float[Array, "..."], axes: tuple[int, ...]) -> Float[Array, "..."]:
-    largest = jnp.max(jnp.abs(x), axis=axes, keepdims=True)
-    return jnp.where(largest > 0, largest, 1.0) / _LARGEST
-
-
-def _round(x: Float[Array, "..."], scales: Float[Array, "..."]) -> Int[Array, "..."]:
-    return jnp.round(x / scales).astype(jnp.int8)
-
-
-def _dot(x: Array, matrix: Array, axis: int, row_scales: Array, column_scales: Array) -> Float[Array, "N V"]:
-    total = jax.lax.dot_general(x, matrix, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
-    return total.astype(jnp.float32) * (row_scales * column_scales)
+def _multiply(x: Array, matrix: Array, axis: int, weights: Int8Weights) -> Float[Array, "N V"]:
+    rows = x.astype(jnp.float32)
+    least, largest = jnp.min(rows, axis=1, keepdims=True), jnp.max(rows, axis=1, keepdims=True)
+    middles, steps = (least + largest) / 2, jnp.where(largest > least, largest - least, 1.0) / (2 * _LARGEST)
+    values = jnp.round((rows - middles) / steps).astype(jnp.int8)
+    total = jax.lax.dot_general(values, matrix, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
+    scales, sums = weights.scales.reshape(1, -1), weights.sums.reshape(1, -1)
+    return total.astype(jnp.float32) * (steps * scales) + middles * sums

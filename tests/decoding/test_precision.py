@@ -127,3 +127,4 @@ def test_a_part_of_a_table_is_that_part_of_what_it_stands_for():
     part = take_rows(small, tokens)
     np.testing.assert_array_equal(part.values, np.asarray(small.values)[np.asarray(tokens)])
     np.testing.assert_array_equal(part.scales, np.asarray(small.scales)[np.asarray(tokens)])
+    np.testing.assert_array_equal(part.sums, np.asarray(small.sums)[np.asarray(tokens)])

@@ -14,9 +14,16 @@ def draw(seed, *shape):
 
 
 def rounded(x, axis):
-    """Scale the largest of each output to 127 and round, in float64."""
+    """Scale the largest of each output to 127 and round; give the numbers that are meant, in float64."""
     scales = np.abs(x).max(axis=axis, keepdims=True).astype(np.float64) / 127
-    return np.rint(x / scales), scales
+    return np.rint(x / scales) * scales
+
+
+def rounded_rows(x):
+    """Round each row to 255 steps from its least to its largest number; give what is meant, in float64."""
+    least, largest = (x.astype(np.float64).min(1, keepdims=True), x.astype(np.float64).max(1, keepdims=True))
+    steps, middles = (largest - least) / 254, (least + largest) / 2
+    return np.rint((x - middles) / steps) * steps + middles
 
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1)])
@@ -29,18 +36,32 @@ def test_weights_are_rounded_by_at_most_half_a_step(axes):
     assert found.scales.shape == tuple(n for i, n in enumerate(weights.shape) if i not in axes)
     assert (np.abs(np.asarray(found.values, np.int32)).max(axis=axes) == 127).all()
     scales = np.expand_dims(found.scales, axes)
+    meant = np.asarray(found.values) * scales.astype(np.float64)
+    np.testing.assert_allclose(found.sums, meant.sum(axes), rtol=1e-6, atol=1e-6 * np.abs(meant).max())
     assert (np.abs(np.asarray(found.values) * scales - weights) <= scales * (0.5 + 1e-5)).all()
 
 
-def test_products_are_those_of_the_rounded_operands_exactly():
-    """The sum is one of whole numbers: equal to NumPy's in 64 bits but for the last multiplication in float32."""
-    x, kernel = draw(2, 3, 4, 96), draw(3, 96, 6, 8)
-    whole_x, x_scales = rounded(x.reshape(12, 96), 1)
-    whole_kernel, kernel_scales = rounded(kernel.reshape(96, 48), 0)
-    expected = (whole_x @ whole_kernel * x_scales * kernel_scales).reshape(3, 4, 6, 8)
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_products_are_those_of_the_rounded_operands(shift):
+    """Whole numbers are added up, so that the product is NumPy's in float64 of what both operands were rounded to."""
+    x, kernel = draw(2, 3, 4, 96) + np.float32(shift), draw(3, 96, 6, 8)
+    both = rounded_rows(x.reshape(12, 96)), rounded(kernel.reshape(96, 48), 0)
+    expected = (both[0] @ both[1]).reshape(3, 4, 6, 8)
     found = multiply_int8(jnp.asarray(x), quantize(jnp.asarray(kernel), (0,)))
     assert found.dtype == jnp.float32
-    np.testing.assert_allclose(found, expected, rtol=2e-6)
+    np.testing.assert_allclose(
+        found, expected, rtol=2e-6, atol=2e-6 * np.abs(both[0]).max() * np.abs(kernel).sum(0).max()
+    )
+
+
+def test_rows_of_one_sign_take_all_steps():
+    """What comes from a ReLU is rounded half as coarsely as by its largest number, and its zeros stay zeros."""
+    x, exact = np.maximum(draw(12, 64, 128), 0), quantize(jnp.eye(128), (0,))
+    found = np.asarray(multiply_int8(jnp.asarray(x), exact))
+    largest = x.max(axis=1, keepdims=True)
+    errors = np.abs(found - x) / largest
+    assert 0.4 / 254 < errors.max() <= 0.51 / 254
+    assert errors[x == 0].max() < 1e-6
 
 
 def test_two_axes_are_summed_over():
@@ -58,11 +79,18 @@ def test_a_table_multiplies_as_its_transpose():
     np.testing.assert_array_equal(multiply_int8_rows(x, quantize(table, (1,))), expected)
 
 
-def test_zeros_stay_zeros():
-    """Rows and outputs without any weight give 0 and not NaN."""
+def test_rows_and_outputs_of_one_number():
+    """Rows and outputs of zeros give 0 and not NaN, and a row of one number over and over is not rounded at all."""
     kernel = jnp.zeros((8, 3)).at[:, 1].set(1.0)
-    found = multiply_int8(jnp.zeros((2, 8)).at[1].set(2.0), quantize(kernel, (0,)))
-    np.testing.assert_allclose(found, [[0, 0, 0], [0, 16, 0]], rtol=1e-6)
+    found = multiply_int8(jnp.zeros((2, 8)).at[1].set(2.3), quantize(kernel, (0,)))
+    np.testing.assert_allclose(found, [[0, 0, 0], [0, 18.4, 0]], rtol=1e-6)
+
+
+def test_what_is_no_number_stays_none():
+    """A NaN reaches the outputs of its row, and of no other."""
+    x = jnp.ones((2, 8)).at[1, 3].set(jnp.nan)
+    found = multiply_int8(x, quantize(jnp.ones((8, 3)), (0,)))
+    np.testing.assert_array_equal(np.isnan(found), [[False] * 3, [True] * 3])
 
 
 def test_layers_take_every_form_of_their_weights():
