@@ -16,7 +16,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 
 from jaxformer.errors import InputError
-from jaxformer.functional.products import rows_times_matrix
+from jaxformer.functional.products import rows_times_matrix, rows_times_rows
 from jaxformer.functional.random_bits import random_bits
 from jaxformer.functional.weights import Int8Weights, Table, multiply_int8, multiply_int8_rows
 from jaxformer.typing import Array, Float, Int, Key, Parameters
@@ -266,9 +266,12 @@ def project_to_vocabulary(
     table: Float[Array, "V D"] | Int8Weights | Table, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None
 ) -> Float[Array, "*B V"]:
     """Give each token of the vocabulary a logit, float32: x E^T, unscaled, in the paper without bias (section 3.4)."""
+    rows = x.reshape(-1, x.shape[-1])
     if isinstance(table, Int8Weights):
-        logits = multiply_int8_rows(x, table)
+        logits = multiply_int8_rows(rows, table)
+    elif isinstance(table, Table):
+        logits = rows_times_matrix(rows, table.columns)
     else:
-        matrix = table.columns if isinstance(table, Table) else table.T
-        logits = rows_times_matrix(x.reshape(-1, x.shape[-1]), matrix).reshape(*x.shape[:-1], -1)
+        logits = rows_times_rows(rows, table)
+    logits = logits.reshape(*x.shape[:-1], -1)
     return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,))

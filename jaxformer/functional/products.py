@@ -53,28 +53,34 @@ def rows_times_matrix(x: Float[Array, "N K"], matrix: Float[Array, "K M"]) -> Fl
     The gradient of the weights is x^T times that of the result. A CPU has its quick products for rows of the left
     operand that lie together in memory, in half precision for no others: there, x is turned over before.
     """
-    return _half_rows_times_matrix(x, matrix) if _is_half(x) else _rows_times_matrix(x, matrix.astype(x.dtype))
+    return _half_rows(0, x, matrix) if _is_half(x) else _rows_times_matrix(x, matrix.astype(x.dtype))
 
 
-@jax.custom_vjp
-def _half_rows_times_matrix(x: Array, matrix: Array) -> Array:
-    return _multiply(x, matrix.astype(x.dtype))
+def rows_times_rows(x: Float[Array, "N K"], table: Float[Array, "M K"]) -> Float[Array, "N M"]:
+    """Multiply rows with the rows of a table, as :func:`rows_times_matrix` does with the table turned over."""
+    return _half_rows(1, x, table) if _is_half(x) else _rows_times_matrix(x, table.T.astype(x.dtype))
 
 
-def _half_rows_forward(x: Array, matrix: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _half_rows_times_matrix(x, matrix), (x, matrix)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _half_rows(axis: int, x: Array, weights: Array) -> Array:
+    """Sum over an axis of the weights, as they lie: a CPU would multiply in float32 what is turned over and rounded."""
+    return _multiply(x, weights.astype(x.dtype), axis)
 
 
-def _half_rows_backward(operands: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
-    x, matrix = operands
+def _half_rows_forward(axis: int, x: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
+    return _half_rows(axis, x, weights), (x, weights)
+
+
+def _half_rows_backward(axis: int, operands: tuple[Array, Array], gradient: Array) -> tuple[Array, Array]:
+    x, weights = operands
     gradient = gradient.astype(x.dtype)
-    to_x = jax.lax.dot_general(gradient, matrix.astype(x.dtype), (((1,), (1,)), ((), ())))
+    to_x = _multiply_in_half(gradient, weights.astype(x.dtype), 1 - axis)
     to_matrix = jax.lax.platform_dependent(x, gradient, cpu=_turned_over, default=_columns_times_columns)
     # Not rounded to the half type of the product where the weights themselves are kept in float32.
-    return to_x, to_matrix.astype(matrix.dtype)
+    return to_x, (to_matrix if axis == 0 else to_matrix.T).astype(weights.dtype)
 
 
-_half_rows_times_matrix.defvjp(_half_rows_forward, _half_rows_backward)
+_half_rows.defvjp(_half_rows_forward, _half_rows_backward)
 
 
 @jax.custom_jvp
@@ -94,8 +100,22 @@ def _rows_times_matrix_tangent(primals: tuple[Array, Array], tangents: tuple[Arr
     return _multiply(x, matrix), _multiply(x_change, matrix) + change
 
 
-def _multiply(x: Array, y: Array) -> Array:
-    return jax.lax.dot_general(x, y, (((1,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+def _multiply(x: Array, y: Array, axis: int = 0) -> Array:
+    return jax.lax.dot_general(x, y, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.float32)
+
+
+def _multiply_in_half(x: Array, y: Array, axis: int) -> Array:
+    """Give the product in the half precision of its operands.
+
+    Of such a product the compiler for the CPU turns the operands into float32, at half the speed and in twice the
+    memory; of one whose result is float32 it does not.
+    """
+    return jax.lax.platform_dependent(
+        x,
+        y,
+        cpu=lambda x, y: _multiply(x, y, axis).astype(x.dtype),
+        default=lambda x, y: jax.lax.dot_general(x, y, (((1,), (axis,)), ((), ()))),
+    )
 
 
 def _columns_times_columns(x: Array, y: Array) -> Array:

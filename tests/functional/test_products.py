@@ -42,6 +42,32 @@ def test_every_product_of_a_gradient_has_operands_of_the_type_of_the_computation
     assert set(operands) == {(short, short)}
 
 
+def compiled_operands(function, *arguments):
+    """Give the types of both operands of each product in the program that JAX compiles for this machine."""
+    found = []
+    for computation in jax.jit(function).lower(*arguments).compile().as_text().split("\n}\n"):
+        types = dict(re.findall(r"%([\w.-]+) = (\w+)\[", computation))
+        found += [(types[x], types[y]) for x, y in re.findall(r" dot\(%([\w.-]+), %([\w.-]+)\)", computation)]
+    return found
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_compiler_leaves_operands_what_they_are(dtype):
+    """What a CPU multiplies forwards in half precision, its gradients multiply in half precision too."""
+
+    def predict(params, x):
+        return project_to_vocabulary(params["table"], jnp.sin(linear(x, params["kernel"])).astype(x.dtype))
+
+    draw = np.random.default_rng(8).standard_normal
+    params = {"kernel": jnp.asarray(draw((64, 128)), jnp.float32), "table": jnp.asarray(draw((256, 128)), jnp.float32)}
+    x = jnp.asarray(draw((32, 64)), dtype)
+    forwards = compiled_operands(lambda x: linear(x, params["kernel"]), x)
+    assert len(forwards) == 1
+    both = compiled_operands(jax.grad(lambda *given: jnp.sum(jnp.sin(predict(*given))), argnums=(0, 1)), params, x)
+    assert len(both) == 6
+    assert set(both) == set(forwards)
+
+
 @pytest.mark.parametrize(("dtype", "rounding"), [("bfloat16", 2**-8), ("float16", 2**-11)])
 def test_gradients_in_half_precision_are_those_of_float32_up_to_rounding(dtype, rounding):
     """They differ by some roundings of the largest entry, and those of parameters are float32."""
