@@ -43,7 +43,7 @@ def _settings_stay() -> Iterator[None]:
     """No file of tests leaves JAX otherwise than it was: what follows in the same process would compute otherwise."""
     before = dict(jax.config.values)
     yield
-    assert {key: value for key, value in jax.config.values.items() if value != before[key]} == {}
+    assert {key: value for key, value in jax.config.values.items() if value != before.get(key, value)} == {}
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -23,7 +23,7 @@ def prepare(config: TransformerConfig, params: PyTree, precision: Precision) -> 
     `model`    as ``config.dtype`` says                             in the same
     `float32`  float32                                              float32
     `bfloat16` bfloat16                                             bfloat16, added up in float32
-    `int8`     8 bits and a float32 scale for each output           products in 8 bits, added up exactly; the rest in
+    `int8`     8 bits, a float32 scale and sum for each output      products in 8 bits, added up exactly; the rest in
                                                                     float32
     ========== ==================================================== =================================================
 

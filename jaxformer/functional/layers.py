@@ -273,5 +273,5 @@ def project_to_vocabulary(
         logits = rows_times_matrix(rows, table.columns)
     else:
         logits = rows_times_rows(rows, table)
-    logits = logits.reshape(*x.shape[:-1], -1)
+    logits = logits.reshape(*x.shape[:-1], logits.shape[-1])
     return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,))

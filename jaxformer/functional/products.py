@@ -107,8 +107,8 @@ def _multiply(x: Array, y: Array, axis: int = 0) -> Array:
 def _multiply_in_half(x: Array, y: Array, axis: int) -> Array:
     """Give the product in the half precision of its operands.
 
-    Of such a product the compiler for the CPU turns the operands into float32, at half the speed and in twice the
-    memory; of one whose result is float32 it does not.
+    Of such a product of bfloat16 the compiler for the CPU turns the operands into float32, at half the speed and in
+    twice the memory; of one whose result is float32 it does not.
     """
     return jax.lax.platform_dependent(
         x,

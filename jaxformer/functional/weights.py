@@ -1,4 +1,4 @@
-"""Forms in which decoding keeps weights: in 8 bits with a scale for each output, and tables in both layouts.
+"""Forms in which decoding keeps weights: in 8 bits with a scale and a sum for each output, and tables in both layouts.
 
 They stand in a parameter tree where the plain array stood, and :func:`~jaxformer.functional.layers.linear`,
 :func:`~jaxformer.functional.layers.embed` and :func:`~jaxformer.functional.layers.project_to_vocabulary` take them as
@@ -68,8 +68,8 @@ def take_rows(
 def multiply_int8(x: Float[Array, "..."], weights: Int8Weights, contract: int = 1) -> Float[Array, "..."]:
     """Multiply the last axes of ``x`` with the first of the weights, both in 8 bits, and add up exactly, in 32.
 
-    ``x`` is rounded at each call, each of its rows to 255 steps from its least number to its largest: what comes from
-    a ReLU has no negative numbers on which half of them would be spent. What is added up are whole numbers; the
+    ``x`` is rounded at each call, each of its rows to 255 numbers from its least to its largest: what comes from a
+    ReLU has no negative ones on which half of them would be spent. A 0 stays 0. What is added up are whole numbers; the
     result differs from that of the plain weights by the two roundings alone.
 
     Returns:
@@ -81,16 +81,20 @@ def multiply_int8(x: Float[Array, "..."], weights: Int8Weights, contract: int = 
     return _multiply(x.reshape(-1, math.prod(inner)), matrix, 0, weights).reshape(*lead, *outer)
 
 
-def multiply_int8_rows(x: Float[Array, "*B D"], weights: Int8Weights) -> Float[Array, "*B V"]:
-    """Multiply the last axis of ``x`` with each row of a table; see :func:`multiply_int8`."""
-    return _multiply(x.reshape(-1, x.shape[-1]), weights.values, 1, weights).reshape(*x.shape[:-1], -1)
+def multiply_int8_rows(x: Float[Array, "N D"], weights: Int8Weights) -> Float[Array, "N V"]:
+    """Multiply rows with each row of a table; see :func:`multiply_int8`."""
+    return _multiply(x, weights.values, 1, weights)
 
 
 def _multiply(x: Array, matrix: Array, axis: int, weights: Int8Weights) -> Float[Array, "N V"]:
     rows = x.astype(jnp.float32)
     least, largest = jnp.min(rows, axis=1, keepdims=True), jnp.max(rows, axis=1, keepdims=True)
-    middles, steps = (least + largest) / 2, jnp.where(largest > least, largest - least, 1.0) / (2 * _LARGEST)
-    values = jnp.round((rows - middles) / steps).astype(jnp.int8)
+    differ = largest > least
+    steps = jnp.where(differ, largest - least, 1.0) / (2 * _LARGEST)
+    # Whole steps from 0, which so is not rounded: most of what comes from an activation is next to it, and the same
+    # error in all of that would add up.
+    middles = jnp.where(differ, jnp.round((least + largest) / 2 / steps) * steps, least)
+    values = jnp.clip(jnp.round((rows - middles) / steps), -128, _LARGEST).astype(jnp.int8)
     total = jax.lax.dot_general(values, matrix, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
     scales, sums = weights.scales.reshape(1, -1), weights.sums.reshape(1, -1)
     return total.astype(jnp.float32) * (steps * scales) + middles * sums

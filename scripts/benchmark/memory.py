@@ -7,9 +7,9 @@
 
 No parameter is ever made. The batch is the paper's: 25,000 tokens a side over all devices, in rows of 128. A mesh is
 data x fsdp x tensor, and 1x1x1 is the engine `jit`; `pmap` compiles the engine of that name. On CPU (the default) the
-devices are virtual. The CPU's compiler computes half precision in float32 and undoes the rematerialisation of looped
-layers, so that its temporary memory is no GPU's: on a machine with GPUs give --platform=cuda. Any key of the
-configuration can be set as for `jaxformer train`.
+devices are virtual. The CPU's compiler computes attention's gradients and all of float16 in float32 and undoes the
+rematerialisation of looped layers, so that its temporary memory is no GPU's: on a machine with GPUs give
+--platform=cuda. Any key of the configuration can be set as for `jaxformer train`.
 """
 
 from __future__ import annotations

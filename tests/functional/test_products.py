@@ -53,7 +53,7 @@ def compiled_operands(function, *arguments):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_the_compiler_leaves_operands_what_they_are(dtype):
-    """What a CPU multiplies forwards in half precision, its gradients multiply in half precision too."""
+    """Gradients of linear maps and logits are of half precision where a CPU multiplies forwards in that."""
 
     def predict(params, x):
         return project_to_vocabulary(params["table"], jnp.sin(linear(x, params["kernel"])).astype(x.dtype))
