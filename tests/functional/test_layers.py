@@ -10,6 +10,7 @@ import pytest
 from jaxformer import InputError
 from jaxformer import functional as F
 from jaxformer.functional.layers import ACTIVATIONS, check_right_padding, check_tokens
+from jaxformer.functional.weights import quantize
 
 
 def normal(seed, *shape):
@@ -268,3 +269,10 @@ def test_an_unknown_activation_is_named():
     params = {name: {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)} for name in ("inner", "outer")}
     with pytest.raises(InputError, match="activation must be one of relu, gelu, gelu_exact, silu, not 'tanh'"):
         F.feed_forward(params, jnp.ones((1, 2, 4)), activation="tanh")
+
+
+def test_nothing_has_no_logits():
+    """A batch without rows has an array of its shape, also of a table in 8 bits."""
+    table = jnp.ones((7, 4))
+    for weights in (table, quantize(table, (1,))):
+        assert F.project_to_vocabulary(weights, jnp.zeros((0, 3, 4))).shape == (0, 3, 7)
