@@ -27,8 +27,9 @@ def prepare(config: TransformerConfig, params: PyTree, precision: Precision) -> 
                                                                     float32
     ========== ==================================================== =================================================
 
-    Weights are the kernels of all linear maps and the embedding tables. Biases, norms and learned positions stay
-    float32, and so do softmax and log-probabilities.
+    Weights are the kernels of all linear maps and the embedding tables; in `int8` a table is looked up in float32, of
+    which a step reads no more than its tokens' rows. Biases, norms and learned positions stay float32, and so do
+    softmax and log-probabilities.
 
     Args:
         config: of the model, with looped layers.
@@ -45,11 +46,13 @@ def prepare(config: TransformerConfig, params: PyTree, precision: Precision) -> 
             # The output projection of attention sums over heads and their width, all others over one axis.
             axes = (0, 1) if names[-2] == "output" and leaf.ndim == 3 else (0,)
             return quantize(leaf, axes) if precision == "int8" else leaf.astype(dtype)
-        if names[-1] == "output" or (names[-1] == "table" and "embedding" in names[-2]):
-            if precision == "int8":
-                return quantize(leaf, (1,))
-            # Nothing is multiplied with the table of a source alone.
-            return leaf.astype(dtype) if names[-2:] == ["source_embedding", "table"] else _table(leaf.astype(dtype))
+        if names[-1] == "output":
+            return quantize(leaf, (1,)) if precision == "int8" else _table(leaf.astype(dtype))
+        if names[-1] == "table" and "embedding" in names[-2]:
+            if config.tied_embeddings == "none" or names[-2] == "source_embedding":
+                return leaf.astype(dtype)  # nothing is multiplied with it
+            rows = leaf.astype(dtype)
+            return Table(rows, quantize(leaf, (1,))) if precision == "int8" else _table(rows)
         return leaf
 
     return config, jax.tree_util.tree_map_with_path(convert, params)

@@ -242,7 +242,7 @@ def check_segments(segments: Int[Array, "B S"], tokens: Int[Array, "B2 S2"], *, 
 
 
 def embed(
-    table: Float[Array, "V D"] | Int8Weights | Table, tokens: Int[Array, "B T"], *, scale: bool = True
+    table: Float[Array, "V D"] | Table, tokens: Int[Array, "B T"], *, scale: bool = True
 ) -> Float[Array, "B T D"]:
     """Look up the embedding of each token, multiplied by the square root of d_model (section 3.4).
 
@@ -254,11 +254,9 @@ def embed(
     Raises:
         InputError: a token id outside the table.
     """
-    weights = table if isinstance(table, jax.Array) else table[0]
+    weights = table.rows if isinstance(table, Table) else table
     check_tokens(tokens, weights.shape[0])
     rows = jnp.take(weights, tokens, axis=0)
-    if isinstance(table, Int8Weights):
-        rows = rows.astype(jnp.float32) * jnp.take(table.scales, tokens)[..., None]
     return rows * weights.shape[1] ** 0.5 if scale else rows
 
 
@@ -267,11 +265,11 @@ def project_to_vocabulary(
 ) -> Float[Array, "*B V"]:
     """Give each token of the vocabulary a logit, float32: x E^T, unscaled, in the paper without bias (section 3.4)."""
     rows = x.reshape(-1, x.shape[-1])
-    if isinstance(table, Int8Weights):
-        logits = multiply_int8_rows(rows, table)
-    elif isinstance(table, Table):
-        logits = rows_times_matrix(rows, table.columns)
+    if not isinstance(table, Table):
+        logits = multiply_int8_rows(rows, table) if isinstance(table, Int8Weights) else rows_times_rows(rows, table)
+    elif isinstance(table.columns, Int8Weights):
+        logits = multiply_int8_rows(rows, table.columns)
     else:
-        logits = rows_times_rows(rows, table)
+        logits = rows_times_matrix(rows, table.columns)
     logits = logits.reshape(*x.shape[:-1], logits.shape[-1])
     return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,))

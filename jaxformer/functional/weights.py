@@ -1,8 +1,9 @@
 """Forms in which decoding keeps weights: in 8 bits with a scale and a sum for each output, and tables in both layouts.
 
-They stand in a parameter tree where the plain array stood, and :func:`~jaxformer.functional.layers.linear`,
-:func:`~jaxformer.functional.layers.embed` and :func:`~jaxformer.functional.layers.project_to_vocabulary` take them as
-they take that. Their first leaf has the shape of the plain array. None of them is differentiable.
+They stand in a parameter tree where the plain array stood, and what computes with that takes them:
+:func:`~jaxformer.functional.layers.linear` and :func:`~jaxformer.functional.layers.project_to_vocabulary` both,
+:func:`~jaxformer.functional.layers.embed` tables. Their first leaf has the shape of the plain array. None of them is
+differentiable.
 """
 
 from __future__ import annotations
@@ -31,10 +32,11 @@ class Int8Weights(NamedTuple):
 
 
 class Table(NamedTuple):
-    """An embedding table that is looked up by its rows and multiplied by its columns."""
+    """An embedding table that is looked up in one form and multiplied in another."""
 
     rows: Float[Array, "V D"]
-    columns: Float[Array, "D V"]
+    columns: Float[Array, "D V"] | Int8Weights
+    """Its transpose, or each of its rows as an output in 8 bits."""
 
 
 @functools.partial(jax.jit, static_argnums=1)
@@ -58,11 +60,15 @@ def take_rows(
 ) -> Float[Array, "L D"] | Int8Weights | Table:
     """Give the table of some tokens, in the form of that of all."""
     if isinstance(table, Int8Weights):
-        return Int8Weights(table.values[tokens], table.scales[tokens], table.sums[tokens])
+        return _take_outputs(table, tokens)
     if isinstance(table, Table):
-        rows = table.rows[tokens]
-        return Table(rows, rows.T)
+        rows, columns = table.rows[tokens], table.columns
+        return Table(rows, _take_outputs(columns, tokens) if isinstance(columns, Int8Weights) else rows.T)
     return table[tokens]
+
+
+def _take_outputs(table: Int8Weights, tokens: Int[Array, " L"]) -> Int8Weights:
+    return Int8Weights(table.values[tokens], table.scales[tokens], table.sums[tokens])
 
 
 def multiply_int8(x: Float[Array, "..."], weights: Int8Weights, contract: int = 1) -> Float[Array, "..."]:

@@ -52,23 +52,20 @@ def test_logits_stay_near(settings, precision, bound):
     assert (error > 1e-4) == (precision in {"bfloat16", "int8"})  # it is another precision
 
 
-def test_what_is_converted_and_what_is_not():
-    """Kernels and tables are in 8 bits; biases, norms and learned positions stay what they were."""
-    config, params = make(2, positions="learned", tied_embeddings="none")
+@pytest.mark.parametrize("tied", ["all", "target", "none"])
+def test_what_is_converted_and_what_is_not(tied):
+    """Kernels and what gives logits are in 8 bits; look-ups, biases, norms and positions stay as they were."""
+    config, params = make(2, positions="learned", tied_embeddings=tied)
     prepared_config, prepared = prepare(config, params, "int8")
     assert prepared_config.dtype == "float32"
     leaves = jax.tree_util.tree_leaves_with_path(prepared, is_leaf=lambda x: isinstance(x, Int8Weights))
     converted = {jax.tree_util.keystr(path) for path, leaf in leaves if isinstance(leaf, Int8Weights)}
-    expected = {
-        jax.tree_util.keystr(path)
-        for path, _ in jax.tree_util.tree_leaves_with_path(params)
-        if path[-1].key in {"kernel", "output"} or "embedding" in jax.tree_util.keystr(path)
-    }
-    assert converted == expected
-    plain = dict(jax.tree_util.tree_leaves_with_path(params))
+    plain = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
+    logits = {"all": "['embedding']['table'].columns", "target": "['target_embedding']['table'].columns"}
+    assert converted == {name for name in plain if "kernel" in name} | {logits.get(tied, "['output']")}
     for path, leaf in leaves:
         if not isinstance(leaf, Int8Weights):
-            np.testing.assert_array_equal(leaf, plain[path])
+            np.testing.assert_array_equal(leaf, plain[jax.tree_util.keystr(path).removesuffix(".rows")])
     kernel = prepared["decoder"]["layer_0"]["self_attention"]["output"]["kernel"]
     assert kernel.scales.shape == (config.d_model,)
 
@@ -128,3 +125,6 @@ def test_a_part_of_a_table_is_that_part_of_what_it_stands_for():
     np.testing.assert_array_equal(part.values, np.asarray(small.values)[np.asarray(tokens)])
     np.testing.assert_array_equal(part.scales, np.asarray(small.scales)[np.asarray(tokens)])
     np.testing.assert_array_equal(part.sums, np.asarray(small.sums)[np.asarray(tokens)])
+    of_both = take_rows(Table(table, small), tokens)
+    np.testing.assert_array_equal(of_both.rows, table[tokens])
+    jax.tree.map(np.testing.assert_array_equal, of_both.columns, part)
