@@ -3,12 +3,15 @@
 Keys and values lie as the products read them, heads before positions, so that no step turns them around. The hypotheses
 of a sentence share one store. Each position has a place for each of them, and which of these places a hypothesis reads
 is told by its ancestors: when hypotheses change places, small integers move, and keys and values stay where they are.
+
+Translations are far shorter than the room that is kept for them. A CPU spends its time on fetching keys and values from
+memory, so that there they lie in spans of positions, and a step reads those spans alone in which anything stands.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +24,7 @@ from jaxformer.typing import Array, Bool, Float, Int, Parameters
 NOBODY = -1
 """The ancestor at positions to come."""
 
-
-# Numbers of a store that a core's own cache does not hold.
-_WORTH_A_BRANCH = 2**18
+_SPANS = (16, 32, 64, 128, 256)  # where one ends and another begins
 
 
 class Store(NamedTuple):
@@ -31,6 +32,11 @@ class Store(NamedTuple):
 
     keys: Float[Array, "B H K M"]
     values: Float[Array, "B H M K2"]
+
+
+Spans: TypeAlias = tuple[Store, ...]
+"""Keys and values of positions one behind the other, in arrays of their own: a part of one array would be copied before
+a product reads it."""
 
 
 def store_dtype(dtype: jnp.dtype) -> jnp.dtype:
@@ -52,16 +58,34 @@ def project_to_store(params: Parameters, memory: Float[Array, "B S D"]) -> Store
     return store(project_keys_values(params, memory))
 
 
-def extend(old: Store, new: KeysValues, position: Int[Array, ""]) -> Store:
+def empty_spans(sentences: int, heads: int, d_k: int, d_v: int, *, width: int, length: int, dtype: jnp.dtype) -> Spans:
+    """Make room for the keys and values of W hypotheses in each of ``length`` positions."""
+    ends = [*(end for end in _SPANS if end < length), length] if jax.default_backend() == "cpu" else [length]
+    places = [width * (end - begin) for begin, end in zip([0, *ends], ends, strict=False)]
+    return tuple(
+        Store(jnp.zeros((sentences, heads, d_k, size), dtype), jnp.zeros((sentences, heads, size, d_v), dtype))
+        for size in places
+    )
+
+
+def extend(old: Spans, new: KeysValues, position: Int[Array, ""]) -> Spans:
     """Write the keys and values of W hypotheses, [B, W, H, K], into the places of a position: W of them, from W times
     the position on.
     """
     fresh = store(new)
-    start = position * fresh.values.shape[2]
-    return Store(
-        lax.dynamic_update_slice_in_dim(old.keys, fresh.keys.astype(old.keys.dtype), start, axis=3),
-        lax.dynamic_update_slice_in_dim(old.values, fresh.values.astype(old.values.dtype), start, axis=2),
-    )
+    start, grown = position * fresh.values.shape[2], []
+    for span in old:
+        grown.append(Store(_write(span.keys, fresh.keys, start, 3), _write(span.values, fresh.values, start, 2)))
+        start -= span.values.shape[2]
+    return tuple(grown)
+
+
+def _write(old: Array, new: Array, start: Int[Array, ""], axis: int) -> Array:
+    """Replace a part of an array where it lies within; where it does not, write what is there already."""
+    size, last = new.shape[axis], old.shape[axis] - new.shape[axis]
+    place = jnp.clip(start, 0, last)
+    there = lax.dynamic_slice_in_dim(old, place, size, axis)
+    return lax.dynamic_update_slice_in_dim(old, jnp.where(place == start, new.astype(old.dtype), there), place, axis)
 
 
 def readable(ancestors: Int[Array, "B W T"]) -> Bool[Array, "B 1 W M"]:
@@ -85,21 +109,18 @@ def attend_to_store(
     Returns:
         The output in the type of ``x``, and the weights, float32.
     """
-    heads, weights = _mix(_ask(params, x, memory), memory, mask)
-    return _answer(params, x, heads), weights
+    weights = masked_softmax(_compare(_ask(params, x, memory), memory), mask)
+    return _answer(params, x, _weigh(weights, memory)), weights
 
 
-def attend_to_begin(
+def attend_to_spans(
     params: Parameters,
     x: Float[Array, "B W D"],
-    memory: Store,
+    memory: Spans,
     mask: Bool[Array, "#B 1 #W M"],
     position: Int[Array, ""],
 ) -> Float[Array, "B W D"]:
-    """Do as :func:`attend_to_store` where nothing is stored behind a position, for the output alone.
-
-    Translations are far shorter than the room that is kept for them. A CPU, which spends its time on fetching keys and
-    values from memory, reads the first 16 positions only, or 32, or 64, ..., as many as hold those that are there.
+    """Do as :func:`attend_to_store` with keys and values in spans, none of them behind a position; give the output.
 
     Args:
         params: of multi-head attention.
@@ -108,26 +129,27 @@ def attend_to_begin(
         mask: places that they may read, none behind ``position``.
         position: of ``x``, counted from 0.
     """
-    width, places = x.shape[1], memory.values.shape[2]
-    sizes = [width * length for length in _lengths(memory.keys.size, places // width)]
-    branches = [functools.partial(_mix_begin, size) for size in sizes]
-    branch = jnp.sum(jnp.array(sizes[:-1], jnp.int32) <= width * position)
-    heads = lax.switch(branch, branches, _ask(params, x, memory), memory, mask)
+    ends, branches = [], []
+    for count, span in enumerate(memory, 1):
+        ends.append((ends or [0])[-1] + span.values.shape[2] // x.shape[1])
+        branches.append(functools.partial(_mix_spans, count))
+    branch = jnp.sum(jnp.array(ends[:-1], jnp.int32) <= position)
+    heads = lax.switch(branch, branches, _ask(params, x, memory[0]), memory, mask)
     return _answer(params, x, heads)
 
 
-def _lengths(size: int, longest: int) -> list[int]:
-    """Give the numbers of positions of which one is read, where a branch costs less than reading all."""
-    if jax.default_backend() != "cpu" or size < _WORTH_A_BRANCH:
-        return [longest]
-    return [length for length in (16, 32, 64, 128, 256) if length < longest] + [longest]
-
-
-def _mix_begin(
-    size: int, query: Float[Array, "B H W K"], memory: Store, mask: Bool[Array, "#B 1 #W M"]
+def _mix_spans(
+    count: int, query: Float[Array, "B H W K"], memory: Spans, mask: Bool[Array, "#B 1 #W M"]
 ) -> Float[Array, "B H W K2"]:
-    begin = Store(memory.keys[..., :size], memory.values[:, :, :size])
-    return _mix(query, begin, mask[..., :size])[0]
+    """Mix the values of the first spans."""
+    scores = jnp.concatenate([_compare(query, span) for span in memory[:count]], axis=-1)
+    weights = masked_softmax(scores, mask[..., : scores.shape[-1]])
+    mixed, begin = [], 0
+    for span in memory[:count]:
+        end = begin + span.values.shape[2]
+        mixed.append(_weigh(weights[..., begin:end], span))
+        begin = end
+    return functools.reduce(jnp.add, mixed)
 
 
 def _ask(params: Parameters, x: Float[Array, "B W D"], memory: Store) -> Float[Array, "B H W K"]:
@@ -135,13 +157,13 @@ def _ask(params: Parameters, x: Float[Array, "B W D"], memory: Store) -> Float[A
     return (query * query.shape[-1] ** -0.5).astype(memory.keys.dtype).transpose(0, 2, 1, 3)
 
 
-def _mix(
-    query: Float[Array, "B H W K"], memory: Store, mask: Bool[Array, "#B 1 #W M"]
-) -> tuple[Float[Array, "B H W K2"], Float[Array, "B H W M"]]:
-    scores = jnp.einsum("BHWK,BHKM->BHWM", query, memory.keys, preferred_element_type=jnp.float32)
-    weights = masked_softmax(scores, mask)
+def _compare(query: Float[Array, "B H W K"], memory: Store) -> Float[Array, "B H W M"]:
+    return jnp.einsum("BHWK,BHKM->BHWM", query, memory.keys, preferred_element_type=jnp.float32)
+
+
+def _weigh(weights: Float[Array, "B H W M"], memory: Store) -> Float[Array, "B H W K2"]:
     mixing = weights.astype(memory.values.dtype)
-    return jnp.einsum("BHWM,BHMK->BHWK", mixing, memory.values, preferred_element_type=jnp.float32), weights
+    return jnp.einsum("BHWM,BHMK->BHWK", mixing, memory.values, preferred_element_type=jnp.float32)
 
 
 def _answer(params: Parameters, x: Float[Array, "B W D"], heads: Float[Array, "B H W K2"]) -> Float[Array, "B W D"]:

@@ -10,7 +10,7 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import layers, masks, positions
-from jaxformer.functional.cached_attention import NOBODY, Store, readable, store_dtype
+from jaxformer.functional.cached_attention import NOBODY, Spans, Store, empty_spans, readable, store_dtype
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
 from jaxformer.nn.blocks import Dropout
@@ -38,7 +38,7 @@ class Memory(NamedTuple):
 class Cache(NamedTuple):
     """Keys and values of the target positions so far, and which of them each hypothesis reads."""
 
-    stores: list[Store]
+    spans: list[Spans]
     """One entry a decoder layer. The W hypotheses of a sentence share a row, which stays where it is."""
     ancestors: Int[Array, "N T"]
     """For each position which of the W hypotheses then was this one or what it grew from; -1 at positions to come.
@@ -205,15 +205,15 @@ class Transformer(nn.Module):
         """
         x = self._embed_target(tokens[:, None], cache.position[None], train=False)
         rows, length = cache.ancestors.shape
-        width = rows // cache.stores[0].keys.shape[0]
+        width = rows // cache.spans[0][0].keys.shape[0]
         own = jnp.tile(jnp.arange(width, dtype=jnp.int32), rows // width)
         ancestors = cache.ancestors.at[:, cache.position].set(own)
         seen = readable(ancestors.reshape(-1, width, length))
-        x, stores, weights = self.decoder.step(x, cache.stores, cache.position, seen, memory.stores, memory.mask)
+        x, spans, weights = self.decoder.step(x, cache.spans, cache.position, seen, memory.stores, memory.mask)
         coverage = cache.coverage
         if coverage is not None:
             coverage += jnp.mean(weights[-1], axis=1).reshape(coverage.shape)
-        return self.logits(x[:, 0]), Cache(stores, ancestors, cache.position + 1, coverage)
+        return self.logits(x[:, 0]), Cache(spans, ancestors, cache.position + 1, coverage)
 
     @property
     def _target_embedding(self) -> Embedding:
@@ -261,15 +261,10 @@ def empty_cache(config: TransformerConfig, rows: int, length: int, beam_size: in
         )
     d_k = config.d_k or config.d_model // config.num_heads
     d_v = config.d_v or config.d_model // config.num_heads
-    dtype, places = store_dtype(jnp.dtype(config.dtype)), length * beam_size
+    dtype = store_dtype(jnp.dtype(config.dtype))
+    sizes = rows // beam_size, config.num_heads, d_k, d_v
     return Cache(
-        [
-            Store(
-                jnp.zeros((rows // beam_size, config.num_heads, d_k, places), dtype),
-                jnp.zeros((rows // beam_size, config.num_heads, places, d_v), dtype),
-            )
-            for _ in range(config.num_decoder_layers)
-        ],
+        [empty_spans(*sizes, width=beam_size, length=length, dtype=dtype) for _ in range(config.num_decoder_layers)],
         jnp.full((rows, length), NOBODY, jnp.int32),
         jnp.zeros((), jnp.int32),
     )

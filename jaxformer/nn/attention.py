@@ -8,7 +8,7 @@ from jaxformer.errors import InputError
 from jaxformer.functional import attention as functional
 from jaxformer.functional import cached_attention
 from jaxformer.functional.attention import KeysValues
-from jaxformer.functional.cached_attention import Store
+from jaxformer.functional.cached_attention import Spans, Store
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
 
@@ -98,8 +98,8 @@ class MultiHeadAttention(nn.Module):
         """Let the new position of W hypotheses attend to what is stored; return the output and the weights."""
         return cached_attention.attend_to_store(self.projections, x, memory, mask)
 
-    def attend_to_begin(
-        self, x: Float[Array, "B W D"], memory: Store, mask: Bool[Array, "#B 1 #W M"], position: Int[Array, ""]
+    def attend_to_spans(
+        self, x: Float[Array, "B W D"], memory: Spans, mask: Bool[Array, "#B 1 #W M"], position: Int[Array, ""]
     ) -> Float[Array, "B W D"]:
         """Let the new position of W hypotheses attend to itself and those before it; return the output."""
-        return cached_attention.attend_to_begin(self.projections, x, memory, mask, position)
+        return cached_attention.attend_to_spans(self.projections, x, memory, mask, position)

@@ -11,7 +11,7 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import cached_attention, layers
-from jaxformer.functional.cached_attention import Store
+from jaxformer.functional.cached_attention import Spans, Store
 from jaxformer.nn.attention import MultiHeadAttention, check_heads
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
@@ -218,12 +218,12 @@ class DecoderLayer(nn.Module):
     def step(
         self,
         x: Float[Array, "N 1 D"],
-        cache: Store,
+        cache: Spans,
         position: Int[Array, ""],
         seen: Bool[Array, "B 1 W M"],
         memory: Store,
         memory_mask: Bool[Array, "B2 1 1 S"],
-    ) -> tuple[Float[Array, "N 1 D"], Store, Float[Array, "B2 H W2 S"]]:
+    ) -> tuple[Float[Array, "N 1 D"], Spans, Float[Array, "B2 H W2 S"]]:
         """Compute one position from the keys and values of those before it.
 
         Args:
@@ -240,10 +240,10 @@ class DecoderLayer(nn.Module):
             ``jit`` prunes when nobody uses them.
         """
 
-        def attend_self(y: Array) -> tuple[Array, Store]:
+        def attend_self(y: Array) -> tuple[Array, Spans]:
             beams = y.reshape(seen.shape[0], seen.shape[2], -1)
             grown = cached_attention.extend(cache, self.self_attention.keys_values(beams), position)
-            return self.self_attention.attend_to_begin(beams, grown, seen, position).reshape(y.shape), grown
+            return self.self_attention.attend_to_spans(beams, grown, seen, position).reshape(y.shape), grown
 
         def attend_memory(y: Array) -> tuple[Array, Array]:
             beams = y.reshape(memory.keys.shape[0], -1, y.shape[-1])

@@ -13,7 +13,7 @@ import jax
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional.cached_attention import Store
+from jaxformer.functional.cached_attention import Spans, Store
 from jaxformer.functional.layers import LINEAR_OUTPUT
 from jaxformer.nn.blocks import DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
 from jaxformer.typing import Array, Bool, Float, Int
@@ -124,12 +124,12 @@ class Decoder(nn.Module):
     def step(
         self,
         x: Float[Array, "N 1 D"],
-        cache: list[Store],
+        cache: list[Spans],
         position: Int[Array, ""],
         seen: Bool[Array, "B 1 W M"],
         memory: list[Store],
         memory_mask: Bool[Array, "B2 1 1 S"],
-    ) -> tuple[Float[Array, "N 1 D"], list[Store], list[Float[Array, "B2 H W2 S"]]]:
+    ) -> tuple[Float[Array, "N 1 D"], list[Spans], list[Float[Array, "B2 H W2 S"]]]:
         """Compute one position in every layer; see :meth:`DecoderLayer.step`. Each layer's weights come third.
 
         Raises:

@@ -5,13 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional import attend, cached_attention, causal_mask, project_keys_values
+from jaxformer.functional import attend, causal_mask, project_keys_values
 from jaxformer.functional.attention import KeysValues
 from jaxformer.functional.cached_attention import (
     NOBODY,
     Store,
-    attend_to_begin,
+    attend_to_spans,
     attend_to_store,
+    empty_spans,
     extend,
     project_to_store,
     readable,
@@ -44,22 +45,42 @@ def test_a_memory_answers_as_it_does_without_a_store():
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def spans_of(keys, values, width):
+    """Cut keys and values as a cache of their length is cut."""
+    sentences, heads, places, d_v = values.shape
+    empty = empty_spans(
+        sentences, heads, keys.shape[2], d_v, width=width, length=places // width, dtype=jnp.dtype("float32")
+    )
+    ends = np.cumsum([span.values.shape[2] for span in empty])
+    assert ends[-1] == places
+    pairs = zip(np.split(keys, ends[:-1], axis=3), np.split(values, ends[:-1], axis=2), strict=True)
+    return tuple(Store(jnp.asarray(some), jnp.asarray(others)) for some, others in pairs)
+
+
+def joined(spans):
+    """Give one store of all positions."""
+    return Store(
+        jnp.concatenate([span.keys for span in spans], axis=3), jnp.concatenate([span.values for span in spans], axis=2)
+    )
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_hypotheses_read_their_ancestors_alone(seed):
     """Hypotheses that take each other's place at random see their own past: each gets what causal self-attention over
     its own sequence of inputs gives (statement 96).
     """
     rng = np.random.default_rng(seed)
-    sentences, width, length = 2, 3, 6
+    sentences, width, length = 2, 3, 18
     params = make_params(rng)
-    kept = Store(jnp.zeros((sentences, H, K, length * width)), jnp.zeros((sentences, H, length * width, K2)))
+    kept = empty_spans(sentences, H, K, K2, width=width, length=length, dtype=jnp.dtype("float32"))
+    assert len(kept) == 2
     ancestors = jnp.full((sentences, width, length), NOBODY)
     pasts = [[[] for _ in range(width)] for _ in range(sentences)]
     for position in range(length):
         x = draw(rng, sentences, width, D)
         kept = extend(kept, project_keys_values(params, x), jnp.int32(position))
         ancestors = ancestors.at[:, :, position].set(jnp.arange(width)[None, :])
-        found, _ = attend_to_store(params, x, kept, readable(ancestors))
+        found = attend_to_spans(params, x, kept, readable(ancestors), jnp.int32(position))
         for sentence in range(sentences):
             for place in range(width):
                 pasts[sentence][place] = [*pasts[sentence][place], x[sentence, place]]
@@ -71,30 +92,37 @@ def test_hypotheses_read_their_ancestors_alone(seed):
         pasts = [[pasts[b][parent] for parent in parents[b]] for b in range(sentences)]
 
 
-@pytest.mark.parametrize("worth", [0, 2**18])
 @pytest.mark.parametrize("position", [0, 14, 15, 16, 31, 32, 39])
-def test_the_begin_of_a_store_is_read_as_the_whole_of_it(worth, position, monkeypatch):
-    """On both sides of each length of which one is chosen, whatever stands behind it."""
-    monkeypatch.setattr(cached_attention, "_WORTH_A_BRANCH", worth)
+def test_spans_are_read_as_one_store_of_all_positions(position):
+    """On both sides of the begin of each span, whatever stands in those behind it, which are not read at all."""
     rng = np.random.default_rng(position)
     sentences, width, length = 2, 3, 40
     params, x = make_params(rng), draw(rng, sentences, width, D)
-    stored = Store(draw(rng, sentences, H, K, length * width), draw(rng, sentences, H, length * width, K2))
+    keys, values = draw(rng, sentences, H, K, length * width), draw(rng, sentences, H, length * width, K2)
     mask = rng.random((sentences, 1, width, length * width)) < 0.7
     mask[..., width * (position + 1) :] = False
     mask[..., width * position] = True
-    expected, _ = attend_to_store(params, x, stored, jnp.asarray(mask))
-    begin = jax.jit(lambda position: attend_to_begin(params, x, stored, jnp.asarray(mask), position))
-    np.testing.assert_allclose(begin(jnp.int32(position)), expected, rtol=1e-5, atol=1e-5)
-    assert ("stablehlo.case" in begin.lower(jnp.int32(position)).as_text()) == (worth == 0)
+    expected, _ = attend_to_store(params, x, Store(keys, values), jnp.asarray(mask))
+    spans = spans_of(keys, values, width)
+    read = jax.jit(lambda spans, position: attend_to_spans(params, x, spans, jnp.asarray(mask), position))
+    np.testing.assert_allclose(read(spans, jnp.int32(position)), expected, rtol=1e-5, atol=1e-5)
+    begun = [begin <= position for begin in (0, 16, 32)]
+    behind = tuple(
+        span if seen else Store(span.keys * jnp.nan, span.values * jnp.nan)
+        for span, seen in zip(spans, begun, strict=True)
+    )
+    np.testing.assert_array_equal(read(behind, jnp.int32(position)), read(spans, jnp.int32(position)))
 
 
-def test_places_of_a_position_lie_together():
+@pytest.mark.parametrize("position", [0, 3, 15, 16, 31, 32, 34])
+def test_places_of_a_position_lie_together(position):
     """The W places of position t are those from t W on, and nothing else is written."""
     rng = np.random.default_rng(5)
     new = KeysValues(draw(rng, 1, 2, H, K), draw(rng, 1, 2, H, K2))
-    kept = extend(Store(jnp.zeros((1, H, K, 8)), jnp.zeros((1, H, 8, K2))), new, jnp.int32(3))
-    np.testing.assert_array_equal(kept.keys[..., 6:], store(new).keys)
-    np.testing.assert_array_equal(kept.values[:, :, 6:], store(new).values)
-    assert not np.asarray(kept.keys[..., :6]).any()
-    assert not np.asarray(kept.values[:, :, :6]).any()
+    before = Store(draw(rng, 1, H, K, 70), draw(rng, 1, H, 70, K2))
+    kept = joined(extend(spans_of(before.keys, before.values, 2), new, jnp.int32(position)))
+    places = slice(2 * position, 2 * position + 2)
+    expected = Store(
+        before.keys.at[..., places].set(store(new).keys), before.values.at[:, :, places].set(store(new).values)
+    )
+    jax.tree.map(np.testing.assert_array_equal, kept, expected)

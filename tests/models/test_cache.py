@@ -87,7 +87,7 @@ def test_hypotheses_may_change_places_between_steps(make_model, make_sentences, 
         tokens = np.full(6, 2) if t == 0 else hypotheses[:, t - 1]
         _, cache = step(model, params, jnp.asarray(tokens, jnp.int32), cache, memory)
     order = np.array([1, 1, 0, 5, 3, 4])  # within each sentence
-    assert len(cache.stores[0].keys) == 6 // beam_size
+    assert len(cache.spans[0][0].keys) == 6 // beam_size
     follow = jax.tree.map(lambda x: x[order] if x.ndim and len(x) == 6 else x, jax.device_get(cache))
     cache = jax.tree.map(jnp.asarray, follow)
     hypotheses = hypotheses[order]
@@ -102,12 +102,12 @@ def test_room_behind_the_position_is_not_attended_to(make_model, make_sentences)
     model, params = make_model(7)
     source, tokens = make_sentences(8, [4]), jnp.array([2])
     memory, cache = start(model, params, source), empty_cache(model.config, 1, 5)
-    dirty = cache._replace(stores=jax.tree.map(lambda x: jnp.full_like(x, 1e10), cache.stores))
+    dirty = cache._replace(spans=jax.tree.map(lambda x: jnp.full_like(x, 1e10), cache.spans))
     expected, _ = step(model, params, tokens, cache, memory)
     found, grown = step(model, params, tokens, dirty, memory)
     np.testing.assert_array_equal(found, expected)
-    assert all((store.keys[..., 1:] == 1e10).all() for store in grown.stores)
-    assert all((store.values[:, :, 1:] == 1e10).all() for store in grown.stores)
+    assert all((span.keys[..., 1:] == 1e10).all() for (span,) in grown.spans)
+    assert all((span.values[:, :, 1:] == 1e10).all() for (span,) in grown.spans)
 
 
 def test_a_filler_sentence_decodes_to_finite_logits(make_model):
@@ -128,9 +128,20 @@ def test_caches_have_the_type_of_the_computation(make_model, make_sentences, mon
     logits, grown = model.apply({"params": params}, jnp.array([2, 2, 2]), cache, memory, method="step")
     assert logits.dtype == jnp.float32
     assert jax.tree.map(lambda x: (x.shape, x.dtype), grown) == jax.tree.map(lambda x: (x.shape, x.dtype), cache)
-    assert cache.stores[0].keys.shape == (1, 2, 5, 12)
-    assert cache.stores[0].values.shape == (1, 2, 12, 2)
-    assert cache.stores[0].keys.dtype == memory.stores[0].keys.dtype == kept
+    (span,) = cache.spans[0]
+    assert span.keys.shape == (1, 2, 5, 12)
+    assert span.values.shape == (1, 2, 12, 2)
+    assert span.keys.dtype == memory.stores[0].keys.dtype == kept
+
+
+@pytest.mark.parametrize(("backend", "places"), [("cpu", [48, 48, 96, 6]), ("gpu", [198])])
+def test_a_cpu_keeps_positions_in_spans(make_model, monkeypatch, backend, places):
+    """Spans of 16, 16 and 32 positions and what is left, each with a place for every hypothesis; elsewhere one."""
+    monkeypatch.setattr(jax, "default_backend", lambda: backend)
+    model, _ = make_model(13, max_length=66)
+    cache = empty_cache(model.config, 3, 66, 3)
+    for spans in cache.spans:
+        assert [span.keys.shape[3] for span in spans] == [span.values.shape[2] for span in spans] == places
 
 
 def test_no_cache_is_longer_than_the_model(make_model):
