@@ -27,9 +27,9 @@ def prepare(config: TransformerConfig, params: PyTree, precision: Precision) -> 
                                                                     float32
     ========== ==================================================== =================================================
 
-    Weights are the kernels of all linear maps and the embedding tables; in `int8` a table is looked up in float32, of
-    which a step reads no more than its tokens' rows. Biases, norms and learned positions stay float32, and so do
-    softmax and log-probabilities.
+    Weights are the kernels of all linear maps and the table that gives logits. Embeddings are looked up in the type of
+    the computation, in `int8` in float32: a step reads no more of them than the rows of its tokens. Biases, norms and
+    learned positions stay float32, and so do softmax and log-probabilities.
 
     Args:
         config: of the model, with looped layers.

@@ -5,12 +5,13 @@ of a sentence share one store. Each position has a place for each of them, and w
 is told by its ancestors: when hypotheses change places, small integers move, and keys and values stay where they are.
 
 Translations are far shorter than the room that is kept for them. A CPU spends its time on fetching keys and values from
-memory, so that there they lie in spans of positions, and a step reads those spans alone in which anything stands.
+memory, so that there they lie in spans of positions, and attention reads those spans alone in which anything stands.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -24,7 +25,7 @@ from jaxformer.typing import Array, Bool, Float, Int, Parameters
 NOBODY = -1
 """The ancestor at positions to come."""
 
-_SPANS = (16, 32, 64, 128, 256)  # where one ends and another begins
+_SPANS = (24, 96, 384)  # where one ends and another begins; each more is a case more to compile
 
 
 class Store(NamedTuple):
@@ -59,9 +60,11 @@ def project_to_store(params: Parameters, memory: Float[Array, "B S D"]) -> Store
 
 
 def empty_spans(sentences: int, heads: int, d_k: int, d_v: int, *, width: int, length: int, dtype: jnp.dtype) -> Spans:
-    """Make room for the keys and values of W hypotheses in each of ``length`` positions."""
+    """Make room for the keys and values of W hypotheses in each of ``length`` positions: several spans on a CPU, one
+    elsewhere.
+    """
     ends = [*(end for end in _SPANS if end < length), length] if jax.default_backend() == "cpu" else [length]
-    places = [width * (end - begin) for begin, end in zip([0, *ends], ends, strict=False)]
+    places = [width * (end - begin) for begin, end in itertools.pairwise([0, *ends])]
     return tuple(
         Store(jnp.zeros((sentences, heads, d_k, size), dtype), jnp.zeros((sentences, heads, size, d_v), dtype))
         for size in places
@@ -120,7 +123,8 @@ def attend_to_spans(
     mask: Bool[Array, "#B 1 #W M"],
     position: Int[Array, ""],
 ) -> Float[Array, "B W D"]:
-    """Do as :func:`attend_to_store` with keys and values in spans, none of them behind a position; give the output.
+    """Do as :func:`attend_to_store` with keys and values in spans, and read none that begins behind the position; give
+    the output.
 
     Args:
         params: of multi-head attention.
@@ -129,10 +133,8 @@ def attend_to_spans(
         mask: places that they may read, none behind ``position``.
         position: of ``x``, counted from 0.
     """
-    ends, branches = [], []
-    for count, span in enumerate(memory, 1):
-        ends.append((ends or [0])[-1] + span.values.shape[2] // x.shape[1])
-        branches.append(functools.partial(_mix_spans, count))
+    ends = [*itertools.accumulate(span.values.shape[2] // x.shape[1] for span in memory)]
+    branches = [functools.partial(_mix_spans, count) for count in range(1, len(memory) + 1)]
     branch = jnp.sum(jnp.array(ends[:-1], jnp.int32) <= position)
     heads = lax.switch(branch, branches, _ask(params, x, memory[0]), memory, mask)
     return _answer(params, x, heads)

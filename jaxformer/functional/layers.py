@@ -264,12 +264,10 @@ def project_to_vocabulary(
     table: Float[Array, "V D"] | Int8Weights | Table, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None
 ) -> Float[Array, "*B V"]:
     """Give each token of the vocabulary a logit, float32: x E^T, unscaled, in the paper without bias (section 3.4)."""
-    rows = x.reshape(-1, x.shape[-1])
-    if not isinstance(table, Table):
-        logits = multiply_int8_rows(rows, table) if isinstance(table, Int8Weights) else rows_times_rows(rows, table)
-    elif isinstance(table.columns, Int8Weights):
-        logits = multiply_int8_rows(rows, table.columns)
+    rows, outputs = x.reshape(-1, x.shape[-1]), table.outputs if isinstance(table, Table) else table
+    if isinstance(outputs, Int8Weights):
+        logits = multiply_int8_rows(rows, outputs)
     else:
-        logits = rows_times_matrix(rows, table.columns)
+        logits = (rows_times_matrix if isinstance(table, Table) else rows_times_rows)(rows, outputs)
     logits = logits.reshape(*x.shape[:-1], logits.shape[-1])
     return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,))

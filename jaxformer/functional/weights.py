@@ -1,9 +1,10 @@
-"""Forms in which decoding keeps weights: in 8 bits with a scale and a sum for each output, and tables in both layouts.
+"""Forms in which decoding keeps weights: in 8 bits with a scale and a sum for each output, and tables once more for
+their products.
 
 They stand in a parameter tree where the plain array stood, and what computes with that takes them:
-:func:`~jaxformer.functional.layers.linear` and :func:`~jaxformer.functional.layers.project_to_vocabulary` both,
-:func:`~jaxformer.functional.layers.embed` tables. Their first leaf has the shape of the plain array. None of them is
-differentiable.
+:func:`~jaxformer.functional.layers.linear` those in 8 bits, :func:`~jaxformer.functional.layers.embed` tables, and
+:func:`~jaxformer.functional.layers.project_to_vocabulary` both. Their first leaf has the shape of the plain array. None
+of them is differentiable.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Table(NamedTuple):
     """An embedding table that is looked up in one form and multiplied in another."""
 
     rows: Float[Array, "V D"]
-    columns: Float[Array, "D V"] | Int8Weights
+    outputs: Float[Array, "D V"] | Int8Weights
     """Its transpose, or each of its rows as an output in 8 bits."""
 
 
@@ -62,8 +63,8 @@ def take_rows(
     if isinstance(table, Int8Weights):
         return _take_outputs(table, tokens)
     if isinstance(table, Table):
-        rows, columns = table.rows[tokens], table.columns
-        return Table(rows, _take_outputs(columns, tokens) if isinstance(columns, Int8Weights) else rows.T)
+        rows, outputs = table.rows[tokens], table.outputs
+        return Table(rows, _take_outputs(outputs, tokens) if isinstance(outputs, Int8Weights) else rows.T)
     return table[tokens]
 
 

@@ -61,7 +61,7 @@ def test_what_is_converted_and_what_is_not(tied):
     leaves = jax.tree_util.tree_leaves_with_path(prepared, is_leaf=lambda x: isinstance(x, Int8Weights))
     converted = {jax.tree_util.keystr(path) for path, leaf in leaves if isinstance(leaf, Int8Weights)}
     plain = {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(params)}
-    logits = {"all": "['embedding']['table'].columns", "target": "['target_embedding']['table'].columns"}
+    logits = {"all": "['embedding']['table'].outputs", "target": "['target_embedding']['table'].outputs"}
     assert converted == {name for name in plain if "kernel" in name} | {logits.get(tied, "['output']")}
     for path, leaf in leaves:
         if not isinstance(leaf, Int8Weights):
@@ -78,8 +78,21 @@ def test_a_model_of_half_precision_keeps_halves():
     assert prepared["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"].dtype == jnp.bfloat16
     table = prepared["embedding"]["table"]
     assert isinstance(table, Table)
-    assert table.columns.shape == (32, 29)
-    np.testing.assert_array_equal(table.columns.T, table.rows)
+    assert table.outputs.shape == (32, 29)
+    np.testing.assert_array_equal(table.outputs.T, table.rows)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_a_table_that_gives_no_logits_lies_once(precision):
+    """Nothing is multiplied with the tables beside an output of its own, nor with that of another source vocabulary."""
+    config, params = make(4, tied_embeddings="none")
+    prepared = prepare(config, params, precision)[1]
+    dtype = jnp.bfloat16 if precision == "bfloat16" else jnp.float32
+    for name in ("source_embedding", "target_embedding"):
+        table = prepared[name]["table"]
+        assert not isinstance(table, Table)
+        np.testing.assert_array_equal(table, params[name]["table"].astype(dtype))
+    assert isinstance(prepared["output"], Int8Weights if precision == "int8" else Table)
 
 
 def test_an_unknown_precision_is_refused():
@@ -119,7 +132,7 @@ def test_a_part_of_a_table_is_that_part_of_what_it_stands_for():
     np.testing.assert_array_equal(take_rows(table, tokens), table[tokens])
     both = take_rows(Table(table, table.T), tokens)
     np.testing.assert_array_equal(both.rows, table[tokens])
-    np.testing.assert_array_equal(both.columns, table[tokens].T)
+    np.testing.assert_array_equal(both.outputs, table[tokens].T)
     small = quantize(table, (1,))
     part = take_rows(small, tokens)
     np.testing.assert_array_equal(part.values, np.asarray(small.values)[np.asarray(tokens)])
@@ -127,4 +140,4 @@ def test_a_part_of_a_table_is_that_part_of_what_it_stands_for():
     np.testing.assert_array_equal(part.sums, np.asarray(small.sums)[np.asarray(tokens)])
     of_both = take_rows(Table(table, small), tokens)
     np.testing.assert_array_equal(of_both.rows, table[tokens])
-    jax.tree.map(np.testing.assert_array_equal, of_both.columns, part)
+    jax.tree.map(np.testing.assert_array_equal, of_both.outputs, part)
