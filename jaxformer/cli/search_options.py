@@ -23,7 +23,7 @@ SEARCH = (
     ("max_extra_length", int, "N", "most tokens of a translation beyond those of its source"),
     ("no_repeat_ngram", int, "N", "no N tokens come twice in the same order; 0: they may"),
     ("repetition_penalty", float, "X", "above 1: tokens that came before come less often"),
-    ("precision", str, "NAME", "model: as it was trained, float32, bfloat16, or int8: in 8 bits, the fastest"),
+    ("precision", str, "NAME", "model: as it was trained, float32, bfloat16 or int8: 8 bits, fastest for large models"),
     ("batch_size", int, "N", "most sentences that are decoded together"),
     ("tokens_per_batch", int, "N", "most source tokens that are decoded together, padding counted"),
 )

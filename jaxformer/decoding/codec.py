@@ -204,8 +204,8 @@ def check_length(side: str, number: int, ids: list[int], limit: int, positions: 
     if len(ids) > limit:
         rule = f"decoding.max_source_length is {limit}" if limit < positions else f"the model has {limit} positions"
         fault = (
-            f"has {len(ids)} tokens and {rule}; split the sentence (translate --split_long does it), or train with a "
-            "larger model.max_length"
+            f"has {len(ids)} tokens and {rule}; split it (translate --paragraphs, or --split_long "
+            "within sentences), or train with a larger model.max_length"
         )
         raise LineError(f"{side} sentence {number} {fault}", kind=side, number=number, fault=fault)
 

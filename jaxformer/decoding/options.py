@@ -86,7 +86,8 @@ def resolve(texts: object, options: ResultOptions, own: DecodingConfig) -> Decod
     decoding = dataclasses.replace(options.get("decoding") or own, **chosen)
     if n_best < 1 or (n_best > decoding.beam_size and not decoding.sample):
         most = "" if decoding.sample else f" and at most the beam of {decoding.beam_size}"
-        raise InputError(f"n_best must be at least 1{most}, not {n_best}")
+        cure = "" if n_best < 1 else f"; a beam_size of {n_best} gives as many"
+        raise InputError(f"n_best must be at least 1{most}, not {n_best}{cure}")
     if options.get("required") is not None:
         check_beam(decoding)
     if options.get("alignment_layer") is not None and not options.get("alignment"):

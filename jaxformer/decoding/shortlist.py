@@ -112,12 +112,13 @@ class Shortlist(NamedTuple):
             temporary.unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, path: Path, vocabulary: str) -> Shortlist:
+    def load(cls, path: str | Path, vocabulary: str) -> Shortlist:
         """Read what :meth:`save` wrote.
 
         Raises:
             InputError: there is no such file, it is damaged, or it was made with other vocabularies than this hash.
         """
+        path = Path(path)
         make = f"make one: jaxformer shortlist --workdir={path.parent}"
         if not path.exists():
             raise InputError(f"{path.parent} has no shortlist yet; {make}")

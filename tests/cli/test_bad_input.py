@@ -102,7 +102,7 @@ def test_too_long_a_sentence(call, workdir, file):
     long = b"ok\n\n" + b"word " * 20_000 + b"\n"
     error = call("translate", workdir, stdin=long).error
     assert error.startswith("standard input, line 3 has ")
-    assert "tokens and the model has 128 positions; split the sentence" in error
+    assert "tokens and the model has 128 positions; split it (translate --paragraphs, or" in error
     rule = error.removeprefix("standard input")
     source, target = file("source", long), file("target", b"a\n" * 3)
     for arguments in (
@@ -145,7 +145,7 @@ def test_lists_that_cannot_be_read(call, file):
 
 def test_more_translations_than_hypotheses(call, workdir):
     error = call("translate", workdir, "--beam_size=2", "--n_best=3", stdin=b"a\n").error
-    assert error == "n_best must be at least 1 and at most the beam of 2, not 3"
+    assert error == "n_best must be at least 1 and at most the beam of 2, not 3; a beam_size of 3 gives as many"
 
 
 # Runs

@@ -250,7 +250,7 @@ def test_learn_save_load(tmp_path):
     assert found.best.shape == (60, 3)
     assert (found.best[56:] == -1).all()
     found.save(tmp_path / "shortlist.npz")
-    back = Shortlist.load(tmp_path / "shortlist.npz", "abc")
+    back = Shortlist.load(str(tmp_path / "shortlist.npz"), "abc")
     np.testing.assert_array_equal(back.first, found.first)
     np.testing.assert_array_equal(back.best, found.best)
     assert [path.name for path in tmp_path.iterdir()] == ["shortlist.npz"]
