@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxformer.models.layer_stacking import stack_layers
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.optimizer import make_optimizer
 from jaxformer.training.recipe import TrainingConfig
-from jaxformer.typing import Array, Float, Int, PyTree, UInt32
+from jaxformer.typing import Array, Float, Int, Key, Parameters, PyTree, UInt32
 
 
 @flax.struct.dataclass
@@ -76,10 +79,8 @@ class TrainState:
 def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
     """Make the state of a run that begins, from its seed alone."""
     parameters_key, dropout_key = jax.random.split(jax.random.key(config.seed))
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    # Scanned layers begin as looped ones do. Parameters are drawn and nothing else is computed.
-    looped = Transformer(dataclasses.replace(model.config, scan_layers=False))
-    params = looped.lazy_init(parameters_key, tokens, tokens)["params"]
+    # Scanned layers begin as looped ones do.
+    params = _draw(Transformer(dataclasses.replace(model.config, scan_layers=False)), parameters_key)
     if model.config.scan_layers:
         params = jax.jit(stack_layers)(params)  # one program, and not one for each shape
     scaled = model.config.dtype == "float16"
@@ -87,9 +88,26 @@ def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
         step=jnp.zeros((), jnp.int32),
         updates=jnp.zeros((), jnp.int32),
         params=params,
-        optimizer=make_optimizer(config, model.config.d_model).init(params),
+        optimizer=jax.jit(make_optimizer(config, model.config.d_model).init)(params),
         key=jax.random.key_data(dropout_key),
         # Arrays of its own: a step uses up what it is given, and must not be given the same array twice.
         average=None if config.ema_decay is None else jax.tree.map(jnp.copy, params),
         loss_scale=LossScale(jnp.float32(config.loss_scale), jnp.zeros((), jnp.int32)) if scaled else None,
     )
+
+
+def _draw(model: Transformer, key: Key) -> Parameters:
+    """Draw the parameters and compute nothing else, each by the program of its kind and shape.
+
+    Compiled as one, every parameter would have a program of its own to draw it.
+    """
+    traced = _parameters.trace(model, key)
+    structure = jax.tree.structure(traced.out_info)
+    drawing, _ = dce_jaxpr(traced.jaxpr.jaxpr, [True] * structure.num_leaves, instantiate=True)
+    return jax.tree.unflatten(structure, jaxpr_as_fun(ClosedJaxpr(drawing, traced.jaxpr.consts))(key))
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _parameters(model: Transformer, key: Key) -> Parameters:
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    return model.lazy_init(key, tokens, tokens)["params"]

@@ -1,0 +1,44 @@
+"""The state of a run that begins: the same bits from the same seed, however it is compiled, and nothing besides."""
+
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.training.recipe import TrainingConfig
+from jaxformer.training.state import create_state
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"scan_layers": True}, {"tied_embeddings": "none", "positions": "learned"}], ids=str
+)
+def test_the_state_is_the_same_within_a_compiled_function(make_model, changes):
+    """Engines of one device draw each shape by a program of its own, and engines of many all in one: the same bits."""
+    # Widths of this test alone: a process keeps its programs, and other tests compile theirs with less optimisation.
+    model = make_model(d_model=28, d_ff=44, **changes)
+    alone, compiled = create_state(model, TrainingConfig()), jax.jit(lambda: create_state(model, TrainingConfig()))()
+    jax.tree.map(np.testing.assert_array_equal, alone, compiled)
+
+
+def test_the_state_is_drawn_and_nothing_else_is_computed(make_model, caplog):
+    """Besides keys and zeros, the programs that run are those of initialisers, one for each shape."""
+    # Widths of this test alone, whose programs no other test has compiled.
+    model = make_model(d_model=20, d_ff=36, num_encoder_layers=3)
+    with jax.log_compiles():
+        create_state(model, TrainingConfig())
+    programs = re.findall(r"Finished XLA compilation of jit\((\w+)\)", caplog.text)
+    assert programs.count("projection") == 4  # queries, keys and values; their output; inner; outer
+    assert programs.count("embedding") == 1
+    drawing = {"projection", "embedding", "stage", "unstack", "broadcast_in_dim", "convert_element_type", "init_fn"}
+    assert {name for name in programs if not name.startswith("_threefry")} <= drawing
+
+
+def test_the_state_is_made_from_the_seed_alone(make_model):
+    """The same seed gives the same bits, another one other parameters and another key of dropout (statement 119)."""
+    model = make_model()
+    first, again, other = (create_state(model, TrainingConfig(seed=seed)) for seed in (0, 0, 1))
+    jax.tree.map(np.testing.assert_array_equal, first, again)
+    assert not np.array_equal(first.key, other.key)
+    tables = [state.params["embedding"]["table"] for state in (first, other)]
+    assert not np.array_equal(*tables)
