@@ -240,7 +240,13 @@ def main() -> int:
     parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder of the runs and the report")
     parser.add_argument("--rows", type=_rows, default=tuple(ROWS), metavar="A,B", help="which rows (default: all)")
     parser.add_argument("--seeds", type=_seeds, default=(1,), metavar="1,2", help="seeds of each row (default: 1)")
-    parser.add_argument("--steps", type=int, metavar="N", help="of each run (default: as the configurations say)")
+    parser.add_argument(
+        "--steps",
+        type=int,
+        metavar="N",
+        help="of each run (default: as the configurations say); "
+        f"the base's end with the mean of {AVERAGED} checkpoints, one every training.checkpoint_every",
+    )
     for name in ("train", "valid", "test"):
         parser.add_argument(f"--{name}", metavar="NAME", help=f"other text: the same as --config.data.{name}=NAME")
     parser.add_argument("--report_only", action="store_true", help="train nothing, and report what is finished")

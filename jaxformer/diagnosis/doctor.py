@@ -87,6 +87,7 @@ CHECKS = (
     Check("signature", results.signature, ("config", "record")),
     Check("search", results.search, ("record",)),
     Check("recount", results.recount, ("record", "hypotheses", "scored")),
+    Check("beside validation", results.beside_validation, ("record", "curves")),
     Check("output order", hypotheses.order, ("hypotheses", "scored")),
     Check("output form", text.form, ("hypotheses",)),
     Check("output quotes", lambda lines, scored: text.quotes(lines, _references(scored)), ("hypotheses", "scored")),

@@ -62,7 +62,7 @@ class Evidence:
         record: the one of them that is looked at.
         hypotheses: its translations.
         scored: what they were compared with.
-        test: the pairs of ``data.test``.
+        test: the pairs that the result looked at is of; without a result those of ``data.test``.
         survey: of the training text.
         counts: what cleaning leaves out of the training text, or of a sample of it.
     """
@@ -113,7 +113,7 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
     learned = _try(lambda: curves.read(metrics), broken=metrics.exists())
     vocabularies = _try(lambda: Vocabularies.load(directory / "vocabulary"), broken=True)
     averages = _try(lambda: list_averages(directory))
-    test = _read_test(data)
+    test = _read_test(data, data.test if isinstance(record, Unseen) else str(record.get("dataset")))
     surveyed = _survey(data, [] if isinstance(test, Unseen) else test)
     return Evidence(
         directory,
@@ -158,10 +158,13 @@ def _far(key: str, name: str) -> Unseen:
     return Unseen(f"{key}={name} is not read: only files, the bundled corpus and synthetic tasks are")
 
 
-def _read_test(data: DataConfig) -> list[Pair] | Unseen:
-    if not _is_local(parse(data.test, data.source_language, data.target_language)[0].name):
-        return _far("data.test", data.test)
-    corpus = _try(lambda: open_evaluation(data.test, data)[0])
+def _read_test(data: DataConfig, name: str) -> list[Pair] | Unseen:
+    def find() -> sources.Corpus | Unseen:
+        if not _is_local(parse(name, data.source_language, data.target_language)[0].name):
+            return _far("data.test" if name == data.test else "the result's dataset", name)
+        return open_evaluation(name, data)[0]
+
+    corpus = _try(find)
     return corpus if isinstance(corpus, Unseen) else _try(lambda: list(corpus), broken=True)
 
 

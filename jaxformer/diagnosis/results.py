@@ -18,6 +18,7 @@ from jaxformer.visualization.curves import Curve
 
 Record = Mapping[str, Any]
 
+_FAR_BELOW = 0.5  # of the score on the validation text
 _SIGNATURE = {"nrefs": "1", "case": "mixed", "eff": "no", "tok": "13a", "smooth": "exp"}
 # What the paper says of its search: a record without it may be of any.
 _SEARCH = ("beam_size", "length_penalty", "alpha", "max_extra_length")
@@ -156,4 +157,19 @@ def recount(record: Record, hypotheses: Sequence[str], scored: ScoredSet) -> Opi
         f"BLEU {value:.2f} of {record.get('hypotheses')}, {record['bleu']} in results.json",
         "the same",
         "the file or the record was changed: jaxformer evaluate again",
+    )
+
+
+def beside_validation(record: Record, curves: Mapping[str, Curve]) -> Opinion:
+    """Hold the score against the best that the run had on its validation text."""
+    points = curves.get("valid/bleu", ())
+    if "bleu" not in record or not points:
+        return Opinion("unseen", "the result has no bleu" if points else "metrics.jsonl has no valid/bleu")
+    best = max(value for _, value in points)
+    return judge(
+        "look" if record["bleu"] < _FAR_BELOW * best else "ok",
+        f"BLEU {record['bleu']} of {record.get('dataset')}, {best:.2f} of data.valid",
+        f"at least {_FAR_BELOW:.0%} of it",
+        "read some lines of source, translation and reference side by side: text of another kind scores so low, and so "
+        "do references that belong to other lines or are written in another form",
     )

@@ -94,6 +94,18 @@ def test_the_version(call):
     assert (outcome.code, outcome.out.decode()) == (0, f"jaxformer {jaxformer.__version__}\n")
 
 
+def test_the_package_is_a_program_too():
+    """``python -m jaxformer`` is the same command line."""
+    process = subprocess.run(
+        [sys.executable, "-m", "jaxformer", "--version"],
+        capture_output=True,
+        text=True,
+        env=runs.environment(),
+        check=False,
+    )
+    assert (process.returncode, process.stdout) == (0, f"jaxformer {jaxformer.__version__}\n")
+
+
 def test_interrupted(monkeypatch, call):
     """Ctrl-C ends a command with 130 and without a traceback."""
 

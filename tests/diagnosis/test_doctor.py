@@ -298,6 +298,22 @@ def test_the_result_that_is_looked_at(run, capfdbinary):
     assert "has no result 'other'" in err
 
 
+def test_the_text_of_the_result_is_checked(run):
+    """What is said of the test set is said of the text that was scored, which need not be data.test."""
+    own = json.loads((run / "config.json").read_text())["data"]["test"]
+    for language in ("en", "de"):
+        lines = (run.parent / f"test.{language}").read_text("utf-8")
+        (run.parent / f"other.{language}").write_text(lines.replace(".", " ."), "utf-8")
+    other = f"text:{run.parent}/other.en,{run.parent}/other.de"
+    configure(run, **{"data.test": other})
+    translate(run)
+    configure(run, **{"data.test": own})
+    found = {finding.check: finding.verdict for finding in examine(read_evidence(run, other))}
+    assert (found["test form"], verdicts(run)["test form"]) == ("wrong", "ok")
+    (run / "results.json").unlink()
+    assert verdicts(run)["test form"] == "ok"
+
+
 def test_an_average_that_was_scored(run):
     """Where a result is of an average, or the parameters are one, nothing is missing (statement 116)."""
     configure(run, **{"model.d_model": 512})

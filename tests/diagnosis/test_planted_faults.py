@@ -191,6 +191,7 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     ("search", "look", lambda run: alter_record(run, decoding={"beam_size": 1, "length_penalty": "average"}), set()),
     ("search", "wrong", lambda run: alter_record(run, decoding={"sample": True}), set()),
     ("recount", "wrong", lambda run: alter_record(run, bleu=45.67), set()),
+    ("beside validation", "look", lambda run: alter_curve(run, "valid/bleu", lambda _, bleu: bleu * 10), set()),
     ("output order", "wrong", lambda run: translate(run, without(20)), set()),
     ("output form", "wrong", lambda run: translate(run, each(tokenize)), set()),
     ("output quotes", "look", lambda run: translate(run, each(low_quotes)), set()),
