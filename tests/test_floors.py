@@ -70,7 +70,7 @@ FLOORS = (
     (("jaxformer.visualization.*",), ("jaxformer.serving.*",)),
     (("jaxformer.benchmark.*",), ("jaxformer.paper.*",)),
     (("jaxformer.diagnosis.*",),),
-    (("jaxformer.cli.*",),),
+    (("jaxformer.cli.*", "jaxformer.__main__"),),
     (("configs.*",), ("scripts.*",)),
 )
 
