@@ -18,7 +18,6 @@ from jax.core import Tracer
 from jaxformer.errors import InputError
 from jaxformer.functional.products import rows_times_matrix, rows_times_rows
 from jaxformer.functional.random_bits import random_bits
-from jaxformer.functional.traced_once import traced_once
 from jaxformer.functional.weights import Int8Weights, Table, multiply_int8, multiply_int8_rows
 from jaxformer.typing import Array, Float, Int, Key, Parameters
 
@@ -26,7 +25,6 @@ LINEAR_OUTPUT = "linear"
 """Under this name policies of rematerialisation know the output of :func:`linear`."""
 
 
-@traced_once("contract")
 def linear(
     x: Float[Array, "..."],
     kernel: Float[Array, "..."] | Int8Weights,
@@ -60,7 +58,6 @@ def linear(
     return checkpoint_name(output.astype(x.dtype), LINEAR_OUTPUT)
 
 
-@traced_once("epsilon")
 def layer_norm(
     x: Float[Array, "*B D"], scale: Float[Array, " D"], bias: Float[Array, " D"], *, epsilon: float = 1e-6
 ) -> Float[Array, "*B D"]:

@@ -99,7 +99,8 @@ def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
 def _draw(model: Transformer, key: Key) -> Parameters:
     """Draw the parameters and compute nothing else, each by the program of its kind and shape.
 
-    Compiled as one, every parameter would have a program of its own to draw it.
+    Compiled as a whole, the code that draws would be compiled once for each parameter; and what a forward pass computes
+    besides, such as positions and masks, would be compiled and run if what is traced were not rid of it.
     """
     traced = _parameters.trace(model, key)
     structure = jax.tree.structure(traced.out_info)

@@ -1,7 +1,6 @@
 """The whole forward pass and its gradient against a plain float64 Transformer."""
 
 import math
-import re
 
 import jax
 import jax.numpy as jnp
@@ -191,16 +190,3 @@ def test_attention_weights_come_out_of_the_forward_pass(make_model, make_sentenc
             assert w.dtype == jnp.float32
             np.testing.assert_allclose(w.sum(-1), np.ones(w.shape[:-1]), rtol=1e-5)
             np.testing.assert_array_equal(np.asarray(w) > 0.0, np.broadcast_to(mask, w.shape))
-
-
-def test_more_layers_are_no_more_functions(make_model, make_sentences):
-    """The program of a step holds one function for each shape of a linear map or a norm, however deep the model is."""
-    source, target = make_sentences(1, [5, 2]), make_sentences(2, [2, 5])
-
-    def functions(layers):
-        model, params = make_model(0, num_encoder_layers=layers, num_decoder_layers=layers)
-        program = jax.jit(jax.grad(lambda params: model.apply({"params": params}, source, target).sum()))
-        return sorted(re.findall(r"func\.func private @(\w*(?:linear|layer_norm)\w*)", program.lower(params).as_text()))
-
-    assert functions(2)
-    assert functions(5) == functions(2)
