@@ -30,7 +30,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a run")
-    parser.add_argument("--dataset", metavar="NAME", help="which result to look at (default: that of data.test)")
+    parser.add_argument(
+        "--dataset",
+        metavar="NAME",
+        help="which result to look at, by its key in results.json or its data set (default: that of data.test)",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
 
 

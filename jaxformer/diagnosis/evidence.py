@@ -57,6 +57,7 @@ class Evidence:
         gaps: at which steps it recorded no finite number, by key.
         vocabularies: of the run.
         trained_vocabulary: hash of the vocabulary that the best checkpoint was trained with.
+        saved: the steps of the checkpoints that are there, ascending.
         averages: of checkpoints.
         records: what ``results.json`` holds, by name.
         record: the one of them that is looked at.
@@ -73,6 +74,7 @@ class Evidence:
     gaps: Mapping[str, Sequence[int]] | Unseen
     vocabularies: Vocabularies | Unseen
     trained_vocabulary: str | Unseen
+    saved: list[int]
     averages: list[Average] | Unseen
     records: Mapping[str, Any] | Unseen
     record: Mapping[str, Any] | Unseen
@@ -107,12 +109,16 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
     records = _try(lambda: read_results(directory) or Unseen("no results.json: run jaxformer evaluate"), broken=True)
     name = None if isinstance(records, Unseen) else _choose(records, data.test, dataset)
     if dataset is not None and name is None:
-        raise InputError(f"{directory} has no result {dataset!r}; evaluate it first, or leave out --dataset")
+        there = "none" if isinstance(records, Unseen) else ", ".join(records)
+        raise InputError(
+            f"{directory} has no result {dataset!r} (there: {there}); evaluate it first, or leave out --dataset"
+        )
     record = records if isinstance(records, Unseen) or name is None else records[name]
     metrics = directory / "metrics.jsonl"
     learned = _try(lambda: curves.read(metrics), broken=metrics.exists())
     vocabularies = _try(lambda: Vocabularies.load(directory / "vocabulary"), broken=True)
     averages = _try(lambda: list_averages(directory))
+    saved = sorted(int(path.name) for path in (directory / "checkpoints").glob("*") if path.name.isdecimal())
     test = _read_test(data, data.test if isinstance(record, Unseen) else str(record.get("dataset")))
     surveyed = _survey(data, [] if isinstance(test, Unseen) else test)
     return Evidence(
@@ -121,7 +127,8 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
         learned,
         _try(lambda: curves.read_gaps(metrics), broken=metrics.exists()),
         vocabularies,
-        _read_trained(directory, config, learned, averages, scored=name is not None),
+        _read_trained(directory, config, learned, averages, saved, scored=name is not None),
+        saved,
         averages,
         records,
         record,
@@ -205,6 +212,7 @@ def _read_trained(
     config: RunConfig,
     learned: Mapping[str, Curve] | Unseen,
     averages: Sequence[Average] | Unseen,
+    saved: Sequence[int],
     *,
     scored: bool,
 ) -> str | Unseen:
@@ -214,7 +222,7 @@ def _read_trained(
     """
     folder = directory / "checkpoints"
     expected = scored or (not isinstance(learned, Unseen) and bool(learned) and not folder.exists())
-    if expected and not averages and not any(path.name.isdecimal() for path in folder.glob("*")):
+    if expected and not averages and not saved:
         return Unseen(f"no checkpoint in {folder}, of a run that has {'results' if scored else 'steps'}", broken=True)
     return _try(lambda: find_parameters(directory, "best", config.evaluation.best_metric).vocabulary)
 

@@ -24,10 +24,17 @@ _STEADIER = (
 )
 
 
-def finished(config: RunConfig, curves: Curves) -> Opinion:
-    """Say whether the run made the steps that were asked for."""
+def finished(config: RunConfig, curves: Curves, saved: Sequence[int]) -> Opinion:
+    """Say whether the run made the steps that were asked for, and its log is as long as it trained."""
     last = max((curve[-1][0] for curve in curves.values() if curve), default=0)
     steps, patience = config.training.steps, config.training.patience
+    if saved and max(saved) - last >= config.training.log_every:
+        return judge(
+            "look",
+            f"metrics.jsonl ends with step {last:,}, and there is a checkpoint of step {max(saved):,}",
+            f"a line every {config.training.log_every:,} steps",
+            "lines were lost, and what is said here of learning is of the rest: restore metrics.jsonl",
+        )
     return judge(
         "ok" if last >= steps or patience is not None else "look",
         f"step {last:,} of {steps:,}" + (f", patience {patience}" if patience is not None and last < steps else ""),

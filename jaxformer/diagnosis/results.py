@@ -90,11 +90,14 @@ def search(record: Record) -> Opinion:
     )
 
 
-def averaging(config: RunConfig, records: Mapping[str, Record], averages: Sequence[Average]) -> Opinion:
-    """Say whether an average of checkpoints was scored."""
-    used = sorted({str(r.get("checkpoint")) for r in records.values() if "average" in str(r.get("checkpoint"))})
+def averaging(config: RunConfig, records: Mapping[str, Record], record: Record, averages: Sequence[Average]) -> Opinion:
+    """Say whether an average of checkpoints was scored on the text of the result that is looked at."""
+    alike = [other for other in records.values() if other.get("dataset") == record.get("dataset")]
+    used = sorted({str(r.get("checkpoint")) for r in alike if "average" in str(r.get("checkpoint"))})
     keep, decay = config.training.keep_latest, config.training.ema_decay
     expected = "the last 5 checkpoints averaged for base, 20 for big (paper, section 6.1)"
+    if not is_paper_sized(config):
+        expected += f"; not asked of width {config.model.d_model}, but +1.5 for three such models (docs/ablations.md)"
     if used:
         return Opinion("ok", f"scored with {', '.join(used)}", expected)
     if decay is not None:
@@ -104,12 +107,15 @@ def averaging(config: RunConfig, records: Mapping[str, Record], averages: Sequen
     if keep < 5 and not averages:
         cure = f"training.keep_latest={keep} keeps too few: --config.training.keep_latest=5; then {cure}"
     return judge(
-        "look" if averages or is_paper_sized(config) else "ok", f"no result of an average; {there}", expected, cure
+        "look" if averages or is_paper_sized(config) else "ok",
+        f"no result of an average on {record.get('dataset')}; {there}",
+        expected,
+        cure,
     )
 
 
-def checkpoint(config: RunConfig, record: Record, curves: Mapping[str, Curve]) -> Opinion:
-    """Say whether the checkpoint that was scored is about the best of those evaluated."""
+def checkpoint(config: RunConfig, record: Record, curves: Mapping[str, Curve], saved: Sequence[int]) -> Opinion:
+    """Say whether the checkpoint that was scored is about the best of those evaluated, and still there."""
     step, metric = record.get("checkpoint"), config.evaluation.best_metric
     key = "valid/nll" if metric == "loss" else f"valid/{metric}"
     points = dict(curves.get(key, ()))
@@ -118,9 +124,12 @@ def checkpoint(config: RunConfig, record: Record, curves: Mapping[str, Curve]) -
     sign, near = (-1.0, 0.02) if metric == "loss" else (1.0, 0.5)
     best = max(points, key=lambda at: sign * points[at])
     behind = sign * (points[best] - points[step]) if step in points else None
+    gone = bool(saved) and step not in saved
     return judge(
-        "ok" if behind is not None and behind <= near else "look",
-        f"checkpoint {step:,}, {key} " + ("never measured" if behind is None else f"{points[step]:.2f}"),
+        "ok" if behind is not None and behind <= near and not gone else "look",
+        f"checkpoint {step:,}, {key} "
+        + ("never measured" if behind is None else f"{points[step]:.2f}")
+        + (f", which is gone: there are {', '.join(f'{at:,}' for at in saved)}" if gone else ""),
         f"the best by data.valid, step {best:,} with {points[best]:.2f}, or an average; never chosen by the test set",
         "jaxformer evaluate --checkpoint=best",
     )

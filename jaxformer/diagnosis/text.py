@@ -57,10 +57,12 @@ def case(texts: Sequence[str], test: Sequence[str]) -> Opinion:
     fewer, more = sorted((share, other))
     differ = more > 0.01 and fewer < 0.25 * more
     return judge(
-        "ok" if not differ else "wrong" if share < other else "look",
+        "wrong" if differ else "ok",
         f"{share:.1%} of the letters are capitals, {other:.1%} in the test text",
         _CASE_EXPECTED,
-        "train and test on text as it is written; lowercased output loses most of BLEU",
+        "train on text as it is written; lowercased output loses most of BLEU"
+        if share < other
+        else "the test text was lowercased: take it as it was published, or lowercase the training text too",
     )
 
 

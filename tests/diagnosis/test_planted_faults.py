@@ -5,6 +5,7 @@ Among them are those of statements 57, 63, 79, 107, 109, 111, 115 and 125.
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import shutil
@@ -20,6 +21,7 @@ from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.diagnosis.doctor import CHECKS, READABLE, examine
 from jaxformer.diagnosis.evidence import read_evidence
 from jaxformer.diagnosis.findings import Verdict
+from jaxformer.evaluation.evaluate import read_results
 
 Fault = Callable[[Path], object]
 
@@ -53,6 +55,26 @@ def replace_vocabulary(run: Path) -> None:
 def add_average(run: Path) -> None:
     with open_to_read(run / "checkpoints", "bleu") as checkpoints:
         save_average(run, "last-1", checkpoints, [STEPS])
+
+
+def score_the_average_elsewhere(run: Path) -> None:
+    """Record a result of an average on other text than that of the result that is looked at."""
+    ((name, record),) = read_results(run).items()
+    other = {**record, "dataset": "text:other.en,other.de", "checkpoint": "average-last-1"}
+    (run / "results.json").write_text(json.dumps({name: record, "text:other.en,other.de": other}))
+
+
+def cut_log(run: Path) -> None:
+    """Lose the second half of the log, as a copy that was cut does."""
+    lines = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(line for line in lines if json.loads(line)["step"] <= STEPS // 2))
+
+
+def lower_references(run: Path) -> None:
+    """Lowercase the references, which the translations are not."""
+    cased = (run.parent / "test.de").read_text("utf-8").split("\n")[:-1]
+    alter_text(run, "test.de", each(str.lower))
+    translate(run, lambda _: cased)
 
 
 def rename_test(run: Path) -> None:
@@ -129,7 +151,7 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     ("training quotes", "look", lambda run: alter_text(run, "train.en", each(high_quotes)), set()),
     ("training case", "wrong", lambda run: alter_text(run, "train.de", each(str.lower)), set()),
     ("training case", "wrong", lambda run: alter_text(run, "train.en", each(str.lower)), set()),
-    ("training case", "look", retranslated("test.en", each(str.lower)), set()),
+    ("training case", "wrong", retranslated("test.en", each(str.lower)), set()),
     (
         "untranslated",
         "wrong",
@@ -158,6 +180,7 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     ),
     ("vocabulary fit", "look", retranslated("test.en", each(lambda line: line[::-1])), {"vocabulary fit"}),
     ("finished", "look", lambda run: configure(run, **{"training.steps": 1000}), set()),
+    ("finished", "look", cut_log, set()),
     (
         "diverged",
         "wrong",
@@ -178,8 +201,15 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     ("overfitted", "look", lambda run: alter_curve(run, "valid/nll", lambda step, nll: nll + step / 500), set()),
     ("averaging", "look", lambda run: configure(run, **{"model.d_model": 512}), set()),
     ("averaging", "look", add_average, set()),
+    ("averaging", "look", lambda run: (add_average(run), score_the_average_elsewhere(run)), set()),
     ("checkpoint", "look", lambda run: alter_record(run, checkpoint=100), set()),
     ("checkpoint", "look", lambda run: alter_record(run, checkpoint=150), set()),
+    (
+        "checkpoint",
+        "look",
+        lambda run: (run / "checkpoints" / str(STEPS)).rename(run / "checkpoints" / str(STEPS - 10)),
+        set(),
+    ),
     ("test set", "wrong", rename_test, set()),
     (
         "signature",
@@ -196,6 +226,7 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     ("output form", "wrong", lambda run: translate(run, each(tokenize)), set()),
     ("output quotes", "look", lambda run: translate(run, each(low_quotes)), set()),
     ("output case", "wrong", lambda run: translate(run, each(str.lower)), set()),
+    ("output case", "wrong", lower_references, {"training case"}),
     ("length", "look", lambda run: translate(run, each(lambda line: line.rpartition(" ")[0] or line, 2)), set()),
     ("length", "wrong", lambda run: translate(run, each(lambda line: " ".join(line.split()[:3]))), set()),
     ("length", "wrong", lambda run: translate(run, each(lambda line: f"{line} {line}")), set()),
