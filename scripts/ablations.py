@@ -84,8 +84,27 @@ def plan(rows: Sequence[str], seeds: Sequence[int], output: Path, overrides: Seq
             directory, arguments = ablations.run_directory(output, row, seed), (f"--config={_file(row)}", *every)
             jobs.append(Job(row, seed, directory, arguments, _read(row, every)))
     for job in jobs:
+        if job.row == BASE_ROW and not job.is_finished:
+            _check_length(job.config)
         _check_folder(job, output)
     return sorted(jobs, key=lambda job: seeds.index(job.seed))
+
+
+def _check_length(base: RunConfig) -> None:
+    """Refuse runs that end with too few checkpoints for the mean of the last ones."""
+    training, steps = base.training, base.training.steps
+    intervals = training.checkpoint_every, training.evaluate_every
+    made = {steps, *(step for every in intervals for step in range(every, steps + 1, every))}
+    if len(made) < AVERAGED:
+        raise InputError(
+            f"{steps} steps with a checkpoint every {training.checkpoint_every} make {len(made)} checkpoints, and the "
+            f"base ends with the mean of {AVERAGED}: a larger --steps, or a smaller --config.training.checkpoint_every"
+        )
+    if training.keep_latest < AVERAGED:
+        raise InputError(
+            f"--config.training.keep_latest={training.keep_latest} keeps too few checkpoints, and the base ends with "
+            f"the mean of {AVERAGED}: keep as many"
+        )
 
 
 def _file(row: str) -> Path:

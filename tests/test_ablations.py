@@ -205,10 +205,10 @@ def test_the_picture(tmp_path):
 
 def test_the_plan_puts_the_base_first(script, tmp_path):
     """The base is always there and first, every row of one seed comes before the next seed, and each has its seed."""
-    jobs = script.plan(["a_h2", "a_h1"], [4, 2], tmp_path, ["--config.training.steps=7"])
+    jobs = script.plan(["a_h2", "a_h1"], [4, 2], tmp_path, ["--config.training.steps=501"])
     assert [job.directory.name for job in jobs] == ["base-4", "a_h1-4", "a_h2-4", "base-2", "a_h1-2", "a_h2-2"]
     assert [job.config.training.seed for job in jobs] == [4, 4, 4, 2, 2, 2]
-    assert {job.config.training.steps for job in jobs} == {7}
+    assert {job.config.training.steps for job in jobs} == {501}
     assert [job.config.model.num_heads for job in jobs[:3]] == [4, 1, 2]
     assert not any(job.is_finished for job in jobs)
 
@@ -410,10 +410,32 @@ def test_a_seed_is_one_however_it_is_written(script, tmp_path):
 
 def test_a_longer_run_is_not_finished(script, tmp_path):
     """A run that has all scores at its end is finished for that length and no other."""
-    made_up(tmp_path, BASE_ROW, 1, 70)
-    for steps in (70, 71):
+    made_up(tmp_path, BASE_ROW, 1, 700)
+    for steps in (700, 701):
         (job,) = script.plan(["base"], [1], tmp_path, [f"--config.training.steps={steps}"])
-        assert job.is_finished == (steps == 70)
+        assert job.is_finished == (steps == 700)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (
+            ["steps=400"],
+            "400 steps with a checkpoint every 100 make 4 checkpoints, and the base ends with the mean of 5",
+        ),
+        (["steps=800", "checkpoint_every=300"], "make 4 checkpoints"),  # at 300, 600, 700 (an evaluation) and 800
+        (["keep_latest=4"], "keep_latest=4 keeps too few checkpoints"),
+    ],
+)
+def test_runs_that_end_with_too_few_checkpoints(script, tmp_path, given, said):
+    """They are refused before anything is trained, unless the base was made already."""
+    overrides = [f"--config.training.{setting}" for setting in given]
+    with pytest.raises(InputError) as caught:
+        script.plan(["a_h1"], [1], tmp_path, overrides)
+    assert said in str(caught.value)
+    assert script.plan([], [1], tmp_path, ["--config.training.steps=401"])
+    made_up(tmp_path, BASE_ROW, 1, 400)
+    assert script.plan(["a_h1"], [1], tmp_path, ["--config.training.steps=400"])
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import pytest
 import runs
 from jaxformer import paper
 from jaxformer.cli import config_file
+from jaxformer.data.releases import find_task
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters, empty_cache
@@ -83,13 +84,32 @@ def test_the_hours_are_the_formulas(name):
     assert "Nothing of this size was trained with jaxformer yet." in text
 
 
+@pytest.mark.parametrize(("name", "task"), [("ende_base", "wmt14.en-de"), ("enfr_base", "wmt14.en-fr")])
+def test_the_papers_text_is_what_prepare_fetches(name, task):
+    """The command of the docstring writes the files that the configuration reads."""
+    docstring = (CONFIGS / "paper" / f"{name}.py").read_text(encoding="utf-8").split('"""')[1]
+    (folder,) = re.findall(rf"jaxformer prepare --dataset={task} --output=(\S+)", docstring)
+    data, found = read(f"paper/{name}").data, find_task(task)
+    for split, releases in found.splits.items():
+        corpus = releases[0].name if len(releases) == 1 else "*"
+        files = (f"{folder}/{split}.{corpus}.{side}" for side in (found.source_language, found.target_language))
+        assert getattr(data, split) == "text:" + ",".join(files)
+
+
 @pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("proxy/")])
-def test_a_proxy_claims_no_score(name):
-    """What a row in small scores is measured, and its docstring says by what and which row of the paper it stands for;
-    it needs no text but the bundled one, and changes at most the depths of both stacks.
+def test_a_proxy_has_the_score_of_the_table(name):
+    """The docstring has the score that the page has, and says which row of the paper it stands for; it needs no text
+    but the bundled one, and changes at most the depths of both stacks.
     """
     docstring = (CONFIGS / f"{name}.py").read_text(encoding="utf-8").split('"""')[1]
-    assert "Score: measured by scripts/ablations.py.\n" in docstring
+    found = re.search(
+        r"Score: ([\d.]+) BLEU and perplexity ([\d.]+), (one|three) seeds? \(docs/ablations.md", docstring
+    )
+    assert found
+    page = (CONFIGS.parent / "docs" / "ablations.md").read_text(encoding="utf-8")
+    (row,) = re.findall(rf"^\| `{name.removeprefix('proxy/proxy_')}` \|.*(?= \|)", page, flags=re.MULTILINE)[-1:]
+    seeds, perplexity, bleu = (cell.strip() for cell in row.split("|")[4:7])
+    assert (bleu, perplexity, {"1": "one", "3": "three"}[seeds]) == found.groups()
     assert "Stands for: " in docstring
     config, base = read(name), read("proxy/proxy_base")
     assert {config.data.train, config.data.valid, config.data.test} == {

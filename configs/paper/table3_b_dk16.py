@@ -5,8 +5,7 @@ Hardware: 8 A100, about 0.47 hours in float32 (TF32): an estimate, the 8.4e17 tr
     the published peak. The paper gives no time for this row.
 Score: the paper reports perplexity 5.16 a word piece and 25.1 BLEU with 58 million parameters; here they are
     55,990,784. Nothing of this size was trained with jaxformer yet.
-Differs from the paper: as table3_base.py, whose command names the text: add the same --config.data.* here, and evaluate
-    likewise.
+Differs from the paper: as table3_base.py; evaluate likewise.
 """
 
 import table3_base as base

@@ -1,8 +1,6 @@
-r"""Table 3 of the paper, base: English to German on newstest2013 (Vaswani et al. 2017); the other rows change it.
+"""Table 3 of the paper, base: English to German on newstest2013 (Vaswani et al. 2017); the other rows change it.
 
-Command: jaxformer train --config=configs/paper/table3_base.py --workdir=runs/table3_base \
-    --config.data.train=text:train.en,train.de --config.data.valid=text:newstest2013.en,newstest2013.de \
-    --config.data.test=text:newstest2013.en,newstest2013.de
+Command: jaxformer train --config=configs/paper/table3_base.py --workdir=runs/table3_base   (text as in ende_base.py)
     and then jaxformer evaluate --workdir=runs/table3_base --checkpoint=latest --metrics=bleu,compound_split_bleu
 Hardware: 8 A100, about 0.53 hours in float32 (TF32): an estimate, the 9.5e17 training FLOPs of the formula at 40 % of
     the published peak. The paper took 12 hours on 8 P100.

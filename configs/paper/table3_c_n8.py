@@ -5,8 +5,7 @@ Hardware: 8 A100, about 0.65 hours in float32 (TF32): an estimate, the 1.2e18 tr
     the published peak. The paper gives no time for this row.
 Score: the paper reports perplexity 4.88 a word piece and 25.5 BLEU with 80 million parameters; here they are
     77,795,328. Nothing of this size was trained with jaxformer yet.
-Differs from the paper: as table3_base.py, whose command names the text: add the same --config.data.* here, and evaluate
-    likewise.
+Differs from the paper: as table3_base.py; evaluate likewise.
 """
 
 import table3_base as base

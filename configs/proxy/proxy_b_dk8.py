@@ -1,8 +1,8 @@
 """Table 3 of the paper in small, row (B), d_k 8: English to German on the bundled corpus.
 
 Command: jaxformer train --config=configs/proxy/proxy_b_dk8.py --workdir=runs/proxy_b_dk8
-Hardware: two CPU cores, minutes.
-Score: measured by scripts/ablations.py.
+Hardware: two CPU cores, minutes to a quarter of an hour.
+Score: 18.75 BLEU and perplexity 6.94, one seed (docs/ablations.md, by scripts/ablations.py).
 Stands for: the paper's row (B), d_k 16: a quarter of the base's, as here.
 """
 

@@ -1,8 +1,8 @@
 """Table 3 of the paper in small, row (C), d_model 256: English to German on the bundled corpus.
 
 Command: jaxformer train --config=configs/proxy/proxy_c_d256.py --workdir=runs/proxy_c_d256
-Hardware: two CPU cores, minutes.
-Score: measured by scripts/ablations.py.
+Hardware: two CPU cores, minutes to a quarter of an hour.
+Score: 21.31 BLEU and perplexity 5.78, one seed (docs/ablations.md, by scripts/ablations.py).
 Stands for: the paper's row (C), d_model 1024: twice the base's, as here.
 """
 

@@ -1,8 +1,8 @@
 """Table 3 of the paper in small, row (C), d_ff 256: English to German on the bundled corpus.
 
 Command: jaxformer train --config=configs/proxy/proxy_c_ff256.py --workdir=runs/proxy_c_ff256
-Hardware: two CPU cores, minutes.
-Score: measured by scripts/ablations.py.
+Hardware: two CPU cores, minutes to a quarter of an hour.
+Score: 18.32 BLEU and perplexity 6.97, one seed (docs/ablations.md, by scripts/ablations.py).
 Stands for: the paper's row (C), d_ff 1024: half of the base's, as here.
 """
 

@@ -146,14 +146,15 @@ def read_text(source: Path | None, target: Path | None, count: int, vocabulary_s
         vocabulary_size: of the vocabulary.
 
     Raises:
-        InputError: one file without the other, files that do not fit each other, or too little text.
+        InputError: no pair is asked for, one file without the other, files that do not fit each other, or too
+            little text.
     """
+    if count < 1:
+        raise InputError(f"a turn needs at least 1 pair of text, not {count}")
     if source is None and target is None:
         return None
     if source is None or target is None:
         raise InputError("real text is given as --source and --target together: give both, or neither")
-    if count < 1:
-        raise InputError(f"a turn needs at least 1 pair of text, not {count}")
     texts = [read_lines(path) for path in (source, target)]
     if len(texts[0]) != len(texts[1]):
         raise InputError(

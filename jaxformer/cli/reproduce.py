@@ -14,6 +14,7 @@ from jaxformer.cli.main import DONE
 from jaxformer.cli.options import check_output, write_output
 from jaxformer.errors import InputError
 from jaxformer.paper.tables import Table
+from jaxformer.visualization.style import check_picture
 
 EXAMPLE = """
 examples:
@@ -41,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="directory of a run of a row; again for more",
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="where to draw it, as a PNG")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="where to draw it, as a PNG: NAME.png")
     parser.add_argument(
         "--flops_per_second",
         type=float,
@@ -61,6 +62,8 @@ def run(options: argparse.Namespace) -> int:
         check_output(path)
     if len({os.path.realpath(path) for path in paths}) < len(paths):
         raise InputError(f"--picture {options.picture} is the file of --output: name another")
+    if options.picture is not None:
+        check_picture(options.picture)
     runs = _read_runs(table, options.runs)
     speed, devices = options.flops_per_second, f"{options.flops_per_second or 0:.3g} FLOP/s"
     if speed is None:

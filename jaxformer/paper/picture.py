@@ -16,7 +16,7 @@ _PAPER, _OURS = style.GREY, style.BLUE
 def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
     """Draw a table, 1000 pixels wide, as a PNG.
 
-    On the left each row's score in the paper and, where there is one, that of a run, hollow where the two do not
+    On the left each row's scores in the paper and, where there are some, those of a run, hollow where the two do not
     compare. On the right the parameters (Tables 3 and 4) or the training FLOPs (Table 2), the paper's and ours.
 
     Args:
@@ -32,17 +32,23 @@ def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
     figure.suptitle(
         f"Table {table.number}: {table.title}", fontsize=11.5, color=style.INK, x=0.02, horizontalalignment="left"
     )
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(6, 5))
-    _draw_scores(left, table, lines)
+    metrics = table.metrics.items()
+    widths = (*(6 / len(metrics) for _ in metrics), 5)
+    *panels, right = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+    for axes, (metric, heading) in zip(panels, metrics, strict=True):
+        _draw_scores(axes, metric, heading, lines)
     _draw_cost(right, table, lines)
+    left = panels[0]
+    # It may reach over the next panels: the right one's, as high, keeps the room above them all.
+    _explain(left, panels).set_in_layout(False)
+    _explain(right, [right])
     left.set_yticks(range(len(lines)), [line.row.title for line in lines], fontsize=9, color=style.INK)
     left.set_ylim(len(lines) - 0.4, -0.6)
     return style.save(figure, picture)
 
 
-def _draw_scores(axes: Any, table: Table, lines: Sequence[Line]) -> None:
-    """Mark the score that the paper cares about: the last of its metrics."""
-    *_, (metric, heading) = table.metrics.items()
+def _draw_scores(axes: Any, metric: str, heading: str, lines: Sequence[Line]) -> None:
+    """Mark the paper's scores by a metric, and those of runs."""
     paper = [(line.row.scores[metric], place) for place, line in enumerate(lines)]
     axes.scatter(*zip(*paper, strict=True), s=30, color=_PAPER, label="paper", zorder=3)
     runs = [(line.run, line.run.get(metric), place) for place, line in enumerate(lines) if line.run is not None]
@@ -80,7 +86,14 @@ def _draw_cost(axes: Any, table: Table, lines: Sequence[Line]) -> None:
 def _finish(axes: Any, name: str) -> None:
     style.name_axis(axes, "x", name)
     style.frame(axes, grid="x")
-    axes.legend(
+
+
+def _explain(axes: Any, panels: Sequence[Any]) -> Any:
+    """Write above one panel what the marks in some are; give what was written."""
+    marks = {label: mark for panel in panels for mark, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    return axes.legend(
+        list(marks.values()),
+        list(marks),
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=3,

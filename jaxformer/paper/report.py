@@ -134,8 +134,8 @@ def _describe(row: Row, run: RunScore) -> str:
     """Say of a run what was scored and why it does not compare."""
     scored = f"checkpoint {run.checkpoint}" if isinstance(run.checkpoint, int) else run.checkpoint
     head = (
-        f"- `{row.name}`: {run.directory}, trained on {run.trained_on}, {scored}, {run.metric} {run.value:g} on "
-        f"{run.dataset}."
+        f"- `{row.name}`: {run.directory}, {run.parameters:,} parameters, trained on {run.trained_on}, {scored}, "
+        f"{run.metric} {run.value:g} on {run.dataset}."
     )
     if not run.notes:
         return f"{head} Comparable with the paper, where that is its training text."
@@ -144,9 +144,9 @@ def _describe(row: Row, run: RunScore) -> str:
 
 def _explain(table: Table, devices: str, utilisation: float) -> Iterator[str]:
     yield (
-        "Parameters are counted on the model of the row's configuration file, at the vocabulary that it names. "
-        "Training FLOPs are those of the matrix products of forward and backward passes over real tokens, in full "
-        f"batches of {SENTENCE} tokens a sentence."
+        "Parameters are counted on the model of the row's configuration file, at the vocabulary that it names; those "
+        "of a run stand in its line. Training FLOPs are those of the matrix products of forward and backward passes "
+        f"over real tokens, in full batches of {SENTENCE} tokens a sentence."
         + (" Trees are longer than that: here they are a rough figure." if table.number == 4 else "")
     )
     if table.number == 2:

@@ -14,6 +14,7 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluate import read_results
 from jaxformer.evaluation.known_sets import find_known
 from jaxformer.models.config import TransformerConfig
+from jaxformer.paper.parameters import count_parameters
 from jaxformer.paper.tables import LEARNING_KEYS, Row, Table
 from jaxformer.training import config as configuration
 from jaxformer.training.config import RunConfig
@@ -39,6 +40,7 @@ class RunScore:
 
     Attributes:
         directory: of the run.
+        parameters: of its model.
         metric: what it is scored by, as ``jaxformer evaluate --metrics`` calls it.
         value: the score.
         perplexity: of the validation set, a piece of the run's own vocabulary; None where the run did not record it.
@@ -49,6 +51,7 @@ class RunScore:
     """
 
     directory: Path
+    parameters: int
     metric: str
     value: float
     perplexity: float | None
@@ -81,7 +84,7 @@ def read_run(table: Table, row: Row, directory: Path) -> RunScore:
     if not records:
         raise InputError(f"{directory} has no results: run jaxformer evaluate --workdir={directory} first")
     metric = comparable_metric(row)
-    trained = _training_notes(row, config)
+    parameters, trained = count_parameters(config.model), _training_notes(row, config)
     scores = []
     for name, record in records.items():
         found, value = _score(record, metric, f"{directory / 'results.json'}: {name!r}")
@@ -95,7 +98,7 @@ def read_run(table: Table, row: Row, directory: Path) -> RunScore:
             *trained,
         )
         scored = record["dataset"], record["checkpoint"]
-        scores.append(RunScore(directory, found, value, perplexity, *scored, config.data.train, notes))
+        scores.append(RunScore(directory, parameters, found, value, perplexity, *scored, config.data.train, notes))
     return min(scores, key=lambda score: len(score.notes))
 
 

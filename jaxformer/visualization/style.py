@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from jaxformer.errors import require
+from jaxformer.errors import InputError, require
 
 INK, QUIET, LINE, BAND = "#1c2430", "#4a5563", "#d5dbe3", "#eef1f5"
 """Of titles and legends, of names and numbers at the axes, of lines that only guide the eye, of shaded stretches."""
@@ -68,6 +68,16 @@ def count_steps(axes: Any, bins: int) -> None:
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
     axes.locator_params(axis="x", nbins=bins, integer=True, min_n_ticks=1)
     axes.set_xlim(left=0)
+
+
+def check_picture(picture: Path | str) -> None:
+    """Refuse a name that says another format than what is written.
+
+    Raises:
+        InputError: it has another ending than ``.png``, in small letters or capitals.
+    """
+    if Path(picture).suffix.lower() != ".png":
+        raise InputError(f"{picture}: pictures are written as PNG; name it {Path(picture).with_suffix('.png')}")
 
 
 def save(figure: Any, picture: Path | str, dpi: int = 100) -> Path:

@@ -239,7 +239,7 @@ def test_wrong_usage(call, row, tmp_path):
 
 def test_files(call, row, tmp_path):
     """Markdown and picture are written where they are said to go; hours follow speed and utilisation."""
-    run = write_run(tmp_path / "run", row, RECORD)
+    run = write_run(tmp_path / "run", row, RECORD, model={"vocabulary_size": 8_000})
     output, picture = tmp_path / "table.md", tmp_path / "table.png"
     speed = ("--flops_per_second=1e15", "--utilisation=0.5")
     outcome = call("reproduce", 3, f"--run=a_h1={run}", f"--output={output}", f"--picture={picture}", *speed)
@@ -250,6 +250,16 @@ def test_files(call, row, tmp_path):
     assert next(line for line in text.split("\n") if "`a_h1` |" in line).endswith(f"| {hours:.2g} |")
     assert "50% of the peak of 1e+15 FLOP/s" in text
     assert picture.read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
+    small = dataclasses.replace(row.model, vocabulary_size=8_000)
+    assert f"run, {paper.count_parameters(small):,} parameters, trained on" in text
+
+
+@pytest.mark.parametrize("name", ["table.jpg", "table"])
+def test_a_picture_is_a_png(call, tmp_path, name):
+    """A name that says another format is refused before anything is written."""
+    error = call("reproduce", 3, f"--output={tmp_path / 'table.md'}", f"--picture={tmp_path / name}").error
+    assert error == f"{tmp_path / name}: pictures are written as PNG; name it {tmp_path / 'table.png'}"
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["table", "folder/../table", "link"])
