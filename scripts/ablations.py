@@ -97,13 +97,14 @@ def _check_length(base: RunConfig) -> None:
     made = {steps, *(step for every in intervals for step in range(every, steps + 1, every))}
     if len(made) < AVERAGED:
         raise InputError(
-            f"{steps} steps with a checkpoint every {training.checkpoint_every} make {len(made)} checkpoints, and the "
-            f"base ends with the mean of {AVERAGED}: a larger --steps, or a smaller --config.training.checkpoint_every"
+            f"{steps} steps with a checkpoint every {training.checkpoint_every} and at each evaluation make "
+            f"{len(made)}, and the base ends with the mean of {AVERAGED}: a larger --steps, or a smaller "
+            "--config.training.checkpoint_every"
         )
     if training.keep_latest < AVERAGED:
         raise InputError(
             f"--config.training.keep_latest={training.keep_latest} keeps too few checkpoints, and the base ends with "
-            f"the mean of {AVERAGED}: keep as many"
+            f"the mean of {AVERAGED}: --config.training.keep_latest={AVERAGED}"
         )
 
 

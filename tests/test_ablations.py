@@ -421,9 +421,12 @@ def test_a_longer_run_is_not_finished(script, tmp_path):
     [
         (
             ["steps=400"],
-            "400 steps with a checkpoint every 100 make 4 checkpoints, and the base ends with the mean of 5",
+            "400 steps with a checkpoint every 100 and at each evaluation make 4, and the base ends with the mean of 5",
         ),
-        (["steps=800", "checkpoint_every=300"], "make 4 checkpoints"),  # at 300, 600, 700 (an evaluation) and 800
+        (
+            ["steps=800", "checkpoint_every=300"],
+            "at each evaluation make 4,",
+        ),  # at 300, 600, 700 (an evaluation) and 800
         (["keep_latest=4"], "keep_latest=4 keeps too few checkpoints"),
     ],
 )

@@ -108,9 +108,20 @@ def save_average(run: Path, name: str, checkpoints: CheckpointManager, steps: Se
 
 
 def list_averages(run: Path) -> list[Average]:
-    """List the averages of a run, the oldest first."""
+    """List the averages of a run, the oldest first.
+
+    Raises:
+        InputError: one is not whole.
+    """
     paths = [path for path in (run / "averages").glob("*") if path.is_dir() and not path.suffix]
-    return sorted((Average(path.name, **folder.read_record(path)) for path in paths), key=lambda each: each.time)
+    return sorted(map(_read, paths), key=lambda each: each.time)
+
+
+def _read(path: Path) -> Average:
+    record = folder.read_record(path) or {}
+    if record.keys() != {"steps", "vocabulary", "time"} or not (path / "params").is_dir():
+        raise InputError(f"{path} is no whole average: remove it, and average again")
+    return Average(path.name, **record)
 
 
 def _choose(checkpoints: CheckpointManager, ordered: list[int], count: int, option: str, key: str) -> list[int]:

@@ -46,13 +46,16 @@ def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
         best_metric: name of the score that makes a checkpoint the best.
 
     Raises:
-        InputError: there is nothing of that name.
+        InputError: there is nothing of that name, or it is not whole.
     """
     if which.split("/")[0] == _AVERAGE:
         return _find_average(run, which)
     with open_to_read(run / "checkpoints", best_metric) as checkpoints:
         step = checkpoints.find(which)
-        return SavedParameters(checkpoints.path(step), step, checkpoints.progress(step)["vocabulary"])
+        path, record = checkpoints.path(step), checkpoints.progress(step) or {}
+        if "vocabulary" not in record or not (path / "params").is_dir():
+            raise InputError(f"{path} is no whole checkpoint: restore it, or remove it")
+        return SavedParameters(path, step, record["vocabulary"])
 
 
 def _find_average(run: Path, which: str) -> SavedParameters:

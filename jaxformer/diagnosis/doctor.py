@@ -82,7 +82,7 @@ CHECKS = (
     Check("still falling", learning.falling, ("curves",)),
     Check("overfitted", learning.overfitted, ("curves",)),
     Check("averaging", results.averaging, ("config", "records", "record", "averages")),
-    Check("checkpoint", results.checkpoint, ("config", "record", "curves", "saved")),
+    Check("checkpoint", results.checkpoint, ("config", "record", "curves", "saved", "averages")),
     Check("test set", results.test_set, ("config", "record")),
     Check("signature", results.signature, ("config", "record")),
     Check("search", results.search, ("record",)),

@@ -74,7 +74,7 @@ class Evidence:
     gaps: Mapping[str, Sequence[int]] | Unseen
     vocabularies: Vocabularies | Unseen
     trained_vocabulary: str | Unseen
-    saved: list[int]
+    saved: list[int] | Unseen
     averages: list[Average] | Unseen
     records: Mapping[str, Any] | Unseen
     record: Mapping[str, Any] | Unseen
@@ -109,6 +109,8 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
     records = _try(lambda: read_results(directory) or Unseen("no results.json: run jaxformer evaluate"), broken=True)
     name = None if isinstance(records, Unseen) else _choose(records, data.test, dataset)
     if dataset is not None and name is None:
+        if isinstance(records, Unseen) and (directory / "results.json").exists():
+            raise InputError(records.reason)
         there = "none" if isinstance(records, Unseen) else ", ".join(records)
         raise InputError(
             f"{directory} has no result {dataset!r} (there: {there}); evaluate it first, or leave out --dataset"
@@ -117,8 +119,8 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
     metrics = directory / "metrics.jsonl"
     learned = _try(lambda: curves.read(metrics), broken=metrics.exists())
     vocabularies = _try(lambda: Vocabularies.load(directory / "vocabulary"), broken=True)
-    averages = _try(lambda: list_averages(directory))
-    saved = sorted(int(path.name) for path in (directory / "checkpoints").glob("*") if path.name.isdecimal())
+    averages = _try(lambda: list_averages(directory), broken=True)
+    saved = _try(lambda: _list_steps(directory / "checkpoints"), broken=True)
     test = _read_test(data, data.test if isinstance(record, Unseen) else str(record.get("dataset")))
     surveyed = _survey(data, [] if isinstance(test, Unseen) else test)
     return Evidence(
@@ -167,6 +169,8 @@ def _far(key: str, name: str) -> Unseen:
 
 def _read_test(data: DataConfig, name: str) -> list[Pair] | Unseen:
     def find() -> sources.Corpus | Unseen:
+        if name.startswith("text:"):  # whose paths may hold what separates the parts of a mixture
+            return sources.load(name, data.source_language, data.target_language)
         if not _is_local(parse(name, data.source_language, data.target_language)[0].name):
             return _far("data.test" if name == data.test else "the result's dataset", name)
         return open_evaluation(name, data)[0]
@@ -212,7 +216,7 @@ def _read_trained(
     config: RunConfig,
     learned: Mapping[str, Curve] | Unseen,
     averages: Sequence[Average] | Unseen,
-    saved: Sequence[int],
+    saved: Sequence[int] | Unseen,
     *,
     scored: bool,
 ) -> str | Unseen:
@@ -224,7 +228,22 @@ def _read_trained(
     expected = scored or (not isinstance(learned, Unseen) and bool(learned) and not folder.exists())
     if expected and not averages and not saved:
         return Unseen(f"no checkpoint in {folder}, of a run that has {'results' if scored else 'steps'}", broken=True)
-    return _try(lambda: find_parameters(directory, "best", config.evaluation.best_metric).vocabulary)
+    return _try(
+        lambda: find_parameters(directory, "best", config.evaluation.best_metric).vocabulary, broken=bool(saved)
+    )
+
+
+def _list_steps(folder: Path) -> list[int]:
+    """List the steps of checkpoints, ascending.
+
+    Raises:
+        InputError: one is not whole.
+    """
+    paths = [path for path in folder.glob("*") if path.name.isdecimal()]
+    for path in paths:
+        if not (path / "params").is_dir():
+            raise InputError(f"{path} is no whole checkpoint: restore it, or remove it")
+    return sorted(int(path.name) for path in paths)
 
 
 def _read_hypotheses(directory: Path, record: Mapping[str, Any] | Unseen) -> list[str] | Unseen:

@@ -25,7 +25,7 @@ _STEADIER = (
 
 
 def finished(config: RunConfig, curves: Curves, saved: Sequence[int]) -> Opinion:
-    """Say whether the run made the steps that were asked for, and its log is as long as it trained."""
+    """Say whether the run made the steps that were asked for, and its log does not end before its checkpoints."""
     last = max((curve[-1][0] for curve in curves.values() if curve), default=0)
     steps, patience = config.training.steps, config.training.patience
     if saved and max(saved) - last >= config.training.log_every:
@@ -36,11 +36,22 @@ def finished(config: RunConfig, curves: Curves, saved: Sequence[int]) -> Opinion
             "lines were lost, and what is said here of learning is of the rest: restore metrics.jsonl",
         )
     return judge(
-        "ok" if last >= steps or patience is not None else "look",
+        "ok" if last >= steps or _lost_patience(config, curves) else "look",
         f"step {last:,} of {steps:,}" + (f", patience {patience}" if patience is not None and last < steps else ""),
         "all steps of the configuration",
         "give the same jaxformer train command again: it goes on",
     )
+
+
+def _lost_patience(config: RunConfig, curves: Curves) -> bool:
+    """Say whether as many evaluations as ``training.patience`` came after the best one."""
+    patience, metric = config.training.patience, config.evaluation.best_metric
+    points = curves.get("valid/nll" if metric == "loss" else f"valid/{metric}", ())
+    if patience is None or not points:
+        return False
+    sign = -1.0 if metric == "loss" else 1.0
+    best = max(range(len(points)), key=lambda place: sign * points[place][1])  # of equals the first
+    return len(points) - 1 - best >= patience
 
 
 def diverged(curves: Curves, gaps: Gaps) -> Opinion:

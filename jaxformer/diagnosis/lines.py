@@ -15,6 +15,7 @@ _JOINED = re.compile(r"@-@|@@(?: |$)|##AT##|\u2581")
 _QUOTES = {'"': "plain", "«": "guillemets", "»": "guillemets"}
 _CURLY = "„“”"
 _FEWEST_QUOTES, _CLEAR = 10, 0.7
+_FEWEST_LETTERS = 1_000
 
 
 def share(lines: Sequence[str], holds: Callable[[str], object]) -> Share:
@@ -56,8 +57,9 @@ def quotes(lines: Sequence[str]) -> str | None:
 
 
 def capitals(lines: Sequence[str]) -> Share | None:
-    """Give the share of capitals among the letters that have a case; None where most letters have none."""
+    """Give the share of capitals among the letters that have a case; None where these are few, or fewer than others."""
     upper = sum(letter.isupper() for line in lines for letter in line)
     lower = sum(letter.islower() for line in lines for letter in line)
     letters = sum(letter.isalpha() for line in lines for letter in line)
-    return upper / (upper + lower) if 2 * (upper + lower) > letters else None
+    cased = upper + lower
+    return upper / cased if cased >= _FEWEST_LETTERS and 2 * cased > letters else None

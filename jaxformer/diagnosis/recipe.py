@@ -45,7 +45,7 @@ def batch(config: RunConfig) -> Opinion:
         "look" if few else "ok",
         f"at most {tokens:,} token slots a side in a batch, all devices together",
         f"about {PAPER_BATCH:,} a side for the paper's models, all devices together (paper, section 5.1)"
-        + _not_asked(config),
+        + not_asked(config),
         f"--config.data.tokens_per_batch={PAPER_BATCH}; where memory is short, --config.training.accumulation_steps=4",
     )
 
@@ -60,7 +60,7 @@ def tokens_seen(config: RunConfig, curves: Mapping[str, Curve]) -> Opinion:
         "look" if few else "ok",
         f"{seen:,.0f} target tokens seen",
         f"{PAPER_STEPS * PAPER_BATCH:,} for the paper's base model, three times as many for big (paper, section 5.2)"
-        + _not_asked(config),
+        + not_asked(config),
         "train for more steps (--config.training.steps), or in larger batches",
     )
 
@@ -94,7 +94,7 @@ def peak_rate(config: RunConfig) -> Opinion:
         "look" if far or (peak > _HIGHEST_RATE and training.optimizer != "adafactor") else "ok",
         f"highest rate {peak:.2e} ({training.schedule}, factor {training.learning_rate:g})",
         f"{paper:.2e} by the paper's schedule at width {width} with {PAPER_WARMUP:,} steps of warm-up (equation 3)"
-        + _not_asked(config),
+        + not_asked(config),
         "--config.training.schedule=paper --config.training.learning_rate=1.0 "
         f"--config.training.warmup_steps={PAPER_WARMUP} in a new --workdir",
     )
@@ -164,7 +164,7 @@ def selection(config: RunConfig, chosen: bool) -> Opinion:
     )
 
 
-def _not_asked(config: RunConfig) -> str:
+def not_asked(config: RunConfig) -> str:
     """Say of a figure of the paper's that it does not bind a model of this width."""
     return "" if is_paper_sized(config) else f"; not asked of width {config.model.d_model}"
 

@@ -9,7 +9,7 @@ from typing import Any
 from jaxformer.checkpoints.average import Average
 from jaxformer.decoding.config import differing_settings
 from jaxformer.diagnosis.findings import Opinion, judge
-from jaxformer.diagnosis.recipe import is_paper_sized
+from jaxformer.diagnosis.recipe import is_paper_sized, not_asked
 from jaxformer.evaluation import metrics
 from jaxformer.evaluation.known_sets import FILTERED_NEWSTEST2014, SENTENCES, find_known
 from jaxformer.evaluation.outputs import ScoredSet
@@ -18,6 +18,7 @@ from jaxformer.visualization.curves import Curve
 
 Record = Mapping[str, Any]
 
+_AGAIN = "jaxformer evaluate --checkpoint=best"
 _FAR_BELOW = 0.5  # of the score on the validation text
 _SIGNATURE = {"nrefs": "1", "case": "mixed", "eff": "no", "tok": "13a", "smooth": "exp"}
 # What the paper says of its search: a record without it may be of any.
@@ -96,8 +97,6 @@ def averaging(config: RunConfig, records: Mapping[str, Record], record: Record, 
     used = sorted({str(r.get("checkpoint")) for r in alike if "average" in str(r.get("checkpoint"))})
     keep, decay = config.training.keep_latest, config.training.ema_decay
     expected = "the last 5 checkpoints averaged for base, 20 for big (paper, section 6.1)"
-    if not is_paper_sized(config):
-        expected += f"; not asked of width {config.model.d_model}, but +1.5 for three such models (docs/ablations.md)"
     if used:
         return Opinion("ok", f"scored with {', '.join(used)}", expected)
     if decay is not None:
@@ -106,6 +105,8 @@ def averaging(config: RunConfig, records: Mapping[str, Record], record: Record, 
     cure = "jaxformer average --last=5, then jaxformer evaluate --checkpoint=average"
     if keep < 5 and not averages:
         cure = f"training.keep_latest={keep} keeps too few: --config.training.keep_latest=5; then {cure}"
+    if not is_paper_sized(config):
+        expected += f"{not_asked(config)}, but +1.5 for three of width 128 (docs/ablations.md)"
     return judge(
         "look" if averages or is_paper_sized(config) else "ok",
         f"no result of an average on {record.get('dataset')}; {there}",
@@ -114,24 +115,35 @@ def averaging(config: RunConfig, records: Mapping[str, Record], record: Record, 
     )
 
 
-def checkpoint(config: RunConfig, record: Record, curves: Mapping[str, Curve], saved: Sequence[int]) -> Opinion:
+def checkpoint(
+    config: RunConfig,
+    record: Record,
+    curves: Mapping[str, Curve],
+    saved: Sequence[int],
+    averages: Sequence[Average],
+) -> Opinion:
     """Say whether the checkpoint that was scored is about the best of those evaluated, and still there."""
     step, metric = record.get("checkpoint"), config.evaluation.best_metric
     key = "valid/nll" if metric == "loss" else f"valid/{metric}"
     points = dict(curves.get(key, ()))
+    names = {f"average/{average.name}" for average in averages}
+    if isinstance(step, str) and " + " not in step and step not in names:
+        there = ", ".join(sorted(names)) or "no average"
+        return judge("look", f"{step}, which is gone: there is {there}", "what was scored is there", _AGAIN)
     if not isinstance(step, int) or not points:
         return Opinion("unseen", f"checkpoint {step}, and {len(points)} evaluations with {key}")
     sign, near = (-1.0, 0.02) if metric == "loss" else (1.0, 0.5)
     best = max(points, key=lambda at: sign * points[at])
     behind = sign * (points[best] - points[step]) if step in points else None
-    gone = bool(saved) and step not in saved
+    gone = step not in saved
     return judge(
         "ok" if behind is not None and behind <= near and not gone else "look",
-        f"checkpoint {step:,}, {key} "
-        + ("never measured" if behind is None else f"{points[step]:.2f}")
-        + (f", which is gone: there are {', '.join(f'{at:,}' for at in saved)}" if gone else ""),
+        f"checkpoint {step:,}"
+        + (f", which is gone (the last is {saved[-1]:,})" if gone and saved else ", which is gone" if gone else "")
+        + f", {key} "
+        + ("never measured" if behind is None else f"{points[step]:.2f}"),
         f"the best by data.valid, step {best:,} with {points[best]:.2f}, or an average; never chosen by the test set",
-        "jaxformer evaluate --checkpoint=best",
+        _AGAIN,
     )
 
 

@@ -19,6 +19,7 @@ from jaxformer.diagnosis.survey import Survey
 _TELLING, _SENTENCES, _FEWEST = 40, 200, 20  # letters that tell a language; sentences looked at; fewest of them
 _SHIFTED = 0.01  # of the text; less of a large corpus is noise that training bears
 _FEW_WORDS = 5  # shorter sentences come again by themselves
+_LOWERCASED = 0.01  # of the letters are capitals
 _CASE_EXPECTED = "about the same: BLEU is cased (signature case:mixed)"
 _QUOTES_SOURCE = "Moses' normalisation turns „ “ into plain quotes, which the references keep"
 
@@ -53,16 +54,21 @@ def case(texts: Sequence[str], test: Sequence[str]) -> Opinion:
     """Compare the share of capitals of a text with that of the same side of the test text."""
     share, other = lines.capitals(texts), lines.capitals(test)
     if share is None or other is None:
-        return Opinion("ok", "most letters have no case", _CASE_EXPECTED)
+        return Opinion("ok", "too few letters have a case to tell", _CASE_EXPECTED)
     fewer, more = sorted((share, other))
     differ = more > 0.01 and fewer < 0.25 * more
+    cure = "train and test on text as it is written: the one with more is in capitals"
+    if fewer < _LOWERCASED:
+        cure = (
+            "train on text as it is written; lowercased output loses most of BLEU"
+            if share < other
+            else "the test text was lowercased: take it as it was published, or lowercase the training text too"
+        )
     return judge(
         "wrong" if differ else "ok",
         f"{share:.1%} of the letters are capitals, {other:.1%} in the test text",
         _CASE_EXPECTED,
-        "train on text as it is written; lowercased output loses most of BLEU"
-        if share < other
-        else "the test text was lowercased: take it as it was published, or lowercase the training text too",
+        cure,
     )
 
 

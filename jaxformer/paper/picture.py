@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.paper.report import Line
+from jaxformer.paper.runs import RunScore
 from jaxformer.paper.tables import Table
 from jaxformer.visualization import style
 
@@ -53,12 +54,17 @@ def _draw_scores(axes: Any, metric: str, heading: str, lines: Sequence[Line]) ->
     axes.scatter(*zip(*paper, strict=True), s=30, color=_PAPER, label="paper", zorder=3)
     runs = [(line.run, line.run.get(metric), place) for place, line in enumerate(lines) if line.run is not None]
     for label, noted, fill in (("run", False, _OURS), ("run, not comparable", True, "white")):
-        points = [(value, place) for run, value, place in runs if value is not None and bool(run.notes) == noted]
+        points = [(value, place) for run, value, place in runs if value is not None and _is_noted(run, metric) == noted]
         if points:
             x, y = zip(*points, strict=True)
             axes.scatter(x, y, s=36, marker="D", facecolor=fill, edgecolor=_OURS, linewidth=1.4, label=label, zorder=4)
     _finish(axes, heading)
     axes.margins(x=0.08)
+
+
+def _is_noted(run: RunScore, metric: str) -> bool:
+    """Say whether a score does not compare with the paper's, as no perplexity of other pieces than its own does."""
+    return bool(run.notes) or metric == "perplexity"
 
 
 def _draw_cost(axes: Any, table: Table, lines: Sequence[Line]) -> None:

@@ -77,7 +77,7 @@ def check_picture(picture: Path | str) -> None:
         InputError: it has another ending than ``.png``, in small letters or capitals.
     """
     if Path(picture).suffix.lower() != ".png":
-        raise InputError(f"{picture}: pictures are written as PNG; name it {Path(picture).with_suffix('.png')}")
+        raise InputError(f"{picture}: pictures are written as PNG; name it {picture}.png")
 
 
 def save(figure: Any, picture: Path | str, dpi: int = 100) -> Path:

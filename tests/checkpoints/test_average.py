@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -138,6 +140,18 @@ def test_an_average_is_found_and_read(run, manager):
         with pytest.raises(KeyError):
             folder.read_shapes(saved.path, "training")
     assert sorted(path.name for path in (run / "averages").iterdir()) == ["a", "last-2"]
+
+
+@pytest.mark.parametrize("lost", ["record", "params"])
+def test_what_was_cut_is_named(run, manager, lost):
+    """A copy that broke off leaves folders without their record or arrays: a line names the folder and the cure."""
+    save_average(run, "mine", manager, [10_000])
+    for which, cut in (("average", run / "averages" / "mine"), ("10000", run / "checkpoints" / "10000")):
+        for path in list(cut.iterdir()):
+            if lost == "record" or path.name == "params":
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
+        with pytest.raises(InputError, match=f"{cut} is no whole "):
+            find_parameters(run, which, "bleu")
 
 
 def test_other_names_still_name_checkpoints(run, manager):

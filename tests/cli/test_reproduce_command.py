@@ -258,7 +258,7 @@ def test_files(call, row, tmp_path):
 def test_a_picture_is_a_png(call, tmp_path, name):
     """A name that says another format is refused before anything is written."""
     error = call("reproduce", 3, f"--output={tmp_path / 'table.md'}", f"--picture={tmp_path / name}").error
-    assert error == f"{tmp_path / name}: pictures are written as PNG; name it {tmp_path / 'table.png'}"
+    assert error == f"{tmp_path / name}: pictures are written as PNG; name it {tmp_path / name}.png"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -275,3 +275,27 @@ def test_one_file_is_not_both_table_and_picture(call, tmp_path, name):
 def test_decoding_defaults_are_the_papers():
     """What a search is compared with, beyond what a row says, are the defaults (statement 56)."""
     assert (DecodingConfig().length_penalty, DecodingConfig().sample) == ("gnmt", False)
+
+
+def test_the_picture_marks_what_does_not_compare(row, tmp_path, monkeypatch):
+    """Table 3 has a panel for perplexity, of other pieces than the paper's, and one for BLEU."""
+    from jaxformer.visualization import style
+
+    drawn = []
+    monkeypatch.setattr(style, "save", lambda figure, picture: drawn.append(figure) or picture)
+    table = paper.TABLES[3]
+    run = paper.read_run(table, row, write_run(tmp_path / "run", row, RECORD))
+    for notes in ((), ("trained on other text",)):
+        scored = dataclasses.replace(run, notes=notes)
+        lines = paper.make_lines(table, {row.name: scored}, flops_per_second=None, utilisation=0.4)
+        paper.draw(table, lines, tmp_path / "table.png")
+    for figure, shown in zip(drawn, (["run, not comparable", "run"], ["run, not comparable"] * 2), strict=True):
+        panels = figure.axes[:2]
+        assert [axes.get_xlabel() for axes in panels] == ["perplexity", "BLEU"]
+        marks = [axes.collections[-1] for axes in panels]
+        assert [mark.get_label() for mark in marks] == shown
+        assert [mark.get_offsets().tolist() for mark in marks] == [
+            [[score, table.rows.index(row)]] for score in (run.perplexity, run.value)
+        ]
+        (legend, _) = (axes.get_legend() for axes in (figure.axes[0], figure.axes[2]))
+        assert [text.get_text() for text in legend.get_texts()] == ["paper", *dict.fromkeys(shown)]

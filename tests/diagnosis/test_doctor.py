@@ -177,6 +177,9 @@ def test_results_that_are_no_objects_are_a_fault(content, run, capfdbinary):
     code, out, err = call(capfdbinary, f"--workdir={run}")
     assert (code, err) == (1, "")
     assert "is no JSON object; move the file away" in out
+    code, out, err = call(capfdbinary, f"--workdir={run}", "--dataset=text:x.en,x.de")
+    assert (code, out) == (1, "")
+    assert "is no JSON object; move the file away" in err  # and not that there are no results
 
 
 def test_a_result_without_translations(run):
@@ -252,6 +255,17 @@ def test_the_text_of_the_result_is_checked(run):
     assert (found["test form"], verdicts(run)["test form"]) == ("wrong", "ok")
     (run / "results.json").unlink()
     assert verdicts(run)["test form"] == "ok"
+
+
+def test_text_in_a_folder_whose_name_looks_like_a_mixture(run):
+    """What was scored by --source and --reference is read, whatever its path holds."""
+    folder = run.parent / "a + b"
+    folder.mkdir()
+    for language in ("en", "de"):
+        shutil.copy(run.parent / f"test.{language}", folder)
+    alter_record(run, dataset=f"text:{folder}/test.en,{folder}/test.de")
+    found = verdicts(run)
+    assert (found["test form"], found["recount"], found["leak"]) == ("ok", "ok", "ok")
 
 
 def test_an_average_that_was_scored(run):

@@ -135,7 +135,13 @@ def test_capitals_of_scripts_without_case():
     """A few Latin letters among others tell nothing of the case of a text."""
     assert lines.capitals(["他在 IBM 看书。这是一个测试句子"]) is None
     assert text.case(["他在 IBM 看书。这是一个测试"], ["他在看 xml 书。这是一个测试"]).verdict == "ok"
-    assert lines.capitals(["Der Hund"]) == pytest.approx(2 / 7)
+    assert lines.capitals(["Der Hund"] * 200) == pytest.approx(2 / 7)
+
+
+def test_a_few_words_tell_nothing_of_their_case():
+    """Three fragments in small letters are no lowercased test set."""
+    assert lines.capitals(["Der Hund"]) is None
+    assert text.case(["Der Hund bellt."] * 500, ["just some small words here", "and some more"]).verdict == "ok"
 
 
 @pytest.mark.parametrize("shift", [-3, -1, 1, 2, 5])
@@ -183,3 +189,14 @@ def test_a_checkpoint_between_two_lines_of_the_log():
         found = learning.finished(config, curves, saved)
         assert (found.verdict, found.found.endswith(said)) == ("look", True), found
     assert learning.finished(config, {"train/nll": [(steps, 2.0)]}, [steps - every, steps]).verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("scores", "verdict"), [([5.0, 9.0, 8.0, 9.0], "ok"), ([5.0, 6.0, 9.0, 8.0], "look"), ([], "look")]
+)
+def test_patience_ends_a_run_after_so_many_evaluations(scores, verdict):
+    """A run that ended earlier has finished if no evaluation was better than the one of so many before."""
+    base = configuration.parse(configuration.default_config().to_dict())
+    config = dataclasses.replace(base, training=dataclasses.replace(base.training, patience=2))
+    curves = {"train/nll": [(400, 5.0)], "valid/bleu": [(100 * (i + 1), score) for i, score in enumerate(scores)]}
+    assert learning.finished(config, curves, []).verdict == verdict

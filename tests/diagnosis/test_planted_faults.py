@@ -181,6 +181,7 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     ("vocabulary fit", "look", retranslated("test.en", each(lambda line: line[::-1])), {"vocabulary fit"}),
     ("finished", "look", lambda run: configure(run, **{"training.steps": 1000}), set()),
     ("finished", "look", cut_log, set()),
+    ("finished", "look", lambda run: configure(run, **{"training.steps": 1000, "training.patience": 3}), set()),
     (
         "diverged",
         "wrong",
@@ -210,6 +211,8 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
         lambda run: (run / "checkpoints" / str(STEPS)).rename(run / "checkpoints" / str(STEPS - 10)),
         set(),
     ),
+    ("checkpoint", "look", lambda run: alter_record(run, checkpoint="average/last-5"), set()),
+    ("checkpoint", "look", lambda run: (add_average(run), shutil.rmtree(run / "checkpoints")), set()),
     ("test set", "wrong", rename_test, set()),
     (
         "signature",
@@ -227,6 +230,7 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     ("output quotes", "look", lambda run: translate(run, each(low_quotes)), set()),
     ("output case", "wrong", lambda run: translate(run, each(str.lower)), set()),
     ("output case", "wrong", lower_references, {"training case"}),
+    ("output case", "wrong", lambda run: translate(run, each(str.upper)), set()),
     ("length", "look", lambda run: translate(run, each(lambda line: line.rpartition(" ")[0] or line, 2)), set()),
     ("length", "wrong", lambda run: translate(run, each(lambda line: " ".join(line.split()[:3]))), set()),
     ("length", "wrong", lambda run: translate(run, each(lambda line: f"{line} {line}")), set()),
@@ -244,6 +248,9 @@ FAULTS: list[tuple[str, Verdict, Fault, set[str]]] = [
     (READABLE, "wrong", lambda run: shutil.rmtree(run / "vocabulary"), set()),
     (READABLE, "wrong", lambda run: shutil.rmtree(run / "checkpoints"), set()),
     (READABLE, "wrong", lambda run: shutil.rmtree(run / "checkpoints" / str(STEPS)), set()),
+    (READABLE, "wrong", lambda run: shutil.rmtree(run / "checkpoints" / str(STEPS) / "params"), set()),
+    (READABLE, "wrong", lambda run: (run / "checkpoints" / str(STEPS + 100)).mkdir(), set()),
+    (READABLE, "wrong", lambda run: (run / "averages" / "last-1").mkdir(parents=True), set()),
     (
         READABLE,
         "wrong",
@@ -276,6 +283,42 @@ def test_each_planted_fault_is_found(check, verdict, plant, also, run):
     assert found.cure
     wrong = {finding.check for finding in findings.values() if finding.verdict == "wrong"}
     assert wrong - {check} <= also, [finding for finding in findings.values() if finding.verdict == "wrong"]
+
+
+@pytest.mark.parametrize(
+    ("check", "plant", "found", "cure"),
+    [
+        ("finished", cut_log, "ends with step 300, and there is a checkpoint of step 600", "restore metrics.jsonl"),
+        ("output case", lower_references, "0.0% in the test text", "the test text was lowercased"),
+        ("output case", lambda run: translate(run, each(str.lower)), "0.0% of the letters", "train on text as it is"),
+        ("output case", lambda run: translate(run, each(str.upper)), "100.0% of the letters", "more is in capitals"),
+        (
+            "checkpoint",
+            lambda run: alter_record(run, checkpoint=150),
+            "150, which is gone (the last is 600)",
+            "--checkpoint=best",
+        ),
+        (
+            "checkpoint",
+            lambda run: (add_average(run), alter_record(run, checkpoint="average/last-5")),
+            "average/last-5, which is gone: there is average/last-1",
+            "--checkpoint=best",
+        ),
+        ("averaging", add_average, "averages/ has last-1", "--checkpoint=average"),
+        (
+            READABLE,
+            lambda run: (run / "checkpoints" / "700").mkdir(),
+            "checkpoints/700 is no whole checkpoint",
+            "mend or restore",
+        ),
+    ],
+)
+def test_a_fault_is_told_from_its_like(check, plant, found, cure, run):
+    """What is said names the fault, and its cure is not that of the opposite one."""
+    plant(run)
+    finding = next(finding for finding in examine(read_evidence(run)) if finding.check == check)
+    assert found in finding.found
+    assert cure in finding.cure
 
 
 def test_every_check_has_a_planted_fault():
