@@ -22,7 +22,10 @@ from jaxformer.benchmark.training_speed import (
 )
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import write_output
+from jaxformer.errors import InputError
 from jaxformer.table import align
+
+_PAIRS = 2000
 
 EXAMPLE = f"""
 examples:
@@ -49,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--systems", metavar="LIST", help="separated by commas (default: all that can run)")
     parser.add_argument("--source", type=Path, metavar="FILE", help="source text, one sentence a line")
     parser.add_argument("--target", type=Path, metavar="FILE", help="its translation")
-    parser.add_argument("--pairs", type=int, default=2000, metavar="N", help="of the text in a turn (default 2000)")
+    parser.add_argument("--pairs", type=int, metavar="N", help=f"of the text in a turn (default {_PAIRS})")
     parser.add_argument("--tokens_per_batch", type=int, metavar="N", help="slots of its batches, a side (default 2048)")
     parser.add_argument("--steps", type=int, default=4, metavar="N", help="of a turn on a fixed shape (default 4)")
     parser.add_argument("--repeats", type=int, default=5, metavar="N", help="turns of each system (default 5)")
@@ -63,7 +66,10 @@ def run(options: argparse.Namespace) -> int:
         task = dataclasses.replace(task, tokens_per_batch=options.tokens_per_batch)
     systems = _possible() if options.systems is None else options.systems.split(",")
     check_systems(systems)  # before a vocabulary is trained
-    pairs = read_text(options.source, options.target, options.pairs, task.vocabulary_size)
+    if options.pairs is not None and options.source is None and options.target is None:
+        raise InputError("--pairs are of real text: give --source and --target too, or leave it out")
+    count = _PAIRS if options.pairs is None else options.pairs
+    pairs = read_text(options.source, options.target, count, task.vocabulary_size)
     rows = list(
         measure(
             task,

@@ -40,7 +40,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check."""
-    findings = examine(read_evidence(options.workdir, options.dataset))
-    record = to_record(str(options.workdir), findings)
-    write_output(None, [json.dumps(record, ensure_ascii=False)] if options.json else write_report(findings))
+    evidence = read_evidence(options.workdir, options.dataset)
+    findings = examine(evidence)
+    record = to_record(str(options.workdir), findings, evidence.name)
+    lines = [json.dumps(record, ensure_ascii=False)] if options.json else write_report(findings, evidence.name)
+    write_output(None, lines)
     return FAILED if record["wrong"] else DONE

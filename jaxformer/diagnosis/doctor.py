@@ -112,7 +112,7 @@ def examine(evidence: Evidence) -> list[Finding]:
         "wrong" if broken else "ok",
         "; ".join(broken) or "all that is there",
         "files as they were written, with as many lines on both sides",
-        "mend or restore them",
+        "mend or restore them, or evaluate again where text was changed on purpose",
     )
     return [Finding(READABLE, *readable), *(_make(check, evidence) for check in CHECKS)]
 

@@ -60,7 +60,8 @@ class Evidence:
         saved: the steps of the checkpoints that are there, ascending.
         averages: of checkpoints.
         records: what ``results.json`` holds, by name.
-        record: the one of them that is looked at.
+        name: of the one of them that is looked at; None: there is none.
+        record: that one.
         hypotheses: its translations.
         scored: what they were compared with.
         test: the pairs that the result looked at is of; without a result those of ``data.test``.
@@ -77,6 +78,7 @@ class Evidence:
     saved: list[int] | Unseen
     averages: list[Average] | Unseen
     records: Mapping[str, Any] | Unseen
+    name: str | None
     record: Mapping[str, Any] | Unseen
     hypotheses: list[str] | Unseen
     scored: ScoredSet | Unseen
@@ -133,6 +135,7 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
         saved,
         averages,
         records,
+        name,
         record,
         _read_hypotheses(directory, record),
         _read_scored(directory, name, record, config),

@@ -28,7 +28,9 @@ def length(hypotheses: Sequence[str], scored: ScoredSet) -> Opinion:
         short if short != "ok" else grade(ratio, 1.1, 1.5),
         f"{ratio:.3f} times the words of the references; the brevity penalty leaves {penalty:.0%} of BLEU",
         "0.95 to 1.1 (Papineni et al. 2002, section 2.2.2)",
-        "a larger --alpha for short output, chosen on data.valid, or longer training; for long output look for loops",
+        "a larger --alpha, chosen on data.valid, or longer training"
+        if ratio < 1.0
+        else "look for loops; a smaller --alpha, chosen on data.valid, or longer training",
     )
 
 

@@ -28,11 +28,12 @@ def finished(config: RunConfig, curves: Curves, saved: Sequence[int]) -> Opinion
     """Say whether the run made the steps that were asked for, and its log does not end before its checkpoints."""
     last = max((curve[-1][0] for curve in curves.values() if curve), default=0)
     steps, patience = config.training.steps, config.training.patience
-    if saved and max(saved) - last >= config.training.log_every:
+    every = min(config.training.log_every, config.training.evaluate_every)
+    if saved and last < saved[-1] and (saved[-1] >= steps or saved[-1] - last >= every):
         return judge(
             "look",
-            f"metrics.jsonl ends with step {last:,}, and there is a checkpoint of step {max(saved):,}",
-            f"a line every {config.training.log_every:,} steps",
+            f"metrics.jsonl ends with step {last:,}, and there is a checkpoint of step {saved[-1]:,}",
+            f"a line every {every:,} steps and at the end",
             "lines were lost, and what is said here of learning is of the rest: restore metrics.jsonl",
         )
     return judge(

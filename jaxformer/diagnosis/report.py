@@ -11,23 +11,30 @@ from jaxformer.diagnosis.findings import VERDICTS, Finding
 _PAGE = "docs/why-is-my-bleu-lower.md"
 
 
-def write_report(findings: Sequence[Finding]) -> list[str]:
-    """Write one line a finding, the worst first, one for each reason of what is unseen, and one that counts them."""
+def write_report(findings: Sequence[Finding], looked_at: str | None) -> list[str]:
+    """Write one line a finding, the worst first, one for each reason of what is unseen, and one that counts them.
+
+    Args:
+        findings: of a run.
+        looked_at: the name of its result that the findings are of; None: there is none.
+    """
     width = max(len(finding.check) for finding in findings)
     seen = [finding for finding in findings if finding.verdict != "unseen"]
     ordered = sorted(seen, key=lambda finding: VERDICTS.index(finding.verdict))
     return [
         *(_line(finding, width) for finding in ordered),
         *_unseen(findings),
+        *([] if looked_at is None else [f"of the result {looked_at!r}; --dataset names another"]),
         f"{_counts(findings)}; {_PAGE} explains each",
     ]
 
 
-def to_record(directory: str, findings: Sequence[Finding]) -> dict[str, Any]:
+def to_record(directory: str, findings: Sequence[Finding], looked_at: str | None) -> dict[str, Any]:
     """Give what the report says as an object for JSON."""
     counts = Counter(finding.verdict for finding in findings)
     return {
         "workdir": directory,
+        "result": looked_at,
         **{verdict: counts[verdict] for verdict in VERDICTS},
         "findings": [finding._asdict() for finding in findings],
     }

@@ -18,6 +18,7 @@ from jaxformer.visualization.curves import Curve
 
 Record = Mapping[str, Any]
 
+_LAST_ALONE = "the last checkpoint alone, as in the paper's Table 3 (section 6.2)"
 _AGAIN = "jaxformer evaluate --checkpoint=best"
 _FAR_BELOW = 0.5  # of the score on the validation text
 _SIGNATURE = {"nrefs": "1", "case": "mixed", "eff": "no", "tok": "13a", "smooth": "exp"}
@@ -98,7 +99,10 @@ def averaging(config: RunConfig, records: Mapping[str, Record], record: Record, 
     keep, decay = config.training.keep_latest, config.training.ema_decay
     expected = "the last 5 checkpoints averaged for base, 20 for big (paper, section 6.1)"
     if used:
-        return Opinion("ok", f"scored with {', '.join(used)}", expected)
+        also = "" if record.get("checkpoint") in used else "also "
+        return Opinion("ok", f"{also}scored with {', '.join(used)}", expected)
+    if config.data.test == config.data.valid:
+        return Opinion("ok", "nothing averaged, and the test set is the one that validates", _LAST_ALONE)
     if decay is not None:
         return Opinion("ok", f"a moving average of the parameters, decay {decay}", expected)
     there = f"averages/ has {', '.join(a.name for a in averages)}" if averages else "there is no average"

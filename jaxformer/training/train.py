@@ -178,6 +178,12 @@ def _has_checkpoints(run: Run) -> bool:
 
 def _first_state(run: Run, engine: Engine) -> TrainState:
     """Make the state of a run that begins, from its seed or from another run."""
+    for name in ("results.json", "averages"):  # which nothing but a checkpoint can have been made of
+        if (run.directory / name).exists():
+            raise InputError(
+                f"{run.directory} has {name} of a run whose checkpoints are gone: put {run.checkpoints} back, or "
+                "choose another --workdir"
+            )
     state, training = engine.create(), run.config.training
     if training.initial_run is None:
         return state

@@ -58,6 +58,7 @@ def test_text_is_spread_evenly_and_has_ends(tmp_path):
         (["--steps=0"], "steps must be at least 1, not 0"),
         (["--repeats=0"], "repeats must be at least 1, not 0"),
         (["--source=text.en", "--target=text.de", "--pairs=0"], "a turn needs at least 1 pair of text, not 0"),
+        (["--pairs=10"], "--pairs are of real text: give --source and --target too, or leave it out"),
         (["--source=text.en"], "real text is given as --source and --target together: give both, or neither"),
         (
             ["--source=text.en", "--target=text.de"],

@@ -51,7 +51,9 @@ def test_a_line_a_check_and_the_exit_code(run, capfdbinary):
     """A sound run ends with 0 and one that is wrong with 1; the worst comes first, and the last line counts."""
     code, out, err = call(capfdbinary, f"--workdir={run}")
     assert (code, err) == (0, "")
-    assert len(out.splitlines()) == len(CHECKS) + 2
+    assert len(out.splitlines()) == len(CHECKS) + 3
+    (name,) = json.loads((run / "results.json").read_text())
+    assert out.splitlines()[-2] == f"of the result {name!r}; --dataset names another"
     assert out.splitlines()[-1].startswith(f"0 wrong, 0 to look at, {len(CHECKS) + 1} ok, 0 unseen")
     configure(run, **{"training.label_smoothing": 0.0})
     assert call(capfdbinary, f"--workdir={run}")[0] == 0
@@ -70,6 +72,7 @@ def test_one_object_for_machines(run, capfdbinary):
     record = json.loads(out)
     assert code == 1
     assert record["workdir"] == str(run)
+    assert [record["result"]] == list(json.loads((run / "results.json").read_text()))
     assert record["wrong"] == 1
     assert sum(record[verdict] for verdict in ("wrong", "look", "ok", "unseen")) == len(record["findings"])
     assert [finding["check"] for finding in record["findings"]] == [READABLE, *(check.name for check in CHECKS)]
@@ -96,7 +99,7 @@ def test_what_is_not_there_is_unseen(gone, unseen, run):
     found = {finding.check: finding for finding in findings}
     assert {finding.verdict for finding in findings} == {"ok", "unseen"}
     assert all(found[check].verdict == "unseen" and found[check].found for check in unseen)
-    assert sum(line.startswith("unseen") for line in write_report(findings)) <= 4
+    assert sum(line.startswith("unseen") for line in write_report(findings, None)) <= 4
 
 
 def test_a_damaged_vocabulary_is_a_fault(run):

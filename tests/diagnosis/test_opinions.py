@@ -121,6 +121,15 @@ def test_what_still_falls_is_measured_near_the_end():
     assert learning.falling({"valid/nll": [(100, 5.0), (500, 2.1), (1000, 2.0)]}).verdict == "look"
 
 
+def test_the_papers_table_3_averages_nothing():
+    """Where the set that validates is the one that tests, the last checkpoint alone is what the paper scores."""
+    values = configuration.default_config().to_dict()
+    record = {"dataset": "text:a,b", "checkpoint": 600}
+    for test, verdict in (("text:a,b", "ok"), ("text:c,d", "look")):
+        values["data"]["valid"], values["data"]["test"] = "text:a,b", test
+        assert results.averaging(configuration.parse(values), {"x": record}, record, []).verdict == verdict
+
+
 def test_quotes_have_the_names_of_their_languages():
     """“ opens in English and closes in German: the line tells which."""
     assert lines.quotes(["He said “yes”."] * 5) == "high"

@@ -1,6 +1,7 @@
 """What a configuration asks for reaches the loop: another run to begin with, float16, profiles, stalls, cool-downs."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -39,6 +40,23 @@ def test_a_run_begins_with_another_one(train, tmp_path, straight):
         assert [int(state.count) for state in found["training"]["optimizer"] if hasattr(state, "count")][-1] == 1
     moments = {name: found["training"]["optimizer"][0] for name, found in names.items()}
     assert [int(moments[name].count) for name in ("plain", "moments")] == [1, int(best["training"]["step"]) + 1]
+
+
+@pytest.mark.parametrize("kept", ["results.json", "averages"])
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(train, tmp_path, kept):
+    """What was scored or averaged came of checkpoints: without them the record of the run is left as it is."""
+    run, few = tmp_path / "run", {"training.steps": 2}
+    train("run", few, None)
+    shutil.rmtree(run / "checkpoints")
+    (run / kept).mkdir()
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(
+        InputError, match=f"has {kept} of a run whose checkpoints are gone: put .*/checkpoints back, or"
+    ):
+        train("run", few, None)
+    assert (run / "metrics.jsonl").read_bytes() == before
+    (run / kept).rmdir()
+    assert train("run", few, None).finished  # as one that was killed before it had one
 
 
 def test_another_run_that_does_not_fit(train, tmp_path, straight):
