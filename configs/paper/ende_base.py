@@ -7,7 +7,7 @@ Command: jaxformer prepare --dataset=wmt14.en-de --output=data/wmt14   (fetches 
 Hardware: 8 A100, about 0.53 hours in float32 (TF32): an estimate, the 9.5e17 training FLOPs of the formula at 40 % of
     the published peak. The paper took 12 hours on 8 P100.
 Score: the paper reports 27.3 tokenised BLEU with compound splitting on newstest2014, averaging the last 5 checkpoints;
-    expect 25.5 to 27.5 sacreBLEU (docs/wmt.md). Nothing of this size was trained with jaxformer yet.
+    expect 25.6 to 27.5 sacreBLEU (docs/wmt.md). Nothing of this size was trained with jaxformer yet.
 Differs from the paper: SentencePiece BPE instead of the paper's own byte-pair encoding.
 """
 
