@@ -232,16 +232,23 @@ def run(options: argparse.Namespace, overrides: Sequence[str]) -> int:
         jobs = plan(options.rows, options.seeds, options.output, overrides)
         make_folder(options.output, "--output")
         for number, job in enumerate(jobs, start=1):
-            done = job.is_finished
-            fault = None if done else make(job)
-            said = "was finished before" if done else "finished" if fault is None else f"failed: {fault}"
-            print(f"{number}/{len(jobs)} {job.directory.name} {said}", file=sys.stderr, flush=True)
+            name = f"{number}/{len(jobs)} {job.directory.name}"
+            if job.is_finished:
+                _say(f"{name} was finished before")
+                continue
+            _say(f"{name} begins, and writes what it says into {job.said}")
+            fault = make(job)
+            _say(f"{name} finished" if fault is None else f"{name} failed: {fault}")
             if fault is not None:
                 faults.append(fault)
-            elif not done:
+            else:
                 _report_so_far(options.output)
     print(report(options.output), end="")
     return FAILED if faults else DONE
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _report_so_far(output: Path) -> None:
@@ -249,7 +256,7 @@ def _report_so_far(output: Path) -> None:
     try:
         report(output)
     except InputError as error:
-        print(error, file=sys.stderr)
+        _say(str(error))
 
 
 def main() -> int:
@@ -280,10 +287,10 @@ def main() -> int:
     try:
         return run(options, [*overrides, *rest])
     except InputError as error:
-        print(f"ablations: error: {error}", file=sys.stderr)
+        _say(f"ablations: error: {error}")
         return FAILED
     except KeyboardInterrupt:
-        print("ablations: interrupted; the same command goes on", file=sys.stderr)
+        _say("ablations: interrupted; the same command goes on")
         return INTERRUPTED
 
 

@@ -306,7 +306,12 @@ def test_two_rows_are_made_once_whatever_interrupts_them(script, command, enviro
     monkeypatch.setattr(sys, "argv", ["ablations.py", *command])
     assert script.main() == 0
     again = capsys.readouterr()
-    assert again.err == "1/2 base-1 finished\n2/2 a_h1-1 finished\n"
+    assert again.err.splitlines() == [
+        f"1/2 base-1 begins, and writes what it says into {log}",
+        "1/2 base-1 finished",
+        f"2/2 a_h1-1 begins, and writes what it says into {output / 'a_h1-1.log'}",
+        "2/2 a_h1-1 finished",
+    ]
     assert f"resuming at step {stopped} of 1200" in log.read_text(encoding="utf-8")
     assert (output / "ablations.md").read_text(encoding="utf-8") == again.out
     assert (output / "ablations.png").stat().st_size > 0
@@ -452,7 +457,7 @@ def test_a_row_that_fails_does_not_stop_the_others(script, environment, tmp_path
     monkeypatch.setattr(sys, "argv", ["ablations.py", f"--output={tmp_path}", "--rows=a_h1,a_h2", "--steps=70"])
     assert script.main() == 1
     said = capsys.readouterr()
-    first, failed, last = said.err.splitlines()
+    first, _, failed, last = said.err.splitlines()
     assert (first, last) == ("1/3 base-1 was finished before", "3/3 a_h2-1 was finished before")
     assert failed.startswith("2/3 a_h1-1 failed: ")
     assert "train ended with exit code 1: jaxformer: error: " in failed

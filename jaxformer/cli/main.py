@@ -130,7 +130,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         if name == command:
             module = importlib.import_module(f"jaxformer.cli.{name}")
             module.configure(described)
-            described.set_defaults(run=module.run)
+            described.set_defaults(run=module.run, refuse=described.error)
     return parser
 
 
@@ -142,7 +142,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     configurable = options.command in ("train", "prepare", "info")
     wrong = [argument for argument in rest if not (configurable and argument in options.overrides)]
     if wrong:
-        parser.error(f"unrecognized arguments: {' '.join(wrong)}{_meant(wrong) if configurable else ''}")
+        # With the usage of this command, and not of all.
+        options.refuse(f"unrecognized arguments: {' '.join(wrong)}{_meant(wrong) if configurable else ''}")
     return options
 
 
