@@ -142,8 +142,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     configurable = options.command in ("train", "prepare", "info")
     wrong = [argument for argument in rest if not (configurable and argument in options.overrides)]
     if wrong:
-        # With the usage of this command, and not of all.
-        options.refuse(f"unrecognized arguments: {' '.join(wrong)}{_meant(wrong) if configurable else ''}")
+        # With the usage of the command, and not of all, but where an option before it left it undeclared.
+        refuse = getattr(options, "refuse", parser.error)
+        refuse(f"unrecognized arguments: {' '.join(wrong)}{_meant(wrong) if configurable else ''}")
     return options
 
 

@@ -88,6 +88,13 @@ def test_a_misspelt_option_is_named(call):
     )
 
 
+def test_a_wrong_option_before_the_command(call):
+    """It is named too."""
+    outcome = call("--verbose", "train")
+    assert outcome.code == 2
+    assert outcome.err.splitlines()[-1] == "jaxformer: error: unrecognized arguments: --verbose"
+
+
 def test_the_version(call):
     """It is that of the package."""
     outcome = call("--version")
