@@ -118,6 +118,8 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"jaxformer {__version__}")
+    # A command refuses with its own usage; what stands before it, with the usage of all.
+    parser.set_defaults(refuse=parser.error)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         described = commands.add_parser(
@@ -142,9 +144,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     configurable = options.command in ("train", "prepare", "info")
     wrong = [argument for argument in rest if not (configurable and argument in options.overrides)]
     if wrong:
-        # With the usage of the command, and not of all, but where an option before it left it undeclared.
-        refuse = getattr(options, "refuse", parser.error)
-        refuse(f"unrecognized arguments: {' '.join(wrong)}{_meant(wrong) if configurable else ''}")
+        options.refuse(f"unrecognized arguments: {' '.join(wrong)}{_meant(wrong) if configurable else ''}")
     return options
 
 
