@@ -18,7 +18,7 @@ def make_learner(system: str, task: Task) -> Learner:
     if framework == "jaxformer":
         from jaxformer.benchmark import learner
 
-        freed_memory.return_after_compiling()  # as the command line does
+        freed_memory.manage()  # as the command line does
         return learner.make_learner(task, precision, *variation)
     from jaxformer.benchmark.torch_learners import TorchLearner, TorchTransformer, make_marian
 

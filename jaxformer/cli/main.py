@@ -72,7 +72,7 @@ def main(arguments: Sequence[str], *, alone: bool = False) -> int:
         options = parse(list(arguments))
         _keep_compilations()
         if alone:
-            freed_memory.return_after_compiling()
+            freed_memory.manage()
         if signal.getsignal(signal.SIGINT) is _end:  # now there may be something to tidy up
             signal.signal(signal.SIGINT, signal.default_int_handler)
         return _run_noted(options) if options.command in ("train", "prepare") else options.run(options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from types import TracebackType
 
 import jax
@@ -19,6 +20,8 @@ class Compilations:
     def __init__(self) -> None:
         """Nothing was compiled yet."""
         self.count, self.seconds = 0, 0.0
+        self.ended = time.monotonic()
+        """When the last one was done."""
 
     def __enter__(self) -> Compilations:
         """Begin to listen."""
@@ -39,6 +42,7 @@ class Compilations:
         if event == _EVENT:
             self.count += 1
             self.seconds += duration_secs
+            self.ended = time.monotonic()
 
 
 def read_memory() -> dict[str, float]:

@@ -116,8 +116,9 @@ class Loop:
                 break
             begun, compiled = time.monotonic(), self.engine.compilations()
             state, metrics = self.engine.step(state, placed)
-            if self.engine.compilations() > compiled:  # the call returned when that was done
-                meter.leave_out(time.monotonic() - begun)
+            if self.engine.compilations() > compiled:
+                # On a CPU the call lasts until the step is made, elsewhere until it is compiled.
+                meter.leave_out(max(self.compilations.ended - begun, 0.0))
             progress.step, progress.position = progress.step + 1, position
             unread.append(Unread(progress.step, metrics, batch, any_host(bool(self.stop))))
             logged, evaluated = (self._due(progress.step, n) for n in (training.log_every, training.evaluate_every))

@@ -242,7 +242,7 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
     from jaxformer.decoding.shortlist import Shortlist
     from jaxformer.models.seq2seq import Transformer
 
-    freed_memory.return_after_compiling()  # as the command line does
+    freed_memory.manage()  # as the command line does
     with np.load(options.folder / "params.npz") as saved:
         params = unflatten_dict({name: jnp.asarray(saved[name]) for name in saved}, sep="/")
     precision, _, listed = kind.partition("-")

@@ -158,6 +158,7 @@ def test_an_interruption_during_the_work_can_be_caught(monkeypatch):
 
     monkeypatch.setattr(Translator, "load", load)
     monkeypatch.setattr(main_module.huge_pages, "use", lambda: found.append(signal.getsignal(signal.SIGINT)))
+    monkeypatch.setattr(main_module.freed_memory, "manage", lambda: None)  # this process goes on
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         assert main_module.start() == 1
@@ -180,13 +181,13 @@ def test_the_installed_command():
     assert getattr(importlib.import_module(module), name) is main_module.start
 
 
-def test_memory_is_given_back_in_a_process_of_the_command(monkeypatch, capsys):
+def test_memory_is_managed_in_a_process_of_the_command(monkeypatch, capsys):
     """Who calls a command within another program keeps that program's memory as it is."""
     done = []
-    monkeypatch.setattr(main_module.freed_memory, "return_after_compiling", lambda: done.append("given back"))
+    monkeypatch.setattr(main_module.freed_memory, "manage", lambda: done.append("managed"))
     for alone in (False, True):
         assert main_module.main(["info", "--workdir=nowhere"], alone=alone) == main_module.FAILED
-        assert done == ["given back"] * alone
+        assert done == ["managed"] * alone
     assert "nowhere" in capsys.readouterr().err
 
 

@@ -1,5 +1,7 @@
 """A run counts the programs that it compiles, and asks devices for their memory."""
 
+import time
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -19,6 +21,24 @@ def test_each_shape_is_counted_once():
         assert compilations.count == 2
         assert compilations.seconds > 0.0
         assert set(compilations.read()) <= MEASURED
+
+
+def test_it_knows_when_the_last_one_ended():
+    """A call that compiles and then computes for long has ended its compilation before."""
+
+    def sleep(x):
+        time.sleep(0.2)
+        return x
+
+    x = jnp.ones(7)
+    slow = jax.jit(lambda x: jax.pure_callback(sleep, x, x, vmap_method="sequential"))
+    with Compilations() as compilations:
+        begun = time.monotonic()
+        slow(x).block_until_ready()
+        ended = compilations.ended
+        assert begun < ended < time.monotonic() - 0.2
+        slow(x).block_until_ready()
+        assert compilations.ended == ended
 
 
 @pytest.mark.parametrize("error", [None, ZeroDivisionError])
