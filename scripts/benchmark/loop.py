@@ -32,6 +32,7 @@ from typing import NamedTuple
 
 import jax
 
+from jaxformer import freed_memory
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.cli import config_file, huge_pages
 from jaxformer.data.pipeline import Position, TrainingData
@@ -229,7 +230,8 @@ def report(config: RunConfig, loop: Sequence[Seconds], bare: Sequence[Seconds]) 
 
 
 if __name__ == "__main__":
-    huge_pages.use()  # as the command line does
+    huge_pages.use()  # both as the command line does
+    freed_memory.manage()
     try:
         main()
     except InputError as error:

@@ -37,6 +37,7 @@ import jax
 import numpy as np
 from data import invented
 
+from jaxformer import freed_memory
 from jaxformer.cli import huge_pages
 from jaxformer.data import DataConfig, Encoded, Sentences, TrainingData
 from jaxformer.data.batching import Batch
@@ -256,5 +257,6 @@ def form(name: str, value: float | str | None) -> str:
 
 
 if __name__ == "__main__":
-    huge_pages.use()  # as the command line does
+    huge_pages.use()  # both as the command line does
+    freed_memory.manage()
     main()

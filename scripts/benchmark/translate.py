@@ -24,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
+from jaxformer import freed_memory
 from jaxformer.cli import huge_pages
 from jaxformer.data.tokenizing import cores
 
@@ -129,6 +130,7 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
     from jaxformer.decoding import shortlist
     from jaxformer.decoding.translator import Translator
 
+    freed_memory.manage()  # as the command line does
     precision, _, listed = kind.partition("-")
     translator = Translator.load(options.workdir)
     if listed:
