@@ -50,7 +50,7 @@ def manage() -> None:
     def listen(event: str, duration_secs: float, **_: str | int) -> None:
         if event in (LOWERED, COMPILED) and duration_secs > WORTH_IT:
             library.malloc_trim(0)
-        if event == COMPILED and kept and jax.default_backend() == "cpu":
+        if event == COMPILED and kept and jax.default_backend() == "cpu" and jax.local_device_count() == 1:
             _keep(library)
 
     jax.monitoring.register_event_duration_secs_listener(listen)

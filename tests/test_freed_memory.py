@@ -16,10 +16,17 @@ from jaxformer import freed_memory
 
 
 @pytest.fixture
-def calls(monkeypatch) -> Iterator[list[int]]:
+def settings() -> dict[int, int]:
+    """Give what a stand-in for ``mallopt`` has set."""
+    return {}
+
+
+@pytest.fixture
+def calls(monkeypatch, settings) -> Iterator[list[int]]:
     """Give what a stand-in for ``malloc_trim`` is called with, and take the listener away afterwards."""
     found: list[int] = []
-    library = SimpleNamespace(malloc_trim=lambda keep: found.append(keep) or 1, mallopt=lambda name, value: 1)
+    library = SimpleNamespace(malloc_trim=lambda keep: found.append(keep) or 1, mallopt=settings.__setitem__)
+    monkeypatch.delenv(freed_memory.VARIABLE, raising=False)
     listeners = []
     register = jax.monitoring.register_event_duration_secs_listener
     monkeypatch.setattr(freed_memory, "_library", lambda: library)
@@ -59,6 +66,17 @@ def test_small_compilations_give_nothing_back(calls):
     assert calls[before:] == []
     jax.monitoring.record_event_duration_secs(freed_memory.COMPILED, 1.0)
     assert calls[before:] == [0]
+
+
+@pytest.mark.parametrize(("platform", "devices", "kept"), [("cpu", 1, True), ("gpu", 1, False), ("cpu", 8, False)])
+def test_memory_is_kept_for_one_cpu(platform, devices, kept, calls, settings, monkeypatch):
+    """Other devices have memory of their own, and several CPU devices compute in threads of XLA's."""
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    monkeypatch.setattr(jax, "local_device_count", lambda: devices)
+    assert settings == {}
+    jax.monitoring.record_event_duration_secs(freed_memory.COMPILED, 0.01)
+    m_trim_threshold, m_mmap_max = -1, -4  # of glibc's malloc.h
+    assert settings == ({m_trim_threshold: -1, m_mmap_max: 0} if kept else {})
 
 
 @pytest.mark.parametrize("functions", [(), ("malloc_trim",), ("mallopt",)])
@@ -114,7 +132,7 @@ def step(x, y):  # 256 MB of working memory: a product that another one reads wh
     return y + ((x @ x.T) @ x).sum()
 
 x = jnp.ones((8192, 16))
-y = step(x, 0.0).block_until_ready()
+y = step(x, jnp.zeros(())).block_until_ready()
 before = held("VmHWM")
 for _ in range(8):
     y = step(x, y)

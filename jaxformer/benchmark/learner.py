@@ -34,11 +34,9 @@ class JaxLearner:
 
     def run(self, batches: Iterable[Batch]) -> None:
         """Update once with each batch, and wait for the last."""
-        before = None
         for batch in batches:
             self._state, metrics = self._engine.step(self._state, self._engine.put(batch))
-            jax.block_until_ready(before)  # as training reads its metrics: a step late
-            before = metrics
+            jax.block_until_ready(metrics)  # as training reads them on a CPU
         jax.block_until_ready(self._state)
 
     def nll(self, batches: Iterable[Batch]) -> float:

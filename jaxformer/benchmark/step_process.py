@@ -18,7 +18,6 @@ def make_learner(system: str, task: Task) -> Learner:
     if framework == "jaxformer":
         from jaxformer.benchmark import learner
 
-        freed_memory.manage()  # as the command line does
         return learner.make_learner(task, precision, *variation)
     from jaxformer.benchmark.torch_learners import TorchLearner, TorchTransformer, make_marian
 
@@ -29,6 +28,8 @@ def make_learner(system: str, task: Task) -> Learner:
 def begin(request: Message) -> Callable[[Message], Message]:
     """Make the system that ``system`` names for ``task``, and take its first step."""
     task = Task(**request["task"])
+    if request["system"].startswith("jaxformer"):
+        freed_memory.manage()  # as the command line does
     learner = make_learner(request["system"], task)
     work: dict[str | None, list[Batch]] = {None: fixed_batches(task, request["steps"])}
     learner.run(work[None][:1])

@@ -1,10 +1,9 @@
 """Memory in large pages for what JAX computes on a CPU.
 
-XLA takes the working memory of each step from the C library anew, and the C library from the system, which clears it
-page by page. With pages of 2 MB instead of 4 KB that takes a fraction of the time, and so does finding them later:
-docs/training.md says what training steps gain. glibc (2.35 and newer) asks for large pages when a
-variable says so before a process begins; so the process begins once more. Systems that give them to all programs need
-nothing.
+What the C library takes from the system for XLA is cleared page by page. With pages of 2 MB instead of 4 KB that takes
+a fraction of the time, and so does finding them later: docs/training.md says what training steps gain. glibc (2.35 and
+newer) asks for large pages when a variable says so before a process begins; so the process begins once more. Systems
+that give them to all programs need nothing.
 """
 
 from __future__ import annotations

@@ -117,13 +117,13 @@ class Loop:
             begun, compiled = time.monotonic(), self.engine.compilations()
             state, metrics = self.engine.step(state, placed)
             if self.engine.compilations() > compiled:
-                # On a CPU the call lasts until the step is made, elsewhere until it is compiled.
+                # The call may last until the step is made: freed_memory.py.
                 meter.leave_out(max(self.compilations.ended - begun, 0.0))
             progress.step, progress.position = progress.step + 1, position
             unread.append(Unread(progress.step, metrics, batch, any_host(bool(self.stop))))
             logged, evaluated = (self._due(progress.step, n) for n in (training.log_every, training.evaluate_every))
             saved = evaluated or self._due(progress.step, training.checkpoint_every)
-            stopping = self._read(unread, progress, meter, leave=0 if logged or saved else 1)
+            stopping = self._read(unread, progress, meter, leave=int(is_late() and not (logged or saved)))
             entry = self._log(progress, meter) if logged else {}
             self.display.advance(progress.step, entry)
             if evaluated:
@@ -259,6 +259,15 @@ class Loop:
 
     def _report_stall(self, seconds: float) -> None:
         self.display.warn(describe_stall(seconds, self.config.data.train))
+
+
+def is_late() -> bool:
+    """Tell whether metrics are read a step late.
+
+    A CPU is its own host, and its steps may be made when the call returns (``jaxformer/freed_memory.py``): read a step
+    later, they would be measured from the end of the next one on.
+    """
+    return jax.default_backend() != "cpu"
 
 
 def _ahead(batches: Iterator[tuple[Batch, Position]], engine: Engine) -> Iterator[tuple[Batch, Placed, Position]]:

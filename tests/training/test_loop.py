@@ -23,6 +23,7 @@ from jaxformer.data.sources import load
 from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluate import make_validator
+from jaxformer.training import loop
 from jaxformer.training import train as training
 from jaxformer.training.engines import make_engine
 from jaxformer.training.loop import Loop, Outcome
@@ -130,6 +131,32 @@ def test_each_shape_is_compiled_once(train, monkeypatch):
     monkeypatch.setattr(training, "make_engine", remember)
     train("run", {"training.steps": 50, "training.evaluate_every": 1_000}, validator=None)
     assert made[0].compilations() == LITTLE_RUN["data.num_buckets"]
+
+
+def test_a_step_is_measured_when_it_is_made(train, monkeypatch, on_step):
+    """On a CPU, whose steps may be made when the call returns, the meter has each before the next one begins."""
+    done = []
+    add = loop.Meter.add
+
+    def measured(meter, tokens, batch):
+        done.append("measured")
+        add(meter, tokens, batch)
+
+    monkeypatch.setattr(loop.Meter, "add", measured)
+    on_step(lambda step, metrics: done.append("made"))
+    train("run", {"training.steps": 6, "training.log_every": 4, "training.evaluate_every": 6}, validator=None)
+    assert done == ["made", "measured"] * 6
+
+
+def test_where_steps_go_on_behind_the_call_they_are_read_late(train, monkeypatch, on_step):
+    """On a device of its own, a step is made while the host gets the next batch, but not beyond a line of the log."""
+    done = []
+    monkeypatch.setattr(loop, "is_late", lambda: True)
+    monkeypatch.setattr(loop.Meter, "add", lambda meter, tokens, batch: done.append("measured"))
+    on_step(lambda step, metrics: done.append("made"))
+    train("run", {"training.steps": 6, "training.log_every": 4, "training.evaluate_every": 6}, validator=None)
+    late = ["made", "measured"]
+    assert done == ["made", *late * 3, "measured", "made", *late, "measured"]
 
 
 # Evaluation leaves no trace in what is trained.
