@@ -5,7 +5,7 @@ Hardware: two CPU cores, minutes: an earlier run took 6.
 Score: 20.5 sacreBLEU (13a, cased, beam 4) on the bundled test set, 23.4 (greedy) on the validation set.
 """
 
-from jaxformer.training.config import default_config
+from jaxformer.runs.config import default_config
 
 
 def get_config():

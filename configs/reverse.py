@@ -5,7 +5,7 @@ Hardware: two CPU cores, about two minutes.
 Score: 498 of 500 unseen sequences exact.
 """
 
-from jaxformer.training.config import default_config
+from jaxformer.runs.config import default_config
 
 
 def get_config():

@@ -10,10 +10,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxformer import data, decoding, functional, models, nn, training
-    from jaxformer.decoding.translator import Translator
+    from jaxformer import data, functional, models, nn, search, training
     from jaxformer.errors import InputError
     from jaxformer.models import Transformer, TransformerConfig
+    from jaxformer.translation.translator import Translator
 
 __version__ = "0.1.0"
 
@@ -23,10 +23,10 @@ __all__ = [
     "TransformerConfig",
     "Translator",
     "data",
-    "decoding",
     "functional",
     "models",
     "nn",
+    "search",
     "training",
 ]
 
@@ -34,7 +34,7 @@ _HOMES = {
     "InputError": "jaxformer.errors",
     "Transformer": "jaxformer.models",
     "TransformerConfig": "jaxformer.models",
-    "Translator": "jaxformer.decoding.translator",
+    "Translator": "jaxformer.translation.translator",
 }
 
 

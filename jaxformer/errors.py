@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from types import ModuleType
 
 
@@ -10,6 +11,13 @@ class InputError(ValueError):
     """Something given to jaxformer is wrong: its one line states the rule, the value and the cure.
 
     The command line prints it as ``jaxformer: error: ...`` without a traceback; any other exception is a fault of ours.
+    """
+
+
+class UsageError(InputError):
+    """An option of a command has a value that it never takes, or two options contradict each other.
+
+    The command line ends with 2, as for an unknown option; for any other :class:`InputError` with 1.
     """
 
 
@@ -31,6 +39,32 @@ class LineError(InputError):
     def within(self, name: str) -> InputError:
         """Word it for a reader of the file of this name."""
         return InputError(f"{name}, line {self.number} {self.fault}")
+
+
+class LongSourceWarning(UserWarning):
+    """Sources are longer than those that a model was trained on; see
+    :class:`~jaxformer.translation.results.LongSources`.
+    """
+
+
+def check_most(values: object, most: Mapping[str, float], prefix: str = "") -> None:
+    """Refuse numbers above a bound. None has no bound.
+
+    Args:
+        values: has each number as an attribute.
+        most: the greatest value allowed of each attribute.
+        prefix: before the name of an attribute in the error, such as ``model.``.
+
+    Raises:
+        InputError: a number is above its bound.
+    """
+    for name, bound in most.items():
+        value = getattr(values, name)
+        if value is not None and value > bound:
+            # Python writes no integer of more than 4,300 digits.
+            digits = int(value.bit_length() * 0.30103) + 1 if isinstance(value, int) else 0
+            shown = f"a number of {digits:,} digits" if digits > 30 else value
+            raise InputError(f"{prefix}{name} must be at most {bound:,}, not {shown}")
 
 
 def require(module: str, extra: str) -> ModuleType:

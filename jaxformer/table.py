@@ -1,8 +1,24 @@
-"""Tables of plain text."""
+"""Plain text for people: tables, and characters that a terminal would obey."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def escape_controls(text: str) -> str:
+    r"""Write control characters as JSON does, since a terminal obeys them; tabs and line ends stay.
+
+    Args:
+        text: for a terminal. It may be JSON, and stays the same JSON.
+
+    Example:
+        >>> print(escape_controls("\x1b[2Jred\x9b"))
+        \u001b[2Jred\u009b
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -36,8 +36,8 @@ from jaxformer.data.files import make_folder
 from jaxformer.errors import InputError
 from jaxformer.paper import ablations, ablations_picture, ablations_report
 from jaxformer.paper.ablations import AVERAGED, BASE_ROW, ROWS
-from jaxformer.training import config as configuration
-from jaxformer.training.config import RunConfig
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
 
 CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "proxy"
 

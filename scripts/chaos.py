@@ -50,9 +50,9 @@ from jaxformer.cli import config_file
 from jaxformer.cli.main import DONE, INTERRUPTED
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.training import config as configuration
-from jaxformer.training.log import MEASURED
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs import config as configuration
+from jaxformer.runs.records import MEASURED
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import create_state
 
 PHASES = ("starting", "compiling", "training", "evaluating", "saving")
@@ -279,19 +279,18 @@ def read_checkpoints(run: Path) -> dict[str, Any]:
     """Read the last checkpoint of a run, and which is the best."""
     config = configuration.load(run / "config.json")
     state = jax.eval_shape(lambda: create_state(Transformer(config.model), config.training))
-    with open_to_read(run / "checkpoints", config.evaluation.best_metric) as checkpoints:
-        last = checkpoints.find("latest")
-        parts = checkpoints.restore(last, params=state.weights, training=state.rest())
-        return {
-            "step": last,
-            "best": checkpoints.find("best"),
-            "scores": checkpoints.scores(last),
-            "progress": checkpoints.progress(last),
-            "arrays": {
-                jax.tree_util.keystr(path): np.asarray(leaf)
-                for path, leaf in jax.tree_util.tree_leaves_with_path(parts)
-            },
-        }
+    checkpoints = open_to_read(run / "checkpoints", config.evaluation.best_metric)
+    last = checkpoints.find("latest")
+    parts = checkpoints.restore(last, params=state.weights, training=state.rest())
+    return {
+        "step": last,
+        "best": checkpoints.find("best"),
+        "scores": checkpoints.scores(last),
+        "progress": checkpoints.progress(last),
+        "arrays": {
+            jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(parts)
+        },
+    }
 
 
 def compare_records(found: Path, expected: Path) -> list[str]:

@@ -22,12 +22,13 @@ def plan(draws: int) -> Mapping[str, Callable[[Path], Path]]:
     """Name the files, each with what draws it.
 
     Args:
-        draws: softmaxes for each length in the figure of their Jacobians.
+        draws: softmaxes for each length in the two figures of their Jacobians.
     """
     return {
         "paper-model.png": model_figure.draw_model,
         "paper-attention-steps.png": attention_figures.draw_attention_steps,
         "paper-jacobians.png": functools.partial(attention_figures.draw_jacobians, draws=draws),
+        "paper-jacobians-products.png": functools.partial(attention_figures.draw_both_derivatives, draws=draws),
         "paper-masks.png": attention_figures.draw_masks,
         "paper-positions.png": position_figures.draw_positions,
         "paper-rotation.png": position_figures.draw_rotation,

@@ -22,7 +22,7 @@ from jaxformer import Translator, __version__
 from jaxformer.cli import config_file
 from jaxformer.data import sources
 from jaxformer.evaluation.evaluate import evaluate, make_validator
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
 from jaxformer.training.train import train
 
 FOLDER = Path(__file__).resolve().parents[1] / "tests" / "compatibility"

@@ -18,13 +18,14 @@ from pages import ROOT
 
 from jaxformer.cli import config_file, main
 from jaxformer.cli.search_options import choose_search
-from jaxformer.decoding.config import DecodingConfig
 from jaxformer.errors import InputError
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
+from jaxformer.search.config import DecodingConfig
 
 TOOLS = {
     "awk",
     "cat",
+    "comet-score",
     "cd",
     "cp",
     "curl",

@@ -21,13 +21,13 @@ from collections.abc import Iterator
 import flax.linen
 
 from jaxformer.cli.main import COMMANDS
-from jaxformer.training.config import RunConfig
+from jaxformer.runs.config import RunConfig
 
 # What their __all__ names.
 PACKAGES = (
     "jaxformer",
     "jaxformer.data",
-    "jaxformer.decoding",
+    "jaxformer.search",
     "jaxformer.functional",
     "jaxformer.models",
     "jaxformer.nn",
@@ -38,8 +38,8 @@ PACKAGES = (
 SHOWN = {
     "jaxformer.data.sources": ("escape", "load"),
     "jaxformer.data.trees": ("LinearTree", "linearize", "restore"),
-    "jaxformer.decoding.options": ("ResultOptions", "SearchOptions"),
-    "jaxformer.decoding.results": ("Alignment", "Attention", "Hypothesis", "PairScore"),
+    "jaxformer.translation.options": ("ResultOptions", "SearchOptions"),
+    "jaxformer.translation.results": ("Alignment", "Attention", "Hypothesis", "PairScore"),
     "jaxformer.evaluation.choice": ("choose_metrics",),
     "jaxformer.evaluation.comparison": ("Comparison", "ComparisonConfig", "Result", "compare"),
     "jaxformer.evaluation.metrics": (
@@ -49,7 +49,7 @@ SHOWN = {
     "jaxformer.evaluation.statistics": ("Metric", "Score", "Statistics"),
     "jaxformer.interop.ctranslate2": ("Tokens", "save"),
     "jaxformer.interop.marian": ("from_model", "from_state"),
-    "jaxformer.training.config": ("EvaluationConfig", "RunConfig", "default_config", "load", "parse", "save"),
+    "jaxformer.runs.config": ("EvaluationConfig", "RunConfig", "default_config", "load", "parse", "save"),
     "jaxformer.training.train": ("train",),
 }
 

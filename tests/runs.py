@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import dataclasses
 import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -22,12 +21,12 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data import sources
 from jaxformer.data.sources import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
-from jaxformer.decoding.config import DecodingConfig
-from jaxformer.decoding.translator import Translator
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
+from jaxformer.search.config import DecodingConfig
 from jaxformer.training.progress import Progress
+from jaxformer.translation.translator import Translator
 from jaxformer.typing import PyTree
 
 ROOT = Path(__file__).parent.parent
@@ -42,9 +41,10 @@ def directory() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """Give processes of the tests one device, and a folder of their own for compiled programs."""
-    kept = {name: value for name, value in os.environ.items() if name not in ("XLA_FLAGS", "JAX_PLATFORMS")}
-    return {**kept, "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": str(directory() / "xla")}
+    """Return the variables of processes of the tests: one device, and a cache of compiled programs of their own."""
+    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag]
+    cache = str(directory() / "xla")
+    return {**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": cache}
 
 
 def command(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> subprocess.CompletedProcess[bytes]:
@@ -163,6 +163,16 @@ def random_run() -> Path:
 
 
 @functools.cache
+def refusing_run() -> Path:
+    """Make a run like :func:`random_run` whose configuration refuses long sources, as those of older runs do."""
+    path = copy(random_run(), directory() / "refusing")
+    record = json.loads((path / "config.json").read_text())
+    record["decoding"]["long_sources"] = "refuse"
+    (path / "config.json").write_text(json.dumps(record))
+    return path
+
+
+@functools.cache
 def reversal_run() -> Path:
     """Train the reversal task by the command line until most of it is learned, and not all.
 
@@ -185,17 +195,6 @@ def reversal_run() -> Path:
     done = command("train", "--config=configs/reverse.py", f"--workdir={path}", *options)
     assert done.returncode == 0, done.stderr.decode()
     return path
-
-
-@contextlib.contextmanager
-def quick_compilation() -> Iterator[None]:
-    """Compile in half the time what runs only once."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
 
 
 def copy(run: Path, path: Path) -> Path:

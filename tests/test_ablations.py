@@ -17,13 +17,13 @@ from training.little import steps_of, write_corpus
 import runs
 from jaxformer.cli import config_file
 from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluate import write
 from jaxformer.paper import ablations, ablations_picture, ablations_report
 from jaxformer.paper.ablations import AVERAGED, BASE_ROW, OTHERS, ROWS, USUAL, Result
 from jaxformer.paper.ablations_report import BETTER, WITHIN_NOISE, WORSE, compare, judge, judge_pairs, spread
 from jaxformer.paper.parameters import parameters_by_formula
 from jaxformer.paper.tables import find_table
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
+from jaxformer.runs.records import write_result
 
 SCRIPT = runs.ROOT / "scripts" / "ablations.py"
 
@@ -354,7 +354,7 @@ def made_up(output, row, seed, steps, *, perplexity=5.0, bleu=20.0, text="print"
             "checkpoint": f"average/{ablations.average_name(steps)}" if decoding.averaged else steps,
             "decoding": {"beam_size": decoding.beam_size, "alpha": decoding.alpha},
         }
-        write(directory, record, [], variant=decoding.name)
+        write_result(directory, record, [], variant=decoding.name)
     return directory
 
 

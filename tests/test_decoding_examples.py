@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import runs
-from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
+from jaxformer.translation.translator import Translator
 
 SCRIPT = runs.ROOT / "scripts" / "decoding_examples.py"
 

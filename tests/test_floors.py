@@ -9,63 +9,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
-SEARCH = tuple(
-    f"jaxformer.decoding{name}"
-    for name in (
-        "",
-        ".candidates",
-        ".compaction",
-        ".config",
-        ".constraints",
-        ".ensemble",
-        ".joining",
-        ".phrases",
-        ".lexicon",
-        ".minimum_bayes_risk",
-        ".ranking",
-        ".results",
-        ".rows",
-        ".rules",
-        ".sampling",
-        ".scoring",
-        ".search",
-        ".sentences",
-        ".shortlist",
-        ".splitting",
-    )
-)
-
-TRANSLATOR = tuple(
-    f"jaxformer.decoding.{name}"
-    for name in (
-        "alignment",
-        "batch_search",
-        "codec",
-        "compiled_search",
-        "given_pairs",
-        "line_search",
-        "models",
-        "options",
-        "partners",
-        "precision",
-        "reduced_model",
-        "reranking",
-        "translator",
-        "windows",
-    )
-)
-
 # From the ground to the roof. A floor has rooms, and a room is a tuple of modules: `.*` stands for a folder and all
 # that is in it. A module may import from its own room and from every floor below; not from above or from next door.
 FLOORS = (
-    (("jaxformer.typing",), ("jaxformer.errors", "jaxformer.locks", "jaxformer.table", "jaxformer.freed_memory")),
+    (("jaxformer.typing",), ("jaxformer.errors", "jaxformer.files", "jaxformer.table", "jaxformer.freed_memory")),
     (("jaxformer.functional.*",), ("jaxformer.data.*",)),
     (("jaxformer.nn.*",),),
-    (("jaxformer.models.*",), SEARCH),
+    (("jaxformer.models.*",), ("jaxformer.search.*",)),
     (("jaxformer",),),  # what `import jaxformer` offers
-    (("jaxformer.checkpoints.*",),),
-    (("jaxformer.training.*",),),
-    (TRANSLATOR,),
+    (("jaxformer.runs.*",), ("jaxformer.checkpoints.*",)),
+    (("jaxformer.training.*",), ("jaxformer.translation.*",)),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
     (("jaxformer.visualization.*",), ("jaxformer.serving.*",)),
     (("jaxformer.benchmark.*",), ("jaxformer.paper.*",)),
@@ -75,18 +28,18 @@ FLOORS = (
 )
 
 # What a room does not see although it lies below: search knows a step function and never a model.
-HIDDEN = {SEARCH: ("jaxformer.nn.*", "jaxformer.data.*")}
+HIDDEN = {("jaxformer.search.*",): ("jaxformer.nn.*", "jaxformer.data.*")}
 
 # The only packages from outside, beyond Python's own, that these rooms import: arithmetic serves plain JAX, and data
 # know nothing of what will learn from them.
 OUTSIDE = {
     ("jaxformer.functional.*",): {"jax", "numpy"},
     ("jaxformer.data.*",): {"numpy"},
-    SEARCH: {"jax", "numpy"},
+    ("jaxformer.search.*",): {"jax", "numpy"},
 }
 
 # What the top of the package imports when it is first asked for.
-LAZY = {"jaxformer": {"jaxformer.decoding.translator", "jaxformer.training"}}
+LAZY = {"jaxformer": {"jaxformer.translation.translator", "jaxformer.training"}}
 
 
 @dataclass(frozen=True)
@@ -199,7 +152,7 @@ def test_imports_go_downward():
 def test_every_module_is_read():
     """The search for modules finds the rooms that exist, packages and plain files alike."""
     modules = find_modules()
-    assert {"jaxformer", "jaxformer.typing", "jaxformer.nn", "jaxformer.decoding.search"} <= set(modules)
+    assert {"jaxformer", "jaxformer.typing", "jaxformer.nn", "jaxformer.search.beam"} <= set(modules)
     assert {module.split(".")[0] for module in modules} == {"jaxformer", "configs", "scripts"}
     assert all(path.is_file() for path in modules.values())
 
@@ -211,7 +164,7 @@ def test_no_module_has_two_places():
         assert sum(matches(module, room) for room in rooms) == 1, module
 
 
-KNOWN = {"jaxformer.training.loop", "jaxformer.nn.blocks", "jaxformer.data.sources", "jaxformer.decoding.translator"}
+KNOWN = {"jaxformer.training.loop", "jaxformer.nn.blocks", "jaxformer.data.sources", "jaxformer.translation.translator"}
 
 
 @pytest.mark.parametrize(
@@ -240,20 +193,21 @@ KNOWN = {"jaxformer.training.loop", "jaxformer.nn.blocks", "jaxformer.data.sourc
             "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import jaxformer.cli",
             "above",
         ),
-        ("jaxformer.decoding.search", "from jaxformer.nn import blocks", "does not see"),
-        ("jaxformer.decoding.search", "from jaxformer.models.seq2seq import Transformer", "next door"),
-        ("jaxformer.decoding.search", "from .translator import Translator", "above"),
-        ("jaxformer.decoding.search", "from . import translator", "above"),
-        ("jaxformer.decoding.search", "import optax", "from outside"),
+        ("jaxformer.search.beam", "from jaxformer.nn import blocks", "does not see"),
+        ("jaxformer.search.beam", "from jaxformer.models.seq2seq import Transformer", "next door"),
+        ("jaxformer.search.beam", "from jaxformer.translation.translator import Translator", "above"),
+        ("jaxformer.search.beam", "from ..translation import translator", "above"),
+        ("jaxformer.translation.translator", "from jaxformer.training import config", "next door"),
+        ("jaxformer.search.beam", "import optax", "from outside"),
         ("jaxformer.checkpoints.manager", "from jaxformer.training.loop import train", "above"),
-        ("jaxformer.decoding.translator", "from jaxformer.evaluation import metrics", "above"),
+        ("jaxformer.translation.translator", "from jaxformer.evaluation import metrics", "above"),
         ("jaxformer.evaluation.metrics", "from jaxformer.interop import torch", "next door"),
         ("jaxformer.cli.main", "import configs.quickstart", "above"),
         ("jaxformer.cli.main", "import jaxformer.attic", "no floor"),
         ("jaxformer.attic.old", "import os", "no floor"),
-        ("jaxformer.decoding.attic", "", "no floor"),
+        ("jaxformer.attic.new", "", "no floor"),
         ("jaxformer", "from jaxformer.training.loop import train", "above"),
-        ("jaxformer", "from jaxformer.decoding.translator import Translator", "above"),
+        ("jaxformer", "from jaxformer.translation.translator import Translator", "above"),
         ("jaxformer", "def f():\n    from jaxformer.training.loop import train", "above"),
     ],
 )
@@ -271,10 +225,13 @@ def test_a_planted_import_is_caught(module, source, word):
         ("jaxformer.functional.layers", "import math\nimport jax.numpy as jnp\nfrom jaxformer.typing import Array"),
         ("jaxformer.functional.layers", "from . import masks\nfrom .masks import causal_mask"),
         ("jaxformer.nn.blocks", "from jaxformer.functional import layers\nfrom ..functional import layers"),
-        ("jaxformer.decoding.search", "from .scoring import length_penalty"),
-        ("jaxformer.decoding.translator", "from .search import beam_search\nfrom jaxformer.models import Transformer"),
+        ("jaxformer.search.beam", "from .scoring import length_penalty"),
+        (
+            "jaxformer.translation.translator",
+            "from .batch import search_batch\nfrom jaxformer.models import Transformer",
+        ),
         ("jaxformer.evaluation.evaluate", "from jaxformer.training import loop\nfrom . import metrics"),
-        ("jaxformer", "def f():\n    from jaxformer.decoding.translator import Translator"),
+        ("jaxformer", "def f():\n    from jaxformer.translation.translator import Translator"),
         ("jaxformer.cli.train", "from jaxformer import __version__\nimport rich"),
         ("scripts.train", "from jaxformer.cli.main import main"),
     ],

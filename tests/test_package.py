@@ -74,8 +74,8 @@ except AttributeError as error:
     print(error)
 """
     assert python(code).splitlines() == [
-        "InputError Transformer TransformerConfig Translator jaxformer.data jaxformer.decoding jaxformer.functional "
-        "jaxformer.models jaxformer.nn jaxformer.training",
+        "InputError Transformer TransformerConfig Translator jaxformer.data jaxformer.functional "
+        "jaxformer.models jaxformer.nn jaxformer.search jaxformer.training",
         "module 'jaxformer' has no attribute 'Transfomer'",
     ]
 
@@ -113,7 +113,7 @@ def test_extras_are_there():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"]
     asked = {extra for path in LIBRARY for extra in required_extras(path)}
-    assert {"train", "comet", "hf", "langid", "tfds", "wandb"} <= asked <= set(extras)
+    assert {"train", "moses", "hf", "langid", "tfds", "wandb"} <= asked <= set(extras)
     for packages in extras.values():
         for own in re.findall(r"jaxformer\[([^]]+)\]", " ".join(packages)):
             assert set(own.split(",")) <= set(extras)

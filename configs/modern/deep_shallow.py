@@ -4,8 +4,8 @@ Command: jaxformer train --config=configs/modern/deep_shallow.py --workdir=runs/
     --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \
     --config.data.test=text:test.en,test.de
     On one device add --config.training.accumulation_steps=8, which cuts the batch into parts that fit.
-Hardware: 8 A100, about 1.1 hours in bfloat16: an estimate, the 3.8e18 training FLOPs of the formula at 40 % of the
-    published peak.
+Hardware: 8 A100, about 1.5 hours in bfloat16: an estimate, the 3.8e18 training FLOPs of the formula at 28 % of the
+    published peak, a compiler's bound for base on an H200 (docs/wmt.md) that nobody has measured.
 Score: none is claimed. Nothing of this size was trained with jaxformer yet.
 Differs from the paper, and why:
     12 encoder and 2 decoder layers: as good as 6 and 6, and faster to translate with, since the decoder runs once a
@@ -18,7 +18,7 @@ Differs from the paper, and why:
     pairs that are repeated, of equal sides or of very unlike length are left out.
 """
 
-from jaxformer.training.config import default_config
+from jaxformer.runs.config import default_config
 
 
 def get_config():

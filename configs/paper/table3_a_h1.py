@@ -1,8 +1,9 @@
 """Table 3 of the paper, row (A), 1 head of width 512: English to German on newstest2013 (Vaswani et al. 2017).
 
 Command: jaxformer train --config=configs/paper/table3_a_h1.py --workdir=runs/table3_a_h1
-Hardware: 8 A100, about 0.53 hours in float32 (TF32): an estimate, the 9.5e17 training FLOPs of the formula at 40 % of
-    the published peak. The paper gives no time for this row.
+Hardware: 8 A100, about 0.76 hours in float32 (TF32): an estimate, the 9.5e17 training FLOPs of the formula at 28 % of
+    the published peak, a compiler's bound for base on an H200 (docs/wmt.md) that nobody has measured. The paper gives
+    no time for this row.
 Score: the paper reports perplexity 5.29 a word piece and 24.9 BLEU. Nothing of this size was trained with jaxformer
     yet.
 Differs from the paper: as table3_base.py; evaluate likewise.

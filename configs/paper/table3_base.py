@@ -2,8 +2,9 @@
 
 Command: jaxformer train --config=configs/paper/table3_base.py --workdir=runs/table3_base   (text as in ende_base.py)
     and then jaxformer evaluate --workdir=runs/table3_base --checkpoint=latest --metrics=bleu,compound_split_bleu
-Hardware: 8 A100, about 0.53 hours in float32 (TF32): an estimate, the 9.5e17 training FLOPs of the formula at 40 % of
-    the published peak. The paper took 12 hours on 8 P100.
+Hardware: 8 A100, about 0.76 hours in float32 (TF32): an estimate, the 9.5e17 training FLOPs of the formula at 28 % of
+    the published peak, a compiler's bound for base on an H200 (docs/wmt.md) that nobody has measured. The paper took 12
+    hours on 8 P100.
 Score: the paper reports perplexity 4.92 a word piece and 25.8 BLEU, of the last checkpoint without averaging, with 65
     million parameters; here they are 63,082,496. Nothing of this size was trained with jaxformer yet.
 Differs from the paper: as ende_base.py. The set is the one that validates, so that its best checkpoint would be chosen

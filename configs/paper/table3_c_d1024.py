@@ -1,8 +1,9 @@
 """Table 3 of the paper, row (C), d_model 1024: English to German on newstest2013 (Vaswani et al. 2017).
 
 Command: jaxformer train --config=configs/paper/table3_c_d1024.py --workdir=runs/table3_c_d1024
-Hardware: 8 A100, about 1.4 hours in float32 (TF32): an estimate, the 2.5e18 training FLOPs of the formula at 40 % of
-    the published peak. The paper gives no time for this row.
+Hardware: 8 A100, about 2 hours in float32 (TF32): an estimate, the 2.5e18 training FLOPs of the formula at 28 % of the
+    published peak, a compiler's bound for base on an H200 (docs/wmt.md) that nobody has measured. The paper gives no
+    time for this row.
 Score: the paper reports perplexity 4.66 a word piece and 26.0 BLEU with 168 million parameters; here they are
     163,889,152. Nothing of this size was trained with jaxformer yet.
 Differs from the paper: as table3_base.py; evaluate likewise.

@@ -1,8 +1,9 @@
 """Table 3 of the paper, row (C), 2 layers: English to German on newstest2013 (Vaswani et al. 2017).
 
 Command: jaxformer train --config=configs/paper/table3_c_n2.py --workdir=runs/table3_c_n2
-Hardware: 8 A100, about 0.28 hours in float32 (TF32): an estimate, the 5.1e17 training FLOPs of the formula at 40 % of
-    the published peak. The paper gives no time for this row.
+Hardware: 8 A100, about 0.4 hours in float32 (TF32): an estimate, the 5.1e17 training FLOPs of the formula at 28 % of
+    the published peak, a compiler's bound for base on an H200 (docs/wmt.md) that nobody has measured. The paper gives
+    no time for this row.
 Score: the paper reports perplexity 6.11 a word piece and 23.7 BLEU with 36 million parameters; here they are
     33,656,832. Nothing of this size was trained with jaxformer yet.
 Differs from the paper: as table3_base.py; evaluate likewise.

@@ -12,7 +12,7 @@ Stands for: the paper's base, in its shape: a quarter of its widths, half of its
     schedule, dropout and label smoothing. What is scored is the last checkpoint, and nothing is averaged.
 """
 
-from jaxformer.training.config import default_config
+from jaxformer.runs.config import default_config
 
 
 def get_config():

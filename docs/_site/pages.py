@@ -31,6 +31,12 @@ _ROOM = re.compile(r"^<!-- the modules of (\w+) -->$", re.MULTILINE)
 _COMMANDS = "<!-- the commands -->"
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Leave out the theme's 404.html: without a site_url its links are absolute, and dead from a folder or sub-path."""
+    config.theme.static_templates.discard("404.html")
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie at the top of the repository."""
     for name, page in COPIED.items():

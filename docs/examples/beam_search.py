@@ -67,8 +67,8 @@ def main():
     step, limits, alpha = make_step(jax.random.key(7)), jnp.full(SENTENCES, LENGTH), 0.6
     sizes = {"max_lengths": limits, "length": LENGTH, "alpha": alpha}
 
-    greedy = jf.decoding.greedy_search(step, start(1), **sizes, **IDS)
-    beam = jf.decoding.beam_search(step, start(81), beam_size=81, n_best=2, **sizes, **IDS)
+    greedy = jf.search.greedy_search(step, start(1), jf.search.SearchRules(**sizes, **IDS))
+    beam = jf.search.beam_search(step, start(81), jf.search.SearchRules(beam_size=81, n_best=2, **sizes, **IDS))
     best = list_all(step, alpha)
     for sentence in range(SENTENCES):
         print("greedy    ", greedy.tokens[sentence, 0].tolist(), f"{greedy.scores[sentence, 0]:.2f}")
@@ -76,13 +76,13 @@ def main():
         print("second    ", beam.tokens[sentence, 1].tolist(), f"{beam.scores[sentence, 1]:.2f}")
         print("exhaustive", best[sentence][1], f"{best[sentence][0]:.2f}")
 
-    rules = jf.decoding.SearchRules(beam_size=2, **sizes, **IDS)
-    next_state = jax.jit(lambda state: jf.decoding.beam_step(rules, step, state))
-    state = jf.decoding.beam_init(rules, start(2))
+    rules = jf.search.SearchRules(beam_size=2, **sizes, **IDS)
+    next_state = jax.jit(lambda state: jf.search.beam_step(rules, step, state))
+    state = jf.search.beam_init(rules, start(2))
     while not state.done.all():
         state = next_state(state)
         print("live", state.tokens[-1, :, 1 : 1 + int(state.position)].tolist())
-    print("best", jf.decoding.beam_finish(rules, state).tokens[-1, 0].tolist())
+    print("best", jf.search.beam_finish(rules, state).tokens[-1, 0].tolist())
 
 
 if __name__ == "__main__":

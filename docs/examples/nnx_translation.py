@@ -98,7 +98,9 @@ def translate(model, source):
     }
     limits = jnp.full(len(source), length)
     ids = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
-    return jf.decoding.beam_search(step, cache, max_lengths=limits, length=length, beam_size=beam, alpha=0.6, **ids)
+    return jf.search.beam_search(
+        step, cache, jf.search.SearchRules(max_lengths=limits, length=length, beam_size=beam, alpha=0.6, **ids)
+    )
 
 
 def spell(tokens):

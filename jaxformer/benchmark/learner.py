@@ -12,8 +12,8 @@ from jaxformer.data.batching import Batch
 from jaxformer.data.transforms import Encoded
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import make_engine
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.typing import PyTree
 
 

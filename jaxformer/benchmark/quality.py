@@ -22,13 +22,13 @@ from jaxformer.data.batching import Batch
 from jaxformer.data.loading import load_evaluation, name_sources
 from jaxformer.data.pipeline import Position, TrainingData
 from jaxformer.data.records import Pair
-from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError, LineError, require
 from jaxformer.evaluation.evaluate import evaluate
 from jaxformer.functional.losses import smoothed_probabilities
-from jaxformer.training.config import RunConfig
+from jaxformer.runs.config import RunConfig
 from jaxformer.training.run import Run
 from jaxformer.training.schedules import make_schedule
+from jaxformer.translation.translator import Translator
 from jaxformer.typing import PyTree
 
 OURS = "jaxformer"
@@ -238,7 +238,7 @@ def load_test(run: Run, params: PyTree) -> TestSet:
         params: of the model, trained or not.
 
     Raises:
-        InputError: it cannot be read, or a sentence is longer than the model's positions.
+        InputError: it cannot be read, or a sentence is longer than ``decoding`` allows.
     """
     data = run.config.data
     test = TestSet(data.test, *load_evaluation(data.test, data))
@@ -271,6 +271,7 @@ def _make_translator(run: Run, test: TestSet, params: PyTree) -> Translator:
         tag=test.language if data.language_tags else None,
         source_language=data.source_language,
         target_language=test.language,
+        trained_length=data.max_length,
     )
 
 

@@ -176,9 +176,15 @@ def read_text(source: Path | None, target: Path | None, count: int, vocabulary_s
 
 
 def _check_sizes(task: Task, pairs: Encoded | None, steps: int, repeats: int) -> None:
-    for name, number in (("steps", steps), ("repeats", repeats)):
+    for name, number, most in (
+        ("steps", steps, 10**4),
+        ("repeats", repeats, 10**4),
+        ("tokens_per_batch", task.tokens_per_batch, 2**27),
+    ):
         if number < 1:
             raise InputError(f"{name} must be at least 1, not {number}")
+        if number > most:
+            raise InputError(f"{name} must be at most {most:,}, not {number}")
     longest = 0 if pairs is None else int(max(pairs.source_lengths.max(), pairs.target_lengths.max(), PACKED_LENGTH))
     if task.tokens_per_batch < longest:
         raise InputError(f"a batch of {task.tokens_per_batch} tokens does not hold a row of {longest}: give more")

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TextIO
 
 import jax
 import numpy as np
 
 from jaxformer.checkpoints import folder
-from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.errors import InputError
+from jaxformer.checkpoints.manager import SavedCheckpoints
+from jaxformer.errors import InputError, UsageError
+from jaxformer.files import cannot_write, hold
 from jaxformer.typing import PyTree
 
-_NEW, _OLD = ".new", ".old"
+_NEW, _OLD = ".unfinished", ".replaced"
+"""How the folders of an average that is being written end. Other folders in ``averages/`` are never touched."""
 
 
 class Average(NamedTuple):
@@ -36,7 +39,7 @@ class Average(NamedTuple):
     time: float
 
 
-def last_steps(checkpoints: CheckpointManager, count: int) -> list[int]:
+def last_steps(checkpoints: SavedCheckpoints, count: int) -> list[int]:
     """Choose the last checkpoints, by their numbers; ascending.
 
     Raises:
@@ -45,7 +48,7 @@ def last_steps(checkpoints: CheckpointManager, count: int) -> list[int]:
     return _choose(checkpoints, checkpoints.steps[::-1], count, f"--last={count}", "training.keep_latest")
 
 
-def best_steps(checkpoints: CheckpointManager, count: int) -> list[int]:
+def best_steps(checkpoints: SavedCheckpoints, count: int) -> list[int]:
     """Choose the best checkpoints of those that were evaluated; ascending.
 
     Raises:
@@ -54,7 +57,7 @@ def best_steps(checkpoints: CheckpointManager, count: int) -> list[int]:
     return _choose(checkpoints, checkpoints.ranking(), count, f"--best={count}", "training.keep_best")
 
 
-def these_steps(checkpoints: CheckpointManager, steps: Sequence[int]) -> list[int]:
+def these_steps(checkpoints: SavedCheckpoints, steps: Sequence[int]) -> list[int]:
     """Choose checkpoints by their steps; ascending.
 
     Raises:
@@ -67,15 +70,16 @@ def these_steps(checkpoints: CheckpointManager, steps: Sequence[int]) -> list[in
     return sorted(steps)
 
 
-def average(checkpoints: CheckpointManager, steps: Sequence[int]) -> PyTree:
+def average(checkpoints: SavedCheckpoints, steps: Sequence[int]) -> PyTree:
     """Give the arithmetic mean of the parameters of checkpoints.
 
     Summed in float64, one checkpoint in memory at a time; in the type that they have.
 
     Raises:
-        InputError: the checkpoints are not of one model.
+        InputError: the checkpoints are not of one model, or one is damaged or has parameters that are not finite.
     """
-    like = folder.read_shapes(checkpoints.path(steps[0]), "params")
+    where = f"checkpoint {steps[0]} in {checkpoints.directory}"
+    like = folder.read_shapes(checkpoints.path(steps[0]), where, "params")
     sums = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), like)
     for step in steps:
         params = checkpoints.restore(step, params=like)["params"]
@@ -83,48 +87,95 @@ def average(checkpoints: CheckpointManager, steps: Sequence[int]) -> PyTree:
     return jax.tree.map(lambda total, leaf: (total / len(steps)).astype(leaf.dtype), sums, like)
 
 
-def save_average(run: Path, name: str, checkpoints: CheckpointManager, steps: Sequence[int]) -> Average:
+def save_average(run: Path, name: str, checkpoints: SavedCheckpoints, steps: Sequence[int]) -> Average:
     """Average checkpoints of a run and keep the result as ``averages/NAME``, instead of an older one of that name.
 
     Raises:
-        InputError: the name cannot be that of a folder, or the checkpoints are not of one model.
+        UsageError: the name cannot be that of a folder.
+        InputError: the checkpoints are not of one model or one is damaged, the average cannot be written, or another
+            process makes one.
     """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,149}", name):
-        raise InputError(f"--name must be 1 to 150 letters, digits, - and _, not {name!r}; choose another")
-    vocabulary = checkpoints.progress(steps[-1])["vocabulary"]
-    made = Average(name, list(steps), vocabulary, time.time())
+        raise UsageError(f"--name must be 1 to 150 letters, digits, - and _, not {name!r}; choose another")
     path = run / "averages" / name
-    new, old = path.with_suffix(_NEW), path.with_suffix(_OLD)
-    for leftover in path.parent.glob(f"{name}.*"):
-        shutil.rmtree(leftover)
-    record = {"steps": made.steps, "vocabulary": made.vocabulary, "time": made.time}
-    folder.write(new, {"params": average(checkpoints, steps)}, record)
-    # An average is replaced by names alone, so that a process killed in between leaves none that is half removed.
-    if path.exists():
-        path.rename(old)
-    new.rename(path)
-    shutil.rmtree(old, ignore_errors=True)
+    with _hold(path.parent):
+        # The newest stays the newest after the clock was set back.
+        now = max([time.time(), *(each.time + 1e-3 for each in _whole(run))])
+        made = Average(name, list(steps), checkpoints.progress(steps[-1])["vocabulary"], now)
+        new, old = path.with_suffix(_NEW), path.with_suffix(_OLD)
+        for leftover in (old, new, *path.parent.glob(f"{new.name}.*")):
+            _remove(leftover)
+        record = {"steps": made.steps, "vocabulary": made.vocabulary, "time": made.time}
+        folder.write(new, {"params": average(checkpoints, steps)}, record)
+        # An average is replaced by names alone, so that a process killed in between leaves none that is half removed.
+        if path.exists():
+            path.rename(old)
+        new.rename(path)
+        _remove(old)
     return made
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder with what is in it, or a symbolic link and not what it points to."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def average_folders(run: Path) -> list[Path]:
+    """List the folders of the averages of a run, whole or damaged, by name."""
+    return sorted(path for path in (run / "averages").glob("*") if path.is_dir() and not path.suffix)
 
 
 def list_averages(run: Path) -> list[Average]:
     """List the averages of a run, the oldest first.
 
     Raises:
-        InputError: one is not whole.
+        InputError: one is damaged.
     """
-    paths = [path for path in (run / "averages").glob("*") if path.is_dir() and not path.suffix]
-    return sorted(map(_read, paths), key=lambda each: each.time)
+    return sorted(map(read_average, average_folders(run)), key=lambda each: each.time)
 
 
-def _read(path: Path) -> Average:
-    record = folder.read_record(path) or {}
-    if record.keys() != {"steps", "vocabulary", "time"} or not (path / "params").is_dir():
-        raise InputError(f"{path} is no whole average: remove it, and average again")
+def read_average(path: Path) -> Average:
+    """Read what an average was made of, and check the names and sizes of its files.
+
+    Args:
+        path: its folder.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    where = f"average {path.name} in {path.parent}"
+    folder.check(path, where, ["params"], contents=False)
+    record = folder.read_record(path, where)
+    if record.keys() != {"steps", "vocabulary", "time"}:
+        raise InputError(f"{where} is damaged: its record is not that of an average; remove it, and average again")
     return Average(path.name, **record)
 
 
-def _choose(checkpoints: CheckpointManager, ordered: list[int], count: int, option: str, key: str) -> list[int]:
+def _whole(run: Path) -> Iterator[Average]:
+    for path in average_folders(run):
+        with contextlib.suppress(InputError):
+            yield read_average(path)
+
+
+def _hold(averages: Path) -> TextIO:
+    """Make the folder of averages, and hold it for this process.
+
+    Raises:
+        InputError: it cannot be written, or another process holds it.
+    """
+    try:
+        averages.mkdir(exist_ok=True)
+        return hold(
+            averages, f"another process makes an average in {averages}: run the command again when it has ended"
+        )
+    except OSError as error:
+        raise cannot_write(averages, error) from error
+
+
+def _choose(checkpoints: SavedCheckpoints, ordered: list[int], count: int, option: str, key: str) -> list[int]:
     if count < 1:
         raise InputError(f"{option} must be at least 1")
     if len(ordered) < count:

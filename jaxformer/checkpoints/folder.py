@@ -1,33 +1,146 @@
-"""One checkpoint on disk: a folder of trees of arrays, by name, and a JSON record."""
+"""One checkpoint on disk: a folder of trees of arrays, by name, and a JSON record; with a checksum of every file."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+import functools
+import inspect
+import json
+import logging
+import os
+import shutil
+import sys
+import time
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 
+from jaxformer.data import interruption
 from jaxformer.errors import InputError, require
+from jaxformer.files import write_whole
 from jaxformer.typing import PyTree
+
+CHECKSUMS = "checksums.json"
+"""The file of a checkpoint that holds the size and the CRC-32 of each of its other files."""
+
+TEMPORARY = ".orbax-checkpoint-tmp"
+"""Part of the name of a checkpoint that is not yet whole."""
+
+# Files of orbax: the record of a checkpoint, its scores, and what each tree of arrays needs.
+_RECORD, _SCORES = "_CHECKPOINT_METADATA", "metrics/metrics"
+_TREE_METADATA, _TREE_MANIFEST = "_METADATA", "manifest.ocdbt"
+
+_CURE = "restore it from a copy, choose another by --checkpoint, or remove it to resume from the one before"
+
+
+def open_orbax() -> ModuleType:
+    """Import orbax, without its log: its failures come as exceptions too.
+
+    Raises:
+        InputError: orbax is not installed.
+    """
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    _silence_late_failures()
+    return require("orbax.checkpoint", "train").v1
 
 
 def write(path: Path, trees: Mapping[str, PyTree], record: Mapping[str, Any]) -> None:
-    """Write a checkpoint where there is none; it is there whole or not at all."""
-    orbax = require("orbax.checkpoint", "train").v1
-    orbax.save_checkpointables(path.absolute(), dict(trees), custom_metadata=dict(record))
+    """Write a checkpoint where there is none; it is there whole or not at all.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    try:
+        open_orbax().save_checkpointables(path.absolute(), dict(trees), custom_metadata=dict(record))
+    except Exception as error:
+        interruption.check()
+        for unfinished in path.parent.glob(f"{path.name}{TEMPORARY}*"):
+            shutil.rmtree(unfinished, ignore_errors=True)
+        raise InputError(f"cannot write {path}: {first_line(error)}") from error
+    seal(path)
+    interruption.check()
 
 
-def read_record(path: Path) -> dict[str, Any]:
-    """Read what was recorded beside the arrays."""
-    return _metadata(path).custom_metadata
+def seal(path: Path) -> None:
+    """Write the checksums of a checkpoint that is whole.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    sums = {file.relative_to(path).as_posix(): [file.stat().st_size, _checksum(file)] for file in files}
+    write_whole(path / CHECKSUMS, json.dumps(sums))
 
 
-def read_shapes(path: Path, name: str) -> PyTree:
-    """Give a tree of a checkpoint as shapes and types."""
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), _metadata(path).metadata[name], is_leaf=_is_array
-    )
+def is_sealed(path: Path) -> bool:
+    """Return whether a checkpoint has checksums; those of earlier versions have none."""
+    return (path / CHECKSUMS).exists()
+
+
+def check(path: Path, where: str, names: Iterable[str] = (), *, contents: bool = True) -> None:
+    """Check that a checkpoint is whole: its record, and some of its trees.
+
+    Checkpoints of earlier versions have no checksums: only the presence of their files is checked.
+
+    Args:
+        path: the folder.
+        where: what the checkpoint is called, for errors.
+        names: trees to check besides the record.
+        contents: whether to read the files and compare their checksums, or only their sizes.
+
+    Raises:
+        InputError: a file is missing or has changed, or the checkpoint was removed.
+    """
+    names = list(names)
+    needed = [_RECORD, *(f"{name}/{file}" for name in names for file in (_TREE_METADATA, _TREE_MANIFEST))]
+    with _reading(path, where):
+        for file in needed:
+            if not (path / file).is_file():
+                raise damaged(path, where, f"{file} is missing")
+        sums = _read_json(path / CHECKSUMS, where) if is_sealed(path) else {}
+        for file, (size, checksum) in sums.items():
+            if file == _RECORD or file.split("/")[0] in names:
+                _check_file(path, where, file, size, checksum if contents else None)
+        for file in needed:
+            if not file.endswith(_TREE_MANIFEST):
+                _read_json(path / file, where)
+
+
+def read_record(path: Path, where: str) -> dict[str, Any]:
+    """Read the JSON record of a checkpoint.
+
+    Raises:
+        InputError: it is damaged, or the checkpoint was removed.
+    """
+    check(path, where)
+    return _read_json(path / _RECORD, where).get("custom_metadata") or {}
+
+
+def read_scores(path: Path, where: str) -> dict[str, float]:
+    """Read the scores that a checkpoint was saved with; empty where there are none.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    return _read_json(path / _SCORES, where) if (path / _SCORES).exists() else {}
+
+
+def read_shapes(path: Path, where: str, name: str) -> PyTree:
+    """Return a tree of a checkpoint as shapes and types.
+
+    Raises:
+        InputError: it is damaged, or the checkpoint was removed.
+    """
+    check(path, where, [name])
+    with _reading(path, where, checked=is_sealed(path)):
+        tree = _metadata(path, where, [name])[name]
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree, is_leaf=_is_array)
 
 
 def restore(path: Path, like: Mapping[str, PyTree], where: str, *, partial: bool = False) -> dict[str, PyTree]:
@@ -43,28 +156,152 @@ def restore(path: Path, like: Mapping[str, PyTree], where: str, *, partial: bool
         partial: whether the trees there may have entries beside those asked for; they are not read.
 
     Raises:
-        InputError: the checkpoint is of another model.
+        InputError: the checkpoint is of another model, it is damaged, it was removed, or a parameter is not finite.
     """
-    saved = _metadata(path).metadata
-    for name, tree in like.items():
-        _check_shapes(
-            {key: saved[name][key] for key in tree if key in saved[name]} if partial else saved[name], tree, where
-        )
-    single = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    check(path, where, like)
+    with _reading(path, where, checked=is_sealed(path)):
+        saved = _metadata(path, where, like)
+        for name, tree in like.items():
+            _check_shapes(
+                {key: saved[name][key] for key in tree if key in saved[name]} if partial else saved[name], tree, where
+            )
+        single = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
-    def place(leaf: Any) -> jax.ShapeDtypeStruct:
-        given = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=given or single)
+        def place(leaf: Any) -> jax.ShapeDtypeStruct:
+            given = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=given or single)
 
-    wanted = {name: jax.tree.map(place, tree) for name, tree in like.items()}
-    if partial:
-        wanted = {name: {**_placeholders(saved[name]), **tree} for name, tree in wanted.items()}
-    found = require("orbax.checkpoint", "train").v1.load_checkpointables(path.absolute(), wanted)
-    return {name: {key: found[name][key] for key in like[name]} for name in like} if partial else found
+        wanted = {name: jax.tree.map(place, tree) for name, tree in like.items()}
+        if partial:
+            wanted = {name: {**_placeholders(saved[name]), **tree} for name, tree in wanted.items()}
+        found = open_orbax().load_checkpointables(path.absolute(), wanted)
+        interruption.check()
+    found = {name: {key: found[name][key] for key in like[name]} for name in like} if partial else found
+    for parameters in (found.get("params"), found.get("training", {}).get("params")):
+        _check_finite(parameters, where)
+    return found
 
 
-def _metadata(path: Path) -> Any:
-    return require("orbax.checkpoint", "train").v1.checkpointables_metadata(path.absolute())
+def damaged(path: Path, where: str, what: str) -> InputError:
+    """Build the error for a checkpoint of which something is missing or has changed, or which is being removed."""
+    return _removed(where) if _is_going(path) else InputError(f"{where} is damaged: {what}; {_CURE}")
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's message, or the name of its type."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
+@functools.cache
+def _silence_late_failures() -> None:
+    """Keep quiet the reads and writes that fail after the first one did.
+
+    Orbax has closed their event loop by then. Nobody can catch their errors, and Python would print a traceback for
+    each, the first of them before the exception of orbax arrives.
+    """
+    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+    unraisable, uncaught = sys.unraisablehook, sys.excepthook
+
+    def is_late(error: BaseException | None) -> bool:
+        return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
+
+    def hook(report: sys.UnraisableHookArgs) -> None:
+        if not (is_late(report.exc_value) or inspect.iscoroutine(report.object)):
+            unraisable(report)
+
+    sys.unraisablehook = hook
+    # Tensorstore's threads print theirs by this one.
+    sys.excepthook = lambda kind, error, trace: None if is_late(error) else uncaught(kind, error, trace)
+
+
+@contextlib.contextmanager
+def _reading(path: Path, where: str, *, checked: bool | None = None) -> Iterator[None]:
+    """Word what goes wrong while files of a checkpoint are read.
+
+    Args:
+        path: the folder.
+        where: what the checkpoint is called.
+        checked: whether the checksums of the files were right, so that an error of orbax is no damage; None: it does
+            not read.
+    """
+    try:
+        yield
+    except (InputError, MemoryError, jax.errors.JaxRuntimeError):
+        raise
+    except PermissionError as error:
+        raise InputError(f"cannot read {where}: {first_line(error)}; change its permissions") from error
+    except Exception as error:
+        interruption.check()  # orbax words a signal as an error of its own
+        if checked and not _is_going(path):
+            raise
+        raise damaged(path, where, f"orbax cannot read it ({first_line(error)})") from error
+
+
+def _is_going(path: Path) -> bool:
+    """Check whether a folder is being removed by another process, such as training that keeps the latest."""
+    before = _count(path)
+    if path.is_dir():
+        time.sleep(0.1)
+    return not path.is_dir() or _count(path) < before
+
+
+def _count(path: Path) -> int:
+    return sum(len(folders) + len(files) for _, folders, files in os.walk(path))
+
+
+def _removed(where: str) -> InputError:
+    return InputError(
+        f"{where} was removed while it was read: training keeps only the latest and the best; run the command again"
+    )
+
+
+def _read_json(file: Path, where: str) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        raise InputError(f"{where} is damaged: {file.name} is not valid JSON; {_CURE}")
+    return content
+
+
+def _check_file(path: Path, where: str, file: str, size: int, checksum: str | None) -> None:
+    if not (path / file).is_file():
+        raise damaged(path, where, f"{file} is missing")
+    found = (path / file).stat().st_size
+    if found != size:
+        raise damaged(path, where, f"{file} has {found:,} bytes, and {size:,} when it was saved")
+    if checksum is not None and _checksum(path / file) != checksum:
+        raise damaged(path, where, f"the content of {file} has changed since it was saved")
+
+
+def _checksum(file: Path) -> str:
+    """Compute the CRC-32 of a file, in hex."""
+    found = 0
+    with file.open("rb") as content:
+        while block := content.read(1 << 20):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
+
+
+def _check_finite(parameters: PyTree, where: str) -> None:
+    for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
+        # A CPU's arrays are read in place. A copy from another device would stay in memory.
+        local = leaf.is_fully_addressable and all(device.platform == "cpu" for device in leaf.devices())
+        if not (np if local else jnp).isfinite(leaf).all():
+            raise InputError(
+                f"{where} has parameters that are not finite: {_name(path)}; choose an earlier one by --checkpoint, or "
+                "remove it to resume from the one before"
+            )
+
+
+def _metadata(path: Path, where: str, names: Iterable[str]) -> dict[str, PyTree]:
+    """Read the shapes and types of some trees, and nothing of the others, which may be damaged."""
+    found = {name: open_orbax().metadata(path.absolute(), name).metadata for name in names}
+    for name, tree in found.items():
+        if not jax.tree.leaves(tree):  # how orbax says that it could not read it
+            raise damaged(path, where, f"the description of {name} cannot be read")
+    return found
 
 
 def _is_array(node: Any) -> bool:
@@ -88,7 +325,9 @@ def _check_shapes(saved: PyTree, wanted: PyTree, where: str) -> None:
 
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_array)
-    return {
-        "/".join(str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", k)))) for k in path): tuple(leaf.shape)
-        for path, leaf in leaves
-    }
+    return {_name(path): tuple(leaf.shape) for path, leaf in leaves}
+
+
+def _name(path: Iterable[Any]) -> str:
+    """Join the keys of a leaf by slashes."""
+    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)

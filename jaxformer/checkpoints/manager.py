@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
+import dataclasses
 import math
 import shutil
-import sys
-from collections.abc import Callable, Iterator, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,83 +15,52 @@ import jax
 from jax.experimental import multihost_utils
 
 from jaxformer.checkpoints import folder
-from jaxformer.errors import InputError, require
+from jaxformer.errors import InputError
 from jaxformer.typing import PyTree
 
-_TEMPORARY = ".orbax-checkpoint-tmp"
 # What a checkpoint that is being saved again is called until the new one is whole.
 _REPLACED = ".replaced"
 
 
-class CheckpointManager:
-    """The checkpoints under one directory.
+class SavedCheckpoints:
+    """The checkpoints under one directory, to be read.
 
     A checkpoint is a pytree of parameters, a pytree of what else training changes, a JSON record of the loop's own
-    counters, and the scores of its evaluation, if it was evaluated. What a killed save left behind is ignored.
-
-    On several processes all of them make the same calls in the same order: each saves and restores its own shards of
-    the arrays, and the first alone renames and removes folders.
+    counters, and the scores of its evaluation, if it was evaluated. One that is damaged is refused where it is read,
+    and the others are not.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        keep_latest: int = 2,
-        keep_best: int = 1,
-        keep_every: int | None = None,
-        best_metric: str = "bleu",
-        on_failure: Callable[[InputError], None] | None = None,
-    ) -> None:
-        """Open a directory of checkpoints; it is made where it is missing.
+    def __init__(self, directory: Path, best_metric: str = "bleu") -> None:
+        """Name a directory of checkpoints.
 
         Args:
-            directory: where the checkpoints lie, each in a folder named by its step.
-            keep_latest: how many of the latest to keep.
-            keep_best: how many of the best to keep besides, by ``best_metric``.
-            keep_every: keep every checkpoint whose step this divides, besides.
-            best_metric: name of a score; higher is better, but for ``loss``.
-            on_failure: what :meth:`save` calls with the error of a save that failed, and goes on; None: it raises it.
-                On several processes it is always raised, since after a failure they no longer save in step.
+            directory: it holds the checkpoints, each in a folder named by its step.
+            best_metric: name of a score; higher is better, except for ``loss``.
         """
-        self._orbax = require("orbax.checkpoint", "train").v1
-        # Its failures come as exceptions too; it would print the traceback of each of its threads besides.
-        logging.getLogger("absl").setLevel(logging.CRITICAL)
-        self._best_metric = best_metric
-        self._on_failure = on_failure if jax.process_count() == 1 else None
-        # The error of the last save, once it was given to on_failure.
-        self._failed: InputError | None = None
         self.directory = directory.absolute()
-        policies = self._orbax.training.preservation_policies
-        keep = [
-            policies.LatestN(keep_latest),
-            policies.BestN(get_metric_fn=self._rank, n=keep_best, keep_checkpoints_without_metrics=False),
-        ]
-        if keep_every is not None:
-            keep.append(policies.EveryNSteps(keep_every))
-        self._checkpointer = self._orbax.training.Checkpointer(
-            self.directory,
-            save_decision_policy=self._orbax.training.save_decision_policies.FixedIntervalPolicy(1),
-            preservation_policy=policies.AnyPreservationPolicy(keep),
-        )
-
-    def remove_leftovers(self) -> None:
-        """Remove what killed saves left behind; only for the run that writes this directory."""
-        _first_alone(self._tidy, "remove leftovers")
-        self._checkpointer.reload()
+        self._best_metric = best_metric
 
     @property
     def steps(self) -> list[int]:
-        """The steps of the checkpoints that are whole, ascending."""
-        return [checkpoint.step for checkpoint in self._checkpointer.checkpoints]
+        """The steps of the checkpoints, ascending. Unfinished saves are in folders of other names."""
+        found = [path.name for path in self.directory.glob("*") if path.name.isdecimal() and path.is_dir()]
+        return sorted(int(name) for name in found if str(int(name)) == name)
 
     def ranking(self) -> list[int]:
-        """Give the steps that were evaluated, the best first, of equals the later."""
-        scored = [c for c in self._checkpointer.checkpoints if c.metrics and self._best_metric in c.metrics]
-        return [c.step for c in sorted(scored, key=lambda c: (self._rank(c.metrics), c.step), reverse=True)]
+        """Return the steps that were evaluated, the best first, of equals the later.
+
+        Raises:
+            InputError: the scores of a checkpoint cannot be read.
+        """
+        scored = {step: scores for step, scores in self._all_scores().items() if self._best_metric in scores}
+        return sorted(scored, key=lambda step: (self._rank(scored[step]), step), reverse=True)
 
     def best(self) -> int | None:
-        """Give the step with the best score, the later of equals; None where nothing was evaluated."""
+        """Return the step with the best score, the later of equals; None where nothing was evaluated.
+
+        Raises:
+            InputError: the scores of a checkpoint cannot be read.
+        """
         return next(iter(self.ranking()), None)
 
     def find(self, which: str) -> int:
@@ -115,8 +83,123 @@ class CheckpointManager:
         return int(which)
 
     def path(self, step: int) -> Path:
-        """Give the folder of a step."""
+        """Return the folder of a step."""
         return self.directory / str(step)
+
+    def progress(self, step: int) -> dict[str, Any]:
+        """Read the loop's counters at a step.
+
+        Raises:
+            InputError: the checkpoint is damaged, or was removed.
+        """
+        return folder.read_record(self.path(step), self._where(step))
+
+    def scores(self, step: int) -> dict[str, float]:
+        """Read the scores of a step's evaluation; empty if it was not evaluated.
+
+        The loop's counters have them too: one lost file does not make another checkpoint the best.
+
+        Raises:
+            InputError: they are damaged.
+        """
+        try:
+            progress = self.progress(step)
+        except InputError:
+            progress = {}
+        kept = progress.get("scores") if progress.get("evaluated") == step else None
+        return kept or folder.read_scores(self.path(step), self._where(step))
+
+    def check(self, step: int) -> None:
+        """Check that a checkpoint is whole, by the names and sizes of its files.
+
+        Raises:
+            InputError: it is damaged, or was removed.
+        """
+        folder.check(self.path(step), self._where(step), ["params", "training"], contents=False)
+
+    def restore(self, step: int, **like: PyTree) -> dict[str, PyTree]:
+        """Read ``params``, ``training`` or both in the shapes, types and placement of the trees given by name.
+
+        Whatever devices saved them: a ``jax.ShapeDtypeStruct`` with a sharding is read straight into that sharding,
+        replicated or sharded over a mesh of any size; everything else comes to the first device of this process.
+
+        Raises:
+            InputError: the checkpoint is of another model, it is damaged or was removed, or a parameter is not finite.
+        """
+        return folder.restore(self.path(step), like, self._where(step))
+
+    def _where(self, step: int) -> str:
+        return f"checkpoint {step} in {self.directory}"
+
+    def _all_scores(self) -> dict[int, dict[str, float]]:
+        return {step: self.scores(step) for step in self.steps}
+
+    def _rank(self, metrics: Mapping[str, float]) -> float:
+        value = metrics.get(self._best_metric, math.nan)
+        if math.isnan(value):
+            return -math.inf
+        return -value if self._best_metric == "loss" else value
+
+
+class CheckpointManager(SavedCheckpoints):
+    """The checkpoints under one directory, to be written. What a killed save left is ignored.
+
+    On several processes all of them make the same calls in the same order: each saves and restores its own shards of
+    the arrays, and the first alone renames and removes folders.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        keep_latest: int = 2,
+        keep_best: int = 1,
+        keep_every: int | None = None,
+        best_metric: str = "bleu",
+        on_failure: Callable[[InputError], None] | None = None,
+    ) -> None:
+        """Open a directory of checkpoints; it is made where it is missing.
+
+        Args:
+            directory: where the checkpoints lie, each in a folder named by its step.
+            keep_latest: how many of the latest to keep.
+            keep_best: how many of the best to keep besides, by ``best_metric``.
+            keep_every: keep every checkpoint whose step this divides, besides.
+            best_metric: name of a score; higher is better, except for ``loss``.
+            on_failure: what :meth:`save` calls with the error of a save that failed, and goes on; None: it raises it.
+                On several processes it is always raised, since after a failure they no longer save in step.
+
+        Raises:
+            InputError: the scores of a checkpoint are damaged.
+        """
+        super().__init__(directory, best_metric)
+        for step in super().steps:
+            folder.read_scores(self.path(step), self._where(step))  # orbax would fail on damaged ones
+        self._orbax = folder.open_orbax()
+        self._on_failure = on_failure if jax.process_count() == 1 else None
+        # The error of the last save, once it was given to on_failure.
+        self._failed: InputError | None = None
+        self._sealing: threading.Thread | None = None
+        policies = self._orbax.training.preservation_policies
+        best = policies.BestN(get_metric_fn=self._rank, n=keep_best, keep_checkpoints_without_metrics=False)
+        keep = [policies.LatestN(keep_latest), _WithScores(best, self.scores)]
+        if keep_every is not None:
+            keep.append(policies.EveryNSteps(keep_every))
+        self._checkpointer = self._orbax.training.Checkpointer(
+            self.directory,
+            save_decision_policy=self._orbax.training.save_decision_policies.FixedIntervalPolicy(1),
+            preservation_policy=policies.AnyPreservationPolicy(keep),
+        )
+
+    def remove_leftovers(self) -> None:
+        """Remove what killed saves left behind; only for the run that writes this directory."""
+        _first_alone(self._tidy, "remove leftovers")
+        self._checkpointer.reload()
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps of the checkpoints, that which is being saved included, ascending."""
+        return [checkpoint.step for checkpoint in self._checkpointer.checkpoints]
 
     def save(
         self,
@@ -158,26 +241,6 @@ class CheckpointManager:
         if self._failed is not None:
             raise self._failed
 
-    def progress(self, step: int) -> dict[str, Any]:
-        """Read the loop's counters at a step."""
-        return self._checkpointer.checkpointables_metadata(step).custom_metadata
-
-    def scores(self, step: int) -> dict[str, float]:
-        """Read the scores of a step's evaluation; empty if it was not evaluated."""
-        by_step = {checkpoint.step: checkpoint.metrics for checkpoint in self._checkpointer.checkpoints}
-        return dict(by_step[step] or {})
-
-    def restore(self, step: int, **like: PyTree) -> dict[str, PyTree]:
-        """Read ``params``, ``training`` or both in the shapes, types and placement of the trees given by name.
-
-        Whatever devices saved them: a ``jax.ShapeDtypeStruct`` with a sharding is read straight into that sharding,
-        replicated or sharded over a mesh of any size; everything else comes to the first device of this process.
-
-        Raises:
-            InputError: the checkpoint is of another model.
-        """
-        return folder.restore(self.path(step), like, f"checkpoint {step} in {self.directory}")
-
     def close(self) -> None:
         """Finish what is being saved and let the directory go.
 
@@ -203,14 +266,20 @@ class CheckpointManager:
             self._checkpointer.wait()
         except Exception as error:
             raise self._failure(error) from error
+        finally:
+            if self._sealing is not None:
+                self._sealing.join()
 
     def _save(self, step: int, checkpoint: PyTree, progress: Mapping[str, Any], metrics: PyTree) -> None:
         try:
-            self._checkpointer.save_checkpointables_async(
+            saved = self._checkpointer.save_checkpointables_async(
                 step, checkpoint, force=True, metrics=metrics, custom_metadata=dict(progress)
             )
         except Exception as error:
             raise self._failure(error) from error
+        if jax.process_index() == 0:
+            self._sealing = threading.Thread(target=_seal, args=(self.path(step), saved))
+            self._sealing.start()
 
     def _replace(self, step: int, checkpoint: PyTree, progress: Mapping[str, Any], metrics: PyTree) -> None:
         # Orbax overwrites by deleting first: a process killed in between would leave half a checkpoint, or none.
@@ -224,32 +293,41 @@ class CheckpointManager:
             _first_alone(lambda: _settle(replaced), f"settle {step}")
             self._checkpointer.reload()
 
-    def _rank(self, metrics: Mapping[str, float]) -> float:
-        value = metrics.get(self._best_metric, math.nan)
-        if math.isnan(value):
-            return -math.inf
-        return -value if self._best_metric == "loss" else value
+    def _all_scores(self) -> dict[int, dict[str, float]]:
+        return {each.step: each.metrics or self.scores(each.step) for each in self._checkpointer.checkpoints}
 
     def _tidy(self) -> None:
         # After a failed save its other writes may still come to their ends, and make folders while they are removed.
-        for unfinished in self.directory.glob(f"*{_TEMPORARY}*"):
+        for unfinished in self.directory.glob(f"*{folder.TEMPORARY}*"):
             shutil.rmtree(unfinished, ignore_errors=True)
         for replaced in self.directory.glob(f"*{_REPLACED}"):
             _settle(replaced)
 
     def _failure(self, error: Exception) -> InputError:
-        _expect_late_failures()
         if jax.process_index() == 0:
             self._tidy()
         # What the failed save was to push out is still there.
         self._checkpointer.reload()
         last = f"the last good checkpoint is step {self.steps[-1]}" if self.steps else "no checkpoint is saved yet"
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        return InputError(f"could not save a checkpoint in {self.directory}: {reason}; {last}")
+        return InputError(f"could not save a checkpoint in {self.directory}: {folder.first_line(error)}; {last}")
 
 
-@contextlib.contextmanager
-def open_to_read(directory: Path, best_metric: str) -> Iterator[CheckpointManager]:
+@dataclasses.dataclass(frozen=True)
+class _WithScores:
+    """A preservation policy that takes the scores which orbax has not from where else they are."""
+
+    policy: Any
+    scores: Callable[[int], Mapping[str, float]]
+
+    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
+        scored = [dataclasses.replace(each, metrics=each.metrics or self._find(each.step)) for each in checkpoints]
+        return self.policy.should_preserve(scored, context=context)
+
+    def _find(self, step: int) -> dict[str, float] | None:
+        return dict(self.scores(step)) or None
+
+
+def open_to_read(directory: Path, best_metric: str) -> SavedCheckpoints:
     """Open checkpoints to read them: nothing is made or removed.
 
     Raises:
@@ -257,11 +335,14 @@ def open_to_read(directory: Path, best_metric: str) -> Iterator[CheckpointManage
     """
     if not directory.is_dir():
         raise InputError(f"{directory} holds no checkpoint yet; train the run first")
-    checkpoints = CheckpointManager(directory, best_metric=best_metric)
-    try:
-        yield checkpoints
-    finally:
-        checkpoints.close()
+    return SavedCheckpoints(directory, best_metric)
+
+
+def _seal(path: Path, saved: Any) -> None:
+    """Write the checksums of a checkpoint once it is saved; without them it loads unchecked."""
+    with contextlib.suppress(Exception):  # of a save that failed, which whoever waits for it learns
+        saved.result()
+        folder.seal(path)
 
 
 def _first_alone(change: Callable[[], object], name: str) -> None:
@@ -283,19 +364,3 @@ def _settle(replaced: Path) -> None:
         shutil.rmtree(replaced)
     else:
         replaced.rename(current)
-
-
-@functools.cache
-def _expect_late_failures() -> None:
-    """Keep quiet the writes that fail after the first one of a save did.
-
-    Their threads report to an event loop that orbax has closed by then. Nobody can catch that, and Python would print
-    a traceback for each.
-    """
-    before = sys.unraisablehook
-
-    def hook(report: sys.UnraisableHookArgs) -> None:
-        if not (isinstance(report.exc_value, RuntimeError) and str(report.exc_value) == "Event loop is closed"):
-            before(report)
-
-    sys.unraisablehook = hook

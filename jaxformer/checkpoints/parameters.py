@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.checkpoints import folder
-from jaxformer.checkpoints.average import list_averages
+from jaxformer.checkpoints.average import average_folders, list_averages, read_average
 from jaxformer.checkpoints.manager import open_to_read
 from jaxformer.errors import InputError
 from jaxformer.typing import PyTree
@@ -31,7 +31,7 @@ class SavedParameters(NamedTuple):
         """Read them in the shapes, types and placement of a tree, as :func:`jaxformer.checkpoints.folder.restore`.
 
         Raises:
-            InputError: they are of another model.
+            InputError: they are of another model, damaged, not finite, or were removed.
         """
         return folder.restore(self.path, {"params": like}, f"checkpoint {self.name} in {self.path.parent}")["params"]
 
@@ -50,19 +50,22 @@ def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
     """
     if which.split("/")[0] == _AVERAGE:
         return _find_average(run, which)
-    with open_to_read(run / "checkpoints", best_metric) as checkpoints:
-        step = checkpoints.find(which)
-        path, record = checkpoints.path(step), checkpoints.progress(step) or {}
-        if "vocabulary" not in record or not (path / "params").is_dir():
-            raise InputError(f"{path} is no whole checkpoint: restore it, or remove it")
-        return SavedParameters(path, step, record["vocabulary"])
+    checkpoints = open_to_read(run / "checkpoints", best_metric)
+    step = checkpoints.find(which)
+    path, where = checkpoints.path(step), f"checkpoint {step} in {checkpoints.directory}"
+    folder.check(path, where, ["params"], contents=False)
+    record = checkpoints.progress(step)
+    if "vocabulary" not in record:
+        raise folder.damaged(path, where, "its record does not name the vocabulary")
+    return SavedParameters(path, step, record["vocabulary"])
 
 
 def _find_average(run: Path, which: str) -> SavedParameters:
-    averages = {f"{_AVERAGE}/{average.name}": average for average in list_averages(run)}
-    if not averages:
+    names = [f"{_AVERAGE}/{path.name}" for path in average_folders(run)]
+    if not names:
         raise InputError(f"{run} holds no average yet; make one: jaxformer average --workdir={run}")
-    name = list(averages)[-1] if which == _AVERAGE else which
-    if name not in averages:
-        raise InputError(f"there is no checkpoint {which!r} in {run}; there are {', '.join(sorted(averages))}")
-    return SavedParameters(run / "averages" / averages[name].name, name, averages[name].vocabulary)
+    if which != _AVERAGE and which not in names:
+        raise InputError(f"there is no checkpoint {which!r} in {run}; there are {', '.join(sorted(names))}")
+    # Another average that is damaged does not matter to one that is named.
+    found = list_averages(run)[-1] if which == _AVERAGE else read_average(run / "averages" / which.split("/")[1])
+    return SavedParameters(run / "averages" / found.name, f"{_AVERAGE}/{found.name}", found.vocabulary)

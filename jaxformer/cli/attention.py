@@ -7,7 +7,8 @@ from pathlib import Path
 
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import add_model, write_output
-from jaxformer.decoding.translator import Translator
+from jaxformer.files import check_writable
+from jaxformer.translation.translator import Translator
 from jaxformer.visualization import attention
 
 EXAMPLE = """
@@ -31,6 +32,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Draw."""
+    directory = options.output or options.workdir / "attention"
+    if options.output is None and options.workdir.is_dir():
+        check_writable(options.workdir, directory.name)
     found = Translator.load(options.workdir, options.checkpoint, options.target_language).attention(
         options.sentence, options.target
     )
@@ -42,7 +46,6 @@ def run(options: argparse.Namespace) -> int:
         decoder=found.decoder,
         cross=found.cross,
     )
-    directory = options.output or options.workdir / "attention"
     directory.mkdir(parents=True, exist_ok=True)
     page = directory / "attention.html"
     pictures = attention.draw(maps, directory)

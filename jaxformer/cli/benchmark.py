@@ -22,7 +22,7 @@ from jaxformer.benchmark.training_speed import (
 )
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import write_output
-from jaxformer.errors import InputError
+from jaxformer.errors import UsageError
 from jaxformer.table import align
 
 _PAIRS = 2000
@@ -67,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     systems = _possible() if options.systems is None else options.systems.split(",")
     check_systems(systems)  # before a vocabulary is trained
     if options.pairs is not None and options.source is None and options.target is None:
-        raise InputError("--pairs are of real text: give --source and --target too, or leave it out")
+        raise UsageError("--pairs are of real text: give --source and --target too, or leave it out")
     count = _PAIRS if options.pairs is None else options.pairs
     pairs = read_text(options.source, options.target, count, task.vocabulary_size)
     rows = list(

@@ -8,12 +8,14 @@ from pathlib import Path
 
 from jaxformer.cli.main import DONE
 from jaxformer.cli.metric_options import add_metrics
-from jaxformer.cli.options import check_output, write_output
+from jaxformer.cli.options import check_output, number, write_output
 from jaxformer.data.files import open_lines
 from jaxformer.evaluation.breakdown import count_words
-from jaxformer.evaluation.choice import choose_metrics
+from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
 from jaxformer.evaluation.comparison import ComparisonConfig, compare
 from jaxformer.evaluation.outputs import read_systems
+from jaxformer.files import finite
+from jaxformer.table import escape_controls
 from jaxformer.visualization import translations
 from jaxformer.visualization.comparison import name_runs
 from jaxformer.visualization.translations_table import write_table
@@ -43,14 +45,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frequencies", metavar="FILE", help="text to count words in (default: the references)")
     parser.add_argument("--lengths", choices=("reference", "source"), default="reference", help="whose length counts")
     defaults = ComparisonConfig()
-    for name, what in (
-        ("resamples", "of the bootstrap"),
-        ("trials", "of randomisation; 0: none"),
-        ("seed", "of both tests"),
-        ("examples", "sentences of each kind"),
+    for name, least, what in (
+        ("resamples", 1, "of the bootstrap"),
+        ("trials", 0, "of randomisation; 0: none"),
+        ("seed", 0, "of both tests"),
+        ("examples", 0, "sentences of each kind"),
     ):
         default = getattr(defaults, name)
-        parser.add_argument(f"--{name}", type=int, default=default, metavar="N", help=f"{what} (default {default})")
+        parser.add_argument(
+            f"--{name}", type=number(least), default=default, metavar="N", help=f"{what} (default {default})"
+        )
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for the browser too")
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
 
@@ -66,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     found = compare(
         dict(zip(names, systems, strict=True)),
         scored.references,
-        choose_metrics(options.metrics, language=language, comet_model=options.comet_model),
+        choose_metrics(options.metrics or DEFAULT_METRICS, language=language),
         config,
         sources=scored.sources,
         frequencies=None if options.frequencies is None else count_words(open_lines([options.frequencies])),
@@ -74,5 +78,6 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.html is not None:
         translations.write_html(found, options.html)
-    write_output(None, [json.dumps(found.to_record(), ensure_ascii=False)] if options.json else write_table(found))
+    lines = [json.dumps(finite(found.to_record()), ensure_ascii=False)] if options.json else write_table(found)
+    write_output(None, map(escape_controls, lines))
     return DONE

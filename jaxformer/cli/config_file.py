@@ -112,7 +112,7 @@ def _run(path: str) -> Any:
         del sys.path[0]
     if not _has_sections(config):
         raise InputError(
-            f"{path} must define get_config() that changes and returns jaxformer.training.config.default_config()"
+            f"{path} must define get_config() that changes and returns jaxformer.runs.config.default_config()"
         )
     return config
 

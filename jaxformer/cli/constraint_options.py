@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxformer.data.files import open_lines
-from jaxformer.decoding.options import SearchOptions
+from jaxformer.translation.options import SearchOptions
 
 
 def add_constraints(parser: argparse.ArgumentParser) -> None:

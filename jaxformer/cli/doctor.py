@@ -11,6 +11,8 @@ from jaxformer.cli.options import write_output
 from jaxformer.diagnosis.doctor import examine
 from jaxformer.diagnosis.evidence import read_evidence
 from jaxformer.diagnosis.report import to_record, write_report
+from jaxformer.files import finite
+from jaxformer.table import escape_controls
 
 EXAMPLE = """
 examples:
@@ -21,8 +23,8 @@ Checks a run for what makes BLEU lower than it should be, higher, or not compara
 curves, results and translations. Prints a line a check: `wrong` spoils the score, `look` is worth a look, `ok`, and
 `unseen` with the reason where something is not there; with what was found, what was expected by which source, and the
 cure. Ends with 1 if something is wrong, else with 0. Nothing is trained, translated, fetched or written: of the text,
-only files, the bundled corpus and synthetic tasks are read, paths as seen from here. docs/why-is-my-bleu-lower.md has
-the size and the evidence of each cause.
+only files, the bundled corpus and synthetic tasks are read, paths as seen from here. The page "Why is my BLEU lower?"
+of the documentation has the size and the evidence of each cause.
 """
 
 
@@ -43,6 +45,7 @@ def run(options: argparse.Namespace) -> int:
     evidence = read_evidence(options.workdir, options.dataset)
     findings = examine(evidence)
     record = to_record(str(options.workdir), findings, evidence.name)
-    lines = [json.dumps(record, ensure_ascii=False)] if options.json else write_report(findings, evidence.name)
-    write_output(None, lines)
+    shown = json.dumps(finite(record), ensure_ascii=False, allow_nan=False)
+    lines = [shown] if options.json else write_report(findings, evidence.name)
+    write_output(None, map(escape_controls, lines))
     return FAILED if record["wrong"] else DONE

@@ -8,16 +8,20 @@ from pathlib import Path
 
 from jaxformer.cli.main import DONE
 from jaxformer.cli.metric_options import add_metrics
-from jaxformer.cli.options import add_ensemble, add_model, load_translator, name_lines, write_output
+from jaxformer.cli.options import add_ensemble, add_model, load_translator, name_lines, warn, write_output
 from jaxformer.cli.search_options import add_search, asked_search, choose_search
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
 from jaxformer.data.files import read_lines
 from jaxformer.data.loading import load_evaluation, name_sources
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation import evaluate
-from jaxformer.evaluation.choice import choose_metrics
-from jaxformer.training import config as configuration
+from jaxformer.evaluation.bracketing import F1
+from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
+from jaxformer.files import check_writable, finite
+from jaxformer.runs import config as configuration
+from jaxformer.runs import records
+from jaxformer.table import escape_controls
 
 EXAMPLE = """
 examples:
@@ -28,7 +32,8 @@ examples:
 Prints one JSON object with the scores, their signatures, and what was translated how; writes it to results.json in the
 directory of the run, and the translations beside it. Other settings than the run's, such as --beam_size, get an
 entry of their own. The references are compared as they are, every line once. `tokens` counts the pieces that were
-generated, `unfinished` the translations that were cut at the longest length allowed.
+generated, `unfinished` the translations that were cut at the longest length allowed, `long_sources` the sources with
+more tokens than training saw: that limit, and how many were translated in parts (`cut`) or `whole`.
 """
 
 
@@ -47,10 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Evaluate."""
     if (options.source is None) != (options.reference is None):
-        raise InputError("--source and --reference go together: give both, or a --dataset")
+        raise UsageError("--source and --reference go together: give both, or a --dataset")
     if options.source is not None and options.dataset is not None:
-        raise InputError("give either --dataset, or --source and --reference")
-    data = configuration.load(Path(options.workdir) / "config.json").data
+        raise UsageError("give either --dataset, or --source and --reference")
+    config = configuration.load(Path(options.workdir) / "config.json")
+    data = config.data
     name = options.dataset or data.test
     if options.source is not None:
         name = f"text:{sources.escape(options.source)},{sources.escape(options.reference[0])}"
@@ -62,8 +68,11 @@ def run(options: argparse.Namespace) -> int:
         raise InputError(_other_direction(name, language, options.target_language, data))
     more = [read_lines(file) for file in (options.reference or ())[1:]]
     evaluate.check_counts(len(pairs), more)
-    metrics = choose_metrics(options.metrics, language=language, comet_model=options.comet_model)
-    evaluate.read_results(options.workdir)  # a damaged file is found before the work, not after it
+    usual = (*DEFAULT_METRICS, F1.key) if config.evaluation.best_metric == F1.key else DEFAULT_METRICS
+    metrics = choose_metrics(options.metrics or usual, language=language)
+    # A damaged file and a run that cannot be written are found before the work.
+    records.read_results(options.workdir)
+    check_writable(options.workdir)
     translator = load_translator(options, options.target_language or language)
     with name_lines(source=options.source or name_sources(name, data)):
         record, hypotheses = evaluate.evaluate(
@@ -73,9 +82,10 @@ def run(options: argparse.Namespace) -> int:
             decoding=choose_search(options, translator.decoding),
             metrics=metrics,
             more_references=more,
+            notice=lambda long: warn(long.describe()),
         )
-    evaluate.write(options.workdir, record, hypotheses, variant=_variant(options))
-    write_output(None, [json.dumps(record, ensure_ascii=False)])
+    records.write_result(options.workdir, record, hypotheses, variant=_variant(options))
+    write_output(None, [escape_controls(json.dumps(finite(record), ensure_ascii=False))])
     return DONE
 
 

@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from jaxformer.checkpoints.average import list_averages
-from jaxformer.checkpoints.manager import open_to_read
+from jaxformer.checkpoints.average import average_folders, read_average
+from jaxformer.checkpoints.folder import is_sealed
+from jaxformer.checkpoints.manager import SavedCheckpoints
 from jaxformer.cli import config_file
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import write_output
-from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluate import read_results
+from jaxformer.cli.options import number, write_output
+from jaxformer.errors import InputError, UsageError
+from jaxformer.files import finite
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.nn.stacks import REMATERIALIZATIONS
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.records import read_results
+from jaxformer.table import escape_controls
 from jaxformer.training import memory
-from jaxformer.training.config import RunConfig
+
+MOST_DEVICES = 1_000_000
 
 EXAMPLE = """
 examples:
@@ -31,10 +38,14 @@ examples:
   jaxformer info --config=configs/paper/ende_big.py --devices=8 --config.model.dtype=bfloat16
 
 Prints one JSON object. Of a run: the configuration, the parameters of each part, the checkpoints with the scores of
-their evaluation, the averages with the steps that went in, and the test scores. Of a configuration: the parameters, and
-the memory in bytes that training takes of each device, by engine and by model.rematerialization, with the gigabytes of
-those common devices that have room for it. Nothing is trained or compiled and no data is read; the devices need not be
-there. docs/training.md says how it is counted.
+their evaluation, the averages with the steps that went in, and the test scores; `damaged` lists what is wrong with
+checkpoints and averages, by the names and sizes of their files; `without_checksums` those in which a changed byte would
+not be seen, of an earlier version or of a process killed while it saved.
+
+Of a configuration: the parameters, and the memory in bytes that training takes of each device, by engine and by
+model.rematerialization, with the gigabytes of those common devices that have room for it. Nothing is trained or
+compiled and no data is read; the devices need not be there.
+The page "Training" of the documentation says how it is counted.
 """
 
 
@@ -45,20 +56,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--workdir", type=Path, metavar="DIR", help="directory of a run")
     what.add_argument("--config", metavar="FILE", help=config_file.HELP)
     parser.add_argument(
-        "--devices", type=int, metavar="N", help="with --config: devices to share the work (default: those here)"
+        "--devices", type=number(1), metavar="N", help="with --config: devices to share the work (default: those here)"
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Show."""
     record = _of_run(options) if options.config is None else _of_configuration(options)
-    write_output(None, [json.dumps(record, indent=2, ensure_ascii=False)])
+    shown = json.dumps(finite(record), indent=2, ensure_ascii=False, allow_nan=False)
+    write_output(None, [escape_controls(shown)])
     return DONE
 
 
 def _of_run(options: argparse.Namespace) -> dict[str, Any]:
     if options.overrides or options.devices is not None:
-        raise InputError("--devices and --config.SECTION.KEY=VALUE are about a configuration: give --config=FILE")
+        raise UsageError("--devices and --config.SECTION.KEY=VALUE are about a configuration: give --config=FILE")
     config = configuration.load(options.workdir / "config.json")
     return {
         "parameters": _parameters(config.model),
@@ -71,8 +83,8 @@ def _of_run(options: argparse.Namespace) -> dict[str, Any]:
 def _of_configuration(options: argparse.Namespace) -> dict[str, Any]:
     config = configuration.parse(config_file.read(options.config, options.overrides))
     devices = jax.device_count() if options.devices is None else options.devices
-    if devices < 1:
-        raise InputError(f"--devices must be at least 1, not {devices}")
+    if devices > MOST_DEVICES:
+        raise UsageError(f"--devices must be at most {MOST_DEVICES:,}, not {devices}")
     batch = memory.longest_batch(config.data)
     return {
         "parameters": _parameters(config.model),
@@ -111,15 +123,37 @@ def _parameters(model: TransformerConfig) -> dict[str, int]:
 
 
 def _checkpoints(run: Path, best_metric: str) -> dict[str, Any]:
-    averages = {average.name: average.steps for average in list_averages(run)}
-    if not (run / "checkpoints").is_dir():
-        return {"step": 0, "best": None, "checkpoints": {}, "averages": averages}
-    with open_to_read(run / "checkpoints", best_metric) as checkpoints:
-        steps = checkpoints.steps
-        found = {str(step): checkpoints.scores(step) for step in steps}
-        return {
-            "step": max(steps, default=0),
-            "best": checkpoints.best(),
-            "checkpoints": found,
-            "averages": averages,
-        }
+    """Describe checkpoints and averages; one that is damaged is named, and hides no other."""
+    damaged: list[str] = []
+    averages, unsealed = {}, []
+    for path in average_folders(run):
+        with _noting(damaged):
+            averages[path.name] = read_average(path).steps
+            if not is_sealed(path):
+                unsealed.append(f"average/{path.name}")
+    checkpoints = SavedCheckpoints(run / "checkpoints", best_metric)
+    found, best = {}, None
+    for step in checkpoints.steps:
+        with _noting(damaged):
+            found[str(step)] = checkpoints.scores(step)
+            checkpoints.check(step)
+            if not is_sealed(checkpoints.path(step)):
+                unsealed.append(str(step))
+    with _noting(damaged):
+        best = checkpoints.best()
+    return {
+        "step": max(checkpoints.steps, default=0),
+        "best": best,
+        "checkpoints": found,
+        "averages": averages,
+        **({"without_checksums": unsealed} if unsealed else {}),
+        **({"damaged": list(dict.fromkeys(damaged))} if damaged else {}),
+    }
+
+
+@contextlib.contextmanager
+def _noting(damaged: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except InputError as error:
+        damaged.append(str(error))

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
+import hashlib
 import importlib
+import importlib.metadata
 import os
+import platform
 import re
 import shlex
 import signal
@@ -17,9 +21,11 @@ from typing import Any, NoReturn
 
 from jaxformer import __version__, freed_memory
 from jaxformer.cli import huge_pages
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, UsageError
+from jaxformer.files import describe
+from jaxformer.table import escape_controls
 
-DONE, FAILED, INTERRUPTED = 0, 1, 130
+DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS = {
     "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
@@ -52,13 +58,13 @@ def start(*before: str) -> int:
     if arguments[:1] and arguments[0] in COMPUTING:
         huge_pages.use()
     code = main(arguments, alone=True)
-    if code == INTERRUPTED and arguments[0] != "train":  # which has ended its threads itself
-        # Threads of JAX may still compile or compute; an interpreter that ends in order takes their memory away.
-        for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError):
-                stream.flush()
-        os._exit(code)
-    return code
+    if arguments[:1] == ["train"] or (arguments[:1] == ["prepare"] and code != INTERRUPTED):
+        return code  # they have ended their threads
+    # Threads of JAX may still compile or compute: an interpreter that ends in order takes their memory away. It also
+    # takes the handlers of signals away before it ends.
+    from jaxformer.data import interruption
+
+    return interruption.end(code)
 
 
 def main(arguments: Sequence[str], *, alone: bool = False) -> int:
@@ -70,14 +76,26 @@ def main(arguments: Sequence[str], *, alone: bool = False) -> int:
     """
     try:
         options = parse(list(arguments))
+        _check_process(arguments, options.command)
+        from jaxformer.data import interruption  # not before the help, which loads no library
+
         _keep_compilations()
         if alone:
             freed_memory.manage()
-        if signal.getsignal(signal.SIGINT) is _end:  # now there may be something to tidy up
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        return _run_noted(options) if options.command in ("train", "prepare") else options.run(options)
-    except (InputError, OSError, KeyboardInterrupt) as error:
+        if options.command in ("train", "prepare"):
+            return _run_resumable(options)
+        with interruption.noted(interruption.PATIENCE if alone else None):
+            try:
+                return options.run(options)
+            finally:
+                interruption.check()  # an interrupted library may raise anything, or nothing
+    except (InputError, OSError, KeyboardInterrupt, MemoryError) as error:
         return report(error)
+    except (AssertionError, RuntimeError, ValueError) as error:
+        known = error if _is_out_of_memory(error) else _explain(error)
+        if known is None:
+            raise
+        return report(known)
 
 
 def _end(*_: object) -> None:
@@ -89,6 +107,11 @@ class _Parser(argparse.ArgumentParser):
     """Names an option that it does not know before one that is missing, which the first was meant to be."""
 
     _given: Sequence[str] = ()
+
+    def __init__(self, *args: Any, **keywords: Any) -> None:
+        """Let every option that takes a path refuse an empty one, which would be the current folder."""
+        super().__init__(*args, **keywords)
+        self.register("type", Path, _path)
 
     # One signature in place of argparse's overloads.
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -103,6 +126,12 @@ class _Parser(argparse.ArgumentParser):
         if wrong and message.startswith("the following arguments are required"):
             message = f"unrecognized arguments: {' '.join(wrong)}; {message}"
         super().error(message)
+
+
+def _path(text: str) -> Path:
+    if not text:
+        raise argparse.ArgumentTypeError("the path is empty: name a file or a folder, such as . for this one")
+    return Path(text)
 
 
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
@@ -148,18 +177,49 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return options
 
 
-def _run_noted(options: argparse.Namespace) -> int:
+def _check_process(arguments: Sequence[str], command: str) -> None:
+    """Refuse names that are not UTF-8, which no JSON can hold, and a closed standard output."""
+    names = [*arguments, os.getcwd()] if command == "train" else arguments
+    for name in names:
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            raise InputError(f"names and text must be UTF-8, not {name!a}: rename the file or folder") from None
+    if sys.stdout is None and command != "train":
+        raise InputError("standard output is closed: redirect it to a file or to /dev/null")
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
+
+
+def _explain(error: Exception) -> InputError | None:
+    """Build the one line for what the process was not given: a device, or enough open files."""
+    text = str(error)
+    if os.strerror(errno.EMFILE) in text:
+        return InputError(f"{os.strerror(errno.EMFILE)}: raise their limit, such as by ulimit -n 1024")
+    asked = os.environ.get("JAX_PLATFORMS")
+    # Without the device's plugin JAX ends with an empty AssertionError.
+    if asked and ("initialize backend" in text or (isinstance(error, AssertionError) and not text)):
+        return InputError(
+            f"JAX_PLATFORMS={asked} asks for a device that JAX does not find here: unset JAX_PLATFORMS, set it to cpu, "
+            "or install JAX for the device, such as jax[cuda12]"
+        )
+    return None
+
+
+def _run_resumable(options: argparse.Namespace) -> int:
     """Run a command that the same command takes up again where it was interrupted."""
     from jaxformer.data import interruption
 
     try:
         with interruption.noted():
-            return options.run(options)
+            try:
+                return options.run(options)
+            finally:
+                interruption.check()
     except KeyboardInterrupt:
-        sys.stderr.write("jaxformer: interrupted; the same command goes on, or begins anew where nothing was saved\n")
+        sys.stderr.write("jaxformer: interrupted; the same command continues, or starts again if nothing was saved\n")
         if interruption.is_busy():
-            sys.stderr.flush()
-            os._exit(INTERRUPTED)
+            interruption.end()
         raise
 
 
@@ -182,26 +242,75 @@ def report(error: BaseException) -> int:
         return FAILED
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
-        reason = f"{where}{error.strerror or error}"
+        reason = f"{where}{describe(error)}"
     elif isinstance(error, InputError):
         reason = str(error)
+    elif _is_out_of_memory(error):
+        reason = f"there is not enough memory: lower {_SMALLER} ({str(error)[:200]})"
     else:
         traceback.print_exception(error)
         return FAILED
-    sys.stderr.write(f"jaxformer: error: {' '.join(reason.split())}\n")
-    return FAILED
+    sys.stderr.write(f"jaxformer: error: {escape_controls(' '.join(reason.split()))}\n")
+    return WRONG_USAGE if isinstance(error, UsageError) else FAILED
+
+
+CACHE_BYTES = 2**29
+"""Most bytes of compiled programs that are kept; at a start the least recently used beyond them are removed."""
+
+_SMALLER = (
+    "data.tokens_per_batch, data.vocabulary_size or the widths of model to train; --batch_size, --tokens_per_batch, "
+    "--beam_size or --n_best to translate"
+)
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    """Check for an error of Python, NumPy or XLA that says that memory is used up."""
+    said = str(error)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError)
+        and ("RESOURCE_EXHAUSTED" in said or "Out of memory" in said or "bad_alloc" in said)
+    )
 
 
 def _keep_compilations() -> None:
-    """Keep compiled programs between processes, so that a second start is quick; JAX's own variables go before."""
+    """Keep compiled programs between processes, so that a second start is quick. JAX's own variables take precedence.
+
+    The folder is named by jaxlib and the CPU: a program compiled for another CPU may crash. Nothing is kept where the
+    user has no home.
+    """
     import jax
 
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        jax.config.update("jax_compilation_cache_dir", str(base / "jaxformer" / "xla"))
+        with contextlib.suppress(RuntimeError):  # no HOME, and a user whom the system does not know
+            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxformer" / "xla"
+            _prune(base, CACHE_BYTES)
+            jax.config.update("jax_compilation_cache_dir", str(base / _name_machine()))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
         # Of all programs, however small: a first state is drawn by many.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
+
+def _name_machine() -> str:
+    """Name the versions and the CPU that compiled programs are for."""
+    words = [platform.system(), platform.machine(), platform.processor()]
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+        words += sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
+    return f"{importlib.metadata.version('jaxlib')}-{hashlib.sha256(repr(words).encode()).hexdigest()[:12]}"
+
+
+def _prune(folder: Path, most: int) -> None:
+    """Remove the least recently used files of a folder and its folders until the rest has at most so many bytes."""
+    found = []
+    for path in folder.rglob("*-cache"):
+        with contextlib.suppress(OSError):  # another process may remove it
+            status = path.stat()
+            found.append((max(status.st_atime, status.st_mtime), status.st_size, path))
+    for _, size, path in sorted(found, reverse=True):
+        most -= size
+        if most < 0:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 if __name__ == "__main__":

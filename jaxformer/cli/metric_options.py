@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from jaxformer.evaluation.choice import DEFAULT_METRICS, METRICS
-from jaxformer.evaluation.comet import DEFAULT_MODEL
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
@@ -13,10 +12,7 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics",
         type=lambda names: names.split(","),
-        default=list(DEFAULT_METRICS),
         metavar="NAMES",
-        help=f"of {', '.join(METRICS)}, bleu:TOKENIZER, with commas between them (default {','.join(DEFAULT_METRICS)})",
-    )
-    parser.add_argument(
-        "--comet_model", default=DEFAULT_MODEL, metavar="NAME", help=f"or FILE, model.ckpt (default {DEFAULT_MODEL})"
+        help=f"of {', '.join(METRICS)}, bleu:TOKENIZER, with commas between them (default {','.join(DEFAULT_METRICS)}; "
+        "evaluate of a run with evaluation.best_metric=f1: f1 as well)",
     )

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
+from jaxformer.cli.output import open_output
 from jaxformer.data.files import open_lines, stream_lines
-from jaxformer.decoding import shortlist
-from jaxformer.decoding.ensemble import check_weights
-from jaxformer.decoding.shortlist import Shortlist
-from jaxformer.decoding.translator import Translator
-from jaxformer.errors import InputError, LineError
+from jaxformer.errors import InputError, LineError, UsageError
+from jaxformer.files import check_writable
+from jaxformer.search.ensemble import check_weights
+from jaxformer.translation import shortlist
+from jaxformer.translation.shortlist import Shortlist
+from jaxformer.translation.translator import Translator
 
 _STANDARD_INPUT = "standard input"
+
+
+def number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return the type of an option that is a whole number from ``least`` to ``most``."""
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {value}")
+        if most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"must be at most {most:,}, not {value}")
+        return value
+
+    parse.__name__ = "whole number"  # argparse names it for text that is no number
+    return parse
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -61,7 +79,9 @@ def load_translator(options: argparse.Namespace, target_language: str | None) ->
     others = [load_named("--ensemble", name, target_language) for name in options.ensemble]
     translator = Translator.ensemble([first, *others], weights)
     if vars(options).get("shortlist"):
-        translator.shortlist = Shortlist.load(options.workdir / shortlist.FILE, translator.vocabularies.hash)
+        vocabularies = translator.vocabularies
+        sizes = vocabularies.source.size, vocabularies.target.size
+        translator.shortlist = Shortlist.load(options.workdir / shortlist.FILE, vocabularies.hash, sizes)
     return translator
 
 
@@ -70,11 +90,11 @@ def _read_weights(text: str | None, others: Sequence[str]) -> list[float] | None
     if text is None:
         return None
     if not others:
-        raise InputError("--ensemble_weights weighs the models of an ensemble: add --ensemble, or leave it out")
+        raise UsageError("--ensemble_weights weighs the models of an ensemble: add --ensemble, or leave it out")
     try:
         weights = [float(part) for part in text.split(",")]
     except ValueError:
-        raise InputError(f"--ensemble_weights needs numbers with commas between, such as 2,1, not {text!r}") from None
+        raise UsageError(f"--ensemble_weights needs numbers with commas between, such as 2,1, not {text!r}") from None
     check_weights(weights, 1 + len(others))
     return weights
 
@@ -93,7 +113,7 @@ def load_named(option: str, name: str, target_language: str | None = None) -> Tr
     directory, _, checkpoint = name.rpartition("@")
     if Path(name).is_dir() or not directory:
         directory, checkpoint = name, "best"
-    if not Path(directory, "config.json").exists():
+    if not directory or not Path(directory, "config.json").exists():
         raise InputError(f"{Path(directory, 'config.json')} does not exist; {option} must name the directory of a run")
     return Translator.load(directory, checkpoint, target_language)
 
@@ -104,7 +124,11 @@ def read_input(path: Path | None) -> Iterator[str]:
     Raises:
         InputError: see :func:`~jaxformer.data.files.open_lines`.
     """
-    return stream_lines(sys.stdin.buffer, _STANDARD_INPUT) if path is None else open_lines([path])
+    if path is not None:
+        return open_lines([path])
+    if sys.stdin is None:
+        raise InputError("standard input is closed: name a file by --input")
+    return stream_lines(sys.stdin.buffer, _STANDARD_INPUT)
 
 
 def name_input(path: Path | None) -> str:
@@ -128,11 +152,17 @@ def name_lines(**files: str | Path | None) -> Iterator[None]:
         raise error.within(str(name)) from None
 
 
+def warn(text: str) -> None:
+    """Say something that does not end the command in one line on standard error."""
+    sys.stderr.write(f"jaxformer: warning: {text}\n")
+
+
 def check_output(path: Path | None, *inputs: Path | None) -> None:
-    """Find out before the work that its result could not be written, or would take the place of what is read.
+    """Check before the work that its result can be written, and does not replace what is read.
 
     Raises:
-        InputError: the folder of the file is missing, it is itself a folder, or it is one of the inputs.
+        InputError: the folder of the file is missing or cannot be written, the file is itself a folder, or it is one of
+            the inputs.
     """
     for given in inputs:
         if path is not None and given is not None and path.is_file() and given.exists() and path.samefile(given):
@@ -141,13 +171,17 @@ def check_output(path: Path | None, *inputs: Path | None) -> None:
         raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
     if path is not None and path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file")
+    if path is not None and (path.is_file() or not path.exists()):
+        check_writable(Path(os.path.realpath(path)).parent)
 
 
 def write_output(path: Path | None, lines: Iterable[str]) -> None:
-    """Write lines as UTF-8 to a file, or to standard output."""
-    content = "".join(line + "\n" for line in lines).encode("utf-8")
-    if path is None:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-    else:
-        path.write_bytes(content)
+    """Write lines as :func:`~jaxformer.cli.output.open_output` does, once all are there.
+
+    Raises:
+        InputError: the file or standard output cannot be written.
+    """
+    made = list(lines)
+    with open_output(path) as write:
+        if made:
+            write("\n".join(made))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+from jaxformer.files import cannot_write, open_whole
 
 Write = Callable[[str], None]
 """Writes a line."""
@@ -16,60 +18,64 @@ Write = Callable[[str], None]
 
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[Write]:
-    """Give a function that writes a line as UTF-8, to standard output or to a file.
+    """Open standard output or a file, and yield a function that writes a line as UTF-8.
 
-    A file is written beside its place, as ``NAME.part``, and moved there at the end: what stood there before stays
-    until all is written. Where an error or an interruption ends the work, the lines up to it stay in ``NAME.part``, and
-    standard error says so. What is no plain file, such as a pipe, is written at once, as standard output is.
+    A file appears under its name when the block ends: until then the older one is unchanged. Where an error or an
+    interruption ends the block, the lines up to it stay in ``NAME.part``, or in ``NAME.part2`` and so on where that
+    exists, and standard error says so. What is no plain file, such as a pipe, is written at once, as standard output
+    is.
+
+    Raises:
+        InputError: the file or standard output cannot be written.
     """
     if path is None:
-        with _standard_output() as write:
-            yield write
+        yield lambda line: _send(sys.stdout.buffer, line, "standard output")
     elif path.exists() and not path.is_file():
         with path.open("wb") as file:
-            yield lambda line: _send(file, line)
+            yield lambda line: _send(file, line, path)
     else:
         with _whole_file(Path(os.path.realpath(path))) as write:
             yield write
 
 
-@contextlib.contextmanager
-def _standard_output() -> Iterator[Write]:
+def _send(file: BinaryIO, line: str, name: Path | str) -> None:
     try:
-        yield lambda line: _send(sys.stdout.buffer, line)
-    except BrokenPipeError:
-        # Who read it has gone; what is left in the buffer would fail once more when the process ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        raise
+        file.write(_encode(line))
+        file.flush()
+    except OSError as error:
+        # What is left in the buffer would fail once more when the file is closed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
+        if isinstance(error, BrokenPipeError):
+            raise
+        raise cannot_write(name, error) from None
 
 
 @contextlib.contextmanager
 def _whole_file(path: Path) -> Iterator[Write]:
-    part, count = path.with_name(path.name + ".part"), 0
-
     def write(line: str) -> None:
-        nonlocal count
         file.write(_encode(line))
-        count += 1
 
-    with part.open("wb") as file:
+    with open_whole(path) as file:
         try:
             yield write
+            file.flush()
+            os.fsync(file.fileno())
         except BaseException:
-            file.close()
-            if count:
-                sys.stderr.write(f"the first {count} lines are in {part}; {path.name} is as it was\n")
-            else:
-                part.unlink()
+            with contextlib.suppress(OSError):
+                file.flush()
+            _keep(Path(file.name), path)
             raise
-    if path.exists():
-        shutil.copymode(path, part)
-    part.replace(path)
 
 
-def _send(file: BinaryIO, line: str) -> None:
-    file.write(_encode(line))
-    file.flush()
+def _keep(unfinished: Path, path: Path) -> None:
+    """Rename an unfinished file that holds lines to a name that is free."""
+    with unfinished.open("rb") as file:
+        count = sum(line.endswith(b"\n") for line in file)
+    if count:
+        names = (path.with_name(f"{path.name}.part{number}") for number in itertools.chain([""], itertools.count(2)))
+        part = next(name for name in names if not os.path.lexists(name))
+        unfinished.rename(part)
+        sys.stderr.write(f"the first {count} lines are in {part}; {path.name} is not written\n")
 
 
 def _encode(line: str) -> bytes:

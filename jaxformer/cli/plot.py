@@ -7,6 +7,7 @@ from pathlib import Path
 
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import write_output
+from jaxformer.files import check_writable
 from jaxformer.visualization import comparison
 
 EXAMPLE = """
@@ -35,6 +36,8 @@ def run(options: argparse.Namespace) -> int:
     """Draw."""
     runs = comparison.read_runs(options.workdir)
     directory = options.output or options.workdir[0] / "plot"
+    if options.output is None:
+        check_writable(options.workdir[0], directory.name)
     files = [comparison.draw(runs, directory / "curves.png"), comparison.write_html(runs, directory / "curves.html")]
     write_output(None, [str(file) for file in files])
     return DONE

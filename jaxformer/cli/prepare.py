@@ -13,8 +13,9 @@ from jaxformer.cli.main import DONE
 from jaxformer.cli.options import write_output
 from jaxformer.data import hub, preparing, published
 from jaxformer.data.cleaning import table
-from jaxformer.errors import InputError
-from jaxformer.training import config as configuration
+from jaxformer.errors import UsageError
+from jaxformer.runs import config as configuration
+from jaxformer.table import escape_controls
 from jaxformer.visualization import lengths
 
 EXAMPLE = """
@@ -57,13 +58,13 @@ def run(options: argparse.Namespace) -> int:
     """Prepare."""
     if options.dataset:
         if options.vocabulary or options.report or options.overrides:
-            raise InputError(
+            raise UsageError(
                 "--vocabulary, --report and --config.KEY belong to --config: first fetch, then prepare the text"
             )
         _fetch(options)
     else:
         if options.mirror:
-            raise InputError("--mirror belongs to --dataset: it says where archives are fetched from")
+            raise UsageError("--mirror belongs to --dataset: it says where archives are fetched from")
         _tokenise(options)
     return DONE
 
@@ -94,4 +95,4 @@ def _tokenise(options: argparse.Namespace) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(escape_controls(text) + "\n")

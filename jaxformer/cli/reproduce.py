@@ -12,7 +12,7 @@ import jax
 from jaxformer import paper
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import check_output, write_output
-from jaxformer.errors import InputError
+from jaxformer.errors import UsageError
 from jaxformer.paper.tables import Table
 from jaxformer.visualization.style import check_picture
 
@@ -24,15 +24,17 @@ examples:
 
 Prints a table of "Attention Is All You Need" as Markdown: the paper's numbers, the parameters and training FLOPs of
 jaxformer's models, the hours that training should take on the devices here, and the scores of runs that were
-evaluated; a star marks a score that does not compare with the paper's, and the reasons stand below. docs/reproduce.md
-says how to train a row.
+evaluated; a star marks a score that does not compare with the paper's, and the reasons stand below. The
+page "The paper's tables" of the documentation says how to train a row.
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument("table", type=int, metavar="TABLE", help="2, 3 or 4, as the paper numbers them")
+    parser.add_argument(
+        "table", type=int, choices=(2, 3, 4), metavar="TABLE", help="2, 3 or 4, as the paper numbers them"
+    )
     parser.add_argument(
         "--run",
         dest="runs",
@@ -50,7 +52,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="peak of all devices together (default: the published one of the devices here, where it is known)",
     )
     parser.add_argument(
-        "--utilisation", type=float, default=0.4, metavar="X", help="part of the peak that training gets (default 0.4)"
+        "--utilisation",
+        type=float,
+        default=paper.UTILISATION,
+        metavar="X",
+        help=f"part of the peak that training gets (default {paper.UTILISATION}: the compiler's bound, not measured)",
     )
 
 
@@ -61,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
     for path in paths:
         check_output(path)
     if len({os.path.realpath(path) for path in paths}) < len(paths):
-        raise InputError(f"--picture {options.picture} is the file of --output: name another")
+        raise UsageError(f"--picture {options.picture} is the file of --output: name another")
     if options.picture is not None:
         check_picture(options.picture)
     runs = _read_runs(table, options.runs)
@@ -84,9 +90,9 @@ def _read_runs(table: Table, given: Sequence[str]) -> dict[str, paper.RunScore]:
     for item in given:
         name, equals, directory = item.partition("=")
         if not equals or not directory:
-            raise InputError(f"--run must be ROW=DIR, not {item!r}; for example --run base=runs/base")
+            raise UsageError(f"--run must be ROW=DIR, not {item!r}; for example --run base=runs/base")
         row = table.find(name)
         if name in found:
-            raise InputError(f"--run names the row {name} twice: give one run for a row")
+            raise UsageError(f"--run names the row {name} twice: give one run for a row")
         found[name] = paper.read_run(table, row, Path(directory))
     return found

@@ -12,9 +12,9 @@ from jaxformer.cli.main import DONE
 from jaxformer.cli.options import check_output, name_input, read_input, write_output
 from jaxformer.cli.score_options import add_scores, asked_scores, compute_scores
 from jaxformer.data.files import read_lines
-from jaxformer.decoding import reranking
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation.reranking_weights import tune
+from jaxformer.translation import rerank as reranking
 
 EXAMPLE = """
 examples:
@@ -27,7 +27,8 @@ gives all of them with their scores. `search` is the score of the translations a
 log-probability of the source's tokens by a run of the opposite direction; `language_model` that of the translation's
 tokens by a run that was trained with "." as the source of every pair; others come from files with one number for each
 translation, in the order of the input. A translation that is too long for a model has no score and comes last; a line
-on standard error counts them. A weight that is not given is 1. With --tune, all combinations of a few weights are tried
+on standard error counts them. Models score the text as their vocabularies segment it, not the tokens that the search
+wrote; `search` is of those. A weight that is not given is 1. With --tune, all combinations of a few weights are tried
 instead, and one JSON object says which gives these references the highest BLEU.
 """
 
@@ -47,9 +48,11 @@ def run(options: argparse.Namespace) -> int:
     asked = asked_scores(options)
     check_output(options.output, options.input, options.tune, *map(Path, asked.files.values()))
     if options.tune is not None and options.weight:
-        raise InputError("--tune finds the weights, so that --weight says nothing: leave out the one or the other")
+        raise UsageError("--tune finds the weights, so that --weight says nothing: leave out the one or the other")
     references = None if options.tune is None else read_lines(options.tune)
     records = reranking.read_records(list(read_input(options.input)), name_input(options.input))
+    if references is None and options.format == "text":
+        _check_lines(records, name_input(options.input))
     scores = compute_scores(records, asked)
     if references is not None:
         tuned = tune(reranking.texts_of(records), scores, references)
@@ -59,6 +62,16 @@ def run(options: argparse.Namespace) -> int:
         lines = _format(records, scores, reranking.weighted_sum(scores, asked.weights), options.format)
     write_output(options.output, lines)
     return DONE
+
+
+def _check_lines(records: list[dict[str, Any]], name: str) -> None:
+    """Refuse a translation of two lines, where the output has one for each sentence."""
+    for number, texts in enumerate(reranking.texts_of(records), start=1):
+        if any("\n" in text for text in texts):
+            raise InputError(
+                f"{name}, line {number} has a translation with a line end, and --format=text prints one line for each "
+                "sentence: remove the line end, or give --format=jsonl"
+            )
 
 
 def _format(

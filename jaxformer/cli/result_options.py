@@ -6,16 +6,20 @@ import argparse
 import json
 from collections.abc import Iterator, Sequence
 
-from jaxformer.decoding import minimum_bayes_risk
-from jaxformer.decoding.options import ResultOptions
-from jaxformer.decoding.reranking import SOURCE_LANGUAGE, TARGET_LANGUAGE
-from jaxformer.decoding.results import Hypothesis
-from jaxformer.errors import InputError
+from jaxformer.cli.options import number
+from jaxformer.errors import UsageError
+from jaxformer.search.config import MOST_BEAM
+from jaxformer.translation import rerank as minimum_bayes_risk
+from jaxformer.translation.options import ResultOptions
+from jaxformer.translation.rerank import SOURCE_LANGUAGE, TARGET_LANGUAGE
+from jaxformer.translation.results import Hypothesis
 
 
 def add_results(parser: argparse.ArgumentParser) -> None:
     """Declare them."""
-    parser.add_argument("--n_best", type=int, default=1, metavar="N", help="translations of each sentence (default 1)")
+    parser.add_argument(
+        "--n_best", type=number(1, MOST_BEAM), default=1, metavar="N", help="translations of each sentence (default 1)"
+    )
     parser.add_argument(
         "--mbr", action="store_true", help="of the --n_best translations give the one most like the others, by chrF"
     )
@@ -29,7 +33,7 @@ def add_results(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--alignment_layer",
-        type=int,
+        type=number(1),
         metavar="N",
         help="layer of the decoder, counted from 1, whose attention that is (default: the one before the last)",
     )
@@ -42,9 +46,9 @@ def asked_results(options: argparse.Namespace) -> ResultOptions:
         InputError: alignments of a form that has none, or a choice of one translation.
     """
     if options.alignment and options.format != "jsonl":
-        raise InputError("--alignment is a part of --format=jsonl: add that, or leave it out")
+        raise UsageError("--alignment is a part of --format=jsonl: add that, or leave it out")
     if options.mbr and options.n_best < 2:
-        raise InputError("--mbr chooses among several translations: add --sample --n_best=32, or leave it out")
+        raise UsageError("--mbr chooses among several translations: add --sample --n_best=32, or leave it out")
     return {
         "n_best": options.n_best,
         "alignment": bool(options.alignment),

@@ -10,6 +10,7 @@ from jaxformer.cli.main import DONE
 from jaxformer.cli.options import add_ensemble, add_model, check_output, load_translator, name_lines, write_output
 from jaxformer.data import sources
 from jaxformer.evaluation.perplexity import perplexity
+from jaxformer.files import finite
 
 EXAMPLE = """
 examples:
@@ -21,6 +22,9 @@ Prints, for each pair of lines, the natural logarithm of the target's probabilit
 target tokens, end of sentence included, separated by a tab. With --summary it prints one JSON object on all of them
 instead: `nll` is the mean of nats per token, `perplexity` its exponential, and `word_perplexity` the same per word
 between white space, the end of a sentence counted as one, which models of different vocabularies share.
+
+The target is segmented into tokens by the vocabulary. A search may have written the same text with other tokens, whose
+log-probability may differ by many nats: that of its own tokens is log_probability of translate --format=jsonl.
 """
 
 
@@ -45,9 +49,9 @@ def run(options: argparse.Namespace) -> int:
     with name_lines(source=options.source, target=options.target):
         scores = translator.score(pairs)
     if options.summary:
-        lines = [json.dumps(perplexity(scores, [pair.target for pair in pairs]).to_record())]
+        lines = [json.dumps(finite(perplexity(scores, [pair.target for pair in pairs]).to_record()))]
     elif options.format == "jsonl":
-        lines = [json.dumps(score.to_json()) for score in scores]
+        lines = [json.dumps(finite(score.to_json())) for score in scores]
     else:
         lines = [f"{score.log_probability:.6f}\t{score.tokens}" for score in scores]
     write_output(options.output, lines)

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from jaxformer.cli.options import load_named
 from jaxformer.data.files import read_lines
-from jaxformer.decoding import reranking
-from jaxformer.decoding.reranking import SEARCH
-from jaxformer.errors import InputError
+from jaxformer.errors import UsageError
+from jaxformer.translation import rerank as reranking
+from jaxformer.translation.rerank import SEARCH
 
 
 class Asked(NamedTuple):
@@ -55,9 +55,9 @@ def asked_scores(options: argparse.Namespace) -> Asked:
     names = (SEARCH, *runs, *files)
     for name in given:
         if name not in names:
-            raise InputError(f"--weight {name}: there are scores {', '.join(names)}; weigh one of these")
+            raise UsageError(f"--weight {name}: there are scores {', '.join(names)}; weigh one of these")
     if len(set(names)) < len(names):
-        raise InputError(f"two scores have one name: {', '.join(names)}; call those of --scores otherwise")
+        raise UsageError(f"two scores have one name: {', '.join(names)}; call those of --scores otherwise")
     return Asked(runs, options.reverse_language, files, {name: given.get(name, 1.0) for name in names})
 
 
@@ -91,7 +91,7 @@ def compute_scores(records: Sequence[Mapping[str, Any]], asked: Asked) -> dict[s
 def _named(text: str, option: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not (name and sign and value):
-        raise InputError(
+        raise UsageError(
             f"{option} needs a name and a value, such as {option} lm={'0.5' if option == '--weight' else 'FILE'}, not "
             f"{text!r}"
         )
@@ -103,6 +103,6 @@ def _weight(name: str, text: str) -> float:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"--weight {name} must be a finite number, not {text!r}")
+    if not abs(value) <= 1e9:
+        raise UsageError(f"--weight {name} must be a finite number, not {text!r}; give one from -1e9 to 1e9")
     return value

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from typing import Any
 
-from jaxformer.decoding.config import DecodingConfig
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, UsageError
+from jaxformer.search.config import DecodingConfig
 
 SEARCH = (
     ("beam_size", int, "W", "hypotheses alive at a time; 1 is greedy search"),
@@ -48,7 +49,9 @@ def add_search(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no_unknown", action="store_true", help="never write the unknown token")
     parser.add_argument("--sample", action="store_true", help="draw translations at random, not search for the best")
     parser.add_argument(
-        "--split_long", action="store_true", help="translate sentences that are too long in parts, not refuse them"
+        "--split_long",
+        action="store_true",
+        help="cut only lines longer than training saw, also where the run refuses them",
     )
     parser.add_argument(
         "--shortlist", action="store_true", help="only tokens that jaxformer shortlist found likely for each sentence"
@@ -72,5 +75,11 @@ def choose_search(options: argparse.Namespace, decoding: DecodingConfig) -> Deco
     asked = asked_search(options)
     needless = [name for name, *_ in SAMPLING if name in asked]
     if needless and not (options.sample or decoding.sample):
-        raise InputError(f"--{needless[0]} is for drawing at random: add --sample, or leave it out")
-    return dataclasses.replace(decoding, **asked)
+        raise UsageError(f"--{needless[0]} is for drawing at random: add --sample, or leave it out")
+    try:
+        return dataclasses.replace(decoding, **asked)
+    except InputError as error:
+        message = str(error)
+        for name in asked:  # by the flag that was given, not by the key that it sets
+            message = re.sub(rf"\bdecoding\.{name}\b", f"--{name}", message)
+        raise (InputError if message == str(error) else UsageError)(message) from None

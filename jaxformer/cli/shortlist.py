@@ -10,15 +10,16 @@ from pathlib import Path
 import numpy as np
 
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import write_output
+from jaxformer.cli.options import number, write_output
 from jaxformer.data.loading import TrainingText
 from jaxformer.data.transforms import Encoded
 from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.decoding import shortlist
-from jaxformer.decoding.lexicon import Side
-from jaxformer.decoding.shortlist import SPECIAL, Shortlist
 from jaxformer.errors import InputError
-from jaxformer.training import config as configuration
+from jaxformer.files import check_writable
+from jaxformer.runs import config as configuration
+from jaxformer.table import escape_controls
+from jaxformer.translation import shortlist
+from jaxformer.translation.shortlist import SPECIAL, Shortlist, Side
 
 EXAMPLE = """
 examples:
@@ -39,8 +40,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a trained run")
-    parser.add_argument("--first", type=int, default=50, metavar="N", help="most frequent target tokens (default 50)")
-    parser.add_argument("--best", type=int, default=50, metavar="N", help="tokens for each source token (default 50)")
+    parser.add_argument(
+        "--first", type=number(1), default=50, metavar="N", help="most frequent target tokens (default 50)"
+    )
+    parser.add_argument(
+        "--best", type=number(1), default=50, metavar="N", help="tokens for each source token (default 50)"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -50,8 +55,9 @@ def run(options: argparse.Namespace) -> int:
     target = vocabularies.target
     if {target.pad_id, target.unk_id, target.bos_id, target.eos_id} != set(SPECIAL):
         raise InputError(f"a shortlist needs a vocabulary whose special pieces have ids 0 to 3: {options.workdir}")
+    check_writable(options.workdir)
     text = TrainingText.open(config.data)
-    store = text.load(vocabularies, seed=0, report=lambda line: print(line, file=sys.stderr)).store
+    store = text.load(vocabularies, seed=0, report=lambda line: print(escape_controls(line), file=sys.stderr)).store
     count = min(len(store), MOST_PAIRS)
     pairs = store.take(np.arange(count) * len(store) // count)
     found = Shortlist.learn(*_sides(pairs, vocabularies), vocabularies.hash, first=options.first, best=options.best)

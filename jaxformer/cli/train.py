@@ -10,9 +10,10 @@ import jax
 
 from jaxformer.cli import config_file
 from jaxformer.cli.main import DONE, INTERRUPTED, report
-from jaxformer.errors import InputError
+from jaxformer.cli.options import number
+from jaxformer.errors import UsageError
 from jaxformer.evaluation.evaluate import make_validator
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
 from jaxformer.training.distributed import Cluster, run_together
 from jaxformer.training.hosts import together
 from jaxformer.training.train import train
@@ -25,10 +26,11 @@ examples:
       --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \\
       --config.data.test=text:test.en,test.de --config.data.vocabulary_size=8000 --config.training.steps=9000
 
-The same command on the same directory goes on where the run was interrupted. Ctrl-C and SIGTERM save first, and the
-exit code is then 130. The configurations of configs/ come with jaxformer: --config=quickstart, --config=paper/ende_base
-and so on name them outside a checkout too. Any key of the configuration can be set by --config.SECTION.KEY=VALUE; the
-comments in jaxformer/models/config.py, data/config.py, training/recipe.py and decoding/config.py say what each means.
+The same command on the same directory goes on where the run was interrupted. Ctrl-C, SIGTERM and a closed terminal
+(SIGHUP) save first, and the exit code is then 130. The configurations of configs/ come with jaxformer:
+--config=quickstart, --config=paper/ende_base and so on name them outside a checkout too. Any key of the configuration
+can be set by --config.SECTION.KEY=VALUE; the comments in jaxformer/models/config.py, data/config.py, training/recipe.py
+and search/config.py say what each means.
 
 On several hosts every process gets the same command, and they share the working directory and the text. --distributed
 asks Slurm, Open MPI, Kubernetes or Cloud TPU which processes there are; elsewhere say it:
@@ -45,8 +47,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     hosts = parser.add_argument_group("several hosts")
     hosts.add_argument("--distributed", action="store_true", help="train with the other processes of this cluster job")
     hosts.add_argument("--coordinator", metavar="HOST:PORT", help="the first process, as the others reach it")
-    hosts.add_argument("--num_processes", type=int, metavar="N", help="how many processes train together")
-    hosts.add_argument("--process_id", type=int, metavar="I", help="which of them this is, counted from 0")
+    hosts.add_argument("--num_processes", type=number(1), metavar="N", help="how many processes train together")
+    hosts.add_argument("--process_id", type=number(0), metavar="I", help="which of them this is, counted from 0")
     hosts.add_argument(
         "--distributed_timeout",
         type=float,
@@ -69,15 +71,17 @@ def _cluster(options: argparse.Namespace) -> Cluster | None:
     given = Cluster(options.coordinator, options.num_processes, options.process_id)
     alone = not options.distributed and given == Cluster()
     if options.distributed and given != Cluster():
-        raise InputError(
+        raise UsageError(
             "--distributed asks the cluster for what --coordinator, --num_processes and --process_id say: give one or "
             "the other"
         )
     if options.distributed_timeout is not None:
         if alone:
-            raise InputError("--distributed_timeout is for several hosts: give --distributed, or --coordinator too")
+            raise UsageError("--distributed_timeout is for several hosts: give --distributed, or --coordinator too")
         if not options.distributed_timeout > 0.0:
-            raise InputError(f"--distributed_timeout must be above 0 seconds, not {options.distributed_timeout:g}")
+            raise UsageError(f"--distributed_timeout must be above 0 seconds, not {options.distributed_timeout:g}")
+        if options.distributed_timeout > 1e6:
+            raise UsageError(f"--distributed_timeout is at most 1e6 seconds, not {options.distributed_timeout:g}")
     return None if alone else given
 
 

@@ -16,14 +16,17 @@ from jaxformer.cli.options import (
     load_translator,
     name_input,
     name_lines,
+    number,
     read_input,
+    warn,
 )
 from jaxformer.cli.output import open_output
 from jaxformer.cli.progress import show_progress
 from jaxformer.cli.result_options import add_results, asked_results, format_results
 from jaxformer.cli.search_options import add_search, choose_search
-from jaxformer.decoding.options import ResultOptions
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, UsageError
+from jaxformer.translation.options import ResultOptions
+from jaxformer.translation.results import LongSources
 
 EXAMPLE = """
 examples:
@@ -39,17 +42,23 @@ examples:
   jaxformer translate --workdir=runs/quickstart --input=test.en --format=jsonl --alignment
 
 Text is UTF-8, one sentence a line; one line comes out for each that goes in, in order, and blank lines stay empty. A
-line of more tokens than the model takes is an error, or is translated in parts with --split_long; with --paragraphs a
-line may hold many sentences. With --n_best above 1 each line is: number of the sentence from 1, score, translation,
-separated by tabs, the best first. --format=jsonl gives one object a sentence with scores and pieces. With --sample,
---n_best is the number of samples, in the order of their drawing; a sentence's samples depend on the seed and its number
-alone; --mbr gives one of them, that which is most like the others. A sentence of which the options leave no translation
-at all gives an empty line, without a score in --format=jsonl.
+line of more tokens than training saw is cut at the ends of its sentences and translated in parts; standard error says
+how many there were. A run whose decoding.long_sources is "refuse" translates it whole, or refuses it where the model
+has too few positions, unless --split_long is given. --paragraphs cuts every line into its sentences.
+
+With --n_best above 1 each line is: number of the sentence from 1, score, translation, separated by tabs, the best
+first. --format=jsonl gives one object a sentence: each translation with its pieces (tokens), the log-probability of
+each of them (token_log_probabilities) and their sum (log_probability); jaxformer score may give another number for the
+same text, since it segments the text again. With --sample, --n_best is the number of samples, in the order of their
+drawing; a sentence's samples depend on the seed and its number only; --mbr gives one of them, that which is most like
+the others. A sentence of which the options leave no translation at all gives an empty line, without a score in
+--format=jsonl.
 
 Input of any length takes the same memory: --window sentences are read, translated in batches of like length, and
 written. A file is first read through for lines that cannot be translated, so that nothing is written if there is one; a
-pipe cannot be read twice, and breaks off at the window of such a line. --output is written as FILE.part and moved into
-its place at the end: what stood there before is never half replaced.
+pipe cannot be read twice, and breaks off at the window of such a line. --output appears under its name when all is
+translated: until then an older file is unchanged. If the command fails or is interrupted, the lines up to there stay in
+FILE.part, or in FILE.part2 and so on where that exists.
 """
 
 
@@ -63,12 +72,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_search(parser)
     add_constraints(parser)
     parser.add_argument(
-        "--paragraphs", action="store_true", help="cut lines into sentences, translate each alone, and rejoin them"
+        "--paragraphs",
+        action="store_true",
+        help="cut every line into sentences, however short, translate each, and rejoin them",
     )
     add_results(parser)
     parser.add_argument(
         "--window",
-        type=int,
+        type=number(1),
         metavar="N",
         help="most sentences read at a time (default: 64 batches a device); 1 answers each before it reads the next",
     )
@@ -82,12 +93,16 @@ def run(options: argparse.Namespace) -> int:
         if path is not None and not path.exists():
             raise InputError(f"no file {path}")
     translator = load_translator(options, options.target_language)
+    decoding = choose_search(options, translator.decoding)
+    if options.n_best > decoding.beam_size and not decoding.sample:
+        most = decoding.beam_size
+        raise UsageError(f"--n_best must be at most the beam of {most}, not {options.n_best}: widen --beam_size")
     asked: ResultOptions = {
         **results,
-        "decoding": choose_search(options, translator.decoding),
+        "decoding": decoding,
         "paragraphs": options.paragraphs,
     }
-    total, sources = None, deque[str]()
+    total, sources, long = None, deque[str](), list[LongSources]()
     with name_lines(source=name_input(options.input), prefixes=options.prefix, required=options.require):
         if options.input is not None and all(path.is_file() for path in (options.input, *beside)):  # can be read twice
             total = translator.check(read_input(options.input), **{**asked, **read_constraints(options)})
@@ -96,11 +111,14 @@ def run(options: argparse.Namespace) -> int:
                 _noted(read_input(options.input), sources),
                 window=options.window,
                 progress=advance,
+                notice=long.append,
                 **{**asked, **read_constraints(options)},
             )
             for number, hypotheses in enumerate(found, start=1):
                 for line in format_results(number, sources.popleft(), hypotheses, translator.languages, options):
                     write(line)
+    for each in long:
+        warn(each.describe())
     return DONE
 
 

@@ -30,12 +30,11 @@ from pathlib import Path
 from typing import IO
 from xml.etree import ElementTree
 
+from jaxformer.data.files import MOST_BYTES_A_LINE
 from jaxformer.errors import InputError
 
 # The largest archive of the WMT here holds about 25 GB; more than this is no corpus but a mistake or an attack.
 MOST_BYTES = 64 << 30
-# No sentence is longer. It bounds the memory that a file without line ends can take.
-MOST_BYTES_A_LINE = 16 << 20
 _MOST_BYTES_OF_SGML = 64 << 20
 _CHUNK = 1 << 20
 
@@ -137,16 +136,20 @@ def read_segments(content: bytes, name: str) -> list[tuple[str, str]]:
         line = content.count(b"\n", 0, error.start) + 1
         raise InputError(f"{name}, line {line}: not UTF-8 ({error.reason})") from None
     segments = []
-    for match in _SEGMENT.finditer(text):
-        identifier = _SEGMENT_ID.search(match[1])
-        if identifier is None or _SEGMENT_START.search(match[2]):
-            line = text.count("\n", 0, match.start()) + 1
-            fault = "has no id" if identifier is None else "does not end before the next"
+    starts = [match.start() for match in _SEGMENT_START.finditer(text)]
+    for start, end in zip(starts, [*starts, len(text)][1:], strict=True):
+        match = _SEGMENT.match(text, start, end)  # up to the next: segments that do not end take linear time
+        if match is None and end == len(text):
+            break
+        identifier = match and _SEGMENT_ID.search(match[1])
+        if match is None or identifier is None:
+            line = text.count("\n", 0, start) + 1
+            fault = "does not end before the next" if match is None else "has no id"
             raise InputError(f"{name}, line {line}: a <seg> {fault}, which a test set's must")
         segments.append((identifier[1], _BLANKS.sub(" ", _decode_entities(match[2])).strip(" ")))
     if not segments:
         raise InputError(f"{name} holds no <seg id=...> ... </seg>, of which a test set consists")
-    if len(segments) != len(_SEGMENT_START.findall(text)):
+    if len(segments) != len(starts):
         raise InputError(f"{name}: the last <seg> does not end, which a test set's must")
     return segments
 

@@ -7,12 +7,27 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from jaxformer.data.cleaning import Cleaning, UnicodeNormalization
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, check_most
 
 VocabularyModel = Literal["bpe", "unigram"]
 """How SentencePiece finds its pieces; see :meth:`jaxformer.data.Vocabulary.train`."""
 
 VOCABULARY_MODELS: tuple[VocabularyModel, ...] = ("bpe", "unigram")
+
+MOST = {
+    "vocabulary_size": 2**24,
+    "source_vocabulary_size": 2**24,
+    "max_length": 2**20,
+    "packed_length": 2**20,
+    "tokens_per_batch": 2**27,
+    "num_buckets": 1_000,
+    "workers": 1_000,
+    "temperature": 1e9,
+    "max_words": 10**9,
+    "max_characters": 10**9,
+    "max_length_ratio": 1e9,
+}
+"""Greatest values of numbers: beyond them no memory holds a batch or a table."""
 
 _CLEANING = tuple(step.name for step in fields(Cleaning))
 # Of the other keys, those that decide which tokens a text becomes.
@@ -145,6 +160,7 @@ class DataConfig:
             value = getattr(self, key)
             if value is not None and value < 1:
                 raise InputError(f"data.{key} must be at least 1, not {value}")
+        check_most(self, MOST, "data.")
         if self.segmentation_alpha is not None and not 0 <= self.segmentation_alpha <= 1:
             raise InputError(f"data.segmentation_alpha must be from 0 to 1, not {self.segmentation_alpha}")
         if not 1 <= self.temperature < math.inf:

@@ -20,6 +20,10 @@ from jaxformer.errors import InputError, require
 
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1 << 18
+# No sentence is longer. It bounds the memory that a text without line ends can take.
+MOST_BYTES_A_LINE = 16 << 20
+# A pattern that matches more, such as /**/*, is a mistake.
+_MOST_FILES = 100_000
 # One block of zstd may grow a thirty-thousandfold: small bites bound what a whole bite becomes.
 _ZSTD_BITE = 1 << 10
 _ARCHIVES = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
@@ -37,16 +41,35 @@ def expand(pattern: str) -> list[Path]:
     before ``part-2``.
 
     Raises:
-        InputError: nothing has such a name.
+        InputError: nothing has such a name, more than 100,000 files have, or one is a folder.
     """
     if Path(pattern).exists():
-        return [Path(pattern)]
+        return [_file(Path(pattern))]
     if not glob.has_magic(pattern):
         raise InputError(f"no file {pattern}")
-    found = sorted(glob.glob(pattern, recursive=True))
+    found = sorted(itertools.islice(glob.iglob(pattern, recursive=True), _MOST_FILES + 1))
     if not found:
         raise InputError(f"no file matches {pattern}: give a path, or a pattern with *, ? or **")
-    return [Path(path) for path in found]
+    if len(found) > _MOST_FILES:
+        raise InputError(f"more than {_MOST_FILES:,} files match {pattern}: name fewer")
+    return [_file(Path(path)) for path in found]
+
+
+def _file(path: Path) -> Path:
+    if path.is_dir():
+        raise InputError(f"{path} is a folder: name a file")
+    return path
+
+
+def check_regular(paths: Iterable[Path]) -> None:
+    """Refuse pipes and devices in the place of text that is read several times.
+
+    Raises:
+        InputError: a path exists and is neither a file nor a link to one.
+    """
+    for path in paths:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{path} is a pipe or device, and training text is read several times: name a file")
 
 
 def expand_parallel(source: str, target: str) -> tuple[list[Path], list[Path]]:
@@ -94,8 +117,8 @@ def open_lines(paths: Iterable[str | Path]) -> Iterator[str]:
     ends are taken off; the last line of a file needs no line end; an empty line counts.
 
     Raises:
-        InputError: a file is missing, unreadable, empty, damaged or cut off (with the last line that was whole), or not
-            UTF-8 (with the number of the first bad line).
+        InputError: a file is missing, unreadable, empty, damaged or cut off (with the last line that was whole), not
+            UTF-8, or has a line of more than 16 MiB (with the number of the first bad line).
     """
     for path in paths:
         yield from _lines(Path(path))
@@ -160,18 +183,18 @@ def make_folder(directory: Path, option: str) -> None:
         raise InputError(f"cannot make the folder {directory} ({error.strerror}): choose another {option}") from None
 
 
-def stream_lines(stream: Iterable[bytes], name: str) -> Iterator[str]:
+def stream_lines(stream: BinaryIO, name: str) -> Iterator[str]:
     """Give the lines of a UTF-8 text as :func:`open_lines` does, each as soon as it is there; no bytes give no line.
 
     Args:
-        stream: pieces that end with line ends, such as a binary file.
+        stream: a binary file.
         name: what an error calls it.
 
     Raises:
-        InputError: it is not UTF-8 (with the number of the first bad line).
+        InputError: it is not UTF-8, or a line has more than 16 MiB (with the number of the first bad line).
     """
     count = 0
-    for content in stream:
+    while content := stream.readline(MOST_BYTES_A_LINE + 2):  # a line end more
         lines = _split(content if count else content.removeprefix(_BOM), name, count)
         yield from lines
         count += len(lines)
@@ -219,14 +242,21 @@ def _is_archive(path: Path) -> bool:
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
-    """Cut the text of a file after line ends, so that no piece ends within a line or a character."""
+    """Cut the text of a file after line ends, so that no piece ends within a line or a character.
+
+    The piece of a line that is too long is the last one.
+    """
     pending: list[bytes] = []
+    size = 0
     for block in _blocks(path):
         head, newline, tail = block.rpartition(b"\n")
         if newline:
             yield b"".join([*pending, head, newline])
-            pending = []
+            pending, size = [], 0
         pending.append(tail)
+        size += len(tail)
+        if size > MOST_BYTES_A_LINE + 1:
+            break
     if any(pending):
         yield b"".join(pending)
 
@@ -267,6 +297,10 @@ def _zstd_blocks(file: BinaryIO) -> Iterator[bytes]:
 
 def _split(content: bytes, name: str, lines_before: int) -> list[str]:
     """Split a text that starts after ``lines_before`` lines of the file."""
+    if len(content) > MOST_BYTES_A_LINE:
+        for number, line in enumerate(content.split(b"\n"), lines_before + 1):
+            if len(line.removesuffix(b"\r")) > MOST_BYTES_A_LINE:
+                raise InputError(f"{name}, line {number}: longer than {MOST_BYTES_A_LINE:,} bytes: split it")
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:

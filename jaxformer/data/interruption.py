@@ -1,55 +1,117 @@
-"""Ctrl-C and SIGTERM while text is read, before a run has anything to save: never lost, and never waited for.
+"""Ctrl-C, SIGTERM and SIGHUP while nothing has to be saved: they are never lost, and nothing waits for them.
 
-Python raises KeyboardInterrupt wherever it happens to be. Where that is a callback of the garbage collector, and JAX
-has one, the exception is printed and lost; and while compiled code runs it does not come at all.
+Python raises KeyboardInterrupt at the place where the main thread is. In a callback of the garbage collector (JAX has
+one) or of an event loop (orbax has one) the exception is printed and lost. While compiled code runs it is not raised.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
+import stat
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
-from typing import Generic, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 Result = TypeVar("Result")
 Item = TypeVar("Item")
+
+INTERRUPTED = 130
+"""The exit code of a command that a signal ended."""
+
+PATIENCE = 3.0
+"""Seconds after which a command that nothing has to be saved of is ended, if a signal has not ended it yet."""
 
 _noted: list[int] = []
 _left: list[threading.Event] = []
 _PATIENCE = 0.5
 
 
+def signals() -> list[signal.Signals]:
+    """List the signals that ask a command to end; SIGHUP is not one where it is ignored, as under ``nohup``."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
 @contextlib.contextmanager
-def noted() -> Iterator[None]:
-    """Note Ctrl-C and SIGTERM besides raising KeyboardInterrupt, for :func:`check`; a second one ends the process.
+def noted(patience: float | None = None) -> Iterator[None]:
+    """Note the signals besides raising KeyboardInterrupt, for :func:`check`; a second one ends the process.
 
     Outside the main thread, where Python allows no handlers, nothing changes.
+
+    Args:
+        patience: seconds after which a signal ends the process with 130 if the block has not ended, because the
+            exception was lost or compiled code does not return; None: no bound.
     """
     _noted.clear()
     before = {}
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in signals():
         try:
             before[number] = signal.signal(number, _note)
         except ValueError:
             break
     try:
-        yield
+        with _bounded(patience) if before and patience is not None else contextlib.nullcontext():
+            yield
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         _noted.clear()
 
 
+@contextlib.contextmanager
+def _bounded(patience: float) -> Iterator[None]:
+    """End the process some seconds after a signal, whatever the main thread does."""
+    # The system's own handler writes to the pipe, also while compiled code keeps Python's handler waiting.
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    ended, numbers = threading.Event(), signals()
+
+    def watch() -> None:
+        while (signalled := os.read(reading, 1)) and signalled[0] not in numbers:
+            pass  # a signal that asks for something else
+        os.close(reading)
+        if signalled and not ended.wait(patience):
+            end()
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+
+
+def end(code: int = INTERRUPTED) -> NoReturn:
+    """End the process without the interpreter's tidying, which threads of compiled code would crash."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
 def check() -> None:
-    """Raise KeyboardInterrupt if a signal was noted, whatever became of the one that was raised then.
+    """Raise KeyboardInterrupt if a signal was noted, also if an earlier KeyboardInterrupt was lost.
 
     Raises:
-        KeyboardInterrupt: one was.
+        KeyboardInterrupt: a signal was noted.
     """
     if _noted:
         raise KeyboardInterrupt
+
+
+def leave_terminal() -> None:
+    """Send output nowhere after the terminal was closed: every write to it would fail."""
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(number).st_mode):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), number)
 
 
 def call(function: Callable[[], Result]) -> Result:
@@ -110,10 +172,13 @@ class Feed(Generic[Item]):
 
 def _note(number: int, frame: FrameType | None) -> None:
     _noted.append(number)
-    for each in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(each, signal.SIG_DFL)
+    for each in signals():  # a closed terminal sends SIGHUP more than once
+        signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
+    if number == signal.SIGHUP:
+        leave_terminal()
     while frame is not None:
-        if frame.f_code.co_name == "_xla_gc_callback":
-            return  # raised in there, which is JAX's, it would only be printed
+        library = frame.f_globals.get("__name__", "").partition(".")[0]
+        if frame.f_code.co_name == "_xla_gc_callback" or library in ("asyncio", "orbax"):
+            return  # raised in there it would be lost, or become another error
         frame = frame.f_back
     raise KeyboardInterrupt

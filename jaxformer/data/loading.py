@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 from jaxformer.data import sources
 from jaxformer.data.cleaning import Counts, find_duplicates, summary, why_nothing_is_left
 from jaxformer.data.config import DataConfig
+from jaxformer.data.files import check_regular
 from jaxformer.data.mixing import Part, Share, level, parse
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.data.records import Pair
@@ -75,12 +76,14 @@ class TrainingText:
                 f"data.temperature={config.temperature} and the weights of data.train={config.train!r} both say how "
                 "often pairs come: give one of them"
             )
-        texts = (
+        texts = tuple(
             TextPart(part, sources.load(part.name, part.source_language, part.target_language))
             for part in parts
             if not part.name.startswith(PREPARED)
         )
-        return cls(config, tuple(texts), prepared)
+        for text in texts:
+            check_regular(text.corpus.files)
+        return cls(config, texts, prepared)
 
     @property
     def pairs(self) -> Corpus:
@@ -188,6 +191,11 @@ class TrainingText:
     def _check_request(self, folder: Path, manifest: Mapping[str, Any]) -> None:
         """Refuse a folder that was prepared with other values than the configuration has."""
         request = manifest["request"]
+        lost = [key for key in self.config.request if key not in request]
+        if lost or type(request["max_length"]) is not int:
+            raise InputError(
+                f"{folder} does not say with which data.{(lost or ['max_length'])[0]} it was prepared: prepare it again"
+            )
         others = [
             f"--config.data.{key}={shlex.quote(str(request[key]))}"
             for key, value in self.config.request.items()

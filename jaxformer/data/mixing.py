@@ -26,6 +26,9 @@ _KINDS = f"({'|'.join(SCHEMES)})"
 # Tells the generator of the mixture from those of the order of pairs and of batches.
 _STREAM = 1
 
+MOST_WEIGHT = 1_000_000
+"""Most times that a pair of a data set comes in an epoch."""
+
 
 class Part(NamedTuple):
     """One data set of a mixture."""
@@ -76,8 +79,9 @@ def _part(text: str, mixture: str, source_language: str, target_language: str) -
             weight = float(found["weight"])
         except ValueError:
             weight = math.nan
-        if not 0.0 < weight < math.inf:
-            raise InputError(f"the weight of {found['name']} must be a number above 0, not {found['weight']}")
+        if not 0.0 < weight <= MOST_WEIGHT:
+            most = f"; the most is {MOST_WEIGHT:,}" if weight > MOST_WEIGHT else ""
+            raise InputError(f"the weight of {found['name']} must be a number above 0, not {found['weight']}{most}")
     if found["languages"] is not None:
         source_language, _, target_language = (code.strip() for code in found["languages"].partition(">"))
         if not source_language or not target_language or source_language == target_language:

@@ -14,7 +14,8 @@ from jaxformer.data.cleaning import Counts, summary
 from jaxformer.data.config import DataConfig
 from jaxformer.data.download import digest
 from jaxformer.data.loading import Report, TrainingText, refuse_nothing
-from jaxformer.data.shards import FILES, VOCABULARY, ShardWriter, check_whole, is_finished, read_manifest
+from jaxformer.data.manifests import FILES
+from jaxformer.data.shards import VOCABULARY, ShardWriter, check_whole, is_finished, read_manifest
 from jaxformer.data.vocabulary import Vocabularies, load_or_train
 from jaxformer.errors import InputError
 

@@ -28,7 +28,7 @@ from jaxformer.data.archives import unpack
 from jaxformer.data.download import Patience, RemoteFile, Report, digest, fetch, on_disk
 from jaxformer.data.releases import Release, Task, find_task
 from jaxformer.errors import InputError
-from jaxformer.locks import hold
+from jaxformer.files import hold, parse_json, write_whole
 
 MANIFEST = "published.json"
 ARCHIVES = "archives"
@@ -163,9 +163,12 @@ def _read_manifest(directory: Path, task: Task) -> dict[str, Any]:
             return {"task": task.name, "corpora": {}}
         content = path.read_bytes()
     try:
-        manifest = json.loads(content)
+        manifest = parse_json(content)
         name = manifest["task"]
-        whole = all(isinstance(entry["sha256"], dict) and entry["checksum"] for entry in manifest["corpora"].values())
+        whole = all(
+            isinstance(entry["sha256"], dict) and entry["checksum"] and type(entry["pairs"]) is int
+            for entry in manifest["corpora"].values()
+        )
     except (ValueError, KeyError, TypeError, AttributeError):
         manifest, name, whole = {}, None, False
     if not whole:
@@ -176,13 +179,7 @@ def _read_manifest(directory: Path, task: Task) -> dict[str, Any]:
 
 
 def _write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
-    part = directory / f"{MANIFEST}.part"
-    with part.open("w", encoding="utf-8") as output:
-        json.dump(manifest, output, indent=2)
-        output.write("\n")
-        output.flush()
-        os.fsync(output.fileno())
-    os.replace(part, directory / MANIFEST)
+    write_whole(directory / MANIFEST, json.dumps(manifest, indent=2) + "\n")
 
 
 def _with_mirrors(file: RemoteFile, mirrors: Sequence[str]) -> RemoteFile:

@@ -53,7 +53,21 @@ def _text(record: Mapping[str, object], language: str) -> str:
             raise InputError(f"field {language!r} is not UTF-8 ({error.reason}); convert the text to UTF-8") from None
     if not isinstance(text, str):
         raise InputError(f"field {language!r} holds {type(text).__name__} and not text; mend or remove the record")
+    check_encodable(text, f"field {language!r}")
     return text
+
+
+def check_encodable(text: str, name: str) -> None:
+    """Refuse text with half of a surrogate pair, which JSON can escape and UTF-8 cannot hold.
+
+    Raises:
+        InputError: it has one; ``name`` says which text it is.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = f"U+{ord(text[error.start]):04X}"
+        raise InputError(f"{name} has {half}, half of a surrogate pair and no character; mend or remove it") from None
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

@@ -30,17 +30,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxformer.data.files import check_folder, make_folder
+from jaxformer.data.manifests import FILES, find_fault
 from jaxformer.data.store import offsets_of, token_dtype
 from jaxformer.data.transforms import Encoded, Fingerprint, Sentences
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError, require
-from jaxformer.locks import LOCK, hold
+from jaxformer.files import LOCK, TEMPORARY, check_writable, hold, parse_json, write_whole
 
 FORMAT = 1
 PAIRS_PER_SHARD = 1_000_000
 MANIFEST, UNFINISHED, LENGTHS, VOCABULARY = "manifest.json", "unfinished.json", "lengths.npy", "vocabulary"
-FILES = "files"
-"""The key of a request under which the files of the text stand, each with its SHA-256."""
 
 # Batches come in random order: every pair can be read without its neighbours, and nothing ahead of it.
 _WRITE, _READ = "group_size:1,uncompressed", "readahead_buffer_size:0,max_parallelism:0"
@@ -93,15 +92,14 @@ class ShardWriter:
             "request": self._request,
             **facts,
             "pairs": len(lengths),
+            "lengths_hash": hashlib.sha256(lengths.astype("<i4").tobytes()).hexdigest(),
             "hash": self._fingerprint.hex(),
             "shards": self._shards,
         }
-        temporary = self._directory / "manifest.tmp"
         text = json.dumps(manifest, indent=2, ensure_ascii=False)
         # Histograms on one line each. A string holds no line end of its own in JSON.
         text = re.sub(r"\[\n[\d,\s]*\]", lambda found: "".join(found[0].split()).replace(",", ", "), text)
-        temporary.write_text(text + "\n", encoding="utf-8")
-        temporary.replace(self._directory / MANIFEST)
+        write_whole(self._directory / MANIFEST, text + "\n")
         (self._directory / UNFINISHED).unlink()
         (self._directory / LOCK).unlink()
 
@@ -246,7 +244,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         InputError: it is no prepared folder, it was not finished, or it is of another version.
     """
     try:
-        manifest = json.loads((directory / MANIFEST).read_bytes())
+        manifest = parse_json((directory / MANIFEST).read_bytes())
     except NotADirectoryError:
         raise InputError(f"{directory} is a file, and no prepared folder") from None
     except FileNotFoundError:
@@ -255,7 +253,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise InputError(
             f"{directory} is no prepared folder (it has no {MANIFEST}): make one by jaxformer prepare"
         ) from None
-    except ValueError as error:
+    except InputError as error:
         raise InputError(
             f"{directory / MANIFEST} is damaged ({error}): remove {directory} and prepare it again"
         ) from None
@@ -263,6 +261,8 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         raise InputError(
             f"{directory} has another format than {FORMAT}, which this version reads: remove it and prepare it again"
         )
+    if fault := find_fault(manifest):
+        raise InputError(f"{directory / MANIFEST} is damaged ({fault}): remove {directory} and prepare it again")
     return manifest
 
 
@@ -312,6 +312,9 @@ def _read_lengths(directory: Path, manifest: Mapping[str, Any]) -> NDArray[np.in
         raise InputError(f"{path} is damaged: {cure}") from None
     if lengths.shape != (manifest["pairs"], 2) or lengths.dtype != np.int32:
         raise InputError(f"{path} is of another folder: {cure}")
+    found = hashlib.sha256(lengths.astype("<i4").tobytes()).hexdigest()
+    if manifest.get("lengths_hash", found) != found:  # earlier versions recorded none
+        raise InputError(f"{path} has changed since it was written: {cure}")
     return lengths
 
 
@@ -360,27 +363,30 @@ def _claim(directory: Path, request: dict[str, Any]) -> TextIO:
         raise
     for path in _leftovers(directory):
         path.unlink(missing_ok=True)
-    (directory / UNFINISHED).write_text(json.dumps(request), encoding="utf-8")
+    write_whole(directory / UNFINISHED, json.dumps(request))
     return lock
 
 
 def _leftovers(directory: Path) -> list[Path]:
     """Name what an unfinished folder holds besides its vocabulary."""
-    return [*directory.glob("[0-9][0-9][0-9][0-9][0-9].records"), directory / LENGTHS, directory / "manifest.tmp"]
+    shards, temporary = directory.glob("[0-9][0-9][0-9][0-9][0-9].records"), directory.glob(f".*{TEMPORARY}")
+    return [*shards, directory / LENGTHS, *temporary]
 
 
 def _check_free(directory: Path, request: dict[str, Any]) -> None:
     """Refuse a folder that is neither empty nor left unfinished by the same request."""
     check_folder(directory, "--output")
+    if directory.exists():
+        check_writable(directory, VOCABULARY)
     if (directory / MANIFEST).exists():
         raise InputError(f"{directory} is prepared: choose another folder, or remove it")
     try:
-        left = json.loads((directory / UNFINISHED).read_bytes())
+        left = parse_json((directory / UNFINISHED).read_bytes())
     except FileNotFoundError:
         if directory.exists() and any(path.name != LOCK for path in directory.iterdir()):
             raise InputError(f"{directory} holds other files: choose an empty --output") from None
         return
-    except ValueError:
+    except InputError:
         return  # cut off while it was written
     if left != request:
         raise InputError(

@@ -31,7 +31,6 @@ which know source and target only, they are names.
 from __future__ import annotations
 
 import functools
-import json
 import os
 import random
 import re
@@ -43,6 +42,7 @@ from jaxformer.data import hub
 from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel
 from jaxformer.data.records import Pair, did_you_mean, pair_of
 from jaxformer.errors import InputError
+from jaxformer.files import parse_json
 
 SPLITS = ("train", "valid", "test")
 
@@ -190,13 +190,13 @@ def _read_jsonl(paths: Sequence[Path], source_language: str, target_language: st
     for path in paths:
         for number, line in enumerate(open_lines([path]), 1):
             try:
-                yield pair_of(json.loads(line), source_language, target_language)
+                record = parse_json(line)
+            except InputError as error:
+                raise InputError(f"{path}, line {number}: not JSON ({error}); write one object a line") from None
+            try:
+                yield pair_of(record, source_language, target_language)
             except InputError as error:
                 raise InputError(f"{path}, line {number}: {error}") from None
-            except (ValueError, RecursionError) as error:
-                where = f", column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
-                what = error.msg if isinstance(error, json.JSONDecodeError) else type(error).__name__
-                raise InputError(f"{path}, line {number}: not JSON ({what}{where}); write one object a line") from None
 
 
 def _open_synthetic(name: str, rest: str, source_language: str, target_language: str) -> Corpus:

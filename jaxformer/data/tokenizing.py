@@ -9,6 +9,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -201,6 +202,15 @@ def _install(tokenizer: Tokenizer) -> None:
     _installed = tokenizer
     # Ctrl-C reaches every process of a terminal; the one that started us tells us when to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it ends, even by SIGKILL."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(chunk: Chunk) -> Piece:

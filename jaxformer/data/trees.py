@@ -1,7 +1,8 @@
 """Trees of constituents as symbols that a translation model writes, and back (Vaswani et al. 2017, section 6.3).
 
-The symbols are those of Vinyals et al. (2015, section 2): a constituent begins with ``(NP`` and ends with ``)NP``, and
-each word is ``XX``, whatever its part of speech, so that words stand on the source side alone.
+The symbols are those of Vinyals et al. (2015, section 2 and figure 1): a constituent begins with ``(NP`` and ends with
+``)NP``. Punctuation is its part of speech, such as ``.``, since F1 leaves it out; every other word is ``XX``. The words
+are only on the source side.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from dataclasses import dataclass
 from jaxformer.errors import InputError
 
 WORD = "XX"
-"""The symbol of a word."""
+"""The symbol of a word that is no punctuation."""
+
+PUNCTUATION = frozenset([",", ":", "``", "''", "."])
+"""Parts of speech that EVALB deletes by COLLINS.prm; each is its own symbol."""
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
@@ -25,7 +29,7 @@ class LinearTree:
     Attributes:
         words: of the sentence: what a parser reads.
         tags: the part of speech of each word.
-        symbols: what a parser writes, one :data:`WORD` for each word.
+        symbols: what a parser writes, with one :data:`WORD` or symbol of :data:`PUNCTUATION` for each word.
     """
 
     words: tuple[str, ...]
@@ -47,7 +51,7 @@ def linearize(tree: str) -> LinearTree:
 
     Example:
         >>> linearize("( (S (NP-SBJ (NNP John)) (VP (VBZ sleeps)) (. .)))").symbols
-        ('(S', '(NP', 'XX', ')NP', '(VP', 'XX', ')VP', 'XX', ')S')
+        ('(S', '(NP', 'XX', ')NP', '(VP', 'XX', ')VP', '.', ')S')
     """
     leaves: list[tuple[str, str]] = []
     # Of each open bracket its plain words, label first, and the symbols of what is closed within it.
@@ -114,6 +118,36 @@ def restore(symbols: Sequence[str], words: Sequence[str], tags: Sequence[str] | 
     return trees[0] if whole else f"(S {' '.join(trees)})"
 
 
+def read_brackets(symbols: Sequence[str]) -> tuple[list[str], list[tuple[str, int, int]]] | None:
+    """Read the constituents of a tree of symbols.
+
+    Returns:
+        The symbols of the words, and label, start and end (exclusive) of each constituent, counted in words. None where
+        the symbols are not one whole tree: an end does not match what is open, or something is left open or follows.
+
+    Example:
+        >>> read_brackets("(S (NP XX )NP . )S".split())
+        (['XX', '.'], [('NP', 0, 1), ('S', 0, 2)])
+        >>> read_brackets("(S XX )NP".split()) is None
+        True
+    """
+    leaves: list[str] = []
+    opened: list[tuple[str, int]] = []
+    found: list[tuple[str, int, int]] = []
+    for symbol in symbols:
+        kind, label = symbol[:1], symbol[1:]
+        if kind == "(":
+            opened.append((label, len(leaves)))
+        elif kind != ")":
+            leaves.append(symbol)
+        elif not opened or opened[-1][0] != label:
+            return None
+        else:
+            found.append((*opened.pop(), len(leaves)))
+    whole = leaves and not opened and all(label for label, *_ in found) and _is_one(symbols)
+    return (leaves, found) if whole else None
+
+
 def _close(plain: Sequence[str], within: Sequence[str], leaves: list[tuple[str, str]], tree: str) -> list[str]:
     """Give the symbols of a bracket that ends, and keep its word if it is one."""
     if len(plain) == 2 and not within:
@@ -121,7 +155,7 @@ def _close(plain: Sequence[str], within: Sequence[str], leaves: list[tuple[str, 
         if tag == "-NONE-":
             return []
         leaves.append((tag, word))
-        return [WORD]
+        return [tag if tag in PUNCTUATION else WORD]
     if len(plain) > 1:
         raise _broken(tree)
     if not plain or not within:  # without a label it is around the whole tree; without symbols nothing is left of it

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import io
-import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from jaxformer.data.config import DataConfig, VocabularyModel
 from jaxformer.data.records import Pair
 from jaxformer.data.segmentation import sample
 from jaxformer.errors import InputError, require
+from jaxformer.files import write_whole
 
 # What SentencePiece does depends on the number of threads, so it is not the number of cores.
 _TRAINING_THREADS = 16
@@ -167,15 +167,7 @@ class Vocabulary:
         """Write the model file, whole or not at all; folders that are missing are made."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with temporary.open("wb") as file:
-                file.write(self.model)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        write_whole(path, self.model)
 
     @functools.cached_property
     def hash(self) -> str:

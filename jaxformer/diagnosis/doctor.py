@@ -12,7 +12,7 @@ from jaxformer.diagnosis.evidence import Evidence, Unseen
 from jaxformer.diagnosis.findings import Finding, Opinion, join_sides, judge
 from jaxformer.errors import InputError
 from jaxformer.evaluation.outputs import ScoredSet
-from jaxformer.training.config import RunConfig
+from jaxformer.runs.config import RunConfig
 
 
 class Check(NamedTuple):

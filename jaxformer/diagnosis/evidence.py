@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jaxformer.checkpoints.average import Average, list_averages
+from jaxformer.checkpoints.manager import SavedCheckpoints
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data import sources
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.config import DataConfig
-from jaxformer.data.files import read_lines
 from jaxformer.data.loading import PREPARED, open_evaluation
 from jaxformer.data.mixing import parse
 from jaxformer.data.records import Pair
@@ -23,12 +23,10 @@ from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.diagnosis import survey
 from jaxformer.diagnosis.survey import Survey
 from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluate import read_results
 from jaxformer.evaluation.outputs import ScoredSet, read_systems
-from jaxformer.training import config as configuration
-from jaxformer.training.config import RunConfig
-from jaxformer.visualization import curves
-from jaxformer.visualization.curves import Curve
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.records import Curve, read_curves, read_gaps, read_hypotheses, read_results
 
 _LOCAL = ("bundled", "text", "tsv", "jsonl", "synthetic")  # the others may have to be fetched
 
@@ -119,7 +117,7 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
         )
     record = records if isinstance(records, Unseen) or name is None else records[name]
     metrics = directory / "metrics.jsonl"
-    learned = _try(lambda: curves.read(metrics), broken=metrics.exists())
+    learned = _try(lambda: read_curves(metrics), broken=metrics.exists())
     vocabularies = _try(lambda: Vocabularies.load(directory / "vocabulary"), broken=True)
     averages = _try(lambda: list_averages(directory), broken=True)
     saved = _try(lambda: _list_steps(directory / "checkpoints"), broken=True)
@@ -129,7 +127,7 @@ def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
         directory,
         config,
         learned,
-        _try(lambda: curves.read_gaps(metrics), broken=metrics.exists()),
+        _try(lambda: read_gaps(metrics), broken=metrics.exists()),
         vocabularies,
         _read_trained(directory, config, learned, averages, saved, scored=name is not None),
         saved,
@@ -240,13 +238,12 @@ def _list_steps(folder: Path) -> list[int]:
     """List the steps of checkpoints, ascending.
 
     Raises:
-        InputError: one is not whole.
+        InputError: one is damaged.
     """
-    paths = [path for path in folder.glob("*") if path.name.isdecimal()]
-    for path in paths:
-        if not (path / "params").is_dir():
-            raise InputError(f"{path} is no whole checkpoint: restore it, or remove it")
-    return sorted(int(path.name) for path in paths)
+    checkpoints = SavedCheckpoints(folder)
+    for step in checkpoints.steps:
+        checkpoints.check(step)
+    return checkpoints.steps
 
 
 def _read_hypotheses(directory: Path, record: Mapping[str, Any] | Unseen) -> list[str] | Unseen:
@@ -254,7 +251,7 @@ def _read_hypotheses(directory: Path, record: Mapping[str, Any] | Unseen) -> lis
         return dataclasses.replace(record, broken=False)
     if not isinstance(record.get("hypotheses"), str):
         return Unseen("the result names no file of translations")
-    return _try(lambda: read_lines(directory / record["hypotheses"]))
+    return _try(lambda: read_hypotheses(directory, record))
 
 
 def _read_scored(

@@ -7,8 +7,8 @@ import math
 from collections.abc import Mapping, Sequence
 
 from jaxformer.diagnosis.findings import Opinion, grade, judge
-from jaxformer.training.config import RunConfig
-from jaxformer.visualization.curves import Curve
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.records import Curve
 
 Curves = Mapping[str, Curve]
 Gaps = Mapping[str, Sequence[int]]

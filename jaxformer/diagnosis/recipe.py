@@ -13,10 +13,10 @@ from jaxformer.data.mixing import parse
 from jaxformer.diagnosis.findings import Opinion, Verdict, judge
 from jaxformer.models.config import TransformerConfig
 from jaxformer.paper.tables import BASE, LEARNING_KEYS
-from jaxformer.training.config import RunConfig
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.records import Curve
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.schedules import make_schedule
-from jaxformer.visualization.curves import Curve
 
 PAPER_WIDTH, PAPER_BATCH, PAPER_STEPS, PAPER_WARMUP = (
     int(BASE[key]) for key in ("model.d_model", "data.tokens_per_batch", "training.steps", "training.warmup_steps")

@@ -8,7 +8,7 @@ from typing import Any
 
 from jaxformer.diagnosis.findings import VERDICTS, Finding
 
-_PAGE = "docs/why-is-my-bleu-lower.md"
+_PAGE = 'the page "Why is my BLEU lower?" of the documentation'
 
 
 def write_report(findings: Sequence[Finding], looked_at: str | None) -> list[str]:

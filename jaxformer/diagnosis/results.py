@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jaxformer.checkpoints.average import Average
-from jaxformer.decoding.config import differing_settings
 from jaxformer.diagnosis.findings import Opinion, judge
 from jaxformer.diagnosis.recipe import is_paper_sized, not_asked
 from jaxformer.evaluation import metrics
 from jaxformer.evaluation.known_sets import FILTERED_NEWSTEST2014, SENTENCES, find_known
 from jaxformer.evaluation.outputs import ScoredSet
-from jaxformer.training.config import RunConfig
-from jaxformer.visualization.curves import Curve
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.records import Curve
+from jaxformer.search.config import differing_settings
 
 Record = Mapping[str, Any]
 
@@ -110,7 +110,7 @@ def averaging(config: RunConfig, records: Mapping[str, Record], record: Record, 
     if keep < 5 and not averages:
         cure = f"training.keep_latest={keep} keeps too few: --config.training.keep_latest=5; then {cure}"
     if not is_paper_sized(config):
-        expected += f"{not_asked(config)}, but +1.5 for three of width 128 (docs/ablations.md)"
+        expected += f"{not_asked(config)}, but +1.5 for three of width 128 (measured on the bundled corpus)"
     return judge(
         "look" if averages or is_paper_sized(config) else "ok",
         f"no result of an average on {record.get('dataset')}; {there}",

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, check_most
 from jaxformer.evaluation import breakdown, sentences, significance
 from jaxformer.evaluation.breakdown import Difference, LengthBucket, WordBucket
 from jaxformer.evaluation.significance import Bootstrap, Interval
@@ -39,6 +39,7 @@ class ComparisonConfig:
             value = getattr(self, name)
             if value < least:
                 raise InputError(f"{name} must be at least {least}, not {value}")
+        check_most(self, {"resamples": 10**6, "trials": 10**7, "seed": 2**63 - 1, "examples": 10**6})
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The scores of a translation: BLEU, chrF, chrF++ and TER of a whole test set, by sacreBLEU, each with its signature.
 
-COMET is :mod:`jaxformer.evaluation.comet`, the paper's own kind of BLEU :mod:`jaxformer.evaluation.tokenized_bleu`.
+The paper's own kind of BLEU is :mod:`jaxformer.evaluation.tokenized_bleu`, the F1 of parsers
+:mod:`jaxformer.evaluation.bracketing`.
 """
 
 from __future__ import annotations

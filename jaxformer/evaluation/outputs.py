@@ -10,8 +10,8 @@ from jaxformer.data import sources
 from jaxformer.data.files import read_lines
 from jaxformer.data.loading import load_evaluation
 from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluate import fingerprint, read_results
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
+from jaxformer.runs.records import fingerprint, read_hypotheses, read_results
 
 
 class ScoredSet(NamedTuple):
@@ -94,7 +94,7 @@ def _read_run(directory: Path, wanted: str) -> tuple[dict[str, Any], list[str]]:
     record = records[wanted if wanted in records else names[0]]
     if not isinstance(record.get("hypotheses"), str) or "sentences" not in record:
         raise InputError(f"the result {wanted!r} of {directory} names no translations: evaluate the run again")
-    lines = read_lines(directory / record["hypotheses"])
+    lines = read_hypotheses(directory, record)
     if len(lines) != record["sentences"]:
         raise InputError(
             f"{directory / record['hypotheses']} has {len(lines)} lines and results.json says {record['sentences']}: "

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jaxformer.decoding.results import PairScore
 from jaxformer.errors import InputError
+from jaxformer.translation.results import PairScore
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def perplexity(scores: Sequence[PairScore], targets: Sequence[str]) -> Perplexit
     """Sum up the scores of a test set.
 
     Args:
-        scores: of each pair, by :meth:`jaxformer.decoding.translator.Translator.score`.
+        scores: of each pair, by :meth:`jaxformer.translation.translator.Translator.score`.
         targets: the text that was scored.
 
     Raises:

@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from jaxformer.decoding.reranking import SEARCH
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import BLEU
 from jaxformer.evaluation.statistics import Metric, Score
+from jaxformer.translation.rerank import SEARCH
 from jaxformer.typing import Float
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)

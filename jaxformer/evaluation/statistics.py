@@ -22,7 +22,7 @@ class Score:
 
     Attributes:
         name: the name of the metric, such as ``BLEU`` or ``chrF2``.
-        value: the score, in points from 0 to 100; COMET's as its model gives it, mostly from 0 to 1.
+        value: the score, in points from 0 to 100; an error rate may exceed 100.
         signature: what must agree before two scores may be compared: number of references, case, tokenizer, smoothing
             and version, as sacreBLEU writes them.
     """

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from jaxformer.errors import InputError
 from jaxformer.functional.layers import check_floats, dropout, linear
-from jaxformer.functional.products import product
+from jaxformer.functional.products import product, wide_dtype
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
 _LOWEST = -1e30  # finite in float32, so that a row without any allowed key gives zeros and not NaN
@@ -26,7 +26,7 @@ class KeysValues(NamedTuple):
 def masked_softmax(
     scores: Float[Array, "*B T S"], mask: Bool[Array, "#*B #T #S"] | None = None
 ) -> Float[Array, "*B T S"]:
-    """Normalise scores over the last axis to weights that sum to 1, in float32.
+    """Normalise scores over the last axis to weights that sum to 1, in float32 (float64 of float64).
 
     Masked entries get exactly 0. A row in which every entry is masked is all 0, where a plain softmax would give the
     mean: it then contributes nothing to the output nor to any gradient.
@@ -40,7 +40,7 @@ def masked_softmax(
     """
     if mask is not None and mask.dtype != bool:
         raise InputError(f"a mask is boolean, True = may attend, not {mask.dtype}; of one to be added take `mask == 0`")
-    scores = scores.astype(jnp.float32)
+    scores = scores.astype(wide_dtype(scores))
     if mask is not None:
         scores = jnp.where(mask, scores, _LOWEST)
     exponentials = jnp.exp(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True)))
@@ -62,7 +62,8 @@ def dot_product_attention(
 ) -> tuple[Float[Array, "B T H K2"], Float[Array, "B H T S"]]:
     """Mix the values by how well their keys fit the query: softmax(Q K^T / sqrt(d_k)) V.
 
-    Vaswani et al. 2017, equation 1. Scores and softmax are float32 whatever the type of the inputs.
+    Vaswani et al. 2017, equation 1. Scores and softmax are float32 for inputs in half precision, too, and
+    float64 for those in float64.
 
     Args:
         query: what each target position asks.
@@ -73,8 +74,8 @@ def dot_product_attention(
         dropout_key: random key; without it there is no dropout.
 
     Returns:
-        The output in the type of ``value``, and the weights (float32, before dropout), which ``jit`` prunes when nobody
-        uses them. Rows of the mask without any True give zeros in both.
+        The output in the type of ``value``, and the weights (in the type of the scores, before dropout), which ``jit``
+        prunes when nobody uses them. Rows of the mask without any True give zeros in both.
 
     Raises:
         InputError: a mask of numbers or with other than four axes, or inputs of integers.
@@ -131,7 +132,8 @@ def multi_head_attention(
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
     """Attend with several heads in parallel: Concat(head_1, ..., head_h) W^O.
 
-    Vaswani et al. 2017, section 3.2.2. Self-attention where ``memory`` is ``x``.
+    Vaswani et al. 2017, section 3.2.2. Self-attention where ``memory`` is ``x``. Its projections have no forward mode
+    in half precision: see :func:`~jaxformer.functional.layers.linear`.
 
     Args:
         params: ``{"query", "key", "value": {"kernel": [D, H, K], "bias": [H, K]}, "output": {"kernel": [H, K, D],

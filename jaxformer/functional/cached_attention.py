@@ -20,6 +20,7 @@ from jax import lax
 
 from jaxformer.functional.attention import KeysValues, masked_softmax, project_keys_values
 from jaxformer.functional.layers import linear
+from jaxformer.functional.products import wide_dtype
 from jaxformer.typing import Array, Bool, Float, Int, Parameters
 
 NOBODY = -1
@@ -41,11 +42,12 @@ a product reads it."""
 
 
 def store_dtype(dtype: jnp.dtype) -> jnp.dtype:
-    """Give the type in which a computation of some type keeps its keys and values.
+    """Return the storage dtype of the KV cache: that of the computation, but at least float32 on a CPU.
 
-    That is the same type, but float32 on a CPU, where many small products of half precision take several times as long.
+    There, many small matmuls in half precision take several times as long.
     """
-    return jnp.dtype(jnp.float32) if jax.default_backend() == "cpu" else jnp.dtype(dtype)
+    narrow = jax.default_backend() == "cpu" and jnp.finfo(dtype).bits < 32
+    return jnp.dtype(jnp.float32 if narrow else dtype)
 
 
 def store(memory: KeysValues) -> Store:
@@ -94,7 +96,7 @@ def _write(old: Array, new: Array, start: Int[Array, ""], axis: int) -> Array:
 def readable(ancestors: Int[Array, "B W T"]) -> Bool[Array, "B 1 W M"]:
     """Tell which places each hypothesis reads: at each position that of its ancestor, none where there is nobody."""
     sentences, width, length = ancestors.shape
-    seen = ancestors[..., None] == jnp.arange(width)[None, None, None, :]
+    seen = ancestors[..., None] == jnp.arange(width, dtype=ancestors.dtype)[None, None, None, :]
     return seen.reshape(sentences, 1, width, length * width)
 
 
@@ -110,7 +112,7 @@ def attend_to_store(
         mask: places that they may read.
 
     Returns:
-        The output in the type of ``x``, and the weights, float32.
+        The output in the type of ``x``, and the weights, float32 (float64 of float64).
     """
     weights = masked_softmax(_compare(_ask(params, x, memory), memory), mask)
     return _answer(params, x, _weigh(weights, memory)), weights
@@ -160,12 +162,12 @@ def _ask(params: Parameters, x: Float[Array, "B W D"], memory: Store) -> Float[A
 
 
 def _compare(query: Float[Array, "B H W K"], memory: Store) -> Float[Array, "B H W M"]:
-    return jnp.einsum("BHWK,BHKM->BHWM", query, memory.keys, preferred_element_type=jnp.float32)
+    return jnp.einsum("BHWK,BHKM->BHWM", query, memory.keys, preferred_element_type=wide_dtype(memory.keys))
 
 
 def _weigh(weights: Float[Array, "B H W M"], memory: Store) -> Float[Array, "B H W K2"]:
     mixing = weights.astype(memory.values.dtype)
-    return jnp.einsum("BHWM,BHMK->BHWK", mixing, memory.values, preferred_element_type=jnp.float32)
+    return jnp.einsum("BHWM,BHMK->BHWK", mixing, memory.values, preferred_element_type=wide_dtype(mixing))
 
 
 def _answer(params: Parameters, x: Float[Array, "B W D"], heads: Float[Array, "B H W K2"]) -> Float[Array, "B W D"]:

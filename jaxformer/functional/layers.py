@@ -1,6 +1,7 @@
 """The layers between attention: linear maps, layer normalisation, feed-forward, embedding, dropout.
 
-Every function computes in the type of its input and adds up in float32; parameters are cast to the input's type.
+Every function computes in the type of its input and adds up in float32, or in float64 where that is the input's type;
+parameters are cast to the input's type.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.core import Tracer
 
 from jaxformer.errors import InputError
-from jaxformer.functional.products import rows_times_matrix, rows_times_rows
+from jaxformer.functional.products import rows_times_matrix, rows_times_rows, wide_dtype
 from jaxformer.functional.random_bits import random_bits
 from jaxformer.functional.weights import Int8Weights, Table, multiply_int8, multiply_int8_rows
 from jaxformer.typing import Array, Float, Int, Key, Parameters
@@ -37,6 +38,10 @@ def linear(
     ``[B, T, D]`` with a kernel ``[D, H, K]`` gives ``[B, T, H, K]``; ``[B, T, H, K]`` with ``[H, K, D]`` and
     ``contract=2`` gives ``[B, T, D]``.
 
+    In bfloat16 and float16 it has no forward-mode derivative (``jax.jvp``, ``jax.jacfwd``), nor has what calls it: its
+    gradient has a rule of its own, which keeps every matmul in half precision. Cast the input to float32 for those, or
+    take Hessian-vector products in reverse mode, ``jax.grad(lambda x: jnp.vdot(jax.grad(f)(x), v))(x)``.
+
     Raises:
         InputError: axes that do not fit each other, or an input of integers.
     """
@@ -54,22 +59,25 @@ def linear(
         rows, matrix = x.reshape(-1, inner), kernel.reshape(inner, -1)
         output = rows_times_matrix(rows, matrix).reshape(*lead, *outer)
     if bias is not None:
-        output = output + bias.reshape((1,) * (x.ndim - contract) + bias.shape)
+        output = output + bias.reshape((1,) * (x.ndim - contract) + bias.shape).astype(output.dtype)
     return checkpoint_name(output.astype(x.dtype), LINEAR_OUTPUT)
 
 
 def layer_norm(
     x: Float[Array, "*B D"], scale: Float[Array, " D"], bias: Float[Array, " D"], *, epsilon: float = 1e-6
 ) -> Float[Array, "*B D"]:
-    """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016); float32 inside.
+    """Normalise the last axis to mean 0 and variance 1, then scale and shift (Ba et al. 2016).
+
+    Computed in float32, or in float64 where the input is.
 
     Raises:
         InputError: an input of integers.
     """
     check_floats(x)
     ones = (1,) * (x.ndim - 1)
-    normal = _normalise(x.astype(jnp.float32), epsilon)
-    return (normal * scale.reshape(*ones, -1) + bias.reshape(*ones, -1)).astype(x.dtype)
+    normal = _normalise(x.astype(wide_dtype(x)), epsilon)
+    scale, bias = (parameter.reshape(*ones, -1).astype(normal.dtype) for parameter in (scale, bias))
+    return (normal * scale + bias).astype(x.dtype)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
@@ -95,7 +103,8 @@ def _normal_and_factor(x: Array, epsilon: float) -> tuple[Array, Array]:
 def dropout(x: Float[Array, "..."], rate: float, key: Key | None) -> Float[Array, "..."]:
     """Set each element to 0 with probability ``rate`` and scale the others by 1 / (1 - rate).
 
-    Without a key, or at rate 0, the input comes back untouched.
+    Without a key, or at rate 0, the input comes back untouched. Half precision is scaled in float32 and rounded once,
+    forward and backward.
 
     Raises:
         InputError: the rate is not in [0, 1).
@@ -105,19 +114,19 @@ def dropout(x: Float[Array, "..."], rate: float, key: Key | None) -> Float[Array
     if rate == 0.0 or key is None:
         return x
     dropped = random_bits(key, x.shape) < jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
-    return jnp.where(dropped, jnp.zeros((), x.dtype), x / (1.0 - rate))
+    return jnp.where(dropped, jnp.zeros((), x.dtype), (x.astype(wide_dtype(x)) / (1.0 - rate)).astype(x.dtype))
 
 
 def _gelu(x: Array) -> Array:
-    return jax.nn.gelu(x.astype(jnp.float32)).astype(x.dtype)  # its cube leaves the range of float16 from 41 on
+    return jax.nn.gelu(x.astype(wide_dtype(x))).astype(x.dtype)  # its cube leaves the range of float16 from 41 on
 
 
 def _gelu_exact(x: Array) -> Array:
-    return jax.nn.gelu(x.astype(jnp.float32), approximate=False).astype(x.dtype)
+    return jax.nn.gelu(x.astype(wide_dtype(x)), approximate=False).astype(x.dtype)
 
 
 def _silu(x: Array) -> Array:
-    return jax.nn.silu(x.astype(jnp.float32)).astype(x.dtype)
+    return jax.nn.silu(x.astype(wide_dtype(x))).astype(x.dtype)
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -142,6 +151,8 @@ def feed_forward(
     dropout_key: Key | None = None,
 ) -> Float[Array, "B T D"]:
     """Transform each position alone: max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, equation 2).
+
+    In half precision without forward mode, as :func:`linear`.
 
     Args:
         params: ``{"inner": {"kernel": [D, F], "bias": [F]}, "outer": {"kernel": [F, D], "bias": [D]}}``.
@@ -248,26 +259,30 @@ def embed(
 
     Args:
         table: one row a token.
-        tokens: their ids.
+        tokens: their ids. Under ``jit``, where values are unknown, an id outside the table has the embedding NaN and
+            no gradient.
         scale: whether to multiply.
 
     Raises:
-        InputError: a token id outside the table.
+        InputError: a token id outside the table, where the values are known.
     """
     weights = table.rows if isinstance(table, Table) else table
     check_tokens(tokens, weights.shape[0])
-    rows = jnp.take(weights, tokens, axis=0)
+    rows = weights.at[tokens].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
     return rows * weights.shape[1] ** 0.5 if scale else rows
 
 
 def project_to_vocabulary(
     table: Float[Array, "V D"] | Int8Weights | Table, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None
 ) -> Float[Array, "*B V"]:
-    """Give each token of the vocabulary a logit, float32: x E^T, unscaled, in the paper without bias (section 3.4)."""
+    """Return the logit of each token of the vocabulary: x E^T, unscaled, in the paper without bias (section 3.4).
+
+    Logits are float32, or float64 where ``x`` is. In half precision without forward mode, as :func:`linear`.
+    """
     rows, outputs = x.reshape(-1, x.shape[-1]), table.outputs if isinstance(table, Table) else table
     if isinstance(outputs, Int8Weights):
         logits = multiply_int8_rows(rows, outputs)
     else:
         logits = (rows_times_matrix if isinstance(table, Table) else rows_times_rows)(rows, outputs)
     logits = logits.reshape(*x.shape[:-1], logits.shape[-1])
-    return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,))
+    return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,)).astype(logits.dtype)

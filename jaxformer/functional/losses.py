@@ -8,8 +8,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
 
 from jaxformer.errors import InputError
+from jaxformer.functional.products import wide_dtype
 from jaxformer.typing import Array, Bool, Float, Int
 
 SMOOTHING_CONVENTIONS = ("others", "all")
@@ -56,7 +59,7 @@ def cross_entropy(
     smoothing: float = 0.0,
     convention: str = "others",
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum the label-smoothed cross-entropy over the weighted targets, in nats and float32.
+    """Sum the label-smoothed cross-entropy over the weighted targets, in nats.
 
     With q the smoothed target distribution, -sum_v q(v) log p(v) = log sum_v exp(z_v) - sum_v q(v) z_v, which needs
     no log-probabilities in memory. The constant entropy of q is not subtracted: see :func:`smoothing_floor`. Padding
@@ -65,8 +68,9 @@ def cross_entropy(
     Vaswani et al. 2017, section 5.4; Szegedy et al. 2016, section 7.
 
     Args:
-        logits: of any float type; used in float32.
-        targets: the true tokens.
+        logits: of any float type; used in float32, or in float64 where they are.
+        targets: the true tokens. Where the weight is 0 they may be any number, such as -100. Where it is not, a target
+            outside 0 to V - 1 makes loss and gradient NaN under ``jit``, and is refused where values are known.
         weights: 0 or False where there is no target; a padded position contributes exactly 0, also to the gradient.
         smoothing: epsilon; 0.1 in the paper. 0 gives the plain cross-entropy.
         convention: see :func:`smoothed_probabilities`.
@@ -75,7 +79,7 @@ def cross_entropy(
         The sum of the losses, and the sum of the weights to divide it by.
 
     Raises:
-        InputError: shapes that do not fit, or what :func:`smoothed_probabilities` refuses.
+        InputError: shapes that do not fit, a target out of range, or what :func:`smoothed_probabilities` refuses.
 
     Example:
         >>> total, count = cross_entropy(jnp.zeros((1, 2, 4)), jnp.array([[1, 0]]), jnp.array([[True, False]]))
@@ -84,7 +88,7 @@ def cross_entropy(
     """
     _check_shapes(logits.shape, targets.shape, weights.shape)
     on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
-    weights = weights.astype(jnp.float32)
+    targets, weights = _check_targets(targets, weights, logits.shape[-1]), weights.astype(wide_dtype(logits, weights))
     return (_losses(on, off, logits, targets, weights > 0.0) * weights).sum(), weights.sum()
 
 
@@ -92,9 +96,11 @@ def cross_entropy(
 def _losses(
     on: float, off: float, logits: Float[Array, "*B V"], targets: Int[Array, "*B"], real: Bool[Array, "*B"]
 ) -> Float[Array, "*B"]:
-    """Give each position's cross-entropy with what has probability ``on`` at the target and ``off`` elsewhere."""
-    logits = logits.astype(jnp.float32)
-    true = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    """Return the cross-entropy of each position, whose target has probability ``on`` and each other token ``off``."""
+    logits = logits.astype(wide_dtype(logits))
+    # NaN out of range; a negative target would be counted from the end.
+    place = jnp.where(targets < 0, logits.shape[-1], targets)[..., None]
+    true = jnp.take_along_axis(logits, place, axis=-1, mode="fill", fill_value=jnp.nan)[..., 0]
     losses = jax.nn.logsumexp(logits, axis=-1) - (on - off) * true
     if off > 0.0:
         losses = losses - off * logits.sum(axis=-1)
@@ -107,11 +113,12 @@ def _losses_jvp(
 ) -> tuple[Array, Array]:
     """Take the slope, softmax minus q, in one piece; derived, that of the true token would be a scatter into zeros."""
     (logits, targets, real), (change, _, _) = primals, tangents
-    wide = logits.astype(jnp.float32)
+    wide = logits.astype(wide_dtype(logits))
     softmax = jnp.exp(wide - jax.nn.logsumexp(wide, axis=-1, keepdims=True))
     columns = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
-    slope = jnp.where(real[..., None], softmax - jnp.where(columns == targets[..., None], on, off), 0.0)
-    return _losses(on, off, logits, targets, real), (slope * change.astype(jnp.float32)).sum(axis=-1)
+    others = jnp.where(_inside(targets, logits.shape[-1]), off, jnp.nan)[..., None]
+    slope = jnp.where(real[..., None], softmax - jnp.where(columns == targets[..., None], on, others), 0.0)
+    return _losses(on, off, logits, targets, real), (slope * change.astype(wide.dtype)).sum(axis=-1)
 
 
 def z_loss(
@@ -123,7 +130,7 @@ def z_loss(
     no softmax shows and bfloat16 suffers from. Chowdhery et al. 2022, section 5 (weight 1e-4).
 
     Args:
-        logits: of any float type; used in float32.
+        logits: of any float type; used in float32, or in float64 where they are.
         weights: 0 or False where there is no target; a padded position contributes exactly 0, also to the gradient.
 
     Returns:
@@ -135,7 +142,7 @@ def z_loss(
         1.9218
     """
     _check_shapes(logits.shape, weights.shape)
-    weights = weights.astype(jnp.float32)
+    weights = weights.astype(wide_dtype(logits, weights))
     normaliser = jax.nn.logsumexp(_without_padding(logits, weights), axis=-1)
     return _sum(normaliser**2, weights)
 
@@ -143,14 +150,14 @@ def z_loss(
 def symmetric_divergence(
     logits_a: Float[Array, "*B V"], logits_b: Float[Array, "*B V"], weights: Bool[Array, "*B"] | Float[Array, "*B"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum (KL(p || q) + KL(q || p)) / 2 over the weighted positions, in nats and float32: the divergence of R-Drop.
+    """Sum (KL(p || q) + KL(q || p)) / 2 over the weighted positions, in nats: the divergence of R-Drop.
 
     With p and q the softmax of the two logits, each summand is sum_v (p_v - q_v) (log p_v - log q_v) / 2, which is
     never negative. Gradients flow into both. Wu et al. 2021 minimise, a token, the sum of the cross-entropies of both
     passes (equation 3) plus alpha times this (equations 2 and 4): beside their mean it has the weight alpha / 2.
 
     Args:
-        logits_a: of one pass, of any float type; used in float32.
+        logits_a: of one pass, of any float type; used in float32, or in float64 where they are.
         logits_b: of a second pass over the same batch, with other dropout.
         weights: 0 or False where there is no target; a padded position contributes exactly 0, also to the gradient.
 
@@ -164,7 +171,7 @@ def symmetric_divergence(
         0.5493
     """
     _check_shapes(logits_a.shape, logits_b.shape[:-1], weights.shape)
-    weights = weights.astype(jnp.float32)
+    weights = weights.astype(wide_dtype(logits_a, logits_b, weights))
     log_p, log_q = (jax.nn.log_softmax(_without_padding(logits, weights), axis=-1) for logits in (logits_a, logits_b))
     return _sum(0.5 * ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(axis=-1), weights)
 
@@ -172,10 +179,14 @@ def symmetric_divergence(
 def correct(
     logits: Float[Array, "*B V"], targets: Int[Array, "*B"], weights: Bool[Array, "*B"] | Float[Array, "*B"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Count the weighted targets, end of sentence included, that have the highest logit; return (sum, count)."""
+    """Count the weighted targets, end of sentence included, that have the highest logit; return (sum, count).
+
+    A target out of range is NaN or refused, as in :func:`cross_entropy`.
+    """
     _check_shapes(logits.shape, targets.shape, weights.shape)
-    weights = weights.astype(jnp.float32)
-    hits = (logits.argmax(axis=-1) == targets).astype(jnp.float32)
+    targets, weights = _check_targets(targets, weights, logits.shape[-1]), weights.astype(wide_dtype(logits, weights))
+    hits = (logits.argmax(axis=-1) == targets).astype(weights.dtype)
+    hits = jnp.where(_inside(targets, logits.shape[-1]) | ~(weights > 0.0), hits, jnp.nan)
     return (hits * weights).sum(), weights.sum()
 
 
@@ -189,12 +200,30 @@ def _check_shapes(logits: tuple[int, ...], *others: tuple[int, ...]) -> None:
             )
 
 
+def _check_targets(targets: Int[Array, "*B"], weights: Array, vocabulary_size: int) -> Int[Array, "*B"]:
+    """Refuse targets out of range where a weight is above 0 and both are known; return the ids in at least 32 bits."""
+    if not isinstance(targets, Tracer) and not isinstance(weights, Tracer):
+        known = np.asarray(targets)
+        wrong = known[((known < 0) | (known >= vocabulary_size)) & (np.asarray(weights) > 0)]
+        if wrong.size:
+            raise InputError(
+                f"target {wrong[0]} is not in 0 to {vocabulary_size - 1}; encode with the vocabulary of the logits, or "
+                "set the weight of such positions to 0"
+            )
+    # 8 bits count the columns of a larger vocabulary several times.
+    return targets.astype(jnp.int32) if targets.dtype.itemsize < 4 else targets
+
+
+def _inside(targets: Int[Array, "*B"], vocabulary_size: int) -> Bool[Array, "*B"]:
+    return (targets >= 0) & (targets < vocabulary_size)
+
+
 def _without_padding(logits: Float[Array, "*B V"], weights: Float[Array, "*B"]) -> Float[Array, "*B V"]:
-    """Turn logits into float32, and those of padded positions into 0.
+    """Cast logits to float32 (float64 stays), and set those of padded positions to 0.
 
     A padded position may hold inf, and 0 * inf is NaN: replaced here for the gradient, and in the sum for the value.
     """
-    return jnp.where(weights[..., None] > 0.0, logits.astype(jnp.float32), 0.0)
+    return jnp.where(weights[..., None] > 0.0, logits.astype(wide_dtype(logits)), 0.0)
 
 
 def _sum(losses: Float[Array, "*B"], weights: Float[Array, "*B"]) -> tuple[Float[Array, ""], Float[Array, ""]]:

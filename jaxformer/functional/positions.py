@@ -6,13 +6,18 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError
+from jaxformer.functional.products import wide_dtype
 from jaxformer.typing import Array, Float, Int
 
 
 def sinusoidal(
-    positions: Int[Array, "..."], d_model: int, *, layout: str = "interleaved", base: float = 10_000.0
+    positions: Int[Array, "..."] | Float[Array, "..."],
+    d_model: int,
+    *,
+    layout: str = "interleaved",
+    base: float = 10_000.0,
 ) -> Float[Array, "... D"]:
-    """Encode positions as sines and cosines of geometrically spaced wavelengths, float32.
+    """Encode positions as sines and cosines of geometrically spaced wavelengths: float32, or float64 of float64 ones.
 
     ``interleaved`` is the paper's: PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(p / base^(2i/d)).
     ``halves`` is that of tensor2tensor: all sines, then all cosines, of p / base^(i / (d/2 - 1)).
@@ -20,7 +25,7 @@ def sinusoidal(
     Face.
 
     Args:
-        positions: counted from 0; any shape.
+        positions: counted from 0; any shape. For a result in float64 cast them to that.
         d_model: width; must be even.
         layout: ``interleaved``, ``halves`` or ``concatenated``.
         base: 10,000 in the paper.
@@ -31,8 +36,8 @@ def sinusoidal(
     if d_model % 2:
         raise InputError(f"sinusoidal positions need an even d_model, not {d_model}; try {d_model + 1}")
     half = d_model // 2
-    index = jnp.arange(half, dtype=jnp.float32)
-    place = positions.astype(jnp.float32)[..., None]
+    place = positions.astype(wide_dtype(positions))[..., None]
+    index = jnp.arange(half, dtype=place.dtype)
     ones = (1,) * positions.ndim
     if layout == "interleaved":
         angles = place * (base ** (-index / half)).reshape(*ones, -1)

@@ -1,4 +1,4 @@
-"""Products of arrays that add up in float32 and multiply in the type of the computation, forward and backward."""
+"""Matmuls with operands in the compute dtype, forward and backward, and float32 accumulation (float64 of float64)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,11 @@ import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from jaxformer.typing import Array, Float
+
+
+def wide_dtype(*arrays: Array) -> jnp.dtype:
+    """Return the dtype of sums and softmaxes: float32, or float64 where an array is float64."""
+    return jnp.dtype("float64" if any(jnp.result_type(x) == "float64" for x in arrays) else "float32")
 
 
 def product(multiply: Callable[..., Array], x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -25,26 +30,22 @@ def product(multiply: Callable[..., Array], x: Float[Array, "..."], y: Float[Arr
     """
     if _is_half(x):
         return _half_product(multiply, x, y)
-    return multiply(x, y, preferred_element_type=jnp.float32)
+    return multiply(x, y, preferred_element_type=wide_dtype(x, y))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+@functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _half_product(multiply: Callable[..., Array], x: Array, y: Array) -> Array:
     return multiply(x, y, preferred_element_type=jnp.float32)
 
 
-def _half_product_forward(multiply: Callable[..., Array], x: Array, y: Array) -> tuple[Array, tuple[Array, Array]]:
-    return _half_product(multiply, x, y), (x, y)
-
-
-def _half_product_backward(
-    multiply: Callable[..., Array], operands: tuple[Array, Array], gradient: Array
+@_half_product.defjvp
+def _half_product_tangent(
+    multiply: Callable[..., Array], primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
-    _, pull = jax.vjp(multiply, *operands)
-    return pull(gradient.astype(operands[0].dtype))
-
-
-_half_product.defvjp(_half_product_forward, _half_product_backward)
+    (x, y), (x_change, y_change) = primals, tangents
+    # Each result is in half precision, so that its transpose rounds the float32 cotangent before it multiplies.
+    change = multiply(x_change, y).astype(jnp.float32) + multiply(x, y_change).astype(jnp.float32)
+    return _half_product(multiply, x, y), change
 
 
 def rows_times_matrix(x: Float[Array, "N K"], matrix: Float[Array, "K M"]) -> Float[Array, "N M"]:
@@ -101,7 +102,7 @@ def _rows_times_matrix_tangent(primals: tuple[Array, Array], tangents: tuple[Arr
 
 
 def _multiply(x: Array, y: Array, axis: int = 0) -> Array:
-    return jax.lax.dot_general(x, y, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.float32)
+    return jax.lax.dot_general(x, y, (((1,), (axis,)), ((), ())), preferred_element_type=wide_dtype(x, y))
 
 
 def _multiply_in_half(x: Array, y: Array, axis: int) -> Array:
@@ -120,7 +121,7 @@ def _multiply_in_half(x: Array, y: Array, axis: int) -> Array:
 
 def _columns_times_columns(x: Array, y: Array) -> Array:
     """Give x^T y."""
-    return jax.lax.dot_general(x, y, (((0,), (0,)), ((), ())), preferred_element_type=jnp.float32)
+    return jax.lax.dot_general(x, y, (((0,), (0,)), ((), ())), preferred_element_type=wide_dtype(x, y))
 
 
 def _turned_over(x: Array, y: Array) -> Array:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, check_most
 from jaxformer.functional.layers import ACTIVATIONS
 from jaxformer.nn.blocks import NORM_ORDERS, LayerConfig
 from jaxformer.nn.embedding import KINDS as POSITION_KINDS
@@ -12,6 +12,21 @@ from jaxformer.nn.stacks import REMATERIALIZATIONS
 
 TIED_EMBEDDINGS = ("all", "target", "none")
 DTYPES = ("float32", "bfloat16", "float16")
+
+MOST = {
+    "vocabulary_size": 2**24,
+    "source_vocabulary_size": 2**24,
+    "max_length": 2**20,
+    "d_model": 2**20,
+    "d_k": 2**20,
+    "d_v": 2**20,
+    "d_ff": 2**22,
+    "num_heads": 2**16,
+    "num_encoder_layers": 1_000,
+    "num_decoder_layers": 1_000,
+    "norm_epsilon": 1,
+}
+"""Greatest values of numbers: no device has room for more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,6 +91,7 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         """Check every value, and those that depend on each other."""
+        check_most(self, MOST, "model.")
         positive = ("vocabulary_size", "d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers")
         for name in (*positive, "max_length"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")

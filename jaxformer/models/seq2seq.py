@@ -212,7 +212,7 @@ class Transformer(nn.Module):
         x, spans, weights = self.decoder.step(x, cache.spans, cache.position, seen, memory.stores, memory.mask)
         coverage = cache.coverage
         if coverage is not None:
-            coverage += jnp.mean(weights[-1], axis=1).reshape(coverage.shape)
+            coverage += jnp.mean(weights[-1], axis=1).reshape(coverage.shape).astype(coverage.dtype)
         return self.logits(x[:, 0]), Cache(spans, ancestors, cache.position + 1, coverage)
 
     @property

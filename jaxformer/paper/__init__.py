@@ -1,6 +1,6 @@
 """The tables of "Attention Is All You Need": its numbers, and those of our models and your runs."""
 
-from jaxformer.paper.cost import count_flops, expected_hours, peak_flops_per_second
+from jaxformer.paper.cost import UTILISATION, count_flops, expected_hours, peak_flops_per_second
 from jaxformer.paper.parameters import count_parameters, parameters_by_formula
 from jaxformer.paper.picture import draw
 from jaxformer.paper.report import Line, make_lines, to_markdown
@@ -10,6 +10,7 @@ from jaxformer.paper.tables import BASE, TABLES, Row, Table, find_table
 __all__ = [
     "BASE",
     "TABLES",
+    "UTILISATION",
     "Line",
     "Row",
     "RunScore",

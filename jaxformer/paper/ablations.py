@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluate import read_results
 from jaxformer.paper.parameters import count_parameters
-from jaxformer.training import config as configuration
-from jaxformer.training.config import RunConfig
-from jaxformer.visualization import curves
+from jaxformer.runs import config as configuration
+from jaxformer.runs import records
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.records import read_results
 
 BASE_ROW = "base"
 """The row that all others are compared with."""
@@ -220,7 +220,7 @@ def _result(row: str, seed: int, directory: Path, config: RunConfig, base: RunCo
 
 
 def _last_perplexity(directory: Path, steps: int) -> float:
-    curve = dict(curves.read(directory / "metrics.jsonl").get("valid/perplexity", ()))
+    curve = dict(records.read_curves(directory / "metrics.jsonl").get("valid/perplexity", ()))
     if steps not in curve:
         raise InputError(f"{directory / 'metrics.jsonl'} has no valid/perplexity at step {steps}: move the run away")
     return curve[steps]

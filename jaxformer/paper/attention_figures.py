@@ -121,8 +121,8 @@ def measure_kinds(draws: int, seed: int = 0) -> Mapping[str, list[JacobianStatis
 def draw_jacobians(picture: Path | str, draws: int = 2000, seed: int = 0) -> Path:
     """Draw what the softmax lets through of a gradient, with the division by the square root of d_k and without.
 
-    Above the Jacobian of one draw; below, over the lengths and all draws, deviation and range of the entries, and mean,
-    deviation and range of the trace.
+    Above the Jacobian of one draw; below, over the lengths and all draws, mean size, deviation and range of the
+    entries, and mean, deviation and range of the trace.
 
     Args:
         picture: the file to write.
@@ -136,9 +136,7 @@ def draw_jacobians(picture: Path | str, draws: int = 2000, seed: int = 0) -> Pat
     for (name, found), (*_, colour) in zip(measure_kinds(draws, seed).items(), _KINDS, strict=True):
         looks: dict[str, Any] = {"color": colour, "linewidth": 1.8, "marker": "o", "markersize": 3.6}
         left.plot(LENGTHS, [one.size for one in found], label=name, **looks)
-        middle.plot(LENGTHS, [one.deviation for one in found], **looks)
-        for end in ("least", "greatest"):
-            middle.plot(LENGTHS, [getattr(one, end) for one in found], color=colour, linewidth=1, linestyle=":")
+        _plot_deviations(middle, found, looks)
         traces = np.stack([one.traces for one in found])
         mean, deviation = traces.mean(axis=1), traces.std(axis=1)
         right.plot(LENGTHS, mean, **looks)
@@ -149,13 +147,53 @@ def draw_jacobians(picture: Path | str, draws: int = 2000, seed: int = 0) -> Pat
             right.plot(LENGTHS, end, color=colour, linewidth=1, linestyle=":")
     left.set_yscale("log")
     left.set_ylim(1e-6, 0.2)  # room for the legend
-    middle.axhline(0.0, color=style.LINE, linewidth=0.8)
-    figures.style_lines(left, "entries: mean size", "length of the softmax", legend="lower left")
-    figures.style_lines(middle, "entries: deviation, range", "length of the softmax", legend=None)
-    figures.style_lines(right, "trace: mean ± deviation, range", "length of the softmax", legend=None)
-    for axes in (left, middle, right):
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(LENGTHS, map(str, LENGTHS))
+    _style_lengths(left, "entries: mean size", legend="lower left")
+    _style_lengths(middle, "entries: deviation, range")
+    _style_lengths(right, "trace: mean ± deviation, range")
+    return style.save(figure, picture)
+
+
+def _plot_deviations(axes: Any, found: Sequence[JacobianStatistics], looks: Mapping[str, Any]) -> None:
+    axes.axhline(0.0, color=style.LINE, linewidth=0.8)
+    axes.plot(LENGTHS, [one.deviation for one in found], **looks)
+    for end in ("least", "greatest"):
+        axes.plot(LENGTHS, [getattr(one, end) for one in found], color=looks["color"], linewidth=1, linestyle=":")
+
+
+def _style_lengths(axes: Any, title: str, *, legend: str | None = None) -> None:
+    figures.style_lines(axes, title, "length of the softmax", legend=legend)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(LENGTHS, map(str, LENGTHS))
+
+
+def draw_both_derivatives(picture: Path | str, draws: int = 2000, seed: int = 0) -> Path:
+    """Draw sizes of the Jacobian by the scores that the softmax receives and by the products q·k, with d_k = length.
+
+    The third panel has deviation and range of the entries by the products.
+
+    Args:
+        picture: the file to write.
+        draws: softmaxes for each length.
+        seed: of queries and keys.
+    """
+    figure = style.new_figure(9, 2.8)
+    left, middle, right = figure.subplots(1, 3)
+    for name, scaled, colour in (("scaled, d_k = n", True, style.BLUE), ("not scaled, d_k = n", False, style.RED)):
+        looks: dict[str, Any] = {"color": colour, "linewidth": 1.8, "marker": "o", "markersize": 3.6}
+        keys = [jax.random.fold_in(jax.random.key(seed), n) for n in LENGTHS]
+        weights = [
+            draw_weights(key, draws=draws, length=n, d_k=n, scaled=scaled) for key, n in zip(keys, LENGTHS, strict=True)
+        ]
+        by_products = [measure_jacobians(one, one.shape[-1] ** 0.5 if scaled else 1.0) for one in weights]
+        left.plot(LENGTHS, [measure_jacobians(one).size for one in weights], label=name, **looks)
+        middle.plot(LENGTHS, [one.size for one in by_products], **looks)
+        _plot_deviations(right, by_products, looks)
+    for axes in (left, middle):
+        axes.set_yscale("log")
+        axes.set_ylim(1e-5, 0.2)
+    _style_lengths(left, "by softmax input: mean size", legend="lower left")
+    _style_lengths(middle, "by q·k: mean size")
+    _style_lengths(right, "by q·k: deviation, range")
     return style.save(figure, picture)
 
 

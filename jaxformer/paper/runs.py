@@ -9,17 +9,17 @@ from typing import Any
 
 from jaxformer.checkpoints.average import list_averages
 from jaxformer.data.mixing import parse
-from jaxformer.decoding.config import differing_settings
 from jaxformer.errors import InputError
-from jaxformer.evaluation.evaluate import read_results
 from jaxformer.evaluation.known_sets import find_known
 from jaxformer.models.config import TransformerConfig
 from jaxformer.paper.parameters import count_parameters
 from jaxformer.paper.tables import LEARNING_KEYS, Row, Table
-from jaxformer.training import config as configuration
-from jaxformer.training.config import RunConfig
-from jaxformer.training.recipe import TrainingConfig
-from jaxformer.visualization import curves
+from jaxformer.runs import config as configuration
+from jaxformer.runs import records
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.records import read_results
+from jaxformer.runs.training import TrainingConfig
+from jaxformer.search.config import differing_settings
 
 # What of a model is no part of what the paper calls one: sizes that follow from text, and how it is computed.
 _FREE = (
@@ -140,15 +140,15 @@ def _score(record: Mapping[str, Any], metric: str, where: str) -> tuple[str, flo
         for name in (metric, "compound_split_bleu", "tokenized_bleu", "bleu"):
             if isinstance(record.get(name), int | float):
                 return name, float(record[name])
-    wanted = "bleu" if metric == "f1" else f"bleu,{metric}"
-    raise InputError(f"{where} holds no BLEU: run jaxformer evaluate with --metrics={wanted}")
+    missing, wanted = ("F1", "f1") if metric == "f1" else ("BLEU", f"bleu,{metric}")
+    raise InputError(f"{where} holds no {missing}: run jaxformer evaluate with --metrics={wanted}")
 
 
 def _metric_notes(found: str, wanted: str) -> list[str]:
     if found == wanted:
         return []
     if wanted == "f1":
-        return ["BLEU of linearised trees, and not F1: score hypotheses.*.txt by EVALB (docs/reproduce.md)"]
+        return ["BLEU of linearised trees, and not F1: evaluate with --metrics=f1"]
     names = {"bleu": "sacreBLEU of raw text", "tokenized_bleu": "tokenised BLEU without split compounds"}
     return [f"{names.get(found, found)}, and not {wanted} as in the paper: evaluate with --metrics=bleu,{wanted}"]
 
@@ -209,7 +209,7 @@ def _perplexity(
     path = directory / "metrics.jsonl"
     if "perplexity" not in table.metrics or not path.is_file():
         return None, []
-    curve = dict(curves.read(path).get("valid/perplexity", ()))
+    curve = dict(records.read_curves(path).get("valid/perplexity", ()))
     if not curve:
         return None, []
     step = record["checkpoint"] if record["checkpoint"] in curve else max(curve)

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.errors import InputError
 from jaxformer.functional.attention import dot_product_attention
 from jaxformer.typing import Array, Float, Key
 
@@ -23,9 +24,9 @@ class JacobianStatistics:
         size: mean of the absolute values of all entries.
         deviation: standard deviation of all entries.
         least: the smallest entry of all.
-        greatest: the greatest; a half times a half is the most that there can be.
-        traces: one number a softmax, the sum of its diagonal: 1 - sum_i w_i^2, which is 0 for a softmax that has
-            chosen one score and ``1 - 1 / length`` for one that treats all alike.
+        greatest: the greatest; a half times a half, divided by the scale, is the most that there can be.
+        traces: one number a softmax, the sum of its diagonal: (1 - sum_i w_i^2) / scale. With scale 1 it is 0 for a
+            softmax that has chosen one score and ``1 - 1 / length`` for one with equal weights.
     """
 
     length: int
@@ -36,15 +37,27 @@ class JacobianStatistics:
     traces: np.ndarray
 
 
-def softmax_jacobian(weights: Float[Array, "*B S"]) -> Float[Array, "*B S S"]:
-    """Give the derivative of softmax weights w by their scores: d w_i / d s_j = w_i (1[i = j] - w_j).
+def softmax_jacobian(weights: Float[Array, "*B S"], scale: float = 1.0) -> Float[Array, "*B S S"]:
+    """Compute the Jacobian of ``w = softmax(s / scale)`` by s: (diag(w) - w w^T) / scale, by the chain rule.
+
+    With scale 1 it is the derivative by the scores that the softmax receives. In scaled attention those are already
+    divided: with scale ``d_k ** 0.5`` it is the derivative by the products of query and keys before the division.
+
+    Args:
+        weights: softmax weights w.
+        scale: divisor of the scores that it differentiates by, above 0.
+
+    Raises:
+        InputError: the scale is not a finite number above 0.
 
     Example:
         >>> softmax_jacobian(jnp.array([0.5, 0.5])).tolist()
         [[0.25, -0.25], [-0.25, 0.25]]
     """
+    if not 0 < scale < float("inf"):
+        raise InputError(f"scale must be a finite number above 0, not {scale}; without a division it is 1")
     identity = jnp.eye(weights.shape[-1]).reshape((1,) * (weights.ndim - 1) + (weights.shape[-1],) * 2)
-    return weights[..., :, None] * (identity - weights[..., None, :])
+    return weights[..., :, None] * (identity - weights[..., None, :]) / scale
 
 
 def draw_weights(key: Key, *, draws: int, length: int, d_k: int, scaled: bool) -> Float[Array, "N S"]:
@@ -68,9 +81,13 @@ def draw_weights(key: Key, *, draws: int, length: int, d_k: int, scaled: bool) -
     return weights[:, 0, 0]
 
 
-def measure_jacobians(weights: Float[Array, "N S"]) -> JacobianStatistics:
-    """Give mean, deviation and range of the entries of the Jacobians at these weights, in float64."""
-    entries = np.asarray(softmax_jacobian(weights), np.float64)
+def measure_jacobians(weights: Float[Array, "N S"], scale: float = 1.0) -> JacobianStatistics:
+    """Compute mean size, deviation and range of the entries of :func:`softmax_jacobian` at these weights, in float64.
+
+    Raises:
+        InputError: the scale is not a finite number above 0.
+    """
+    entries = np.asarray(softmax_jacobian(weights, scale), np.float64)
     return JacobianStatistics(
         length=entries.shape[-1],
         size=float(np.abs(entries).mean()),

@@ -46,7 +46,7 @@ LEARNING_KEYS = (
     "initial_run",
 )
 """Keys of the section ``training``, besides those that rows name, that change what is learned; the defaults of
-:class:`jaxformer.training.recipe.TrainingConfig` are the paper's."""
+:class:`jaxformer.runs.training.TrainingConfig` are the paper's."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,9 +1,9 @@
 """Training: schedules, optimizers, the step as a pure function, engines that run it, and the loop around them."""
 
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.moving_average import update_average
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.schedules import (
     Schedule,
     constant_schedule,

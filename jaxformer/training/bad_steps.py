@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
+
+from jaxformer.errors import InputError
+from jaxformer.files import open_whole
 
 # Files of one host that a run keeps: the first bad steps tell why, and a run that diverges has thousands.
 MOST_FILES = 10
@@ -30,18 +32,14 @@ def save_bad_batch(
     folder = directory / "bad_batches"
     ending = f".host-{host}.npz" if hosts > 1 else ".npz"
     path = folder / f"step-{step}{ending}"
-    temporary = path.with_suffix(".tmp")
     try:
         folder.mkdir(exist_ok=True)
         others = [file for file in folder.glob(f"step-*{ending}") if file != path]
         if len(others) >= MOST_FILES:
             return None
-        with temporary.open("wb") as file:
+        with open_whole(path) as file:
             np.savez(file, allow_pickle=False, **{name: np.asarray(rows) for name, rows in batch.items()})
-        temporary.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    except (OSError, InputError):
         return None
     return path
 

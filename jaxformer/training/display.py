@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Mapping
 from typing import Protocol
@@ -9,6 +10,7 @@ from typing import Protocol
 import jax
 
 from jaxformer.errors import require
+from jaxformer.table import escape_controls
 
 
 class Display(Protocol):
@@ -39,9 +41,10 @@ class Lines:
         self._steps = steps
 
     def say(self, text: str) -> None:
-        """Show a line."""
-        sys.stderr.write(text + "\n")
-        sys.stderr.flush()
+        """Show a line; training continues where nobody reads it any more."""
+        with contextlib.suppress(OSError):
+            sys.stderr.write(escape_controls(text) + "\n")
+            sys.stderr.flush()
 
     def warn(self, text: str) -> None:
         """Show a line."""
@@ -78,7 +81,7 @@ class Bar:
 
     def say(self, text: str) -> None:
         """Show a line above the bar."""
-        self._progress.console.print(text, markup=False, highlight=False)
+        self._progress.console.print(escape_controls(text), markup=False, highlight=False)
 
     def warn(self, text: str) -> None:
         """Show a line above the bar."""
@@ -110,7 +113,7 @@ class Silent:
 
     def warn(self, text: str) -> None:
         """Show a line with the host's number."""
-        sys.stderr.write(f"host {self._host}: {text}\n")
+        sys.stderr.write(f"host {self._host}: {escape_controls(text)}\n")
         sys.stderr.flush()
 
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:

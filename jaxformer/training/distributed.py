@@ -54,6 +54,8 @@ class Cluster:
             raise InputError(f"--coordinator must be HOST:PORT, such as 10.0.0.1:4321, not {self.coordinator!r}")
         if self.num_processes < 1:
             raise InputError(f"--num_processes must be at least 1, not {self.num_processes}")
+        if self.num_processes > 1_000_000:
+            raise InputError(f"--num_processes must be at most 1,000,000, not {self.num_processes}")
         if not 0 <= self.process_id < self.num_processes:
             raise InputError(
                 f"--process_id must be from 0 to {self.num_processes - 1} with --num_processes={self.num_processes}, "

@@ -9,10 +9,10 @@ import numpy as np
 
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.mesh import MeshEngine, make_mesh
 from jaxformer.training.placement import Placed
 from jaxformer.training.pmap import PmapEngine
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import Batch, Metrics
 from jaxformer.typing import PyTree

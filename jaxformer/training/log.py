@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 import jax
 
 from jaxformer.errors import InputError, require
-
-MEASURED = frozenset(
-    f"train/{name}"
-    for name in (
-        *("tokens_per_second", "seconds_left", "mfu", "mfu_slots", "data_wait"),
-        *("compilations", "compile_seconds", "memory_bytes"),
-    )
-)
-"""Metrics that tell of the machine: of all of a record, they alone differ when the same run is made again."""
+from jaxformer.files import write_whole
+from jaxformer.runs.records import append, is_evaluation, rewind
 
 
 class Writer(Protocol):
@@ -69,7 +61,7 @@ class Log:
         self._writers: list[Writer] = []
         if not self._first:
             return
-        rewind(self.metrics_file, lambda line: line["step"] <= (evaluated if _is_evaluation(line) else step))
+        rewind(self.metrics_file, lambda line: line["step"] <= (evaluated if is_evaluation(line) else step))
         rewind(self.samples_file, lambda line: line["step"] <= evaluated)
         if wandb_project is not None:  # before TensorBoard, which refuses nothing
             self._writers.append(WeightsAndBiases(directory, wandb_project, config or {}))
@@ -164,43 +156,5 @@ class WeightsAndBiases:
 def _saved_id(path: Path) -> str:
     """Give the id that the file keeps; the first time, draw one, since paths and names come again."""
     if not path.exists():
-        temporary = path.with_suffix(".tmp")
-        temporary.write_text(secrets.token_hex(8), encoding="ascii")
-        temporary.replace(path)
+        write_whole(path, secrets.token_hex(8))
     return path.read_text(encoding="ascii").strip()
-
-
-def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Add one JSON object as a line.
-
-    Raises:
-        InputError: it cannot be written: no space, no permission.
-    """
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}; mend that and run the same command again: it goes on from the "
-            "last checkpoint"
-        ) from error
-
-
-def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Remove the lines of a record that are not to be kept, and a last line that was cut off."""
-    if not path.exists():
-        return
-    kept = []
-    for line in path.read_bytes().split(b"\n"):
-        try:
-            if keep(json.loads(line)):
-                kept.append(line + b"\n")
-        except ValueError:
-            continue  # the empty end, or a line that a killed process cut off, maybe within a character
-    temporary = path.with_suffix(".tmp")
-    temporary.write_bytes(b"".join(kept))
-    temporary.replace(path)
-
-
-def _is_evaluation(metrics: Mapping[str, Any]) -> bool:
-    return any(name.startswith("valid/") for name in metrics)

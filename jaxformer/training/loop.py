@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,9 +16,10 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data.batching import Batch
 from jaxformer.data.pipeline import Position, TrainingData
 from jaxformer.errors import InputError
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.records import Validator
 from jaxformer.training.bad_steps import describe_bad_step, save_bad_batch
 from jaxformer.training.compilations import Compilations, read_memory
-from jaxformer.training.config import RunConfig
 from jaxformer.training.display import Display
 from jaxformer.training.engines import Engine
 from jaxformer.training.hosts import any_host
@@ -31,18 +32,6 @@ from jaxformer.training.signals import StopSignal, WaitInterruptedError
 from jaxformer.training.stalls import Watched, describe_stall
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import Metrics
-from jaxformer.typing import PyTree
-
-
-class Validation(NamedTuple):
-    """What translating the validation set gave: scores by name, and some of the translations."""
-
-    scores: dict[str, float]
-    samples: list[dict[str, str]]
-
-
-Validator = Callable[[PyTree, Callable[[], bool]], Validation | None]
-"""Translates the validation set with some parameters; asks whether to stop, and gives None if it did."""
 
 
 class Outcome(NamedTuple):
@@ -142,10 +131,9 @@ class Loop:
         self.checkpoints.wait()
         finished = self._is_done(progress) and progress.evaluated == progress.step
         if finished and progress.step < self.config.training.steps:
-            self.display.say(
-                f"step {progress.step} is the last: {progress.stale} evaluations without a better "
-                f"{self.config.evaluation.best_metric} than {progress.best:.4g}"
-            )
+            metric = self.config.evaluation.best_metric
+            better = f"a finite {metric}" if progress.best is None else f"a better {metric} than {progress.best:.4g}"
+            self.display.say(f"step {progress.step} is the last: {progress.stale} evaluations without {better}")
         if not finished:
             self.display.say(
                 f"{self.stop.received or 'another host'}: saved at step {progress.step}; the same command goes on from "
@@ -286,7 +274,7 @@ def _perplexity(nll: float) -> float:
 
 def _report(step: int, entry: dict[str, float], samples: list[dict[str, str]]) -> str:
     words = [f"valid nll {entry['valid/nll']:.3f}", f"ppl {entry['valid/perplexity']:.2f}"]
-    for name, label in (("valid/bleu", "BLEU"), ("valid/chrf", "chrF")):
+    for name, label in (("valid/bleu", "BLEU"), ("valid/chrf", "chrF"), ("valid/f1", "F1")):
         if name in entry:
             words.append(f"{label} {entry[name]:.2f}")
     lines = [f"evaluation at step {step}: {', '.join(words)}"]

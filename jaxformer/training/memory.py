@@ -20,8 +20,8 @@ from jaxformer.data.config import DataConfig
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.logical_axes import logical_axes
 from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.mesh import AXES, DATA, FSDP, RULES, TENSOR, mesh_shape, shard
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.state import TrainState, create_state
 from jaxformer.training.step import make_loss
 from jaxformer.typing import PyTree

@@ -24,8 +24,8 @@ from jaxformer.errors import InputError
 from jaxformer.models.logical_axes import logical_axes
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.nn.sharding import ROW_AXES
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.placement import Placed, count_traces, cut, fill
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.state import TrainState, create_state
 from jaxformer.training.step import Batch, Metrics, make_eval_step, make_train_step
 from jaxformer.typing import Array, PyTree

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from jaxformer.errors import InputError
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.schedules import Schedule, make_schedule
 from jaxformer.typing import Array, Bool, PyTree
 

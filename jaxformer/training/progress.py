@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from jaxformer import __version__
 from jaxformer.data.pipeline import Position
+from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
+from jaxformer.runs.config import BEST_METRICS
 
 
 @dataclasses.dataclass
@@ -25,6 +30,7 @@ class Progress:
         best_metric: by which score the best is chosen.
         best: the best score so far; None before there is one.
         stale: evaluations since then.
+        valid: hash of the text that each score was measured on; see :func:`hash_validation`.
     """
 
     step: int = 0
@@ -36,6 +42,7 @@ class Progress:
     best_metric: str = ""
     best: float | None = None
     stale: int = 0
+    valid: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, metrics: dict[str, float]) -> None:
         """Add the metrics of a step."""
@@ -52,14 +59,20 @@ class Progress:
         self.evaluated, self.scores = self.step, scores
         if metric not in scores:
             return
-        if metric != self.best_metric:
-            self.best_metric, self.best, self.stale = metric, None, 0
+        self.choose_by(metric)
         sign = -1.0 if metric == "loss" else 1.0
         better = self.best is None or sign * scores[metric] > sign * self.best
         if better and math.isfinite(scores[metric]):
             self.best, self.stale = scores[metric], 0
         else:
             self.stale += 1
+
+    def choose_by(self, metric: str) -> bool:
+        """Choose the best by this score from now on; return whether the best so far, by another one, is forgotten."""
+        if metric == self.best_metric:
+            return False
+        known, self.best_metric, self.best, self.stale = self.best_metric, metric, None, 0
+        return bool(known)
 
     def to_json(self) -> dict[str, Any]:
         """Give the counters as a JSON object."""
@@ -80,3 +93,14 @@ class Progress:
                     "the version that wrote it"
                 )
         return cls(**{**record, "position": Position(**record["position"])})
+
+
+def hash_validation(pairs: Sequence[Pair], translated: int | None) -> dict[str, str]:
+    """Return the SHA-256 of the text that each score is measured on.
+
+    Args:
+        pairs: of ``data.valid``, on which the loss is measured.
+        translated: how many of them are translated and scored, from the first on; None: all.
+    """
+    whole, part = (hashlib.sha256(json.dumps(texts).encode()).hexdigest() for texts in (pairs, pairs[:translated]))
+    return {metric: whole if metric == "loss" else part for metric in BEST_METRICS}

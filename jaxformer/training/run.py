@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TextIO
 
 from jaxformer.data.files import check_folder, make_folder
 from jaxformer.data.loading import Report, TrainingText, load_evaluation, open_evaluation
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
-from jaxformer.locks import LOCK, hold
-from jaxformer.training import config as configuration
-from jaxformer.training.config import RunConfig
+from jaxformer.files import LOCK, TEMPORARY, check_writable, hold
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.folder import WRITTEN, check_vocabulary, complete_config
 from jaxformer.training.hosts import make_once, together
+
+_OF_A_START = {"config.json", "vocabulary", "checkpoints", "tensorboard", "wandb", "wandb_id", LOCK}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,25 +48,39 @@ class Run:
         """Where the checkpoints lie."""
         return self.directory / "checkpoints"
 
-    def claim(self) -> TextIO:
-        """Make the directory this run's, once everything is checked: until then a refused start leaves nothing behind.
+    @contextlib.contextmanager
+    def claim(self, is_begun: Callable[[], bool] = lambda: True) -> Iterator[None]:
+        """Make the directory this run's, once everything is checked; no other process can claim it within the block.
 
         The configuration is written first, since a vocabulary that is missing is trained again just as it was.
 
-        Returns:
-            An open file; until it is closed no other process can claim the directory.
+        Args:
+            is_begun: whether a step was made. Where the block of a new run ends with an error before the first step,
+                what it has written is removed, and the directory if it was made here.
 
         Raises:
-            InputError: another process has claimed it.
+            InputError: another process has claimed it, or it cannot be written.
         """
+        made, new = not self.directory.exists(), not (self.directory / "config.json").exists()
         make_folder(self.directory, "--workdir")
-        lock = hold(
-            self.directory,
-            f"another process trains in {self.directory}: wait until it ends, or choose another --workdir",
-        )
-        configuration.save(self.config, self.directory / "config.json")
-        self.vocabularies.save(self.directory / "vocabulary")
-        return lock
+        refusal = f"another process trains in {self.directory}: wait until it ends, or choose another --workdir"
+        with hold(self.directory, refusal):
+            try:
+                configuration.save(self.config, self.directory / "config.json")
+                self.vocabularies.save(self.directory / "vocabulary")
+                yield
+            except BaseException:
+                if new and not is_begun():
+                    self._withdraw(made)
+                raise
+
+    def _withdraw(self, made: bool) -> None:
+        """Remove what a start has written, if there is nothing else, and the directory if it was made here."""
+        if {path.name for path in self.directory.iterdir()} <= _OF_A_START and not any(self.checkpoints.glob("*")):
+            for path in self.directory.iterdir():
+                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+            if made:
+                self.directory.rmdir()
 
     def check_vocabulary(self, recorded: str, step: int | str) -> None:
         """Refuse to go on with another vocabulary than that of a checkpoint.
@@ -71,19 +89,6 @@ class Run:
             InputError: the hashes differ.
         """
         check_vocabulary(self.directory, self.vocabularies, recorded, step)
-
-
-def check_vocabulary(directory: Path, vocabularies: Vocabularies, recorded: str, step: int | str) -> None:
-    """Refuse a vocabulary that is not the one that a checkpoint was trained with.
-
-    Raises:
-        InputError: the hashes differ.
-    """
-    if recorded != vocabularies.hash:
-        raise InputError(
-            f"{directory / 'vocabulary'} is not the vocabulary of checkpoint {step}: its hash is "
-            f"{vocabularies.hash[:12]}, not {recorded[:12]}; put back the files that the run was trained with"
-        )
 
 
 def open_run(config: RunConfig, directory: Path, *, report: Report = lambda _: None) -> Run:
@@ -111,6 +116,8 @@ def open_run(config: RunConfig, directory: Path, *, report: Report = lambda _: N
 def _look(config: RunConfig, directory: Path) -> tuple[TrainingText, tuple[list[Pair], str]]:
     """Find the text, read what validates, and make sure that the directory is free or this run's."""
     check_folder(directory, "--workdir")
+    if directory.exists():
+        check_writable(directory, *WRITTEN)
     saved, data = directory / "config.json", config.data
     text = TrainingText.open(data)
     if saved.exists():
@@ -118,7 +125,7 @@ def _look(config: RunConfig, directory: Path) -> tuple[TrainingText, tuple[list[
         _refuse_another(old, config, directory)
         _refuse_end(old, config, directory)
         _refuse_replaced(old, directory / "vocabulary")
-    elif directory.exists() and any(path.name not in ("config.tmp", LOCK) for path in directory.iterdir()):
+    elif directory.exists() and any(path.name != LOCK and path.suffix != TEMPORARY for path in directory.iterdir()):
         raise InputError(f"{directory} holds files but no run (no config.json); choose an empty --workdir")
     elif config.training.initial_run is not None and not (Path(config.training.initial_run) / "config.json").is_file():
         raise InputError(
@@ -170,28 +177,6 @@ def _first_vocabularies(text: TrainingText, initial_run: str | None, report: Rep
             for path in (Path(initial_run) / "vocabulary").glob("*.model"):
                 shutil.copy(path, scratch)
         return text.vocabularies(Path(scratch), report=report)
-
-
-def complete_config(config: RunConfig, vocabularies: Vocabularies) -> RunConfig:
-    """Give the model the sizes and ids of the vocabularies.
-
-    Raises:
-        InputError: the two sides disagree on the id of padding, or the model cannot be made for these vocabularies.
-    """
-    source, target = vocabularies.source, vocabularies.target
-    if source.pad_id != target.pad_id:
-        raise InputError(
-            f"the source vocabulary pads with id {source.pad_id} and the target vocabulary with {target.pad_id}; "
-            "train both with the same pad id"
-        )
-    model = dataclasses.replace(
-        config.model,
-        vocabulary_size=target.size,
-        source_vocabulary_size=None if config.data.shared_vocabulary else source.size,
-        pad_id=target.pad_id,
-        bos_id=target.bos_id,
-    )
-    return dataclasses.replace(config, model=model)
 
 
 _NAMED = 5  # differences that a refusal names at most

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from jaxformer.errors import InputError
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.typing import Array
 
 Schedule: TypeAlias = Callable[[ArrayLike], Array]

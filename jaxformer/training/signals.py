@@ -8,13 +8,15 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import Any
 
+from jaxformer.data import interruption
+
 
 class WaitInterruptedError(Exception):
     """A signal came while the loop waited; see :meth:`StopSignal.interrupting`."""
 
 
 class StopSignal:
-    """Notes Ctrl-C and SIGTERM, so that the loop can save before it ends; a second Ctrl-C ends it at once.
+    """Notes Ctrl-C, SIGTERM and SIGHUP, so that the loop can save before it ends; a second Ctrl-C ends it at once.
 
     Outside the main thread, where Python allows no handlers, it notes nothing.
     """
@@ -27,7 +29,7 @@ class StopSignal:
 
     def __enter__(self) -> StopSignal:
         """Begin to listen."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in interruption.signals():
             try:
                 self._before[number] = signal.signal(number, self._note)
             except ValueError:
@@ -64,5 +66,7 @@ class StopSignal:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.received = signal.Signals(number).name
+        if number == signal.SIGHUP:
+            interruption.leave_terminal()
         if self._interrupts:
             raise WaitInterruptedError

@@ -13,8 +13,8 @@ from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxformer.models.layer_stacking import stack_layers
 from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.typing import Array, Float, Int, Key, Parameters, PyTree, UInt32
 
 

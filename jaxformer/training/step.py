@@ -13,9 +13,9 @@ import optax
 
 from jaxformer.functional import losses
 from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.moving_average import update_average
 from jaxformer.training.optimizer import frozen_mask, keep, make_optimizer
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.schedules import make_schedule
 from jaxformer.training.state import LossScale, TrainState
 from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree

@@ -6,17 +6,18 @@ How a run resumes:
    whole checkpoint stands; another configuration is refused, but for keys that leave what is trained right.
 2. A checkpoint holds parameters and their average, optimizer, step and key, the position in the data, the best score,
    the sums of the metrics since the last line of the log, and the hashes of the vocabulary and of the training text.
-   Resumed and uninterrupted runs are equal bit for bit.
+   Resumed and uninterrupted runs are equal bit for bit on the same CPUs; on a GPU XLA must be asked for it.
 3. The records are cut back to the checkpoint's step, and to its last evaluation, before they grow again.
 4. An evaluation that was due but interrupted is made up first.
-5. Ctrl-C and SIGTERM save before the loop ends, on all hosts at the same step; whatever else ends it leaves the last
-   good checkpoint.
+5. Ctrl-C, SIGTERM and SIGHUP save before the loop ends, on all hosts at the same step; whatever else ends it leaves the
+   last good checkpoint.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.checkpoints.manager import CheckpointManager, open_to_read
 from jaxformer.data import interruption
 from jaxformer.data.batching import Batch, cover, plan_buckets
 from jaxformer.data.cleaning import summary
@@ -33,17 +34,18 @@ from jaxformer.data.pipeline import TrainingData, evaluation_batches
 from jaxformer.data.transforms import encode_evaluation
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.records import Validator, last_step
 from jaxformer.training.compilations import Compilations
-from jaxformer.training.config import RunConfig
 from jaxformer.training.display import Display, make_display
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.hosts import check_same, make_once, together
 from jaxformer.training.log import Log
-from jaxformer.training.loop import Loop, Outcome, Validator
+from jaxformer.training.loop import Loop, Outcome
 from jaxformer.training.optimizer import frozen_mask
 from jaxformer.training.profile import Profile
-from jaxformer.training.progress import Progress
+from jaxformer.training.progress import Progress, hash_validation
 from jaxformer.training.run import Run, open_run
 from jaxformer.training.signals import StopSignal
 from jaxformer.training.state import TrainState
@@ -85,20 +87,29 @@ def train(
         check_same({"the hash of the training text": data.hash}, "give every host the same text")
         # Before anything is written: what the state begins with may be refused.
         first = None if _has_checkpoints(run) else _first_state(run, engine)
+        texts = hash_validation(run.valid, config.evaluation.max_sentences)
+        if first is None:
+            together(lambda: _check_validation(run, texts))
+        validate = None
+        if make_validator is not None and config.evaluation.max_sentences != 0:
+            validate = together(functools.partial(make_validator, run, model))
         # Until here there was nothing to save, and a signal ended the process at once.
         interruption.check()
         stop = open_parts.enter_context(StopSignal())
-        _claim(run, open_parts)
+        progress = Progress()
+        _claim(run, open_parts, lambda: progress.step > 0)
         checkpoints = open_parts.enter_context(contextlib.closing(_open_checkpoints(run, display)))
         checkpoints.remove_leftovers()
         identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
         state, progress = _begin(run, engine, identity, checkpoints, first)
+        progress.valid, metric = texts, config.evaluation.best_metric
+        if progress.choose_by(metric):
+            display.say(f"evaluation.best_metric={metric} is new: the best so far begins again from nothing")
         log = open_parts.enter_context(contextlib.closing(together(lambda: _open_log(run, progress))))
         profile = Profile(workdir / "profile", config.training.profile_step, config.training.profile_steps)
         open_parts.enter_context(contextlib.closing(profile))
         _introduce(display, run, data, engine, progress)
         display.advance(progress.step, {})
-        validate = make_validator(run, model) if make_validator and config.evaluation.max_sentences != 0 else None
         parts = config, workdir, engine, data, valid, checkpoints, log, display, validate, identity, stop
         return Loop(*parts, profile, compilations).run(state, progress)
 
@@ -108,11 +119,11 @@ def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
     return data, validation_batches(run, data)
 
 
-def _claim(run: Run, open_parts: contextlib.ExitStack) -> None:
+def _claim(run: Run, open_parts: contextlib.ExitStack, is_begun: Callable[[], bool]) -> None:
     """Let the first host take the directory until the parts are closed, and the others see what it has written."""
 
     def claim() -> None:
-        open_parts.enter_context(run.claim())
+        open_parts.enter_context(run.claim(is_begun))
 
     make_once(claim)
     together(lambda: _await(run.directory / "config.json"))
@@ -172,18 +183,31 @@ def _begin(
     return engine.place(TrainState.of(parts["params"], parts["training"])), Progress.from_json(record)
 
 
+def _check_validation(run: Run, texts: dict[str, str]) -> None:
+    """Refuse to compare scores of two validation texts, of whichever checkpoints are kept."""
+    config, metric = run.config, run.config.evaluation.best_metric
+    checkpoints, records = open_to_read(run.checkpoints, metric), []
+    for step in {*checkpoints.ranking(), *checkpoints.steps[-1:]}:
+        with contextlib.suppress(InputError):  # a damaged one, which is refused where it is used
+            records.append(checkpoints.progress(step))
+    if any(
+        each.get("evaluated") and each.get("valid", {}).get(metric, texts[metric]) != texts[metric] for each in records
+    ):
+        raise InputError(
+            f"data.valid={config.data.valid} with evaluation.max_sentences={config.evaluation.max_sentences} is "
+            f"another text than {run.directory} was evaluated on, and scores of two texts do not compare: put the old "
+            "text back, and score the new one by jaxformer evaluate --dataset; or begin a new --workdir with "
+            f"training.initial_run={run.directory}"
+        )
+
+
 def _has_checkpoints(run: Run) -> bool:
     return any(path.name.isdecimal() for path in run.checkpoints.glob("*"))
 
 
 def _first_state(run: Run, engine: Engine) -> TrainState:
     """Make the state of a run that begins, from its seed or from another run."""
-    for name in ("results.json", "averages"):  # which nothing but a checkpoint can have been made of
-        if (run.directory / name).exists():
-            raise InputError(
-                f"{run.directory} has {name} of a run whose checkpoints are gone: put {run.checkpoints} back, or "
-                "choose another --workdir"
-            )
+    _refuse_lost_checkpoints(run)
     state, training = engine.create(), run.config.training
     if training.initial_run is None:
         return state
@@ -198,6 +222,25 @@ def _first_state(run: Run, engine: Engine) -> TrainState:
             optimizer=state.optimizer if initial.optimizer is None else _begin_schedule(initial.optimizer),
         )
     )
+
+
+def _refuse_lost_checkpoints(run: Run) -> None:
+    """Refuse to begin again where a run had a checkpoint: its record would be cut back to nothing.
+
+    The folder of checkpoints is made before the first line of the record. The second save waits for the end of the
+    first, so a line after it proves that there was a checkpoint.
+    """
+    cure = f"put {run.checkpoints} back, or choose another --workdir"
+    for name in ("results.json", "averages", "curve.png"):  # made from checkpoints only
+        if (run.directory / name).exists():
+            raise InputError(f"{run.directory} has {name} of a run whose checkpoints are gone: {cure}")
+    training, files = run.config.training, [run.directory / name for name in ("metrics.jsonl", "samples.jsonl")]
+    made = max(map(last_step, files))
+    if made > (2 * min(training.evaluate_every, training.checkpoint_every) if run.checkpoints.is_dir() else 0):
+        raise InputError(
+            f"{run.directory} has the record of {made} steps and no checkpoint: {cure}, or remove metrics.jsonl and "
+            "samples.jsonl to begin again"
+        )
 
 
 def _begin_schedule(optimizer: PyTree) -> PyTree:

@@ -8,8 +8,8 @@ from typing import NamedTuple
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.errors import InputError
-from jaxformer.training import config as configuration
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs import config as configuration
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.typing import PyTree
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.errors import InputError, require
+from jaxformer.files import open_whole
 from jaxformer.visualization import style
 from jaxformer.visualization.attention_page import PAGE, TITLE_SLOT
 from jaxformer.visualization.page import write_page
@@ -106,10 +107,10 @@ def draw(maps: AttentionMaps, directory: Path | str) -> list[Path]:
     paths = []
     for kind in _kinds(maps):
         path = directory / f"{kind.name}.png"
-        with warnings.catch_warnings():
+        with open_whole(path) as file, warnings.catch_warnings():
             # A letter that no installed font has is drawn as a box; the page shows it with the fonts of the browser.
             warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
-            _figure(kind).savefig(path, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.2)
+            _figure(kind).savefig(file, format="png", dpi=_DOTS_PER_INCH, bbox_inches="tight", pad_inches=0.2)
         paths.append(path)
     return paths
 

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.errors import InputError
-from jaxformer.visualization import curves, style
+from jaxformer.runs import records
+from jaxformer.runs.records import Curve
+from jaxformer.visualization import style
 from jaxformer.visualization.comparison_page import PAGE
-from jaxformer.visualization.curves import Curve
 from jaxformer.visualization.page import write_page
 
 # What is drawn, in this order: the key in the record, and the panel's title.
@@ -19,6 +20,7 @@ _PANELS = (
     ("valid/nll", "validation, nats per token"),
     ("valid/bleu", "validation BLEU"),
     ("valid/chrf", "validation chrF"),
+    ("valid/f1", "validation F1"),
     ("train/learning_rate", "learning rate"),
     ("train/gradient_norm", "gradient norm"),
     ("train/tokens_per_second", "target tokens per second"),
@@ -61,7 +63,10 @@ def read_runs(directories: Sequence[Path]) -> dict[str, dict[str, Curve]]:
         InputError: a directory has no record of a run, a broken one, or is named twice.
     """
     names = name_runs(directories)
-    return {name: curves.read(directory / "metrics.jsonl") for name, directory in zip(names, directories, strict=True)}
+    return {
+        name: records.read_curves(directory / "metrics.jsonl")
+        for name, directory in zip(names, directories, strict=True)
+    }
 
 
 def name_runs(directories: Sequence[Path]) -> list[str]:

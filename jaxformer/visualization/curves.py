@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from jaxformer.errors import InputError
+from jaxformer.runs.records import Curve, read_curves
 from jaxformer.visualization import style
-
-Curve: TypeAlias = Sequence[tuple[int, float]]
-"""Points ``(step, value)``, in the order of the steps."""
 
 # The panels: title, then for each curve its key in the record, its name, colour and marker.
 _PANELS = (
@@ -41,7 +38,7 @@ def draw(metrics_file: Path | str, picture: Path | str) -> Path:
     Raises:
         InputError: the record is missing, broken or without points, or matplotlib is not installed.
     """
-    curves = read(metrics_file)
+    curves = read_curves(metrics_file)
     panels = [panel for panel in _PANELS if any(key in curves for key, *_ in panel[1])]
     if not panels:
         keys = ", ".join(key for _, lines in _PANELS for key, *_ in lines)
@@ -51,63 +48,6 @@ def draw(metrics_file: Path | str, picture: Path | str) -> Path:
     for axes, (title, lines) in zip(every, panels, strict=True):
         _draw_panel(axes, title, lines, curves)
     return style.save(figure, picture)
-
-
-def read(metrics_file: Path | str) -> dict[str, Curve]:
-    """Read the curves of a run by their keys, each without the points that are no finite numbers.
-
-    A last line that a killed process left unfinished is passed over.
-
-    Raises:
-        InputError: the file is missing, or a line before the last is no JSON object with a step.
-    """
-    curves: dict[str, dict[int, float]] = {}
-    for record in _records(Path(metrics_file)):
-        for key, value in record.items():
-            if key != "step" and isinstance(value, int | float) and math.isfinite(value):
-                curves.setdefault(key, {})[record["step"]] = float(value)
-    return {key: sorted(points.items()) for key, points in curves.items()}
-
-
-def read_gaps(metrics_file: Path | str) -> dict[str, list[int]]:
-    """Read at which steps the curves of a run have no finite number, by their keys; those without any are left out.
-
-    Raises:
-        InputError: as :func:`read`.
-    """
-    gaps: dict[str, set[int]] = {}
-    for record in _records(Path(metrics_file)):
-        for key, value in record.items():
-            if value is None or (isinstance(value, float) and not math.isfinite(value)):
-                gaps.setdefault(key, set()).add(record["step"])
-    return {key: sorted(steps) for key, steps in gaps.items()}
-
-
-def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Give the lines of a record, but for a last one that is torn."""
-    if not path.is_file():
-        raise InputError(
-            f"a learning curve needs the record of a run, but there is no file {path}: name the "
-            "directory of a run that has trained"
-        )
-    lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        record = _parse(line)
-        if record is None:
-            if number == len(lines):  # no line break after it: torn
-                break
-            raise InputError(f"a line of a record is a JSON object with a step, but line {number} of {path} is not")
-        yield record
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    try:
-        record = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
 
 
 def _draw_panel(axes: Any, title: str, lines: Sequence[tuple[str, str, str, str]], curves: Mapping[str, Curve]) -> None:

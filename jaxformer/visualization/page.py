@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from jaxformer.files import write_whole
+
 DATA_SLOT = "{{data}}"
 """Where a template wants its data."""
 
@@ -44,5 +46,5 @@ def write_page(template: str, data: Any, page: Path) -> Path:
         content = content.replace(sign, f"\\u{ord(sign):04x}")
     head, tail = template.rsplit(DATA_SLOT, 1)
     page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(head + content + tail, encoding="utf-8")
+    write_whole(page, head + content + tail)
     return page

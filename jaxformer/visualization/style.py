@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jaxformer.errors import InputError, require
+from jaxformer.files import open_whole
 
 INK, QUIET, LINE, BAND = "#1c2430", "#4a5563", "#d5dbe3", "#eef1f5"
 """Of titles and legends, of names and numbers at the axes, of lines that only guide the eye, of shaded stretches."""
@@ -84,5 +85,6 @@ def save(figure: Any, picture: Path | str, dpi: int = 100) -> Path:
     """Write a figure as a PNG, in a directory that need not exist; give the file."""
     picture = Path(picture)
     picture.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(picture, format="png", dpi=dpi, pil_kwargs={"optimize": True})
+    with open_whole(picture) as file:
+        figure.savefig(file, format="png", dpi=dpi, pil_kwargs={"optimize": True})
     return picture

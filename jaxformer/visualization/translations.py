@@ -8,7 +8,7 @@ from typing import Any
 from jaxformer.evaluation.comparison import Comparison
 from jaxformer.visualization.page import write_page
 from jaxformer.visualization.translations_page import PAGE
-from jaxformer.visualization.translations_table import count_digits, format_range
+from jaxformer.visualization.translations_table import DIGITS, format_range
 
 
 def write_html(comparison: Comparison, page: Path) -> Path:
@@ -33,7 +33,7 @@ def write_html(comparison: Comparison, page: Path) -> Path:
         "metrics": [
             {
                 "title": title,
-                "digits": count_digits(title),
+                "digits": DIGITS,
                 "results": [x for x in record["results"] if x["metric"] == key],
             }
             for key, title in titles.items()

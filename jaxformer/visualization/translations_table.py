@@ -10,6 +10,9 @@ from jaxformer.evaluation.breakdown import Difference
 from jaxformer.evaluation.comparison import Comparison, Result
 from jaxformer.table import align
 
+DIGITS = 2
+"""Decimals that a score is shown with."""
+
 _LONGEST_NAME = 24  # longer names are told once, and stand in the tables as letters
 
 
@@ -54,16 +57,11 @@ def _rename(comparison: Comparison, names: Mapping[str, str]) -> Comparison:
     )
 
 
-def count_digits(title: str) -> int:
-    """Give the decimals that a metric is shown with: COMET's scale is about a hundredth of the others'."""
-    return 4 if title == "COMET" else 2
-
-
 def _metric(results: Sequence[Result]) -> Iterator[str]:
     score = results[0].score
     yield f"{score.name}  {score.signature}"
     head = ["", "score", "95 % interval", "difference", "95 % interval", "wins", "p bootstrap", "p randomisation"]
-    digits = count_digits(score.name)
+    digits = DIGITS
     rows = [head if len(results) > 1 else head[:3]]
     for result in results:
         row = [result.system, f"{result.score.value:.{digits}f}"]
@@ -83,7 +81,7 @@ def _lengths(comparison: Comparison, key: str) -> Iterator[str]:
     yield f"{title} by length of the {comparison.config.lengths} in words"
     rows = [["words", "sentences", *comparison.systems]]
     for bucket in comparison.lengths:
-        scores = [f"{scores[key]:.{count_digits(title)}f}" for scores in bucket.scores]
+        scores = [f"{scores[key]:.{DIGITS}f}" for scores in bucket.scores]
         rows.append([format_range(bucket.least, bucket.most), str(bucket.sentences), *scores])
     yield from align(rows)
 

@@ -166,8 +166,7 @@ def write_models(options: argparse.Namespace) -> None:
 def read_corpus(options: argparse.Namespace) -> list[list[int]]:
     """Train a vocabulary on the corpus and write a shortlist for it; give the tokens of the source's lines."""
     from jaxformer.data.vocabulary import Vocabulary
-    from jaxformer.decoding.lexicon import Side
-    from jaxformer.decoding.shortlist import Shortlist
+    from jaxformer.translation.shortlist import Shortlist, Side
 
     texts = [path.read_text(encoding="utf-8").split("\n") for path in options.corpus]
     vocabulary = Vocabulary.train((line for text in texts for line in text), options.vocabulary_size)
@@ -236,11 +235,11 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
     import jax.numpy as jnp
     from flax.traverse_util import unflatten_dict
 
-    from jaxformer.decoding.batch_search import Banned, Sentence, search_batch
-    from jaxformer.decoding.config import DecodingConfig
-    from jaxformer.decoding.models import Models
-    from jaxformer.decoding.shortlist import Shortlist
     from jaxformer.models.seq2seq import Transformer
+    from jaxformer.search.config import DecodingConfig
+    from jaxformer.translation.batch import Banned, Sentence, search_batch
+    from jaxformer.translation.models import Models
+    from jaxformer.translation.shortlist import Shortlist
 
     freed_memory.manage()  # as the command line does
     with np.load(options.folder / "params.npz") as saved:

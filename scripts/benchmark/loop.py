@@ -38,9 +38,9 @@ from jaxformer.cli import config_file, huge_pages
 from jaxformer.data.pipeline import Position, TrainingData
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
 from jaxformer.training.compilations import Compilations
-from jaxformer.training.config import RunConfig
 from jaxformer.training.display import Lines
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.log import Log

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jaxformer.training.config import RunConfig
+    from jaxformer.runs.config import RunConfig
     from jaxformer.training.engines import Engine
     from jaxformer.training.memory import BatchShape
 
@@ -80,7 +80,7 @@ def read(options: argparse.Namespace, overrides: list[str], model: str, mesh: st
     """Read the configuration of one of the paper's models, and set what the row says."""
     from jaxformer.cli import config_file
     from jaxformer.errors import InputError
-    from jaxformer.training.config import parse
+    from jaxformer.runs.config import parse
 
     changes = {"data.max_length": options.length, "model.rematerialization": kind}
     if mesh in ("1x1x1", "pmap"):

@@ -48,7 +48,7 @@ from jaxformer.cli import config_file, huge_pages
 from jaxformer.cli.main import INTERRUPTED
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import count_parameters
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
 from jaxformer.training.run import Run, open_run
 from jaxformer.training.train import validation_batches
 

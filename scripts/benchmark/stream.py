@@ -2,7 +2,7 @@
 """Translate a stream of lines by a small model of random parameters, and print how much memory the process had at most.
 
     python scripts/benchmark/stream.py --text=train.en
-    python scripts/benchmark/stream.py --text=train.en --at=10000,50000,100000 --asynchronous
+    python scripts/benchmark/stream.py --text=train.en --at=10000,50000,100000
 
 The lines are those of a text, over and over where it is too short. Peak memory is that of the whole process so far: it
 rises until every shape of a batch has come once and is compiled, and then stays. The search is greedy, and translations
@@ -12,18 +12,16 @@ are short, since it is memory that is measured and not speed.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import itertools
 import resource
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from jaxformer.decoding.results import Hypothesis
-    from jaxformer.decoding.translator import Translator
+    from jaxformer.translation.translator import Translator
 
 
 def main() -> None:
@@ -32,18 +30,14 @@ def main() -> None:
     parser.add_argument("--text", required=True, type=Path, help="one sentence a line")
     parser.add_argument("--at", default="10000,50000,100000", help="after how many lines to print; the last ends it")
     parser.add_argument("--max_extra_length", type=int, default=0, help="most tokens beyond those of the source")
-    parser.add_argument("--asynchronous", action="store_true", help="by Translator.astream instead of stream")
     options = parser.parse_args()
     places = [int(place) for place in options.at.split(",")]
     translator = make_translator(options.text, options.max_extra_length)
     texts = itertools.islice(_lines(options.text), places[-1])
     print("| lines | peak memory, MB | lines/s |\n|---|---|---|", flush=True)
     meter = _Meter(places)
-    if options.asynchronous:
-        asyncio.run(_count(translator.astream(texts), meter))
-    else:
-        for _ in translator.stream(texts):
-            meter.count()
+    for _ in translator.stream(texts):
+        meter.count()
 
 
 def make_translator(text: Path, max_extra_length: int) -> Translator:
@@ -52,10 +46,10 @@ def make_translator(text: Path, max_extra_length: int) -> Translator:
     import jax.numpy as jnp
 
     from jaxformer.data.vocabulary import Vocabularies, Vocabulary
-    from jaxformer.decoding.config import DecodingConfig
-    from jaxformer.decoding.translator import Translator
     from jaxformer.models.config import TransformerConfig
     from jaxformer.models.seq2seq import Transformer
+    from jaxformer.search.config import DecodingConfig
+    from jaxformer.translation.translator import Translator
 
     vocabulary = Vocabulary.train(itertools.islice(_lines(text), 5000), 2000)
     config = TransformerConfig(
@@ -90,11 +84,6 @@ class _Meter:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1000 if sys.platform != "darwin" else 10**6)
             rate = self._lines / (time.monotonic() - self._begun)
             print(f"| {self._lines:,} | {peak:,.0f} | {rate:,.0f} |", flush=True)
-
-
-async def _count(found: AsyncIterator[list[Hypothesis]], meter: _Meter) -> None:
-    async for _ in found:
-        meter.count()
 
 
 def _lines(text: Path) -> Iterator[str]:

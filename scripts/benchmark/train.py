@@ -45,12 +45,12 @@ from jaxformer.data.batching import Batch
 from jaxformer.models.config import DTYPES, TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.nn.stacks import REMATERIALIZATIONS
+from jaxformer.runs.training import ENGINES, TrainingConfig
 from jaxformer.table import align
 from jaxformer.training import flops
 from jaxformer.training.compilations import Compilations, read_memory
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.loop import is_late
-from jaxformer.training.recipe import ENGINES, TrainingConfig
 from jaxformer.training.state import TrainState
 
 MODELS: Mapping[str, Callable[[int], TransformerConfig]] = {

@@ -78,7 +78,7 @@ def parse() -> argparse.Namespace:
 def read(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Read the sentences and their references."""
     from jaxformer.data import sources
-    from jaxformer.training import config as configuration
+    from jaxformer.runs import config as configuration
 
     if options.source is not None:
         both = [
@@ -94,8 +94,8 @@ def read(options: argparse.Namespace) -> tuple[list[str], list[str]]:
 
 def write_ctranslate2(options: argparse.Namespace) -> None:
     """Write the run's model as CTranslate2 reads it."""
-    from jaxformer.decoding.translator import Translator
     from jaxformer.interop import ctranslate2
+    from jaxformer.translation.translator import Translator
 
     translator = Translator.load(options.workdir)
     sides = translator.vocabularies.source, translator.vocabularies.target
@@ -107,7 +107,7 @@ def write_ctranslate2(options: argparse.Namespace) -> None:
 
 
 def _can_run(system: str, options: argparse.Namespace) -> bool:
-    from jaxformer.decoding.shortlist import FILE
+    from jaxformer.translation.shortlist import FILE
 
     return not system.endswith("shortlist") or (options.workdir / FILE).exists()
 
@@ -127,8 +127,8 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
     """Load the run."""
     import dataclasses
 
-    from jaxformer.decoding import shortlist
-    from jaxformer.decoding.translator import Translator
+    from jaxformer.translation import shortlist
+    from jaxformer.translation.translator import Translator
 
     freed_memory.manage()  # as the command line does
     precision, _, listed = kind.partition("-")
@@ -150,7 +150,7 @@ def make_ctranslate2(options: argparse.Namespace, compute_type: str) -> Translat
     """Load the model with a thread a core."""
     import ctranslate2
 
-    from jaxformer.decoding.translator import Translator
+    from jaxformer.translation.translator import Translator
 
     ours = Translator.load(options.workdir)
     source, target = ours.vocabularies.source, ours.vocabularies.target

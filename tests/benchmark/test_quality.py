@@ -19,7 +19,7 @@ from jaxformer.cli import config_file
 from jaxformer.errors import InputError
 from jaxformer.functional.losses import smoothed_probabilities
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
 from jaxformer.training.run import open_run
 from jaxformer.training.train import validation_batches
 
@@ -125,7 +125,8 @@ def test_a_test_set_that_cannot_be_translated_is_refused_before_training(tmp_pat
     files = tmp_path / "long.en", tmp_path / "long.de"
     for file in files:
         file.write_text(f"a b\n{'a ' * 40}\n", encoding="utf-8")
-    run = open_little(tmp_path, **{"data.test": f"text:{files[0]},{files[1]}"})
+    test = f"text:{files[0]},{files[1]}"
+    run = open_little(tmp_path, **{"data.test": test, "decoding.long_sources": "refuse"})
     params = Transformer(run.config.model).init(jax.random.key(0), *jnp.ones((2, 1, 4), jnp.int32))["params"]
     with pytest.raises(InputError, match="the model has 32 positions") as error:
         quality.load_test(run, params)

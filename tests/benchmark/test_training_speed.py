@@ -56,6 +56,9 @@ def test_text_is_spread_evenly_and_has_ends(tmp_path):
         (["--systems=torch-float32,jaxformer-float32,torch-float32"], "torch-float32 is named twice: name each once"),
         (["--systems=none", "--source=text.en", "--target=text.de"], "there is no system 'none'"),
         (["--steps=0"], "steps must be at least 1, not 0"),
+        ([f"--steps={10**23}"], "steps must be at most 10,000, not"),
+        ([f"--repeats={10**23}"], "repeats must be at most 10,000, not"),
+        ([f"--tokens_per_batch={10**23}"], "tokens_per_batch must be at most 134,217,728, not"),
         (["--repeats=0"], "repeats must be at least 1, not 0"),
         (["--source=text.en", "--target=text.de", "--pairs=0"], "a turn needs at least 1 pair of text, not 0"),
         (["--pairs=10"], "--pairs are of real text: give --source and --target too, or leave it out"),
@@ -73,7 +76,7 @@ def test_wrong_requests_are_refused_at_once(arguments, said, tmp_path, monkeypat
     write_text(tmp_path)
     (tmp_path / "short.de").write_text("eins\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    assert main(["benchmark", *arguments]) == 1
+    assert main(["benchmark", *arguments]) == (2 if arguments == ["--pairs=10"] else 1)
     assert said in capsys.readouterr().err
 
 

@@ -13,6 +13,7 @@ from training.little import assert_trees_equal
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.average import (
     average,
+    average_folders,
     best_steps,
     last_steps,
     list_averages,
@@ -22,6 +23,7 @@ from jaxformer.checkpoints.average import (
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.errors import InputError
+from jaxformer.files import LOCK
 
 STEPS = (8_000, 9_000, 10_000, 100_000)
 BLEU = {8_000: 7.0, 9_000: 9.0, 10_000: 3.0, 100_000: 8.0}
@@ -137,9 +139,9 @@ def test_an_average_is_found_and_read(run, manager):
         saved = find_parameters(run, which, "bleu")
         assert (saved.name, saved.vocabulary) == (name, "abc")
         assert_trees_equal(saved.load(params(0)), average(manager, steps))
-        with pytest.raises(KeyError):
-            folder.read_shapes(saved.path, "training")
-    assert sorted(path.name for path in (run / "averages").iterdir()) == ["a", "last-2"]
+        with pytest.raises(InputError, match="it is damaged: training/_METADATA is missing"):
+            folder.read_shapes(saved.path, "it", "training")
+    assert [path.name for path in average_folders(run)] == ["a", "last-2"]
 
 
 @pytest.mark.parametrize("lost", ["record", "params"])
@@ -150,7 +152,7 @@ def test_what_was_cut_is_named(run, manager, lost):
         for path in list(cut.iterdir()):
             if lost == "record" or path.name == "params":
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        with pytest.raises(InputError, match=f"{cut} is no whole "):
+        with pytest.raises(InputError, match=f"{cut.name} in {cut.parent} is damaged: .* is missing; "):
             find_parameters(run, which, "bleu")
 
 
@@ -200,7 +202,7 @@ def test_killed_while_it_is_saved(run, manager, monkeypatch, moment):
         else:
             write(path, trees, record)
             if moment == "renamed":
-                path.with_suffix("").rename(path.with_suffix(".old"))
+                path.with_suffix("").rename(path.with_suffix(".replaced"))
         raise Killed
 
     save_average(run, "mean", manager, [8_000, 9_000])
@@ -212,6 +214,23 @@ def test_killed_while_it_is_saved(run, manager, monkeypatch, moment):
     assert [each.steps for each in list_averages(run)] == ([] if moment == "renamed" else [[8_000, 9_000]])
     save_average(run, "mean", manager, [9_000, 10_000])
     assert [each.steps for each in list_averages(run)] == [[9_000, 10_000]]
-    assert [path.name for path in (run / "averages").iterdir()] == ["mean"]
+    assert sorted(path.name for path in (run / "averages").iterdir()) == [".lock", "mean"]
     found = find_parameters(run, "average", "bleu").load(params(0))
     assert_trees_equal(found, average(manager, [9_000, 10_000]))
+
+
+def test_only_its_own_leftovers_are_removed(run, manager, tmp_path):
+    """Folders that merely begin with the name stay, and so does what a link in the place of a leftover points to."""
+    save_average(run, "mean", manager, [8_000, 9_000])
+    copies = [run / "averages" / f"mean.{ending}" for ending in ("keep", "new", "old", "new.bak")]
+    for path in copies:
+        shutil.copytree(run / "averages" / "mean", path)
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "outside" / "file").touch()
+    for ending in ("unfinished", "replaced"):
+        (run / "averages" / f"mean.{ending}").symlink_to(tmp_path / "outside")
+    save_average(run, "mean", manager, [9_000, 10_000])
+    assert [each.steps for each in list_averages(run)] == [[9_000, 10_000]]
+    assert set((run / "averages").iterdir()) == {run / "averages" / "mean", run / "averages" / LOCK, *copies}
+    assert all((path / "params").is_dir() for path in copies)
+    assert (tmp_path / "outside" / "file").exists()

@@ -1,6 +1,9 @@
 """Checkpoints: whole or not at all, the latest and the best, from any number of devices to any other."""
 
+import gc
+import os
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -8,15 +11,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tensorstore
 from training.little import assert_trees_close, assert_trees_equal, cached_make_engine
 
+import runs
 from jaxformer.checkpoints import manager as manager_module
 from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.data import interruption
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import TrainState
+from jaxformer.translation.translator import Translator
 
 
 @pytest.fixture(autouse=True)
@@ -388,3 +395,23 @@ def test_saved_by_one_engine_restored_by_another(open_manager, before, after):
     again = engines[after].collect(state)
     assert_trees_close(again.optimizer, expected.optimizer, atol=1e-6, rtol=1e-5)
     assert int(again.step) == 2
+
+
+def test_an_interruption_while_a_checkpoint_is_read_is_not_lost(monkeypatch, capfd):
+    """Orbax reads in an event loop, which would keep the exception or make another one of it."""
+    original, sent = tensorstore.open, []
+
+    def interrupted(*arguments, **keywords):
+        if not sent:
+            sent.append(True)
+            os.kill(os.getpid(), signal.SIGINT)
+        return original(*arguments, **keywords)
+
+    run = runs.random_run()
+    capfd.readouterr()
+    monkeypatch.setattr(tensorstore, "open", interrupted)
+    with interruption.noted(), pytest.raises(KeyboardInterrupt):
+        Translator.load(run)
+    assert sent
+    gc.collect()
+    assert capfd.readouterr().err == ""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 
-import runs
 from jaxformer.cli.main import main
+from jaxformer.data import interruption
 
 
 class Outcome(NamedTuple):
@@ -26,22 +26,17 @@ class Outcome(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The one line of a command that failed."""
-        assert self.code == 1, self
+        """The one line of a command that failed, or of a wrong command line, whose usage may stand before it."""
+        assert self.code in (1, 2), self
         assert self.out == b""
-        assert self.err.startswith("jaxformer: error: ")
-        assert self.err.endswith("\n")
-        assert self.err.count("\n") == 1
-        return self.err.removeprefix("jaxformer: error: ").removesuffix("\n")
+        *usage, last = self.err.removesuffix("\n").split("\n")
+        assert not usage or (self.code == 2 and usage[0].startswith("usage: ")), self
+        prefix, _, line = last.partition(": error: ")
+        assert prefix.startswith("jaxformer"), self
+        return line
 
 
 Call = Callable[..., Outcome]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compilation() -> Iterator[None]:
-    with runs.quick_compilation():
-        yield
 
 
 @pytest.fixture
@@ -60,3 +55,11 @@ def call(monkeypatch, capfdbinary) -> Call:
         return Outcome(code, out, err.decode())
 
     return run
+
+
+@pytest.fixture
+def ends(monkeypatch):
+    """Note the exit codes by which a process would end, and go on."""
+    codes: list[int] = []
+    monkeypatch.setattr(interruption, "end", lambda code=130: codes.append(code))
+    return codes

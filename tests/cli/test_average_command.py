@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import runs
-from jaxformer.decoding.translator import Translator
+from jaxformer.translation.translator import Translator
 
 LINES = b"".join(f"{line}\n".encode() for line in ("Insert a new table.", "Open the document.", "Close all windows."))
 
@@ -93,7 +93,7 @@ def test_every_command_takes_it(call, run, tmp_path):
         ([], "--last=5 asks for 5 checkpoints and"),
         (["--last=3"], "holds 2 checkpoints: ask for fewer, or train with a larger training.keep_latest"),
         (["--best=3"], "holds 2 evaluated checkpoints: ask for fewer, or train with a larger training.keep_best"),
-        (["--best=0"], "--best=0 must be at least 1"),
+        (["--best=0"], "argument --best: must be at least 1, not 0"),
         (["--steps=10,30"], "there is no checkpoint '30' in"),
         (["--steps=10,ten"], "--steps must be numbers separated by commas"),
         (["--steps="], "--steps must be numbers separated by commas"),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import runs
+from jaxformer.translation.translator import Translator
 
 BAD_UTF8 = b"one\ntwo\nd\xfcrr\nfour\n"
 
@@ -89,7 +93,7 @@ def test_directory_for_a_file(call, workdir, tmp_path):
 
 def test_output_without_a_folder(call, workdir, file, tmp_path, monkeypatch):
     """Where to write is looked at before the translation, not after it."""
-    monkeypatch.setattr("jaxformer.decoding.translator.Translator.load", lambda *_: 1 / 0)
+    monkeypatch.setattr("jaxformer.translation.translator.Translator.load", lambda *_: 1 / 0)
     output = tmp_path / "none" / "out"
     rule = f"cannot write {output}: there is no folder {output.parent}; make it first"
     assert call("translate", workdir, f"--output={output}", stdin=b"a\n").error == rule
@@ -97,22 +101,50 @@ def test_output_without_a_folder(call, workdir, file, tmp_path, monkeypatch):
     assert call("score", workdir, f"--source={there}", f"--target={there}", f"--output={output}").error == rule
 
 
-def test_too_long_a_sentence(call, workdir, file):
-    """The file, the number of the line, its tokens and the positions are named (statement 22)."""
-    long = b"ok\n\n" + b"word " * 20_000 + b"\n"
+def test_too_long_a_sentence(call, file):
+    """The file, the number of the line, its tokens, the positions and the cure are named (statement 22)."""
+    long, workdir = b"ok\n\n" + b"word " * 20_000 + b"\n", f"--workdir={runs.refusing_run()}"
     error = call("translate", workdir, stdin=long).error
     assert error.startswith("standard input, line 3 has ")
-    assert "tokens and the model has 128 positions; split it (translate --paragraphs, or" in error
-    rule = error.removeprefix("standard input")
+    rule, cure = error.removeprefix("standard input").split("; ")
+    assert rule.endswith(" tokens and the model has 128 positions")
+    parts = "translate it in parts (--split_long, decoding.long_sources=split), or give one sentence a line"
+    assert cure == parts
     source, target = file("source", long), file("target", b"a\n" * 3)
-    for arguments in (
-        ["translate", f"--input={source}"],
-        ["score", f"--source={source}", f"--target={target}"],
-        ["score", f"--source={target}", f"--target={source}"],
-        ["evaluate", f"--source={source}", f"--reference={target}"],
-        ["evaluate", f"--dataset=text:{source},{target}"],
+    other = "give one sentence a line, or train with a larger model.max_length"
+    for arguments, cure in (
+        (["translate", f"--input={source}"], parts),
+        (["score", f"--source={source}", f"--target={target}"], other),
+        (["score", f"--source={target}", f"--target={source}"], other),
+        (["evaluate", f"--source={source}", f"--reference={target}"], parts),
+        (["evaluate", f"--dataset=text:{source},{target}"], parts),
     ):
-        assert call(*arguments, workdir).error == f"{source}{rule}"
+        assert call(*arguments, workdir).error == f"{source}{rule}; {cure}"
+
+
+def test_a_model_whose_weights_are_not_numbers(call, file, monkeypatch):
+    """Each command ends with one line that names the first sentence, and writes no result."""
+    load = Translator.load.__func__
+
+    def broken(cls, *arguments) -> Translator:
+        translator = load(cls, *arguments)
+        params = {**translator.params, "output": translator.params["output"].at[9].set(np.nan)}
+        translator.models = translator.models._replace(params=(params,))
+        return translator
+
+    monkeypatch.setattr(Translator, "load", classmethod(broken))
+    run = runs.copy(runs.random_run(), file("x", b"").parent / "run")
+    source = file("source", b"\na\nb\n")
+    target = file("target", b"x\ny\nz\n")
+    rule = "has probabilities that are not a number (NaN): weights of the model are NaN or infinite"
+    for arguments, line in (
+        (["translate", f"--input={source}"], 2),
+        (["translate", f"--input={source}", "--beam_size=1"], 2),
+        (["score", f"--source={source}", f"--target={target}"], 1),
+        (["evaluate", f"--source={source}", f"--reference={target}"], 2),
+    ):
+        assert call(*arguments, f"--workdir={run}").error.startswith(f"{source}, line {line} {rule}")
+    assert not (run / "results.json").exists()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +177,7 @@ def test_lists_that_cannot_be_read(call, file):
 
 def test_more_translations_than_hypotheses(call, workdir):
     error = call("translate", workdir, "--beam_size=2", "--n_best=3", stdin=b"a\n").error
-    assert error == "n_best must be at least 1 and at most the beam of 2, not 3; a beam_size of 3 gives as many"
+    assert error == "--n_best must be at most the beam of 2, not 3: widen --beam_size"
 
 
 # Runs
@@ -272,3 +304,122 @@ def test_a_directory_that_cannot_be_made(call, tmp_path, name):
         last = outcome.err.splitlines()[-1]
         assert last.endswith(f"choose another {option}")
         assert str(tmp_path / "file" if name.startswith("file") else name) in last
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("train --config=configs/quickstart.py", "--workdir"),
+        ("prepare --config=configs/quickstart.py", "--output"),
+        ("translate", "--workdir"),
+        ("translate --workdir=x", "--output"),
+        ("attention --workdir=x a", "--output"),
+        ("plot", "--workdir"),
+        ("compare a b", "--html"),
+        ("info", "--workdir"),
+    ],
+)
+def test_an_empty_path_is_not_the_current_folder(command, option, call, tmp_path, monkeypatch):
+    """It is wrong usage, before anything is read or written."""
+    monkeypatch.chdir(tmp_path)
+    outcome = call(*command.split(), f"{option}=")
+    assert (outcome.code, outcome.out) == (2, b"")
+    assert f"error: argument {option}: the path is empty: name a file or a folder" in outcome.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_run_of_an_ensemble(call, workdir, monkeypatch):
+    monkeypatch.chdir(runs.random_run())
+    assert "--ensemble must name the directory of a run" in call("translate", workdir, "--ensemble=", stdin=b"").error
+
+
+@pytest.mark.parametrize("command", ["evaluate", "average --last=1", "shortlist"])
+def test_a_run_that_cannot_be_written_is_found_before_the_work(command, call, damaged, monkeypatch):
+    """Hours of work do not end at the last line."""
+
+    def refuse(*_, dir, **__):
+        raise OSError(errno.EACCES, "Permission denied", str(dir))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr("jaxformer.translation.translator.Translator.load", lambda *_: 1 / 0)
+    name, *more = command.split()
+    rule = f"cannot write {damaged}: Permission denied; change its permissions, or choose another place"
+    assert call(name, f"--workdir={damaged}", *more).error == rule
+
+
+@pytest.mark.parametrize(("name", "command"), [("attention", "attention a"), ("averages", "average --last=1")])
+def test_commands_write_through_no_link_in_a_run(name, command, call, damaged, tmp_path):
+    """What a link in the run points to is left as it was."""
+    (tmp_path / "outside").mkdir()
+    (damaged / name).symlink_to(tmp_path / "outside")
+    first, *more = command.split()
+    error = call(first, f"--workdir={damaged}", *more).error
+    assert error.startswith(f"{damaged / name} is a symbolic link, and nothing is written through links: ")
+    assert list((tmp_path / "outside").iterdir()) == []
+
+
+def test_an_error_gives_a_terminal_no_orders(call, tmp_path):
+    """Names and text in it are escaped."""
+    assert "\\u001b[2J" in call("translate", f"--workdir={tmp_path}/\x1b[2J", stdin=b"").error
+
+
+# Input without bound.
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")])
+def test_memory_that_is_used_up(call, workdir, monkeypatch, error):
+    """It ends in one line that names what to lower."""
+
+    def fail(options):
+        raise error
+
+    monkeypatch.setattr("jaxformer.cli.translate.run", fail)
+    assert call("translate", workdir).error.startswith("there is not enough memory: lower ")
+
+
+def test_other_faults_of_the_runtime_stay_faults(call, workdir, monkeypatch):
+    """They are not passed off as want of memory."""
+
+    def fail(options):
+        raise RuntimeError("INTERNAL: something else")
+
+    monkeypatch.setattr("jaxformer.cli.translate.run", fail)
+    with pytest.raises(RuntimeError, match="something else"):
+        call("translate", workdir)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "rule"),
+    [
+        (["translate", "--beam_size=100000"], "--beam_size must be at most 10,000, not 100000"),
+        (["translate", "--n_best=100000000", "--sample"], "argument --n_best: must be at most 10,000, not 100000000"),
+        (["translate", "--sample", f"--seed={10**23}"], "--seed must be"),
+        (["translate", f"--window={10**23}"], "a window must have at most"),
+        (["shortlist", f"--best={10**23}"], "a shortlist has at most"),
+    ],
+)
+def test_absurd_numbers(arguments, rule, call, workdir):
+    """They are refused by a bound, before anything computes with them."""
+    assert rule in call(*arguments, workdir, stdin=b"a\n").error
+
+
+def test_absurd_resamples(call, file):
+    """The tests of a comparison end."""
+    text = file("a.de", b"ein Satz\n")
+    error = call("compare", f"--reference={text}", text, text, f"--resamples={10**12}").error
+    assert error == "resamples must be at most 1,000,000, not 1000000000000"
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "1" * 5_000], ids=["deep", "long"])
+@pytest.mark.parametrize("name", ["config.json", "results.json"])
+def test_json_of_a_run_that_no_run_wrote(content, name, call, damaged):
+    """Brackets without end and numbers without end are refused with the file's name."""
+    (damaged / name).write_text(content)
+    assert str(damaged / name) in call("info", f"--workdir={damaged}").error
+
+
+def test_lists_with_half_a_character(call, file):
+    """Text that UTF-8 cannot hold is refused where it is read."""
+    line = b'{"source": "a", "translations": [{"text": "\\ud800", "score": -1.0}]}\n'
+    lists = file("lists.jsonl", line)
+    assert "lists.jsonl, line 1 is no object with source and translations" in call("rerank", f"--input={lists}").error

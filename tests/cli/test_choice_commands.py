@@ -11,8 +11,8 @@ import sacrebleu
 import runs
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabulary
-from jaxformer.decoding.shortlist import Shortlist
-from jaxformer.decoding.translator import Translator
+from jaxformer.translation.shortlist import Shortlist
+from jaxformer.translation.translator import Translator
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +217,25 @@ def test_rerank_by_a_file(call, lists, tmp_path):
     assert record["bleu"] > record["bleu_before"]
 
 
+def test_rerank_prints_one_line_for_each_sentence(call, tmp_path):
+    """A translation with a line end is refused as text, by its line of the input, and whole as JSON lines."""
+    lists, output = tmp_path / "lists.jsonl", tmp_path / "output"
+    records = [
+        {"source": "a", "translations": [{"text": "x\u2028y", "score": -1.0}]},
+        {"source": "b", "translations": [{"text": "x", "score": -1.0}, {"text": "x\ny", "score": -2.0}]},
+    ]
+    lists.write_text("".join(json.dumps(record) + "\n" for record in records))
+    assert call("rerank", f"--input={lists}", f"--output={output}").error == (
+        f"{lists}, line 2 has a translation with a line end, and --format=text prints one line for each sentence: "
+        "remove the line end, or give --format=jsonl"
+    )
+    assert not output.exists()
+    found = [json.loads(line) for line in call("rerank", f"--input={lists}", "--format=jsonl").lines]
+    assert [each["translations"][-1]["text"] for each in found] == ["x\u2028y", "x\ny"]
+    lists.write_text(json.dumps(records[0]) + "\n")
+    assert call("rerank", f"--input={lists}").lines == ["x\u2028y"]
+
+
 def test_rerank_by_a_language_model(call, lists):
     """A run serves as a language model by the source that is no source."""
     file, records = lists
@@ -351,4 +370,4 @@ def test_evaluate_with_a_shortlist(call, listed, lines):
 
 def test_a_shortlist_of_nothing_is_refused(call, listed):
     """Numbers below 1 are no list."""
-    assert "at least 1 token" in call("shortlist", f"--workdir={listed}", "--best=0").error
+    assert "argument --best: must be at least 1, not 0" in call("shortlist", f"--workdir={listed}", "--best=0").error

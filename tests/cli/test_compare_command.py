@@ -9,7 +9,8 @@ import pytest
 
 import runs
 from jaxformer.data import sources
-from jaxformer.evaluation import evaluate, metrics
+from jaxformer.evaluation import metrics
+from jaxformer.runs import records
 
 PAIRS = list(sources.load("synthetic:reverse/valid", "", ""))[:40]
 SET = "bundled:en-de/valid"
@@ -44,11 +45,11 @@ def evaluated(tmp_path) -> list[Path]:
         texts, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
         record = {
             "dataset": SET,
-            "text": evaluate.fingerprint(texts, [references]),
+            "text": records.fingerprint(texts, [references]),
             "sentences": len(pairs),
         }
         hypotheses = [" ".join(line.split()[:cut]) for line in references]
-        evaluate.write(run, record, hypotheses)
+        records.write_result(run, record, hypotheses)
         found.append(run)
     return found
 
@@ -129,18 +130,18 @@ def test_runs(call, evaluated):
 def test_other_settings_of_a_run(call, evaluated, tmp_path):
     """The result of the run's own settings goes first; another counts where it is the only one of its data set."""
     base, deep = evaluated
-    (record,) = evaluate.read_results(deep).values()
-    evaluate.write(deep, record, ["greedy"] * 500, variant="beam_size=1")
+    (record,) = records.read_results(deep).values()
+    records.write_result(deep, record, ["greedy"] * 500, variant="beam_size=1")
     plain = call("compare", base, deep, "--json", *QUICK).out
     (deep / "results.json").write_text(
-        json.dumps({name: entry for name, entry in evaluate.read_results(deep).items() if "beam_size" in name})
+        json.dumps({name: entry for name, entry in records.read_results(deep).items() if "beam_size" in name})
     )
     outcome = call("compare", base, deep, "--json", *QUICK)
     assert (outcome.code, outcome.err) == (0, "")
     texts = [json.loads(out)["differences"]["deep"]["worse"] for out in (outcome.out, plain)]
     assert texts[0][0]["translations"][1] == "greedy"
     assert texts[1] == []
-    evaluate.write(deep, record, ["x"] * 500, variant="beam_size=2")
+    records.write_result(deep, record, ["x"] * 500, variant="beam_size=2")
     assert "several results for bundled:en-de/valid: give one of its hypotheses" in call("compare", base, deep).error
 
 
@@ -160,19 +161,19 @@ def test_results_that_cannot_be_compared(call, evaluated, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "has no results: run jaxformer evaluate --workdir=" in call("compare", base, tmp_path / "empty").error
     assert "has no result 'x'; it has 'bundled:en-de/valid'" in call("compare", base, deep, "--dataset=x").error
-    record, lines = evaluate.read_results(deep)[SET], ["a"] * 500
+    record, lines = records.read_results(deep)[SET], ["a"] * 500
     for changes, message in (
         ({"text": "0"}, "evaluated on different text, each called bundled:en-de/valid"),
         ({"text": None}, "of an earlier version do not say on what text"),
         ({"sentences": 3}, "has 500 lines and results.json says 3"),
     ):
-        evaluate.write(deep, {**record, **changes}, lines)
+        records.write_result(deep, {**record, **changes}, lines)
         assert message in call("compare", base, deep).error
     for run in evaluated:
-        evaluate.write(run, {**record, "text": "0"}, lines)
+        records.write_result(run, {**record, "text": "0"}, lines)
     assert "is not the text that" in call("compare", base, deep).error
     for run in evaluated:
-        evaluate.write(run, {**record, "dataset": "other"}, lines)
+        records.write_result(run, {**record, "dataset": "other"}, lines)
     assert (
         "several results: choose one by --dataset of 'bundled:en-de/valid', 'other'"
         in call("compare", base, deep).error
@@ -203,7 +204,7 @@ def test_the_page_is_not_the_text_of_the_frequencies(call, files, tmp_path):
 
 def test_wrong_options(call, files, tmp_path):
     """What cannot be compared is said in one line, before any page is written."""
-    source, reference, first, second = files
+    _, reference, first, second = files
     short = write(tmp_path / "short", ["a"])
     given = f"--reference={reference}"
     page = tmp_path / "none" / "page.html"
@@ -214,7 +215,7 @@ def test_wrong_options(call, files, tmp_path):
         ([given, first, tmp_path / "missing"], "no file"),
         ([given, first, second, "--dataset=x"], "no directory of a run is given"),
         ([given, first, second, "--metrics=blue"], "no metric 'blue'; did you mean bleu?"),
-        ([given, first, second, "--metrics=comet", f"--source={source}"], "pip install 'jaxformer[comet]'"),
+        ([given, first, second, "--metrics=f1"], "f1 scores linearised trees such as"),
         ([given, first, second, "--lengths=source"], "give --source"),
         ([given, first, second, "--resamples=3"], "resamples must be at least 100"),
         ([given, first, second, f"--html={page}"], "there is no folder"),

@@ -10,8 +10,8 @@ import pytest
 
 import runs
 from jaxformer.data import sources
-from jaxformer.decoding.translator import Translator
 from jaxformer.evaluation import metrics
+from jaxformer.translation.translator import Translator
 
 
 @pytest.fixture
@@ -43,7 +43,24 @@ def test_default_is_the_test_set(call, reversal):
     assert hypotheses == Translator.load(reversal).translate([pair.source for pair in given], beam_size=1)
     score = metrics.bleu(hypotheses, [pair.target for pair in given])
     assert (record["bleu"], record["bleu_signature"]) == (round(score.value, 2), score.signature)
-    assert results == {"synthetic:reverse/test beam_size=1": {**record, "hypotheses": entry["hypotheses"]}}
+    added = {key: entry[key] for key in ("hypotheses", "hypotheses_sha256")}
+    assert results == {"synthetic:reverse/test beam_size=1": {**record, **added}}
+
+
+def test_a_parser_is_scored_by_f1(call, reversal, tmp_path):
+    """A run whose best checkpoint is by F1 has F1 in its result without being asked, and needs trees for it."""
+    path = reversal / "config.json"
+    config = json.loads(path.read_text())
+    config["evaluation"]["best_metric"] = "f1"
+    path.write_text(json.dumps(config))
+    source, reference = write_pairs(tmp_path, 2)
+    options = f"--workdir={reversal}", "--checkpoint=latest", f"--source={source}", f"--reference={reference}"
+    assert "reference 1 is" in call("evaluate", *options).error
+    reference.write_text("(S (NP XX )NP . )S\n(S XX )S\n")
+    record = json.loads(call("evaluate", *options).lines[0])
+    assert record["f1"] == 0.0  # what it writes is no tree
+    assert record["f1_signature"].startswith("f1|nrefs:1|rules:evalb")
+    assert "bleu" in record
 
 
 def test_other_settings_do_not_replace_a_result(call, reversal):
@@ -77,6 +94,18 @@ def test_search_options(call, reversal, tmp_path):
     assert (reversal / entry["hypotheses"]).read_text().split("\n")[:-1] == expected
     error = call("evaluate", f"--workdir={reversal}", *files, "--top_k=3").error
     assert error == "--top_k is for drawing at random: add --sample, or leave it out"
+
+
+def test_the_record_counts_sources_longer_than_training_saw(call, tmp_path):
+    """How many there were, the limit, and what was done stand in the record; standard error says it once."""
+    run = runs.copy(runs.random_run(), tmp_path / "run")
+    (tmp_path / "in").write_text("Open the file. " * 30 + "\na\n")
+    (tmp_path / "out").write_text("a\nb\n")
+    outcome = call("evaluate", f"--workdir={run}", f"--source={tmp_path / 'in'}", f"--reference={tmp_path / 'out'}")
+    (record,) = json.loads((run / "results.json").read_text()).values()
+    assert record["long_sources"] == {"limit": 64, "cut": 1, "whole": 0}
+    assert outcome.err.startswith("jaxformer: warning: sources of more than 64 tokens")
+    assert outcome.err.count("\n") == 1
 
 
 def test_own_files_and_another_set(call, reversal, tmp_path):
@@ -143,8 +172,8 @@ def test_one_sentence(call, reversal, tmp_path):
         (["--dataset=text:only.en"], "must name one source and one target file"),
         (["--dataset=bundled:en-de/valid"], "has no language 'forwards'"),
         (["--checkpoint=7", "--dataset=synthetic:reverse/valid"], "there is no checkpoint '7'"),
-        (["--beam_size=0"], "decoding.beam_size must be at least 1, not 0"),
-        (["--alpha=nan"], "decoding.alpha must be from -10 to 10, not nan"),
+        (["--beam_size=0"], "--beam_size must be at least 1, not 0"),
+        (["--alpha=nan"], "--alpha must be from -10 to 10, not nan"),
     ],
 )
 def test_wrong_options(options, rule, call):

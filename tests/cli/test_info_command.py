@@ -11,7 +11,7 @@ import pytest
 import runs
 from jaxformer.cli import config_file
 from jaxformer.nn.stacks import REMATERIALIZATIONS
-from jaxformer.training.config import parse
+from jaxformer.runs.config import parse
 from jaxformer.training.memory import abstract_mesh, estimate, longest_batch
 
 FILE = Path(__file__).parents[2] / "configs" / "reverse.py"
@@ -21,6 +21,32 @@ FILE = Path(__file__).parents[2] / "configs" / "reverse.py"
 def _promotion():
     with jax.numpy_dtype_promotion("standard"):
         yield
+
+
+def test_a_damaged_checkpoint_or_average_is_named(call, tmp_path):
+    """The others are listed as before, and the best is still the best."""
+    run = runs.copy(runs.random_run(), tmp_path / "run")
+    assert call("average", f"--workdir={run}", "--last=1").code == 0
+    before = json.loads(call("info", f"--workdir={run}").out)
+    assert "damaged" not in before
+    assert "without_checksums" not in before
+    (run / "checkpoints" / "20" / "_CHECKPOINT_METADATA").unlink()
+    (run / "averages" / "last-1" / "params" / "_METADATA").write_bytes(b"")
+    after = json.loads(call("info", f"--workdir={run}").out)
+    average, checkpoint = after.pop("damaged")
+    assert average.startswith(f"average last-1 in {run / 'averages'} is damaged: params/_METADATA has 0 bytes, and ")
+    assert checkpoint.startswith(f"checkpoint 20 in {run / 'checkpoints'} is damaged: _CHECKPOINT_METADATA is missing")
+    assert after == {**before, "averages": {}}
+
+
+def test_checkpoints_without_checksums_are_listed(call, tmp_path):
+    """A changed byte in them would not be seen."""
+    run = runs.copy(runs.random_run(), tmp_path / "run")
+    assert call("average", f"--workdir={run}", "--last=1").code == 0
+    (run / "checkpoints" / "20" / "checksums.json").unlink()
+    assert json.loads(call("info", f"--workdir={run}").out)["without_checksums"] == ["20"]
+    (run / "averages" / "last-1" / "checksums.json").unlink()
+    assert json.loads(call("info", f"--workdir={run}").out)["without_checksums"] == ["average/last-1", "20"]
 
 
 def test_memory_of_a_configuration(call, tmp_path, monkeypatch):
@@ -68,7 +94,7 @@ def test_one_device_has_one_engine(call):
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
-        (["--devices=0"], "--devices must be at least 1, not 0"),
+        (["--devices=0"], "argument --devices: must be at least 1, not 0"),
         (
             ["--devices=6", "--config.training.engine=mesh", "--config.training.mesh_fsdp=4"],
             "must divide the 6 devices",

@@ -11,9 +11,9 @@ import pytest
 
 import jaxformer
 import runs
-from jaxformer.decoding.translator import Translator
 from jaxformer.models.seq2seq import count_parameters
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
+from jaxformer.translation.translator import Translator
 
 SENTENCE = 'Open the "file" & <b>close</b> it </script>'
 

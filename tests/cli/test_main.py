@@ -1,13 +1,10 @@
-"""What all commands have in common: help, usage, exit codes, and what they need installed."""
+"""What all commands have in common: help, usage and exit codes."""
 
 from __future__ import annotations
 
-import builtins
 import importlib
-import signal
 import subprocess
 import sys
-import time
 import tomllib
 
 import pytest
@@ -17,8 +14,7 @@ import jaxformer as jf
 import runs
 from jaxformer.cli import main as main_module
 from jaxformer.cli.main import COMMANDS
-from jaxformer.decoding.translator import Translator
-from jaxformer.errors import InputError
+from jaxformer.translation.translator import Translator
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -113,60 +109,6 @@ def test_the_package_is_a_program_too():
     assert (process.returncode, process.stdout) == (0, f"jaxformer {jaxformer.__version__}\n")
 
 
-def test_interrupted(monkeypatch, call):
-    """Ctrl-C ends a command with 130 and without a traceback."""
-
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Translator, "load", interrupt)
-    assert call("translate", "--workdir=x", stdin=b"a\n") == (130, b"", "")
-
-
-EARLY = """
-import sys
-from jaxformer.cli import main
-
-main.huge_pages.use = lambda: print("begun", flush=True)
-sys.argv = ["jaxformer", "translate", "--workdir={run}"]
-sys.exit(main.start())
-"""
-
-
-@pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3])
-def test_interrupted_while_libraries_load(delay):
-    """Ctrl-C ends with 130 and without a traceback however early it comes; here JAX loads, or has just been loaded."""
-    line = [sys.executable, "-c", EARLY.format(run=runs.random_run())]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(line, cwd=runs.ROOT, env=runs.environment(), **pipes) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"begun\n"
-        time.sleep(delay)
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)  # with its input open till now: there is nothing else that ends it
-    assert (process.returncode, out, err) == (130, b"", b"")
-
-
-def test_an_interruption_during_the_work_can_be_caught(monkeypatch):
-    """Once libraries are loaded Ctrl-C is Python's own again."""
-    monkeypatch.setattr("sys.argv", ["jaxformer", "translate", "--workdir=x"])
-    before, found = signal.getsignal(signal.SIGINT), []
-
-    def load(*_):
-        found.append(signal.getsignal(signal.SIGINT))
-        raise InputError("none")
-
-    monkeypatch.setattr(Translator, "load", load)
-    monkeypatch.setattr(main_module.huge_pages, "use", lambda: found.append(signal.getsignal(signal.SIGINT)))
-    monkeypatch.setattr(main_module.freed_memory, "manage", lambda: None)  # this process goes on
-    try:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        assert main_module.start() == 1
-    finally:
-        signal.signal(signal.SIGINT, before)
-    assert found == [main_module._end, signal.default_int_handler]
-
-
 def test_faults_of_ours_are_not_hidden(monkeypatch, call):
     """Only what a person can mend becomes one line; another exception keeps its traceback."""
     monkeypatch.setattr(Translator, "load", lambda *_: 1 / 0)
@@ -200,13 +142,14 @@ def test_memory_is_managed_in_a_process_of_the_command(monkeypatch, capsys):
         ((), [], [], False),
     ],
 )
-def test_arguments_of_the_process(before, given, arguments, large, monkeypatch):
+def test_arguments_of_the_process(before, given, arguments, large, monkeypatch, ends):
     """A script puts its command before them; what may compute for long begins with large pages."""
     done = []
     monkeypatch.setattr(main_module.huge_pages, "use", lambda: done.append("large pages"))
     monkeypatch.setattr(main_module, "main", lambda found, alone: done.append((found, alone)) or 7)
     monkeypatch.setattr("sys.argv", ["jaxformer", *given])
-    assert main_module.start(*before) == 7
+    found = main_module.start(*before)
+    assert [found] == [7] if arguments[:1] == ["train"] else ends == [7]
     assert done == [*(["large pages"] if large else []), (arguments, True)]
 
 
@@ -217,104 +160,44 @@ def test_translator_by_its_short_name():
         _ = jf.Translater
 
 
-# Packages that are not there
-
-
-@pytest.fixture
-def block(monkeypatch):
-    """Give a function that makes a package look as if it was not installed."""
-
-    def block(package: str) -> None:
-        for name in [name for name in sys.modules if name.split(".")[0] == package]:
-            monkeypatch.delitem(sys.modules, name)
-        original = builtins.__import__
-
-        def blocked(name, *arguments, **keywords):
-            if name.split(".")[0] == package:
-                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-            return original(name, *arguments, **keywords)
-
-        class Finder:
-            @staticmethod
-            def find_spec(name, path=None, target=None):
-                if name.split(".")[0] == package:
-                    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-        monkeypatch.setattr(builtins, "__import__", blocked)
-        monkeypatch.setattr(sys, "meta_path", [Finder, *sys.meta_path])
-
-    return block
+def test_errors_name_the_flag_that_was_given(monkeypatch, call):
+    """A value of a flag is refused by the flag's name, not by the key that it sets."""
+    monkeypatch.setattr(Translator, "load", lambda *_: runs.translator())
+    error = call("translate", "--workdir=x", "--beam_size=0", stdin=b"a\n").error
+    assert error.startswith("--beam_size must be at least 1")
+    error = call("translate", "--workdir=x", "--n_best=9", "--beam_size=2", stdin=b"a\n").error
+    assert error == "--n_best must be at most the beam of 2, not 9: widen --beam_size"
 
 
 @pytest.mark.parametrize(
-    ("package", "arguments"),
+    ("line", "code"),
     [
-        ("sentencepiece", ["translate"]),
-        ("sentencepiece", ["evaluate", "--dataset=bundled:en-de/valid"]),
-        ("matplotlib", ["attention", "Open the file."]),
-        ("ml_collections", ["train", "--config=configs/reverse.py"]),
+        ("average --workdir=x --last=0", 2),
+        ("average --workdir=x --last=a", 2),
+        ("translate --workdir=x --n_best=0", 2),
+        ("translate --workdir=x --window=0", 2),
+        ("translate --workdir=x --alignment", 2),
+        ("translate --workdir=x --mbr", 2),
+        ("translate --workdir=x --beam", 2),
+        ("translate", 2),
+        ("info --config=reverse --devices=0", 2),
+        ("info --workdir=x --devices=2", 2),
+        ("reproduce 5", 2),
+        ("reproduce 3 --run base", 2),
+        ("compare a b --examples=-1", 2),
+        ("train --config=reverse --workdir=x --process_id=-1", 2),
+        ("train --config=reverse --workdir=x --distributed_timeout=3", 2),
+        ("info --config=reverse --config.model.d_model=0", 1),
+        ("info --config=reverse --config.model.width=8", 1),
+        ("info --config=nowhere", 1),
+        ("info --workdir=x", 1),
+        ("average --workdir=x", 1),
+        ("compare a b", 1),
     ],
 )
-def test_missing_package_names_the_extra(package, arguments, call, block, monkeypatch, tmp_path):
-    """A command whose package is missing says what to install, in one line."""
-    monkeypatch.chdir(runs.ROOT)
-    run = runs.copy(runs.random_run(), tmp_path / "run")
-    block(package)
-    error = call(*arguments, f"--workdir={run}", stdin=b"a\n").error
-    message = error.removeprefix(f"{run}/vocabulary/shared.model: ")
-    assert message == f"this needs the package {package}, which is not installed: pip install 'jaxformer[train]'"
-
-
-BLOCKED = """
-import sys
-
-class Finder:
-    @staticmethod
-    def find_spec(name, path=None, target=None):
-        if name.split(".")[0] in {packages!r}:
-            raise ModuleNotFoundError("No module named " + repr(name), name=name)
-
-sys.meta_path.insert(0, Finder)
-{then}
-"""
-OPTIONAL = ("absl", "matplotlib", "ml_collections", "orbax", "rich", "sacrebleu", "sentencepiece", "tensorboardX")
-
-
-def test_commands_without_any_optional_package(tmp_path):
-    """With the core alone every command shows its help, and the rest says what to install (statement 73)."""
-    # Flax brings orbax and rich itself; that they are installed with it is no business of ours.
-    packages = tuple(name for name in OPTIONAL if name not in ("absl", "orbax", "rich"))
-    then = f"""
-from jaxformer.cli.main import COMMANDS, main
-import contextlib, io
-for command in COMMANDS:
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.suppress(SystemExit):
-        main([command, "--help"])
-main(["train", "--config=configs/reverse.py", "--workdir={tmp_path}/none"])
-main(["translate", "--workdir={runs.random_run()}"])
-assert not {{"tensorflow", "torch"}} & set(sys.modules)
-"""
-    line = [sys.executable, "-c", BLOCKED.format(packages=packages, then=then)]
-    done = subprocess.run(line, capture_output=True, check=False, cwd=runs.ROOT, env=runs.environment(), input=b"a\n")
-    assert done.returncode == 0, done.stderr.decode()
-    lines = done.stderr.decode().splitlines()
-    assert len(lines) == 2
-    for package, line in zip(("ml_collections", "sentencepiece"), lines, strict=True):
-        assert line.startswith("jaxformer: error: ")
-        assert line.endswith(
-            f"this needs the package {package}, which is not installed: pip install 'jaxformer[train]'"
-        )
-
-
-def test_compiled_programs_are_kept(monkeypatch, tmp_path):
-    """Without a word of the user's, compiled programs go to the cache folder of the system."""
-    kept: dict[str, object] = {}
-    monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("jax.config.update", kept.__setitem__)
-    main_module._keep_compilations()
-    assert kept["jax_compilation_cache_dir"] == str(tmp_path / "jaxformer" / "xla")
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
-    kept.clear()
-    main_module._keep_compilations()
-    assert "jax_compilation_cache_dir" not in kept
+def test_exit_codes_follow_one_rule(line, code, call, tmp_path, monkeypatch):
+    """2: the command line is wrong whatever files there are. 1: a file, a run or a configuration is."""
+    monkeypatch.chdir(tmp_path)
+    outcome = call(*line.split(), stdin=b"")
+    assert outcome.code == code
+    assert outcome.error

@@ -190,7 +190,7 @@ def test_interrupted_while_text_is_read(corpus, tmp_path, command, where):
     done = subprocess.run(line, capture_output=True, text=True, check=False, env=runs.environment())
     assert done.returncode == 130, done.stderr
     told = done.stderr.splitlines()
-    assert told[-1] == "jaxformer: interrupted; the same command goes on, or begins anew where nothing was saved"
+    assert told[-1] == "jaxformer: interrupted; the same command continues, or starts again if nothing was saved"
     assert [line for line in told[:-1] if not line.startswith("training the vocabulary on ")] == []
     if command == "prepare":
         assert main(given) == 0

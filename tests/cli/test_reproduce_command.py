@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from jaxformer import paper
-from jaxformer.decoding.config import DecodingConfig
 from jaxformer.paper.tables import LEARNING_KEYS
-from jaxformer.training import config as configuration
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs import config as configuration
+from jaxformer.runs.training import TrainingConfig
+from jaxformer.search.config import DecodingConfig
 
 
 def write_run(directory: Path, row: paper.Row, record: dict, **sections: dict) -> Path:
@@ -225,7 +225,7 @@ def test_a_run_of_another_row(call, row, tmp_path):
 def test_wrong_usage(call, row, tmp_path):
     """Each is refused in one line."""
     run = write_run(tmp_path / "run", row, RECORD)
-    assert "no table 5" in call("reproduce", 5).error
+    assert "invalid choice: 5 (choose from 2, 3, 4)" in call("reproduce", 5).error
     assert "--run must be ROW=DIR, not 'runs/x'" in call("reproduce", 3, "--run=runs/x").error
     assert "names the row a_h1 twice" in call("reproduce", 3, f"--run=a_h1={run}", f"--run=a_h1={run}").error
     assert "does not exist; --run must name" in call("reproduce", 3, f"--run=base={tmp_path / 'none'}").error

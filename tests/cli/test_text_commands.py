@@ -8,12 +8,14 @@ import math
 
 import numpy as np
 import pytest
+from translation.translators import teacher_forced, token_ids
 
 import runs
 from jaxformer.data import read_lines, sources
 from jaxformer.data.sources import Pair
-from jaxformer.decoding.batch_search import Banned
-from jaxformer.decoding.translator import Translator
+from jaxformer.translation.batch import Banned
+from jaxformer.translation.results import Hypothesis
+from jaxformer.translation.translator import Translator
 
 TEXT = [
     "Open the file.",
@@ -166,6 +168,25 @@ def test_samples(call, workdir):
     assert len(set(first)) > 7
 
 
+@pytest.mark.parametrize("option", ["--beam_size=4", "--beam_size=1", "--sample"])
+def test_json_lines_have_the_tokens_own_scores(option, call, workdir, translator):
+    """They sum to the log-probability, and are those of the very tokens in one forward pass; ``score`` segments the
+    text again, and may find other tokens.
+    """
+    texts = runs.sentences(4, longest=12, shortest=12)
+    output = call("translate", workdir, option, "--format=jsonl", stdin=encode(texts)).lines
+    found = [json.loads(line)["translations"][0] for line in output]
+    hypotheses = [Hypothesis("", 0, 0, each["tokens"], each["finished"]) for each in found]
+    assert any(each["tokens"][-1] == "</s>" for each in found)
+    ids = [token_ids(translator, each) for each in hypotheses]
+    table = teacher_forced(translator, texts, ids)
+    for row, each in enumerate(found):
+        own = each["token_log_probabilities"]
+        np.testing.assert_allclose(own, table[row, np.arange(len(own)), ids[row]], rtol=1e-4, atol=1e-4)
+        assert len(own) == len(each["tokens"])
+        assert math.isclose(math.fsum(own), each["log_probability"], rel_tol=0, abs_tol=1e-4)
+
+
 def test_a_translation_that_options_leave_none(call, workdir, monkeypatch):
     """It is an empty line, and null for the score where the form has a word for it (statement 103)."""
     ban = np.ones(runs.vocabulary().size, bool)
@@ -181,8 +202,8 @@ def test_a_translation_that_options_leave_none(call, workdir, monkeypatch):
     ("options", "rule"),
     [
         (["--top_k=5"], "--top_k is for drawing at random: add --sample, or leave it out"),
-        (["--sample", "--top_p=2"], "decoding.top_p must be a probability, not 2.0"),
-        (["--length_penalty=long"], "decoding.length_penalty must be gnmt or average or none, not 'long'"),
+        (["--sample", "--top_p=2"], "--top_p must be a probability, not 2.0"),
+        (["--length_penalty=long"], "--length_penalty must be gnmt or average or none, not 'long'"),
         (["--ban="], "a banned word must not be blank"),
         (["--prefix=nowhere"], "nowhere"),
     ],

@@ -10,12 +10,12 @@ import pytest
 import runs
 from jaxformer.cli import config_file, train
 from jaxformer.errors import InputError
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
 from jaxformer.training.distributed import Cluster
 from jaxformer.training.loop import Outcome
 
 REVERSE = str(runs.ROOT / "configs" / "reverse.py")
-CHANGES = """from jaxformer.training.config import default_config
+CHANGES = """from jaxformer.runs.config import default_config
 def get_config():
     config = default_config()
 """
@@ -199,6 +199,7 @@ ALL = ("--coordinator=127.0.0.1:4321", "--num_processes=2", "--process_id=0")
         ((*ALL[:2], "--process_id=2"), "--process_id must be from 0 to 1 with --num_processes=2, not 2"),
         (("--distributed", *ALL), "--distributed asks the cluster for what --coordinator, --num_processes and"),
         (("--distributed_timeout=9",), "--distributed_timeout is for several hosts: give --distributed, or --coord"),
+        (("--distributed", "--distributed_timeout=inf"), "--distributed_timeout is at most 1e6 seconds, not inf"),
         (("--distributed", "--distributed_timeout=0"), "--distributed_timeout must be above 0 seconds, not 0"),
     ],
 )

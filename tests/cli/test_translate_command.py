@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import doctest
+import errno
 import io
 import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
 import runs
 from jaxformer.cli import output, progress
+from jaxformer.cli.options import check_output, write_output
 from jaxformer.cli.output import open_output
-from jaxformer.decoding.translator import Translator
+from jaxformer.errors import InputError
+from jaxformer.translation.translator import Translator
 
 
 @pytest.fixture(scope="module")
@@ -56,9 +62,29 @@ def test_a_process_answers_line_by_line():
     assert answers == encode(Translator.load(runs.random_run()).translate(texts, beam_size=1)).splitlines(keepends=True)
 
 
-def test_a_bad_line_of_a_file_is_found_before_anything_is_written(call, workdir, tmp_path):
+def test_long_lines_are_told_of_once(call, workdir, tmp_path):
+    """A line of many sentences comes out as they do one a line; files and pipes have one warning for all windows."""
+    sentences = [f"{text}." for text in runs.sentences(24, longest=16, shortest=12) if text[0].isupper()]
+    alone = call("translate", workdir, stdin=encode(sentences))
+    assert alone.err == ""
+    long = encode([" ".join(sentences), "a"] * 2)
+    (tmp_path / "in").write_bytes(long)
+    for arguments in ([], ["--split_long"], [f"--input={tmp_path / 'in'}", "--window=1"]):
+        outcome = call("translate", workdir, *arguments, stdin=long)
+        assert outcome.lines[0] == outcome.lines[2] == " ".join(filter(None, alone.lines))
+        assert outcome.err == (
+            "jaxformer: warning: sources of more than 64 tokens: "
+            "2 translated in parts, cut at the ends of sentences where there are any\n"
+        )
+    assert call("translate", workdir, "--paragraphs", stdin=long).err == ""
+    whole = call("translate", f"--workdir={runs.refusing_run()}", stdin=encode([" ".join(sentences[:6])]))
+    assert whole.err.count("\n") == 1
+    assert "1 translated whole, of which text may be missing: add --split_long" in whole.err
+
+
+def test_a_bad_line_of_a_file_is_found_before_anything_is_written(call, tmp_path):
     """However far behind it stands: too long, no UTF-8, or without a prefix."""
-    lines = ["a"] * 30
+    lines, workdir = ["a"] * 30, f"--workdir={runs.refusing_run()}"
     for bad, rule in ((b"word " * 300, "in, line 31 has"), (b"\xff", "in, line 31: not UTF-8")):
         (tmp_path / "in").write_bytes(encode(lines) + bad + b"\n")
         (tmp_path / "out").write_text("saved\n")
@@ -73,8 +99,9 @@ def test_a_bad_line_of_a_file_is_found_before_anything_is_written(call, workdir,
     assert error.startswith(f"{tmp_path / 'prefix'}, line 3 is missing: there are 2 prefixes and more sentences")
 
 
-def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, workdir, translator, tmp_path):
+def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, translator, tmp_path):
     """What stands before its window is written; the line is named; an older file stays."""
+    workdir = f"--workdir={runs.refusing_run()}"
     lines = runs.sentences(12)
     stdin = encode(lines) + b"word " * 300 + b"\n" + encode(lines)
     expected = encode(translator.translate(lines[:10], beam_size=1))
@@ -86,7 +113,7 @@ def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, workdir, translator,
     outcome = call("translate", workdir, *given, stdin=stdin)
     assert outcome.code == 1
     first, second = outcome.err.splitlines()
-    assert first == f"the first 10 lines are in {tmp_path / 'out.part'}; out is as it was"
+    assert first == f"the first 10 lines are in {tmp_path / 'out.part'}; out is not written"
     assert second.startswith("jaxformer: error: standard input, line 13 has")
     assert (tmp_path / "out").read_text() == "saved\n"
     assert (tmp_path / "out.part").read_bytes() == expected
@@ -121,6 +148,69 @@ def test_a_file_keeps_its_mode_and_its_link(tmp_path):
     assert (tmp_path / "file").read_text() == "new\n"
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
     assert {path.name for path in tmp_path.iterdir()} == {"file", "link"}
+
+
+def test_lines_of_an_interrupted_output_replace_nothing(tmp_path, capsys):
+    """They get a name that is free; a link of that name is not followed."""
+    for name in ("out", "out.part", "outside"):
+        (tmp_path / name).write_text("of somebody else\n")
+    (tmp_path / "out.part2").symlink_to(tmp_path / "outside")
+    with contextlib.suppress(KeyboardInterrupt), open_output(tmp_path / "out") as write:
+        write("new")
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == f"the first 1 lines are in {tmp_path / 'out.part3'}; out is not written\n"
+    assert (tmp_path / "out.part3").read_text() == "new\n"
+    for name in ("out", "out.part", "outside"):
+        assert (tmp_path / name).read_text() == "of somebody else\n"
+    assert len(list(tmp_path.iterdir())) == 5
+
+
+def test_no_name_is_made_for_an_output_without_lines(tmp_path):
+    """Neither an empty file of the given name nor one of unfinished lines is left."""
+    with pytest.raises(KeyboardInterrupt), open_output(tmp_path / "out"):
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_keeps_the_old_file_and_is_named(tmp_path, monkeypatch, capsys):
+    """The lines that were written stay, and the error states the file and the cure."""
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    (tmp_path / "out").write_text("old\n")
+    with pytest.raises(InputError, match=r"^cannot write .*/out: No space left on device; free some space$"):
+        write_output(tmp_path / "out", ["new"])
+    assert (tmp_path / "out").read_text() == "old\n"
+    assert (tmp_path / "out.part").read_text() == "new\n"
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("path", [None, Path("/dev/full")])
+def test_a_full_device_is_named(path, monkeypatch):
+    """Standard output too; nothing fails a second time when it is closed."""
+    with open("/dev/full", "w") as stream:
+        monkeypatch.setattr(sys, "stdout", stream)
+        with pytest.raises(InputError) as caught:
+            write_output(path, ["new"])
+    name = path or "standard output"
+    assert str(caught.value) == f"cannot write {name}: No space left on device; free some space"
+
+
+def test_an_output_that_cannot_be_written_is_found_before_the_work(tmp_path, monkeypatch):
+    """The folder is tried, and left as it was."""
+
+    def refuse(*_, dir, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(dir))
+
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "out")
+    (tmp_path / "folder").mkdir()
+    check_output(tmp_path / "link")
+    assert list((tmp_path / "folder").iterdir()) == []
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(InputError, match=r"^cannot write .*/folder: Read-only file system; choose a place"):
+        check_output(tmp_path / "link")
 
 
 def test_pipes_are_read_and_written_as_they_are(call, workdir, translator, tmp_path):

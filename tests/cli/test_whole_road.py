@@ -75,6 +75,7 @@ def test_training_says_all_on_standard_error(tmp_path):
             *(("model", key) for key in ("d_model", "d_ff", "num_encoder_layers", "num_decoder_layers")),
             ("data", "num_buckets"),
             *(("training", key) for key in ("steps", "warmup_steps", "evaluate_every", "checkpoint_every")),
+            ("evaluation", "max_sentences"),
         )
         for value in [config[section][key]]
     ]

@@ -22,8 +22,8 @@ import runs
 from jaxformer import InputError, Translator, __version__
 from jaxformer.data.records import Pair
 from jaxformer.evaluation.evaluate import evaluate, make_validator
-from jaxformer.training import config as configuration
-from jaxformer.training.config import RunConfig
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
 from jaxformer.training.progress import Progress
 from jaxformer.training.train import train
 
@@ -130,7 +130,7 @@ def test_its_training_goes_on(run):
     last = records(run)[-1]["train/loss"]
     steps = config.training.steps + 1
     changed = dataclasses.replace(config.training, steps=steps, log_every=1)
-    with runs.quick_compilation(), jax.numpy_dtype_promotion("standard"):
+    with jax.numpy_dtype_promotion("standard"):
         outcome = train(dataclasses.replace(config, training=changed), run, make_validator)
     assert (outcome.step, outcome.finished) == (steps, True)
     loss = next(record["train/loss"] for record in reversed(records(run)) if "train/loss" in record)

@@ -3,6 +3,7 @@ import io
 import os
 import random
 import tarfile
+import time
 import tracemalloc
 import zipfile
 from xml.sax.saxutils import escape
@@ -382,3 +383,11 @@ def test_other_segments_on_one_side_are_refused(tmp_path, german, message):
     english = [("1", "a"), ("2", "b"), ("3", "c")]
     content = [(NEWS.members["en"], sgml(english)), (NEWS.members["de"], sgml(german, "refset"))]
     assert message in refused(tar(tmp_path / "a.tgz", content), NEWS, tmp_path)
+
+
+def test_segments_that_do_not_end_take_linear_time():
+    """A test set of a megabyte of them is refused at once."""
+    begun = time.monotonic()
+    with pytest.raises(InputError, match="line 1: a <seg> does not end before the next"):
+        read_segments(b'<seg id="1">a\n' * 60_000, "a.sgm")
+    assert time.monotonic() - begun < 10  # in quadratic time it takes minutes

@@ -6,7 +6,7 @@ import pytest
 
 from jaxformer.data import DataConfig
 from jaxformer.errors import InputError
-from jaxformer.training.config import parse
+from jaxformer.runs.config import parse
 
 
 def test_defaults_are_valid():

@@ -1,12 +1,22 @@
 import gzip
 import io
 import lzma
+import os
 import random
 import tracemalloc
 
 import pytest
 
-from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel, read_lines, stream_lines
+from jaxformer.data import files
+from jaxformer.data.files import (
+    check_regular,
+    expand,
+    expand_parallel,
+    open_lines,
+    open_parallel,
+    read_lines,
+    stream_lines,
+)
 from jaxformer.errors import InputError
 
 
@@ -234,3 +244,57 @@ def test_files_belong_together_by_their_wildcards(tmp_path):
     (tmp_path / "news.dev.de").rename(tmp_path / "news.other.de")
     with pytest.raises(InputError, match=r"news\.dev\.en has no partner among the files of .*news\*\.de"):
         expand_parallel(f"{tmp_path}/news*.en", f"{tmp_path}/news*.de")
+
+
+@packed
+@pytest.mark.parametrize("end", [b"", b"\nlast\n"])
+def test_a_line_without_end_is_refused_in_bounded_memory(tmp_path, suffix, end, monkeypatch):
+    """Its file, number and bound are named before it is read or unpacked as a whole."""
+    monkeypatch.setattr(files, "MOST_BYTES_A_LINE", 1_000_000)
+    path = write(tmp_path / f"f{suffix}", PACKERS[suffix](b"a\r\nb\n" + bytes(60_000_000) + end))
+    tracemalloc.start()
+    count = refuse([path], rf"f{suffix}, line 3: longer than 1,000,000 bytes: split it$")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert count in (0, 2)
+    # One frame of zstd unpacks 1 KiB to at most 32 MiB.
+    assert peak < (100_000_000 if suffix == ".zst" else 10_000_000)
+
+
+def test_a_stream_without_line_ends_is_refused(monkeypatch):
+    """So does standard input."""
+    monkeypatch.setattr(files, "MOST_BYTES_A_LINE", 1_000)
+    lines = stream_lines(io.BytesIO(b"a\n" + bytes(5_000)), "standard input")
+    assert next(lines) == "a"
+    with pytest.raises(InputError, match=r"^standard input, line 2: longer than 1,000 bytes: split it$"):
+        next(lines)
+
+
+@packed
+def test_a_line_may_have_as_many_bytes_as_the_bound(tmp_path, suffix, monkeypatch):
+    """Line ends do not count."""
+    monkeypatch.setattr(files, "MOST_BYTES_A_LINE", 1_000)
+    content = (b"x" * 1_000 + b"\r\n") * 3
+    assert read_lines(write(tmp_path / f"f{suffix}", PACKERS[suffix](content))) == ["x" * 1_000] * 3
+    assert list(stream_lines(io.BytesIO(content), "standard input")) == ["x" * 1_000] * 3
+
+
+def test_a_pipe_is_no_training_text(tmp_path):
+    """Training text is read several times: what cannot be is refused before anything waits for it."""
+    os.mkfifo(tmp_path / "pipe.en")
+    for pattern in ("pipe.en", "*.en"):
+        paths = expand(str(tmp_path / pattern))  # text that is read once may come from a pipe
+        with pytest.raises(InputError, match=r"pipe\.en is a pipe or device, and training text is read several times"):
+            check_regular(paths)
+    with pytest.raises(InputError, match="is a folder: name a file"):
+        expand(str(tmp_path))
+
+
+def test_a_pattern_of_a_whole_disk_is_refused(tmp_path, monkeypatch):
+    """It ends with the first file too many."""
+    monkeypatch.setattr(files, "_MOST_FILES", 5)
+    for number in range(6):
+        write(tmp_path / f"{number}.en", b"a\n")
+    assert len(expand(f"{tmp_path}/[0-4].en")) == 5
+    with pytest.raises(InputError, match=r"^more than 5 files match .*: name fewer$"):
+        expand(f"{tmp_path}/**/*")

@@ -32,6 +32,7 @@ def test_weights_and_languages_belong_to_their_part():
         ("-1 * text:a,b", "must be a number above 0, not -1"),
         ("nan * text:a,b", "must be a number above 0, not nan"),
         ("much * text:a,b", "must be a number above 0, not much"),
+        ("1e300 * text:a,b", "must be a number above 0, not 1e300; the most is 1,000,000"),
         ("text:a,b + ", "a part without a name"),
         (" + text:a,b", "a part without a name"),
         ("text:a,b +", "a part without a name"),

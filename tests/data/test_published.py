@@ -16,7 +16,7 @@ from jaxformer.data.download import Patience, RemoteFile
 from jaxformer.data.published import prepare, prepare_published
 from jaxformer.data.releases import Release, Task, find_task
 from jaxformer.errors import InputError
-from jaxformer.locks import LOCK
+from jaxformer.files import LOCK
 
 PATIENCE = Patience(timeout=0.5, attempts=2, wait=0.001)
 COUNTS = {"europarl-v7": 700, "commoncrawl": 40, "newstest2013": 12, "newstest2014": 15}

@@ -13,6 +13,8 @@ from jaxformer.data import Encoded, Prepared, Sentences, ShardWriter
 from jaxformer.data.shards import is_finished, read_manifest
 from jaxformer.errors import InputError
 
+FACTS = {"vocabulary": "hash", "counts": {}, "lengths": [[], []]}
+
 
 def drawn(count, seed=0, largest=60_000):
     generator = np.random.default_rng(seed)
@@ -24,7 +26,7 @@ def write(directory, pairs, pieces=3, size=60_000, per_shard=7):
     writer = ShardWriter(directory, {"train": "x"}, pairs_per_shard=per_shard)
     for part in np.array_split(np.arange(len(pairs)), pieces):
         writer.add(pairs.take(part), size)
-    writer.finish({"counts": {}})
+    writer.finish(FACTS)
     writer.close()
     return directory
 
@@ -69,6 +71,26 @@ def test_a_lower_limit_leaves_out_longer_pairs(folder):
     assert store.limited(100) is store
 
 
+def test_a_border_between_the_sides_of_a_pair_cannot_move(folder):
+    """An index with the same sums and another border, or with two pairs exchanged, is refused when it is opened.
+
+    Folders of earlier versions, whose manifest has no hash of the index, are still read.
+    """
+    lengths = np.load(folder / "lengths.npy")
+    moved, exchanged = lengths.copy(), lengths.copy()
+    moved[3] += (1, -1)
+    exchanged[[0, 1]] = lengths[[1, 0]]
+    for changed in (moved, exchanged):
+        np.save(folder / "lengths.npy", changed)
+        with pytest.raises(InputError, match=r"lengths.npy has changed since it was written: put it back, or remove"):
+            reopen(folder)
+    np.save(folder / "lengths.npy", lengths)
+    manifest = read_manifest(folder)
+    del manifest["lengths_hash"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert plain(reopen(folder).take(np.arange(40))) == plain(drawn(40))
+
+
 def test_an_unfinished_folder_is_refused_and_made_anew(tmp_path):
     """What a killed process left is recognised; the same request starts again, another is refused."""
     writer = ShardWriter(tmp_path / "p", {"train": "x"}, pairs_per_shard=7)
@@ -101,7 +123,7 @@ def test_two_processes_do_not_write_one_folder(tmp_path):
     with pytest.raises(InputError, match="another process prepares"):
         ShardWriter(tmp_path / "p", {})
     writer.add(drawn(5), 60_000)
-    writer.finish({})
+    writer.finish(FACTS)
     writer.close()
     assert len(reopen(tmp_path / "p")) == 5
 
@@ -149,6 +171,18 @@ def damaged_manifest(folder):
     (folder / "manifest.json").write_text("{")
 
 
+def edited(**changes):
+    def damage(folder):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        (folder / "manifest.json").write_text(json.dumps({**manifest, **changes}))
+
+    return damage
+
+
+def deep_manifest(folder):
+    (folder / "manifest.json").write_text("[" * 100_000)
+
+
 def later_format(folder):
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format": 2}))
@@ -165,6 +199,15 @@ def later_format(folder):
         (no_manifest, r"is no prepared folder .*make one by jaxformer prepare"),
         (damaged_manifest, r"manifest\.json is damaged"),
         (later_format, "has another format than 1"),
+        (deep_manifest, r"manifest\.json is damaged \(its brackets are nested too deep\)"),
+        (edited(pairs="3"), r"manifest\.json is damaged \('pairs' is no int\)"),
+        (edited(vocabulary=None), r"manifest\.json is damaged \('vocabulary' is no str\)"),
+        (edited(request=[]), r"manifest\.json is damaged \('request' is no dict\)"),
+        (edited(request={"files": 3}), r"manifest\.json is damaged \('request' is incomplete\)"),
+        (edited(shards=[{}]), r"manifest\.json is damaged \('shards' is incomplete\)"),
+        (edited(shards=[{"file": "../a", "pairs": 1, "bytes": 1}]), r"manifest\.json is damaged \('shards' is incom"),
+        (edited(counts={"a": {"read": "x"}}), r"manifest\.json is damaged \('counts' is incomplete\)"),
+        (edited(lengths=[[1], [10**30]]), r"manifest\.json is damaged \('lengths' is incomplete\)"),
     ],
 )
 def test_damage_is_named(folder, damage, message):
@@ -176,8 +219,10 @@ def test_damage_is_named(folder, damage, message):
 
 
 def test_shards_that_do_not_fit_the_index_are_noticed(folder):
-    """A file of the same size and another content."""
+    """A file of the same size and another content, also where an earlier version recorded no hash of the index."""
     manifest = read_manifest(folder)
+    del manifest["lengths_hash"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
     lengths = np.load(folder / "lengths.npy")
     np.save(folder / "lengths.npy", lengths + np.int32(1))
     with pytest.raises(InputError, match="do not fit their index"):

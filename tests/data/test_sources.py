@@ -110,6 +110,9 @@ def test_jsonl_by_language(tmp_path):
         (b'["two", "zwei"]', r"needs an object with the fields 'en' and 'de'"),
         (b'{"en": "two", "de": "zwei"', r"not JSON \(.*, column 27\); write one object a line"),
         (b"", r"not JSON"),
+        pytest.param(b"[" * 100_000, r"not JSON \(its brackets are nested too deep\)", id="deep"),
+        (b'{"en": "two", "de": "zw\\ud800ei"}', r"field 'de' has U\+D800, half of a surrogate pair"),
+        (b'{"translation": {"en": "\\uDFFF", "de": "zwei"}}', r"field 'en' has U\+DFFF, half of a surrogate pair"),
     ],
 )
 def test_a_bad_line_of_jsonl_is_named(tmp_path, line, message):

@@ -1,6 +1,12 @@
 """Raw text becomes token ids: the same in any number of processes, counted, and drawn anew where asked for."""
 
 import itertools
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -164,3 +170,42 @@ def test_an_error_in_a_process_is_the_error(vocabularies, monkeypatch):
     wrong = tokenizer(vocabularies, tagged=True)
     with pytest.raises(InputError, match="no tag <2de>"):
         list(tokenize(PAIRS[:100], wrong, workers=2))
+
+
+PARENT = """
+import itertools, sys
+from jaxformer.data import Cleaning, Pair, Tokenizer, Vocabularies, Vocabulary, tokenize
+if __name__ == "__main__":
+    vocabulary = Vocabulary.train(["a b c d e f g h"] * 9, 20)
+    tokenizer = Tokenizer(Vocabularies(vocabulary, vocabulary), Cleaning(), ("en", "de"), True, 60)
+    pieces = tokenize(itertools.repeat(Pair("a b", "c d")), tokenizer, workers=2)
+    next(pieces)
+    import multiprocessing
+    print(*[process.pid for process in multiprocessing.active_children()], flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_workers_end_with_a_parent_that_is_killed(tmp_path):
+    """SIGKILL leaves the parent no time to end them: they notice themselves."""
+    (tmp_path / "parent.py").write_text(PARENT)
+    command = [sys.executable, str(tmp_path / "parent.py")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        workers = [int(pid) for pid in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        parent.kill()
+    deadline = time.monotonic() + 30
+    while (left := [pid for pid in workers if is_running(pid)]) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    assert not left
+
+
+def is_running(pid):
+    """Look for a process that is no zombie."""
+    try:
+        os.kill(pid, 0)
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (ProcessLookupError, FileNotFoundError):
+        return False

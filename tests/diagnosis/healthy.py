@@ -18,9 +18,10 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data import sources
 from jaxformer.data.loading import load_evaluation
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
-from jaxformer.decoding.config import DecodingConfig
-from jaxformer.evaluation import evaluate, metrics
-from jaxformer.training import config as configuration
+from jaxformer.evaluation import metrics
+from jaxformer.runs import config as configuration
+from jaxformer.runs import records
+from jaxformer.search.config import DecodingConfig
 from jaxformer.training.progress import Progress
 
 SIZES = {"train": 1500, "valid": 150, "test": 300}
@@ -82,7 +83,7 @@ def translate(run: Path, change: Callable[[list[str]], list[str]] = list, **fiel
     score = metrics.bleu(hypotheses, references)
     record = {
         "dataset": config.data.test,
-        "text": evaluate.fingerprint(texts, [references]),
+        "text": records.fingerprint(texts, [references]),
         "bleu": round(score.value, 2),
         "bleu_signature": score.signature,
         "sentences": len(pairs),
@@ -90,12 +91,12 @@ def translate(run: Path, change: Callable[[list[str]], list[str]] = list, **fiel
         "checkpoint": STEPS,
         "decoding": dataclasses.asdict(DecodingConfig()) | {"shortlist": False},
     }
-    evaluate.write(run, {**record, **fields}, hypotheses)
+    records.write_result(run, {**record, **fields}, hypotheses)
 
 
 def alter_record(run: Path, **fields: Any) -> None:
     """Change fields of the run's only result."""
-    ((name, record),) = evaluate.read_results(run).items()
+    ((name, record),) = records.read_results(run).items()
     (run / "results.json").write_text(json.dumps({name: {**record, **fields}}))
 
 

@@ -13,7 +13,7 @@ from jaxformer.diagnosis.alignment import Misfit, find_misfits, lengths
 from jaxformer.diagnosis.findings import grade, worst
 from jaxformer.evaluation.choice import choose_metrics
 from jaxformer.evaluation.metrics import score
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
 
 
 def test_text_sorted_by_length_is_no_fault():

@@ -21,7 +21,7 @@ from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.diagnosis.doctor import CHECKS, READABLE, examine
 from jaxformer.diagnosis.evidence import read_evidence
 from jaxformer.diagnosis.findings import Verdict
-from jaxformer.evaluation.evaluate import read_results
+from jaxformer.runs.records import read_results
 
 Fault = Callable[[Path], object]
 
@@ -53,8 +53,7 @@ def replace_vocabulary(run: Path) -> None:
 
 
 def add_average(run: Path) -> None:
-    with open_to_read(run / "checkpoints", "bleu") as checkpoints:
-        save_average(run, "last-1", checkpoints, [STEPS])
+    save_average(run, "last-1", open_to_read(run / "checkpoints", "bleu"), [STEPS])
 
 
 def score_the_average_elsewhere(run: Path) -> None:
@@ -308,7 +307,7 @@ def test_each_planted_fault_is_found(check, verdict, plant, also, run):
         (
             READABLE,
             lambda run: (run / "checkpoints" / "700").mkdir(),
-            "checkpoints/700 is no whole checkpoint",
+            "checkpoint 700 in ",
             "mend or restore",
         ),
     ],

@@ -1,11 +1,13 @@
 """The site: built without a warning and without the network, and its reference has every public name."""
 
 import dataclasses
+import html
 import importlib
 import os
 import re
 import subprocess
 import sys
+import urllib.parse
 
 import pytest
 from documented_names import ROOMS, documented_names
@@ -13,10 +15,10 @@ from pages import ROOT
 
 from jaxformer.cli.main import COMMANDS
 from jaxformer.data.config import DataConfig
-from jaxformer.decoding.config import DecodingConfig
 from jaxformer.models.config import TransformerConfig
-from jaxformer.training.config import EvaluationConfig
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs.config import EvaluationConfig
+from jaxformer.runs.training import TrainingConfig
+from jaxformer.search.config import DecodingConfig
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +104,20 @@ def test_nothing_is_loaded_from_elsewhere(pages):
         for address in re.findall(r'<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]+)"', text)
     ]
     assert loaded == []
+
+
+def test_links_lead_to_files_of_the_site(site, pages):
+    """Every link, script, style and picture of every page resolves in the folder, without a server at its root."""
+    assert len(pages) > 30
+    dead = []
+    for name, text in pages.items():
+        for address in re.findall(r'<[a-z][^>]*\s(?:src|href)="([^"]*)"', text):
+            parts = urllib.parse.urlsplit(html.unescape(address))
+            path = os.path.normpath(os.path.join(os.path.dirname(name), urllib.parse.unquote(parts.path)))
+            inside = not path.startswith(("..", "/")) and (not parts.path or (site / path).is_file())
+            if not parts.scheme and not inside:
+                dead.append((name, address))
+    assert dead == []
 
 
 def test_prose_is_rendered(pages):

@@ -6,9 +6,11 @@ import dataclasses
 import functools
 import importlib.metadata
 import json
+import math
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
 from pathlib import Path
 
 import jax
@@ -17,19 +19,14 @@ import pytest
 import runs
 from jaxformer.data import TrainingText, files, sources
 from jaxformer.data.sources import Pair
-from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
-from jaxformer.evaluation import evaluate, metrics
+from jaxformer.evaluation import evaluate, metrics, tokenized_bleu
 from jaxformer.evaluation.choice import choose_metrics
-from jaxformer.training import config as configuration
-from jaxformer.training.loop import Validator
+from jaxformer.runs import config as configuration
+from jaxformer.runs import records
+from jaxformer.runs.records import Validator
 from jaxformer.training.run import Run
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compilation() -> Iterator[None]:
-    with runs.quick_compilation():
-        yield
+from jaxformer.translation.translator import Translator
 
 
 @functools.cache
@@ -66,7 +63,7 @@ def sacrebleu(hypotheses: Path, references: Path, metric: str) -> dict:
 def test_score_is_that_of_sacrebleu(metric, tmp_path):
     """The files that are written give sacreBLEU's command line the number in results.json (statements 109, 111)."""
     record, hypotheses = result()
-    output = evaluate.write(tmp_path, record, hypotheses)
+    output = records.write_result(tmp_path, record, hypotheses)
     references = tmp_path / "references.txt"
     references.write_text("".join(f"{pair.target}\n" for pair in pairs()), encoding="utf-8")
     saved = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["synthetic:reverse/odd"]
@@ -101,7 +98,7 @@ def test_every_sentence_once_and_in_order(tmp_path):
     """One line for each sentence, in the order of the source; blank sources have blank lines (statements 107, 110)."""
     record, hypotheses = result()
     assert hypotheses == translator().translate([pair.source for pair in pairs()], beam_size=1)
-    lines = evaluate.write(tmp_path, record, hypotheses).read_bytes().split(b"\n")
+    lines = records.write_result(tmp_path, record, hypotheses).read_bytes().split(b"\n")
     assert lines.pop() == b""
     assert lines == [line.encode() for line in hypotheses]
     assert record["sentences"] == len(lines) == 64
@@ -128,13 +125,13 @@ def test_record_tells_texts_apart():
     """What a record calls its text differs where any source or reference does, and only there (statement 107)."""
     record, _ = result()
     texts, references = (list(lines) for lines in zip(*pairs(), strict=True))
-    assert record["text"] == evaluate.fingerprint(texts, [references])
+    assert record["text"] == records.fingerprint(texts, [references])
     others = [
-        evaluate.fingerprint(texts[::-1], [references]),
-        evaluate.fingerprint(texts, [references[::-1]]),
-        evaluate.fingerprint(texts, [references, references]),
-        evaluate.fingerprint([*texts[:-1], texts[-1] + " "], [references]),
-        evaluate.fingerprint([*texts, references[0]], [references[1:]]),
+        records.fingerprint(texts[::-1], [references]),
+        records.fingerprint(texts, [references[::-1]]),
+        records.fingerprint(texts, [references, references]),
+        records.fingerprint([*texts[:-1], texts[-1] + " "], [references]),
+        records.fingerprint([*texts, references[0]], [references[1:]]),
     ]
     assert len({record["text"], *others}) == 6
 
@@ -160,9 +157,12 @@ def test_wrong_references_are_found_before_the_work(monkeypatch):
     monkeypatch.setattr(Translator, "search", lambda *_, **__: 1 / 0)
     with pytest.raises(InputError, match="reference 2 has 3 lines for 64 sentences"):
         evaluate.evaluate(translator(), pairs(), "odd", more_references=[["a", "b", "c"]])
-    monkeypatch.setitem(sys.modules, "comet", None)
-    with pytest.raises(InputError, match=r"pip install 'jaxformer\[comet\]'"):
-        evaluate.evaluate(translator(), pairs(), "odd", metrics=choose_metrics(["comet"]))
+    with pytest.raises(InputError, match=r"f1 scores linearised trees .* reference 1 is"):
+        evaluate.evaluate(translator(), pairs(), "odd", metrics=choose_metrics(["f1"]))
+    tokenized_bleu._tokenizer.cache_clear()
+    monkeypatch.setitem(sys.modules, "sacremoses", None)
+    with pytest.raises(InputError, match=r"pip install 'jaxformer\[moses\]'"):
+        evaluate.evaluate(translator(), pairs(), "odd", metrics=choose_metrics(["tokenized_bleu"], language="de"))
 
 
 def test_nothing_to_score():
@@ -180,15 +180,15 @@ def make_record(name: str, bleu: float = 1.0) -> dict:
 
 def test_results_of_several_sets(tmp_path):
     """Each data set has one entry and one file; scoring it again replaces them and leaves the others."""
-    evaluate.write(tmp_path, make_record("bundled:en-de/test"), ["alt"])
-    evaluate.write(tmp_path, make_record("bundled:en-de/valid"), ["gültig"])
-    evaluate.write(tmp_path, make_record("bundled:en-de/test", 2.0), ["neu"])
-    records = evaluate.read_results(tmp_path)
-    assert {name: record["bleu"] for name, record in records.items()} == {
+    records.write_result(tmp_path, make_record("bundled:en-de/test"), ["alt"])
+    records.write_result(tmp_path, make_record("bundled:en-de/valid"), ["gültig"])
+    records.write_result(tmp_path, make_record("bundled:en-de/test", 2.0), ["neu"])
+    found = records.read_results(tmp_path)
+    assert {name: record["bleu"] for name, record in found.items()} == {
         "bundled:en-de/test": 2.0,
         "bundled:en-de/valid": 1.0,
     }
-    texts = {name: (tmp_path / record["hypotheses"]).read_text("utf-8") for name, record in records.items()}
+    texts = {name: (tmp_path / record["hypotheses"]).read_text("utf-8") for name, record in found.items()}
     assert texts == {"bundled:en-de/test": "neu\n", "bundled:en-de/valid": "gültig\n"}
     assert {path.name for path in tmp_path.iterdir()} == {
         "results.json",
@@ -200,14 +200,14 @@ def test_results_of_several_sets(tmp_path):
 def test_other_line_separators_stay_in_their_line(tmp_path):
     r"""Only ``\n`` ends a line of what is written (statements 64, 110)."""
     lines = ["one\u2028two", "three\x85four\x0b", "", "🙂"]
-    output = evaluate.write(tmp_path, make_record("odd"), lines)
+    output = records.write_result(tmp_path, make_record("odd"), lines)
     assert files.read_lines(output) == lines
 
 
 def test_names_that_differ_in_punctuation(tmp_path):
     """Each data set has a file of its own."""
     names = ["text:a/b.en,c.de", "text:a_b.en,c.de", "text:a/b.en_c.de", "a_b:c", "a:b/c"]
-    outputs = {evaluate.write(tmp_path, make_record(name), [name]) for name in names}
+    outputs = {records.write_result(tmp_path, make_record(name), [name]) for name in names}
     assert len(outputs) == len(names)
     assert {path.read_text("utf-8").strip() for path in outputs} == set(names)
 
@@ -216,10 +216,10 @@ def test_names_that_differ_in_punctuation(tmp_path):
 def test_long_names(tmp_path, folder):
     """Files in long paths have a name of a length that every file system takes, and each its own."""
     names = [f"text:/{folder}/{folder}/{split}.en,/{folder}/{folder}/{split}.de" for split in ("one", "two")]
-    outputs = [evaluate.write(tmp_path, make_record(name), ["x"]) for name in names]
+    outputs = [records.write_result(tmp_path, make_record(name), ["x"]) for name in names]
     assert outputs[0] != outputs[1]
     assert all(len(output.name.encode()) < 200 for output in outputs)
-    assert set(evaluate.read_results(tmp_path)) == set(names)
+    assert set(records.read_results(tmp_path)) == set(names)
 
 
 @pytest.mark.parametrize("content", [b"{", b"", b"[1]", b"\xff\xfe{}"])
@@ -227,8 +227,73 @@ def test_damaged_results(tmp_path, content):
     """What a person wrote there is not overwritten."""
     (tmp_path / "results.json").write_bytes(content)
     with pytest.raises(InputError, match=r"results\.json .*move it away"):
-        evaluate.write(tmp_path, make_record("set"), ["x"])
+        records.write_result(tmp_path, make_record("set"), ["x"])
     assert (tmp_path / "results.json").read_bytes() == content
+
+
+def test_a_kill_between_the_two_files_leaves_no_text_under_the_score_of_another(tmp_path, monkeypatch):
+    """Where only the translations are new, who reads them is refused; records of earlier versions have no digest."""
+    records.write_result(tmp_path, make_record("set"), ["old"])
+    (old,) = records.read_results(tmp_path).values()
+    assert records.read_hypotheses(tmp_path, old) == ["old"]
+    write_whole = records.write_whole
+
+    def killed(path, content):
+        if path.name == "results.json":
+            raise KeyboardInterrupt
+        write_whole(path, content)
+
+    monkeypatch.setattr(records, "write_whole", killed)
+    with pytest.raises(KeyboardInterrupt):
+        records.write_result(tmp_path, make_record("set", 2.0), ["new"])
+    assert records.read_results(tmp_path) == {"set": old}
+    with pytest.raises(InputError, match=r"hypotheses\.set\S* is not the text that results\.json has the score of"):
+        records.read_hypotheses(tmp_path, old)
+    del old["hypotheses_sha256"]
+    assert records.read_hypotheses(tmp_path, old) == ["new"]
+
+
+def test_results_written_at_the_same_time_are_all_kept(tmp_path, monkeypatch):
+    """A result is added to those that are there when it is written, whoever wrote them."""
+    read = records.read_results
+
+    def read_slowly(directory):
+        found = read(directory)
+        time.sleep(0.05)
+        return found
+
+    monkeypatch.setattr(records, "read_results", read_slowly)
+    names = [f"set{number}" for number in range(4)]
+    threads = [
+        threading.Thread(target=records.write_result, args=(tmp_path, make_record(name), ["x"])) for name in names
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(read(tmp_path)) == set(names)
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "", ".", "..", "a\0b"])
+def test_a_record_names_no_file_outside_the_run(tmp_path, name):
+    """Nobody's file is shown as translations."""
+    (tmp_path / "results.json").write_text(json.dumps({"set": {"dataset": "set", "hypotheses": name}}))
+    with pytest.raises(InputError, match=r"hypotheses of the entry 'set' of .* must be the name of a file in the run"):
+        records.read_results(tmp_path)
+
+
+def test_a_link_is_not_read_as_translations(tmp_path):
+    """It may name anybody's file."""
+    (tmp_path / "secret").write_text("secret\n")
+    (tmp_path / "hypotheses.set.txt").symlink_to(tmp_path / "secret")
+    with pytest.raises(InputError, match="is a link: copy the file"):
+        records.read_hypotheses(tmp_path, {"hypotheses": "hypotheses.set.txt"})
+
+
+def test_results_are_json_whatever_their_numbers(tmp_path):
+    """JSON has no NaN."""
+    records.write_result(tmp_path, {"dataset": "set", "bleu": 1.0, "seconds": math.nan}, ["a"])
+    assert json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)["set"]["seconds"] is None
 
 
 # During training

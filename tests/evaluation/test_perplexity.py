@@ -10,15 +10,9 @@ import pytest
 
 import runs
 from jaxformer.data.sources import Pair
-from jaxformer.decoding.results import PairScore
 from jaxformer.errors import InputError
 from jaxformer.evaluation.perplexity import Perplexity, perplexity
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_compilation():
-    with runs.quick_compilation():
-        yield
+from jaxformer.translation.results import PairScore
 
 
 def test_of_a_model():

@@ -276,3 +276,30 @@ def test_nothing_has_no_logits():
     table = jnp.ones((7, 4))
     for weights in (table, quantize(table, (1,))):
         assert F.project_to_vocabulary(weights, jnp.zeros((0, 3, 4))).shape == (0, 3, 7)
+
+
+@pytest.mark.parametrize("token", [-1, -11, -12, 11, 2**31 - 1])
+def test_under_jit_a_token_outside_the_table_is_nan_and_touches_no_row(token):
+    """Neither end of the table stands in for it, forward or backward."""
+    table, tokens = normal(33, 11, 4), jnp.array([[3, token, 0]])
+    rows = jax.jit(F.embed)(table, tokens)
+    assert np.isnan(rows[0, 1]).all()
+    np.testing.assert_array_equal(rows[0, 0], jax.jit(F.embed)(table, jnp.array([[3]]))[0, 0])
+    gradient = np.asarray(jax.jit(jax.grad(lambda table, tokens: F.embed(table, tokens).sum()))(table, tokens))
+    np.testing.assert_array_equal(gradient.any(axis=1), np.isin(np.arange(11), [0, 3]))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.3])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_dropout_in_half_precision_scales_in_float32_and_rounds_once(dtype, rate):
+    """Output and gradient are x / (1 - rate) in float32, rounded; what is kept for the gradient is half or boolean."""
+    x, cotangent, key = normal(34, 64).astype(dtype), normal(35, 64).astype(dtype), jax.random.key(5)
+
+    def scaled(values):
+        return (values.astype(jnp.float32) / (1.0 - rate)).astype(dtype)
+
+    dropped, pull = jax.vjp(lambda x: F.dropout(x, rate, key), x)
+    kept = np.asarray(dropped != 0)
+    np.testing.assert_array_equal(dropped[kept], scaled(x)[kept])
+    np.testing.assert_array_equal(pull(cotangent)[0], jnp.where(kept, scaled(cotangent), jnp.zeros((), dtype)))
+    assert not {leaf.dtype for leaf in jax.tree.leaves(pull) if leaf.ndim} & {jnp.dtype("float32")}

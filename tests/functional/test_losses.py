@@ -427,3 +427,43 @@ def test_weights_of_another_shape_are_refused(shape):
     ):
         with pytest.raises(InputError, match=said):
             call()
+
+
+@pytest.mark.parametrize("wrong", [-1, -100, 7, 2**31 - 1])
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_a_target_out_of_range_is_nan_in_loss_and_gradient_and_refused_where_known(wrong, smoothing):
+    """Under jit both are NaN, the gradient only at that position; outside jit the value is named."""
+    logits, targets, real = draw(30)
+    changed = targets.at[1, 0].set(wrong)
+    both = jax.value_and_grad(lambda z, y, w: cross_entropy(z, y, w, smoothing=smoothing)[0])
+    loss, gradient = jax.jit(both)(logits, changed, real)
+    _, right = jax.jit(both)(logits, targets, real)
+    assert math.isnan(loss)
+    assert np.isnan(gradient[1, 0]).all()
+    others = np.ones(targets.shape, bool)
+    others[1, 0] = False
+    np.testing.assert_array_equal(gradient[others], right[others])
+    assert math.isnan(jax.jit(F.correct)(logits, changed, real)[0])
+    for function in (F.cross_entropy, F.correct):
+        with pytest.raises(InputError, match=f"target {wrong} is not in 0 to 6; encode with the vocabulary of the"):
+            function(logits, changed, real)
+
+
+@pytest.mark.parametrize("wrong", [-1, -100, 7])
+def test_a_target_out_of_range_without_weight_is_nothing(wrong):
+    """Loss, gradient and hits are those of any other target there, in and outside jit."""
+    logits, targets, real = draw(31)
+    changed = jnp.where(real, targets, wrong)
+    both = jax.value_and_grad(lambda z, y: F.cross_entropy(z, y, real, smoothing=0.1)[0])
+    for run in (lambda f: f, jax.jit):
+        for found, expected in zip(run(both)(logits, changed), run(both)(logits, targets), strict=True):
+            np.testing.assert_array_equal(found, expected)
+        assert run(F.correct)(logits, changed, real) == run(F.correct)(logits, targets, real)
+
+
+def test_targets_in_few_bits_count_a_larger_vocabulary_once():
+    """The gradient of int8 targets over 300 tokens is that of int32 ones."""
+    logits, targets, real = draw(32, size=300)
+    targets = targets % 100
+    slope = jax.grad(lambda z, y: F.cross_entropy(z, y, real)[0])
+    np.testing.assert_array_equal(slope(logits, targets.astype(jnp.int8)), slope(logits, targets))

@@ -80,11 +80,51 @@ def test_gradients_in_half_precision_are_those_of_float32_up_to_rounding(dtype, 
 
 
 def test_float32_can_be_differentiated_forward_too():
-    """Only half precision has a rule of its own, which knows the backward direction alone."""
+    """Forward and reverse mode agree on the directional derivative of all products together."""
     params, x = arguments("float32")
     _, slope = jax.jvp(lambda x: loss(params, x), (x,), (jnp.ones_like(x),))
     gradient = jax.grad(loss, argnums=1)(params, x)
     np.testing.assert_allclose(slope, gradient.sum(), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("bfloat16", 2**-8), ("float16", 2**-11)])
+def test_attention_in_half_precision_has_forward_mode_and_hessian_vector_products(dtype, rounding):
+    """Tangents, forward over reverse and reverse over forward are those of float32 up to rounding."""
+
+    def energy(x):
+        return jnp.sum(jnp.sin(dot_product_attention(x, x, x)[0].astype(jnp.float32)))
+
+    drawn = np.random.default_rng(3).standard_normal((2, 1, 4, 2, 8))
+    x, direction = jnp.asarray(drawn, dtype)
+
+    def tangent(x):
+        return jax.jvp(energy, (x,), (direction.astype(x.dtype),))[1]
+
+    def hessian_vector(x):
+        return jax.jvp(jax.grad(energy), (x,), (direction.astype(x.dtype),))[1]
+
+    for function in (tangent, hessian_vector, jax.grad(tangent)):
+        found, exact = (np.asarray(function(given), np.float32) for given in (x, x.astype(jnp.float32)))
+        assert np.abs(found - exact).max() < 24 * rounding * np.abs(exact).max()
+    batched = jax.vmap(lambda x: jax.jvp(energy, (x[None],), (x[None],))[1])(x)
+    assert jax.jacfwd(energy)(x).shape == x.shape
+    assert np.isfinite(batched).all()
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_linear_in_half_precision_refuses_forward_mode_and_does_what_its_docstring_says(dtype):
+    """jvp raises; in float32 it works; a Hessian-vector product is the gradient of a product with the gradient."""
+    params, x = arguments(dtype)
+
+    def energy(x):
+        return jnp.sum(jnp.sin(linear(x, params["kernel"]).astype(jnp.float32)))
+
+    with pytest.raises(TypeError, match="forward-mode"):
+        jax.jvp(energy, (x,), (x,))
+    wide = x.astype(jnp.float32)
+    exact = jax.jvp(jax.grad(energy), (wide,), (wide,))[1]
+    twice = jax.grad(lambda y: jnp.vdot(jax.grad(energy)(y).astype(jnp.float32), wide))(x)
+    assert np.abs(np.asarray(twice, np.float32) - exact).max() < 2**-4 * np.abs(exact).max()
 
 
 @pytest.mark.parametrize("kept", ["bfloat16", "float32"])

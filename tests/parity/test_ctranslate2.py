@@ -14,9 +14,11 @@ import pytest
 
 from jaxformer import InputError, Transformer, TransformerConfig
 from jaxformer import functional as F
-from jaxformer.decoding.search import beam_search, greedy_search
 from jaxformer.interop import ctranslate2 as interop
 from jaxformer.models import empty_cache, stack_layers
+from jaxformer.search.beam import beam_search
+from jaxformer.search.rules import SearchRules
+from jaxformer.search.single import greedy_search
 
 try:
     import ctranslate2
@@ -123,8 +125,8 @@ def our_search(config, params, source, beam_size):
 
         cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
         if beam_size == 1:
-            return greedy_search(step, cache, **options)
-        return beam_search(step, cache, beam_size=beam_size, **options)
+            return greedy_search(step, cache, SearchRules(**options))
+        return beam_search(step, cache, SearchRules(beam_size=beam_size, **options))
 
     found = jax.tree.map(lambda x: np.asarray(x[:, 0]) if x.ndim else int(x), search(params, jnp.asarray(source)))
     tokens = [[int(i) for i in row[:length]] for row, length in zip(found.tokens, found.lengths, strict=True)]

@@ -14,9 +14,11 @@ import pytest
 from parity.marians import EOS, LONGEST, PAD, SETTINGS, draw, make, make_ending, one_thread
 
 from jaxformer import InputError, Transformer
-from jaxformer.decoding.search import beam_search, greedy_search
 from jaxformer.interop import marian
 from jaxformer.models import count_parameters, empty_cache
+from jaxformer.search.beam import beam_search
+from jaxformer.search.rules import SearchRules
+from jaxformer.search.single import greedy_search
 
 try:
     import torch
@@ -135,8 +137,8 @@ def our_search(config, params, source, beam_size, alpha=0.0):
 
         cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
         if beam_size == 1:
-            return greedy_search(step, cache, **options)
-        return beam_search(step, cache, beam_size=beam_size, n_best=beam_size, **options)
+            return greedy_search(step, cache, SearchRules(**options))
+        return beam_search(step, cache, SearchRules(beam_size=beam_size, n_best=beam_size, **options))
 
     return jax.tree.map(np.asarray, search(params, jnp.asarray(source)))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from training.little import assert_same_run, steps_of
 
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs.training import TrainingConfig
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts" / "chaos.py"

@@ -1,9 +1,17 @@
 """Whole runs that are asked to stop: they save first, say so, and go on by the same command."""
 
+import os
+import pty
 import signal
+import subprocess
+import sys
+import time
+from typing import Any
 
 import pytest
 from training.little import assert_same_run, read_records, steps_of
+
+import runs
 
 
 @pytest.mark.slow
@@ -78,7 +86,7 @@ def make_train_step(*arguments, **keywords):
 mesh.make_train_step = make_train_step
 """
 EVALUATING = f"""{STOP_IN}
-from jaxformer.decoding.translator import Translator
+from jaxformer.translation.translator import Translator
 stop_in(Translator, "search", before=stop)
 """
 SAVING = f"""{STOP_IN}
@@ -106,3 +114,59 @@ def test_sigterm_wherever_a_run_is(command, straight, tmp_path):
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     command.finish(run)
     assert_same_run(run, straight)
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_saves(command, tmp_path):
+    """Training saves at SIGHUP and ends with 130, although nothing can be written to the terminal any more."""
+    run = tmp_path / "run"
+    terminal, theirs = pty.openpty()
+    program = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"  # closing it then sends SIGHUP
+    program += "from jaxformer.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *command.arguments(run)],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=runs.ROOT,
+        env=command.environment,
+        start_new_session=True,
+    )
+    command.processes.append(process)
+    os.close(theirs)
+    os.set_blocking(terminal, False)
+    metrics = run / "metrics.jsonl"
+    while not metrics.exists() or not metrics.read_text():
+        assert process.poll() is None
+        try:
+            os.read(terminal, 65536)
+        except BlockingIOError:
+            time.sleep(0.01)
+    os.close(terminal)
+    assert process.wait() == 130
+    stopped = steps_of(run)[-1]
+    assert read_records(run)[-1]["step"] <= stopped < 40
+    command.finish(run)
+
+
+@pytest.mark.slow
+def test_interruptions_of_a_command_that_saves_nothing(tmp_path):
+    """Ctrl-C ends it with 130, or with 0 where the whole output was written before; there is never a traceback."""
+    text = tmp_path / "text"
+    text.write_text("".join(f"{line}\n" for line in runs.sentences(20)))
+    line = [sys.executable, "-m", "jaxformer", "score", f"--workdir={runs.random_run()}"]
+    line += [f"--source={text}", f"--target={text}", "--summary"]
+    options: dict[str, Any] = {"cwd": runs.ROOT, "env": runs.environment()}
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    begun = time.monotonic()
+    expected = subprocess.run(line, check=True, **options).stdout
+    whole = time.monotonic() - begun
+    for number in range(1, 8):
+        with subprocess.Popen(line, **options) as process:
+            try:
+                process.wait(0.3 + number / 8 * whole)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+            out, said = process.communicate(timeout=30)
+        assert said == b""
+        assert process.returncode == 130 or (process.returncode, out) == (0, expected)

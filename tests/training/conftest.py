@@ -13,10 +13,10 @@ from training.little import EOS, PAD, VOCABULARY, cached_make_engine, little_con
 from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import train as training
 from jaxformer.training.engines import Engine
 from jaxformer.training.loop import Outcome
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.state import TrainState, create_state
 
 

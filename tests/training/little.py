@@ -14,10 +14,10 @@ import numpy as np
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data.sources import reversal
 from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.config import RunConfig, load, parse
+from jaxformer.runs.records import MEASURED
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import engines
-from jaxformer.training.config import RunConfig, load, parse
-from jaxformer.training.log import MEASURED
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.state import create_state
 
 VOCABULARY, PAD, EOS = 11, 0, 3

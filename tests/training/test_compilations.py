@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from jaxformer.runs.records import MEASURED
 from jaxformer.training.compilations import Compilations, read_memory
-from jaxformer.training.log import MEASURED
 
 
 def test_each_shape_is_counted_once():

@@ -40,6 +40,17 @@ def test_lines_where_there_is_no_terminal(capsys):
     assert err.splitlines() == ["  ".join(["step 2/10", *WORDS]), "done", "slow"]
 
 
+def test_text_of_a_corpus_gives_a_terminal_no_orders(capsys, monkeypatch):
+    """Samples of the validation text are shown with their control characters escaped, on a terminal too."""
+    evil = "source \x1b[2J\x07\nnext"
+    Lines(10).say(evil)
+    Silent(3).warn(evil)
+    assert capsys.readouterr().err == ("source \\u001b[2J\\u0007\nnext\nhost 3: source \\u001b[2J\\u0007\nnext\n")
+    drawn = str(draw_bar(monkeypatch, 100, lambda shown: shown.say(evil)))
+    assert "u001b[2J" in drawn
+    assert "\x07" not in drawn
+
+
 def test_other_hosts_only_warn(capsys, monkeypatch):
     """The first host speaks for all; what only another can know comes with its number."""
     monkeypatch.setattr(jax, "process_index", lambda: 3)

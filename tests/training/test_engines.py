@@ -8,8 +8,8 @@ from jax.sharding import PartitionSpec
 from training.little import PAD, assert_trees_close, without_key_biases
 
 from jaxformer.errors import InputError
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import make_engine
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.state import TrainState, create_state
 
 DEVICES = 8

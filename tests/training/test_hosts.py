@@ -14,14 +14,14 @@ import pytest
 
 import runs
 from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
 from jaxformer.training import train
 from jaxformer.training.distributed import Cluster
 from jaxformer.training.hosts import check_same, gather, make_once, together
+from jaxformer.translation.translator import Translator
 
 BEFORE = """
 import json
@@ -75,7 +75,7 @@ import numpy as np
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.training.engines import make_engine
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs.training import TrainingConfig
 
 model = Transformer(TransformerConfig(
     vocabulary_size=11, d_model=8, d_ff=16, num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
@@ -156,7 +156,7 @@ def found(tmp_path_factory):
     environment = {
         **runs.environment(),
         "PYTHONPATH": f"{runs.ROOT}{os.pathsep}{runs.ROOT / 'tests'}",
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=2 --xla_backend_optimization_level=0",
+        "XLA_FLAGS": f"{runs.environment()['XLA_FLAGS']} --xla_force_host_platform_device_count=2",
     }
     hosts = [
         subprocess.Popen(
@@ -278,6 +278,7 @@ def test_a_directory_that_is_not_shared(monkeypatch, tmp_path):
         (("a:70000", 2, 0), "must be HOST:PORT"),
         ((":80", 2, 0), "must be HOST:PORT"),
         (("a:1", 0, 0), "--num_processes must be at least 1, not 0"),
+        (("a:1", 10**23, 0), "--num_processes must be at most 1,000,000, not"),
         (("a:1", 2, 2), "--process_id must be from 0 to 1 with --num_processes=2, not 2"),
         (("a:1", 2, -1), "--process_id must be from 0 to 1"),
     ],

@@ -1,6 +1,7 @@
 """The record of a run on disk, in TensorBoard and on Weights & Biases."""
 
 import json
+import math
 import sys
 import types
 
@@ -9,7 +10,8 @@ import pytest
 from tensorboardX.proto import event_pb2
 
 from jaxformer.errors import InputError
-from jaxformer.training.log import MEASURED, Log, append, rewind
+from jaxformer.runs.records import MEASURED, append, rewind
+from jaxformer.training.log import Log
 
 
 @pytest.fixture
@@ -221,3 +223,32 @@ def test_measured_metrics_are_those_of_the_machine():
     learnt = ("loss", "nll", "perplexity", "gradient_norm", "learning_rate", "tokens", "epoch", "padding", "skipped")
     assert not MEASURED & {f"train/{name}" for name in learnt}
     assert "train/tokens_per_second" in MEASURED
+
+
+def test_a_number_that_is_not_finite_is_null(tmp_path):
+    """JSON has no NaN: each line can be read by any program."""
+    append(tmp_path / "metrics.jsonl", {"step": 1, "train/loss": math.nan, "train/nll": math.inf, "train/epoch": 0.0})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert text == '{"step": 1, "train/loss": null, "train/nll": null, "train/epoch": 0.0}\n'
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "5",
+        "{}",
+        '{"step": "7"}',
+        "null",
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param("1" * 5_000, id="long"),
+        '{"step": 1e999}',
+        "",
+    ],
+)
+def test_a_line_that_no_run_wrote_stays(tmp_path, line):
+    """A run that goes on neither fails at it nor takes it away."""
+    path = tmp_path / "metrics.jsonl"
+    kept, late = json.dumps({"step": 1}), json.dumps({"step": 9})
+    path.write_text(f"{kept}\n{line}\n{late}\n{kept}\n")
+    rewind(path, lambda record: record["step"] <= 2)
+    assert path.read_text() == f"{kept}\n{line}\n{kept}\n"

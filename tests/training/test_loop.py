@@ -1,10 +1,12 @@
 """Whole little runs in this process: what they record, and that interruptions leave no trace."""
 
 import dataclasses
+import json
 import math
 import os
 import shutil
 import signal
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -19,8 +21,8 @@ from training.little import (
     steps_of,
 )
 
+from jaxformer.checkpoints.manager import SavedCheckpoints
 from jaxformer.data.sources import load
-from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.training import loop
@@ -28,6 +30,7 @@ from jaxformer.training import train as training
 from jaxformer.training.engines import make_engine
 from jaxformer.training.loop import Loop, Outcome
 from jaxformer.training.schedules import paper_schedule
+from jaxformer.translation.translator import Translator
 
 
 @pytest.fixture(autouse=True)
@@ -358,3 +361,59 @@ def test_saving_does_not_race_with_training(train, tmp_path):
     for step in (1, 5):
         train(f"of{step}", {"training.steps": step}, None)
         assert_trees_equal(read_checkpoint(tmp_path / "every", step), read_checkpoint(tmp_path / f"of{step}", step))
+
+
+def test_scores_of_two_validation_texts_are_never_compared(train, corpus, tmp_path):
+    """A resumed run is refused on another validation text, with everything as it was, and goes on with the same text
+    under another name.
+    """
+    train("run", {"training.steps": 6})
+    saved = (tmp_path / "run" / "config.json").read_bytes()
+    sides = corpus["data.valid"].removeprefix("text:").split(",")
+    for number, side in enumerate(sides):
+        lines = Path(side).read_text().splitlines(keepends=True)
+        (tmp_path / f"same.{number}").write_text("".join(lines))
+        (tmp_path / f"longer.{number}").write_text("".join(lines[::-1]))
+    longer, same = (f"text:{tmp_path}/{name}.0,{tmp_path}/{name}.1" for name in ("longer", "same"))
+    for changes in ({"data.valid": longer}, {"evaluation.max_sentences": 3}):
+        with pytest.raises(
+            InputError, match=r"is another text than .* was evaluated on, and scores of two texts do not"
+        ):
+            train("run", {"training.steps": 12, **changes})
+        assert (tmp_path / "run" / "config.json").read_bytes() == saved
+    train("run", {"training.steps": 7, "data.valid": same})
+    train("run", {"training.steps": 12, "evaluation.best_metric": "loss", "evaluation.max_sentences": 3})
+
+
+def test_kept_checkpoints_of_another_validation_text_are_found(train, tmp_path):
+    """Every checkpoint that the next best is compared with counts, not only the latest."""
+    train("run", {"training.evaluate_every": 6, "training.checkpoint_every": 6, "training.keep_best": 2})
+    folder = tmp_path / "run" / "checkpoints" / "6"
+    record = json.loads((folder / "_CHECKPOINT_METADATA").read_text())
+    record["custom_metadata"]["valid"] = dict.fromkeys(record["custom_metadata"]["valid"], "another")
+    (folder / "_CHECKPOINT_METADATA").write_text(json.dumps(record))
+    (folder / "checksums.json").unlink()
+    with pytest.raises(InputError, match="scores of two texts do not"):
+        train("run", {"training.steps": 18, "training.keep_best": 2})
+
+
+def test_the_best_checkpoint_by_f1(train, corpus, tmp_path):
+    """Trees are scored at each evaluation, and a validation text without trees is refused before training."""
+    changes = {"training.steps": 2, "training.evaluate_every": 2, "evaluation.best_metric": "f1"}
+    with pytest.raises(InputError, match="reference 1 is"):
+        train("none", changes)
+    source = Path(corpus["data.valid"].removeprefix("text:").split(",")[0])
+    trees = tmp_path / "trees"
+    trees.write_text("(S XX )S\n" * len(source.read_text().splitlines()))
+    train("run", {**changes, "data.valid": f"text:{source},{trees}"})
+    record = [each for each in read_records(tmp_path / "run") if "valid/f1" in each]
+    assert [each["valid/f1"] for each in record] == [0.0]  # what it writes is no tree
+    assert SavedCheckpoints(tmp_path / "run" / "checkpoints", "f1").best() == 2
+
+
+def test_another_best_metric_begins_from_nothing(train, tmp_path, capfd):
+    """Patience and best score of a resumed run are those of the score that it asks for, and standard error says so."""
+    train("run", {"training.steps": 6, "evaluation.best_metric": "bleu"})
+    changes = {"training.steps": 12, "training.patience": 1, "evaluation.best_metric": "loss"}
+    assert train("run", changes).step == 12
+    assert "evaluation.best_metric=loss is new: the best so far begins again from nothing" in capfd.readouterr().err

@@ -10,9 +10,10 @@ import pytest
 from training.little import assert_trees_close, read_checkpoint, read_records, steps_of
 
 from jaxformer.data.pipeline import TrainingData
-from jaxformer.decoding.translator import Translator
 from jaxformer.errors import InputError
+from jaxformer.runs.records import append
 from jaxformer.training import loop
+from jaxformer.translation.translator import Translator
 
 
 def interrupt():
@@ -42,7 +43,7 @@ def test_a_run_begins_with_another_one(train, tmp_path, straight):
     assert [int(moments[name].count) for name in ("plain", "moments")] == [1, int(best["training"]["step"]) + 1]
 
 
-@pytest.mark.parametrize("kept", ["results.json", "averages"])
+@pytest.mark.parametrize("kept", ["results.json", "averages", "curve.png"])
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(train, tmp_path, kept):
     """What was scored or averaged came of checkpoints: without them the record of the run is left as it is."""
     run, few = tmp_path / "run", {"training.steps": 2}
@@ -56,7 +57,28 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(train, tmp_path, kep
         train("run", few, None)
     assert (run / "metrics.jsonl").read_bytes() == before
     (run / kept).rmdir()
+    (run / "checkpoints").mkdir()
     assert train("run", few, None).finished  # as one that was killed before it had one
+
+
+def test_a_record_of_steps_is_not_cut_where_the_checkpoints_are_gone(train, tmp_path):
+    """Without the folder of checkpoints any line proves that it is gone, with it one after the second save."""
+    run, few = tmp_path / "run", {"training.steps": 2}
+    train("run", few, None)
+    shutil.rmtree(run / "checkpoints")
+    before = (run / "metrics.jsonl").read_bytes()
+    with pytest.raises(
+        InputError, match=r"has the record of 2 steps and no checkpoint: put .*/checkpoints back, or .*"
+    ):
+        train("run", few, None)
+    (run / "checkpoints").mkdir()
+    seldom = {"training.evaluate_every": 1, "training.checkpoint_every": 1}
+    append(run / "metrics.jsonl", {"step": 3})
+    with pytest.raises(InputError, match="has the record of 3 steps and no checkpoint"):
+        train("run", {**few, **seldom}, None)
+    assert (run / "metrics.jsonl").read_bytes() == before + b'{"step": 3}\n'
+    (run / "metrics.jsonl").unlink()
+    assert train("run", few, None).finished
 
 
 def test_another_run_that_does_not_fit(train, tmp_path, straight):

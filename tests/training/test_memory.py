@@ -14,8 +14,8 @@ import pytest
 
 from jaxformer.data.config import DataConfig
 from jaxformer.models.config import TransformerConfig
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.memory import BatchShape, Memory, abstract_mesh, estimate, longest_batch
-from jaxformer.training.recipe import TrainingConfig
 
 LITTLE = TransformerConfig(
     vocabulary_size=64, d_model=16, d_ff=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=2, max_length=16
@@ -131,7 +131,7 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.training.engines import make_engine
 from jaxformer.training.mesh import ROWS
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs.training import TrainingConfig
 
 model = TransformerConfig(
     vocabulary_size=32_000, d_model=2048, d_ff=8192, num_heads=16, num_encoder_layers=8, num_decoder_layers=8,

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from jaxformer.models.config import TransformerConfig
+from jaxformer.runs.records import MEASURED
 from jaxformer.training import flops, meter
 from jaxformer.training.flops import slots, tokens, training_flops
-from jaxformer.training.log import MEASURED
 from jaxformer.training.meter import Meter
 
 MODEL = TransformerConfig.tiny(vocabulary_size=100)

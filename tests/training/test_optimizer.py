@@ -10,8 +10,8 @@ import optax
 import pytest
 
 from jaxformer.errors import InputError
+from jaxformer.runs.training import OPTIMIZERS, TrainingConfig
 from jaxformer.training.optimizer import decay_mask, frozen_mask, keep, make_optimizer
-from jaxformer.training.recipe import OPTIMIZERS, TrainingConfig
 from jaxformer.training.schedules import paper_schedule
 from jaxformer.training.state import create_state
 from jaxformer.training.step import make_train_step

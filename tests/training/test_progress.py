@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from jaxformer.data.pipeline import Position
-from jaxformer.training.progress import Progress
+from jaxformer.data.records import Pair
+from jaxformer.training.progress import Progress, hash_validation
 
 GOOD = {"loss": 6.0, "nll": 5.0, "tokens": 2.0, "source_tokens": 3.0, "slots": 8.0, "gradient_norm": 1.0}
 GOOD |= {"learning_rate": 0.5, "skipped": 0.0}
@@ -64,3 +65,27 @@ def test_counters_go_through_json():
     """What a checkpoint keeps comes back equal."""
     progress = Progress(7, Position(1, 3), {"loss": 0.1}, 2, 5, {"bleu": 1.5}, "bleu", 1.5, 3)
     assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
+
+
+def test_each_score_knows_the_text_that_it_is_measured_on():
+    """The loss that of all pairs, the others that of the translated ones; a name or a copy is no other text."""
+    pairs = [Pair("a", "b"), Pair("c", "d")]
+    whole, part = hash_validation(pairs, None), hash_validation(pairs, 1)
+    assert whole == hash_validation([Pair(*pair) for pair in pairs], 2)
+    assert whole["loss"] == part["loss"] == whole["bleu"] == whole["chrf"]
+    assert part["bleu"] == part["chrf"] == hash_validation(pairs[:1], None)["bleu"] != whole["bleu"]
+    assert hash_validation([Pair("a", "bc"), Pair("", "d")], None) != whole
+    progress = Progress(valid=whole)
+    assert Progress.from_json(json.loads(json.dumps(progress.to_json()))) == progress
+
+
+def test_another_score_forgets_the_best():
+    """Whether patience is lost is a matter of the score that is asked for."""
+    progress = Progress()
+    assert not progress.choose_by("bleu")
+    progress.judge({"bleu": 0.0, "loss": 2.0}, "bleu")
+    progress.judge({"bleu": 0.0, "loss": 1.0}, "bleu")
+    assert progress.stale == 1
+    assert not progress.choose_by("bleu")
+    assert progress.choose_by("loss")
+    assert (progress.best, progress.stale) == (None, 0)

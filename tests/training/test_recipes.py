@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from training.little import PAD, VOCABULARY, assert_trees_close, assert_trees_equal, without_key_biases
 
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.moving_average import update_average
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.schedules import make_schedule
 from jaxformer.training.state import create_state
 

@@ -1,6 +1,9 @@
 """The directory of a run belongs to one configuration, one text and one vocabulary."""
 
+import contextlib
+import errno
 import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ from training.little import cached_make_engine, little_config, read_records, ste
 from jaxformer.data.sources import load
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
+from jaxformer.runs.folder import WRITTEN
 from jaxformer.training import train as training
 from jaxformer.training.run import open_run
 
@@ -21,7 +25,8 @@ def _engines(monkeypatch):
 def claimed(config, directory):
     """Open a run and take the directory for it, as training does once everything is checked."""
     run = open_run(config, directory)
-    run.claim().close()
+    with run.claim():
+        pass
     return run
 
 
@@ -179,7 +184,8 @@ def test_a_start_that_is_cut_off_leaves_no_trap(corpus, tmp_path):
     """
     run = open_run(little_config(corpus), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-    run.claim().close()
+    with run.claim():
+        pass
     assert Vocabularies.load(tmp_path / "run" / "vocabulary").hash == run.vocabularies.hash
     shutil.rmtree(tmp_path / "run" / "vocabulary")
     assert claimed(little_config(corpus), tmp_path / "run").vocabularies.hash == run.vocabularies.hash
@@ -262,14 +268,102 @@ def test_a_file_for_a_directory(corpus, tmp_path, refused, name):
 
 
 def test_a_directory_that_the_system_refuses(corpus, tmp_path):
-    with pytest.raises(InputError, match=r"^cannot make the folder /proc/x .*: choose another --workdir$"):
-        open_run(little_config(corpus), Path("/proc/x")).claim()
+    run = open_run(little_config(corpus), Path("/proc/x"))
+    with pytest.raises(InputError, match=r"^cannot make the folder /proc/x .*: choose another --workdir$"), run.claim():
+        pass
+
+
+@pytest.mark.parametrize("kind", ["file", "folder", "nothing"])
+def test_nothing_is_written_through_a_link(corpus, tmp_path, kind):
+    """A link among what a run writes is refused, or replaced; what it points to is unchanged, and is not made."""
+    claimed(little_config(corpus), tmp_path / "run")
+    outside, model = tmp_path / "outside", tmp_path / "run" / "vocabulary" / "shared.model"
+    for name in [*WRITTEN, "config.json", "vocabulary/shared.model"]:
+        link = tmp_path / "run" / name
+        if kind == "folder":
+            outside.mkdir()
+            (outside / "file").write_text("of somebody else")
+        elif kind == "file":
+            outside.write_bytes(model.read_bytes() if link == model else b"")
+        saved = link.rename(tmp_path / "saved") if link.exists() else None
+        link.symlink_to(outside)
+        before = outside.stat().st_mtime_ns if outside.exists() else None
+        refusal = pytest.raises(InputError, match=f"{name} is a symbolic link, and nothing is written through links: ")
+        with refusal if name in WRITTEN else contextlib.suppress(InputError, OSError):
+            claimed(little_config(corpus), tmp_path / "run")
+        assert (outside.stat().st_mtime_ns if outside.exists() else None) == before
+        assert kind != "folder" or [path.name for path in outside.iterdir()] == ["file"]
+        link.unlink()
+        if saved is not None:
+            saved.rename(link)
+        if kind == "folder":
+            shutil.rmtree(outside)
+        outside.unlink(missing_ok=True)
+
+
+def test_a_run_may_itself_be_a_link(corpus, tmp_path):
+    """Whoever gives the directory chooses where it is."""
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "disk")
+    claimed(little_config(corpus), tmp_path / "run")
+    assert (tmp_path / "disk" / "config.json").exists()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_a_start_that_fails_before_the_first_step_leaves_no_run(corpus, tmp_path, monkeypatch, there):
+    """A new directory is free again; that of a run that began before is as it was."""
+    config = little_config(corpus, {"training.steps": 2})
+    if there:
+        claimed(config, tmp_path / "run")
+
+    def refuse(*_, **__):
+        raise InputError("no")
+
+    monkeypatch.setattr(training, "Log", refuse)
+    with pytest.raises(InputError, match=r"^no$"):
+        training.train(config, tmp_path / "run")
+    assert (tmp_path / "run" / "config.json").exists() == there
+    assert (tmp_path / "run").exists() == there
+
+
+def test_a_start_that_fails_keeps_a_directory_that_it_did_not_make(corpus, tmp_path, monkeypatch):
+    (tmp_path / "run").mkdir()
+    monkeypatch.setattr(training, "Log", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        training.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []
+
+
+def test_a_validator_that_is_refused_changes_no_run(corpus, tmp_path):
+    """As one for trees, where the validation text has none: a resumed run keeps its configuration."""
+    claimed(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
+    saved = (tmp_path / "run" / "config.json").read_bytes()
+
+    def refuse(*_):
+        raise InputError("no trees")
+
+    with pytest.raises(InputError, match=r"^no trees$"):
+        training.train(little_config(corpus, {"training.steps": 4}), tmp_path / "run", refuse)
+    assert (tmp_path / "run" / "config.json").read_bytes() == saved
+
+
+def test_a_directory_that_cannot_be_written_is_found_before_the_text_is_read(corpus, tmp_path, monkeypatch):
+    claimed(little_config(corpus), tmp_path / "run")
+
+    def refuse(*_, dir, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(dir))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr("jaxformer.training.run.TrainingText", None)
+    with pytest.raises(InputError, match=r"^cannot write .*/run: Read-only file system; choose a place that can be"):
+        open_run(little_config(corpus), tmp_path / "run")
 
 
 def test_what_is_told_before_there_is_a_run(corpus, tmp_path):
     """That a vocabulary is trained, when it is."""
     told = []
-    open_run(little_config(corpus), tmp_path / "run", report=told.append).claim().close()
+    with open_run(little_config(corpus), tmp_path / "run", report=told.append).claim():
+        pass
     assert told == [f"training the vocabulary on {corpus['data.train']}"]
     open_run(little_config(corpus), tmp_path / "run", report=told.append)
     assert len(told) == 1

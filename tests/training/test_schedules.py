@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import InputError
-from jaxformer.training.recipe import SCHEDULES, TrainingConfig
+from jaxformer.runs.training import SCHEDULES, TrainingConfig
 from jaxformer.training.schedules import (
     constant_schedule,
     cool_down,

@@ -8,7 +8,7 @@ import pytest
 from jaxformer.training.signals import StopSignal, WaitInterruptedError
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted_and_ends_nothing(number):
     """The first signal is noted by name; afterwards the handlers are those of before (statement 123)."""
     before = signal.getsignal(number)
@@ -18,6 +18,17 @@ def test_a_signal_is_noted_and_ends_nothing(number):
         assert stop
         assert stop.received == number.name
     assert signal.getsignal(number) == before
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored():
+    """As under ``nohup``: a closed terminal does not stop such a run."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_second_interrupt_ends_at_once():

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from jaxformer.training.recipe import TrainingConfig
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import create_state
 
 

@@ -2,18 +2,20 @@
 
 import dataclasses
 import json
+import math
 import random
 
 import pytest
 from training.little import LITTLE_RUN, nested
 
 from jaxformer.errors import InputError
-from jaxformer.training.config import (
+from jaxformer.runs.config import (
     MAY_CHANGE,
     OF_THE_VOCABULARY,
     RunConfig,
     default_config,
     differences,
+    flatten,
     load,
     parse,
     save,
@@ -68,11 +70,23 @@ def test_the_defaults_are_those_of_the_sections():
         ("training.initial_optimizer", True, "training.initial_optimizer=True needs training.initial_run"),
         ("training.on_failed_save", "cry", "training.on_failed_save must be one of stop, continue, not 'cry'"),
         ("training.smoothing_convention", "no", "training.smoothing_convention must be one of others, all, not 'no'"),
-        ("evaluation.best_metric", "ter", "evaluation.best_metric must be one of bleu, chrf, loss, not 'ter'"),
+        ("evaluation.best_metric", "ter", "evaluation.best_metric must be one of bleu, chrf, f1, loss, not 'ter'"),
         ("model.num_heads", 7, "model.d_model 16 is not divisible by model.num_heads 7; try 8 heads, or set model.d_k"),
         ("model.d_model", 15, "model.d_model 15 is not divisible by model.num_heads 2"),
         ("model.dropout_rate", 1.0, "model.dropout_rate must be at least 0 and below 1, not 1.0"),
         ("data.max_length", 33, "data.max_length 33 is more than the model.max_length 32 positions of the model"),
+        ("data.valid", "text:\ud800", "data.valid has half of a surrogate pair, which is no character: 'text:"),
+        ("training.seed", 10**23, "training.seed must be at most 4,294,967,295, not 100000000000000000000000"),
+        ("training.steps", 10**100, "training.steps must be at most 1,000,000,000, not a number of 101 digits"),
+        ("training.r_drop", 1e300, "training.r_drop must be at most 1e+30, not 1e+300"),
+        ("training.z_loss", 10**400, "training.z_loss must be at least 0 and finite, not inf"),
+        ("training.gradient_clip", float("inf"), "training.gradient_clip must be at most 1e+30, not inf"),
+        ("model.d_model", 10**30, "model.d_model must be at most 1,048,576, not a number of 31 digits"),
+        ("model.num_encoder_layers", 100_000, "model.num_encoder_layers must be at most 1,000, not 100000"),
+        ("data.vocabulary_size", 2**40, "data.vocabulary_size must be at most 16,777,216, not 1099511627776"),
+        ("data.tokens_per_batch", 10**9, "data.tokens_per_batch must be at most 134,217,728, not 1000000000"),
+        ("decoding.beam_size", 100_000, "decoding.beam_size must be at most 10,000, not 100000"),
+        ("evaluation.beam_size", 100_000, "evaluation.beam_size must be at most 10,000, not 100000"),
         ("data.shared_vocabulary", False, "model.tied_embeddings=all is one table for both languages"),
     ],
 )  # fmt: skip
@@ -157,3 +171,21 @@ def test_every_key_either_may_change_or_is_compared():
             key = f"{section.name}.{field.name}"
             expected = [] if key.startswith(MAY_CHANGE) else [f"{key}: {value} -> {other}"]
             assert differences(config, new) == expected
+
+
+def test_every_number_is_bounded_and_every_value_is_refused_in_one_line():
+    """Each key of each section takes a hostile value or refuses it by one line; none takes NaN, infinity or 10^400."""
+    hostile = [0, -1, 1e30, 10**23, 10**400, -(10**400), math.nan, math.inf, -math.inf, "", None, True, [1], {}, b"x"]
+    taken = 0
+    for key in flatten(parse({})):
+        for value in hostile:
+            try:
+                parse(nested({key: value}))
+            except InputError as error:
+                assert "\n" not in str(error)  # noqa: PT017
+                assert len(str(error)) < 500  # noqa: PT017
+            else:
+                assert type(value) not in (int, float) or math.isfinite(value)
+                assert type(value) is not int or abs(value) < 10**400
+                taken += 1
+    assert taken < 200

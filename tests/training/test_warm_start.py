@@ -14,9 +14,9 @@ from training.little import assert_trees_equal
 
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.errors import InputError
-from jaxformer.training import config as configuration
+from jaxformer.runs import config as configuration
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer
-from jaxformer.training.recipe import TrainingConfig
 from jaxformer.training.warm_start import load_initial
 
 VOCABULARY = "0123456789abcdef"

@@ -7,6 +7,7 @@ import struct
 import pytest
 
 from jaxformer.errors import InputError
+from jaxformer.runs import records
 from jaxformer.visualization import curves
 
 
@@ -53,7 +54,7 @@ def test_any_one_curve_is_enough(tmp_path, key, points):
 
 def test_curves_are_the_recorded_points(record):
     """Every number of the record comes back at its step, whatever its key."""
-    read = curves.read(record)
+    read = records.read_curves(record)
     assert read["valid/bleu"] == [(500, 5.0), (1000, 10.0)]
     assert [step for step, _ in read["train/nll"]] == list(range(100, 1001, 100))
     assert read["train/nll"][3] == (400, pytest.approx(0.45))
@@ -63,10 +64,10 @@ def test_curves_are_the_recorded_points(record):
 
 def test_a_torn_last_line_is_passed_over(record):
     """A line that a killed process left unfinished takes nothing from the picture."""
-    whole = curves.read(record)
+    whole = records.read_curves(record)
     for torn in ('{"step": 1100, "train/n', '{"step": 1100, "train/nll": 1.0, "x": "\xc3', "{"):
         record.write_bytes(record.read_bytes().rpartition(b"\n")[0] + b"\n" + torn.encode("latin-1"))
-        assert curves.read(record) == whole
+        assert records.read_curves(record) == whole
 
 
 def test_points_that_are_no_numbers_are_left_out(tmp_path):
@@ -77,7 +78,7 @@ def test_points_that_are_no_numbers_are_left_out(tmp_path):
         '{"step": 4, "train/nll": 4}\n{"step": 1, "train/nll": 7}\n\n{"step": 1, "train/nll": 1}\n',
         encoding="utf-8",
     )
-    assert curves.read(path) == {"train/nll": [(1, 1.0), (4, 4.0)]}
+    assert records.read_curves(path) == {"train/nll": [(1, 1.0), (4, 4.0)]}
 
 
 def test_where_a_curve_has_no_number(tmp_path):
@@ -86,9 +87,9 @@ def test_where_a_curve_has_no_number(tmp_path):
     path.write_text(
         '{"step": 2, "a": NaN, "b": 1}\n{"step": 1, "a": 3.0, "b": null}\n{"step": 3, "a": -Infinity, "c": "x"}\n'
     )
-    assert curves.read_gaps(path) == {"a": [2, 3], "b": [1]}
+    assert records.read_gaps(path) == {"a": [2, 3], "b": [1]}
     with pytest.raises(InputError, match="there is no file"):
-        curves.read_gaps(tmp_path / "none")
+        records.read_gaps(tmp_path / "none")
 
 
 def test_a_missing_record(tmp_path):
@@ -106,11 +107,22 @@ def test_a_record_without_points(tmp_path, records):
     assert not (tmp_path / "curve.png").exists()
 
 
-@pytest.mark.parametrize("line", ["no json", "[1, 2]", '{"train/nll": 1.0}', '{"step": "one"}'])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "no json",
+        "[1, 2]",
+        "5",
+        pytest.param("[" * 100_000, id="deep"),
+        pytest.param("1" * 5_000, id="long"),
+        '{"train/nll": 1.0}',
+        '{"step": "one"}',
+    ],
+)
 def test_a_broken_line_inside(tmp_path, line):
     """A broken line before the last is an error that names the line."""
     path = tmp_path / "m.jsonl"
     path.write_text('{"step": 1, "train/nll": 1.0}\n' + line + '\n{"step": 2, "train/nll": 1.0}\n', encoding="utf-8")
     with pytest.raises(InputError, match=r"line 2 of .*m\.jsonl") as caught:
-        curves.read(path)
+        records.read_curves(path)
     assert "\n" not in str(caught.value)

@@ -1,0 +1,202 @@
+"""Files that are written whole or not at all, and folders that one process at a time works in."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import math
+import os
+import secrets
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from jaxformer.errors import InputError
+
+LOCK = ".lock"
+"""The empty file by which a folder is held."""
+
+TEMPORARY = ".tmp"
+"""How the name of a file ends that is not yet whole; a process that was killed may leave one."""
+
+_MOST_DIGITS = 300
+"""Of an integer in JSON: a float holds any shorter one."""
+
+_CURES = {
+    errno.ENOSPC: "free some space",
+    errno.EDQUOT: "free some of your quota",
+    errno.EACCES: "change its permissions, or choose another place",
+    errno.EPERM: "change its permissions, or choose another place",
+    errno.EROFS: "choose a place that can be written",
+    errno.ELOOP: "remove the symbolic link",
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+}
+
+
+def describe(error: OSError) -> str:
+    """Return the reason of a system error, and its cure where there is one."""
+    cure = _CURES.get(error.errno or 0)
+    return f"{error.strerror or error}{f'; {cure}' if cure else ''}"
+
+
+def cannot_write(path: Path | str, error: OSError) -> InputError:
+    """Build the one line for a file that the system refuses to write: which file, why, and the cure."""
+    return InputError(f"cannot write {path}: {describe(error)}")
+
+
+def check_writable(directory: Path, *names: str) -> None:
+    """Check before the work that a folder can be written, and nothing outside it; no name appears in it.
+
+    Args:
+        directory: the folder; it exists, and may itself be a symbolic link.
+        names: entries that are about to be written or made, where :func:`open_whole` does not write them.
+
+    Raises:
+        InputError: no file can be made in the folder, or one of the entries is a symbolic link.
+    """
+    for path in (directory / name for name in names):
+        if path.is_symlink():
+            raise InputError(
+                f"{path} is a symbolic link, and nothing is written through links: put the file or folder itself in "
+                f"its place, or make {directory} as a whole the link"
+            )
+    try:
+        tempfile.TemporaryFile(dir=directory).close()
+    except OSError as error:
+        raise cannot_write(directory, error) from None
+
+
+@contextlib.contextmanager
+def open_whole(path: Path) -> Iterator[BinaryIO]:
+    """Open a file to write that appears under its name only when the block ends without an error.
+
+    The bytes go to a temporary file of a random name in the same folder, so two processes never share one. It is
+    synchronised with the disk and then renamed: after a kill or on a full disk, the file that was there is unchanged.
+    A symbolic link in its place is replaced and never followed. An older file passes on its permissions.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    temporary = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}{TEMPORARY}")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if path.is_file() and not path.is_symlink():
+            shutil.copymode(path, temporary)
+        temporary.replace(path)
+    except OSError as error:
+        if error.filename not in (None, str(temporary)):
+            raise  # of another file, which the block reads
+        raise cannot_write(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file as :func:`open_whole` does; text as UTF-8.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    with open_whole(path) as file:
+        file.write(content.encode("utf-8") if isinstance(content, str) else content)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Parse JSON: the bytes of a file in UTF-8, or one line as a string.
+
+    Raises:
+        InputError: it is not JSON, not UTF-8, nested too deep, or has an integer of more than 300 digits. The error is
+            the reason only: the caller adds the file and the cure.
+    """
+    try:
+        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text, parse_int=_integer)
+    except RecursionError:
+        raise InputError("its brackets are nested too deep") from None
+    except json.JSONDecodeError as error:
+        line = isinstance(text, str)
+        raise InputError(f"{error.msg}, column {error.colno}" if line else str(error)) from None
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits):,} digits")
+    return int(digits)
+
+
+def parse_step(line: str | bytes) -> dict[str, Any] | None:
+    """Parse a line of ``metrics.jsonl`` or ``samples.jsonl``; None where it is no JSON object with a step."""
+    try:
+        record = parse_json(line)
+    except InputError:
+        return None
+    return record if isinstance(record, dict) and _is_step(record.get("step")) else None
+
+
+def _is_step(value: object) -> bool:
+    return type(value) is int and 0 <= value < 2**63
+
+
+def finite(value: Any) -> Any:
+    """Return a value of JSON with null in place of NaN and infinities, for which JSON has no number."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def hold(directory: Path, refusal: str) -> TextIO:
+    """Hold a folder for this process, or refuse at once where another holds it.
+
+    File systems without locks, as some networks have, hold nothing and refuse nothing.
+
+    Args:
+        directory: the folder; it exists.
+        refusal: the error of the second process, with the cure.
+
+    Returns:
+        An open file. The folder is held until it is closed or the process ends, however it ends.
+
+    Raises:
+        InputError: ``refusal``, where another process, or this one, holds the folder; or the lock is a symbolic link or
+            cannot be written.
+    """
+    try:
+        lock = os.fdopen(os.open(directory / LOCK, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "a")
+    except FileNotFoundError:
+        raise  # the folder is missing
+    except OSError as error:
+        raise cannot_write(directory / LOCK, error) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise InputError(refusal) from None
+    except OSError:
+        pass  # a file system without locks
+    return lock
+
+
+@contextlib.contextmanager
+def in_turn(directory: Path) -> Iterator[None]:
+    """Wait until no other process changes the small files of a folder, and keep others waiting until the block ends.
+
+    The lock is on the folder itself. It is independent of :func:`hold`. File systems without locks wait for nothing.
+    """
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

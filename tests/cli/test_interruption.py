@@ -1,0 +1,117 @@
+"""Ctrl-C ends every command, whatever it does then."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+import runs
+from jaxformer.cli import main as main_module
+from jaxformer.data import interruption
+from jaxformer.errors import InputError
+from jaxformer.translation.translator import Translator
+
+
+def test_interrupted(monkeypatch, call):
+    """Ctrl-C ends a command with 130 and without a traceback."""
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Translator, "load", interrupt)
+    assert call("translate", "--workdir=x", stdin=b"a\n") == (130, b"", "")
+
+
+EARLY = """
+import sys
+from jaxformer.cli import main
+
+main.huge_pages.use = lambda: print("begun", flush=True)
+sys.argv = ["jaxformer", "translate", "--workdir={run}"]
+sys.exit(main.start())
+"""
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3])
+def test_interrupted_while_libraries_load(delay):
+    """Ctrl-C ends with 130 and without a traceback however early it comes; here JAX loads, or has just been loaded."""
+    line = [sys.executable, "-c", EARLY.format(run=runs.random_run())]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(line, cwd=runs.ROOT, env=runs.environment(), **pipes) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"begun\n"
+        time.sleep(delay)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)  # with its input open till now: there is nothing else that ends it
+    assert (process.returncode, out, err) == (130, b"", b"")
+
+
+def test_an_interruption_during_the_work_can_be_caught(monkeypatch, ends):
+    """Once libraries are loaded Ctrl-C raises KeyboardInterrupt."""
+    monkeypatch.setattr("sys.argv", ["jaxformer", "translate", "--workdir=x"])
+    before, found = signal.getsignal(signal.SIGINT), []
+
+    def load(*_):
+        found.append(signal.getsignal(signal.SIGINT))
+        raise InputError("none")
+
+    monkeypatch.setattr(Translator, "load", load)
+    monkeypatch.setattr(main_module.huge_pages, "use", lambda: found.append(signal.getsignal(signal.SIGINT)))
+    monkeypatch.setattr(main_module.freed_memory, "manage", lambda: None)  # this process goes on
+    try:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        main_module.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ends == [1]
+    assert found == [main_module._end, interruption._note]
+
+
+@pytest.mark.parametrize("then", [lambda: None, lambda: 1 / 0])
+def test_a_lost_interruption_ends_a_command_all_the_same(then, monkeypatch, call):
+    """Where a library loses the exception, or raises another one for it, the exit code is 130 too."""
+
+    def load(*_):
+        with contextlib.suppress(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        then()
+        raise InputError("not reached by an interruption")
+
+    monkeypatch.setattr(Translator, "load", load)
+    assert call("translate", "--workdir=x", stdin=b"a\n") == (130, b"", "")
+
+
+STUCK = """
+import hashlib, os, signal, sys, threading, time
+from jaxformer.cli import main
+from jaxformer.data import interruption
+from jaxformer.translation.translator import Translator
+
+def load(*_):
+    threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+    try:
+        {stuck}
+    except KeyboardInterrupt:
+        time.sleep(60)
+
+interruption.PATIENCE = 0.2
+main.huge_pages.use = lambda: None
+Translator.load = load
+sys.argv = ["jaxformer", "translate", "--workdir=x"]
+main.start()
+"""
+
+
+@pytest.mark.parametrize("stuck", ["hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)", "time.sleep(60)"])
+def test_an_interruption_ends_what_is_stuck(stuck):
+    """Compiled code that does not return keeps Python's handler waiting; the process ends with 130 all the same."""
+    begun = time.monotonic()
+    line = [sys.executable, "-c", STUCK.format(stuck=stuck)]
+    done = subprocess.run(line, capture_output=True, cwd=runs.ROOT, env=runs.environment(), check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
+    assert time.monotonic() - begun < 20.0
