@@ -7,7 +7,7 @@ r"""Repeat Table 3 of the paper in small: train a row after another, score each,
         --valid=text:valid.en,valid.de --test=text:test.en,test.de --config.data.vocabulary_size=8000
     python scripts/ablations.py --output=runs/ablations --report_only
 
-A row is a configuration of configs/proxy/. The row base is what all are compared with: it is trained first, whatever
+A row is a variant of configs/proxy.py. The row base is what all are compared with: it is trained first, whatever
 --rows names, and the spread over its seeds is the noise that a difference has to exceed. Each row and seed is a run in
 DIR/ROW-SEED, made by `jaxformer train` and scored by `jaxformer evaluate` in processes of their own, whose words are in
 DIR/ROW-SEED.log. The same command goes on where it was interrupted, and leaves alone what is finished; a larger --steps
@@ -39,7 +39,7 @@ from jaxformer.paper.ablations import AVERAGED, BASE_ROW, ROWS
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs" / "proxy"
+CONFIG = Path(__file__).resolve().parents[1] / "configs" / "proxy.py"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,12 +108,12 @@ def _check_length(base: RunConfig) -> None:
         )
 
 
-def _file(row: str) -> Path:
-    return CONFIGS / f"proxy_{row}.py"
+def _file(row: str) -> str:
+    return f"{CONFIG}:{row}"
 
 
 def _read(row: str, overrides: Sequence[str]) -> RunConfig:
-    return configuration.parse(config_file.read(str(_file(row)), overrides))
+    return configuration.parse(config_file.read(_file(row), overrides))
 
 
 def _check_folder(job: Job, output: Path) -> None:

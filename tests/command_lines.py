@@ -158,7 +158,7 @@ def check_jaxformer(arguments: Sequence[str]) -> None:
 
 def check_config(path: str, overrides: Sequence[str]) -> None:
     """Read a configuration with what is set in it; a file of the reader's own stands for the quickstart's."""
-    if path.startswith("configs/") and not (ROOT / path).is_file():
+    if path.startswith("configs/") and not (ROOT / path.partition(":")[0]).is_file():
         raise WrongLineError(f"there is no {path}")
     file = ROOT / path if path.startswith("configs/") else ROOT / "configs" / "quickstart.py"
     try:

@@ -1,10 +1,11 @@
-"""``scripts/ablations.py`` and ``configs/proxy/``: rows like the paper's, runs that go on, honest comparisons."""
+"""``scripts/ablations.py`` and ``configs/proxy.py``: rows like the paper's, runs that go on, honest comparisons."""
 
 import dataclasses
 import functools
 import importlib.util
 import json
 import math
+import runpy
 import signal
 import subprocess
 import sys
@@ -41,12 +42,14 @@ def script():
 
 @functools.cache
 def read(row):
-    return configuration.parse(config_file.read(str(runs.ROOT / f"configs/proxy/proxy_{row}.py"), []))
+    return configuration.parse(config_file.read(str(runs.ROOT / f"configs/proxy.py:{row}"), []))
 
 
-def test_every_row_has_a_file_and_every_file_a_row():
-    """The rows are the files of configs/proxy/, and those that stand for a row of the paper name one that is there."""
-    assert {path.stem for path in (runs.ROOT / "configs" / "proxy").glob("*.py")} == {f"proxy_{row}" for row in ROWS}
+def test_every_row_is_a_variant_and_every_variant_a_row():
+    """The rows are the variants of configs/proxy.py, and those that stand for a row of the paper name one that is
+    there.
+    """
+    assert runpy.run_path(str(runs.ROOT / "configs" / "proxy.py"))["VARIANTS"].keys() == ROWS.keys()
     named = [name for name in ROWS.values() if name is not None]
     assert len(set(named)) == len(named)
     for name in named:

@@ -23,12 +23,14 @@ from jaxformer.training.state import create_state
 from jaxformer.training.step import make_train_step
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-NAMES = sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.rglob("*.py"))
+FILES = sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.rglob("*.py"))
+VARIANTS = {"paper/table3": [row.name for row in paper.find_table(3).rows], "proxy": list(ablations.ROWS)}
+NAMES = [f"{name}{variant}" for name in FILES for variant in ["", *(f":{row}" for row in VARIANTS.get(name, ()))]]
 
 
 def read(name: str, *overrides: str) -> RunConfig:
     """Read a configuration as ``jaxformer train`` does."""
-    return parse(config_file.read(str(CONFIGS / f"{name}.py"), [f"--config.{override}" for override in overrides]))
+    return parse(config_file.read(name, [f"--config.{override}" for override in overrides]))
 
 
 def test_there_are_the_promised_ones():
@@ -36,20 +38,20 @@ def test_there_are_the_promised_ones():
     from.
     """
     rows = [row for table in paper.TABLES.values() for row in table.rows if row.config]
-    of_paper = {row.config.removeprefix("configs/").removesuffix(".py") for row in rows}
+    of_paper = {row.config.removeprefix("configs/").replace(".py", "") for row in rows}
     modern = {"modern/deep_shallow", "modern/big_data", "modern/small_data"}
-    proxy = {f"proxy/proxy_{row}" for row in ablations.ROWS}
-    assert set(NAMES) == {"quickstart", "reverse"} | of_paper | modern | proxy
+    proxy = {f"proxy:{row}" for row in ablations.ROWS}
+    assert set(NAMES) == {"quickstart", "reverse", "paper/table3", "proxy"} | of_paper | modern | proxy
     assert len(of_paper) == len(rows) == 4 + 20 + 2
 
 
 def test_names_are_told_apart():
     """A configuration imports its neighbour by name: no two folders have the same, of which Python would keep one."""
-    names = [name.rpartition("/")[2] for name in NAMES]
+    names = [name.rpartition("/")[2] for name in FILES]
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", FILES)
 def test_it_can_be_read(name):
     """It parses, has a docstring with command and hardware, and names itself in the command."""
     config = read(name)
@@ -58,10 +60,10 @@ def test_it_can_be_read(name):
     docstring = text.split('"""')[1]
     assert "Command: " in docstring
     assert "Hardware: " in docstring
-    assert f"--config=configs/{name}.py" in docstring
+    assert f"--config=configs/{name}.py{':' if name in VARIANTS else ' '}" in docstring
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(("paper/", "modern/"))])
+@pytest.mark.parametrize("name", [name for name in FILES if name.startswith(("paper/", "modern/"))])
 def test_the_hours_are_the_formulas(name):
     """What a docstring says of operations and hours is what the formula gives, and is called an estimate."""
     config = read(name)
@@ -95,27 +97,24 @@ def test_the_papers_text_is_what_prepare_fetches(name, task):
         assert getattr(data, split) == "text:" + ",".join(files)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("proxy/")])
-def test_a_proxy_has_the_score_of_the_table(name):
-    """The docstring has the score that the page has, and says which row of the paper it stands for; it needs no text
-    but the bundled one, and changes at most the depths of both stacks.
-    """
-    docstring = (CONFIGS / f"{name}.py").read_text(encoding="utf-8").split('"""')[1]
-    found = re.search(
-        r"Score: ([\d.]+) BLEU and perplexity ([\d.]+), (one|three) seeds? \(docs/ablations.md", docstring
-    )
-    assert found
+def test_the_proxys_base_has_the_score_of_the_page():
+    """The docstring has the score of the base that the page has, which has a row for every variant."""
+    docstring = " ".join((CONFIGS / "proxy.py").read_text(encoding="utf-8").split('"""')[1].split())
     page = (CONFIGS.parent / "docs" / "ablations.md").read_text(encoding="utf-8")
-    (row,) = re.findall(rf"^\| `{name.removeprefix('proxy/proxy_')}` \|.*(?= \|)", page, flags=re.MULTILINE)[-1:]
-    seeds, perplexity, bleu = (cell.strip() for cell in row.split("|")[4:7])
-    assert (bleu, perplexity, {"1": "one", "3": "three"}[seeds]) == found.groups()
-    assert "Stands for: " in docstring
-    config, base = read(name), read("proxy/proxy_base")
+    rows = {row: re.findall(rf"^\| `{row}` \|.*(?= \|)", page, flags=re.MULTILINE)[-1] for row in VARIANTS["proxy"]}
+    perplexity, bleu = (cell.strip() for cell in rows["base"].split("|")[5:7])
+    assert f"the base has {bleu} and {perplexity}." in docstring
+
+
+@pytest.mark.parametrize("variant", VARIANTS["proxy"])
+def test_a_variant_changes_one_thing(variant):
+    """It needs no text but the bundled one, and changes at most the depths of both stacks."""
+    config, base = read(f"proxy:{variant}"), read("proxy")
     assert {config.data.train, config.data.valid, config.data.test} == {
         f"bundled:en-de/{split}" for split in ("train", "valid", "test")
     }
     changed = ablations.differences(base, config)
-    assert (not changed) == (name == "proxy/proxy_base")
+    assert (not changed) == (variant == "base")
     assert len(changed) <= 1 or {"model.num_encoder_layers", "model.num_decoder_layers"} == set(changed)
 
 
@@ -311,20 +310,47 @@ def test_no_file():
     message = str(caught.value)
     assert message.startswith(
         "no configuration file configs/none.py; --config names a Python file, or one of those that come with "
-        "jaxformer: quickstart, reverse, modern/{big_data,deep_shallow,small_data}, paper/{ende_base,"
+        "jaxformer: proxy, quickstart, reverse, modern/{big_data,deep_shallow,small_data}, paper/{ende_base,"
     )
-    assert "proxy/{proxy_a_h1," in message
+    assert "ende_big,enfr_base,enfr_big,parsing_semi,parsing_wsj,table3}" in message
     assert "\n" not in message
 
 
 def test_shipped_configurations_are_found_by_name(monkeypatch, tmp_path):
     """By the name that the checkout gives them, with and without the folder and the ending, from everywhere."""
-    assert sorted(config_file.shipped()) == NAMES
+    assert sorted(config_file.shipped()) == FILES
     monkeypatch.chdir(tmp_path)
-    for name in NAMES:
+    for name in FILES:
         paths = {Path(config_file.find(form)).resolve() for form in (name, f"{name}.py", f"configs/{name}.py")}
         assert paths == {(CONFIGS / f"{name}.py").resolve()}
-    assert config_file.read("proxy/proxy_a_h1", []) == config_file.read(str(CONFIGS / "proxy/proxy_a_h1.py"), [])
+    named = config_file.read("paper/table3:a_h1", [])
+    for form in ("configs/paper/table3.py:a_h1", str(CONFIGS / "paper" / "table3.py:a_h1")):
+        assert config_file.read(form, []) == named
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("proxy:a_h3", "configs/proxy.py has no variant 'a_h3': take base, a_h1, "),
+        ("proxy:", "configs/proxy.py has no variant '': take base, a_h1, "),
+        ("paper/table3:none", "table 3 has no row 'none' "),
+        ("quickstart:small", "configs/quickstart.py has no variants: leave out :small"),
+        ("none:small", "no configuration file none; "),
+    ],
+)
+def test_variants_that_are_not_there(name, message):
+    """They are refused by one line that names those that are."""
+    with pytest.raises(InputError) as caught:
+        config_file.read(name, [])
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_colon_may_be_part_of_a_files_name(tmp_path):
+    """A file whose name has a colon is that file, and no variant of another."""
+    path = tmp_path / "reverse:copy.py"
+    path.write_text((CONFIGS / "reverse.py").read_text())
+    assert config_file.read(str(path), []) == config_file.read("reverse", [])
 
 
 def test_a_file_here_comes_first(monkeypatch, tmp_path):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import runpy
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ import jaxformer
 from jaxformer.errors import InputError, require
 
 PREFIX = "--config."
-HELP = "a Python file with get_config(), or a configuration that comes with jaxformer, such as quickstart"
+HELP = (
+    "a Python file with get_config(), or a configuration that comes with jaxformer, such as quickstart; "
+    "NAME:VARIANT for one of several in a file, such as paper/table3:b_dk16"
+)
 
 
 def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Run a configuration file and apply ``--config.SECTION.KEY=VALUE``.
 
     Args:
-        name: of a file, or of a configuration that comes with jaxformer, see :func:`find`.
+        name: of a file, or of a configuration that comes with jaxformer, see :func:`find`. What follows a colon is the
+            variant that ``get_config`` is called with.
         overrides: the arguments that change its keys, in their order.
 
     Raises:
@@ -34,7 +39,7 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
                 f"{override!r} sets no key of the configuration: write {PREFIX}SECTION.KEY=VALUE as one word, such as "
                 f"{PREFIX}training.steps=100"
             )
-    config = _run(find(name))
+    config = _run(*_split(name))
     flags, config_flags = require("absl.flags", "train"), require("ml_collections.config_flags", "train")
     for override in overrides:
         section, key = _find(config, override)
@@ -97,13 +102,19 @@ def _listed(names: Sequence[str]) -> str:
     )
 
 
-def _run(path: str) -> Any:
-    """Give what the file's ``get_config()`` returns."""
+def _split(name: str) -> tuple[str, str | None]:
+    """Return the path of a configuration file, and the variant after the colon of its name."""
+    stem, colon, variant = name.rpartition(":")
+    return (find(stem), variant) if colon and not Path(name).is_file() else (find(name), None)
+
+
+def _run(path: str, variant: str | None) -> Any:
+    """Return what the file's ``get_config()`` returns."""
     # As for a script, what lies beside the file can be imported: one configuration calls another's get_config().
     sys.path.insert(0, str(Path(path).parent.absolute()))
     try:
         functions = runpy.run_path(path)
-        config = functions["get_config"]() if "get_config" in functions else None
+        config = _call(functions["get_config"], path, variant) if "get_config" in functions else None
     except InputError:
         raise
     except (Exception, SystemExit) as error:  # the file is the user's, and may fail in any way
@@ -115,6 +126,15 @@ def _run(path: str) -> Any:
             f"{path} must define get_config() that changes and returns jaxformer.runs.config.default_config()"
         )
     return config
+
+
+def _call(get_config: Callable[..., Any], path: str, variant: str | None) -> Any:
+    """Call ``get_config`` with the variant, if one was named."""
+    if variant is None:
+        return get_config()
+    if not inspect.signature(get_config).parameters:
+        raise InputError(f"{path} has no variants: leave out :{variant}")
+    return get_config(variant)
 
 
 def _has_sections(config: Any) -> bool:

@@ -41,7 +41,7 @@ ROWS: Mapping[str, str | None] = types.MappingProxyType(
         "pre_norm": None,
     }
 )
-"""The rows, ``configs/proxy/proxy_ROW.py`` each, with the row of Table 3 that each stands for; None: there is none."""
+"""The rows, ``configs/proxy.py:ROW`` each, with the row of Table 3 that each stands for; None: there is none."""
 
 AVERAGED = 5
 """Checkpoints of the average that is scored too (Vaswani et al. 2017, section 6.1)."""

@@ -57,7 +57,7 @@ class Row:
         name: what the command line calls it.
         title: what the paper calls it.
         scores: the paper's, by metric.
-        config: its configuration file; None for a system that is not the paper's own.
+        config: its configuration file, with the variant; None for a system that is not the paper's own.
         changes: what it has otherwise than :data:`BASE`.
         parameters: the paper's, in millions; None where it says nothing.
         flops: of training, the paper's estimate; None where it says nothing.
@@ -212,7 +212,7 @@ def _variation(
         name,
         title,
         {"perplexity": perplexity, "bleu": bleu},
-        f"configs/paper/table3_{name}.py",
+        f"configs/paper/table3.py:{name}",
         changes,
         parameters=parameters,
         averaged=1,

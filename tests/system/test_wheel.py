@@ -198,7 +198,7 @@ def test_the_wheel_trains_translates_and_evaluates(installed):
 def test_the_wheel_finds_configurations_that_build_on_others(installed):
     """A row of the paper calls its neighbour's ``get_config()``, in the wheel as in the checkout."""
     command = installed / "environment" / "bin" / "jaxformer"
-    record = json.loads(run(command, "info", "--config=paper/table3_b_dk16", "--devices=1", cwd=installed))
+    record = json.loads(run(command, "info", "--config=paper/table3:b_dk16", "--devices=1", cwd=installed))
     assert record["parameters"]["total"] == 55_990_784
 
 
