@@ -65,10 +65,11 @@ test: $(VENV)/.test  ## install what the tests need, and run them
 		$(PYTEST) -m 'not parity'; \
 	fi
 
-lint: $(VENV)/.lint $(VENV)/.test  ## ruff and pyright
+lint: $(VENV)/.lint $(VENV)/.test  ## ruff, pyright, and the size of the code for information
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/python scripts/measure_code.py
 
 # The variable silences an announcement of the theme's.
 docs: $(VENV)/.docs  ## build the documentation into site/
