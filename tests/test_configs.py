@@ -141,7 +141,7 @@ def logits_shape(config: TransformerConfig, length: int) -> tuple[int, ...]:
     ("name", "parameters"), [("paper/ende_base", 63_082_496), ("paper/ende_big", 214_245_376)]
 )  # fmt: skip
 def test_the_papers_models_have_the_papers_size(name, parameters):
-    """At a vocabulary of 37,000 the count is the formula's, exactly (statement 19)."""
+    """At a vocabulary of 37,000 the count is the formula's, exactly."""
     config = read(name)
     assert config.data.vocabulary_size == config.model.vocabulary_size == 37_000
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
@@ -154,7 +154,7 @@ def test_the_papers_models_have_the_papers_size(name, parameters):
     [("paper/ende_base", 100_000, 512, 2_048, 8, 0.1), ("paper/ende_big", 300_000, 1_024, 4_096, 16, 0.3)],
 )
 def test_the_papers_values(name, steps, width, inner, heads, dropout):
-    """Sections 5.1 to 5.4 and 6.1 and table 3 of the paper (statements 30, 55 and 56)."""
+    """Sections 5.1 to 5.4 and 6.1 and table 3 of the paper."""
     config = read(name)
     model, training, decoding = config.model, config.training, config.decoding
     assert (model.d_model, model.d_ff, model.num_heads) == (width, inner, heads)
@@ -171,7 +171,7 @@ def test_the_papers_values(name, steps, width, inner, heads, dropout):
 
 
 def test_validation_is_not_the_test_set():
-    """The paper's models are chosen on newstest2013 and judged on newstest2014 (statement 115)."""
+    """The paper's models are chosen on newstest2013 and judged on newstest2014."""
     for name in ("paper/ende_base", "paper/ende_big"):
         data = read(name).data
         assert "newstest2013" in data.valid
@@ -232,7 +232,7 @@ def step_and_decode(
 @pytest.mark.parametrize("name", [name for name in NAMES if "/" in name])  # the others are trained by other tests
 def test_one_update_and_one_decoding_step_at_a_reduced_width(name):
     """Each configuration trains and decodes: its small model has the loss of one that knows nothing, one update moves
-    parameters by the schedule's first rate, which Adam makes of any gradient (statements 52 and 55), and a step of a
+    parameters by the schedule's first rate, which Adam makes of any gradient, and a step of a
     search predicts something else for each source.
     """
     model, training = reduce(read(name))

@@ -52,7 +52,7 @@ def python(code, *options):
 
 
 def test_import_brings_in_no_optional_package():
-    """`import jaxformer` imports neither tensorflow nor torch nor any other optional package (statement 73)."""
+    """`import jaxformer` imports neither tensorflow nor torch nor any other optional package."""
     for used, has_flax in (("jaxformer", False), ("jaxformer.Transformer, jaxformer.functional, jaxformer.nn", True)):
         brought = python(
             f"import sys, jaxformer; {used}; print(*{{name.split('.')[0] for name in sys.modules}})"

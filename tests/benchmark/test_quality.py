@@ -42,7 +42,7 @@ def open_little(folder, **changes):
 @pytest.mark.parametrize("convention", ["others", "all"])
 def test_both_learn_the_same(convention, tmp_path):
     """Without dropout every measured loss agrees, from the first to the last, and the parameters go the same way: the
-    same beginning, batches with rows of padding, rates, updates and either kind of smoothing (statement 35).
+    same beginning, batches with rows of padding, rates, updates and either kind of smoothing.
     """
     pytest.importorskip("torch", reason="needs the extra `benchmark`")
     changes = {"model.dropout_rate": 0.0, "training.smoothing_convention": convention}
@@ -166,7 +166,7 @@ def test_another_vocabulary_than_the_references_is_refused(tmp_path):
 
 @pytest.mark.parametrize("convention", ["others", "all"])
 def test_smoothing_is_said_in_pytorchs_words(convention, tmp_path):
-    """Shared among all, what the task says gives every token the probability that the run gives it (statement 35)."""
+    """Shared among all, what the task says gives every token the probability that the run gives it."""
     changes = {"training.smoothing_convention": convention, "training.label_smoothing": 0.3}
     config = configuration.parse(config_file.read(str(CONFIG), overrides(tmp_path, **changes)))
     size, training = config.model.vocabulary_size, config.training

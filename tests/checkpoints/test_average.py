@@ -60,7 +60,7 @@ def manager(run):
 
 
 def test_the_mean(manager):
-    """It is the arithmetic mean in float64, rounded once to the type of the parameters (statement 116)."""
+    """It is the arithmetic mean in float64, rounded once to the type of the parameters."""
     found = average(manager, STEPS)
     for path, leaf in jax.tree_util.tree_leaves_with_path(found):
         each = [dict(jax.tree_util.tree_leaves_with_path(params(step)))[path] for step in STEPS]
@@ -72,7 +72,7 @@ def test_the_mean(manager):
 
 @pytest.mark.parametrize("copies", [1, 3, 7])
 def test_the_mean_of_copies_is_the_copy(tmp_path, copies):
-    """Bit for bit, whatever the number and the size of the values (statement 116)."""
+    """Bit for bit, whatever the number and the size of the values."""
     manager = CheckpointManager(tmp_path, keep_latest=copies)
     tree = {"layer": {"kernel": params(0, scale=1e30)["layer"]["kernel"]}, "bias": params(0, scale=1e-30)["bias"]}
     for step in range(copies):
@@ -83,7 +83,7 @@ def test_the_mean_of_copies_is_the_copy(tmp_path, copies):
 
 
 def test_what_is_chosen(manager):
-    """Exactly as many as asked for, by number and not by letter, or by score (statement 117)."""
+    """Exactly as many as asked for, by number and not by letter, or by score."""
     assert last_steps(manager, 1) == [100_000]
     assert last_steps(manager, 2) == [10_000, 100_000]
     assert last_steps(manager, 4) == list(STEPS)
@@ -92,7 +92,7 @@ def test_what_is_chosen(manager):
 
 
 def test_fewer_than_asked_for(manager):
-    """One line says how many there are and how to keep more (statement 117)."""
+    """One line says how many there are and how to keep more."""
     where = manager.directory
     with pytest.raises(InputError) as caught:
         last_steps(manager, 5)
@@ -113,7 +113,7 @@ def test_fewer_than_asked_for(manager):
 
 
 def test_checkpoints_to_average_survive(tmp_path):
-    """With ``keep_latest`` of k the last k are there to average, the best and every k-th too (statement 118)."""
+    """With ``keep_latest`` of k the last k are there to average, the best and every k-th too."""
     manager = CheckpointManager(tmp_path, keep_latest=5, keep_best=3, keep_every=10)
     for step in range(1, 31):
         save(manager, step, params(step), -abs(step - 7.2))
@@ -125,7 +125,7 @@ def test_checkpoints_to_average_survive(tmp_path):
 
 
 def test_an_average_is_found_and_read(run, manager):
-    """It holds parameters alone and a record of what went in; the newest is found without a name (statement 116)."""
+    """It holds parameters alone and a record of what went in; the newest is found without a name."""
     assert list_averages(run) == []
     first = save_average(run, "last-2", manager, [10_000, 100_000])
     second = save_average(run, "a", manager, list(STEPS))
@@ -189,7 +189,7 @@ def test_a_name_that_is_no_folder(run, manager, name):
 
 @pytest.mark.parametrize("moment", ["while", "written", "renamed"])
 def test_killed_while_it_is_saved(run, manager, monkeypatch, moment):
-    """A process that is killed leaves averages that are whole; the same command makes the new one (statement 122)."""
+    """A process that is killed leaves averages that are whole; the same command makes the new one."""
 
     class Killed(BaseException):
         pass

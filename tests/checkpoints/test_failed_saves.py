@@ -76,7 +76,7 @@ for line in told:
 
 def test_a_disk_that_is_full_for_a_while(tmp_path):
     """Saves that fail in the background are told, each once in one line, nothing good is removed, and the next save
-    with space works and clears what they left behind (statement 122).
+    with space works and clears what they left behind.
     """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", FULL, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False
@@ -108,7 +108,7 @@ def refuse(monkeypatch):
 
 
 def test_a_save_that_fails_at_once(tmp_path, refuse):
-    """It is given to ``on_failure``, and waiting for it raises it until a later save worked (statement 122)."""
+    """It is given to ``on_failure``, and waiting for it raises it until a later save worked."""
     told = []
     manager = CheckpointManager(tmp_path, on_failure=told.append)
     manager.save(1, arrays(1), {"step": jnp.int32(1)}, {}, None)
@@ -131,7 +131,7 @@ def test_a_save_that_fails_at_once(tmp_path, refuse):
 
 
 def test_a_failed_save_is_raised_where_nobody_is_told(tmp_path, refuse):
-    """Without ``on_failure`` the save raises, and the manager still saves afterwards (statement 122)."""
+    """Without ``on_failure`` the save raises, and the manager still saves afterwards."""
     manager = CheckpointManager(tmp_path)
     refuse(manager, True)
     with pytest.raises(InputError, match="No space left on device; no checkpoint is saved yet"):

@@ -95,7 +95,7 @@ def test_nothing_is_saved_yet(open_manager):
 
 
 def test_latest_and_best_are_kept(open_manager):
-    """The two latest and the best are kept, however many worse ones follow, also over a restart (statement 126)."""
+    """The two latest and the best are kept, however many worse ones follow, also over a restart."""
     scores = {10: 3.0, 20: 9.0, 30: 4.0, 40: 8.0, 50: 1.0, 60: 2.0}
     manager = open_manager(keep_latest=2, keep_best=1)
     for step, bleu in scores.items():
@@ -108,7 +108,7 @@ def test_latest_and_best_are_kept(open_manager):
 
 
 def test_the_k_best_are_the_best(open_manager):
-    """Kept are the k best, not the k latest improvements (statement 126)."""
+    """Kept are the k best, not the k latest improvements."""
     manager = open_manager(keep_latest=1, keep_best=2)
     for step, bleu in enumerate([1.0, 2.0, 9.0, 8.0, 3.0, 4.0, 5.0], start=1):
         save(manager, step, {"bleu": bleu})
@@ -116,7 +116,7 @@ def test_the_k_best_are_the_best(open_manager):
 
 
 def test_every_kth_is_kept_besides(open_manager):
-    """The latest, the best and every k-th step are kept together, and only they (statements 118 and 126)."""
+    """The latest, the best and every k-th step are kept together, and only they."""
     manager = open_manager(keep_latest=2, keep_best=2, keep_every=40)
     scores = {10: 9.0, 20: 1.0, 30: 8.0, 40: 2.0, 50: 3.0, 60: 7.0, 70: 4.0, 80: 5.0, 90: 0.0, 100: 6.0, 110: 1.0}
     for step, bleu in scores.items():
@@ -129,7 +129,7 @@ def test_every_kth_is_kept_besides(open_manager):
 
 
 def test_a_score_that_is_not_a_number_is_the_worst(open_manager):
-    """One evaluation that failed to give a number takes no place of a better one (statement 126)."""
+    """One evaluation that failed to give a number takes no place of a better one."""
     manager = open_manager(keep_latest=1, keep_best=2, best_metric="loss")
     for step, loss in enumerate([2.0, float("nan"), 1.0, 3.0, float("nan")], start=1):
         save(manager, step, {"loss": loss})
@@ -158,7 +158,7 @@ def test_best_without_any_evaluation(open_manager):
 
 
 def test_steps_are_numbers(open_manager):
-    """Step 10000 is later than step 9000 (statement 117)."""
+    """Step 10000 is later than step 9000."""
     manager = open_manager(keep_latest=3)
     for step in (9_000, 10_000, 100_000):
         save(manager, step)
@@ -167,7 +167,7 @@ def test_steps_are_numbers(open_manager):
 
 
 def test_what_killed_saves_left_behind(open_manager):
-    """Folders of unfinished saves are no checkpoints, and the process that writes removes them (statement 122)."""
+    """Folders of unfinished saves are no checkpoints, and the process that writes removes them."""
     manager = open_manager()
     save(manager, 4)
     manager.wait()
@@ -185,7 +185,7 @@ def test_what_killed_saves_left_behind(open_manager):
 
 
 def test_an_old_checkpoint_that_was_half_removed(open_manager):
-    """A process killed while it removed an old checkpoint leaves the latest usable (statement 122)."""
+    """A process killed while it removed an old checkpoint leaves the latest usable."""
     manager = open_manager(keep_latest=3)
     for step in (1, 2, 3):
         save(manager, step)
@@ -201,7 +201,7 @@ def test_an_old_checkpoint_that_was_half_removed(open_manager):
 
 
 def test_the_same_step_is_saved_once(open_manager):
-    """A step that is already saved is not saved again (statement 122)."""
+    """A step that is already saved is not saved again."""
     manager = open_manager()
     save(manager, 5, {"bleu": 1.0}, note="first")
     save(manager, 5, None, note="second")
@@ -227,7 +227,7 @@ def test_scores_are_added_later(open_manager):
 
 @pytest.mark.parametrize("when", ["before", "while"])
 def test_killed_while_scores_are_added(open_manager, monkeypatch, when):
-    """A process that is killed while it saves a checkpoint again leaves the old one or the new one (statement 122)."""
+    """A process that is killed while it saves a checkpoint again leaves the old one or the new one."""
     manager = open_manager()
     save(manager, 5, None, note="old")
     manager.wait()
@@ -256,7 +256,7 @@ def test_killed_while_scores_are_added(open_manager, monkeypatch, when):
 
 
 def test_killed_before_the_replaced_one_is_removed(open_manager):
-    """If both the old and the new are whole, the new one stays (statement 122)."""
+    """If both the old and the new are whole, the new one stays."""
     manager = open_manager()
     save(manager, 5, {"bleu": 3.0})
     manager.wait()
@@ -268,7 +268,7 @@ def test_killed_before_the_replaced_one_is_removed(open_manager):
 
 
 def test_a_failed_save(open_manager, monkeypatch):
-    """A disk without space is told in one line with the last good checkpoint, which still loads (statement 122)."""
+    """A disk without space is told in one line with the last good checkpoint, which still loads."""
     manager = open_manager()
     save(manager, 4)
     manager.wait()
@@ -362,7 +362,7 @@ ENGINES = {
 @pytest.mark.parametrize(("before", "after"), [("pmap", "jit"), ("jit", "mesh"), ("mesh", "pmap")])
 def test_saved_by_one_engine_restored_by_another(open_manager, before, after):
     """A checkpoint of any engine restores in any other, bit for bit; training goes on from it as on the devices that
-    saved it (statement 121).
+    saved it.
     """
     model = Transformer(
         TransformerConfig(

@@ -56,7 +56,7 @@ def abstract(name):
 @pytest.mark.parametrize("after", MESHES)
 def test_saved_on_a_mesh_restored_on_another(tmp_path, before, after):
     """Every array comes back bit for bit in the sharding that is asked for, whatever the sharding that was saved; and
-    from there back again (statement 121).
+    from there back again.
     """
     expected = {"params": values(7), "training": values(8)}
     manager = CheckpointManager(tmp_path)
@@ -73,7 +73,7 @@ def test_saved_on_a_mesh_restored_on_another(tmp_path, before, after):
 
 @pytest.mark.skipif(jax.local_device_count() < 8, reason="needs eight devices")
 def test_without_a_sharding_it_comes_to_one_device(tmp_path):
-    """What a mesh of eight saved is read on one device by whoever does not ask for a mesh (statement 121)."""
+    """What a mesh of eight saved is read on one device by whoever does not ask for a mesh."""
     manager = CheckpointManager(tmp_path)
     manager.save(1, jax.device_put(values(7), shardings("sharded")), {"step": jnp.int32(1)}, {}, None)
     manager.wait()
@@ -126,7 +126,7 @@ manager.close()
 @pytest.mark.slow
 def test_two_processes_save_and_restore_together(tmp_path):
     """Each process saves and restores its own shards, the first alone renames and removes folders while the other
-    waits, and one process reads the result (statement 123).
+    waits, and one process reads the result.
     """
     directory = tmp_path / "checkpoints"
     directory.mkdir()

@@ -31,7 +31,7 @@ def run(tmp_path) -> Path:
     ],
 )
 def test_the_mean_is_kept(options, name, steps, call, run):
-    """The command says what it made of what; the translator reads that mean (statements 116 and 117)."""
+    """The command says what it made of what; the translator reads that mean."""
     outcome = call("average", f"--workdir={run}", *options)
     assert (outcome.code, outcome.err) == (0, "")
     assert json.loads(outcome.out) == {"checkpoint": f"average/{name}", "steps": steps}
@@ -101,7 +101,7 @@ def test_every_command_takes_it(call, run, tmp_path):
     ],
 )
 def test_refused(options, rule, call, run):
-    """What cannot be averaged is told in one line, and nothing is written (statement 117)."""
+    """What cannot be averaged is told in one line, and nothing is written."""
     assert rule in call("average", f"--workdir={run}", *options).error
     assert not (run / "averages").exists()
 

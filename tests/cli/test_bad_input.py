@@ -65,7 +65,7 @@ def test_empty_file(call, workdir, file):
 
 
 def test_unequal_files(call, workdir, file):
-    """Both files and both counts are named (statement 65)."""
+    """Both files and both counts are named."""
     three, two = file("three.en", b"a\nb\nc\n"), file("two.de", b"a\nb\n")
     for arguments in (
         ["score", f"--source={three}", f"--target={two}"],
@@ -102,7 +102,7 @@ def test_output_without_a_folder(call, workdir, file, tmp_path, monkeypatch):
 
 
 def test_too_long_a_sentence(call, file):
-    """The file, the number of the line, its tokens, the positions and the cure are named (statement 22)."""
+    """The file, the number of the line, its tokens, the positions and the cure are named."""
     long, workdir = b"ok\n\n" + b"word " * 20_000 + b"\n", f"--workdir={runs.refusing_run()}"
     error = call("translate", workdir, stdin=long).error
     assert error.startswith("standard input, line 3 has ")
@@ -219,7 +219,7 @@ def test_unknown_checkpoint(which, call, workdir):
 
 
 def test_vocabulary_of_another_run(call, damaged):
-    """A vocabulary that was replaced is refused, not used for nonsense (statement 125)."""
+    """A vocabulary that was replaced is refused, not used for nonsense."""
     shutil.copy(runs.reversal_run() / "vocabulary" / "shared.model", damaged / "vocabulary" / "shared.model")
     for arguments in COMMANDS[:3]:
         error = call(*arguments, f"--workdir={damaged}", stdin=b"a\n").error

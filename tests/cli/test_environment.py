@@ -75,7 +75,7 @@ OPTIONAL = ("absl", "matplotlib", "ml_collections", "orbax", "rich", "sacrebleu"
 
 
 def test_commands_without_any_optional_package(tmp_path):
-    """With the core alone every command shows its help, and the rest says what to install (statement 73)."""
+    """With the core alone every command shows its help, and the rest says what to install."""
     # Flax brings orbax and rich itself; that they are installed with it is no business of ours.
     packages = tuple(name for name in OPTIONAL if name not in ("absl", "orbax", "rich"))
     then = f"""

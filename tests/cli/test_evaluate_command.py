@@ -28,7 +28,7 @@ def write_pairs(directory: Path, count: int) -> tuple[Path, Path]:
 
 
 def test_default_is_the_test_set(call, reversal):
-    """Without a word, all of ``data.test`` is scored once, in order (statements 107, 109, 110)."""
+    """Without a word, all of ``data.test`` is scored once, in order."""
     outcome = call("evaluate", f"--workdir={reversal}", "--beam_size=1")
     assert outcome.code == 0
     assert outcome.err == ""

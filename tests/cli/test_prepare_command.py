@@ -38,7 +38,7 @@ def arguments(corpus, output):
 
 
 def test_report(call, corpus, tmp_path):
-    """A table of what each step dropped, a picture of the lengths, and what to type next (statement 62)."""
+    """A table of what each step dropped, a picture of the lengths, and what to type next."""
     done = call(*arguments(corpus, tmp_path / "out"), "--report")
     assert done.code == 0
     assert done.lines[0] == corpus
@@ -60,7 +60,7 @@ def test_report(call, corpus, tmp_path):
 
 
 def test_train_reads_what_was_prepared(call, corpus, tmp_path):
-    """Straight from text and from the prepared folder: the same losses to the last bit (statement 119)."""
+    """Straight from text and from the prepared folder: the same losses to the last bit."""
     assert call(*arguments(corpus, tmp_path / "out")).code == 0
     train = [
         *("train", f"--config={runs.ROOT}/configs/quickstart.py", *arguments(corpus, "x")[3:-1]),
@@ -131,7 +131,7 @@ def test_what_cannot_be_prepared(call, tmp_path, given, message):
 
 
 def test_what_is_typed_next_may_need_quotes(call, corpus, tmp_path):
-    """Also where paths have blanks; values that the folder was prepared with go along (statement 124)."""
+    """Also where paths have blanks; values that the folder was prepared with go along."""
     done = call(*arguments(corpus, tmp_path / "an out"))
     words = shlex.split(done.err.splitlines()[-1].removeprefix("next: "))
     assert f"--config.data.train=prepared:{tmp_path}/an out" in words
@@ -212,7 +212,7 @@ def test_interrupted_while_text_is_read(corpus, tmp_path, command, where):
 )
 @pytest.mark.parametrize("command", ["prepare", "train"])
 def test_bad_text(call, tmp_path, command, content, message):
-    """One clear line, with nothing before it, although a vocabulary would be trained on the text (statement 65)."""
+    """One clear line, with nothing before it, although a vocabulary would be trained on the text."""
     for name, lines in content.items():
         (tmp_path / name).write_bytes(lines)
     paths = ",".join(str(tmp_path / name) for name in content)

@@ -182,7 +182,7 @@ def test_f1_of_a_parser(call, tmp_path):
 
 
 def test_averaging(row, tmp_path, monkeypatch):
-    """The big model's score is of a mean of 20; Table 3 is of the last checkpoint alone (statement 117)."""
+    """The big model's score is of a mean of 20; Table 3 is of the last checkpoint alone."""
     from jaxformer.checkpoints.average import Average
 
     monkeypatch.setattr(
@@ -273,7 +273,7 @@ def test_one_file_is_not_both_table_and_picture(call, tmp_path, name):
 
 
 def test_decoding_defaults_are_the_papers():
-    """What a search is compared with, beyond what a row says, are the defaults (statement 56)."""
+    """What a search is compared with, beyond what a row says, are the defaults."""
     assert (DecodingConfig().length_penalty, DecodingConfig().sample) == ("gnmt", False)
 
 

@@ -48,7 +48,7 @@ def encode(lines: list[str]) -> bytes:
 
 
 def test_standard_input_to_standard_output(call, workdir, translator):
-    """One line out for each line in, in order; nothing else is said (statements 64, 103, 110)."""
+    """One line out for each line in, in order; nothing else is said."""
     outcome = call("translate", workdir, stdin=encode(TEXT))
     assert outcome == (0, encode(translator.translate(TEXT)), "")
     assert len(outcome.lines) == len(TEXT)
@@ -68,7 +68,7 @@ def test_file_to_file(call, workdir, tmp_path):
     [(b"", 0), (b"\n", 1), (b"a", 1), (b"a\r\nb\r\n", 2), (b"\xef\xbb\xbfa\n", 1), (b"a\n\n\nb", 4)],
 )
 def test_line_ends(stdin, count, call, workdir, translator):
-    """Windows line ends, a byte order mark and a missing last line end change nothing (statement 65)."""
+    """Windows line ends, a byte order mark and a missing last line end change nothing."""
     outcome = call("translate", workdir, stdin=stdin)
     assert outcome.code == 0
     assert outcome.out.count(b"\n") == count
@@ -188,7 +188,7 @@ def test_json_lines_have_the_tokens_own_scores(option, call, workdir, translator
 
 
 def test_a_translation_that_options_leave_none(call, workdir, monkeypatch):
-    """It is an empty line, and null for the score where the form has a word for it (statement 103)."""
+    """It is an empty line, and null for the score where the form has a word for it."""
     ban = np.ones(runs.vocabulary().size, bool)
     monkeypatch.setattr(Translator, "_ban", lambda *_: Banned(ban, None))
     assert call("translate", workdir, stdin=b"Open the file.\n") == (0, b"\n", "")
@@ -223,7 +223,7 @@ def test_checkpoint(call, workdir):
 
 
 def test_n_best(call, workdir, translator):
-    """Each line is number, score and translation, the best first (statements 93, 97)."""
+    """Each line is number, score and translation, the best first."""
     lines = runs.sentences(6, longest=12, shortest=12)
     outcome = call("translate", workdir, "--n_best=4", stdin=encode(["", *lines]))
     fields = [line.split("\t") for line in outcome.lines]
@@ -290,7 +290,7 @@ def test_score_as_json_lines(call, workdir, translator, files, tmp_path):
 
 
 def test_score_of_a_translation_is_its_log_probability(call, tmp_path):
-    """What ``translate`` says of its translations, ``score`` says again (statement 89)."""
+    """What ``translate`` says of its translations, ``score`` says again."""
     workdir = f"--workdir={runs.reversal_run()}"
     lines = [pair.source for pair in list(sources.load("synthetic:reverse/valid", "", ""))[:64]]
     outcome = call("translate", workdir, "--format=jsonl", stdin=encode(lines))

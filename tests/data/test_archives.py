@@ -101,7 +101,7 @@ def test_gzipped_members_of_a_plain_archive(tmp_path):
 
 
 def test_line_ends_are_made_alike(tmp_path):
-    r"""``\n`` alone splits; a byte order mark, ``\r\n`` and a missing last end change nothing (statements 64, 65)."""
+    r"""``\n`` alone splits; a byte order mark, ``\r\n`` and a missing last end change nothing."""
     line = "one\u2028two\x0bthree\x85four\rfive"
     english = f"\ufeff{line}\r\n\r\n last".encode()
     paths = outputs(tmp_path)
@@ -111,13 +111,13 @@ def test_line_ends_are_made_alike(tmp_path):
 
 
 def test_unequal_sides_are_refused(tmp_path):
-    """With both counts, and nothing is left (statement 65)."""
+    """With both counts, and nothing is left."""
     message = refused(tar(tmp_path / "a.tgz", members(b"1\n2\n3\n", b"1\n2\n")), SIDES, tmp_path)
     assert "training/corpus.de-en.en has 3 lines and training/corpus.de-en.de has 2 lines" in message
 
 
 def test_invalid_utf8_is_named_by_member_and_line(tmp_path):
-    """No replacement characters in a corpus (statement 65)."""
+    """No replacement characters in a corpus."""
     message = refused(tar(tmp_path / "a.tgz", members(b"1\n2\n", b"1\nf\xfcnf\n")), SIDES, tmp_path)
     assert "a.tgz: training/corpus.de-en.de, line 2: not UTF-8" in message
 
@@ -174,7 +174,7 @@ def test_a_missing_member_is_named(tmp_path, name):
 @pytest.mark.parametrize("name", ["a.tgz", "a.tar", "a.zip"])
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.9])
 def test_a_truncated_archive_is_refused(tmp_path, name, share):
-    """And nothing half-written is left (statement 74)."""
+    """And nothing half-written is left."""
     noise = text([random.Random(seed).randbytes(400).hex() for seed in range(500)])
     content = members(noise, noise)
     archive = (
@@ -255,7 +255,7 @@ def test_a_full_disk_is_one_line(tmp_path):
 
 
 def test_a_table_of_two_columns(tmp_path):
-    """Rows of another number of columns are no pairs, and counted; both sides drop together (statement 63)."""
+    """Rows of another number of columns are no pairs, and counted; both sides drop together."""
     german, english = draw_lines(400, 4), draw_lines(400, 5)
     rows = [f"{left}\t{right}" for left, right in zip(german, english, strict=True)]
     mixed = [*rows[:100], "alone", *rows[100:300], "one\ttwo\tthree", "", *rows[300:]]
@@ -296,7 +296,7 @@ def test_a_translation_memory(tmp_path):
 
 
 def test_a_translation_memory_streams(tmp_path):
-    """A unit that was read is forgotten: memory does not grow with the file (statement 76)."""
+    """A unit that was read is forgotten: memory does not grow with the file."""
     archive = tmp_path / "a.tmx.gz"
     peaks = []
     for count in (1_000, 8_000):
@@ -379,7 +379,7 @@ def test_a_test_set_becomes_lines(tmp_path):
     ],
 )
 def test_other_segments_on_one_side_are_refused(tmp_path, german, message):
-    """A source and a reference that do not match score nothing (statement 63)."""
+    """A source and a reference that do not match score nothing."""
     english = [("1", "a"), ("2", "b"), ("3", "c")]
     content = [(NEWS.members["en"], sgml(english)), (NEWS.members["de"], sgml(german, "refset"))]
     assert message in refused(tar(tmp_path / "a.tgz", content), NEWS, tmp_path)

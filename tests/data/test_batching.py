@@ -31,7 +31,7 @@ def drawn(count, longest, seed=0):
 @settings(deadline=None, max_examples=200)
 @given(lengths=LENGTHS, num_buckets=st.integers(1, 9), tokens=st.integers(320, 900))
 def test_buckets_keep_their_promises(lengths, num_buckets, tokens):
-    """The budget holds on each side, shapes are few, every pair fits (statements 60, 61)."""
+    """The budget holds on each side, shapes are few, every pair fits."""
     source, target = arrays(lengths)
     buckets = plan_buckets(source, target, num_buckets=num_buckets, tokens_per_batch=tokens)
     assert 1 <= len(buckets) <= num_buckets
@@ -118,7 +118,7 @@ def test_long_sentences_are_planned_in_steps():
 
 
 def test_a_budget_that_does_not_hold_the_longest_pair():
-    """The cure is named (statement 60)."""
+    """The cure is named."""
     source, target = arrays([(3, 4), (30, 20)])
     with pytest.raises(InputError, match=r"tokens_per_batch=29 does not hold a pair of 30 tokens: .* at least 30"):
         plan_buckets(source, target, num_buckets=2, tokens_per_batch=29)
@@ -131,7 +131,7 @@ def test_no_pairs_are_refused():
 
 
 def test_cover_adds_one_bucket_at_most():
-    """Evaluation has at most one shape that training has not (statement 61)."""
+    """Evaluation has at most one shape that training has not."""
     buckets = plan_buckets(*drawn(500, 30), num_buckets=4, tokens_per_batch=600)
     inside, outside = arrays([(3, 4), (20, 21)]), arrays([(3, 4), (50, 2), (2, 60), (31, 31)])
     assert cover(buckets, *inside, tokens_per_batch=600) == buckets
@@ -154,7 +154,7 @@ def encoded_of(source, target, seed=0):
 @settings(deadline=None, max_examples=100)
 @given(lengths=LENGTHS, num_buckets=st.integers(1, 6), seed=st.integers(0, 99))
 def test_groups_hold_each_pair_once(lengths, num_buckets, seed):
-    """No batch is empty, none has more pairs than rows, and every pair fits its bucket (statements 60 and 62)."""
+    """No batch is empty, none has more pairs than rows, and every pair fits its bucket."""
     source, target = arrays(lengths)
     buckets = plan_buckets(source, target, num_buckets=num_buckets, tokens_per_batch=100)
     order = np.random.default_rng(seed).permutation(len(source))
@@ -187,7 +187,7 @@ def test_leftovers_go_on_only_where_that_is_cheaper():
 
 
 def test_a_batch_is_padded_on_the_right_with_each_vocabularys_id():
-    """Left over rows are padding alone (statement 16)."""
+    """Left over rows are padding alone."""
     encoded = encoded_of([2, 5, 3], [4, 1, 6])
     batch = make_batch(encoded.take(np.array([2, 0])), Bucket(5, 6, 4))
     assert {name: (side.shape, side.dtype) for name, side in batch.items()} == {
@@ -200,7 +200,7 @@ def test_a_batch_is_padded_on_the_right_with_each_vocabularys_id():
 
 @pytest.mark.parametrize("hosts", [1, 2, 3, 8, 32])
 def test_hosts_share_a_batch(hosts):
-    """Disjoint, together everything, and the same number of rows each (statement 68)."""
+    """Disjoint, together everything, and the same number of rows each."""
     for pairs, rows in ((17, 17), (5, 17), (1, 40), (32, 32)):
         indices = np.random.default_rng(pairs).permutation(pairs)
         shares = [share(indices, rows, host, hosts) for host in range(hosts)]

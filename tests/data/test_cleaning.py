@@ -78,7 +78,7 @@ def oracle(pairs, cleaning):
 @settings(deadline=None)
 @given(pairs=CORPORA, cleaning=CLEANINGS)
 def test_every_pair_is_kept_or_counted(pairs, cleaning):
-    """Each pair stays, whole and in its place, or counts once, under the first step to take it (statements 62, 63)."""
+    """Each pair stays, whole and in its place, or counts once, under the first step to take it."""
     kept, counts = run(pairs, cleaning)
     expected, dropped = oracle(pairs, cleaning)
     assert kept == expected
@@ -93,7 +93,7 @@ def test_every_pair_is_kept_or_counted(pairs, cleaning):
 @settings(deadline=None)
 @given(pairs=CORPORA, cleaning=CLEANINGS, size=st.integers(1, 9))
 def test_chunks_give_what_the_whole_gives(pairs, cleaning, size):
-    """Workers may clean chunks: the same pairs, and counts that add up (statement 66)."""
+    """Workers may clean chunks: the same pairs, and counts that add up."""
     kept, counts = run(pairs, cleaning)
     duplicates = pickle.loads(pickle.dumps(find_duplicates(pairs, cleaning)))
     parts, total = [], Counts()
@@ -108,7 +108,7 @@ def test_chunks_give_what_the_whole_gives(pairs, cleaning, size):
 
 
 def test_nothing_is_cut():
-    """A side beyond a limit takes its pair along; what stays has every character of it (statement 70)."""
+    """A side beyond a limit takes its pair along; what stays has every character of it."""
     pairs = [Pair(" one two three ", "eins zwei drei\r"), Pair("one two three four", "eins"), Pair("one", "1 2 3 4")]
     kept, counts = run(pairs, Cleaning(max_words=3))
     assert kept == pairs[:1]
@@ -121,7 +121,7 @@ def test_nothing_is_cut():
     + ["\u2800", "\u00ad", "\u202e\u2069", "\ud800"],
 )
 def test_what_cannot_be_seen_is_empty(nothing):
-    """White space, control, format and filling characters are no sentence, on either side (statement 63)."""
+    """White space, control, format and filling characters are no sentence, on either side."""
     assert is_empty(Pair(nothing, "ein Baum"))
     assert is_empty(Pair("a tree", nothing))
     assert is_empty(Pair(nothing, nothing))
@@ -161,7 +161,7 @@ def test_a_duplicate_goes_and_its_first_stays():
 
 
 def test_normal_forms():
-    """NFC joins letter and accent; NFKC also resolves ligatures and full-width letters (statement 81)."""
+    """NFC joins letter and accent; NFKC also resolves ligatures and full-width letters."""
     pair = Pair("a\u0308 \ufb01", "\uff21 x\u00b2")
     assert normalize(pair, "none") is pair
     assert normalize(pair, "NFC") == ("ä \ufb01", "\uff21 x\u00b2")
@@ -170,7 +170,7 @@ def test_normal_forms():
 
 
 def test_cleaning_is_lazy():
-    """No more is read than was asked for, so that a corpus larger than memory streams (statement 76)."""
+    """No more is read than was asked for, so that a corpus larger than memory streams."""
     read = []
 
     def endless():
@@ -226,7 +226,7 @@ def test_counts_go_through_json():
 
 
 def test_the_report_is_a_table():
-    """Each step that ran has a row in the order of the steps, with what it leaves (statement 62)."""
+    """Each step that ran has a row in the order of the steps, with what it leaves."""
     counts = Counts(4000, {"unicode_normalization": 10}, {"max_length": 30, "own step": 1, "drop_identical": 1969})
     counts += Counts(dropped={"empty": 0})
     assert table(counts) == [
@@ -278,7 +278,7 @@ class TestLanguages:
         pytest.importorskip("py3langid")
 
     def test_foreign_sides_take_their_pair(self):
-        """A sentence left untranslated, one in a third language and a pair the wrong way round go (statement 63)."""
+        """A sentence left untranslated, one in a third language and a pair the wrong way round go."""
         english, german = "The children were playing in the garden.", "Die Kinder haben im Garten gespielt."
         french = "Les enfants jouaient dans le jardin de leur voisine."
         right = [Pair(english, german), Pair("OK", "In Ordnung"), Pair("1,234.5 km", "1.234,5 km")]

@@ -46,7 +46,7 @@ def starts(server):
 
 @pytest.mark.parametrize("algorithm", ["sha256", "md5"])
 def test_a_file_comes_whole(server, tmp_path, algorithm):
-    """And nothing else lies there (statement 74)."""
+    """And nothing else lies there."""
     lines = []
     file = remote(server.serve("/a", CONTENT), algorithm=algorithm)
     path = fetch(file, tmp_path, patience=PATIENCE, report=lines.append)
@@ -62,7 +62,7 @@ def test_a_file_comes_whole(server, tmp_path, algorithm):
 
 
 def test_what_is_whole_is_not_fetched_again(server, tmp_path):
-    """Verified, and no request (statement 74)."""
+    """Verified, and no request."""
     file = remote(server.serve("/a", CONTENT))
     fetch(file, tmp_path, patience=PATIENCE)
     fetch(file, tmp_path, patience=PATIENCE)
@@ -71,7 +71,7 @@ def test_what_is_whole_is_not_fetched_again(server, tmp_path):
 
 @pytest.mark.parametrize("content", [OTHER, CONTENT[:-1], b""])
 def test_another_file_of_that_name_is_refused_and_kept(server, tmp_path, content):
-    """What somebody put there is neither used nor removed; the line says what to do (statement 74)."""
+    """What somebody put there is neither used nor removed; the line says what to do."""
     (tmp_path / "corpus.tgz").write_bytes(content)
     message = refused(remote(server.serve("/a", CONTENT)), tmp_path)
     assert "corpus.tgz is not the published file: expected" in message
@@ -82,7 +82,7 @@ def test_another_file_of_that_name_is_refused_and_kept(server, tmp_path, content
 
 @pytest.mark.parametrize("size", [True, False])
 def test_a_transfer_that_breaks_off_goes_on(server, tmp_path, size):
-    """From the last byte that came (statement 74)."""
+    """From the last byte that came."""
     cuts = [100_000, 100_001, 250_000]
     file = remote(server.serve("/a", CONTENT, *map(break_off, cuts)), size=size)
     assert fetch(file, tmp_path, patience=PATIENCE).read_bytes() == CONTENT
@@ -90,7 +90,7 @@ def test_a_transfer_that_breaks_off_goes_on(server, tmp_path, size):
 
 
 def test_a_host_that_nobody_knows_is_not_asked_again(tmp_path, monkeypatch):
-    """As without a network: one try for each address, and one short line (statement 74)."""
+    """As without a network: one try for each address, and one short line."""
     asked = []
 
     def unknown(host, *_, **__):
@@ -109,7 +109,7 @@ def test_a_host_that_nobody_knows_is_not_asked_again(tmp_path, monkeypatch):
 
 
 def test_a_server_that_stalls_is_asked_again(server, tmp_path):
-    """And what came before is kept (statement 74)."""
+    """And what came before is kept."""
     lines = []
     file = remote(server.serve("/a", CONTENT, silent, stall(200_000)))
     assert fetch(file, tmp_path, patience=PATIENCE, report=lines.append).read_bytes() == CONTENT
@@ -118,7 +118,7 @@ def test_a_server_that_stalls_is_asked_again(server, tmp_path):
 
 
 def test_a_server_that_forgets_ranges_starts_from_zero(server, tmp_path):
-    """Its bytes are not appended to those that are there (statement 74)."""
+    """Its bytes are not appended to those that are there."""
     file = remote(server.serve("/a", CONTENT, break_off(100_000), without_ranges))
     assert fetch(file, tmp_path, patience=PATIENCE).read_bytes() == CONTENT
     assert starts(server) == [0, 100_000]
@@ -131,7 +131,7 @@ def test_a_server_that_answers_another_range(server, tmp_path):
 
 
 def test_failures_in_a_row_end(server, tmp_path):
-    """A server without ranges that always breaks off at one place is not asked forever (statement 74)."""
+    """A server without ranges that always breaks off at one place is not asked forever."""
     address = server.serve("/a", CONTENT, *[break_off(100_000, ranges=False)] * 50)
     message = refused(remote(address), tmp_path)
     assert f"{address}: broke off after 100,000 of 300,000 bytes (3 failures in a row)" in message
@@ -140,7 +140,7 @@ def test_failures_in_a_row_end(server, tmp_path):
 
 
 def test_progress_resets_the_count(server, tmp_path):
-    """Many breaks, each with new bytes between, are no reason to give up (statement 74)."""
+    """Many breaks, each with new bytes between, are no reason to give up."""
     cuts = range(20_000, 300_000, 20_000)
     file = remote(server.serve("/a", CONTENT, *map(break_off, cuts)))
     assert fetch(file, tmp_path, patience=PATIENCE).read_bytes() == CONTENT
@@ -148,7 +148,7 @@ def test_progress_resets_the_count(server, tmp_path):
 
 
 def test_an_interrupted_run_goes_on_in_the_next(server, tmp_path):
-    """The bytes of a run that was stopped are not asked for again (statement 74)."""
+    """The bytes of a run that was stopped are not asked for again."""
     file = remote(server.serve("/a", CONTENT))
 
     def stop(line):
@@ -167,7 +167,7 @@ def test_an_interrupted_run_goes_on_in_the_next(server, tmp_path):
 
 @pytest.mark.parametrize("size", [True, False])
 def test_a_run_stopped_before_the_last_rename(server, tmp_path, size):
-    """All bytes are there, none is missing and none is asked for twice (statement 74)."""
+    """All bytes are there, none is missing and none is asked for twice."""
     (tmp_path / "corpus.tgz.part").write_bytes(CONTENT)
     file = remote(server.serve("/a", CONTENT), size=size)
     assert fetch(file, tmp_path, patience=PATIENCE).read_bytes() == CONTENT
@@ -178,7 +178,7 @@ def test_a_run_stopped_before_the_last_rename(server, tmp_path, size):
 @pytest.mark.parametrize("beginning", [OTHER[:1000], OTHER, OTHER + b"more"])
 @pytest.mark.parametrize("size", [True, False])
 def test_a_beginning_of_another_file_is_thrown_away(server, tmp_path, beginning, size):
-    """What an earlier run left may be of another file: then all is fetched anew (statement 74)."""
+    """What an earlier run left may be of another file: then all is fetched anew."""
     (tmp_path / "corpus.tgz.part").write_bytes(beginning)
     file = remote(server.serve("/a", CONTENT), size=size)
     assert fetch(file, tmp_path, patience=PATIENCE).read_bytes() == CONTENT
@@ -193,7 +193,7 @@ def test_passing_failures_are_waited_out(server, tmp_path, code):
 
 @pytest.mark.parametrize("code", [401, 403, 404, 410])
 def test_a_lasting_failure_falls_back_to_the_mirror_at_once(server, tmp_path, code):
-    """And says which address failed (statement 74)."""
+    """And says which address failed."""
     lines = []
     dead = server.serve("/dead", CONTENT, status(code))
     mirror = server.serve("/mirror", CONTENT)
@@ -210,7 +210,7 @@ def test_a_mirror_goes_on_where_the_first_address_stopped(server, tmp_path):
 
 
 def test_every_address_that_failed_is_named(server, tmp_path):
-    """With its failure, and the cure (statement 74)."""
+    """With its failure, and the cure."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         nobody = f"http://127.0.0.1:{closed.getsockname()[1]}/a"
@@ -231,7 +231,7 @@ def test_every_address_that_failed_is_named(server, tmp_path):
 
 
 def test_a_wrong_file_is_refused_and_removed(server, tmp_path):
-    """One line with address, both digests and cure; nothing is left (statement 74)."""
+    """One line with address, both digests and cure; nothing is left."""
     address = server.serve("/a", OTHER)
     message = refused(remote(address), tmp_path)
     expected, found = (hashlib.sha256(content).hexdigest() for content in (CONTENT, OTHER))
@@ -244,7 +244,7 @@ def test_a_wrong_file_is_refused_and_removed(server, tmp_path):
 @pytest.mark.parametrize("content", [b"<html>log in first</html>", CONTENT + b"more"])
 @pytest.mark.parametrize("ranges", [True, False])
 def test_a_file_of_another_size_is_refused_unread(server, tmp_path, content, ranges):
-    """A login page does not cost what already came (statement 74)."""
+    """A login page does not cost what already came."""
     (tmp_path / "corpus.tgz.part").write_bytes(CONTENT[:1000])
     address = server.serve("/a", content, *([] if ranges else [without_ranges]))
     message = refused(remote(address), tmp_path)
@@ -254,7 +254,7 @@ def test_a_file_of_another_size_is_refused_unread(server, tmp_path, content, ran
 
 
 def test_more_than_the_published_size_is_not_read(server, tmp_path):
-    """A server that never ends does not fill the disk (statement 74)."""
+    """A server that never ends does not fill the disk."""
     message = refused(remote(server.serve("/a", OTHER, endless)), tmp_path)
     assert "expected 300,000 bytes, found" in message
     assert os.listdir(tmp_path) == []
@@ -307,7 +307,7 @@ def test_a_directory_that_cannot_be_written(server, tmp_path):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
 def test_a_full_disk_is_one_line(server, tmp_path):
-    """Not a server's fault: no other address is tried (statement 74)."""
+    """Not a server's fault: no other address is tried."""
     (tmp_path / "corpus.tgz.part").symlink_to("/dev/full")
     first, second = server.serve("/a", CONTENT), server.serve("/b", CONTENT)
     message = refused(remote(first, second), tmp_path)

@@ -39,7 +39,7 @@ def number_pairs(numbers):
 @settings(deadline=None, max_examples=60)
 @given(pairs=CORPORA, memory=st.sampled_from([1, 700, 2000, 2**20]))
 def test_duplicates_are_those_of_a_set(pairs, memory):
-    """The first of its kind stays, whatever the memory; texts of one pair never mix (statement 62)."""
+    """The first of its kind stays, whatever the memory; texts of one pair never mix."""
     duplicates = find_repeated(iter(pairs), memory=memory)
     assert duplicates.pairs == len(pairs)
     assert indices(duplicates) == oracle(pairs)
@@ -73,7 +73,7 @@ def test_many_or_few_different_pairs(memory, distinct):
 
 @pytest.mark.parametrize("distinct", [7, 10**9])
 def test_memory_does_not_grow_with_the_corpus(distinct):
-    """Eight times the pairs, the same memory but for one bit a pair (statement 76)."""
+    """Eight times the pairs, the same memory but for one bit a pair."""
     memory = 2**18
     peaks = []
     for size in (10_000, 80_000):

@@ -54,7 +54,7 @@ def refuse(paths, message):
 
 @packed
 def test_lines_come_back(tmp_path, suffix):
-    """Any text, split at line feeds alone, in any compression and across all buffers (statement 64)."""
+    """Any text, split at line feeds alone, in any compression and across all buffers."""
     lines = random_lines(3, 20_000)
     path = write(tmp_path / f"f{suffix}", PACKERS[suffix]("\n".join([*lines, ""]).encode()))
     assert path.stat().st_size > 1 << 19  # several buffers
@@ -64,7 +64,7 @@ def test_lines_come_back(tmp_path, suffix):
 
 @packed
 def test_only_newlines_split_lines(tmp_path, suffix):
-    """Other separators of lines stay inside a line (statement 64)."""
+    """Other separators of lines stay inside a line."""
     line = "one\u2028two\x0bthree\x0cfour\x1cfive\x1dsix\x1eseven\x85eight\u2029nine\rten"
     assert len(line.splitlines()) == 10
     assert read_lines(write(tmp_path / f"f{suffix}", PACKERS[suffix](f"{line}\n{line}\n".encode()))) == [line, line]
@@ -76,20 +76,20 @@ def test_only_newlines_split_lines(tmp_path, suffix):
     [b"a\nb c\n", b"a\nb c", b"a\r\nb c\r\n", b"a\r\nb c", b"\xef\xbb\xbfa\nb c\n", b"\xef\xbb\xbfa\r\nb c"],
 )
 def test_line_ends_and_byte_order_marks(tmp_path, suffix, content):
-    """Windows line ends, a byte order mark and a missing last line end change nothing (statement 65)."""
+    """Windows line ends, a byte order mark and a missing last line end change nothing."""
     path = write(tmp_path / f"f{suffix}", PACKERS[suffix](content))
     assert read_lines(path) == ["a", "b c"]
     assert list(open_lines([path, path])) == ["a", "b c", "a", "b c"]  # nor in the middle of several files
 
 
 def test_nothing_else_is_taken_off(tmp_path):
-    """Spaces, a carriage return and a mark that are not at the ends belong to the line (statement 65)."""
+    """Spaces, a carriage return and a mark that are not at the ends belong to the line."""
     content = " a \t\n\rb\r\r\n\ufeffc\n".encode()
     assert read_lines(write(tmp_path / "f", content)) == [" a \t", "\rb\r", "\ufeffc"]
 
 
 def test_empty_lines_count(tmp_path):
-    """An empty line is a line (statement 63)."""
+    """An empty line is a line."""
     assert read_lines(write(tmp_path / "f", b"\na\n\n\n")) == ["", "a", "", ""]
     assert read_lines(write(tmp_path / "g", b"\n")) == [""]
 
@@ -113,7 +113,7 @@ def test_a_stream_gives_the_lines_of_a_file(tmp_path):
 @packed
 @pytest.mark.parametrize("line", [1, 3, 9_000, 20_000])
 def test_invalid_utf8_is_named_by_file_and_line(tmp_path, suffix, line):
-    """A byte that is no UTF-8 stops the reading with its place, however deep in the file (statement 65)."""
+    """A byte that is no UTF-8 stops the reading with its place, however deep in the file."""
     lines = [line.encode() for line in random_lines(5, 20_000)]
     lines[line - 1] = b"f\xfcnf"
     path = write(tmp_path / f"latin1.de{suffix}", PACKERS[suffix](b"\n".join(lines)))
@@ -128,7 +128,7 @@ def test_an_archive_under_a_plain_name_says_so(tmp_path, suffix):
 
 @archived
 def test_cut_archives_are_never_taken_for_whole(tmp_path, suffix):
-    """Wherever an archive breaks off, the whole lines before it come, then an error that counts them (statement 65)."""
+    """Wherever an archive breaks off, the whole lines before it come, then an error that counts them."""
     lines = random_lines(7, 3_000)
     content = PACKERS[suffix]("\n".join([*lines, ""]).encode())
     counts = []
@@ -143,7 +143,7 @@ def test_cut_archives_are_never_taken_for_whole(tmp_path, suffix):
 
 @archived
 def test_damaged_archives_are_refused(tmp_path, suffix):
-    """A checksum that does not fit, and what is no archive at all, end in one line (statement 65)."""
+    """A checksum that does not fit, and what is no archive at all, end in one line."""
     content = bytearray(PACKERS[suffix]("\n".join(random_lines(9, 3_000)).encode()))
     content[{".gz": -6, ".xz": len(content) // 2, ".zst": -2}[suffix]] ^= 0xFF
     path = write(tmp_path / f"bad{suffix}", bytes(content))
@@ -160,7 +160,7 @@ def test_archives_of_several_parts_are_read_to_the_end(tmp_path, suffix):
 
 
 def test_missing_empty_and_unreadable_files(tmp_path):
-    """Each has its own clear line (statement 65)."""
+    """Each has its own clear line."""
     refuse([tmp_path / "missing"], r"^no file .*missing$")
     for name, content in {"a": b"", "b": b"\xef\xbb\xbf", "c.gz": b"", "d.gz": gzip.compress(b"")}.items():
         refuse([write(tmp_path / name, content)], rf"{name} is empty: it needs one sentence a line")
@@ -169,7 +169,7 @@ def test_missing_empty_and_unreadable_files(tmp_path):
 
 @archived
 def test_memory_stays_flat(tmp_path, suffix):
-    """Reading a corpus of 2 x 200 MB takes no more than a few buffers (statement 76)."""
+    """Reading a corpus of 2 x 200 MB takes no more than a few buffers."""
     line = b"%d: " + b"a sentence and another " * 200
     part = PACKERS[suffix](b"".join(line % number + b"\n" for number in range(220)))
     for name in ("f.en", "f.de"):
@@ -214,7 +214,7 @@ def test_patterns_name_files_in_order(tmp_path):
 
 @pytest.mark.parametrize(("left", "right"), [(3, 2), (2, 3), (1, 9), (9, 1)])
 def test_unequal_files_are_refused_with_both_counts(tmp_path, left, right):
-    """No pairing by the shorter file; of several, the two that disagree are named (statement 65)."""
+    """No pairing by the shorter file; of several, the two that disagree are named."""
     write(tmp_path / "a.en", b"one\n" * 4)
     write(tmp_path / "a.de", b"eins\n" * 4)
     write(tmp_path / "b.en", b"one\n" * left)
@@ -225,7 +225,7 @@ def test_unequal_files_are_refused_with_both_counts(tmp_path, left, right):
 
 
 def test_unequal_numbers_of_files_are_refused(tmp_path):
-    """A missing part is noticed before a line is read (statement 65)."""
+    """A missing part is noticed before a line is read."""
     for name in ("a.en", "b.en", "a.de"):
         write(tmp_path / name, b"x\n")
     pairs = open_parallel(expand(f"{tmp_path}/*.en"), expand(f"{tmp_path}/*.de"))
@@ -234,7 +234,7 @@ def test_unequal_numbers_of_files_are_refused(tmp_path):
 
 
 def test_files_belong_together_by_their_wildcards(tmp_path):
-    """The order of names alone would put ``news.dev.en`` beside ``news.de`` (statement 63)."""
+    """The order of names alone would put ``news.dev.en`` beside ``news.de``."""
     for stem in ("news", "news.dev", "news.test"):
         for language in ("en", "de"):
             (tmp_path / f"{stem}.{language}").write_text(f"{stem}\n")

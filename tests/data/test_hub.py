@@ -8,7 +8,7 @@ from jaxformer.data import hub
 
 
 def test_gpus_are_hidden_from_tensorflow(monkeypatch):
-    """Where TensorFlow is loaded it sees no GPU (statement 72)."""
+    """Where TensorFlow is loaded it sees no GPU."""
     calls = []
     config = types.SimpleNamespace(set_visible_devices=lambda devices, kind: calls.append((devices, kind)))
     monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(config=config))
@@ -17,7 +17,7 @@ def test_gpus_are_hidden_from_tensorflow(monkeypatch):
 
 
 def test_tensorflow_that_came_first_is_reported(monkeypatch):
-    """What can no longer be hidden is said (statement 72)."""
+    """What can no longer be hidden is said."""
 
     def refuse_to(devices, kind):
         raise RuntimeError("Visible devices cannot be modified after being initialized")
@@ -35,7 +35,7 @@ def test_tensorflow_is_not_imported_to_hide_it(monkeypatch):
 
 
 def test_importing_the_data_room_imports_no_hub():
-    """Neither the package nor its data room loads TensorFlow, TFDS, `datasets` or torch (statement 73)."""
+    """Neither the package nor its data room loads TensorFlow, TFDS, `datasets` or torch."""
     heavy = "('tensorflow', 'tensorflow_datasets', 'torch', 'datasets', 'sacrebleu', 'pyarrow')"
     code = f"import sys, jaxformer, jaxformer.data.hub; print([name for name in {heavy} if name in sys.modules])"
     assert run(code).stdout.strip() == "[]"

@@ -31,7 +31,7 @@ def hf_folder(tmp_path_factory, hf_cache):
 
 
 def test_reading_hugging_face_hides_gpus(hf_folder, monkeypatch):
-    """Whatever opens a data set hides the GPUs from a TensorFlow that is there (statement 72)."""
+    """Whatever opens a data set hides the GPUs from a TensorFlow that is there."""
     calls = []
     monkeypatch.setattr(hub, "hide_gpus_from_tensorflow", lambda: calls.append(1))
     list(load(f"hf:{hf_folder}/test", *CODES))
@@ -61,7 +61,7 @@ def test_a_saved_data_set_of_hugging_face(tmp_path, hf_cache):
 
 
 def test_broken_folders_of_hugging_face(tmp_path, hf_cache, caplog):
-    """One line and nothing from the library's own log (statement 65)."""
+    """One line and nothing from the library's own log."""
     (tmp_path / "empty").mkdir()
     refuse(f"hf:{tmp_path}/empty/train", r"^cannot read hf:.*data files; mend the files in .*/empty")
     (tmp_path / "bad").mkdir()

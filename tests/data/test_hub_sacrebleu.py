@@ -105,7 +105,7 @@ def test_a_server_that_is_gone_and_what_it_leaves(server, test_set):
 
 
 def test_a_test_set_with_unequal_sides_is_refused(server, test_set):
-    """No pairing by the shorter file (statement 65)."""
+    """No pairing by the shorter file."""
     test_set(server.serve("/test-full.tgz", archive(["a", "b", "c"], ["d", "e"])))
     refuse("sacrebleu:wmt14/full", r"\.src has 3 lines and .*\.ref has 2")
 

@@ -60,7 +60,7 @@ def tfds_folder(monkeypatch, prepared_folder):
 
 
 def test_reading_tfds_hides_gpus(tfds_folder, monkeypatch):
-    """Whatever opens a data set hides the GPUs from a TensorFlow that is there (statement 72)."""
+    """Whatever opens a data set hides the GPUs from a TensorFlow that is there."""
     calls = []
     monkeypatch.setattr(hub, "hide_gpus_from_tensorflow", lambda: calls.append(1))
     list(load("tfds:little_corpus/de-en/test", *CODES))
@@ -84,7 +84,7 @@ def test_tfds_with_many_languages(tfds_folder):
 
 
 def test_tfds_is_read_without_tensorflow(tfds_folder):
-    """In a process of its own, from the files alone, TensorFlow is never imported (statement 73)."""
+    """In a process of its own, from the files alone, TensorFlow is never imported."""
     code = (
         "import sys; from jaxformer.data import load; "
         "print(sum(1 for _ in load('tfds:little_corpus/de-en/train', 'de', 'en')), 'tensorflow' in sys.modules)"
@@ -149,7 +149,7 @@ def copy_without_shard(tfds_folder, tmp_path, monkeypatch):
 
 
 def test_a_missing_or_damaged_shard_is_refused(tfds_folder, tmp_path, monkeypatch):
-    """No record is lost in silence: not of a shard that is gone, cut off or changed (statement 65)."""
+    """No record is lost in silence: not of a shard that is gone, cut off or changed."""
     shard = copy_without_shard(tfds_folder, tmp_path, monkeypatch)
     content = shard.read_bytes()
     changed = bytearray(content)

@@ -124,7 +124,7 @@ def test_a_signal_while_a_vocabulary_is_trained():
 
 
 def test_an_error_of_the_sentences_comes_out_of_training():
-    """As it is, and not as SentencePiece words it (statement 65)."""
+    """As it is, and not as SentencePiece words it."""
 
     def sentences():
         yield "a b c"

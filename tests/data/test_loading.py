@@ -60,7 +60,7 @@ def same(one, other):
     ],
 )
 def test_prepared_equals_text(tmp_path, options):
-    """The same batches in the same order, and the same identity (statement 119)."""
+    """The same batches in the same order, and the same identity."""
     straight = training_of(tmp_path, **options)
     done = prepare(config_of(**options), tmp_path / "prepared")
     prepared = training_of(tmp_path, **{**options, "train": f"prepared:{tmp_path}/prepared"})
@@ -189,7 +189,7 @@ def test_each_epoch_has_its_own_segmentation(tmp_path, model):
 
 
 def test_text_that_changes_while_it_is_read_again_is_noticed(tmp_path):
-    """Each epoch of another segmentation reads the same pairs, or training stops (statement 120)."""
+    """Each epoch of another segmentation reads the same pairs, or training stops."""
     pairs = list(load("bundled:en-de/test", "en", "de"))
     for side, name in enumerate(("s", "t")):
         (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in pairs), "utf-8")
@@ -203,7 +203,7 @@ def test_text_that_changes_while_it_is_read_again_is_noticed(tmp_path):
 
 
 def test_another_text_of_the_same_counts_has_another_identity(tmp_path):
-    """Also where each epoch draws its own segmentation: the best one tells texts apart (statement 119)."""
+    """Also where each epoch draws its own segmentation: the best one tells texts apart."""
     pairs = list(load("bundled:en-de/test", "en", "de"))
     hashes = []
     for chosen in (pairs, [*pairs[1:], pairs[0]], pairs):

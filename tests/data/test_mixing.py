@@ -60,7 +60,7 @@ def test_a_part_that_says_nothing_is_refused(mixture, message):
     epoch=st.integers(0, 9),
 )
 def test_each_pair_comes_as_often_as_its_weight(sizes, weights, seed, epoch):
-    """Rounded down or up for each pair, and right in the sum; the same for the same seed and epoch (statement 66)."""
+    """Rounded down or up for each pair, and right in the sum; the same for the same seed and epoch."""
     stops = np.cumsum(sizes)
     shares = [
         Share("", int(stop) - size, int(stop), weight)

@@ -44,7 +44,7 @@ def padding(rows, source, target, shape):
 )
 def test_each_pair_lies_once_in_a_row_that_holds_it(lengths, source_length, target_length, window, seed):
     """Nothing is lost, nothing comes twice, no row is empty or overfull on either side, whatever the window, and the
-    same order packs the same way again (statements 60 and 62).
+    same order packs the same way again.
     """
     source, target = arrays(lengths)
     order = np.random.default_rng(seed).permutation(len(lengths))
@@ -102,7 +102,7 @@ def test_windows_are_packed_alone():
 
 
 def test_rows_come_in_the_order_of_their_longest_pairs():
-    """A shuffled order gives shuffled rows: long and short sentences come mixed (statement 67)."""
+    """A shuffled order gives shuffled rows: long and short sentences come mixed."""
     source, target = drawn(4000, 60)
     order = np.random.default_rng(2).permutation(4000)
     rows = pack(source, target, order, RowShape(120, 140, 4))
@@ -119,7 +119,7 @@ def test_rows_come_in_the_order_of_their_longest_pairs():
 
 
 def test_another_order_packs_other_rows():
-    """Each epoch brings other neighbours, and about as many rows (statement 66)."""
+    """Each epoch brings other neighbours, and about as many rows."""
     source, target = drawn(3000, 60)
     shape = RowShape(120, 140, 4)
     one, other = (pack(source, target, np.random.default_rng(seed).permutation(3000), shape) for seed in (0, 1))
@@ -160,7 +160,7 @@ def test_little_is_padding(count, tokens):
 
 
 def test_rows_are_as_long_as_the_corpus_asks():
-    """The sides are as the mean lengths are, the longer as asked; both grow where a pair needs it (statement 60)."""
+    """The sides are as the mean lengths are, the longer as asked; both grow where a pair needs it."""
     source, target = drawn(4000, 60)
     ratio = target.mean() / source.mean()
     shape = plan_rows(source, target, tokens_per_batch=5000, packed_length=200)
@@ -197,7 +197,7 @@ def test_the_order_of_the_corpus_hardly_matters_to_the_plan():
 
 
 def test_what_cannot_be_packed_is_refused():
-    """Rule, value and cure are named, before any work (statements 22 and 70)."""
+    """Rule, value and cure are named, before any work."""
     source, target = arrays([(3, 4), (30, 20), (5, 50)])
     order = np.arange(3)
     with pytest.raises(InputError, match=r"the source of pair 2 has 30 tokens and a packed row holds 29: raise"):
@@ -229,7 +229,7 @@ def encoded_of(source, target, seed=0):
 
 def test_a_packed_batch():
     """Pairs stand behind each other with segments from 1, padding is behind them and segment 0, and rows left over
-    hold padding alone (statements 15 and 16).
+    hold padding alone.
     """
     encoded = encoded_of([2, 3, 4], [3, 1, 5])
     rows = Rows(np.array([2, 0, 1], np.int32), np.array([0, 1, 3], np.int32))
@@ -250,8 +250,8 @@ def test_a_packed_batch():
 @settings(deadline=None, max_examples=100)
 @given(lengths=PAIRS, rows=st.integers(1, 9), seed=st.integers(0, 99))
 def test_an_epoch_of_packed_batches_holds_each_sentence_once(lengths, rows, seed):
-    """What stands in the segments of all batches are the pairs, token for token, and nothing else (statements 62, 63
-    and 71); a source without a token leaves its number out.
+    """What stands in the segments of all batches are the pairs, token for token, and nothing else; a source without a
+    token leaves its number out.
     """
     source, target = arrays(lengths)
     encoded = encoded_of(source, target, seed)
@@ -275,7 +275,7 @@ def test_an_epoch_of_packed_batches_holds_each_sentence_once(lengths, rows, seed
 
 
 def test_no_pairs_make_a_batch_of_padding():
-    """A host that has no row of the last batch still has its batch (statement 69)."""
+    """A host that has no row of the last batch still has its batch."""
     encoded = encoded_of([2], [3]).take(np.zeros(0, np.int64))
     batch = make_packed_batch(encoded, np.zeros(0, np.int32), RowShape(3, 4, 2))
     assert batch["source"].tolist() == [[0] * 3] * 2

@@ -87,7 +87,7 @@ def mixed_lengths(count, seed=0):
     epoch=st.integers(0, 3),
 )  # fmt: skip
 def test_an_epoch_holds_each_pair_once_within_the_budget(lengths, num_buckets, tokens, epoch):
-    """Each pair once and whole, within budget, in few shapes, padded on the right (statements 16, 60, 61 and 62)."""
+    """Each pair once and whole, within budget, in few shapes, padded on the right."""
     data = data_of(lengths, num_buckets=num_buckets, tokens=tokens)
     batches = epoch_of(data, epoch)
     assert sorted(number for batch in batches for number in numbers(batch)) == list(range(len(lengths)))
@@ -103,7 +103,7 @@ def test_an_epoch_holds_each_pair_once_within_the_budget(lengths, num_buckets, t
 @settings(deadline=None, max_examples=60)
 @given(lengths=LENGTHS, stop=st.integers(0, 60), seed=st.integers(0, 2**31 - 1))
 def test_resuming_gives_exactly_the_rest(lengths, stop, seed):
-    """From any position, through JSON, in data made anew (statement 119)."""
+    """From any position, through JSON, in data made anew."""
     position = Position()
     stream = data_of(lengths, seed=seed).batches()
     if stop:
@@ -140,7 +140,7 @@ def test_an_impossible_position_is_refused_at_once():
 
 
 def test_the_order_depends_on_seed_and_epoch_alone():
-    """Not on what was read before, and not on the process; each seed and epoch has its own order (statement 66)."""
+    """Not on what was read before, and not on the process; each seed and epoch has its own order."""
     lengths = mixed_lengths(60)
     orders = {
         (seed, epoch): [numbers(batch) for batch in epoch_of(data_of(lengths, seed=seed), epoch)]
@@ -156,7 +156,7 @@ def test_the_order_depends_on_seed_and_epoch_alone():
 
 
 def test_the_order_is_the_same_in_another_process():
-    """Statement 66, with another hash seed."""
+    """A process with another hash seed draws the same batches."""
     code = (
         "import itertools, numpy as np\n"
         "from jaxformer.data import *\n"
@@ -176,7 +176,7 @@ def test_the_order_is_the_same_in_another_process():
 
 
 def test_batches_are_not_in_the_order_of_lengths():
-    """Shuffling crosses the buckets: shapes come mixed, and neighbours of an epoch part in the next (statement 67)."""
+    """Shuffling crosses the buckets: shapes come mixed, and neighbours of an epoch part in the next."""
     data = data_of(mixed_lengths(2000), num_buckets=4, tokens=300)
     for epoch in (0, 1):
         shapes = [batch["source"].shape[1] + batch["target"].shape[1] for batch in epoch_of(data, epoch)]
@@ -227,7 +227,7 @@ def test_an_epoch_is_planned_once(monkeypatch, packing):
     data=st.data(),
 )
 def test_hosts_that_change_see_each_pair_once(lengths, packing, hosts, data):
-    """Disjoint shares and equal steps, also after resumes on other numbers of hosts (statements 68, 69 and 120)."""
+    """Disjoint shares and equal steps, also after resumes on other numbers of hosts."""
     everything = data_of(lengths, packing=packing, packed_length=40, seed=7)
     batches = len(everything.plan(2))
     stops = sorted(data.draw(st.lists(st.integers(0, batches), min_size=len(hosts) - 1, max_size=len(hosts) - 1)))
@@ -250,7 +250,7 @@ def test_a_host_has_a_number_below_their_count():
 @settings(deadline=None, max_examples=40)
 @given(lengths=LENGTHS, stop=st.integers(0, 40), seed=st.integers(0, 2**31 - 1))
 def test_packed_data_resumes_and_holds_each_pair_once(lengths, stop, seed):
-    """Packing changes where pairs stand, not which come, nor that a run resumes (statements 62 and 119)."""
+    """Packing changes where pairs stand, not which come, nor that a run resumes."""
     first, second = (data_of(lengths, packing=True, packed_length=40, seed=seed) for _ in range(2))
     assert sorted(number for batch in epoch_of(first) for number in seen(batch)) == list(range(len(lengths)))
     stream, position = first.batches(), Position()
@@ -304,7 +304,7 @@ def seen_twice(batch):
 
 
 def test_memory_is_flat_and_batches_are_made_a_few_ahead():
-    """The thread that makes batches stops a few ahead of who takes them (statement 75)."""
+    """The thread that makes batches stops a few ahead of who takes them."""
     data = data_of(mixed_lengths(3000), tokens=60)
     made = []
 
@@ -349,7 +349,7 @@ def load_training(vocabularies, train="bundled:en-de/train", **options):
 class TestBundled:
     @pytest.mark.parametrize("options", [{"num_buckets": 12}, {"packing": True}])
     def test_an_epoch_of_the_corpus(self, vocabularies, options):
-        """All 18,315 pairs, in few shapes, with little padding (statements 60, 61 and 62)."""
+        """All 18,315 pairs, in few shapes, with little padding."""
         data = load_training(vocabularies, tokens_per_batch=2000, **options)
         (counts,) = data.counts.values()
         assert data.statistics.pairs == counts.kept == counts.read == 18_315
@@ -361,7 +361,7 @@ class TestBundled:
         assert data.statistics.padding < (0.05 if "packing" in options else 0.14)
 
     def test_validation_counts_every_pair_once(self, vocabularies):
-        """In fixed order, in the shapes of training and at most one more (statements 61 and 62)."""
+        """In fixed order, in the shapes of training and at most one more."""
         data = load_training(vocabularies, tokens_per_batch=4000)
         valid = [*load("bundled:en-de/valid", "en", "de"), Pair("long " * 100, "x"), Pair("", "")]
         encoded = encode_evaluation(valid, vocabularies, source_eos=True)
@@ -382,7 +382,7 @@ class TestBundled:
             evaluation_batches(encoded, data.buckets)
 
     def test_long_and_empty_pairs_are_dropped_and_counted(self, pairs, vocabularies, tmp_path):
-        """Nothing vanishes silently (statement 62)."""
+        """Nothing vanishes silently."""
         strange = [*pairs[:50], Pair("", "x"), Pair("x", " "), Pair("long " * 300, "x")]
 
         def write(chosen):

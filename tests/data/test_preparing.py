@@ -173,9 +173,7 @@ BAD = {
 @pytest.mark.parametrize("made", [False, True])
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_text_leaves_nothing_behind(tmp_path, bad, made):
-    """Its own line comes out, also where a vocabulary is trained on it, and the mended name works in the same folder
-    (statement 65).
-    """
+    """Its own line comes out, also where a vocabulary is trained on it; the mended name works in the same folder."""
     english, german, message = BAD[bad]
     (tmp_path / "0.en").write_bytes(english)
     (tmp_path / "0.de").write_bytes(german)

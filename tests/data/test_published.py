@@ -95,7 +95,7 @@ def test_a_task_becomes_parallel_text(server, task, tmp_path):
 
 
 def test_what_is_whole_is_left_alone(server, task, tmp_path):
-    """A second run asks for nothing and writes nothing, with or without the archives (statement 74)."""
+    """A second run asks for nothing and writes nothing, with or without the archives."""
     first = prepare(task, tmp_path, patience=PATIENCE)
     before, asked = snapshot(tmp_path), len(server.requests)
     assert prepare(task, tmp_path, patience=PATIENCE) == first
@@ -108,7 +108,7 @@ def test_what_is_whole_is_left_alone(server, task, tmp_path):
 
 @pytest.mark.parametrize("moment", range(14))
 def test_a_run_killed_at_any_moment_goes_on(server, task, tmp_path, monkeypatch, moment):
-    """Whatever bears a final name is whole, and the next run fetches only what is missing (statement 74)."""
+    """Whatever bears a final name is whole, and the next run fetches only what is missing."""
     calls = 0
 
     def stopping(function):
@@ -135,7 +135,7 @@ def test_a_run_killed_at_any_moment_goes_on(server, task, tmp_path, monkeypatch,
 
 
 def test_an_archive_that_fails_leaves_the_others(server, task, tmp_path):
-    """The next run begins where this one stopped (statement 74)."""
+    """The next run begins where this one stopped."""
     server.plans["/newstest2013.tgz"] = [status(404)]
     with pytest.raises(InputError, match=r"cannot fetch newstest2013\.tgz: http://127.*/newstest2013\.tgz: HTTP 404"):
         prepare(task, tmp_path, patience=PATIENCE)
@@ -146,7 +146,7 @@ def test_an_archive_that_fails_leaves_the_others(server, task, tmp_path):
 
 
 def test_an_archive_brought_by_other_means(server, task, tmp_path):
-    """It is verified and used (statement 74)."""
+    """It is verified and used."""
     (tmp_path / published.ARCHIVES).mkdir()
     for path, content in server.files.items():
         (tmp_path / published.ARCHIVES / path[1:]).write_bytes(content)
@@ -156,7 +156,7 @@ def test_an_archive_brought_by_other_means(server, task, tmp_path):
 
 
 def test_mirrors_come_first(server, task, tmp_path):
-    """A mirror serves what it has, and the published address the rest (statement 74)."""
+    """A mirror serves what it has, and the published address the rest."""
     content = server.files["/commoncrawl.tgz"]
     mirror = server.serve("/copies/commoncrawl.tgz", content, break_off(len(content) // 2)).rsplit("/", 1)[0]
     prepare(task, tmp_path, mirrors=[f"{mirror}/"], patience=PATIENCE)
@@ -168,7 +168,7 @@ def test_mirrors_come_first(server, task, tmp_path):
 
 
 def test_a_wrong_archive_is_never_unpacked(server, task, tmp_path):
-    """One line, and no text of it (statement 74)."""
+    """One line, and no text of it."""
     content = bytearray(server.files["/europarl-v7.tgz"])
     content[100] ^= 1
     server.serve("/europarl-v7.tgz", bytes(content))
@@ -276,7 +276,7 @@ def test_signs_of_patterns_in_a_directory(server, task, tmp_path):
 
 
 def test_a_real_task_by_name(tmp_path, monkeypatch):
-    """The published addresses are asked in their order after the mirrors, each named when it fails (statement 74)."""
+    """The published addresses are asked in their order after the mirrors, each named when it fails."""
     asked = []
 
     def refuse(request, timeout):

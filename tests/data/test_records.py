@@ -16,7 +16,7 @@ def test_a_language_may_be_called_translation():
 
 
 def test_bytes_are_utf8():
-    """What is not UTF-8 is refused and never replaced (statement 65)."""
+    """What is not UTF-8 is refused and never replaced."""
     assert pair_of({"en": "ü\u2028".encode(), "de": b""}, "en", "de") == ("ü\u2028", "")
     with pytest.raises(InputError, match=r"field 'en' is not UTF-8 \(invalid start byte\)"):
         pair_of({"en": b"\xfc", "de": b""}, "en", "de")

@@ -70,7 +70,7 @@ def without_protocol(address):
 
 
 def test_training_archives_are_those_of_tensorflow_datasets():
-    """Addresses, sizes and digests as in its records (statement 74)."""
+    """Addresses, sizes and digests as in its records."""
     package = importlib.util.find_spec("tensorflow_datasets")
     if package is None or package.origin is None:
         pytest.skip("tensorflow-datasets is not installed")
@@ -109,7 +109,7 @@ def test_training_members_are_those_of_tensorflow_datasets():
 
 
 def test_test_sets_are_those_that_sacrebleu_scores():
-    """Address, digest and members of each direction, so that scores compare (statement 74)."""
+    """Address, digest and members of each direction, so that scores compare."""
     datasets = pytest.importorskip("sacrebleu.dataset").DATASETS
     for task in TASKS:
         pair = f"{task.source_language}-{task.target_language}"

@@ -227,7 +227,7 @@ for path in sys.argv[1:]:
 
 class TestReproducible:
     def test_processes_draw_alike(self, tmp_path):
-        """A run that is resumed reads what it would have read (statement 119)."""
+        """A run that is resumed reads what it would have read."""
         paths = []
         for kind in ("bpe", "unigram"):
             paths.append(tmp_path / f"{kind}.model")

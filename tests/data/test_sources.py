@@ -20,7 +20,7 @@ def write(path, content):
 
 
 def test_text_files_stay_aligned(tmp_path):
-    """Line i of one file is with line i of the other, whatever is empty (statement 63)."""
+    """Line i of one file is with line i of the other, whatever is empty."""
     write(tmp_path / "a.en", b"one\n\nthree\nfour\n")
     write(tmp_path / "a.de", b"eins\nzwei\n\nvier")
     pairs = load(f"text:{tmp_path}/a.en,{tmp_path}/a.de", "en", "de")
@@ -28,7 +28,7 @@ def test_text_files_stay_aligned(tmp_path):
 
 
 def test_unequal_files_are_refused_with_both_counts(tmp_path):
-    """No pairing by the shorter file (statement 65)."""
+    """No pairing by the shorter file."""
     write(tmp_path / "a.en", b"one\ntwo\nthree\n")
     write(tmp_path / "a.de", b"eins\nzwei\n")
     corpus = load(f"text:{tmp_path}/a.en,{tmp_path}/a.de", "en", "de")
@@ -37,7 +37,7 @@ def test_unequal_files_are_refused_with_both_counts(tmp_path):
 
 
 def test_patterns_read_several_files_as_one(tmp_path):
-    """The files of both sides follow one another in the order of their names (statement 63)."""
+    """The files of both sides follow one another in the order of their names."""
     for part, numbers in {"1": range(3), "2": range(3, 8)}.items():
         write(tmp_path / f"{part}.en.gz", gzip.compress("".join(f"en {n}\n" for n in numbers).encode()))
         write(tmp_path / f"{part}.de", "".join(f"de {n}\n" for n in numbers).encode())
@@ -70,7 +70,7 @@ def test_missing_files_are_found_at_once(tmp_path):
 
 
 def test_tsv(tmp_path):
-    """Columns are split at tabs alone; nothing is quoted; empty ones count (statement 63)."""
+    """Columns are split at tabs alone; nothing is quoted; empty ones count."""
     path = write(tmp_path / "a.tsv", 'one "1"\teins, \u2028\tx\n\tzwei\tx\nthree\t\tx\r\n'.encode())
     assert list(load(f"tsv:{path}", "en", "de")) == [('one "1"', "eins, \u2028"), ("", "zwei"), ("three", "")]
     assert list(load(f"tsv:{path}#3,1", "en", "de")) == [("x", 'one "1"'), ("x", ""), ("x", "three")]
@@ -138,7 +138,7 @@ def test_a_corpus_is_read_anew_each_time(tmp_path):
 
 
 def test_a_corpus_streams(tmp_path):
-    """Pairs of 300 MB pass through a small part of that memory (statement 76)."""
+    """Pairs of 300 MB pass through a small part of that memory."""
     part = gzip.compress(b"".join(b"%d\t" % n + b"a sentence of words " * 250 + b"\n" for n in range(200)))
     write(tmp_path / "a.tsv.gz", part * 300)
     tracemalloc.start()

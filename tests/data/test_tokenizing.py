@@ -44,7 +44,7 @@ def everything(pieces):
 
 
 def test_processes_change_nothing(vocabularies, monkeypatch):
-    """One process or several, small chunks or large: the same pairs in the same order (statement 66)."""
+    """One process or several, small chunks or large: the same pairs in the same order."""
     alone, counts = everything(tokenize(PAIRS, tokenizer(vocabularies), workers=1))
     monkeypatch.setattr(tokenizing, "CHUNK", 64)
     monkeypatch.setattr(tokenizing, "_FEWEST_CHUNKS", 2)
@@ -57,7 +57,7 @@ def test_processes_change_nothing(vocabularies, monkeypatch):
 
 
 def test_every_pair_is_kept_or_counted(vocabularies):
-    """Both sides go together, and nothing is cut (statements 62, 63 and 70)."""
+    """Both sides go together, and nothing is cut."""
     pairs = [
         Pair("a table", "eine Tabelle"),
         Pair("", "leer"),
@@ -83,7 +83,7 @@ def test_what_is_empty_to_the_vocabulary_alone_is_empty(vocabularies):
 
 @pytest.mark.parametrize("pair", [Pair("Insert a new table.", "Ja"), Pair("No", "Eine neue Tabelle einfügen.")])
 def test_the_limit_counts_eos_and_nothing_is_cut(vocabularies, pair):
-    """A pair of exactly the limit stays whole; one token less of a limit drops it (statements 70 and 71)."""
+    """A pair of exactly the limit stays whole; one token less of a limit drops it."""
     length = max(len(vocabularies.source.encode(pair.source)), len(vocabularies.target.encode(pair.target))) + 1
     ((source, target),), _ = everything(tokenize([pair], tokenizer(vocabularies, max_length=length)))
     assert vocabularies.target.decode(target) == pair.target
@@ -137,7 +137,7 @@ class TestSampling:
         assert decoded[0] == decoded[1]
 
     def test_processes_draw_alike(self, vocabularies, monkeypatch):
-        """Statement 66."""
+        """One process and two draw the same tokens."""
         monkeypatch.setattr(tokenizing, "_FEWEST_CHUNKS", 2)
         monkeypatch.setattr(tokenizing.chunks, "__defaults__", (100,))
         runs = [
@@ -148,7 +148,7 @@ class TestSampling:
 
 
 def test_text_is_read_a_few_chunks_ahead(vocabularies):
-    """A corpus of any size streams: what is read is not held (statement 76)."""
+    """A corpus of any size streams: what is read is not held."""
     read = 0
 
     def endless():

@@ -40,7 +40,7 @@ def test_sentences_come_back_as_they_went_in(sentences):
 @settings(deadline=None)
 @given(sentences=RAGGED.filter(bool), data=st.data())
 def test_taking_and_padding_equal_the_plain_loop(sentences, data):
-    """Padding is on the right (statement 16)."""
+    """Padding is on the right."""
     chosen = data.draw(st.lists(st.integers(0, len(sentences) - 1), max_size=8))
     indices, rows = np.array(chosen, np.int64), len(chosen) + 2
     packed = Sentences.of(sentences, pad_id=3)
@@ -53,7 +53,7 @@ def test_taking_and_padding_equal_the_plain_loop(sentences, data):
 
 @pytest.mark.parametrize("source_eos", [True, False])
 def test_every_target_ends_with_one_eos(vocabularies, source_eos):
-    """The source does exactly if it is told to (statement 71)."""
+    """The source does exactly if it is told to."""
     encoded = encode(PAIRS, vocabularies, source_eos=source_eos)
     for i, pair in enumerate(PAIRS):
         source, target = list(encoded.source[i]), list(encoded.target[i])
@@ -64,14 +64,14 @@ def test_every_target_ends_with_one_eos(vocabularies, source_eos):
 
 
 def test_text_that_spells_eos_still_ends_with_one(vocabularies):
-    """Also when the sentence says "</s>" (statement 71)."""
+    """Also when the sentence says "</s>"."""
     encoded = encode([Pair("a </s>", "</s> b</s>")], vocabularies, source_eos=True)
     for sentence in (encoded.source[0], encoded.target[0]):
         assert list(sentence).index(3) == len(sentence) - 1
 
 
 def test_evaluation_drops_nothing(vocabularies):
-    """A loss over a set counts every pair, empty and long ones too (statement 62)."""
+    """A loss over a set counts every pair, empty and long ones too."""
     pairs = [*PAIRS[:3], Pair("", "leer"), Pair("empty", ""), Pair("long " * 400, "kurz")]
     encoded = encode_evaluation(pairs, vocabularies, source_eos=True)
     assert len(encoded) == len(pairs)
@@ -92,7 +92,7 @@ def test_added_tokens_stand_at_the_ends():
 
 
 def test_a_tag_begins_the_source_and_cannot_be_spelled():
-    """The piece for a language is no text (statement 80), and one that the vocabulary lacks is named."""
+    """The piece for a language is no text, and one that the vocabulary lacks is named."""
     vocabulary = Vocabulary.train([text for pair in PAIRS for text in pair], 400, tags=("de", "fr"))
     both = Vocabularies(vocabulary, vocabulary)
     plain = encode([Pair("<2de> a table", "x")], both, source_eos=True)

@@ -47,14 +47,14 @@ def test_the_same_text_gives_the_same_bytes(model):
 
 
 def test_special_ids_of_our_models(english_german):
-    """Padding is not unk (statement 12)."""
+    """Padding is not unk."""
     ids = (english_german.pad_id, english_german.unk_id, english_german.bos_id, english_german.eos_id)
     assert ids == (0, 1, 2, 3)
     assert english_german.size == 500
 
 
 def test_special_ids_are_read_from_the_model(permuted):
-    """A model with other ids works as well as ours (statement 77)."""
+    """A model with other ids works as well as ours."""
     assert (permuted.pad_id, permuted.unk_id, permuted.bos_id, permuted.eos_id) == (7, 2, 0, 11)
     assert permuted.pieces([7, 2, 0, 11]) == ["<pad>", "<unk>", "<s>", "</s>"]
     ids = permuted.encode("Insert a new table.")
@@ -63,33 +63,33 @@ def test_special_ids_are_read_from_the_model(permuted):
 
 
 def test_special_pieces_of_other_names():
-    """Ids come from what a piece is for, not from what it is called (statement 77)."""
+    """Ids come from what a piece is for, not from what it is called."""
     renamed = Vocabulary(train_elsewhere(pad_id=4, pad_piece="[PAD]", eos_piece="[END]"))
     assert renamed.pieces([renamed.pad_id, renamed.eos_id]) == ["[PAD]", "[END]"]
 
 
 @pytest.mark.parametrize("name", ["pad", "bos", "eos"])
 def test_a_model_without_a_special_piece_is_refused(name):
-    """No id is invented (statement 77)."""
+    """No id is invented."""
     with pytest.raises(InputError, match=f"no control piece for {name}: .*--{name}_id"):
         Vocabulary(train_elsewhere(**{"pad_id": 3, "unk_id": 0, "bos_id": 1, "eos_id": 2, f"{name}_id": -1}))
 
 
 def test_a_padding_piece_that_text_can_spell_is_refused():
-    """A user-defined piece comes from text, so it cannot pad (statement 80)."""
+    """A user-defined piece comes from text, so it cannot pad."""
     with pytest.raises(InputError, match="no control piece for pad"):
         Vocabulary(train_elsewhere(pad_id=-1, user_defined_symbols="<pad>"))
 
 
 @pytest.mark.parametrize("text", SPECIAL_TEXTS)
 def test_text_never_becomes_a_control_id(english_german, permuted, text):
-    """Words that look like control pieces are words (statement 80)."""
+    """Words that look like control pieces are words."""
     for model in (english_german, permuted):
         assert not {model.pad_id, model.bos_id, model.eos_id} & set(model.encode(text))
 
 
 def test_decoding_ends_at_the_first_eos(english_german):
-    """Padding, bos and what follows the first eos go (statement 78)."""
+    """Padding, bos and what follows the first eos go."""
     v = english_german
     ids = v.encode("Insert a new table.")
     assert v.decode([v.bos_id, *ids, v.eos_id, *ids, v.eos_id, v.pad_id]) == "Insert a new table."
@@ -100,12 +100,12 @@ def test_decoding_ends_at_the_first_eos(english_german):
 
 
 def test_decoding_without_eos_is_full(english_german):
-    """A hypothesis that reached the longest length loses nothing (statement 79)."""
+    """A hypothesis that reached the longest length loses nothing."""
     assert english_german.decode(english_german.encode("Insert a new table.")) == "Insert a new table."
 
 
 def test_decoding_and_encoding_are_stable(english_german):
-    """encode(decode(ids)) gives the ids back for whatever encode gave (statement 78)."""
+    """encode(decode(ids)) gives the ids back for whatever encode gave."""
     for ids in english_german.encode_batch(SENTENCES):
         assert english_german.unk_id not in ids  # every character of the training text is a piece
         assert english_german.encode(english_german.decode(ids)) == ids
@@ -114,13 +114,13 @@ def test_decoding_and_encoding_are_stable(english_german):
 @settings(deadline=None, max_examples=300)
 @given(ids=st.lists(st.integers(-(2**31), 2**31) | st.integers(490, 520), max_size=12))
 def test_decoding_takes_any_number(english_german, ids):
-    """An id that the model lacks reads as unk (statement 84)."""
+    """An id that the model lacks reads as unk."""
     assert "\n" not in english_german.decode(ids)
     assert len(english_german.pieces(ids)) == len(ids)
 
 
 def test_an_id_out_of_range_is_visible(english_german):
-    """It decodes as unk does, beside what is known (statement 84)."""
+    """It decodes as unk does, beside what is known."""
     ids = english_german.encode("table")
     for strange in (english_german.size, 2**40, -1):
         assert english_german.decode([*ids, strange]) == english_german.decode([*ids, english_german.unk_id]) != "table"
@@ -136,7 +136,7 @@ def test_any_text_can_be_encoded(english_german, text):
 
 
 def test_normalisation_is_the_documented_one(english_german):
-    """NFKC, and runs of white space become one space (statement 81)."""
+    """NFKC, and runs of white space become one space."""
     v = english_german
     assert v.decode(v.encode("  ｔａｂｌｅ　 ﬁle \t\n x  ")) == "table file x"
     assert v.encode("") == v.encode("  \t ") == []
@@ -154,7 +154,7 @@ def test_byte_fallback_keeps_unknown_characters():
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
 def test_a_size_that_the_text_does_not_allow(model):
-    """The most, or the least, is named, and it works (statement 82)."""
+    """The most, or the least, is named, and it works."""
     with pytest.raises(InputError, match=r"40000 pieces is too large for this text: it allows at most \d+") as error:
         Vocabulary.train(SENTENCES, 40_000, model=model)
     most = int(str(error.value).split()[-1])
@@ -254,7 +254,7 @@ class TestLoadOrTrain:
         )
 
     def test_a_refused_size_names_its_key_and_leaves_nothing(self, tmp_path):
-        """The person learns what to set (statement 82)."""
+        """The person learns what to set."""
         config = DataConfig(vocabulary_size=40_000, source_vocabulary_size=300, shared_vocabulary=False)
         with pytest.raises(InputError, match=r"^data\.vocabulary_size: .*at most"):
             load_or_train(tmp_path, config, PAIRS)

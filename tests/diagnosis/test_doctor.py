@@ -133,7 +133,7 @@ def test_an_average_translates_without_checkpoints(run):
 
 
 def test_translations_of_fewer_sentences(run):
-    """A line is gone and the record says so: what compares line by line is unseen (statement 107)."""
+    """A line is gone and the record says so: what compares line by line is unseen."""
     (path,) = run.glob("hypotheses.*.txt")
     path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:-1]), "utf-8")
     alter_record(run, sentences=299, hypotheses_sha256=None)  # as earlier versions wrote it
@@ -169,7 +169,7 @@ def test_results_of_several_references_are_no_fault(run):
 
 @pytest.mark.parametrize("content", ['{"set": 3}', '{"set": {}, "other": ["a"]}', '{"set": null}'])
 def test_results_that_are_no_objects_are_a_fault(content, run, capfdbinary):
-    """A line names the entry and the file, and the checks that need no result are made (statement 107)."""
+    """A line names the entry and the file, and the checks that need no result are made."""
     (run / "results.json").write_text(content, encoding="utf-8")
     found = {finding.check: finding for finding in examine(read_evidence(run))}
     assert found[READABLE].verdict == "wrong"
@@ -271,7 +271,7 @@ def test_text_in_a_folder_whose_name_looks_like_a_mixture(run):
 
 
 def test_an_average_that_was_scored(run):
-    """Where a result is of an average, or the parameters are one, nothing is missing (statement 116)."""
+    """Where a result is of an average, or the parameters are one, nothing is missing."""
     configure(run, **{"model.d_model": 512})
     assert verdicts(run)["averaging"] == "look"
     translate(run, checkpoint="average/last-5")

@@ -43,7 +43,7 @@ def test_text_sorted_by_length_is_no_fault():
     ],
 )
 def test_the_tokenizer_goes_with_the_language(language, scores, verdict, said):
-    """13a splits at blanks: where words have none another is right, under whatever key it stands (statement 107)."""
+    """13a splits at blanks: where words have none another is right, under whatever key it stands."""
     config = configuration.parse(
         {**configuration.default_config().to_dict(), "data": {"source_language": "en", "target_language": language}}
     )
@@ -88,7 +88,7 @@ def test_keys_of_metrics_are_those_of_evaluate():
     ],
 )
 def test_sizes_of_published_sets(name, count, languages, verdict):
-    """newstest2014 has 3,003 sentences or 2,737, newstest2013 3,000 (statement 107)."""
+    """newstest2014 has 3,003 sentences or 2,737, newstest2013 3,000."""
     source, target = languages.split()
     base = configuration.parse(
         {**configuration.default_config().to_dict(), "data": {"source_language": source, "target_language": target}}
@@ -155,7 +155,7 @@ def test_a_few_words_tell_nothing_of_their_case():
 
 @pytest.mark.parametrize("shift", [-3, -1, 1, 2, 5])
 def test_a_shift_is_measured(shift):
-    """Lines that were moved are found by as many lines, wherever that begins (statement 63)."""
+    """Lines that were moved are found by as many lines, wherever that begins."""
     generator = np.random.default_rng(7)
     sources = ["x" * int(n) for n in generator.integers(5, 120, size=2000)]
     targets = [line + "y" * int(generator.integers(0, 9)) for line in sources]

@@ -1,7 +1,4 @@
-"""``jaxformer doctor`` finds each planted fault, and nothing in a run without one.
-
-Among them are those of statements 57, 63, 79, 107, 109, 111, 115 and 125.
-"""
+"""``jaxformer doctor`` finds each planted fault, and nothing in a run without one."""
 
 from __future__ import annotations
 

@@ -87,7 +87,7 @@ def test_no_draws_are_refused(script, tmp_path, monkeypatch, capsys):
 
 
 def test_a_shift_is_one_matrix():
-    """M(k) PE(p) = PE(p + k) for the formula in float64; M is orthogonal, and shifts add up (statement 21)."""
+    """M(k) PE(p) = PE(p + k) for the formula in float64; M is orthogonal, and shifts add up."""
     for width, offset in ((2, 1), (6, -3), (64, 17)):
         turn = rotation(offset, width)
         frequencies = 10_000.0 ** (-np.arange(0, width, 2) / width)
@@ -103,7 +103,7 @@ def test_a_shift_is_one_matrix():
 
 
 def test_errors_of_the_rotation():
-    """In float32 it is met within the rounding of the angles: 1e-6 at first, 1e-4 up to 1,000 (statement 21)."""
+    """In float32 it is met within the rounding of the angles: 1e-6 at first, 1e-4 up to 1,000."""
     errors = position_figures.rotation_errors(3, 32, 1000)
     assert errors.shape == (1000,)
     assert errors[:4].max() < 1e-6
@@ -253,7 +253,7 @@ def products_of(jaxpr):
 
 
 def test_the_smoothed_loss_is_least_at_its_floor():
-    """The loss of the picture is the formula, least at 1 - epsilon, and its value there the entropy (statement 36)."""
+    """The loss of the picture is the formula, least at 1 - epsilon, and its value there the entropy."""
     probabilities = np.linspace(0.5, 0.99, 50)
     for rate in (0.1, 0.2):
         losses = training_figures.smoothed_losses(probabilities, 50, rate)

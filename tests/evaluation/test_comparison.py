@@ -155,7 +155,7 @@ def test_wrong_numbers(values, message):
 
 
 def test_what_does_not_belong_together():
-    """Translations of another number, and lengths of sources that are not there, are refused (statement 107)."""
+    """Translations of another number, and lengths of sources that are not there, are refused."""
     given, references = systems(7)
     with pytest.raises(InputError, match="59 hypotheses and 60 references"):
         compare({**given, "short": given["first"][1:]}, [references], [BLEU], CONFIG)
@@ -177,7 +177,7 @@ def test_metrics_by_name():
 
 
 def test_tokenizers_by_name():
-    """``bleu:TOKENIZER`` is sacreBLEU's BLEU with it, and says so; what it cannot have is one line (statement 111)."""
+    """``bleu:TOKENIZER`` is sacreBLEU's BLEU with it, and says so; what it cannot have is one line."""
     text, other = ["我喜欢小猫和小狗。"], ["我喜欢小猫和大狗。"]
     (metric,) = choose_metrics(["bleu:zh"])
     found = metrics.score(metric, text, other)

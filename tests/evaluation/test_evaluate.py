@@ -61,7 +61,7 @@ def sacrebleu(hypotheses: Path, references: Path, metric: str) -> dict:
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
 def test_score_is_that_of_sacrebleu(metric, tmp_path):
-    """The files that are written give sacreBLEU's command line the number in results.json (statements 109, 111)."""
+    """The files that are written give sacreBLEU's command line the number in results.json."""
     record, hypotheses = result()
     output = records.write_result(tmp_path, record, hypotheses)
     references = tmp_path / "references.txt"
@@ -74,7 +74,7 @@ def test_score_is_that_of_sacrebleu(metric, tmp_path):
 
 
 def test_signature_names_what_must_agree():
-    """A score carries case, tokenizer, smoothing and version (statement 111)."""
+    """A score carries case, tokenizer, smoothing and version."""
     record, _ = result()
     parts = dict(part.split(":") for part in record["bleu_signature"].split("|"))
     assert parts["case"] == "mixed"
@@ -85,7 +85,7 @@ def test_signature_names_what_must_agree():
 
 
 def test_references_are_raw():
-    """References never go through the vocabulary, which would change them and the score (statement 81)."""
+    """References never go through the vocabulary, which would change them and the score."""
     record, hypotheses = result()
     vocabulary = translator().vocabularies.target
     decoded = [vocabulary.decode(vocabulary.encode(pair.target)) for pair in pairs()]
@@ -95,7 +95,7 @@ def test_references_are_raw():
 
 
 def test_every_sentence_once_and_in_order(tmp_path):
-    """One line for each sentence, in the order of the source; blank sources have blank lines (statements 107, 110)."""
+    """One line for each sentence, in the order of the source; blank sources have blank lines."""
     record, hypotheses = result()
     assert hypotheses == translator().translate([pair.source for pair in pairs()], beam_size=1)
     lines = records.write_result(tmp_path, record, hypotheses).read_bytes().split(b"\n")
@@ -122,7 +122,7 @@ def test_record():
 
 
 def test_record_tells_texts_apart():
-    """What a record calls its text differs where any source or reference does, and only there (statement 107)."""
+    """What a record calls its text differs where any source or reference does, and only there."""
     record, _ = result()
     texts, references = (list(lines) for lines in zip(*pairs(), strict=True))
     assert record["text"] == records.fingerprint(texts, [references])
@@ -166,7 +166,7 @@ def test_wrong_references_are_found_before_the_work(monkeypatch):
 
 
 def test_nothing_to_score():
-    """An empty set is an error, not a score (statement 107)."""
+    """An empty set is an error, not a score."""
     with pytest.raises(InputError, match="at least one sentence"):
         evaluate.evaluate(translator(), [], "empty")
 
@@ -198,7 +198,7 @@ def test_results_of_several_sets(tmp_path):
 
 
 def test_other_line_separators_stay_in_their_line(tmp_path):
-    r"""Only ``\n`` ends a line of what is written (statements 64, 110)."""
+    r"""Only ``\n`` ends a line of what is written."""
     lines = ["one\u2028two", "three\x85four\x0b", "", "🙂"]
     output = records.write_result(tmp_path, make_record("odd"), lines)
     assert files.read_lines(output) == lines

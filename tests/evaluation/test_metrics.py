@@ -53,7 +53,7 @@ def command_line(tmp_path, score, hypotheses, *references):
 @pytest.mark.parametrize("score", ALL)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_equals_the_sacrebleu_command(tmp_path, score, seed):
-    """A score equals that of the sacreBLEU command on the written files, signature and all (statement 109)."""
+    """A score equals that of the sacreBLEU command on the written files, signature and all."""
     hypotheses, references = corpus(seed)
     ours = score(hypotheses, references)
     theirs = command_line(tmp_path, score, hypotheses, references)
@@ -78,19 +78,19 @@ def test_several_references(tmp_path, score):
 
 
 def test_signature_of_bleu():
-    """The signature carries references, case, tokenizer, smoothing and version (statement 111)."""
+    """The signature carries references, case, tokenizer, smoothing and version."""
     signature = bleu(["a b c d"], ["a b c d"]).signature
     assert signature == f"nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:{sacrebleu.__version__}"
 
 
 def test_signature_of_chrf():
-    """The signature carries the orders of characters and words (statement 111)."""
+    """The signature carries the orders of characters and words."""
     signature = chrf(["a b c d"], ["a b c d"]).signature
     assert signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:{sacrebleu.__version__}"
 
 
 def test_signatures_of_the_others():
-    """chrF++ names its orders of words, TER its normalisation (statement 111)."""
+    """chrF++ names its orders of words, TER its normalisation."""
     version = f"version:{sacrebleu.__version__}"
     assert chrf_plus_plus(["a"], ["a"]).signature == f"nrefs:1|case:mixed|eff:yes|nc:6|nw:2|space:no|{version}"
     assert ter(["a"], ["a"]).signature == f"nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no|{version}"
@@ -139,7 +139,7 @@ def test_case_and_punctuation_count():
 
 
 def test_raw_references_count_as_they_are():
-    """A normalised reference scores differently, so that raw text it must be (statement 81)."""
+    """A normalised reference scores differently, so that raw text it must be."""
     raw = "Die Fläche ist \uff12 Meter lang."  # the digit two, full width, which NFKC makes an ordinary one
     assert bleu([unicodedata.normalize("NFKC", raw)], [raw]).value < 100
 
@@ -163,7 +163,7 @@ def test_empty_hypotheses_are_scored(score):
 
 @pytest.mark.parametrize("score", ALL)
 def test_unequal_counts(score):
-    """Unequal counts are refused, and both are named (statement 107)."""
+    """Unequal counts are refused, and both are named."""
     with pytest.raises(InputError, match=r"2 hypotheses and 3 references"):
         score(["a", "b"], ["a", "b", "c"])
     with pytest.raises(InputError, match=r"3 hypotheses and 2 references"):
@@ -172,7 +172,7 @@ def test_unequal_counts(score):
 
 @pytest.mark.parametrize("score", ALL)
 def test_further_references_are_checked_too(score):
-    """Each reference translation is one flat list of its own, as long as the others (statements 107, 108)."""
+    """Each reference translation is one flat list of its own, as long as the others."""
     with pytest.raises(InputError, match="2 hypotheses and 1 references"):
         score(["a", "b"], ["a", "b"], ["a"])
     with pytest.raises(InputError, match="references must be one flat list of strings, but item 1 is a list"):
@@ -200,7 +200,7 @@ def test_further_references_are_checked_too(score):
     ],
 )
 def test_what_is_no_list_of_sentences(score, hypotheses, references, message):
-    """Mis-nested lists, which sacreBLEU would score, and other things that are no sentences (statement 108)."""
+    """Mis-nested lists, which sacreBLEU would score, and other things that are no sentences."""
     with pytest.raises(InputError, match=f"^{re.escape(message)}") as caught:
         score(hypotheses, references)
     assert "\n" not in str(caught.value)

@@ -17,7 +17,7 @@ from jaxformer.translation.results import PairScore
 
 def test_of_a_model():
     """It is the exponential of the mean over all tokens of all sentences, whatever their lengths, computed directly
-    from the logits of each sentence by itself (statement 40).
+    from the logits of each sentence by itself.
     """
     translator = runs.translator()
     pairs = [*runs.pairs()[:9], Pair("Open it.", "")]

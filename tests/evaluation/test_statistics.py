@@ -34,9 +34,7 @@ def deal(rng, sentences, hosts):
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.key)
 @pytest.mark.parametrize("hosts", [[0], [0, 1], [0, 0, 0, 2], [0, 1, 2, 3, 4, 5, 5, 5, 7]])
 def test_hosts_score_as_one(metric, hosts):
-    """Any division of the sentences over hosts, with filler beside them, gives one host's score to the last bit
-    (statement 113).
-    """
+    """Any division of the sentences over hosts, with filler beside them, gives one host's score to the last bit."""
     hypotheses, references = corpus(len(hosts))
     rng = random.Random(7)
     shards = []
@@ -52,7 +50,7 @@ def test_hosts_score_as_one(metric, hosts):
 
 @pytest.mark.parametrize("metric", METRICS, ids=lambda metric: metric.key)
 def test_scores_are_not_averaged(metric):
-    """The score of the whole is another number than the mean of the parts' (statement 113)."""
+    """The score of the whole is another number than the mean of the parts'."""
     hypotheses, references = corpus(3)
     parts = [score(metric, hypotheses[cut], references[cut]).value for cut in (slice(0, 5), slice(5, None))]
     assert score(metric, hypotheses, references).value != pytest.approx(sum(parts) / 2, abs=1e-3)
@@ -69,7 +67,7 @@ def test_scores_are_not_averaged(metric):
     ],
 )
 def test_every_sentence_once(shares, message):
-    """A sentence that is missing or there twice is an error that names it, not another score (statement 107)."""
+    """A sentence that is missing or there twice is an error that names it, not another score."""
     shards = [measure_shard(BLEU, share, ["a"] * len(share), ["a"] * len(share)) for share in shares]
     with pytest.raises(InputError, match=re.escape(message)):
         join_shards(shards, 4)

@@ -37,7 +37,7 @@ def _forget_tokenizers():
     ],
 )
 def test_compounds(text, split):
-    """Hyphens are split as Perl does it to bytes, no byte in two splits (statement 112; taken from perl -ple)."""
+    """Hyphens are split as Perl does it to bytes, no byte in two splits (taken from perl -ple)."""
     assert split_compounds(text) == split
 
 
@@ -88,7 +88,7 @@ def test_arithmetic(seed):
 
 @pytest.mark.parametrize("seed", [4, 5])
 def test_both_sides_are_split(seed):
-    """Compound-split BLEU is BLEU of both sides after splitting; it is another score than without (statement 112)."""
+    """Compound-split BLEU is BLEU of both sides after splitting; it is another score than without."""
     hypotheses, references = corpus(seed)
     split = [[split_compounds(line) for line in lines] for lines in (hypotheses, references)]
     ours = compound_split_bleu(hypotheses, references).value
@@ -105,7 +105,7 @@ def test_by_hand():
 
 
 def test_names_and_signatures_of_their_own():
-    """Nothing of it can be taken for a sacreBLEU score (statements 111, 112)."""
+    """Nothing of it can be taken for a sacreBLEU score."""
     sentences = ["a b c d"]
     for score, compounds in ((tokenized_bleu, "whole"), (compound_split_bleu, "split")):
         found = score(sentences, sentences, sentences)
@@ -152,7 +152,7 @@ def test_missing_tokenizer(monkeypatch):
 
 @pytest.mark.parametrize("score", [tokenized_bleu, compound_split_bleu])
 def test_what_is_no_list_of_sentences(score):
-    """The same is refused as for every score (statements 107, 108)."""
+    """The same is refused as for every score."""
     with pytest.raises(InputError, match="one flat list"):
         score(["a"], [["a"]])
     with pytest.raises(InputError, match="1 hypotheses and 2 references"):

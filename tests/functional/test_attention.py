@@ -59,7 +59,7 @@ def same(actual, expected, tolerance=1e-5):
     masked=st.booleans(),
 )
 def test_equals_brute_force(seed, batch, queries, keys, heads, widths, masked):
-    """For any shape, any mask and d_k unlike d_v, output and weights are those of equation 1 (statement 9)."""
+    """For any shape, any mask and d_k unlike d_v, output and weights are those of equation 1."""
     inputs = draw(seed, batch=batch, queries=queries, keys=keys, heads=heads, width=widths[0], value_width=widths[1])
     mask = np.random.default_rng(seed + 1).random((batch, heads, queries, keys)) < 0.6 if masked else None
     output, weights = attention(*inputs, None if mask is None else jnp.asarray(mask))
@@ -81,7 +81,7 @@ def test_mask_axes_of_size_one_broadcast(shape):
 
 @pytest.mark.parametrize(("queries", "keys"), [(4, 7), (7, 4)])
 def test_weights_sum_to_one_over_keys(queries, keys):
-    """Weights add up to 1 along the keys, never along the queries (statement 8)."""
+    """Weights add up to 1 along the keys, never along the queries."""
     inputs = draw(3, queries=queries, keys=keys)
     mask = np.random.default_rng(4).random((3, 1, queries, keys)) < 0.7
     mask[..., 0] = True
@@ -93,7 +93,7 @@ def test_weights_sum_to_one_over_keys(queries, keys):
 
 
 def test_true_means_may_attend():
-    """True = may attend: one allowed key gives its value, and the inverted mask gives something else (statement 11)."""
+    """True = may attend: one allowed key gives its value, and the inverted mask gives something else."""
     query, key, value = draw(5)
     mask = jnp.zeros((1, 1, 1, 5), bool).at[..., 2].set(True)
     output, _ = attention(query, key, value, mask)
@@ -103,7 +103,7 @@ def test_true_means_may_attend():
 
 
 def test_content_of_masked_keys_is_ignored():
-    """Huge keys and values where the mask is False change not one bit (statement 2, statement 7)."""
+    """Huge keys and values where the mask is False change not one bit."""
     query, key, value = draw(6)
     mask = jnp.array([1, 0, 1, 0, 1], bool)[None, None, None]
     hidden = ~mask[0, 0, 0][None, :, None, None]
@@ -119,7 +119,7 @@ def test_content_of_masked_keys_is_ignored():
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])
 def test_row_without_keys_gives_zero_and_finite_gradients(dtype):
-    """An all-padding row gives zeros and gradients 0, the rest is finite (statement 5, statement 6, statement 10)."""
+    """An all-padding row gives zeros and gradients 0, the rest is finite."""
     query, key, value = (x.astype(dtype) for x in draw(7))
     mask = jnp.ones((3, 1, 4, 5), bool).at[1].set(False)  # sentence 1 is a filler
 
@@ -137,7 +137,7 @@ def test_row_without_keys_gives_zero_and_finite_gradients(dtype):
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_masks_hold_in_half_precision(dtype):
-    """The mask needs no constant in the type of the inputs: large scores, two masks, no overflow (statement 10)."""
+    """The mask needs no constant in the type of the inputs: large scores, two masks, no overflow."""
     query, key, value = (100 * x.astype(dtype) for x in draw(8))
     padding = F.padding_mask(jnp.array([[5, 6, 7, 0, 0]] * 3), 0)
     mask = padding & jnp.tri(4, 5, dtype=bool)[None, None]
@@ -148,7 +148,7 @@ def test_masks_hold_in_half_precision(dtype):
 
 
 def test_softmax_is_float32_under_bfloat16():
-    """Over 4,000 keys, weights of bfloat16 inputs are float32 and exact; their mixing is rounded (statement 27)."""
+    """Over 4,000 keys, weights of bfloat16 inputs are float32 and exact; their mixing is rounded."""
     # of width 16, so that the scale, 1/4, is exact in bfloat16
     query, key, value = (x.astype(jnp.bfloat16) for x in draw(9, batch=1, queries=1, keys=4000, heads=1, width=16))
     output, weights = attention(query, key, value)
@@ -201,7 +201,7 @@ def random_projections(seed, d_model, heads, d_k, d_v):
 
 
 def test_multi_head_attention_equals_brute_force():
-    """Concat(head_1, ..., head_h) W^O, biases everywhere, d_k unlike d_v, S unlike T (statement 9)."""
+    """Concat(head_1, ..., head_h) W^O, biases everywhere, d_k unlike d_v, S unlike T."""
     params = random_projections(12, 8, 3, 5, 2)
     rng = np.random.default_rng(13)
     x, memory = (rng.normal(size=(2, length, 8)).astype(np.float32) for length in (3, 4))
@@ -252,7 +252,7 @@ def test_equals_flax_multi_head_attention():
 
 
 def test_attention_dropout_acts_on_the_weights_used_not_on_those_returned():
-    """Dropout drops (query, key) pairs, scales the rest, and leaves the returned weights alone (statement 33)."""
+    """Dropout drops (query, key) pairs, scales the rest, and leaves the returned weights alone."""
     query, key, _ = draw(16, batch=1, queries=40, keys=50, heads=2)
     value = jnp.broadcast_to(jnp.eye(50)[None, :, None, :], (1, 50, 2, 50))  # the output is then the weights used
     clean, weights = attention(query, key, value)

@@ -71,7 +71,7 @@ def joined(spans):
 @pytest.mark.parametrize("seed", range(4))
 def test_hypotheses_read_their_ancestors_alone(seed):
     """Hypotheses that take each other's place at random see their own past: each gets what causal self-attention over
-    its own sequence of inputs gives (statement 96).
+    its own sequence of inputs gives.
     """
     rng = np.random.default_rng(seed)
     sentences, width, length = 2, 3, 26

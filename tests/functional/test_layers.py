@@ -64,7 +64,7 @@ def test_layer_norm_equals_its_formula(epsilon):
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize(("size", "centre"), [(1, 100), (1000, 0)])
 def test_layer_norm_statistics_are_float32(dtype, size, centre):
-    """Half-precision inputs far from 0, or with squares beyond float16, lose only the last rounding (statement 27)."""
+    """Half-precision inputs far from 0, or with squares beyond float16, lose only the last rounding."""
     x = (size * normal(9, 4, 512) + centre).astype(dtype)
     output = F.layer_norm(x, jnp.ones(512), jnp.zeros(512))
     assert output.dtype == dtype
@@ -153,7 +153,7 @@ def test_feed_forward_dropout_acts_between_the_layers():
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_hold_in_half_precision(name, dtype):
-    """Values and slopes are finite and one rounding from float32, also where a cube is beyond float16 (statement 5)."""
+    """Values and slopes are finite and one rounding from float32, also where a cube is beyond float16."""
     activation = ACTIVATIONS[name]
     x = jnp.asarray([-60000.0, -200.0, -45.0, -3.0, -0.5, 0.25, 2.0, 45.0, 200.0, 60000.0], dtype)
     found = activation(x), jax.grad(lambda x: activation(x).astype(jnp.float32).sum())(x)
@@ -166,7 +166,7 @@ def test_activations_hold_in_half_precision(name, dtype):
 
 
 def test_embeddings_are_scaled_once():
-    """A token's vector is its row times sqrt(d_model); logits are the plain products with the rows (statement 17)."""
+    """A token's vector is its row times sqrt(d_model); logits are the plain products with the rows."""
     table, tokens = normal(19, 11, 16), jnp.array([[3, 0, 10], [3, 3, 1]])
     wide = np.asarray(table, np.float64)
     same(F.embed(table, tokens), wide[np.asarray(tokens)] * 4.0)
@@ -176,7 +176,7 @@ def test_embeddings_are_scaled_once():
 
 
 def test_logits_are_float32_under_bfloat16():
-    """Logits come out as float32 whatever the type of the computation (statement 46)."""
+    """Logits come out as float32 whatever the type of the computation."""
     table, x = normal(21, 11, 1024), normal(22, 2, 1024).astype(jnp.bfloat16)
     logits = F.project_to_vocabulary(table, x)
     assert logits.dtype == jnp.float32
@@ -187,7 +187,7 @@ def test_logits_are_float32_under_bfloat16():
 
 @pytest.mark.parametrize("token", [-1, 11, 2**31 - 1])
 def test_tokens_outside_the_vocabulary_are_refused(token):
-    """An id below 0 or at least V raises where its value is known, with the id in the line (statement 28)."""
+    """An id below 0 or at least V raises where its value is known, with the id in the line."""
     tokens = jnp.array([[3, token]])
     with pytest.raises(InputError, match=rf"token id {token} is not in 0 to 10; encode with the vocabulary"):
         F.embed(normal(23, 11, 4), tokens)
@@ -199,7 +199,7 @@ def test_tokens_outside_the_vocabulary_are_refused(token):
 
 
 def test_padding_before_a_token_is_refused():
-    """Padding on the left or in the middle raises; on the right, or everywhere, it is fine (statement 16)."""
+    """Padding on the left or in the middle raises; on the right, or everywhere, it is fine."""
     check_right_padding(jnp.array([[3, 4, 5], [3, 0, 0], [0, 0, 0]]), 0)
     check_right_padding(jnp.array([[3], [0]]), 0)
     check_right_padding(jnp.zeros((2, 0), jnp.int32), 0)
@@ -212,7 +212,7 @@ def test_padding_before_a_token_is_refused():
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_dropout_scales_what_it_keeps(rate, dtype):
-    """About a share of 1 - rate is kept and divided by 1 - rate, so that the mean stays (statement 33)."""
+    """About a share of 1 - rate is kept and divided by 1 - rate, so that the mean stays."""
     x = jnp.full((200, 200), 3.0, dtype)
     dropped = F.dropout(x, rate, jax.random.key(1))
     assert dropped.dtype == dtype
@@ -224,7 +224,7 @@ def test_dropout_scales_what_it_keeps(rate, dtype):
 
 
 def test_dropout_gradient_is_its_mask():
-    """The gradient is 1 / (1 - rate) where the value was kept and 0 where it was dropped (statement 33)."""
+    """The gradient is 1 / (1 - rate) where the value was kept and 0 where it was dropped."""
     x, key = normal(24, 40, 40), jax.random.key(2)
     dropped = np.asarray(F.dropout(x, 0.2, key))
     gradient = jax.grad(lambda x: F.dropout(x, 0.2, key).sum())(x)
@@ -232,14 +232,14 @@ def test_dropout_gradient_is_its_mask():
 
 
 def test_dropout_at_rate_zero_or_without_key_changes_nothing():
-    """The very same array comes back (statement 31, statement 33)."""
+    """The very same array comes back."""
     x = normal(25, 3, 4)
     assert F.dropout(x, 0.0, jax.random.key(0)) is x
     assert F.dropout(x, 0.9, None) is x
 
 
 def test_dropout_masks_differ_between_keys_rows_and_columns():
-    """Other keys draw other masks, the same key the same; no row or column repeats another (statement 32)."""
+    """Other keys draw other masks, the same key the same; no row or column repeats another."""
     x = jnp.ones((64, 64))
     one, again, other = (np.asarray(F.dropout(x, 0.5, jax.random.key(k))) for k in (3, 3, 4))
     np.testing.assert_array_equal(one, again)
@@ -250,7 +250,7 @@ def test_dropout_masks_differ_between_keys_rows_and_columns():
 
 @pytest.mark.parametrize("rate", [1.0, -0.1, 1.5, math.nan])
 def test_impossible_dropout_rates_are_refused(rate):
-    """Rate 1 would divide by 0; it and what is no rate raise (statement 33)."""
+    """Rate 1 would divide by 0; it and what is no rate raise."""
     with pytest.raises(InputError, match=rf"at least 0 and below 1, not {rate}"):
         F.dropout(jnp.ones(3), rate, jax.random.key(0))
 

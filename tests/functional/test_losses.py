@@ -44,7 +44,7 @@ def brute_force(logits, targets, weights, smoothing, convention):
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.6])
 def test_equals_the_cross_entropy_with_a_written_out_distribution(convention, smoothing):
-    """Losses are those of the smoothed distribution of each token, the count that of real tokens (statement 35)."""
+    """Losses are those of the smoothed distribution of each token, the count that of real tokens."""
     logits, targets, real = draw(0)
     total, count = cross_entropy(logits, targets, real, smoothing=smoothing, convention=convention)
     assert total.dtype == count.dtype == jnp.float32
@@ -54,7 +54,7 @@ def test_equals_the_cross_entropy_with_a_written_out_distribution(convention, sm
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_without_smoothing_it_is_the_plain_cross_entropy(convention):
-    """Epsilon 0 is the integer cross-entropy of optax in both conventions, value and gradient (statement 34)."""
+    """Epsilon 0 is the integer cross-entropy of optax in both conventions, value and gradient."""
     logits, targets, real = draw(1)
 
     def plain(logits):
@@ -69,7 +69,7 @@ def test_without_smoothing_it_is_the_plain_cross_entropy(convention):
 
 
 def test_the_convention_all_is_optax_s():
-    """Over V: as optax.smooth_labels, .925 and .025 for V = 4; loss and gradient agree (statement 35)."""
+    """Over V: as optax.smooth_labels, .925 and .025 for V = 4; loss and gradient agree."""
     assert F.smoothed_probabilities(4, 0.1, "all") == pytest.approx((0.925, 0.025))
     logits, targets, real = draw(2)
 
@@ -85,7 +85,7 @@ def test_the_convention_all_is_optax_s():
 
 
 def test_the_convention_others_is_tensor2tensor_s():
-    """Over V - 1: .9 and .1 / 3 for V = 4; probabilities sum to 1 in both conventions (statement 35)."""
+    """Over V - 1: .9 and .1 / 3 for V = 4; probabilities sum to 1 in both conventions."""
     assert F.smoothed_probabilities(4, 0.1, "others") == pytest.approx((0.9, 0.1 / 3))
     for convention in CONVENTIONS:
         on, off = F.smoothed_probabilities(37_000, 0.1, convention)
@@ -97,7 +97,7 @@ def test_the_convention_others_is_tensor2tensor_s():
     [(8, 0.519674, 0.466982), (32_000, 1.362429, 1.362390), (37_000, 1.376948, 1.376913)],
 )
 def test_golden_floors(size, others, everything):
-    """The entropy of the smoothed distribution at epsilon .1, also inside jit (statement 36)."""
+    """The entropy of the smoothed distribution at epsilon .1, also inside jit."""
     assert F.smoothing_floor(size, 0.1) == pytest.approx(others, abs=1e-6)
     assert F.smoothing_floor(size, 0.1, "all") == pytest.approx(everything, abs=1e-6)
     assert F.smoothing_floor(size, 0.0) == 0.0
@@ -106,7 +106,7 @@ def test_golden_floors(size, others, everything):
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
 def test_the_floor_is_the_lowest_loss(convention):
-    """The log of the smoothed distribution reaches the floor with gradient 0; others lie above (statement 36)."""
+    """The log of the smoothed distribution reaches the floor with gradient 0; others lie above."""
     on, off = F.smoothed_probabilities(8, 0.1, convention)
     best = jnp.log(jnp.full((1, 8), off).at[0, 3].set(on))
     target, weight = jnp.array([3]), jnp.array([True])
@@ -178,7 +178,7 @@ def test_derivatives_of_all_kinds_are_those_of_the_definition(convention):
 @pytest.mark.parametrize("convention", CONVENTIONS)
 @pytest.mark.parametrize("content", [1e30, np.inf, -np.inf, np.nan])
 def test_padded_targets_contribute_exactly_zero(convention, content):
-    """Whatever a padded position holds, inf and NaN too, loss is unchanged and its gradient is 0 (statement 37)."""
+    """Whatever a padded position holds, inf and NaN too, loss is unchanged and its gradient is 0."""
     logits, targets, real = draw(5)
     assert not np.asarray(real).all()
     dirty = jnp.where(real[..., None], logits, content)
@@ -195,7 +195,7 @@ def test_padded_targets_contribute_exactly_zero(convention, content):
 
 
 def test_padding_columns_change_nothing():
-    """Three more columns of padding leave loss, count and gradient the same (statement 38)."""
+    """Three more columns of padding leave loss, count and gradient the same."""
     logits, targets, real = draw(6)
     extra = ((0, 0), (0, 3))
     wide_logits = jnp.pad(logits, (*extra, (0, 0)), constant_values=9.0)
@@ -213,7 +213,7 @@ def test_padding_columns_change_nothing():
 
 
 def test_a_batch_without_targets_has_loss_zero():
-    """No real token: loss 0, count 0, gradient 0, nothing divided (statement 39)."""
+    """No real token: loss 0, count 0, gradient 0, nothing divided."""
     logits, targets, real = draw(7)
     none = jnp.zeros_like(real)
     total, count = cross_entropy(logits, targets, none, smoothing=0.1)
@@ -248,7 +248,7 @@ def test_weights_may_be_fractions():
 
 
 def test_perplexity_is_the_exponential_of_the_unsmoothed_mean():
-    """A uniform model over V tokens has perplexity V; smoothing is another number (statement 40)."""
+    """A uniform model over V tokens has perplexity V; smoothing is another number."""
     _, targets, real = draw(11)
     total, count = cross_entropy(jnp.zeros((3, 5, 7)), targets, real)
     assert math.exp(float(total / count)) == pytest.approx(7.0, rel=1e-5)
@@ -266,7 +266,7 @@ def test_perplexity_is_the_exponential_of_the_unsmoothed_mean():
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_half_precision_logits_are_added_up_in_float32(dtype):
-    """Over 30,000 tokens of a vocabulary, the loss of bfloat16 logits is float32 and exact (statement 46)."""
+    """Over 30,000 tokens of a vocabulary, the loss of bfloat16 logits is float32 and exact."""
     logits, targets, real = draw(13, batch=1, length=4, size=30_000)
     logits = logits.astype(dtype)
     total, count = cross_entropy(logits, targets, real, smoothing=0.1)
@@ -284,7 +284,7 @@ def test_large_logits_stay_finite():
 
 
 def test_accuracy_ignores_padding_and_counts_the_end():
-    """Hits among real targets, end of sentence included, over their number (statement 48)."""
+    """Hits among real targets, end of sentence included, over their number."""
     end = 1
     targets = jnp.array([[4, 5, end, 0, 0], [6, end, 0, 0, 0]])
     predicted = jnp.array([[4, 3, end, 0, 0], [6, 2, 0, 0, 5]])
@@ -353,7 +353,7 @@ def test_regularisers_equal_their_definitions(regulariser, definition):
 @pytest.mark.parametrize(("regulariser", "definition"), REGULARISERS)
 @pytest.mark.parametrize("content", [1e30, np.inf, -np.inf, np.nan])
 def test_regularisers_of_padded_positions_are_zero(regulariser, definition, content):
-    """Whatever a padded position holds in either pass, value and gradient are those without it (statement 37)."""
+    """Whatever a padded position holds in either pass, value and gradient are those without it."""
     logits, _, real = draw(5)
     others, *_ = draw(17)
     dirty, dirty_others = (jnp.where(real[..., None], values, content) for values in (logits, others))
@@ -369,7 +369,7 @@ def test_regularisers_of_padded_positions_are_zero(regulariser, definition, cont
 
 @pytest.mark.parametrize(("regulariser", "definition"), REGULARISERS)
 def test_regularisers_of_half_precision_logits(regulariser, definition):
-    """Over 30,000 tokens of a vocabulary, bfloat16 logits are added up in float32 (statement 46)."""
+    """Over 30,000 tokens of a vocabulary, bfloat16 logits are added up in float32."""
     logits, _, real = draw(18, batch=1, length=4, size=30_000)
     others, *_ = draw(19, batch=1, length=4, size=30_000)
     logits, others = logits.astype(jnp.bfloat16), others.astype(jnp.bfloat16)

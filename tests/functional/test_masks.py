@@ -16,7 +16,7 @@ def picture(mask):
 
 
 def test_picture_of_the_padding_mask():
-    """Every key that is no padding is allowed, and an unknown token, id 1, is no padding (statement 12)."""
+    """Every key that is no padding is allowed, and an unknown token, id 1, is no padding."""
     mask = F.padding_mask(jnp.array([[5, 6, 0], [1, 0, 0]]), 0)
     assert mask.shape == (2, 1, 1, 3)
     assert mask.dtype == bool
@@ -35,7 +35,7 @@ def test_picture_of_the_causal_mask():
 
 
 def test_picture_of_the_segment_mask():
-    """A position sees its own segment alone, on the same side and across (statement 15)."""
+    """A position sees its own segment alone, on the same side and across."""
     segments = jnp.array([[1, 1, 2]])
     mask = F.segment_mask(segments, segments)
     assert mask.shape == (1, 1, 3, 3)
@@ -45,7 +45,7 @@ def test_picture_of_the_segment_mask():
 
 
 def test_picture_of_causal_and_padding():
-    """Masks combine by AND, in any order and number; None allows everything (statement 13)."""
+    """Masks combine by AND, in any order and number; None allows everything."""
     causal, padding = F.causal_mask(4), F.padding_mask(jnp.array([[5, 6, 0, 0], [5, 6, 7, 8]]), 0)
     for mask in (F.combine(causal, padding), F.combine(None, padding, None, causal), causal & padding):
         assert mask is not None
@@ -58,7 +58,7 @@ def test_picture_of_causal_and_padding():
 
 
 def test_causal_and_segment_attention_stays_inside_a_segment():
-    """Two sentences packed in a row attend as they do in rows of their own (statement 15)."""
+    """Two sentences packed in a row attend as they do in rows of their own."""
     rng = np.random.default_rng(0)
     query, key, value = (jnp.asarray(rng.normal(size=(1, 7, 2, 4)).astype(np.float32)) for _ in range(3))
     segments = jnp.array([[1, 1, 1, 1, 2, 2, 2]])
@@ -75,7 +75,7 @@ def test_causal_and_segment_attention_stays_inside_a_segment():
 
 @pytest.mark.parametrize("drop", ["causal", "padding"])
 def test_no_part_of_a_combined_mask_is_ignored(drop):
-    """Leaving out either half of causal AND padding changes the output (statement 13)."""
+    """Leaving out either half of causal AND padding changes the output."""
     rng = np.random.default_rng(1)
     query, key, value = (jnp.asarray(rng.normal(size=(2, 4, 2, 4)).astype(np.float32)) for _ in range(3))
     parts = {"causal": F.causal_mask(4), "padding": F.padding_mask(jnp.array([[5, 0, 0, 0], [5, 6, 7, 8]]), 0)}

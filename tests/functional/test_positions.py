@@ -12,7 +12,7 @@ from jaxformer import functional as F
 
 
 def test_golden_values_of_the_paper_s_layout():
-    """PE(0), PE(1) and PE(2) at width 8, sines and cosines interleaved (statement 20)."""
+    """PE(0), PE(1) and PE(2) at width 8, sines and cosines interleaved."""
     table = F.sinusoidal(jnp.arange(3), 8)
     golden = [
         [0, 1, 0, 1, 0, 1, 0, 1],
@@ -24,14 +24,14 @@ def test_golden_values_of_the_paper_s_layout():
 
 
 def test_golden_values_of_the_layout_in_halves():
-    """PE(1) at width 8 as in tensor2tensor: sines, then cosines, d/2 - 1 in the exponent (statement 20)."""
+    """PE(1) at width 8 as in tensor2tensor: sines, then cosines, d/2 - 1 in the exponent."""
     golden = [0.841471, 0.046399, 0.002154, 0.0001, 0.540302, 0.998923, 0.999998, 1]
     np.testing.assert_allclose(F.sinusoidal(jnp.array([1]), 8, layout="halves")[0], golden, atol=1e-6)
     np.testing.assert_allclose(F.sinusoidal(jnp.array([1]), 2, layout="halves")[0], golden[::4], atol=1e-6)
 
 
 def test_golden_values_of_the_concatenated_layout():
-    """PE(1) at width 8 as Marian's models have it: the paper's numbers, sines before cosines (statement 20)."""
+    """PE(1) at width 8 as Marian's models have it: the paper's numbers, sines before cosines."""
     golden = [0.841471, 0.099833, 0.01, 0.001, 0.540302, 0.995004, 0.99995, 1]
     np.testing.assert_allclose(F.sinusoidal(jnp.array([1]), 8, layout="concatenated")[0], golden, atol=1e-6)
     place = jnp.arange(30)
@@ -55,14 +55,14 @@ def test_equals_the_formula_in_float64(layout, width):
 
 
 def test_longest_wavelength_at_width_512():
-    """The slowest wave of the base model is 60,611.5 positions long (statement 20)."""
+    """The slowest wave of the base model is 60,611.5 positions long."""
     slowest = float(F.sinusoidal(jnp.array([1]), 512)[0, 510])  # sin(2 pi / wavelength)
     assert 2 * math.pi / math.asin(slowest) == pytest.approx(60_611.5, rel=1e-5)
 
 
 @pytest.mark.parametrize("shift", [1, 7])
 def test_a_shift_is_a_rotation(shift):
-    """PE(p + k) is PE(p) turned by an angle that depends on k alone, in each pair of columns (statement 21)."""
+    """PE(p + k) is PE(p) turned by an angle that depends on k alone, in each pair of columns."""
     width = 16
     here, there = (np.asarray(F.sinusoidal(jnp.arange(20) + k, width), np.float64) for k in (0, shift))
     for i in range(width // 2):
@@ -72,7 +72,7 @@ def test_a_shift_is_a_rotation(shift):
 
 
 def test_bad_width_and_layout_are_refused():
-    """An odd width and an unknown layout each get one line (statement 24)."""
+    """An odd width and an unknown layout each get one line."""
     with pytest.raises(InputError, match=r"even d_model, not 7; try 8"):
         F.sinusoidal(jnp.arange(3), 7)
     with pytest.raises(InputError, match=r"interleaved, halves or concatenated, not 'spiral'"):
@@ -80,7 +80,7 @@ def test_bad_width_and_layout_are_refused():
 
 
 def test_learned_positions_never_repeat_the_last_row():
-    """A position beyond the table is NaN, not the last row again; gradients go to the rows used (statement 22)."""
+    """A position beyond the table is NaN, not the last row again; gradients go to the rows used."""
     table = jnp.asarray(np.random.default_rng(1).normal(size=(4, 6)).astype(np.float32))
     rows = F.learned(table, jnp.array([[0, 3], [2, 2]]))
     np.testing.assert_array_equal(rows, np.asarray(table)[[[0, 3], [2, 2]]])

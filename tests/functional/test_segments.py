@@ -11,7 +11,7 @@ from jaxformer.functional.layers import check_segments
 
 
 def test_positions_restart_in_each_segment():
-    """Each segment counts from 0, and so does the padding behind them (statement 15)."""
+    """Each segment counts from 0, and so does the padding behind them."""
     segments = jnp.array([[1, 1, 1, 2, 2, 0], [1, 2, 3, 3, 3, 3], [0, 0, 0, 0, 0, 0]])
     assert F.segment_positions(segments).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5]]
     assert F.segment_positions(segments).dtype == jnp.int32
@@ -31,7 +31,7 @@ def test_positions_of_any_segments():
 
 
 def test_segments_must_fit_the_tokens():
-    """Padding is segment 0 and nothing else is; numbers grow along a row, and may leave some out (statement 15)."""
+    """Padding is segment 0 and nothing else is; numbers grow along a row, and may leave some out."""
     tokens = jnp.array([[5, 6, 7, 8], [5, 6, 9, 9]])
     for row in ([1, 1, 2, 2], [1, 2, 3, 4], [1, 3, 3, 7]):
         check_segments(jnp.array([row, [1, 1, 0, 0]]), tokens, pad_id=9, max_length=4)
@@ -51,7 +51,7 @@ def test_segments_have_the_shape_of_the_tokens():
 
 
 def test_segments_are_no_longer_than_the_model_s_positions():
-    """The longest sequence counts, wherever it stands, and padding does not (statement 22)."""
+    """The longest sequence counts, wherever it stands, and padding does not."""
     tokens = jnp.array([[5, 5, 5, 5, 5, 5], [5, 5, 0, 0, 0, 0]])
     segments = jnp.array([[1, 2, 2, 2, 3, 3], [1, 1, 0, 0, 0, 0]])
     check_segments(segments, tokens, pad_id=0, max_length=3)

@@ -44,7 +44,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_steps_equal_the_whole_forward_pass(make_model, make_sentences, settings):
-    """Three padded sentences, two hypotheses each: equal logits at each step (statement 23, statement 85)."""
+    """Three padded sentences, two hypotheses each: equal logits at each step."""
     model, params = make_model(1, **settings)
     source = make_sentences(2, [5, 2, 4])
     hypotheses = make_sentences(3, [6] * 6)  # those of a sentence are adjacent
@@ -78,7 +78,7 @@ def test_coverage_adds_up_the_attention_of_the_last_layer(make_model, make_sente
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_hypotheses_may_change_places_between_steps(make_model, make_sentences, beam_size):
-    """What follows its hypotheses goes on as if they had stood there always (statement 96): the ancestors alone where
+    """What follows its hypotheses goes on as if they had stood there always: the ancestors alone where
     the hypotheses of a sentence share their store, else keys and values as well."""
     model, params = make_model(4)
     source, hypotheses = make_sentences(5, [4, 2]), np.asarray(make_sentences(6, [4] * 6))
@@ -98,7 +98,7 @@ def test_hypotheses_may_change_places_between_steps(make_model, make_sentences, 
 
 
 def test_room_behind_the_position_is_not_attended_to(make_model, make_sentences):
-    """What the cache holds at positions to come, however large, changes not one bit (statement 7)."""
+    """What the cache holds at positions to come, however large, changes not one bit."""
     model, params = make_model(7)
     source, tokens = make_sentences(8, [4]), jnp.array([2])
     memory, cache = start(model, params, source), empty_cache(model.config, 1, 5)
@@ -111,7 +111,7 @@ def test_room_behind_the_position_is_not_attended_to(make_model, make_sentences)
 
 
 def test_a_filler_sentence_decodes_to_finite_logits(make_model):
-    """A source of padding alone has nothing to attend to, and gives finite logits all the same (statement 5)."""
+    """A source of padding alone has nothing to attend to, and gives finite logits all the same."""
     model, params = make_model(9)
     memory = start(model, params, jnp.zeros((2, 3), jnp.int32))
     logits, _ = step(model, params, jnp.array([2, 2]), empty_cache(model.config, 2, 4), memory)
@@ -145,7 +145,7 @@ def test_a_cpu_keeps_positions_in_spans(make_model, monkeypatch, backend, places
 
 
 def test_no_cache_is_longer_than_the_model(make_model):
-    """Room for max_length positions is given, for one more refused with both numbers (statement 22)."""
+    """Room for max_length positions is given, for one more refused with both numbers."""
     model, _ = make_model(12)
     empty_cache(model.config, 1, 16)
     with pytest.raises(InputError, match="decoding 17 positions needs more than the model's 16; lower"):

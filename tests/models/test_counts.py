@@ -71,14 +71,14 @@ ROWS = {
 
 @pytest.mark.parametrize(("changes", "count"), ROWS.values(), ids=ROWS)
 def test_rows_of_table_3(changes, count):
-    """Each row of table 3 and each variant has exactly the parameters of the formula (statement 19)."""
+    """Each row of table 3 and each variant has exactly the parameters of the formula."""
     config = TransformerConfig(**({"vocabulary_size": 37_000} | changes))
     assert formula(config) == count
     assert count_parameters(shapes(config)) == count
 
 
 def test_presets_are_the_rows():
-    """The presets base and big are the rows of that name (statement 19)."""
+    """The presets base and big are the rows of that name."""
     assert TransformerConfig.base(37_000) == TransformerConfig(vocabulary_size=37_000)
     assert TransformerConfig.big(37_000) == TransformerConfig(vocabulary_size=37_000, **BIG)
     tiny = TransformerConfig.tiny(1000)
@@ -86,7 +86,7 @@ def test_presets_are_the_rows():
 
 
 def test_parts_of_base():
-    """Encoder, decoder and the one table of base (statement 18, statement 19)."""
+    """Encoder, decoder and the one table of base."""
     params = shapes(TransformerConfig.base(37_000))
     assert {name: count_parameters(part) for name, part in params.items()} == {
         "encoder": 18_914_304,
@@ -97,7 +97,7 @@ def test_parts_of_base():
 
 
 def test_norms_in_the_parameter_tree():
-    """Post-LN has a norm a sub-layer and no other; pre-LN has one more at the end of each stack (statement 25)."""
+    """Post-LN has a norm a sub-layer and no other; pre-LN has one more at the end of each stack."""
     for order, final in (("post", 0), ("pre", 2)):
         params = shapes(TransformerConfig(d_model=8, num_heads=2, **layers(3), norm_order=order))
         scales = [path for path, _ in jax.tree_util.tree_leaves_with_path(params) if path[-1].key == "scale"]

@@ -43,7 +43,7 @@ PLACES = {
 @pytest.mark.parametrize("order", ["post", "pre"])
 @pytest.mark.parametrize("name", PLACES)
 def test_each_rate_drops_its_tensors_and_no_others(make_model, make_sentences, name, order):
-    """The program under train=True draws one mask for each place of the paper, by shape and number (statement 30)."""
+    """The program under train=True draws one mask for each place of the paper, by shape and number."""
     rates = dict.fromkeys(PLACES, 0.0) | {name: 0.3}
     model, params = make_model(0, num_encoder_layers=3, num_decoder_layers=2, norm_order=order, **rates)
     source, target = make_sentences(1, [S, 2]), make_sentences(2, [2, T])
@@ -53,7 +53,7 @@ def test_each_rate_drops_its_tensors_and_no_others(make_model, make_sentences, n
 
 
 def test_rate_zero_draws_nothing(make_model, make_sentences):
-    """With every rate 0, training is the plain forward pass and needs no key (statement 31, statement 33)."""
+    """With every rate 0, training is the plain forward pass and needs no key."""
     model, params = make_model(3)
     source, target = make_sentences(4, [S, 2]), make_sentences(5, [2, T])
     assert not draws(model, params, source, target, train=True)
@@ -66,7 +66,7 @@ def test_rate_zero_draws_nothing(make_model, make_sentences):
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_a_mask_that_drops_everything_leaves_the_norms_alone(make_model, make_sentences, order, monkeypatch):
-    """With everything dropped, norms of nothing remain: LN(LN(LN(0))), or LN(0) under pre (statement 30)."""
+    """With everything dropped, norms of nothing remain: LN(LN(LN(0))), or LN(0) under pre."""
     model, params = make_model(6, num_decoder_layers=2, norm_order=order, dropout_rate=0.4)
     source, target = make_sentences(7, [S, 2]), make_sentences(8, [2, T])
     monkeypatch.setattr(layers, "random_bits", lambda key, shape: jnp.zeros(shape, jnp.uint32))
@@ -88,7 +88,7 @@ def test_a_mask_that_drops_everything_leaves_the_norms_alone(make_model, make_se
 
 
 def test_a_mask_that_keeps_everything_scales_by_the_rate(make_model, make_sentences, monkeypatch):
-    """Kept values are divided by 1 - rate, as if embeddings and last kernels were (statement 30, statement 33)."""
+    """Kept values are divided by 1 - rate, as if embeddings and last kernels were."""
     model, params = make_model(9, dropout_rate=0.2, positions="learned", tied_embeddings="none")
     source, target = make_sentences(10, [S, 2]), make_sentences(11, [2, T])
     monkeypatch.setattr(layers, "random_bits", lambda key, shape: jnp.full(shape, 2**32 - 1, jnp.uint32))
@@ -107,7 +107,7 @@ def test_a_mask_that_keeps_everything_scales_by_the_rate(make_model, make_senten
 
 
 def test_masks_differ_between_places_and_between_keys(make_model, make_sentences, monkeypatch):
-    """No two places share a mask; another key, as of another step, draws every mask anew (statement 32)."""
+    """No two places share a mask; another key, as of another step, draws every mask anew."""
     model, params = make_model(12, num_encoder_layers=2, num_decoder_layers=2, dropout_rate=0.5)
     source, target = make_sentences(13, [T, T]), make_sentences(14, [T, T])  # all masks of one shape
     draw, recorded = layers.random_bits, []

@@ -115,7 +115,7 @@ SETTINGS = {
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_forward_equals_a_plain_transformer(make_model, make_sentences, settings):
-    """A padded batch gives each sentence the logits that a loop in float64 without masks gives (statement 1)."""
+    """A padded batch gives each sentence the logits that a loop in float64 without masks gives."""
     model, params = make_model(1, **settings)
     source = make_sentences(2, [5, 2, 4], size=model.config.source_vocabulary_size or 13)
     target = make_sentences(3, [3, 6, 1])
@@ -167,7 +167,7 @@ def test_gradient_equals_finite_differences(make_model, make_sentences, order):
 
 
 def test_the_decoder_sees_the_target_one_position_late():
-    """BOS, then every token but the last (statement 3)."""
+    """BOS, then every token but the last."""
     shifted = shift_right(jnp.array([[5, 6, 7], [8, 1, 0]]), 2)
     np.testing.assert_array_equal(shifted, [[2, 5, 6], [2, 8, 1]])
     np.testing.assert_array_equal(shift_right(jnp.array([[5]]), 2), [[2]])
@@ -175,7 +175,7 @@ def test_the_decoder_sees_the_target_one_position_late():
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_attention_weights_come_out_of_the_forward_pass(make_model, make_sentences, order):
-    """One array a layer and side; rows sum to 1 over allowed keys, 0 elsewhere (statement 8, statement 13)."""
+    """One array a layer and side; rows sum to 1 over allowed keys, 0 elsewhere."""
     model, params = make_model(8, norm_order=order, num_decoder_layers=2)
     source, target = make_sentences(9, [5, 3]), make_sentences(10, [4, 2])
     logits, weights = jax.jit(lambda *a: model.apply({"params": params}, *a, method="forward"))(source, target)

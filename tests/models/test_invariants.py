@@ -44,7 +44,7 @@ def same(actual, expected):
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_padding_changes_nothing(make_model, make_sentences, positions):
-    """Wider batches and other neighbours leave logits, loss and gradients as they are (statement 1, statement 38)."""
+    """Wider batches and other neighbours leave logits, loss and gradients as they are."""
     model, params = make_model(0, positions=positions)
     source, target = make_sentences(1, [4, 2]), make_sentences(2, [3, 5])
     wide_source, wide_target = jnp.pad(source, ((0, 0), (0, 5))), jnp.pad(target, ((0, 0), (0, 3)))
@@ -61,7 +61,7 @@ def test_padding_changes_nothing(make_model, make_sentences, positions):
 
 
 def test_what_padding_holds_is_never_seen(make_model, make_sentences):
-    """Any content of padded source positions gives the same logits to the last bit (statement 2, statement 7)."""
+    """Any content of padded source positions gives the same logits to the last bit."""
     model, params = make_model(3, tied_embeddings="target")
     source, target = make_sentences(4, [4, 2]), make_sentences(5, [3, 5])
     clean = apply(model, params, source, target)
@@ -72,7 +72,7 @@ def test_what_padding_holds_is_never_seen(make_model, make_sentences):
 
 
 def test_a_target_token_is_seen_from_the_next_position_on(make_model, make_sentences):
-    """Token t changes no logit up to t and some at t + 1 (statement 3)."""
+    """Token t changes no logit up to t and some at t + 1."""
     model, params = make_model(6)
     source, target = make_sentences(7, [4, 3]), make_sentences(8, [5, 5])
     clean = apply(model, params, source, target)
@@ -85,7 +85,7 @@ def test_a_target_token_is_seen_from_the_next_position_on(make_model, make_sente
 
 
 def test_no_gradient_flows_from_a_position_to_later_inputs(make_model, make_sentences):
-    """The loss at t has gradient exactly 0 at the learned positions of decoder inputs behind t (statement 4)."""
+    """The loss at t has gradient exactly 0 at the learned positions of decoder inputs behind t."""
     model, params = make_model(9, positions="learned")
     source, target = make_sentences(10, [4]), make_sentences(11, [5])
 
@@ -100,7 +100,7 @@ def test_no_gradient_flows_from_a_position_to_later_inputs(make_model, make_sent
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_filler_sentences_add_nothing(make_model, make_sentences, dtype):
     """Pairs of padding alone leave loss and gradients as they are, and all finite, also where the lowest score of a
-    masked key would be infinite in the type of the computation (statement 5, statement 6, statement 10).
+    masked key would be infinite in the type of the computation.
     """
     model, params = make_model(12, dtype=dtype)
     source, target = make_sentences(13, [4, 2]), make_sentences(14, [3, 5])
@@ -118,7 +118,7 @@ def test_filler_sentences_add_nothing(make_model, make_sentences, dtype):
 
 
 def test_an_unknown_token_is_attended_to(make_model, make_sentences):
-    """Id 1, unknown, is no padding: it has weight, and its embedding counts (statement 12)."""
+    """Id 1, unknown, is no padding: it has weight, and its embedding counts."""
     model, params = make_model(15, tied_embeddings="target")
     source, target = make_sentences(16, [4, 2]).at[0, 2].set(1), make_sentences(17, [3, 5])
     _, weights = forward(model, params, source, target)
@@ -129,7 +129,7 @@ def test_an_unknown_token_is_attended_to(make_model, make_sentences):
 
 
 def test_padding_before_a_token_is_refused(make_model, make_sentences):
-    """Sentences that are padded on the left raise on either side, and name the row (statement 16)."""
+    """Sentences that are padded on the left raise on either side, and name the row."""
     model, params = make_model(18)
     left, right = make_sentences(19, [4, 2])[:, ::-1], make_sentences(20, [4, 2])
     for source, target in ((left, right), (right, left)):
@@ -138,7 +138,7 @@ def test_padding_before_a_token_is_refused(make_model, make_sentences):
 
 
 def test_three_uses_of_one_table(make_model, make_sentences):
-    """Tied three ways: one array, whose gradient is the sum of its three uses', and which all see (statement 18)."""
+    """Tied three ways: one array, whose gradient is the sum of its three uses', and which all see."""
     tied, params = make_model(21)
     untied, untied_params = make_model(22, tied_embeddings="none")
     source, target = make_sentences(23, [4, 2]), make_sentences(24, [3, 5])
@@ -165,7 +165,7 @@ def test_three_uses_of_one_table(make_model, make_sentences):
 
 
 def test_target_and_output_may_share_a_table_alone(make_model, make_sentences):
-    """Two tables of different sizes: the source's, and the one of target and output (statement 18)."""
+    """Two tables of different sizes: the source's, and the one of target and output."""
     model, params = make_model(25, tied_embeddings="target", source_vocabulary_size=17)
     assert params["source_embedding"]["table"].shape == (17, 8)
     assert params["target_embedding"]["table"].shape == (13, 8)
@@ -175,7 +175,7 @@ def test_target_and_output_may_share_a_table_alone(make_model, make_sentences):
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "sinusoidal_halves", "learned"])
 def test_sentences_longer_than_the_model_are_refused(make_model, positions):
-    """max_length tokens pass on either side; one more raises with both numbers, in jit too (statement 22)."""
+    """max_length tokens pass on either side; one more raises with both numbers, in jit too."""
     model, params = make_model(28, positions=positions, max_length=4)
     four, five = jnp.full((1, 4), 3), jnp.full((1, 5), 3)
     assert np.isfinite(apply(model, params, four, four)).all()
@@ -187,7 +187,7 @@ def test_sentences_longer_than_the_model_are_refused(make_model, positions):
 
 
 def test_tokens_outside_the_vocabulary_are_refused(make_model):
-    """A bad id raises on either side, against the side's own vocabulary, before anything is computed (statement 28)."""
+    """A bad id raises on either side, against the side's own vocabulary, before anything is computed."""
     model, params = make_model(29, tied_embeddings="none", source_vocabulary_size=17)
     good = jnp.full((1, 3), 5)
     for source, target, line in (
@@ -202,7 +202,7 @@ def test_tokens_outside_the_vocabulary_are_refused(make_model):
 
 
 def test_without_training_nothing_is_random(make_model, make_sentences):
-    """Two calls are bit-identical, whatever key they are given, and equal a model without dropout (statement 31)."""
+    """Two calls are bit-identical, whatever key they are given, and equal a model without dropout."""
     rates = {"dropout_rate": 0.5, "attention_dropout_rate": 0.5, "activation_dropout_rate": 0.5}
     model, params = make_model(30, **rates)
     source, target = make_sentences(31, [4, 2]), make_sentences(32, [3, 5])
@@ -218,9 +218,7 @@ def test_without_training_nothing_is_random(make_model, make_sentences):
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [("bfloat16", 0.2), ("float16", 0.025)])
 def test_half_precision_computes_near_float32_with_the_same_parameters(make_model, make_sentences, dtype, tolerance):
-    """Parameters, gradients, logits and attention weights are float32, between is half precision (statement 27,
-    statement 46, statement 59).
-    """
+    """Parameters, gradients, logits and attention weights are float32, between is half precision."""
     full, _ = make_model(33)
     half, params = make_model(33, dtype=dtype)
     source, target = make_sentences(34, [4, 2]), make_sentences(35, [3, 5])
@@ -242,7 +240,7 @@ def test_half_precision_computes_near_float32_with_the_same_parameters(make_mode
 
 
 def test_a_model_whose_target_begins_with_padding_starts_well(make_model, make_sentences):
-    """Where bos_id is pad_id, the first input is attended to all the same: weight 1 at position 0 (statement 71)."""
+    """Where bos_id is pad_id, the first input is attended to all the same: weight 1 at position 0."""
     model, params = make_model(36, bos_id=0)
     source, target = make_sentences(37, [4, 2]), make_sentences(38, [3, 5])
     _, weights = forward(model, params, source, target)

@@ -17,7 +17,7 @@ STEPS, BATCH, LENGTH, VOCABULARY, PEAK = 500, 32, 6, 12, 0.015
 
 @pytest.mark.slow
 def test_post_layer_norm_needs_warm_up():
-    """500 steps of reversing six of nine letters, post-LN, 3 + 3 layers, Adam at a rate of 0.015 (statement 26).
+    """500 steps of reversing six of nine letters, post-LN, 3 + 3 layers, Adam at a rate of 0.015.
 
     With 200 steps of linear warm-up the loss falls below 0.5 nats a token; without, at the same rate from the first
     step on, it stalls near log 9 = 2.20, the loss of guessing: large first updates, made from hardly any estimate of

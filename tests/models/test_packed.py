@@ -73,7 +73,7 @@ def places():
 @pytest.mark.parametrize("norm_order", ["post", "pre"])
 def test_packed_pairs_are_as_alone(make_model, norm_order, positions):
     """Loss, gradients, logits and attention weights of packed pairs are those of the same pairs in rows of their own,
-    and the weights across segments and at padding are exactly 0 (statement 15).
+    and the weights across segments and at padding are exactly 0.
     """
     model, params = make_model(0, norm_order=norm_order, positions=positions)
     packed, segments, alone = draw(1)
@@ -100,7 +100,7 @@ def test_packed_pairs_are_as_alone(make_model, norm_order, positions):
 
 
 def test_a_pair_does_not_feel_its_neighbours(make_model):
-    """Another pair in the same row leaves logits as they are to the last bit, on either side (statement 15)."""
+    """Another pair in the same row leaves logits as they are to the last bit, on either side."""
     model, params = make_model(2)
     (source, target), segments, _ = draw(3)
     logits = apply(model, params, source, target, segments)
@@ -114,7 +114,7 @@ def test_a_pair_does_not_feel_its_neighbours(make_model):
 
 @pytest.mark.parametrize(("pad_id", "bos_id"), [(0, 0), (2, 1)])
 def test_special_ids_of_any_kind(make_model, pad_id, bos_id):
-    """Each segment begins with bos_id in the decoder, also where that is padding's id (statements 15 and 77)."""
+    """Each segment begins with bos_id in the decoder, also where that is padding's id."""
     model, params = make_model(4, pad_id=pad_id, bos_id=bos_id)
     packed, segments, alone = draw(5, pad_id)
     value, gradient, _, _ = run(model, params, *packed, segments)
@@ -124,7 +124,7 @@ def test_special_ids_of_any_kind(make_model, pad_id, bos_id):
 
 
 def test_rows_of_padding_add_nothing(make_model):
-    """A packed batch of padding alone has loss 0 and gradient 0, in bfloat16 too (statements 5 and 6)."""
+    """A packed batch of padding alone has loss 0 and gradient 0, in bfloat16 too."""
     model, params = make_model(6, dtype="bfloat16")
     nothing = [jnp.zeros((2, width), jnp.int32) for width in WIDTHS]
     segments = {"source_segments": nothing[0], "target_segments": nothing[1]}
@@ -142,7 +142,7 @@ def trace(model, params, source, target, **segments):
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_rows_may_be_longer_than_the_model_s_positions(make_model, positions):
     """Sentences may not: they are refused where they are known, and compiled learned positions are NaN rather than
-    those of other places (statement 22).
+    those of other places.
     """
     model, params = make_model(7, positions=positions, max_length=4)
     tokens = jnp.full((1, 8), 5)
@@ -160,7 +160,7 @@ def test_rows_may_be_longer_than_the_model_s_positions(make_model, positions):
 
 def test_segments_that_do_not_fit_are_refused(make_model):
     """Segments of one side alone, of another shape, or that say otherwise than the padding does raise, and padding is
-    on the right of packed rows too (statement 16).
+    on the right of packed rows too.
     """
     model, params = make_model(8)
     (source, target), segments, _ = draw(9)

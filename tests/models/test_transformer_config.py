@@ -16,7 +16,7 @@ from jaxformer.nn import LayerConfig
 
 
 def test_defaults_are_the_paper_s_base_model():
-    """Base: 6 + 6 layers, 512, 2048, 8 heads, dropout .1 in the two places of section 5.4 alone (statement 30)."""
+    """Base: 6 + 6 layers, 512, 2048, 8 heads, dropout .1 in the two places of section 5.4 alone."""
     config = TransformerConfig.base(37_000)
     assert config == TransformerConfig(vocabulary_size=37_000)
     assert (config.d_model, config.d_ff, config.num_heads) == (512, 2048, 8)
@@ -33,7 +33,7 @@ def test_defaults_are_the_paper_s_base_model():
 
 
 def test_big_changes_what_the_paper_changes():
-    """Big: 1024, 4096, 16 heads, dropout .3, and nothing else (statement 30)."""
+    """Big: 1024, 4096, 16 heads, dropout .3, and nothing else."""
     base, big = (dataclasses.asdict(make(37_000)) for make in (TransformerConfig.base, TransformerConfig.big))
     changed = {name: value for name, value in big.items() if value != base[name]}
     assert changed == {"d_model": 1024, "d_ff": 4096, "num_heads": 16, "dropout_rate": 0.3}
@@ -97,7 +97,7 @@ def test_layers_get_their_part_of_the_configuration():
     ],
 )
 def test_errors_name_rule_value_and_cure(settings, line):
-    """Each bad value gets one line with its name, what is allowed, and what was given (statement 24)."""
+    """Each bad value gets one line with its name, what is allowed, and what was given."""
     with pytest.raises(InputError, match=f"^{re.escape(line)}$"):
         TransformerConfig(**settings)
 
@@ -115,14 +115,14 @@ def test_errors_name_rule_value_and_cure(settings, line):
     ],
 )
 def test_what_goes_together_is_accepted(settings):
-    """Own widths free the heads, learned positions an odd width, two tables two vocabularies (statement 24)."""
+    """Own widths free the heads, learned positions an odd width, two tables two vocabularies."""
     TransformerConfig(**settings)
 
 
 @settings(deadline=None, max_examples=200, derandomize=True, database=None)
 @given(half=st.integers(1, 1024), heads=st.integers(1, 64), one_width=st.sampled_from([None, "d_k", "d_v"]))
 def test_the_suggested_number_of_heads_divides(half, heads, one_width):
-    """Heads that do not divide the width are refused with the nearest number that does (statement 24)."""
+    """Heads that do not divide the width are refused with the nearest number that does."""
     width = 2 * half
     assume(width % heads)
     given = {one_width: 4} if one_width else {}

@@ -39,7 +39,7 @@ MEMORY_MASK = jnp.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)[:, None, None]
 
 
 def test_post_layer_norm_is_the_paper_s():
-    """LN(x + f(x)) around each of the three sub-layers, and nothing behind the last layer (statement 25)."""
+    """LN(x + f(x)) around each of the three sub-layers, and nothing behind the last layer."""
     decoder = Decoder(LayerConfig(**RATE_FREE), 2)
     inputs = (X, MEMORY, CAUSAL, MEMORY_MASK)
     params = draw_parameters(decoder, 2, *inputs)
@@ -62,7 +62,7 @@ def test_post_layer_norm_is_the_paper_s():
 
 
 def test_pre_layer_norm_has_a_final_norm():
-    """x + f(LN(x)) around each sub-layer, the memory itself not normalised again, and one final norm (statement 25)."""
+    """x + f(LN(x)) around each sub-layer, the memory itself not normalised again, and one final norm."""
     decoder = Decoder(LayerConfig(**RATE_FREE, norm_order="pre", activation="gelu"), 2)
     inputs = (X, MEMORY, CAUSAL, MEMORY_MASK)
     params = draw_parameters(decoder, 3, *inputs)
@@ -85,7 +85,7 @@ def test_pre_layer_norm_has_a_final_norm():
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_encoder_is_made_of_the_same_parts(order):
-    """Two sub-layers with a norm each; a final norm under pre alone; weights of every layer (statement 25)."""
+    """Two sub-layers with a norm each; a final norm under pre alone; weights of every layer."""
     encoder = Encoder(LayerConfig(**RATE_FREE, norm_order=order), 2)
     mask = F.padding_mask(jnp.array([[5, 6, 0, 0], [5, 6, 7, 8]]), 0)
     params = draw_parameters(encoder, 4, X, mask)
@@ -118,7 +118,7 @@ def test_encoder_is_made_of_the_same_parts(order):
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_dropout_stands_between_sub_layer_and_residual(order):
-    """Only f's output is dropped: LN(x + Dropout(f(x))), or x + Dropout(f(LN(x))) (statement 25, statement 30)."""
+    """Only f's output is dropped: LN(x + Dropout(f(x))), or x + Dropout(f(LN(x)))."""
     residual = Residual(LayerConfig(d_model=8, dropout_rate=0.5, norm_order=order))
     x = 10 + draw(5, 2, 64, 8)
     variables = residual.init(jax.random.key(0), x, lambda y: (y, None), train=False)
@@ -144,7 +144,7 @@ def test_dropout_stands_between_sub_layer_and_residual(order):
 
 
 def test_nothing_flows_back_from_the_future():
-    """The gradient of the output at t is exactly 0 at later inputs, and not 0 at t and before (statement 4)."""
+    """The gradient of the output at t is exactly 0 at later inputs, and not 0 at t and before."""
     decoder = Decoder(LayerConfig(**RATE_FREE), 2)
     inputs = (X, MEMORY, CAUSAL, MEMORY_MASK)
     params = draw_parameters(decoder, 6, *inputs)
@@ -159,7 +159,7 @@ def test_nothing_flows_back_from_the_future():
 
 @pytest.mark.parametrize(("layer", "dtype"), [(EncoderLayer, jnp.bfloat16), (DecoderLayer, jnp.float16)])
 def test_filler_rows_leave_gradients_finite(layer, dtype):
-    """A sentence of padding alone gives finite outputs and gradients, in half precision too (statement 5)."""
+    """A sentence of padding alone gives finite outputs and gradients, in half precision too."""
     mask = MEMORY_MASK.at[0].set(False)
     x, memory = X.astype(dtype), MEMORY.astype(dtype)
     inputs = (memory, mask) if layer is EncoderLayer else (x, memory, CAUSAL, mask)
@@ -176,7 +176,7 @@ def test_filler_rows_leave_gradients_finite(layer, dtype):
 
 
 def test_nothing_is_learned_from_rows_that_may_attend_to_nothing():
-    """A filler sentence adds nothing to the gradients of query, key and value projections (statement 6)."""
+    """A filler sentence adds nothing to the gradients of query, key and value projections."""
     config = LayerConfig(**RATE_FREE)
     layer = DecoderLayer(config)
     params = draw_parameters(layer, 8, X, MEMORY, CAUSAL, MEMORY_MASK)

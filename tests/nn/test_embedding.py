@@ -14,7 +14,7 @@ from jaxformer.nn import Embedding, Positions
 
 
 def test_embedded_tokens_begin_with_deviation_one():
-    """At initialisation the embedded input has mean 0 and deviation 1: scaled once, not twice (statement 17)."""
+    """At initialisation the embedded input has mean 0 and deviation 1: scaled once, not twice."""
     tokens = jnp.arange(400).reshape(4, 100)
     module = Embedding(400, 64)
     variables = module.init(jax.random.key(0), tokens)
@@ -26,7 +26,7 @@ def test_embedded_tokens_begin_with_deviation_one():
 
 @pytest.mark.parametrize("kind", ["sinusoidal_concatenated", "learned"])
 def test_without_scale_the_rows_are_the_vectors(kind):
-    """Without scaling, vectors of tokens and of learned positions are rows of their tables (statement 17)."""
+    """Without scaling, vectors of tokens and of learned positions are rows of their tables."""
     tokens = jnp.array([[3, 0, 10]])
     module = Embedding(11, 16, scale=False)
     variables = module.init(jax.random.key(6), tokens)
@@ -39,7 +39,7 @@ def test_without_scale_the_rows_are_the_vectors(kind):
 
 
 def test_logits_use_the_same_table_without_scale():
-    """One table, at most once scaled: logits are x E^T (statement 17, statement 18)."""
+    """One table, at most once scaled: logits are x E^T."""
     module = Embedding(11, 16)
     variables = module.init(jax.random.key(1), jnp.zeros((1, 1), jnp.int32))
     assert jax.tree.map(jnp.shape, variables) == {"params": {"table": (11, 16)}}
@@ -49,7 +49,7 @@ def test_logits_use_the_same_table_without_scale():
 
 
 def test_bfloat16_vectors_come_from_a_float32_table():
-    """The table stays float32; vectors have the type of the computation, logits are float32 (statement 59)."""
+    """The table stays float32; vectors have the type of the computation, logits are float32."""
     module = Embedding(11, 16, jnp.dtype("bfloat16"))
     variables = module.init(jax.random.key(3), jnp.zeros((1, 1), jnp.int32))
     assert variables["params"]["table"].dtype == jnp.float32
@@ -75,13 +75,13 @@ def test_positions_of_each_kind(kind):
         layouts = {"sinusoidal": "interleaved", "sinusoidal_halves": "halves"}
         layout = layouts.get(kind, "concatenated")
         np.testing.assert_array_equal(encoding, F.sinusoidal(place, 64, layout=layout))
-    # a lone position, as at a decoding step, has the encoding that it has in the row (statement 23)
+    # a lone position, as at a decoding step, has the encoding that it has in the row
     np.testing.assert_allclose(module.apply(variables, jnp.array([77]))[0], encoding[77], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", ["sinusoidal", "sinusoidal_halves", "sinusoidal_concatenated", "learned"])
 def test_more_positions_than_the_model_has_are_refused(kind):
-    """One more than max_length raises with both numbers, inside jit too; max_length itself is fine (statement 22)."""
+    """One more than max_length raises with both numbers, inside jit too; max_length itself is fine."""
     module = Positions(kind, 8, 5)
     variables = module.init(jax.random.key(5), jnp.arange(5))
     with pytest.raises(InputError, match=r"6 tokens is longer than the model's 5 positions; shorten it"):

@@ -34,7 +34,7 @@ def test_the_split_into_heads_changes_no_number():
 
 
 def test_tables_have_deviation_one_over_root_d():
-    """Embeddings begin with deviation d_model^-0.5, so that the scaled ones have 1 (statement 17)."""
+    """Embeddings begin with deviation d_model^-0.5, so that the scaled ones have 1."""
     table = np.asarray(initializers.embedding(jax.random.key(2), (300, 64)), np.float64)
     assert table.std() == pytest.approx(1 / 8, rel=0.02)
     assert abs(table.mean()) < 5 / 8 / math.sqrt(table.size)

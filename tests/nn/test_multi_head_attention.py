@@ -25,7 +25,7 @@ MASK = jnp.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], bool)[:, None, None]
 
 @pytest.mark.parametrize(("d_k", "d_v"), [(None, None), (3, None), (None, 6), (5, 2)])
 def test_module_equals_function_on_its_parameters(d_k, d_v):
-    """The module is the pure function on its own parameter tree, with d_k and d_v of their own (statement 24)."""
+    """The module is the pure function on its own parameter tree, with d_k and d_v of their own."""
     module = MultiHeadAttention(8, 2, d_k, d_v)
     params = module.init(jax.random.key(0), X, MEMORY)["params"]
     d_k, d_v = d_k or 4, d_v or 4
@@ -68,7 +68,7 @@ def test_nnx_users_get_the_same_module():
 
 @pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16])
 def test_parameters_stay_float32(dtype):
-    """A half-precision input is computed in its type with float32 parameters, gradients and weights (statement 59)."""
+    """A half-precision input is computed in its type with float32 parameters, gradients and weights."""
     module = MultiHeadAttention(8, 2)
     params = module.init(jax.random.key(2), X.astype(dtype), MEMORY.astype(dtype))["params"]
 
@@ -83,7 +83,7 @@ def test_parameters_stay_float32(dtype):
 
 
 def test_dropout_is_active_in_training_alone():
-    """The rate acts under train=True with the stream dropout; without it the module needs no key (statement 31)."""
+    """The rate acts under train=True with the stream dropout; without it the module needs no key."""
     module = MultiHeadAttention(8, 2, dropout_rate=0.5)
     variables = module.init(jax.random.key(3), X, MEMORY)
     clean, _ = module.apply(variables, X, MEMORY)

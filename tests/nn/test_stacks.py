@@ -17,7 +17,7 @@ LITTLE = {"d_model": 32, "num_heads": 2, "d_ff": 8}
 @pytest.mark.parametrize("rematerialization", ["none", "layer", "dots"])
 def test_every_layer_draws_masks_of_its_own(scan, rematerialization):
     """Four layers that add 1 each, kept with probability .5, add up to 0, 2, 4, 6 and 8; had they one mask, to 0 and 8
-    alone (statement 32). Without training nothing is dropped, whatever the key (statement 31).
+    alone. Without training nothing is dropped, whatever the key.
     """
     config = LayerConfig(**LITTLE, norm_order="pre", dropout_rate=0.5)
     encoder = Encoder(config, 4, rematerialization, scan)
@@ -46,7 +46,7 @@ def test_every_layer_draws_masks_of_its_own(scan, rematerialization):
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_the_norms_of_scanned_stacks(order):
-    """Scanned or looped, post-LN has a norm a sub-layer and no other, pre-LN one more, of no layer (statement 25)."""
+    """Scanned or looped, post-LN has a norm a sub-layer and no other, pre-LN one more, of no layer."""
     config = LayerConfig(**LITTLE, norm_order=order)
     x = jax.ShapeDtypeStruct((1, 2, 32), jnp.float32)
     for stack, inputs, sublayers in ((Encoder, (x,), 2), (Decoder, (x, x, None), 3)):

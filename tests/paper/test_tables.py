@@ -109,9 +109,7 @@ def names(row):
 
 @pytest.mark.parametrize("row", ROWS, ids=names)
 def test_parameters_are_the_formulas_and_the_papers(row):
-    """The model itself has as many as the formula says, those of the golden list, and within 8 % the paper's
-    (statement 19).
-    """
+    """The model itself has as many as the formula says, those of the golden list, and within 8 % the paper's."""
     count = paper.count_parameters(row.model)
     assert count == paper.parameters_by_formula(row.model)
     assert count == GOLDEN[row.name]

@@ -152,7 +152,7 @@ def their_search(directory, config, source, beam_size, compute_type="float32"):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_translations_are_equal(name, tmp_path):
-    """For 200 sentences, greedily and with a beam of 4, with scores to 1e-3 (statement 127).
+    """For 200 sentences, greedily and with a beam of 4, with scores to 1e-3.
 
     Without a length penalty the best hypothesis is beyond doubt under either rule of stopping; the second best is not,
     since theirs may stop before it is found.
@@ -172,7 +172,7 @@ def test_translations_are_equal(name, tmp_path):
 
 
 def test_a_smaller_type_translates_too(tmp_path):
-    """Loaded as int8, the numbers are quantised there, and translations are nearly those of float32 (statement 127)."""
+    """Loaded as int8, the numbers are quantised there, and translations are nearly those of float32."""
     config = TransformerConfig(**LITTLE)
     interop.save(tmp_path, config, train(config, 300), TOKENS)
     source = draw(4, 50)

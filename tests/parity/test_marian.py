@@ -54,7 +54,7 @@ TIED = {"shared": "all", "separate": "target", "untied": "none"}
 
 @pytest.mark.parametrize("name", TIED)
 def test_every_number_is_carried_over(name):
-    """As many parameters as the model has, positions apart, and tables tied as they are there (statement 18)."""
+    """As many parameters as the model has, positions apart, and tables tied as they are there."""
     model = make(4, **SETTINGS[name])
     config, params = marian.from_model(model)
     theirs = sum(p.numel() for key, p in model.named_parameters() if "embed_positions" not in key)
@@ -173,7 +173,7 @@ def ending():
 
 
 def test_greedy_search_finds_the_same_tokens(ending):
-    """For 200 sentences, with the same end (statement 85)."""
+    """For 200 sentences, with the same end."""
     model, source, config, params = ending
     found = our_search(config, params, source, 1)
     expected = padded(their_search(model, source, num_beams=1).sequences)

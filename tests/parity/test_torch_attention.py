@@ -65,7 +65,7 @@ def same(actual, expected):
 
 @pytest.mark.parametrize("kind", ["none", "padding", "causal", "both"])
 def test_attention_equals_torch(kind):
-    """Output, weights and all gradients, for cross attention under padding and causal masks (statement 13)."""
+    """Output, weights and all gradients, for cross attention under padding and causal masks."""
     torch.manual_seed(0)
     attention = torch.nn.MultiheadAttention(WIDTH, HEADS, batch_first=True)
     with torch.no_grad():  # torch begins biases at 0, where a lost one would not show

@@ -43,7 +43,7 @@ def same(actual, expected):
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
 def test_the_convention_all_is_torch_s(smoothing):
-    """torch.nn.functional.cross_entropy smooths over all V (statement 34, statement 35)."""
+    """torch.nn.functional.cross_entropy smooths over all V."""
     logits, targets = draw(0)
     theirs = torch.tensor(logits, requires_grad=True)
     expected = torch.nn.functional.cross_entropy(
@@ -64,7 +64,7 @@ def test_the_convention_all_is_torch_s(smoothing):
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.5])
 def test_the_convention_others_is_torch_s_with_a_distribution(smoothing):
-    """Over V - 1 others, with the target distribution built by hand and given to torch (statement 35)."""
+    """Over V - 1 others, with the target distribution built by hand and given to torch."""
     logits, targets = draw(1)
     wanted = np.full((BATCH, LENGTH, SIZE), smoothing / (SIZE - 1), np.float32)
     np.put_along_axis(wanted, targets[..., None], 1 - smoothing, -1)

@@ -108,7 +108,7 @@ def same(actual, expected):
     ("order", "activation", "encoder_layers", "decoder_layers"), [("post", "relu", 2, 2), ("pre", "gelu", 2, 1)]
 )
 def test_transformer_equals_torch(order, activation, encoder_layers, decoder_layers):
-    """Logits, loss and the gradient of every parameter on padded batches, weights carried over (statement 25)."""
+    """Logits, loss and the gradient of every parameter on padded batches, weights carried over."""
     config = TransformerConfig(
         vocabulary_size=SIZE,
         d_model=WIDTH,

@@ -308,8 +308,8 @@ def hypotheses(result, sentence: int) -> list[Hypothesis]:
         tokens = np.asarray(result.tokens[sentence, place])
         length = int(result.lengths[sentence, place])
         finished = bool(result.finished[sentence, place])
-        assert np.all(tokens[length:] == PAD), "after a hypothesis comes padding alone (statement 94)"
-        assert not np.isin(tokens[:length], (PAD, BOS)).any(), "neither pad nor bos is generated (statement 102)"
+        assert np.all(tokens[length:] == PAD), "after a hypothesis comes padding alone"
+        assert not np.isin(tokens[:length], (PAD, BOS)).any(), "neither pad nor bos is generated"
         assert np.count_nonzero(tokens == EOS) == int(finished), "the one end-of-sentence token is the last"
         assert not finished or tokens[length - 1] == EOS
         each = np.asarray(result.token_log_probabilities[sentence, place])
@@ -328,7 +328,7 @@ def hypotheses(result, sentence: int) -> list[Hypothesis]:
                 finished,
             )
         )
-    assert len({hypothesis.tokens for hypothesis in found}) == len(found), "all hypotheses differ (statement 97)"
+    assert len({hypothesis.tokens for hypothesis in found}) == len(found), "all hypotheses differ"
     order = [(hypothesis.finished, hypothesis.score) for hypothesis in found]
     assert order == sorted(order, reverse=True), "the best first, finished before unfinished"
     return found

@@ -68,7 +68,7 @@ def draw(seed, sentences):
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize(("sentences", "halvings"), [(1, 1), (11, 2), (6, 9)])
 def test_results_do_not_depend_on_halvings(settings, sentences, halvings):
-    """Whatever is asked for: the same hypotheses to the last bit, in input order (statements 94, 110)."""
+    """Whatever is asked for: the same hypotheses to the last bit, in input order."""
     for seed in range(3):
         tables, limits, _ = draw(100 * sentences + seed, sentences)
         whole = run(tables, limits, **settings)

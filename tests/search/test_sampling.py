@@ -186,7 +186,7 @@ def test_frequencies_are_those_of_the_distribution(chosen):
 
 
 def test_a_sample_depends_on_its_key_alone():
-    """Alone, beside other sentences, in another order, and among more samples, a sample is the same (statement 86)."""
+    """Alone, beside other sentences, in another order, and among more samples, a sample is the same."""
     tables = random_tables(72, 5, STATES, VOCABULARY, -1.0)
     max_lengths = np.array([9, 3, 12, 0, 12])
 
@@ -208,7 +208,7 @@ def test_a_sample_depends_on_its_key_alone():
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-38, 1e-5])
 def test_without_heat_sampling_is_greedy(temperature):
-    """The lower the temperature, the more certain the most probable token; at 0 it is alone (statement 88)."""
+    """The lower the temperature, the more certain the most probable token; at 0 it is alone."""
     tables = random_tables(73, 4, STATES, VOCABULARY)
     greedy = greedy_tables(tables, limits(7, 7, 4, 1), jnp.float32(0.6), length=7)
     cold = values(temperature=temperature)
@@ -222,7 +222,7 @@ def test_without_heat_sampling_is_greedy(temperature):
 
 
 def test_scores_of_samples_are_the_models():
-    """Log-probability and score are those of the model, whatever was cut off to draw (statements 89, 90)."""
+    """Log-probability and score are those of the model, whatever was cut off to draw."""
     tables = random_tables(74, 3, STATES, VOCABULARY, -1.0)
     cold = values(temperature=0.5, top_k=3, top_p=0.9)
     result = sample_tables(tables, limits(7, 5, 2), keys(0, 1, 2), cold, length=7, samples=4)

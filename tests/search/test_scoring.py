@@ -21,7 +21,7 @@ LENGTHS = (1, 2, 7, 10, 25, 50, 55, 100)
     ],
 )
 def test_length_penalty_has_the_golden_values(alpha, golden):
-    """The penalty is ((5 + n) / 6)^alpha (statement 90)."""
+    """The penalty is ((5 + n) / 6)^alpha."""
     np.testing.assert_allclose(length_penalty(jnp.array(LENGTHS), alpha), golden, rtol=1e-6)
 
 
@@ -47,7 +47,7 @@ def test_length_penalties_by_name(alpha):
 @pytest.mark.parametrize("name", LENGTH_PENALTIES)
 @pytest.mark.parametrize("alpha", [-2.0, 0.0, 0.6, 3.0])
 def test_length_penalties_are_above_zero_and_go_one_way(name, alpha):
-    """What the proof of the stop rule takes for granted, the empty hypothesis included (statement 92)."""
+    """What the proof of the stop rule takes for granted, the empty hypothesis included."""
     penalties = np.asarray(length_penalty(jnp.arange(300), alpha, name))
     assert penalties.dtype == np.float32
     assert (penalties > 0).all()
@@ -69,13 +69,13 @@ def test_coverage_penalty_has_the_golden_values():
 
 
 def test_coverage_penalty_is_never_above_zero():
-    """What the proof of the stop rule takes for granted (statement 92)."""
+    """What the proof of the stop rule takes for granted."""
     assert (coverage_penalty(jax.random.uniform(jax.random.key(5), (500, 7), maxval=1.5)) <= 0).all()
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_log_probabilities_are_those_of_float64(dtype):
-    """Log-softmax is computed in float32 from logits of any type (statement 101)."""
+    """Log-softmax is computed in float32 from logits of any type."""
     logits = (10 * jax.random.normal(jax.random.key(0), (7, 33))).astype(dtype)
     found = log_probabilities(logits)
     assert found.dtype == jnp.float32
@@ -85,13 +85,13 @@ def test_log_probabilities_are_those_of_float64(dtype):
 
 
 def test_no_log_probability_is_above_zero():
-    """Rounding lifts nothing above 0, even where one token takes all: the stop rule needs it (statement 92)."""
+    """Rounding lifts nothing above 0, even where one token takes all: the stop rule needs it."""
     logits = 30 * jax.random.normal(jax.random.key(1), (2000, 9))
     assert jnp.max(log_probabilities(logits)) <= 0
 
 
 def test_forbidden_tokens_leave_the_others_alone():
-    """Forbidden tokens are impossible, and the others keep the model's log-probabilities (statements 89, 102)."""
+    """Forbidden tokens are impossible, and the others keep the model's log-probabilities."""
     logits = jax.random.normal(jax.random.key(2), (5, 8))
     free, bound = log_probabilities(logits), log_probabilities(logits, (0, 6))
     allowed = jnp.array([1, 2, 3, 4, 5, 7])
@@ -100,7 +100,7 @@ def test_forbidden_tokens_leave_the_others_alone():
 
 
 def test_impossible_logits_make_no_nan():
-    """Columns of minus infinity, such as those that fill up a vocabulary, stay impossible (statement 84)."""
+    """Columns of minus infinity, such as those that fill up a vocabulary, stay impossible."""
     logits = jnp.array([[0.0, -jnp.inf, 1.0, -jnp.inf]])
     found = log_probabilities(logits)
     assert not jnp.any(jnp.isnan(found))

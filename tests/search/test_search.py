@@ -50,7 +50,7 @@ steady = settings(
 @pytest.mark.parametrize(("vocabulary", "length"), [(4, 6), (5, 4), (5, 6)])
 @pytest.mark.parametrize("penalty", LENGTH_PENALTIES)
 def test_a_complete_beam_finds_what_exhaustive_search_finds(penalty, vocabulary, length, states):
-    """A beam of V^L is exhaustive search: the same best and score for every penalty and alpha (statement 87)."""
+    """A beam of V^L is exhaustive search: the same best and score for every penalty and alpha."""
     count = vocabulary if states == "last token" else STATES
     for seed in range(3):
         tables = random_tables(seed, 1, count, vocabulary, ends=seed - 2.0)
@@ -74,7 +74,7 @@ def test_a_complete_beam_finds_what_exhaustive_search_finds(penalty, vocabulary,
 def test_beam_search_equals_plain_lists(beam_size, seed, ends, alpha, lengths, last_token_alone, penalty):
     """Every hypothesis, score and flag is that of a search which never stops early.
 
-    So the stop rule is sound for every penalty and either sign of alpha (statements 91, 92), the best finished are kept
+    So the stop rule is sound for every penalty and either sign of alpha, the best finished are kept
     (100), limits are each sentence's own (99), the live set never runs dry, with 2 * beam > V as well (95), one beam
     lives at first (97), the cache follows its hypothesis (96), and what is unfinished at the limit is normalised and
     flagged (98).
@@ -96,7 +96,7 @@ def test_beam_search_equals_plain_lists(beam_size, seed, ends, alpha, lengths, l
 @steady
 @given(seed=st.integers(0, 10_000), ends=st.floats(-5, 3), lengths=st.tuples(*[st.integers(0, LENGTH)] * 4))
 def test_a_beam_of_one_is_greedy_search(seed, ends, lengths):
-    """Beam 1 with alpha 0 returns what greedy search returns, field by field (statement 88)."""
+    """Beam 1 with alpha 0 returns what greedy search returns, field by field."""
     tables = random_tables(seed, 4, STATES, VOCABULARY, ends)
     greedy = greedy_tables(tables, limits(*lengths), jnp.float32(0), length=LENGTH)
     beam = search_tables(tables, limits(*lengths), jnp.float32(0), length=LENGTH, beam_size=1)
@@ -110,7 +110,7 @@ def test_a_beam_of_one_is_greedy_search(seed, ends, lengths):
 def test_a_sentence_does_not_see_its_neighbours(beam_size):
     """Alone, in a batch, and in another order, each sentence gets the same result, whatever its neighbours' limits.
 
-    Some finish in the first steps and some never do (statements 86, 94, 99); beam size 0 stands for greedy search.
+    Some finish in the first steps and some never do; beam size 0 stands for greedy search.
     """
     ends = [6.0, -8.0, 0.0, -1.0, 1.0, -2.0, 9.0]
     tables = np.concatenate([random_tables(50 + i, 1, 97, 11, end) for i, end in enumerate(ends)])
@@ -136,7 +136,7 @@ def test_a_sentence_does_not_see_its_neighbours(beam_size):
 
 
 def test_the_width_of_the_result_changes_nothing():
-    """A wider result has more padding and nothing else; a limit beyond the width is cut to it (statement 99)."""
+    """A wider result has more padding and nothing else; a limit beyond the width is cut to it."""
     tables = random_tables(3, 2, STATES, VOCABULARY, -3.0)
     narrow = search_tables(tables, limits(6, 4), jnp.float32(1), length=6, beam_size=3, n_best=3)
     wide = search_tables(tables, limits(6, 4), jnp.float32(1), length=9, beam_size=3, n_best=3)
@@ -147,7 +147,7 @@ def test_the_width_of_the_result_changes_nothing():
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_fewer_hypotheses_are_the_first_of_more(alpha):
-    """n_best = 5 begins with what n_best = 1 and 3 return, though these stop earlier (statement 93)."""
+    """n_best = 5 begins with what n_best = 1 and 3 return, though these stop earlier."""
     tables = random_tables(8, 3, STATES, VOCABULARY, 1.0)
     runs = {
         n: search_tables(tables, limits(*[LENGTH] * 3), jnp.float32(alpha), length=LENGTH, beam_size=5, n_best=n)
@@ -162,7 +162,7 @@ def test_fewer_hypotheses_are_the_first_of_more(alpha):
 
 
 def test_scores_are_those_of_rescoring():
-    """Log-probability, length and score are those of the returned tokens given to the model (statements 89, 90)."""
+    """Log-probability, length and score are those of the returned tokens given to the model."""
     tables = random_tables(11, 3, STATES, VOCABULARY)
     result = search_tables(tables, limits(7, 3, 1), jnp.float32(0.6), length=LENGTH, beam_size=4, n_best=4)
     for sentence in range(3):
@@ -173,7 +173,7 @@ def test_scores_are_those_of_rescoring():
 
 
 def test_the_cache_follows_its_hypothesis():
-    """After each step, a cache that records its inputs holds the past of each live hypothesis (statement 96)."""
+    """After each step, a cache that records its inputs holds the past of each live hypothesis."""
     batch, width, length = 3, 4, 9
     tables = jnp.asarray(random_tables(21, batch, VOCABULARY, VOCABULARY, -9.0))
 
@@ -213,7 +213,7 @@ def test_the_cache_follows_its_hypothesis():
 
 
 def test_unfinished_hypotheses_are_normalised_and_flagged():
-    """Where nothing can end, the best live hypotheses come back, normalised, with finished = False (statement 98)."""
+    """Where nothing can end, the best live hypotheses come back, normalised, with finished = False."""
     tables = random_tables(31, 3, STATES, VOCABULARY, -np.inf)
     result = search_tables(tables, limits(7, 4, 2), jnp.float32(0.6), length=LENGTH, beam_size=3, n_best=3)
     greedy = greedy_tables(tables, limits(7, 4, 2), jnp.float32(0.6), length=LENGTH)
@@ -229,7 +229,7 @@ def test_unfinished_hypotheses_are_normalised_and_flagged():
 
 
 def test_finished_hypotheses_come_before_unfinished_ones():
-    """A result with too few finished hypotheses is filled up with unfinished ones (statement 98)."""
+    """A result with too few finished hypotheses is filled up with unfinished ones."""
     tables = random_tables(32, 3, STATES, VOCABULARY, -3.0)
     found = hypotheses(search_tables(tables, limits(3, 7, 7), jnp.float32(1), length=LENGTH, beam_size=5, n_best=5), 0)
     assert_same(found, reference_beam(tables[0], 3, 1.0, 5))
@@ -237,7 +237,7 @@ def test_finished_hypotheses_come_before_unfinished_ones():
 
 
 def test_a_limit_of_zero_gives_the_empty_hypothesis():
-    """A sentence that may have no token gets none, without a call of the model and without a NaN (statement 103)."""
+    """A sentence that may have no token gets none, without a call of the model and without a NaN."""
     tables = random_tables(33, 2, STATES, VOCABULARY)
     for result in (
         search_tables(tables, limits(0, 0), jnp.float32(0.6), length=5, beam_size=2, n_best=2),
@@ -251,7 +251,7 @@ def test_a_limit_of_zero_gives_the_empty_hypothesis():
 
 @pytest.mark.parametrize("beam_size", [0, 1, 3])
 def test_what_is_forbidden_is_never_generated(beam_size):
-    """Pad, bos and further forbidden tokens are never chosen, even where the model likes them best (statement 102).
+    """Pad, bos and further forbidden tokens are never chosen, even where the model likes them best.
 
     The scores stay those of the model. Beam size 0 stands for greedy search.
     """
@@ -276,9 +276,7 @@ def test_what_is_forbidden_is_never_generated(beam_size):
 
 @pytest.mark.parametrize("beam_size", [2, 3, 4])
 def test_ends_do_not_empty_the_beam(beam_size):
-    """Where the likeliest token of every hypothesis ends it, a whole beam of others lives on, also with 2 W > V
-    (statement 95).
-    """
+    """Where the likeliest token of every hypothesis ends it, a whole beam of others lives on, also with 2 W > V."""
     table = random_tables(beam_size, 1, 1, 5)[0, 0]
     table[EOS] = table.max() + 1.0
     logits = jnp.asarray(table)
@@ -303,7 +301,7 @@ def test_ends_do_not_empty_the_beam(beam_size):
 
 
 def test_impossible_columns_and_a_dead_end():
-    """Logits of minus infinity make no NaN, and a beam that can only end leaves places empty (statement 84)."""
+    """Logits of minus infinity make no NaN, and a beam that can only end leaves places empty."""
     tables = random_tables(42, 2, STATES, VOCABULARY)
     tables[:, :, 3:] = -np.inf
     tables[1, :, 3] = 0  # the first sentence can say nothing, the second one word, over and over
@@ -314,7 +312,7 @@ def test_impossible_columns_and_a_dead_end():
 
 
 def test_log_probabilities_add_up_in_float32():
-    """A model that computes in bfloat16 still gets float32 sums over a long output (statement 101)."""
+    """A model that computes in bfloat16 still gets float32 sums over a long output."""
     tables = random_tables(43, 1, 257, VOCABULARY, -np.inf).astype(jnp.bfloat16)
     exact = tables.astype(np.float32)
     for result in (
@@ -330,7 +328,7 @@ def test_log_probabilities_add_up_in_float32():
 @pytest.mark.parametrize("alpha", ALPHAS)
 @pytest.mark.parametrize("beam_size", [1, 2, 5])
 def test_ties_go_to_the_lowest_index(alpha, beam_size):
-    """Where every token is as probable as any other, the lowest place and id win, each time (statement 105)."""
+    """Where every token is as probable as any other, the lowest place and id win, each time."""
     tables = np.zeros((3, STATES, VOCABULARY), np.float32)
     # Equal terms in equal number: hypotheses of one length tie exactly.
     arguments = (tables, limits(4, 4, 4), jnp.float32(alpha))
@@ -347,7 +345,7 @@ def test_ties_go_to_the_lowest_index(alpha, beam_size):
     kinds=st.sampled_from([1, 3, 50]),
 )
 def test_the_largest_are_those_of_top_k(seed, size, count, kinds):
-    """Ranking by blocks gives values, indices and the order of ties of ``lax.top_k`` (statement 105)."""
+    """Ranking by blocks gives values, indices and the order of ties of ``lax.top_k``."""
     random = np.random.default_rng(seed)
     values = random.integers(0, kinds, (3, size)).astype(np.float32)
     values[random.random(values.shape) < random.choice([0, 0.5, 0.999])] = -np.inf

@@ -33,7 +33,7 @@ STATES, VOCABULARY = 4099, 6
 
 @pytest.mark.parametrize("alpha", ALPHAS)
 def test_an_easy_batch_stops_early(alpha):
-    """The loop ends when every sentence is settled, long before the limit (statement 106)."""
+    """The loop ends when every sentence is settled, long before the limit."""
     tables = random_tables(51, 3, STATES, VOCABULARY, 12.0)
     arguments = (tables, limits(40, 40, 40), jnp.float32(alpha))
     greedy = greedy_tables(*arguments, length=40)
@@ -44,7 +44,7 @@ def test_an_easy_batch_stops_early(alpha):
 
 
 def test_a_hard_sentence_keeps_the_loop_alive():
-    """One sentence that cannot end runs to its own limit and not to the width of the result (statements 99, 106)."""
+    """One sentence that cannot end runs to its own limit and not to the width of the result."""
     tables = np.concatenate([random_tables(52, 3, 97, VOCABULARY, 12.0), random_tables(53, 1, 97, VOCABULARY, -np.inf)])
     result = search_tables(tables, limits(40, 40, 40, 17), jnp.float32(0.6), length=40, beam_size=4)
     assert result.iterations == 17
@@ -52,7 +52,7 @@ def test_a_hard_sentence_keeps_the_loop_alive():
 
 
 def test_alpha_and_limits_do_not_recompile():
-    """One trace serves every alpha and every limit of a shape (statement 104)."""
+    """One trace serves every alpha and every limit of a shape."""
     traces = []
     table = jnp.asarray(random_tables(61, 1, VOCABULARY, VOCABULARY, -3.0)[0])
 
@@ -86,9 +86,7 @@ def some_constraints(seed: int, sentences: int) -> Constraints:
 
 
 def test_no_value_recompiles_a_search():
-    """One trace serves every value of limits, alpha, beta, diversity, constraints, temperature, truncations and keys
-    (statement 104).
-    """
+    """One trace serves all limits, strengths of penalties, constraints, temperatures, truncations and keys."""
     traces = []
     table = jnp.asarray(random_tables(62, 1, VOCABULARY, VOCABULARY, -3.0)[0])
     attention = jnp.asarray(random_attention(62, 1, VOCABULARY, 3)[0])
@@ -133,7 +131,7 @@ def test_no_value_recompiles_a_search():
 
 
 def test_no_value_recompiles_a_step():
-    """The rules are a pytree: a step that takes them as an argument is traced once for every value (statement 104)."""
+    """The rules are a pytree: a step that takes them as an argument is traced once for every value."""
     traces = []
     tables = jnp.asarray(random_tables(63, 2, 97, VOCABULARY, -2.0))
     attention = jnp.asarray(random_attention(63, 2, 97, 3))

@@ -90,8 +90,8 @@ def little_arrays(rule: dict) -> Constraints:
     data=st.data(),
 )
 def test_wide_beams_find_what_exhaustive_search_finds(groups, name, seed, ends, alpha, beta, diversity, data):
-    """The best of all hypotheses for either sign of alpha, with coverage, each constraint, all, and groups (statement
-    87). Where constraints leave none that ends, the search says so.
+    """The best of all hypotheses for either sign of alpha, with coverage, each constraint, all, and groups. Where
+    constraints leave none that ends, the search says so.
     """
     rule = (
         data.draw(combined()) if name == "all" else {**none, **({name: data.draw(some[name])} if name in some else {})}
@@ -121,7 +121,7 @@ def test_wide_beams_find_what_exhaustive_search_finds(groups, name, seed, ends, 
 @settings(steady, max_examples=8)
 @given(seed=st.integers(0, 10_000), ends=st.floats(-3, 2), alpha=st.floats(-2, 3, width=32), beta=betas)
 def test_wide_beams_are_exhaustive_under_every_length_penalty(penalty, seed, ends, alpha, beta):
-    """The same for each length penalty, with coverage (statement 87)."""
+    """The same for each length penalty, with coverage."""
     table, attention = random_tables(seed, 1, STATES, LITTLE, ends), random_attention(seed, 1, STATES, 3)
     result = search_tables(
         table,
@@ -153,8 +153,8 @@ def test_wide_beams_are_exhaustive_under_every_length_penalty(penalty, seed, end
 def test_all_options_together_equal_plain_lists(beam_size, groups, seed, ends, alpha, beta, diversity, rules):
     """Every hypothesis, score and flag is that of a search over lists which never stops early, whatever is combined.
 
-    So the stop rule stays sound with coverage, groups and banks (statement 92), and fewer hypotheses are the first of
-    more (statement 93).
+    So the stop rule stays sound with coverage, groups and banks, and fewer hypotheses are the first of
+    more.
     """
     tables, attention = random_tables(seed, 2, STATES, VOCABULARY, ends), random_attention(seed, 2, STATES, 4)
     options = {"constraints": arrays(rules), "attention": attention, "beta": jnp.float32(beta)}
@@ -291,7 +291,7 @@ def test_required_phrases_come_where_there_is_room(seed, ends, required, beam_si
 
 
 def test_a_neighbour_without_phrases_does_not_notice():
-    """A sentence that requires nothing gets the very result of a search without banks (statement 86)."""
+    """A sentence that requires nothing gets the very result of a search without banks."""
     tables = random_tables(21, 2, STATES, VOCABULARY, -1.0)
     arguments = (tables, limits(LENGTH, LENGTH), jnp.float32(0.6))
     rules = [{**none, "required": [(3, 3), (4,)]}, none]

@@ -39,7 +39,7 @@ def toy_beam(alpha, beam_size, n_best=1):
 
 @pytest.mark.parametrize("beam_size", [1, 2, 4])
 def test_toy_beam_picks_the_known_winners(beam_size):
-    """The golden toy: alpha decides the winner, and the best finished hypotheses are kept (statements 87, 90, 100)."""
+    """The golden toy: alpha decides the winner, and the best finished hypotheses are kept."""
     golden = {
         0.0: ([2, 1], -1.609438),
         0.6: ([2, 1], -1.467257),
@@ -62,7 +62,7 @@ def test_toy_beam_picks_the_known_winners(beam_size):
 
 
 def test_toy_greedy_takes_the_most_probable_token():
-    """Greedy search finds [2, 1], whose score is normalised like any other (statement 90)."""
+    """Greedy search finds [2, 1], whose score is normalised like any other."""
     result = toy_greedy(0.6)
     assert result.tokens[0, 0].tolist() == [2, 1, 0, 0, 0, 0, 0, 0]
     np.testing.assert_allclose(result.log_probabilities[0, 0], -1.609438, rtol=1e-6)
@@ -72,7 +72,7 @@ def test_toy_greedy_takes_the_most_probable_token():
 
 
 def test_a_larger_beam_is_never_worse_on_the_toy():
-    """A wider beam with a complete finish rule returns no lower score, up to rounding (statement 91)."""
+    """A wider beam with a complete finish rule returns no lower score, up to rounding."""
     widths = (1, 2, 3, 4, 8)
     compiled = [jax.jit(lambda alpha, width=width: toy_beam(alpha, width).scores[0, 0]) for width in widths]
     for alpha in ALPHAS:

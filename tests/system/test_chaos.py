@@ -68,7 +68,7 @@ def hits(lines):
 def test_chaos(kill, workdir, name, kills, codes, phases):
     """Killed without warning, or asked to stop, while it starts, compiles, trains, evaluates and saves, and often, a
     run with dropout and a moving average ends with the parameters, the average, the optimizer, the random key, the
-    counters and the records of one that nobody disturbed, bit for bit (statements 119, 122 and 123).
+    counters and the records of one that nobody disturbed, bit for bit.
     """
     code, lines = kill(name, kills)
     assert code == 0, "\n".join(lines)

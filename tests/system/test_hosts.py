@@ -174,7 +174,7 @@ def assert_records_close(found, expected, tolerance):
 @pytest.mark.parametrize("name", ENGINES)
 def test_two_hosts_equal_one(trained, name):
     """Every line of the log with its losses, gradients, validation loss, BLEU and chrF, the translations, and the
-    parameters of every checkpoint are those of one host with as many devices (statements 42, 120 and 123).
+    parameters of every checkpoint are those of one host with as many devices.
     """
     folder, _ = trained
     two, one = folder / f"{name} two", folder / f"{name} one"
@@ -191,7 +191,7 @@ def test_two_hosts_equal_one(trained, name):
 @pytest.mark.slow
 def test_hosts_in_turns(trained):
     """A checkpoint of two hosts restores on one and back: the same examples in the same order, and the loss curve of a
-    run on two (statements 120 and 121).
+    run on two.
     """
     folder, _ = trained
     found, expected = read_records(folder / "in turns"), read_records(folder / "pmap two")
@@ -240,7 +240,7 @@ def arguments(corpus, directory, changes):
 @pytest.mark.slow
 def test_stopped_and_killed(processes, corpus, tmp_path):
     """SIGTERM to one of two hosts stops both after the same step, with a checkpoint there and exit code 130. When one
-    is then killed without a warning, the launcher ends the other, and the checkpoint stays (statement 123).
+    is then killed without a warning, the launcher ends the other, and the checkpoint stays.
     """
     run = tmp_path / "run"
     metrics = run / "metrics.jsonl"

@@ -25,7 +25,7 @@ from jaxformer.training import train as training
 @pytest.mark.slow
 def test_killed_at_random_moments(command, straight, chance, tmp_path):
     """Killed while it saves, between steps and while it starts, again and again, a run ends with the parameters, the
-    optimizer, the records and the checkpoints of a run that nobody disturbed, bit for bit (statements 119 and 122).
+    optimizer, the records and the checkpoints of a run that nobody disturbed, bit for bit.
     """
     run = tmp_path / "run"
     metrics = run / "metrics.jsonl"
@@ -65,7 +65,7 @@ def test_killed_at_random_moments(command, straight, chance, tmp_path):
 @pytest.mark.slow
 def test_a_disk_that_is_full(command, straight, tmp_path):
     """A checkpoint that cannot be written ends the run with one line and exit code 1; the last good one still loads,
-    and with space the run goes on (statement 122).
+    and with space the run goes on.
     """
     run = tmp_path / "run"
     shutil.copytree(straight, run)
@@ -107,7 +107,7 @@ threading.Thread(target=fill, daemon=True).start()
 def test_a_disk_that_is_full_for_a_while(command, straight, tmp_path):
     """With ``on_failed_save=continue`` the run says that a checkpoint could not be written and which is the last good
     one, and goes on; as soon as there is space the next one is written, and the end is that of a run that nothing
-    disturbed (statement 122).
+    disturbed.
     """
     run, space = tmp_path / "run", tmp_path / "space"
     full = FULL_FOR_A_WHILE.format(first=str(run / "checkpoints" / "4"), space=str(space))
@@ -131,7 +131,7 @@ def test_a_disk_that_is_full_for_a_while(command, straight, tmp_path):
 def test_other_devices_at_a_resume(command, tmp_path):
     """Begun on eight devices by ``pmap``, gone on with on one by ``jit`` and finished on a mesh of two, a run trains on
     the same batches in the same order as one that stays on one device, with the same losses up to 1e-4; each restores
-    what the other saved (statements 120 and 121).
+    what the other saved.
     """
     changes = {"model.dropout_rate": 0.0, "training.log_every": 1, "training.ema_decay": 0.9}
     alone, run = tmp_path / "alone", tmp_path / "run"
@@ -189,7 +189,7 @@ def train(command, tmp_path, monkeypatch, capsys):
 
 
 def test_a_log_that_cannot_be_written(train, tmp_path, monkeypatch):
-    """No space for the log: one line names the file, exit code 1, and the last checkpoint is good (statement 122)."""
+    """No space for the log: one line names the file, exit code 1, and the last checkpoint is good."""
 
     real = log.append
 
@@ -230,7 +230,7 @@ def test_a_log_that_cannot_be_written(train, tmp_path, monkeypatch):
     ],
 )
 def test_refused_with_one_line(train, tmp_path, changes, message):
-    """What is wrong ends the command with exit code 1 and one line, and the run that is there stays (statement 124)."""
+    """What is wrong ends the command with exit code 1 and one line, and the run that is there stays."""
     assert train({"training.steps": 2}) == (0, [])
     before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
     code, errors = train(changes)

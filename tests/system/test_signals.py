@@ -18,7 +18,7 @@ import runs
 def test_stopped_by_signals(command, straight, chance, tmp_path):
     """SIGTERM before the first step is compiled, SIGINT between steps and SIGTERM later: each time the exit code is
     130, a checkpoint is saved at the step where the run stopped, and one line says so. In the end all bits and records
-    are those of a run that nobody stopped (statements 119 and 123).
+    are those of a run that nobody stopped.
     """
     run = tmp_path / "run"
     metrics = run / "metrics.jsonl"
@@ -99,7 +99,7 @@ stop_in(CheckpointManager, "_save", after=stop)
 def test_sigterm_wherever_a_run_is(command, straight, tmp_path):
     """SIGTERM ends a process with exit code 130: while the text is loaded at once, and what is saved stays as it is;
     while the first step is compiled, a translation of an evaluation is made or a checkpoint is written, with a saved
-    state. In the end all bits and records are those of a run that nobody stopped (statements 119 and 123).
+    state. In the end all bits and records are those of a run that nobody stopped.
     """
     run = tmp_path / "run"
     assert command.start(run, first=LOADING).wait() == 130

@@ -11,7 +11,7 @@ from jaxformer.training.compilations import Compilations, read_memory
 
 
 def test_each_shape_is_counted_once():
-    """A program is counted when it is compiled, for each shape, and not when it runs again (statement 61)."""
+    """A program is counted when it is compiled, for each shape, and not when it runs again."""
     inputs = [jnp.ones(size) for size in (3, 5)]
     double = jax.jit(lambda x: x * 2.0)
     with Compilations() as compilations:

@@ -31,7 +31,7 @@ UNEQUAL = [9, 1, 4, 4, 2, 0, 0, 0, 7, 7, 1, 0, 3, 8, 0, 0]
 
 def test_a_mean_of_means_is_not_the_mean(make_model, make_training, make_batch):
     """The engine's mean is that of all tokens and not the mean of the devices' means, with eight devices that have a
-    sentence each, of very different lengths (statement 41).
+    sentence each, of very different lengths.
     """
     model = make_model()
     batch = make_batch(9, [9, 0, 1, 0, 1, 0, 2, 0, 9, 0, 1, 0, 1, 0, 1, 0])
@@ -51,7 +51,7 @@ def test_a_mean_of_means_is_not_the_mean(make_model, make_training, make_batch):
 @pytest.mark.parametrize("name", [name for name in ENGINES if name != "jit"])
 def test_every_engine_equals_one_device(make_model, make_training, make_batch, name):
     """Losses of twenty updates are those of one device, and so are the first gradient and the last parameters, with
-    unequal numbers of tokens and devices that hold padding alone (statements 41 and 42).
+    unequal numbers of tokens and devices that hold padding alone.
     """
     model = make_model()
     one, one_state = make_training(model, "jit")
@@ -161,7 +161,7 @@ def test_every_run_begins_with_the_same_parameters(make_model, make_training, na
 
 
 def test_every_device_keeps_the_same_state(make_model, make_training, make_batch):
-    """After updates with different rows and dropout on each device all copies are equal, bit for bit (statement 42)."""
+    """After updates with different rows and dropout on each device all copies are equal, bit for bit."""
     engine, state = make_training(make_model(dropout_rate=0.3), "pmap")
     for step in range(2):
         state, _ = engine.step(state, make_batch(step, UNEQUAL))
@@ -176,7 +176,7 @@ def test_every_device_keeps_the_same_state(make_model, make_training, make_batch
 
 
 def test_only_padding_on_every_device(make_model, make_training, make_batch):
-    """A global batch without a token gives loss 0 and changes nothing (statements 39 and 42)."""
+    """A global batch without a token gives loss 0 and changes nothing."""
     engine, state = make_training(make_model(), "pmap")
     before = jax.tree.map(np.array, engine.collect(state).params)
     state, metrics = engine.step(state, make_batch(0, []))
@@ -186,7 +186,7 @@ def test_only_padding_on_every_device(make_model, make_training, make_batch):
 
 def test_dropout_differs_between_devices(make_model, make_training, make_batch):
     """The same sentence has another loss on each device, since each draws its own masks, and the loss of all together
-    is their sum; without dropout it is the same everywhere (statement 32).
+    is their sum; without dropout it is the same everywhere.
     """
     sentence = make_batch(0, [9])
 
@@ -211,7 +211,7 @@ def test_dropout_differs_between_devices(make_model, make_training, make_batch):
 
 
 def test_evaluation_is_the_same_on_all_devices(make_model, make_training, make_batch):
-    """The sums of an evaluation over eight devices are those of one (statement 49)."""
+    """The sums of an evaluation over eight devices are those of one."""
     batch = make_batch(1, UNEQUAL)
     model = make_model()
     one, one_state = make_training(model, "jit")
@@ -223,7 +223,7 @@ def test_evaluation_is_the_same_on_all_devices(make_model, make_training, make_b
 
 @pytest.mark.parametrize("name", ["jit", "pmap", "mesh 2 2 2"])
 def test_one_compilation_a_shape(make_model, make_training, make_batch, name):
-    """A step is compiled once for each shape of a batch, whatever its values, and never again (statement 61)."""
+    """A step is compiled once for each shape of a batch, whatever its values, and never again."""
     engine, state = make_training(make_model(), **ENGINES[name])
     state, _ = engine.step(state, make_batch(0, UNEQUAL))
     before = engine.compilations()
@@ -286,7 +286,7 @@ def test_placing_leaves_the_state_usable(make_model, make_training, make_batch):
 
 
 def test_rows_that_devices_cannot_share(make_model, make_training, make_batch):
-    """Rows of padding fill a batch up to a multiple of the devices, and change nothing (statements 41 and 42): so the
+    """Rows of padding fill a batch up to a multiple of the devices, and change nothing: so the
     batches themselves do not depend on the number of devices.
     """
     model = make_model()

@@ -90,7 +90,7 @@ def test_full_rows_are_all_tokens():
 
 
 def test_padding_is_not_counted(make_batch):
-    """Tokens are those of the sentences alone: one by one, without padding, they are the same (statement 50)."""
+    """Tokens are those of the sentences alone: one by one, without padding, they are the same."""
     lengths = [9, 4, 1, 7, 0]
     batch = make_batch(3, lengths)
     alone = [tokens({side: rows[i : i + 1, :n] for side, rows in batch.items()}, 0) for i, n in enumerate(lengths)]

@@ -181,7 +181,7 @@ def found(tmp_path_factory):
 
 @pytest.mark.slow
 def test_one_host_trains_the_vocabulary(found):
-    """The other waits and gets the same bytes without any file (statement 83); an error reaches both."""
+    """The other waits and gets the same bytes without any file; an error reaches both."""
     first, second = (host["vocabulary"] for host in found)
     assert (first[0], second[0]) == (1, 0)
     assert first[1:] == second[1:]
@@ -195,7 +195,7 @@ def test_one_host_trains_the_vocabulary(found):
 
 @pytest.mark.slow
 def test_hosts_agree(found):
-    """All get what each has, in order; where one fails all fail, and where they differ all say so (statement 123)."""
+    """All get what each has, in order; where one fails all fail, and where they differ all say so."""
     for number, host in enumerate(found):
         assert host["gathered"] == [{"host": 0, "word": "x"}, {"host": 1, "word": "xx"}]
         assert host["together"] == [number, "InputError: no file train.en", "ZeroDivisionError: ours"]
@@ -211,7 +211,7 @@ def test_hosts_agree(found):
 
 @pytest.mark.slow
 def test_dropout_differs_between_hosts(found):
-    """The same sentence on each device of each host has another loss (statement 32); all hosts read the same ones."""
+    """The same sentence on each device of each host has another loss; all hosts read the same ones."""
     assert [host["share"] for host in found] == [[4, 0, 2], [4, 1, 2]]
     assert found[0]["losses"] == found[1]["losses"]
     assert len(set(found[0]["losses"])) == 4
@@ -220,7 +220,7 @@ def test_dropout_differs_between_hosts(found):
 @pytest.mark.slow
 def test_hosts_share_the_validation_set(found):
     """Each sentence is translated once, by one of the hosts; all get the scores and samples of a host that translates
-    alone, even where there are fewer sentences than hosts (statement 123).
+    alone, even where there are fewer sentences than hosts.
     """
     for count in (COUNT, 1):
         run, model, params = make_run(runs.random_run(), count)
@@ -240,7 +240,7 @@ def test_hosts_share_the_validation_set(found):
 
 @pytest.mark.slow
 def test_a_validation_that_ends_early_ends_on_all_hosts(found):
-    """A signal on one gives no scores on any, and so does an error: no host waits for one that left (statement 123)."""
+    """A signal on one gives no scores on any, and so does an error: no host waits for one that left."""
     assert [host["stopped"] for host in found] == [None, None]
     assert [host["failed"] for host in found] == [
         "InputError: host 1: no file train.en",

@@ -34,7 +34,7 @@ def lines(path):
 
 def test_a_record_is_cut_back_to_where_the_run_stands(tmp_path, open_log):
     """Lines of training beyond the step go, and lines of validation and samples beyond the last evaluation, even at the
-    step itself: all will be written again (statement 119).
+    step itself: all will be written again.
     """
     log = open_log(0, 0)
     for step in (5, 10, 15):
@@ -69,7 +69,7 @@ def test_a_cut_line_goes(tmp_path):
 
 
 def test_a_line_cut_off_within_a_character(tmp_path):
-    """A line that a killed process or a full disk cut in the middle of an umlaut is dropped (statement 122)."""
+    """A line that a killed process or a full disk cut in the middle of an umlaut is dropped."""
     path = tmp_path / "samples.jsonl"
     whole = '{"step": 1, "translation": "für"}\n'.encode()
     path.write_bytes(whole + whole[: whole.index("ü".encode()) + 1])

@@ -78,7 +78,7 @@ def test_the_record_is_complete(straight):
 
 
 def test_perplexity_is_that_of_the_plain_loss(straight):
-    """Perplexity is exp of the mean unsmoothed loss a token; the smoothed loss has a name of its own (statement 40)."""
+    """Perplexity is exp of the mean unsmoothed loss a token; the smoothed loss has a name of its own."""
     for line in read_records(straight):
         side = "valid" if "valid/nll" in line else "train"
         assert line[f"{side}/perplexity"] == pytest.approx(math.exp(line[f"{side}/nll"]), rel=1e-12)
@@ -86,7 +86,7 @@ def test_perplexity_is_that_of_the_plain_loss(straight):
 
 
 def test_rates_are_those_of_the_schedule(straight):
-    """The logged rate is the one of the update that was just made (statement 52)."""
+    """The logged rate is the one of the update that was just made."""
     schedule = paper_schedule(16, 20, 0.5)
     for line in read_records(straight):
         if "train/loss" in line:
@@ -95,7 +95,7 @@ def test_rates_are_those_of_the_schedule(straight):
 
 
 def test_tokens_are_counted_without_padding(corpus, train, on_step, tmp_path):
-    """The tokens of the log, and of the speed, are the real target tokens of its batches (statement 50)."""
+    """The tokens of the log, and of the speed, are the real target tokens of its batches."""
     counted = []
 
     def count(made, metrics):
@@ -112,7 +112,7 @@ def test_tokens_are_counted_without_padding(corpus, train, on_step, tmp_path):
 
 def test_validation_is_over_every_sentence_once(corpus, straight):
     """The validation loss, from batches whose last one is not full, is the mean over the tokens of all sentences scored
-    one by one (statement 49).
+    one by one.
     """
     pairs = list(load(corpus["data.valid"], "en", "de"))
     translator = Translator.load(straight, "12")
@@ -124,7 +124,7 @@ def test_validation_is_over_every_sentence_once(corpus, straight):
 
 
 def test_each_shape_is_compiled_once(train, monkeypatch):
-    """A run over several epochs compiles its step once for each bucket (statement 61)."""
+    """A run over several epochs compiles its step once for each bucket."""
     made = []
 
     def remember(*parts):
@@ -166,7 +166,7 @@ def test_where_steps_go_on_behind_the_call_they_are_read_late(train, monkeypatch
 
 
 def test_evaluation_changes_nothing(train, tmp_path, straight):
-    """Evaluations, checkpoints and logs at other steps leave the parameters the same, bit for bit (statement 114)."""
+    """Evaluations, checkpoints and logs at other steps leave the parameters the same, bit for bit."""
     often = {"training.evaluate_every": 2, "training.checkpoint_every": 1, "training.log_every": 1}
     rarely = {"training.evaluate_every": 1_000, "training.checkpoint_every": 1_000, "training.log_every": 1_000}
     for name, changes, validator in (("often", often, make_validator), ("rarely", rarely, None)):
@@ -175,7 +175,7 @@ def test_evaluation_changes_nothing(train, tmp_path, straight):
 
 
 def test_the_test_set_is_not_touched(corpus, straight):
-    """The little run names a test set that cannot be read: nobody reads it, and it chooses nothing (statement 115)."""
+    """The little run names a test set that cannot be read: nobody reads it, and it chooses nothing."""
     with pytest.raises(InputError, match="not UTF-8"):
         list(load(corpus["data.test"], "en", "de"))
     assert steps_of(straight)[-1] == 12
@@ -188,7 +188,7 @@ def test_the_test_set_is_not_touched(corpus, straight):
 @pytest.mark.parametrize("engine", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
 def test_stopped_at_many_steps_and_resumed(train, on_step, tmp_path, straight, engine):
     """Stopped by a signal after every few updates and started again, the run ends with the same bits, dropout and order
-    of the data included, and the same records (statement 119); also on eight devices.
+    of the data included, and the same records; also on eight devices.
     """
     changes = {"training.engine": engine}
     reference = straight
@@ -213,7 +213,7 @@ def test_stopped_at_many_steps_and_resumed(train, on_step, tmp_path, straight, e
 @pytest.mark.parametrize("step", [6, 12])
 def test_stopped_in_an_evaluation(train, tmp_path, straight, step):
     """A signal during an evaluation, also the last one, ends the run after saving; the same command makes the
-    evaluation up before it goes on (statements 119 and 123).
+    evaluation up before it goes on.
     """
 
     def make(run, model):
@@ -236,7 +236,7 @@ def test_stopped_in_an_evaluation(train, tmp_path, straight, step):
 
 
 def test_killed_while_an_evaluation_is_made_up(train, tmp_path, straight, monkeypatch, on_step):
-    """What a made-up evaluation has written before its checkpoint was saved is not written twice (statement 122)."""
+    """What a made-up evaluation has written before its checkpoint was saved is not written twice."""
     on_step(lambda made, metrics: interrupt() if made == 6 else None)
     assert not train("run").finished
     on_step(lambda made, metrics: None)
@@ -278,16 +278,14 @@ def test_fewer_steps_than_made_are_refused(train, tmp_path):
 
 
 def test_an_extended_run_equals_a_long_one(train, tmp_path, straight):
-    """A run of 8 steps that is given 12 ends with the parameters of one that had 12 from the start (statement 119)."""
+    """A run of 8 steps that is given 12 ends with the parameters of one that had 12 from the start."""
     train("run", {"training.steps": 8})
     assert train("run").step == 12
     assert_trees_equal(read_checkpoint(tmp_path / "run", 12), read_checkpoint(straight, 12))
 
 
 def test_a_bad_step_is_skipped_and_kept(train, tmp_path, on_step, capfd):
-    """A step without a finite loss is counted, its batch is kept, the log's means leave it out, and the run goes on
-    (statement 57).
-    """
+    """A step without a finite loss is counted, its batch is kept, the log's means leave it out, and the run goes on."""
     bad = {name: np.float32(np.nan) for name in ("loss", "nll", "gradient_norm")}
     on_step(lambda made, metrics: {**metrics, **bad, "skipped": np.float32(1.0)} if made in (7, 8) else None)
     assert train("run", {"training.max_bad_steps": 3}).finished
@@ -308,7 +306,7 @@ def test_a_bad_step_is_skipped_and_kept(train, tmp_path, on_step, capfd):
 
 def test_a_diverged_run_stops(train, tmp_path, straight, on_step):
     """Too many bad steps in a row stop the run with one line; the last good checkpoint is there, and from it the run
-    goes on (statement 57).
+    goes on.
     """
     bad = {name: np.float32(np.nan) for name in ("loss", "nll", "gradient_norm")}
     on_step(lambda made, metrics: {**metrics, **bad, "skipped": np.float32(1.0)} if made > 7 else None)
@@ -326,7 +324,7 @@ def test_a_diverged_run_stops(train, tmp_path, straight, on_step):
 
 def test_an_absurd_rate_diverges(train, tmp_path):
     """With a learning rate of 1e30 no update after the first few has a finite loss; they are not made, and every
-    checkpoint that is there is finite (statement 57).
+    checkpoint that is there is finite.
     """
     changes = {"training.learning_rate": 1e30, "training.max_bad_steps": 4, "training.checkpoint_every": 1}
     with pytest.raises(InputError, match=r"^4 steps in a row up to step \d+ had no finite loss"):
@@ -353,9 +351,7 @@ def test_patience(train, tmp_path):
 
 
 def test_saving_does_not_race_with_training(train, tmp_path):
-    """Checkpoints of every step, saved while the next updates reuse the memory, are those of runs of that length
-    (statement 119).
-    """
+    """Checkpoints of every step, saved while the next updates reuse the memory, are those of runs of that length."""
     train("every", {"training.checkpoint_every": 1, "training.keep_latest": 12, "training.evaluate_every": 1_000}, None)
     assert steps_of(tmp_path / "every") == list(range(1, 13))
     for step in (1, 5):

@@ -134,7 +134,7 @@ def test_a_stalled_input_is_reported(train, monkeypatch, capfd):
 
 
 def test_a_signal_ends_a_stall(train, tmp_path, monkeypatch):
-    """Who waits for a batch that never comes can be stopped, and what was trained is saved (statement 123)."""
+    """Who waits for a batch that never comes can be stopped, and what was trained is saved."""
     batches = TrainingData.batches
 
     def stuck(self, *given, **named):

@@ -39,7 +39,7 @@ def peak(monkeypatch):
 
 
 def test_speed_counts_tokens_after_the_first_step(clock):
-    """Tokens a second: those of the metrics over the time since the first step, which compiles (statement 50)."""
+    """Tokens a second: those of the metrics over the time since the first step, which compiles."""
     measured = Meter(MODEL, 4)
     for now, count in ((110.0, 1000.0), (112.0, 30.0), (114.0, 50.0)):
         clock.now = now
@@ -51,7 +51,7 @@ def test_speed_counts_tokens_after_the_first_step(clock):
 
 
 def test_utilisation_is_that_of_the_tokens(clock, peak):
-    """The operations of all steps but the first, over time and peak: for tokens, and for slots (statement 50)."""
+    """The operations of all steps but the first, over time and peak: for tokens, and for slots."""
     measured = Meter(MODEL, 4, passes=2)
     for now in (0.0, 1.0, 4.0):
         clock.now = now

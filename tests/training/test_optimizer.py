@@ -145,7 +145,7 @@ RECIPES = [
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_equals_its_paper_in_float64(recipe):
-    """Four updates are those of the algorithm; decay is decoupled and spares biases and norms (statements 55, 56)."""
+    """Four updates are those of the algorithm; decay is decoupled and spares biases and norms."""
     config = TrainingConfig(warmup_steps=3, learning_rate=0.5, **recipe)
     params, *gradients = draw(1, 5)
     # The norms lie on both sides of the clip.
@@ -163,7 +163,7 @@ def test_equals_its_paper_in_float64(recipe):
     "changes", [{}, {"adam_b1": 0.8, "adam_b2": 0.999, "adam_epsilon": 1e-6, "learning_rate": 2.0, "warmup_steps": 2}]
 )
 def test_adam_has_the_constants_of_the_configuration(changes):
-    """The constants of the configuration reach the optimizer; by default they are the paper's (statement 55)."""
+    """The constants of the configuration reach the optimizer; by default they are the paper's."""
     config = TrainingConfig(**{"warmup_steps": 3, **changes})
     generator = np.random.default_rng(1)
     # Gradients from far below epsilon to far above it, so that each constant is seen.
@@ -175,7 +175,7 @@ def test_adam_has_the_constants_of_the_configuration(changes):
 
 
 def test_the_defaults_are_the_papers():
-    """Adam's decay rates, epsilon and the warm-up of section 5.3; no clipping and no decay (statements 55, 56)."""
+    """Adam's decay rates, epsilon and the warm-up of section 5.3; no clipping and no decay."""
     config = TrainingConfig()
     assert (config.optimizer, config.adam_b1, config.adam_b2, config.adam_epsilon) == ("adam", 0.9, 0.98, 1e-9)
     assert (config.warmup_steps, config.learning_rate, config.label_smoothing) == (4_000, 1.0, 0.1)
@@ -183,7 +183,7 @@ def test_the_defaults_are_the_papers():
 
 
 def test_the_default_is_adam_alone():
-    """By default the optimizer is optax.adam under equation 3, bit for bit, its state too (statements 55, 56)."""
+    """By default the optimizer is optax.adam under equation 3, bit for bit, its state too."""
     params, *gradients = map(nested, draw(2, 4))
     plain = optax.adam(paper_schedule(D_MODEL, 4_000), b1=0.9, b2=0.98, eps=1e-9)
     found, expected = (
@@ -227,14 +227,14 @@ def test_new_moments_take_the_place_of_the_old(recipe):
 
 
 def test_gradients_are_not_clipped():
-    """The first moment holds the whole gradient, however large it is (statement 56)."""
+    """The first moment holds the whole gradient, however large it is."""
     gradient = np.random.default_rng(2).normal(size=20) * 1e6
     _, state = run_optimizer(TrainingConfig(), jnp.ones(20), [jnp.asarray(gradient, jnp.float32)])
     np.testing.assert_allclose(np.asarray(state[0].mu), 0.1 * gradient, rtol=1e-5)
 
 
 def test_weights_do_not_decay():
-    """A gradient of 0 leaves every parameter as it is, unless decay is asked for (statement 56)."""
+    """A gradient of 0 leaves every parameter as it is, unless decay is asked for."""
     (params,) = map(nested, draw(3))
     nothing = [jax.tree.map(jnp.zeros_like, params)] * 3
     for optimizer in OPTIMIZERS:
@@ -243,7 +243,7 @@ def test_weights_do_not_decay():
 
 
 def test_what_decays_in_a_model(make_model):
-    """Kernels and embeddings decay, and biases and norms do not, of whatever dimension they are (statement 56)."""
+    """Kernels and embeddings decay, and biases and norms do not, of whatever dimension they are."""
     for changes in ({}, {"tied_embeddings": "none", "positions": "learned"}):
         params = jax.eval_shape(functools.partial(create_state, make_model(**changes), TrainingConfig())).params
         names = {True: set(), False: set()}
@@ -254,7 +254,7 @@ def test_what_decays_in_a_model(make_model):
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():
-    """A longer gradient keeps its direction and gets the norm; a shorter one is not touched (statement 56)."""
+    """A longer gradient keeps its direction and gets the norm; a shorter one is not touched."""
     config = TrainingConfig(gradient_clip=2.0)
     params, gradient = map(nested, draw(4, 2))
     norm = float(optax.tree.norm(gradient))
@@ -270,7 +270,7 @@ def test_the_gradient_is_clipped_by_its_global_norm():
 
 
 def test_the_clipped_norm_is_that_of_all_devices(make_model, make_batch):
-    """The sum over the devices is clipped, not what each of them adds to it (statement 56)."""
+    """The sum over the devices is clipped, not what each of them adds to it."""
     model, config = make_model(), TrainingConfig(gradient_clip=0.01)
     batch = {name: rows.reshape(2, 2, -1) for name, rows in make_batch(0, [4, 7, 2], rows=4).items()}
     step = jax.pmap(
@@ -355,7 +355,7 @@ def test_adafactor_keeps_vectors_instead_of_matrices():
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_state_is_float32_and_updates_may_be_sharded(optimizer):
-    """Moments are float32, and parameters cut over a mesh get the updates of whole ones (statement 59)."""
+    """Moments are float32, and parameters cut over a mesh get the updates of whole ones."""
     config = TrainingConfig(optimizer=optimizer, gradient_clip=3.0, warmup_steps=2, frozen="*/scale")
     params, *gradients = map(nested, draw(9, 4))
     whole, state = run_optimizer(config, params, gradients)
@@ -378,7 +378,7 @@ def test_state_is_float32_and_updates_may_be_sharded(optimizer):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_parameters_and_moments_are_float32(make_model, make_batch, dtype, optimizer):
-    """Whatever the model computes in, what is kept from step to step is float32 (statement 59)."""
+    """Whatever the model computes in, what is kept from step to step is float32."""
     model, config = make_model(dtype=dtype), TrainingConfig(optimizer=optimizer)
     state = create_state(model, config)
     new, metrics = jax.eval_shape(make_train_step(model, config), state, make_batch(0, [4, 7, 2, 9]))

@@ -28,7 +28,7 @@ def packed(batch):
 @pytest.mark.parametrize("engine", ["jit", "pmap"])
 def test_packed_training_is_unpacked_training(make_model, make_training, make_batch, engine):
     """Metrics, gradients and parameters of packed updates are those of the same pairs unpacked on one device, also
-    where the devices do not share the rows equally (statements 15, 41 and 42).
+    where the devices do not share the rows equally.
     """
     model = make_model()
     one, one_state = make_training(model, "jit")
@@ -50,7 +50,7 @@ def test_packed_training_is_unpacked_training(make_model, make_training, make_ba
 
 
 def test_one_compilation_of_packed_rows(make_model, make_training, make_batch):
-    """Whatever the pairs, packed batches have one shape and one compiled step (statement 61)."""
+    """Whatever the pairs, packed batches have one shape and one compiled step."""
     engine, state = make_training(make_model(), "jit")
     state, _ = engine.step(state, packed(make_batch(0, SIZES)))
     before = engine.compilations()

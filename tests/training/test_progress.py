@@ -15,7 +15,7 @@ GOOD |= {"learning_rate": 0.5, "skipped": 0.0}
 
 
 def test_running_sums_do_not_stall():
-    """Sums over many steps are Python floats: in float32 or bfloat16 they would stop growing (statement 47)."""
+    """Sums over many steps are Python floats: in float32 or bfloat16 they would stop growing."""
     progress = Progress()
     large = float(np.float32(20_000_001.0))
     for _ in range(2_000):
@@ -26,7 +26,7 @@ def test_running_sums_do_not_stall():
 
 
 def test_a_skipped_step_counts_and_adds_nothing():
-    """Its loss is no number, and its tokens taught nothing; its slots were computed (statement 57)."""
+    """Its loss is no number, and its tokens taught nothing; its slots were computed."""
     progress = Progress()
     progress.add(GOOD)
     progress.add({**GOOD, "loss": math.nan, "nll": math.inf, "gradient_norm": math.nan, "skipped": 1.0})

@@ -28,7 +28,7 @@ LENGTHS = [9, 1, 4, 4, 2, 0, 0, 0, 7, 7, 1, 0, 3, 8, 0, 0]
 )
 def test_parts_of_a_batch_are_the_batch(make_model, make_training, make_batch, changes, parts):
     """Metrics, gradient and parameters of updates in parts are those of whole batches, whatever tokens a part has; a
-    batch is one update of the schedule and of Adam, and no part is left over (statements 43 to 45).
+    batch is one update of the schedule and of Adam, and no part is left over.
     """
     model = make_model()
     whole, whole_state = make_training(model, "jit")
@@ -47,7 +47,7 @@ def test_parts_of_a_batch_are_the_batch(make_model, make_training, make_batch, c
 
 
 def test_rows_that_parts_cannot_share(make_model, make_training, make_batch):
-    """Rows of padding fill the parts up and change nothing (statement 45)."""
+    """Rows of padding fill the parts up and change nothing."""
     model = make_model()
     whole, whole_state = make_training(model, "jit")
     parted, parted_state = make_training(model, "jit", accumulation_steps=4)
@@ -59,9 +59,7 @@ def test_rows_that_parts_cannot_share(make_model, make_training, make_batch):
 
 
 def test_dropout_differs_between_parts(make_model, make_training, make_batch):
-    """Two parts with the same sentence have other losses than twice the one of a part: each draws its own masks
-    (statement 32).
-    """
+    """Two parts with the same sentence have other losses than twice the one of a part: each draws its own masks."""
     engine, state = make_training(make_model(dropout_rate=0.3), "jit", accumulation_steps=2)
     one = make_batch(0, [9], rows=2)
 
@@ -108,7 +106,7 @@ def poisoned(state):
 @pytest.mark.parametrize("changes", [{}, {"ema_decay": 0.5}, {"accumulation_steps": 2}, {"gradient_clip": 1.0}])
 def test_a_bad_step_changes_nothing(make_model, make_training, make_batch, changes):
     """A loss that is no number leaves parameters, moments, average and schedule as they are, bit for bit; only the
-    count of batches goes on (statement 57).
+    count of batches goes on.
     """
     engine, state = make_training(make_model(), "jit", **changes)
     state, _ = engine.step(state, make_batch(0, LENGTHS))
@@ -125,7 +123,7 @@ def test_a_bad_step_changes_nothing(make_model, make_training, make_batch, chang
 
 @pytest.mark.parametrize("engine", ["pmap", "mesh"])
 def test_one_bad_device_is_a_bad_step(make_model, make_training, make_batch, engine):
-    """All devices skip what one of them could not compute (statement 57)."""
+    """All devices skip what one of them could not compute."""
     runs, state = make_training(make_model(), engine)
     before = poisoned(runs.collect(state))
     batch = make_batch(1, [3] * 16)
@@ -207,7 +205,7 @@ def test_frozen_parameters(make_model, make_training, make_batch):
 @pytest.mark.parametrize("engine", ["jit", "pmap"])
 def test_clipping_is_by_the_norm_over_all_devices(make_model, make_training, make_batch, engine):
     """The first moment of the first update has a tenth of the largest norm, whatever the devices' own gradients are;
-    the norm in the metrics is the one before (statement 56).
+    the norm in the metrics is the one before.
     """
     runs, state = make_training(make_model(), engine, gradient_clip=0.25)
     after, metrics = runs.step(state, make_batch(5, LENGTHS))
@@ -220,7 +218,7 @@ def test_clipping_is_by_the_norm_over_all_devices(make_model, make_training, mak
 @pytest.mark.parametrize("engine", ["jit", "pmap"])
 def test_float16_finds_its_scale(make_model, make_training, make_batch, engine):
     """A scale under which the gradient overflows is halved until it does not; the steps that were lost move neither
-    schedule nor moments, and the master parameters are float32 (statements 58 and 59).
+    schedule nor moments, and the master parameters are float32.
     """
     runs, state = make_training(make_model(dtype="float16"), engine, loss_scale=2.0**24)
     scales, skipped = [], []
@@ -241,7 +239,7 @@ def test_float16_finds_its_scale(make_model, make_training, make_batch, engine):
 
 
 def test_float16_grows_its_scale_again(make_model, make_training, make_batch):
-    """After 2,000 good steps the scale is doubled (statement 58)."""
+    """After 2,000 good steps the scale is doubled."""
     runs, state = make_training(make_model(dtype="float16"), "jit", loss_scale=8.0)
     almost = dataclasses.replace(state.loss_scale, good_steps=jnp.asarray(1_998, jnp.int32))
     state = runs.place(dataclasses.replace(state, loss_scale=almost))
@@ -254,7 +252,7 @@ def test_float16_grows_its_scale_again(make_model, make_training, make_batch):
 
 
 def test_float16_trains_as_float32_does(make_model, make_training, make_batch):
-    """The gradient under float16 and its scale is that of float32 to the precision of float16 (statement 58)."""
+    """The gradient under float16 and its scale is that of float32 to the precision of float16."""
     one, one_state = make_training(make_model(), "jit")
     half, half_state = make_training(make_model(dtype="float16"), "jit")
     batch = make_batch(6, LENGTHS)

@@ -44,7 +44,7 @@ def refused(corpus, tmp_path):
 
 
 def test_the_vocabulary_completes_the_model(corpus, tmp_path):
-    """The model's vocabulary and ids are the vocabulary's, and so it is saved (statement 29)."""
+    """The model's vocabulary and ids are the vocabulary's, and so it is saved."""
     run = claimed(little_config(corpus), tmp_path / "run")
     vocabulary = run.vocabularies.target
     model = run.config.model
@@ -63,7 +63,7 @@ def test_the_vocabulary_completes_the_model(corpus, tmp_path):
     ],
 )
 def test_a_directory_of_another_configuration(corpus, tmp_path, refused, key, value, message):
-    """Another configuration is refused with one line that names key, old and new value (statement 124)."""
+    """Another configuration is refused with one line that names key, old and new value."""
     claimed(little_config(corpus), tmp_path / "run")
     before = (tmp_path / "run" / "config.json").read_bytes()
     assert refused({key: value}) == (
@@ -80,7 +80,7 @@ def test_a_directory_of_another_configuration(corpus, tmp_path, refused, key, va
 
 
 def test_keys_that_may_change(corpus, tmp_path):
-    """Steps, intervals, decoding and evaluation may change, and the new values are saved (statement 124)."""
+    """Steps, intervals, decoding and evaluation may change, and the new values are saved."""
     claimed(little_config(corpus), tmp_path / "run")
     changes = {
         "training.steps": 20,
@@ -105,7 +105,7 @@ def test_a_directory_with_other_files(tmp_path, refused):
 
 
 def test_a_vocabulary_larger_than_the_text_allows(corpus, tmp_path, refused):
-    """The refusal names key and limit; with the limit the same directory works (statement 82)."""
+    """The refusal names key and limit; with the limit the same directory works."""
     message = refused({"data.vocabulary_size": 5_000})
     assert message.startswith("data.vocabulary_size: a vocabulary of 5000 pieces is too large for this text: it allows")
     most = int(message.rsplit(" ", 1)[1])
@@ -123,9 +123,7 @@ def test_text_that_is_not_there(corpus, tmp_path, refused):
 
 
 def test_another_vocabulary(corpus, tmp_path, refused):
-    """A checkpoint goes on with the very vocabulary that it was trained with, not with one of the same size
-    (statements 83 and 125).
-    """
+    """A checkpoint goes on with the very vocabulary that it was trained with, not with one of the same size."""
     training.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
     file = tmp_path / "run" / "vocabulary" / "shared.model"
     right = file.read_bytes()
@@ -152,9 +150,7 @@ def test_a_checkpoint_of_another_model(corpus, tmp_path, refused):
 
 
 def test_a_sentence_longer_than_the_positions(corpus, tmp_path, refused):
-    """A validation sentence that the model has no positions for is refused before training, with its number
-    (statement 22).
-    """
+    """A validation sentence that the model has no positions for is refused before training, with its number."""
     files = tmp_path / "long.a", tmp_path / "long.b"
     for file in files:
         file.write_text("a b\n" + "a " * 60 + "\n")
@@ -180,7 +176,7 @@ def test_a_wrong_value_can_be_mended_in_the_same_directory(corpus, tmp_path, ref
 
 def test_a_start_that_is_cut_off_leaves_no_trap(corpus, tmp_path):
     """Nothing is written before the run claims its directory, and a vocabulary that a kill kept from being written is
-    trained again just as it was (statement 83).
+    trained again just as it was.
     """
     run = open_run(little_config(corpus), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -218,7 +214,7 @@ def test_separate_vocabularies_are_two_files(corpus, tmp_path):
 
 @pytest.mark.parametrize("alpha", [None, 0.1])
 def test_another_text_under_the_same_name(corpus, tmp_path, refused, alpha):
-    """A run does not go on with a text that was changed: its position there would mean nothing (statement 119). One of
+    """A run does not go on with a text that was changed: its position there would mean nothing. One of
     the same counts is no exception, nor is one that each epoch segments anew.
     """
     source, target = (tmp_path / f"text.{side}" for side in ("a", "b"))
@@ -244,7 +240,7 @@ def test_another_text_under_the_same_name(corpus, tmp_path, refused, alpha):
     ],
 )
 def test_a_test_set_that_is_not_there(corpus, tmp_path, refused, test, message):
-    """It is missed at the start, and not when training is done; nothing of it is read (statement 115)."""
+    """It is missed at the start, and not when training is done; nothing of it is read."""
     found = refused({"data.test": test})
     assert found.startswith("data.test: ")
     assert message in found

@@ -61,18 +61,18 @@ def rate_of_update(number, steps, warmup, peak, d_model, schedule, cooldown=0):
     ],
 )
 def test_golden_values(d_model, step, expected):
-    """The rate of update number ``step`` is equation 3 of the paper (statement 51)."""
+    """The rate of update number ``step`` is equation 3 of the paper."""
     assert float(paper_schedule(d_model, 4_000)(step - 1)) == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.parametrize(("d_model", "expected"), [(512, 9.8821177e-4), (1024, 6.9877124e-4)])
 def test_a_factor_scales_the_rate(d_model, expected):
-    """The peak of tensor2tensor's later settings: twice the paper's rate, 8000 steps of warm-up (statement 51)."""
+    """The peak of tensor2tensor's later settings: twice the paper's rate, 8000 steps of warm-up."""
     assert float(paper_schedule(d_model, 8_000, factor=2.0)(7_999)) == pytest.approx(expected, rel=1e-6)
 
 
 def test_equals_the_formula_everywhere():
-    """Equation 3 in float64 at many steps, some of them drawn (statement 51)."""
+    """Equation 3 in float64 at many steps, some of them drawn."""
     steps = np.unique(np.concatenate([np.arange(1, 200), np.random.default_rng(0).integers(1, 1_000_000, 200)]))
     found = paper_schedule(96, 300, 0.5)(jnp.asarray(steps - 1))
     expected = 0.5 * 96**-0.5 * np.minimum(steps**-0.5, steps * 300**-1.5)
@@ -80,19 +80,19 @@ def test_equals_the_formula_everywhere():
 
 
 def test_the_first_update_has_a_rate():
-    """Counting starts at update 1: after no update the rate is above 0 (statement 52)."""
+    """Counting starts at update 1: after no update the rate is above 0."""
     assert float(paper_schedule(512, 4_000)(0)) > 0.0
 
 
 @pytest.mark.parametrize("warmup", [0, 1])
 @pytest.mark.parametrize("count", [0, jnp.zeros((), jnp.int32), np.int32(0)])
 def test_finite_without_warmup(warmup, count):
-    """Warm-up of 0 and 1 begin at the peak, for a Python, a NumPy and a JAX zero alike (statement 53)."""
+    """Warm-up of 0 and 1 begin at the peak, for a Python, a NumPy and a JAX zero alike."""
     assert float(paper_schedule(512, warmup)(count)) == pytest.approx(512**-0.5, rel=1e-6)
 
 
 def test_the_peak_is_the_last_step_of_warmup():
-    """The rate rises strictly to step ``warmup``, falls strictly behind it, and jumps nowhere (statement 54)."""
+    """The rate rises strictly to step ``warmup``, falls strictly behind it, and jumps nowhere."""
     warmup = 400
     rates = np.asarray(paper_schedule(512, warmup)(jnp.arange(3 * warmup)))  # rates[i] belongs to step i + 1
     assert rates.argmax() == warmup - 1
@@ -113,7 +113,7 @@ def test_every_schedule_equals_its_definition(shape, warmup):
 
 
 def test_the_default_is_the_papers_schedule():
-    """The configuration's defaults give equation 3, bit for bit (statement 51)."""
+    """The configuration's defaults give equation 3, bit for bit."""
     counts = jnp.arange(0, 100_000, 37)
     found, expected = make_schedule(TrainingConfig(), 512)(counts), paper_schedule(512, 4_000)(counts)
     np.testing.assert_array_equal(found, expected)
@@ -121,7 +121,7 @@ def test_the_default_is_the_papers_schedule():
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_schedule_rises_from_the_first_update(shape):
-    """The first update has the peak over the warm-up's length, and every one up to the last moves (statement 52)."""
+    """The first update has the peak over the warm-up's length, and every one up to the last moves."""
     rates = np.asarray(schedule_of(**shape)(jnp.arange(200)), np.float64)
     np.testing.assert_allclose(rates[0], rates.max() / 40, rtol=1e-6)
     assert (rates > 0.0).all()
@@ -131,7 +131,7 @@ def test_every_schedule_rises_from_the_first_update(shape):
 @pytest.mark.parametrize("warmup", [0, 1])
 @pytest.mark.parametrize("count", [0, jnp.zeros((), jnp.int32), np.int32(0)])
 def test_every_schedule_is_finite_without_warmup(shape, warmup, count):
-    """Warm-up of 0 and 1 begin at the peak, for a Python, a NumPy and a JAX zero, also in jit (statement 53)."""
+    """Warm-up of 0 and 1 begin at the peak, for a Python, a NumPy and a JAX zero, also in jit."""
     schedule = schedule_of(warmup_steps=warmup, **shape)
     expected = 0.3 * (64**-0.5 if shape["schedule"] == "paper" else 1.0)
     with jax.numpy_dtype_promotion("strict"):
@@ -142,7 +142,7 @@ def test_every_schedule_is_finite_without_warmup(shape, warmup, count):
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_peak_is_the_last_step_of_warmup(shape):
-    """The peak is that of update ``warmup``, no rate before it is used twice, and none jumps (statement 54)."""
+    """The peak is that of update ``warmup``, no rate before it is used twice, and none jumps."""
     rates = np.asarray(schedule_of(**shape)(jnp.arange(200)), np.float64)
     peak = 0.3 * ((64 * 40) ** -0.5 if shape["schedule"] == "paper" else 1.0)
     assert rates[39] == rates.max() == pytest.approx(peak, rel=1e-6)
@@ -164,7 +164,7 @@ def test_the_rate_behind_the_last_update(shape):
 
 @pytest.mark.parametrize("schedule", ["paper", "inverse_sqrt", "constant"])
 def test_a_cooldown_is_a_straight_line(schedule):
-    """Up to its first update the rate is that without cool-down, and from there falls by equal parts (statement 54)."""
+    """Up to its first update the rate is that without cool-down, and from there falls by equal parts."""
     plain, cooled = (
         np.asarray(schedule_of(schedule=schedule, cooldown_steps=steps)(jnp.arange(201)), np.float64)
         for steps in (0, 60)

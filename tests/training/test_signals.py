@@ -10,7 +10,7 @@ from jaxformer.training.signals import StopSignal, WaitInterruptedError
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted_and_ends_nothing(number):
-    """The first signal is noted by name; afterwards the handlers are those of before (statement 123)."""
+    """The first signal is noted by name; afterwards the handlers are those of before."""
     before = signal.getsignal(number)
     with StopSignal() as stop:
         assert not stop
@@ -42,7 +42,7 @@ def test_a_second_interrupt_ends_at_once():
 
 
 def test_a_signal_breaks_off_what_waits():
-    """What may wait for ever is broken off where it says so, and nowhere else (statement 123)."""
+    """What may wait for ever is broken off where it says so, and nowhere else."""
     with StopSignal() as stop:
         with pytest.raises(WaitInterruptedError), stop.interrupting():
             os.kill(os.getpid(), signal.SIGTERM)

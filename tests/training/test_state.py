@@ -33,7 +33,7 @@ def test_the_state_is_drawn_and_nothing_else_is_computed(make_model, caplog):
 
 
 def test_the_state_is_made_from_the_seed_alone(make_model):
-    """The same seed gives the same bits, another one other parameters and another key of dropout (statement 119)."""
+    """The same seed gives the same bits, another one other parameters and another key of dropout."""
     model = make_model()
     first, again, other = (create_state(model, TrainingConfig(seed=seed)) for seed in (0, 0, 1))
     jax.tree.map(np.testing.assert_array_equal, first, again)

@@ -65,7 +65,7 @@ def first_moment(state):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_metrics_are_sums_over_real_tokens(make_model, make_step, make_batch, dtype):
     """Smoothed loss, plain loss under another name and tokens equal a float64 oracle on the logits, also with a model
-    that computes in bfloat16, whose cross-entropy is float32 (statements 40, 46, 50).
+    that computes in bfloat16, whose cross-entropy is float32.
     """
     model = make_model(dtype=dtype)
     step, state = make_step(model)
@@ -82,7 +82,7 @@ def test_metrics_are_sums_over_real_tokens(make_model, make_step, make_batch, dt
 
 
 def test_accuracy_ignores_padding_and_counts_eos(make_model, make_training, make_evaluation, make_batch):
-    """Hits are counted at real targets, end of sentence among them, and nowhere else (statement 48)."""
+    """Hits are counted at real targets, end of sentence among them, and nowhere else."""
     model = make_model()
     evaluate = make_evaluation(model)
     _, state = make_training(model, "jit")
@@ -109,7 +109,7 @@ def test_accuracy_ignores_padding_and_counts_eos(make_model, make_training, make
 
 
 def test_evaluation_is_deterministic(make_model, make_training, make_evaluation, make_batch):
-    """Evaluation needs no random key, whatever the dropout, and twice gives the same bits (statement 31)."""
+    """Evaluation needs no random key, whatever the dropout, and twice gives the same bits."""
     batch = make_batch(1, [5, 7, 0, 9])
     params = make_training(make_model(), "jit")[1].params
     evaluate = make_evaluation(make_model(dropout_rate=0.5, attention_dropout_rate=0.5, activation_dropout_rate=0.5))
@@ -118,7 +118,7 @@ def test_evaluation_is_deterministic(make_model, make_training, make_evaluation,
 
 
 def test_without_dropout_the_key_changes_nothing(make_model, make_step, make_batch):
-    """At rate 0 an update does not depend on the random key, bit for bit (statement 31)."""
+    """At rate 0 an update does not depend on the random key, bit for bit."""
     step, state = make_step(make_model())
     batch = make_batch(1, [5, 7, 0, 9])
     other = state.replace(key=jax.random.key_data(jax.random.key(99)))
@@ -126,7 +126,7 @@ def test_without_dropout_the_key_changes_nothing(make_model, make_step, make_bat
 
 
 def test_dropout_differs_between_steps_and_seeds(make_model, make_step, make_batch):
-    """The same batch and parameters give another loss at another step, and the same at the same (statement 32)."""
+    """The same batch and parameters give another loss at another step, and the same at the same."""
     step, state = make_step(make_model(dropout_rate=0.3))
     batch = make_batch(2, [6, 6, 4, 9])
     losses = [float(step(state.replace(step=jnp.int32(number)), batch)[1]["loss"]) for number in (0, 1, 2, 3, 0)]
@@ -137,7 +137,7 @@ def test_dropout_differs_between_steps_and_seeds(make_model, make_step, make_bat
 
 
 def test_padding_weighs_nothing(make_model, make_step, make_batch):
-    """More columns and rows of padding leave loss, gradient and parameters alone (statements 37 and 38)."""
+    """More columns and rows of padding leave loss, gradient and parameters alone."""
     step, state = make_step(make_model())
     narrow = make_batch(3, [6, 2, 5], rows=8, width=7)
     padded = {side: np.pad(rows, ((0, 8), (0, 2)), constant_values=PAD) for side, rows in narrow.items()}
@@ -151,7 +151,7 @@ def test_padding_weighs_nothing(make_model, make_step, make_batch):
 
 def test_a_batch_of_padding_alone_does_nothing(make_model, make_step, make_batch):
     """Without a real token the loss is 0 and the gradient 0, not 0 / 0; the first update changes no parameter, and a
-    later one only goes on with what Adam remembers (statement 39).
+    later one only goes on with what Adam remembers.
     """
     step, state = make_step(make_model(dropout_rate=0.3))
     nothing = make_batch(4, [])
@@ -168,7 +168,7 @@ def test_a_batch_of_padding_alone_does_nothing(make_model, make_step, make_batch
 
 def test_the_gradient_is_that_of_the_mean_over_tokens(make_model, make_step, make_batch):
     """Sentences weigh by their tokens: the gradient of a batch is the mean of those of its sentences, weighted by their
-    tokens, and ``gradient_norm`` is its norm (statement 41).
+    tokens, and ``gradient_norm`` is its norm.
     """
     step, state = make_step(make_model())
     lengths = [9, 1, 4]
@@ -187,7 +187,7 @@ def test_the_gradient_is_that_of_the_mean_over_tokens(make_model, make_step, mak
 
 
 def test_a_step_counts_one_update(make_model, make_step, make_batch):
-    """Step and Adam's count go up by one, and the key of dropout stays (statement 119)."""
+    """Step and Adam's count go up by one, and the key of dropout stays."""
     step, state = make_step(make_model())
     after, _ = step(state, make_batch(7, [3, 1, 2, 9]))
     assert (int(after.step), int(after.updates), int(after.optimizer[0].count)) == (1, 1, 1)

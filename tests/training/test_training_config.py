@@ -92,7 +92,7 @@ def test_the_defaults_are_those_of_the_sections():
 )  # fmt: skip
 def test_what_is_wrong_is_said(key, value, message):
     """Unknown keys (with the nearest), wrong types, values out of range, heads that do not divide, sections that do not
-    go together: each is refused by one line that names key and value (statement 24 for the heads).
+    go together: each is refused by one line that names key and value.
     """
     with pytest.raises(InputError) as caught:
         parse(nested({**LITTLE_RUN, key: value}))
@@ -147,7 +147,7 @@ def test_a_file_that_is_none(tmp_path, content, message):
 
 
 def test_differences_name_key_and_values():
-    """Of two configurations of a run, every key but those that may change is compared (statement 124)."""
+    """Of two configurations of a run, every key but those that may change is compared."""
     old = parse_little()
     new = parse_little(model__d_ff=64, training__steps=99, decoding__beam_size=2, data__test="bundled:en-de/test")
     assert differences(old, new) == ["model.d_ff: 32 -> 64"]
@@ -155,7 +155,7 @@ def test_differences_name_key_and_values():
 
 
 def test_every_key_either_may_change_or_is_compared():
-    """Each key of each section alone: a change is reported exactly when it is not in the list (statement 124)."""
+    """Each key of each section alone: a change is reported exactly when it is not in the list."""
     others = {bool: lambda v: not v, int: lambda v: v + 2, float: lambda v: v + 0.25, str: lambda v: v + "x"}
     config = parse_little()
     drawn = random.Random(0)

@@ -79,7 +79,7 @@ def test_with_its_optimizer(tmp_path, averaged):
 
 @pytest.mark.skipif(jax.local_device_count() < 8, reason="needs eight devices")
 def test_into_the_shardings_of_this_run(tmp_path):
-    """On a mesh every array is read straight into its sharding (statement 121)."""
+    """On a mesh every array is read straight into its sharding."""
     path = write_run(tmp_path / "run", scores={10: 1.0})
     mesh = Mesh(np.array(jax.devices()).reshape(2, 4), ("data", "fsdp"))
     sharding = NamedSharding(mesh, PartitionSpec("fsdp"))
@@ -100,7 +100,7 @@ def test_into_the_shardings_of_this_run(tmp_path):
 
 
 def test_what_does_not_fit(tmp_path):
-    """Another vocabulary, shape or optimizer is told in one line that names it (statement 125)."""
+    """Another vocabulary, shape or optimizer is told in one line that names it."""
     path = write_run(tmp_path / "run", scores={10: 1.0})
 
     def refused(vocabulary=VOCABULARY, wanted=None, **training):

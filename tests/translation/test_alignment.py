@@ -34,7 +34,7 @@ def cross_attention(translator: Translator, text: str, hypothesis: Hypothesis) -
 
 @pytest.mark.parametrize(("layer", "chosen"), [(None, 1), (1, 0), (3, 2)])
 def test_weights_are_the_attention_of_the_layer(layer, chosen):
-    """The mean over its heads, for every hypothesis, whatever the padding of its batch (statements 1, 8)."""
+    """The mean over its heads, for every hypothesis, whatever the padding of its batch."""
     translator, texts = random_translator(num_decoder_layers=3), many()[:8]
     found = translator.search(texts, beam_size=2, n_best=2, alignment=True, alignment_layer=layer)
     plain = translator.search(texts, beam_size=2, n_best=2)
@@ -104,7 +104,7 @@ def test_unknown_tokens_are_words_where_they_are_written_out():
 
 @pytest.mark.parametrize("paragraphs", [False, True])
 def test_alignments_of_parts(paragraphs):
-    """Each part looks at its own source; words are counted through, and blank lines have none (statement 70)."""
+    """Each part looks at its own source; words are counted through, and blank lines have none."""
     translator = random_translator(long_sources="split", max_source_length=12, max_extra_length=3)
     long = ". ".join(each.rstrip(".") for each in equally_long()) + "."
     (best,), (blank,) = translator.search([long, " "], alignment=True, paragraphs=paragraphs)

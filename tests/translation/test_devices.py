@@ -82,7 +82,7 @@ def test_the_number_of_devices_changes_nothing(changes):
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_a_batch_that_is_halved_gives_what_single_sentences_give(beam_size):
-    """40 sentences of a model, which leave the batch as they end, are those that are searched alone (statement 86)."""
+    """40 sentences of a model, which leave the batch as they end, are those that are searched alone."""
     sentences, models = draw(5, 40), on(1)
     together = search(models, sentences, beam_size=beam_size, n_best=beam_size)
     lengths = np.asarray(together.lengths[:, 0])

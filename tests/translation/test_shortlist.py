@@ -131,7 +131,7 @@ def test_constraints_move_into_the_list():
     ("way", "tied"), [("greedy", "none"), ("beam", "none"), ("beam", "target"), ("beam", "all"), ("sample", "none")]
 )
 def test_search_within_a_list(way, tied):
-    """It is the search of all by a model that holds the rest impossible, sentence by sentence (statement 86)."""
+    """It is the search of all by a model that holds the rest impossible, sentence by sentence."""
     translator = biased() if tied == "none" else tied_translator(tied)
     decoding = dataclasses.replace(translator.decoding, **WAYS[way])
     shortlist, texts = draw_shortlist(6), many()[:7]
@@ -163,7 +163,7 @@ def tied_translator(tied: str) -> Translator:
 
 
 def test_neighbours_do_not_lengthen_the_list():
-    """A sentence has the translation that it has alone, beside any others (statements 86, 99)."""
+    """A sentence has the translation that it has alone, beside any others."""
     translator, texts = short(biased(), draw_shortlist(7)), many()[:8]
     together = [best[0] for best in translator.search(texts, beam_size=3)]
     alone = [translator.search([text], beam_size=3)[0][0] for text in texts]

@@ -14,7 +14,7 @@ PIECES = st.lists(st.sampled_from(["▁a", "▁b", "c", "d", ".", ",", "▁(", "
 
 @given(pieces=PIECES, limit=st.integers(1, 12))
 def test_the_runs_are_the_sentence(pieces, limit):
-    """End to end, none empty but that of an empty sentence, none longer than the limit (statement 70)."""
+    """End to end, none empty but that of an empty sentence, none longer than the limit."""
     runs = split(pieces, limit)
     assert [piece for start, stop in runs for piece in pieces[start:stop]] == pieces
     assert all(0 < stop - start <= limit for start, stop in runs) or not pieces

@@ -45,7 +45,7 @@ def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_batch_size_changes_nothing(beam_size):
-    """Batches of 1, 7 and 30 give the same translations and scores (statements 1, 86, 94)."""
+    """Batches of 1, 7 and 30 give the same translations and scores."""
     texts = many()
     found = {
         size: [best[0] for best in random_translator(batch_size=size).search(texts, beam_size=beam_size)]
@@ -61,7 +61,7 @@ def test_batch_size_changes_nothing(beam_size):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_neighbours_change_nothing(beam_size):
-    """A sentence has one translation, alone or beside longer and shorter ones (statements 86, 99)."""
+    """A sentence has one translation, alone or beside longer and shorter ones."""
     translator = random_translator()
     longer, shorter = runs.sentences(1, shortest=28)[0], runs.sentences(5, longest=9)
     for text in equally_long()[:3]:
@@ -73,7 +73,7 @@ def test_neighbours_change_nothing(beam_size):
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("source_eos", [True, False])
 def test_length_limit_belongs_to_the_sentence(beam_size, source_eos):
-    """An endless translation stops at its own source's tokens and so many more, unfinished (statements 98, 99)."""
+    """An endless translation stops at its own source's tokens and so many more, unfinished."""
     translator = random_translator(eos=0.0, source_eos=source_eos)
     texts = [*runs.sentences(5, longest=9), runs.sentences(1, shortest=28)[0]]
     for text, (best,) in zip(texts, translator.search(texts, beam_size=beam_size), strict=True):
@@ -84,14 +84,14 @@ def test_length_limit_belongs_to_the_sentence(beam_size, source_eos):
 
 
 def test_two_calls_give_the_lines_of_one():
-    """Text in one piece or split over two calls gives the same lines (statement 86)."""
+    """Text in one piece or split over two calls gives the same lines."""
     texts = many()
     translator = random_translator()
     assert translator.translate(texts[:11]) + translator.translate(texts[11:]) == translator.translate(texts)
 
 
 def test_five_hundred_lines_keep_their_order():
-    """Sentences are sorted by length on the way and come back in order (statement 110)."""
+    """Sentences are sorted by length on the way and come back in order."""
     texts = [pair.source for pair in sources.load("synthetic:reverse/test", "", "")]
     found = trained_translator().translate(texts, beam_size=1)
     assert len(found) == len(texts) == 500
@@ -108,7 +108,7 @@ def test_five_hundred_lines_keep_their_order():
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_score_is_that_of_a_forward_pass(beam_size, alpha):
-    """The cached search and one forward pass without padding agree on every hypothesis (statements 85, 89, 90)."""
+    """The cached search and one forward pass without padding agree on every hypothesis."""
     translator = random_translator()
     found = translator.search(equally_long(), beam_size=beam_size, alpha=alpha, n_best=beam_size)
     for place in range(beam_size):
@@ -123,7 +123,7 @@ def test_score_is_that_of_a_forward_pass(beam_size, alpha):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_score_of_its_own_translation(beam_size):
-    """``score`` gives a finished translation the log-probability and the tokens of its search (statement 89)."""
+    """``score`` gives a finished translation the log-probability and the tokens of its search."""
     translator = trained_translator()
     texts = [pair.source for pair in list(sources.load("synthetic:reverse/valid", "", ""))[:40]]
     finished = [
@@ -140,7 +140,7 @@ def test_score_of_its_own_translation(beam_size):
 
 
 def test_score_of_given_targets():
-    """``score`` is the sum over the target and its end of sentence, whatever is beside it (statements 1, 89)."""
+    """``score`` is the sum over the target and its end of sentence, whatever is beside it."""
     translator = random_translator()
     texts, eos = equally_long(), translator.vocabularies.target.eos_id
     targets = [pair.target for pair in runs.pairs() if len(runs.vocabulary().encode(pair.target)) < 30][: len(texts)]
@@ -155,7 +155,7 @@ def test_score_of_given_targets():
 
 
 def test_score_of_blank_sides():
-    """A blank side has a defined score: of end of sentence alone, or after an empty source (statements 5, 103)."""
+    """A blank side has a defined score: of end of sentence alone, or after an empty source."""
     (blank_target, blank_source, blank) = random_translator().score([Pair("open", ""), Pair("", "offen"), Pair("", "")])
     assert blank_target.tokens == blank.tokens == 1
     assert blank_source.tokens > 1
@@ -165,7 +165,7 @@ def test_score_of_blank_sides():
 
 
 def test_greedy_follows_the_most_probable_token():
-    """A beam of 1 is greedy search: the argmax of a full forward pass at each step (statements 85, 88)."""
+    """A beam of 1 is greedy search: the argmax of a full forward pass at each step."""
     translator = random_translator()
     vocabulary = translator.vocabularies.target
     targets: list[list[int]] = [[] for _ in equally_long()]
@@ -181,7 +181,7 @@ def test_greedy_follows_the_most_probable_token():
 
 
 def test_scores_of_a_bfloat16_model_are_float32():
-    """Log-probabilities are computed and summed in float32, whatever the model computes in (statement 101)."""
+    """Log-probabilities are computed and summed in float32, whatever the model computes in."""
     translator = random_translator(dtype="bfloat16")
     found = [best[0] for best in translator.search(equally_long(), beam_size=4)]
     scores = np.array([hypothesis.log_probability for hypothesis in found])
@@ -223,7 +223,7 @@ def test_a_run_with_scanned_layers_loads(tmp_path):
 
 
 def test_n_best_are_distinct_and_sorted():
-    """The n best differ, finished ones first, each kind by score; the first is that of n = 1 (statements 93, 97)."""
+    """The n best differ, finished ones first, each kind by score; the first is that of n = 1."""
     translator = random_translator()
     best = translator.search(equally_long(), beam_size=4)
     for hypotheses, (first,) in zip(translator.search(equally_long(), beam_size=4, n_best=4), best, strict=True):
@@ -249,7 +249,7 @@ def test_numbers_out_of_range(given, rule):
 
 
 def test_length_penalty_is_no_recompilation():
-    """``alpha`` is an argument of the compiled search, and the same shapes are compiled once (statement 104)."""
+    """``alpha`` is an argument of the compiled search, and the same shapes are compiled once."""
     translator = random_translator()
     translator.translate(equally_long(), beam_size=4)
     compiled = cast(Any, compiled_search._search)._cache_size()

@@ -61,7 +61,7 @@ def test_least_and_most_lengths(way):
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("name", ["gnmt", "average", "none"])
 def test_length_penalty_by_name(name, beam_size):
-    """The score of every hypothesis is that of the penalty that was named (statement 90)."""
+    """The score of every hypothesis is that of the penalty that was named."""
     changes = {"length_penalty": name, "alpha": 0.8, "beam_size": beam_size}
     for (best,) in random_translator().search(equally_long(), decoding=settings(**changes)):
         size = len(best.tokens)
@@ -85,7 +85,7 @@ def test_nothing_is_repeated(way):
 
 @pytest.mark.parametrize("way", ["greedy", "beam"])
 def test_repetition_penalty_changes_scores_alone(way):
-    """Tokens come less often again; the log-probability stays that of a forward pass (statement 89)."""
+    """Tokens come less often again; the log-probability stays that of a forward pass."""
     plain = search(equally_long(), WAYS[way])
     found = search(equally_long(), {**WAYS[way], "repetition_penalty": 4.0})
 
@@ -212,7 +212,7 @@ def test_where_nothing_may_come_there_is_no_translation(way, monkeypatch):
 
 
 def test_samples_depend_on_seed_and_place_alone():
-    """Batches of 1, 8 and 30, more samples and other neighbours behind give the same samples (statement 86)."""
+    """Batches of 1, 8 and 30, more samples and other neighbours behind give the same samples."""
     texts = many()
     chosen = settings(sample=True, temperature=0.9, top_k=40, top_p=0.95, min_p=0.01, epsilon=0.001, seed=7)
 
@@ -231,7 +231,7 @@ def test_samples_depend_on_seed_and_place_alone():
 
 
 def test_cold_samples_are_the_greedy_translation():
-    """Temperature 0 leaves the most probable token alone (statement 88)."""
+    """Temperature 0 leaves the most probable token alone."""
     greedy = search(many(), WAYS["greedy"])
     samples = random_translator().search(many(), n_best=2, decoding=settings(sample=True, temperature=0.0))
     for best, drawn in zip(greedy, samples, strict=True):
@@ -240,7 +240,7 @@ def test_cold_samples_are_the_greedy_translation():
 
 
 def test_samples_have_the_models_log_probability():
-    """Whatever was cut off to draw them (statement 89)."""
+    """Whatever was cut off to draw them."""
     decoding = settings(sample=True, temperature=0.5, top_k=5, top_p=0.9)
     found = [best[0] for best in random_translator().search(equally_long(), decoding=decoding)]
     expected = rescore(random_translator(), equally_long(), found)
@@ -344,7 +344,7 @@ def test_more_samples_than_the_beam():
 
 
 def test_values_are_no_recompilation():
-    """Strengths, limits, words, prefixes and seeds are arguments of the compiled search (statement 104)."""
+    """Strengths, limits, words, prefixes and seeds are arguments of the compiled search."""
     texts = equally_long()[:5]
     compiled = cast(Any, compiled_search._search)._cache_size
     counts = []

@@ -85,7 +85,7 @@ def test_coverage_is_that_of_the_models_attention(way):
 
 
 def test_coverage_does_not_see_padding():
-    """A sentence beside longer ones gets the score that it gets alone (statement 86)."""
+    """A sentence beside longer ones gets the score that it gets alone."""
     texts = many()[:6]
     decoding = settings(coverage_penalty=1.0, max_target_length=6)
     together = random_translator().search(texts, decoding=decoding)
@@ -183,7 +183,7 @@ def test_required_phrases_need_a_beam(changes, rule):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_each_token_has_its_log_probability(way):
-    """Those of a forward pass, whatever the options, and their sum is the translation's (statement 89)."""
+    """Those of a forward pass, whatever the options, and their sum is the translation's."""
     translator, texts = random_translator(), equally_long()
     found = [best[0] for best in translator.search(texts, decoding=settings(repetition_penalty=2.0, **WAYS[way]))]
     ids = [token_ids(translator, best) for best in found]
@@ -206,7 +206,7 @@ def test_the_parts_of_a_sentence_have_their_log_probabilities_behind_each_other(
 
 
 def test_values_are_no_recompilation():
-    """Strengths, phrases and prefixes are arguments of the compiled search (statement 104)."""
+    """Strengths, phrases and prefixes are arguments of the compiled search."""
     compiled = cast(Any, compiled_search._search)._cache_size
     counts = []
     for number in (2, 3, 4):

@@ -49,7 +49,7 @@ def stub(monkeypatch):
 @pytest.mark.parametrize("window", [None, 1, 5, 100])
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_a_stream_gives_what_a_list_gives(beam_size, window):
-    """Whatever the window, each sentence has its translation, in order (statements 86, 110)."""
+    """Whatever the window, each sentence has its translation, in order."""
     translator, texts = random_translator(), ["", *many()[:12], " "]
     expected = [found_of(each) for each in translator.search(texts, beam_size=beam_size, n_best=beam_size)]
     found = translator.stream(iter(texts), beam_size=beam_size, n_best=beam_size, window=window)
@@ -186,7 +186,7 @@ LONG = ["x" * 100_000, "word " * 20_000, "。" * 100_000, "🙂" * 100_000, " " 
 
 @pytest.mark.parametrize("paragraphs", [False, True])
 def test_odd_lines_leave_their_neighbours_alone(paragraphs):
-    """Each gives one line, and those around it what they give without it (statements 64, 86)."""
+    """Each gives one line, and those around it what they give without it."""
     translator, plain = random_translator(), equally_long()
     expected = [found_of(each) for each in translator.search(plain, beam_size=1)]
     mixed = [text for pair in itertools.zip_longest(plain, ODD, fillvalue="x") for text in pair]

@@ -25,7 +25,7 @@ from jaxformer.translation.translator import Translator
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_text_is_the_decoded_tokens(beam_size):
-    """A finished text leaves its one end of sentence out; an unfinished one is whole (statements 78, 79, 94)."""
+    """A finished text leaves its one end of sentence out; an unfinished one is whole."""
     translator = random_translator()
     vocabulary = translator.vocabularies.target
     hypotheses = [best[0] for best in translator.search(many(), beam_size=beam_size)]
@@ -40,7 +40,7 @@ def test_text_is_the_decoded_tokens(beam_size):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_padding_and_beginning_are_never_written(beam_size):
-    """pad and bos are no output, however much a model wants them (statement 102)."""
+    """pad and bos are no output, however much a model wants them."""
     vocabulary = runs.vocabulary()
     wanted = 50 * np.random.default_rng(0).normal(size=32).astype(np.float32)
     # A state that does not want the one wants the other.
@@ -53,7 +53,7 @@ def test_padding_and_beginning_are_never_written(beam_size):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_output_beyond_the_vocabulary(beam_size):
-    """A model with more columns than pieces writes unknown tokens there, and nothing crashes (statement 84)."""
+    """A model with more columns than pieces writes unknown tokens there, and nothing crashes."""
     translator = random_translator(vocabulary_size=PADDED)
     found = [best[0] for best in translator.search(many(), beam_size=beam_size)]
     assert any("⁇" in hypothesis.text for hypothesis in found)
@@ -61,7 +61,7 @@ def test_output_beyond_the_vocabulary(beam_size):
 
 
 def test_line_breaks_are_not_written():
-    r"""A model that writes ``\n`` and ``\r`` in bytes still gives one line for each (statement 110)."""
+    r"""A model that writes ``\n`` and ``\r`` in bytes still gives one line for each."""
     vocabulary = Vocabulary.train([text for pair in runs.pairs() for text in pair], PADDED, byte_fallback=True)
     pieces = vocabulary.pieces(range(vocabulary.size))
     wanted = 50 * np.random.default_rng(0).normal(size=32).astype(np.float32)
@@ -74,7 +74,7 @@ def test_line_breaks_are_not_written():
 
 
 def test_special_names_are_text():
-    """``</s>`` in a sentence is text: it neither ends the source nor changes what stands behind it (statement 80)."""
+    """``</s>`` in a sentence is text: it neither ends the source nor changes what stands behind it."""
     translator = random_translator()
     assert source_ids(translator, "a </s> b").count(translator.vocabularies.source.eos_id) == 1
     ended, text, longer = (h[0] for h in translator.search(["a", "a </s> b", "a </s> c"], beam_size=1))
@@ -84,7 +84,7 @@ def test_special_names_are_text():
 
 
 def test_sentences_are_normalised():
-    """Width, ligatures and runs of spaces do not matter: text is normalised before it is split (statement 81)."""
+    """Width, ligatures and runs of spaces do not matter: text is normalised before it is split."""
     plain = ["Open file 2 of 10.", "The first official site"]
     odd = ["  Open  file ２ of １０. ", "The ﬁrst  oﬃcial\u3000site"]
     assert [" ".join(unicodedata.normalize("NFKC", text).split()) for text in odd] == plain
@@ -116,7 +116,7 @@ ODD = [
 @pytest.mark.parametrize("source_eos", [True, False])
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_odd_lines(beam_size, source_eos):
-    """Blank lines stay empty, in their places; every other line gives one line (statements 64, 103)."""
+    """Blank lines stay empty, in their places; every other line gives one line."""
     translator = random_translator(source_eos=source_eos)
     mixed = [*BLANK, *ODD, *BLANK]
     found = translator.translate(mixed, beam_size=beam_size)
@@ -127,7 +127,7 @@ def test_odd_lines(beam_size, source_eos):
 
 
 def test_blank_lines_alone():
-    """Nothing to translate is no error (statement 103)."""
+    """Nothing to translate is no error."""
     translator = random_translator()
     assert translator.translate([]) == []
     assert translator.search(BLANK, n_best=2) == [[Hypothesis("", 0.0, 0.0, [], True, [])]] * len(BLANK)
@@ -136,7 +136,7 @@ def test_blank_lines_alone():
 
 @pytest.mark.parametrize("source_eos", [True, False])
 def test_single_token(source_eos):
-    """A source of one token translates as any other does (statement 103)."""
+    """A source of one token translates as any other does."""
     translator = random_translator(source_eos=source_eos)
     text = next(
         piece.removeprefix("▁")
@@ -155,7 +155,7 @@ def test_one_string_is_no_list():
 
 @pytest.mark.parametrize("text", ["ab " * 80, "ab" * 50_000, "1 " * 50_000])
 def test_sentence_beyond_the_positions(text):
-    """A sentence longer than the model's positions is refused in one line, with its number (statement 22)."""
+    """A sentence longer than the model's positions is refused in one line, with its number."""
     translator = random_translator(long_sources="refuse")
     count = len(source_ids(translator, text))
     assert count > 128
@@ -173,7 +173,7 @@ def test_sentence_beyond_the_positions(text):
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_learned_positions_end_with_their_table(beam_size):
-    """Decoding stops where the positions end; none is used twice in silence (statements 22, 23)."""
+    """Decoding stops where the positions end; none is used twice in silence."""
     longest = runs.sentences(2, longest=24, shortest=24)
     for eos in (0.0, 2.2):
         translator = random_translator(positions="learned", max_length=24, eos=eos)
@@ -188,7 +188,7 @@ def test_learned_positions_end_with_their_table(beam_size):
 
 @pytest.mark.parametrize("limit", [None, 12])
 def test_long_sentences_are_split_if_asked(limit):
-    """What is too long is translated in parts, which are put together; what is not stays as it was (statement 70)."""
+    """What is too long is translated in parts, which are put together; what is not stays as it was."""
     plain = random_translator(max_length=24)
     short, long = runs.sentences(2, longest=8, shortest=8), " ".join(runs.sentences(6, longest=9, shortest=9))
     settings = dataclasses.replace(plain.decoding, long_sources="split", max_source_length=limit, max_extra_length=3)
@@ -335,7 +335,7 @@ def test_one_sentence_that_is_not_a_number_is_named_among_others(way):
 
 
 def test_no_room_for_more_than_the_source():
-    """``max_extra_length`` of 0 gives one token for each of the source's, and a score (statements 98, 99)."""
+    """``max_extra_length`` of 0 gives one token for each of the source's, and a score."""
     translator = random_translator(max_extra_length=0, eos=0.0)
     for (best,) in translator.search(equally_long(), beam_size=1):
         assert len(best.tokens) == LENGTH - 1
@@ -359,7 +359,7 @@ def test_stop_between_batches():
 
 @pytest.mark.parametrize("target", [None, "Datei öffnen", ""])
 def test_attention(target):
-    """Rows are distributions over what may be seen, each named by its token (statement 8)."""
+    """Rows are distributions over what may be seen, each named by its token."""
     translator = random_translator()
     found = translator.attention("Open the file.", target)
     rows, columns = len(found.target_tokens), len(found.source_tokens)

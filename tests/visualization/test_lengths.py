@@ -79,5 +79,5 @@ def test_no_sentence(tmp_path, source, target):
     ],
 )
 def test_the_legend_says_what_is_lost(sentences, limit, text):
-    """The share beyond the limit is of all sentences, also of those beyond the axis (statement 62)."""
+    """The share beyond the limit is of all sentences, also of those beyond the axis."""
     assert lengths.describe(np.bincount(sentences), "de", limit) == text

@@ -63,7 +63,7 @@ def test_a_page_holds_every_number(tmp_path):
 
 
 def test_text_is_only_text(tmp_path):
-    """Whatever a system is called or says, the page stays whole and can load nothing (statement 128)."""
+    """Whatever a system is called or says, the page stays whole and can load nothing."""
     path = write_html(comparison(names=HOSTILE), tmp_path / "page.html")
     page = path.read_text("utf-8")
     assert read_page(path)["systems"] == HOSTILE
