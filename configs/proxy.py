@@ -69,8 +69,6 @@ def get_config(variant="base"):
     config.evaluation.max_sentences = 0  # its perplexity is all that is asked of the validation set
     config.evaluation.best_metric = "loss"
 
-    for key, value in VARIANTS[variant].items():
-        section, name = key.split(".")
-        config[section][name] = value
+    config.update_from_flattened_dict(VARIANTS[variant])
 
     return config

@@ -17,7 +17,6 @@ import argparse
 import json
 import math
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -90,14 +89,17 @@ def record(folder: Path, model: Path | None, steps: int, sentences: int) -> dict
 
 
 def largest(one: Any, other: Any) -> float:
-    """Return the largest difference of two numbers, relative where they are above 1; infinite where a text differs."""
+    """Return the largest difference of two numbers, relative where they are above 1; infinite where a text differs, or
+    where a number is not finite.
+    """
     if isinstance(one, dict) and isinstance(other, dict):
         one, other = sorted(one.items()), sorted(other.items())
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
         pairs = zip(one, other, strict=False)
         return math.inf if len(one) != len(other) else max((largest(*pair) for pair in pairs), default=0.0)
     if isinstance(one, int | float) and isinstance(other, int | float):
-        return abs(one - other) / max(1.0, abs(one))
+        difference = abs(one - other) / max(1.0, abs(one))
+        return difference if math.isfinite(difference) else math.inf
     return 0.0 if one == other else math.inf
 
 
@@ -112,7 +114,8 @@ def main() -> int:
     options = parser.parse_args()
     numbers, folder = options.folder / "numbers.json", options.folder.absolute()
     if options.action == "record":
-        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            parser.error(f"{folder} exists: name a new folder")
         folder.mkdir(parents=True)
         found = record(folder, None, options.steps, options.sentences)
         numbers.write_text(json.dumps({"steps": options.steps, "sentences": options.sentences, "found": found}))

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.cli import config_file
 from jaxformer.data import sources
 from jaxformer.data.sources import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
@@ -200,3 +201,9 @@ def reversal_run() -> Path:
 def copy(run: Path, path: Path) -> Path:
     """Copy a run for a test that changes it."""
     return Path(shutil.copytree(run, path))
+
+
+@functools.cache
+def read_proxy(row: str) -> configuration.RunConfig:
+    """Read the configuration of a row of the ablations in small."""
+    return configuration.parse(config_file.read(str(ROOT / f"configs/proxy.py:{row}"), []))

@@ -26,8 +26,6 @@ def get_config(variant="base"):
     config.data.test = config.data.valid  # the paper's development set
     config.training.keep_latest = 2  # nothing is averaged
 
-    for key, value in find_table(3).find(variant).changes.items():
-        section, name = key.split(".")
-        config[section][name] = value
+    config.update_from_flattened_dict(find_table(3).find(variant).changes)
 
     return config

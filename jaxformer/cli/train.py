@@ -29,7 +29,7 @@ examples:
 The same command on the same directory goes on where the run was interrupted. Ctrl-C, SIGTERM and a closed terminal
 (SIGHUP) save first, and the exit code is then 130. The configurations of configs/ come with jaxformer:
 --config=quickstart, --config=paper/ende_base and so on name them outside a checkout too. Any key of the configuration
-can be set by --config.SECTION.KEY=VALUE; the comments in jaxformer/models/config.py, data/config.py, training/recipe.py
+can be set by --config.SECTION.KEY=VALUE; the comments in jaxformer/models/config.py, data/config.py, runs/training.py
 and search/config.py say what each means.
 
 On several hosts every process gets the same command, and they share the working directory and the text. --distributed

@@ -58,7 +58,7 @@ def evaluate(
     Raises:
         InputError: there is nothing to score, or a sentence is longer than the model's positions.
     """
-    references = [[pair.target for pair in pairs], *more_references]
+    sources, references = [pair.source for pair in pairs], [[pair.target for pair in pairs], *more_references]
     check_counts(len(pairs), more_references)
     for metric in metrics:
         metric.prepare(len(references))
@@ -68,31 +68,45 @@ def evaluate(
     decoding = dataclasses.replace(decoding or translator.decoding, **given)
     begun = time.monotonic()
     long = [LongSources(translator.codec.longest)]
-    found = translator.search([pair.source for pair in pairs], decoding=decoding, notice=long.append)
+    found = translator.search(sources, decoding=decoding, notice=long.append)
     seconds = time.monotonic() - begun
-    hypotheses, sources = [best[0].text for best in found], [pair.source for pair in pairs]
+    hypotheses = [best[0].text for best in found]
     if len(long) > 1:
         notice(long[-1])
-    scores: dict[str, Any] = {}
-    for metric in metrics:
-        result = score(metric, hypotheses, *references, sources=sources)
-        scores |= {metric.key: round(result.value, metric.digits), f"{metric.key}_signature": result.signature}
     record = {
         "dataset": name,
         "target_language": translator.languages[1],
         "text": fingerprint(sources, references),
-        **scores,
+        **_scores(metrics, hypotheses, references, sources),
         "sentences": len(pairs),
         "tokens": sum(len(best[0].tokens) for best in found),
         "unfinished": sum(not best[0].finished for best in found),
         "long_sources": dataclasses.asdict(long[-1]),
         "seconds": round(seconds, 2),
-        "checkpoint": translator.checkpoint,
-        "decoding": dataclasses.asdict(decoding) | {"shortlist": translator.shortlist is not None},
-        "versions": {"jaxformer": __version__}
-        | {package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")},
+        **_conditions(translator, decoding),
     }
     return record, hypotheses
+
+
+def _scores(
+    metrics: Sequence[Metric], hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str]
+) -> dict[str, Any]:
+    """Score the translations by every metric; each score has its signature."""
+    scores: dict[str, Any] = {}
+    for metric in metrics:
+        result = score(metric, hypotheses, *references, sources=sources)
+        scores |= {metric.key: round(result.value, metric.digits), f"{metric.key}_signature": result.signature}
+    return scores
+
+
+def _conditions(translator: Translator, decoding: DecodingConfig) -> dict[str, Any]:
+    """Record by what the translations were made."""
+    versions = {package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")}
+    return {
+        "checkpoint": translator.checkpoint,
+        "decoding": dataclasses.asdict(decoding) | {"shortlist": translator.shortlist is not None},
+        "versions": {"jaxformer": __version__, **versions},
+    }
 
 
 def check_counts(sentences: int, more_references: Sequence[Sequence[str]]) -> None:

@@ -126,7 +126,7 @@ def search_batch(
     Raises:
         InputError: a sentence has required phrases, and the search is no beam search that can meet them.
     """
-    pad_id, positions = models.models[0].config.pad_id, models.positions
+    config, positions = models.models[0].config, models.positions
     beam_size = n_best if decoding.sample else decoding.beam_size
     rows = rows_of_batch(len(sentences), decoding.batch_size, beam_size, models)
     width = round_width(max(len(sentence.ids) for sentence in sentences), positions)
@@ -137,9 +137,8 @@ def search_batch(
     constraints, part = _constraints(sentences, decoding, limits, banned, forced), None
     if shortlist is not None:
         lists = [shortlist.tokens_of(each.ids, _needed(each)) for each in sentences]
-        part = within(lists, rows, models.models[0].config.vocabulary_size, whole=decoding.sample)
+        part = within(lists, rows, config.vocabulary_size, whole=decoding.sample)
         constraints = part.constraints(constraints)
-    config = models.models[0].config
     rules = SearchRules(
         max_lengths=cast(Any, limits),
         alpha=jnp.float32(decoding.alpha),
@@ -154,16 +153,12 @@ def search_batch(
         groups=decoding.diversity_groups,
         bos_id=config.bos_id,
         eos_id=eos_id,
-        pad_id=pad_id,
+        pad_id=config.pad_id,
     )
-    source, tokens = pad([each.ids for each in sentences], rows, width, pad_id), None if part is None else part.tokens
-    found = search(
-        models,
-        Batch(cast(Any, source), cast(Any, places), None if part is None else part.allowed),
-        rules,
-        Shared(_sampling(decoding), jnp.uint32(decoding.seed), tokens),
-    )
-    found = jax.device_get(found)
+    source, allowed = pad([each.ids for each in sentences], rows, width, config.pad_id), part and part.allowed
+    batch = Batch(cast(Any, source), cast(Any, places), allowed)
+    shared = Shared(_sampling(decoding), jnp.uint32(decoding.seed), part and part.tokens)
+    found = jax.device_get(search(models, batch, rules, shared))
     return found if part is None else found._replace(tokens=np.asarray(part.tokens)[found.tokens])
 
 
