@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError
-from jaxformer.functional.layers import check_floats, dropout, linear
-from jaxformer.functional.products import product, wide_dtype
+from jaxformer.functional.checks import check_floats
+from jaxformer.functional.kernels import einsum, wide_dtype
+from jaxformer.functional.layers import dropout, linear
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
 _LOWEST = -1e30  # finite in float32, so that a row without any allowed key gives zeros and not NaN
 
 
 class KeysValues(NamedTuple):
-    """What a memory offers to attention: one key and one value per position and head."""
+    """The projected memory of attention: one key and one value per position and head."""
 
     keys: Float[Array, "B S H K"]
     values: Float[Array, "B S H K2"]
@@ -26,10 +26,10 @@ class KeysValues(NamedTuple):
 def masked_softmax(
     scores: Float[Array, "*B T S"], mask: Bool[Array, "#*B #T #S"] | None = None
 ) -> Float[Array, "*B T S"]:
-    """Normalise scores over the last axis to weights that sum to 1, in float32 (float64 of float64).
+    """Compute the softmax over the last axis, in float32 (float64 for float64 inputs).
 
-    Masked entries get exactly 0. A row in which every entry is masked is all 0, where a plain softmax would give the
-    mean: it then contributes nothing to the output nor to any gradient.
+    Masked entries are exactly 0. A row in which every entry is masked is all 0, where a plain softmax would give the
+    mean. It contributes nothing to the output and to the gradients.
 
     Args:
         scores: of any float type.
@@ -39,7 +39,9 @@ def masked_softmax(
         InputError: a mask of numbers.
     """
     if mask is not None and mask.dtype != bool:
-        raise InputError(f"a mask is boolean, True = may attend, not {mask.dtype}; of one to be added take `mask == 0`")
+        raise InputError(
+            f"a mask is boolean, True = may attend, not {mask.dtype}; convert an additive mask by `mask == 0`"
+        )
     scores = scores.astype(wide_dtype(scores))
     if mask is not None:
         scores = jnp.where(mask, scores, _LOWEST)
@@ -62,8 +64,7 @@ def dot_product_attention(
 ) -> tuple[Float[Array, "B T H K2"], Float[Array, "B H T S"]]:
     """Mix the values by how well their keys fit the query: softmax(Q K^T / sqrt(d_k)) V.
 
-    Vaswani et al. 2017, equation 1. Scores and softmax are float32 for inputs in half precision, too, and
-    float64 for those in float64.
+    Vaswani et al. 2017, equation 1. Scores and softmax are float32, or float64 for float64 inputs.
 
     Args:
         query: what each target position asks.
@@ -74,8 +75,8 @@ def dot_product_attention(
         dropout_key: random key; without it there is no dropout.
 
     Returns:
-        The output in the type of ``value``, and the weights (in the type of the scores, before dropout), which ``jit``
-        prunes when nobody uses them. Rows of the mask without any True give zeros in both.
+        The output in the dtype of ``value``, and the weights in the dtype of the scores, before dropout. ``jit`` prunes
+        weights that are not used. Rows of the mask without any True give zeros in both.
 
     Raises:
         InputError: a mask of numbers or with other than four axes, or inputs of integers.
@@ -91,10 +92,10 @@ def dot_product_attention(
     for x in (query, key, value):
         check_floats(x)
     scale = query.shape[-1] ** -0.5
-    scores = product(functools.partial(jnp.einsum, "BTHK,BSHK->BHTS"), query * scale, key)
+    scores = einsum("BTHK,BSHK->BHTS", query * scale, key)
     weights = masked_softmax(scores, mask)
     mixing = dropout(weights, dropout_rate, dropout_key).astype(value.dtype)
-    output = product(functools.partial(jnp.einsum, "BHTS,BSHK->BTHK"), mixing, value)
+    output = einsum("BHTS,BSHK->BTHK", mixing, value)
     return output.astype(value.dtype), weights
 
 
@@ -115,7 +116,7 @@ def attend(
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
-    """Let ``x`` attend to keys and values that are already projected, such as those of a cache."""
+    """Attend to keys and values that are already projected."""
     query = linear(x, params["query"]["kernel"], params["query"]["bias"])
     heads, weights = dot_product_attention(query, *memory, mask, dropout_rate=dropout_rate, dropout_key=dropout_key)
     return linear(heads, params["output"]["kernel"], params["output"]["bias"], contract=2), weights
@@ -132,8 +133,8 @@ def multi_head_attention(
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
     """Attend with several heads in parallel: Concat(head_1, ..., head_h) W^O.
 
-    Vaswani et al. 2017, section 3.2.2. Self-attention where ``memory`` is ``x``. Its projections have no forward mode
-    in half precision: see :func:`~jaxformer.functional.layers.linear`.
+    Vaswani et al. 2017, section 3.2.2. Self-attention where ``memory`` is ``x``. Its projections have no forward
+    mode in half precision, see :func:`~jaxformer.functional.layers.linear`.
 
     Args:
         params: ``{"query", "key", "value": {"kernel": [D, H, K], "bias": [H, K]}, "output": {"kernel": [H, K, D],

@@ -1,4 +1,4 @@
-"""Losses and counts over target tokens. Every function returns sums, and whoever has all of them divides, once."""
+"""Losses and counts over target tokens. Every function returns (sum, count); the caller divides once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxformer.errors import InputError
-from jaxformer.functional.products import wide_dtype
+from jaxformer.functional.kernels import wide_dtype
 from jaxformer.typing import Array, Bool, Float, Int
 
 SMOOTHING_CONVENTIONS = ("others", "all")
 
 
 def smoothing_floor(vocabulary_size: int, smoothing: float, convention: str = "others") -> float:
-    """Give the lowest reachable smoothed loss in nats: the entropy of the smoothed target distribution."""
+    """Compute the lowest reachable smoothed loss in nats: the entropy of the smoothed target distribution."""
     on, off = smoothed_probabilities(vocabulary_size, smoothing, convention)
     entropy = 0.0
     for probability, times in ((on, 1), (off, vocabulary_size - 1)):
@@ -29,7 +29,7 @@ def smoothing_floor(vocabulary_size: int, smoothing: float, convention: str = "o
 
 
 def smoothed_probabilities(vocabulary_size: int, smoothing: float, convention: str) -> tuple[float, float]:
-    """Give the target probability of the true token and of each other token (Vaswani et al. 2017, section 5.4).
+    """Return the target probability of the true token and of each other token (Vaswani et al. 2017, section 5.4).
 
     Args:
         vocabulary_size: V, at least 2.
@@ -62,16 +62,16 @@ def cross_entropy(
     """Sum the label-smoothed cross-entropy over the weighted targets, in nats.
 
     With q the smoothed target distribution, -sum_v q(v) log p(v) = log sum_v exp(z_v) - sum_v q(v) z_v, which needs
-    no log-probabilities in memory. The constant entropy of q is not subtracted: see :func:`smoothing_floor`. Padding
-    columns of the vocabulary, if there are any, take part in the smoothing like any other token.
+    no array of log-probabilities. The constant entropy of q is not subtracted, see :func:`smoothing_floor`. Padding
+    columns of the vocabulary are smoothed like any other token.
 
     Vaswani et al. 2017, section 5.4; Szegedy et al. 2016, section 7.
 
     Args:
-        logits: of any float type; used in float32, or in float64 where they are.
-        targets: the true tokens. Where the weight is 0 they may be any number, such as -100. Where it is not, a target
-            outside 0 to V - 1 makes loss and gradient NaN under ``jit``, and is refused where values are known.
-        weights: 0 or False where there is no target; a padded position contributes exactly 0, also to the gradient.
+        logits: of any float dtype; used in float32, or in float64 for float64 logits.
+        targets: the true tokens. With weight 0 they may be any number, such as -100. Otherwise a target outside 0 to
+            V - 1 makes loss and gradient NaN under ``jit``, and is refused where values are known.
+        weights: 0 or False at padding, which contributes exactly 0 to the loss and to the gradient.
         smoothing: epsilon; 0.1 in the paper. 0 gives the plain cross-entropy.
         convention: see :func:`smoothed_probabilities`.
 
@@ -79,7 +79,7 @@ def cross_entropy(
         The sum of the losses, and the sum of the weights to divide it by.
 
     Raises:
-        InputError: shapes that do not fit, a target out of range, or what :func:`smoothed_probabilities` refuses.
+        InputError: shapes that do not match, a target out of range, or invalid smoothing.
 
     Example:
         >>> total, count = cross_entropy(jnp.zeros((1, 2, 4)), jnp.array([[1, 0]]), jnp.array([[True, False]]))
@@ -98,9 +98,9 @@ def _losses(
 ) -> Float[Array, "*B"]:
     """Return the cross-entropy of each position, whose target has probability ``on`` and each other token ``off``."""
     logits = logits.astype(wide_dtype(logits))
-    # NaN out of range; a negative target would be counted from the end.
-    place = jnp.where(targets < 0, logits.shape[-1], targets)[..., None]
-    true = jnp.take_along_axis(logits, place, axis=-1, mode="fill", fill_value=jnp.nan)[..., 0]
+    # NaN out of range; a negative index would count from the end.
+    index = jnp.where(targets < 0, logits.shape[-1], targets)[..., None]
+    true = jnp.take_along_axis(logits, index, axis=-1, mode="fill", fill_value=jnp.nan)[..., 0]
     losses = jax.nn.logsumexp(logits, axis=-1) - (on - off) * true
     if off > 0.0:
         losses = losses - off * logits.sum(axis=-1)
@@ -111,7 +111,7 @@ def _losses(
 def _losses_jvp(
     on: float, off: float, primals: tuple[Array, Array, Array], tangents: tuple[Array, Any, Any]
 ) -> tuple[Array, Array]:
-    """Take the slope, softmax minus q, in one piece; derived, that of the true token would be a scatter into zeros."""
+    """Compute the gradient, softmax minus q, at once; autodiff would scatter into zeros for the true token."""
     (logits, targets, real), (change, _, _) = primals, tangents
     wide = logits.astype(wide_dtype(logits))
     softmax = jnp.exp(wide - jax.nn.logsumexp(wide, axis=-1, keepdims=True))
@@ -126,12 +126,12 @@ def z_loss(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Sum (log Z)^2 over the weighted positions, where Z = sum_v exp(z_v) is the denominator of the softmax.
 
-    Added with a small weight to the cross-entropy, it keeps log Z near 0, and logits from drifting away together, which
-    no softmax shows and bfloat16 suffers from. Chowdhery et al. 2022, section 5 (weight 1e-4).
+    Added to the cross-entropy with a small weight, it keeps log Z near 0. Without it all logits may drift together,
+    which no softmax shows and which costs precision in bfloat16. Chowdhery et al. 2022, section 5 (weight 1e-4).
 
     Args:
-        logits: of any float type; used in float32, or in float64 where they are.
-        weights: 0 or False where there is no target; a padded position contributes exactly 0, also to the gradient.
+        logits: of any float dtype; used in float32, or in float64 for float64 logits.
+        weights: 0 or False at padding, which contributes exactly 0 to the loss and to the gradient.
 
     Returns:
         The sum, in squared nats, and the sum of the weights to divide it by.
@@ -152,14 +152,14 @@ def symmetric_divergence(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Sum (KL(p || q) + KL(q || p)) / 2 over the weighted positions, in nats: the divergence of R-Drop.
 
-    With p and q the softmax of the two logits, each summand is sum_v (p_v - q_v) (log p_v - log q_v) / 2, which is
-    never negative. Gradients flow into both. Wu et al. 2021 minimise, a token, the sum of the cross-entropies of both
-    passes (equation 3) plus alpha times this (equations 2 and 4): beside their mean it has the weight alpha / 2.
+    With p and q the softmax of the two logits, each term is sum_v (p_v - q_v) (log p_v - log q_v) / 2, which is never
+    negative. Gradients flow into both. Wu et al. 2021 minimize, per token, the sum of the cross-entropies of both
+    passes (equation 3) plus alpha times this (equations 2 and 4). With their mean instead, its weight is alpha / 2.
 
     Args:
-        logits_a: of one pass, of any float type; used in float32, or in float64 where they are.
+        logits_a: of one pass, of any float dtype; used in float32, or in float64 for float64 logits.
         logits_b: of a second pass over the same batch, with other dropout.
-        weights: 0 or False where there is no target; a padded position contributes exactly 0, also to the gradient.
+        weights: 0 or False at padding, which contributes exactly 0 to the loss and to the gradient.
 
     Returns:
         The sum of the divergences, and the sum of the weights to divide it by.
@@ -191,7 +191,7 @@ def correct(
 
 
 def _check_shapes(logits: tuple[int, ...], *others: tuple[int, ...]) -> None:
-    """Refuse targets and weights of another shape than the positions, which broadcasting would count several times."""
+    """Refuse targets and weights of another shape than the positions: broadcasting would repeat them."""
     for other in others:
         if other != logits[:-1]:
             raise InputError(
@@ -201,7 +201,7 @@ def _check_shapes(logits: tuple[int, ...], *others: tuple[int, ...]) -> None:
 
 
 def _check_targets(targets: Int[Array, "*B"], weights: Array, vocabulary_size: int) -> Int[Array, "*B"]:
-    """Refuse targets out of range where a weight is above 0 and both are known; return the ids in at least 32 bits."""
+    """Refuse known targets out of range with a weight above 0; return the ids in at least 32 bits."""
     if not isinstance(targets, Tracer) and not isinstance(weights, Tracer):
         known = np.asarray(targets)
         wrong = known[((known < 0) | (known >= vocabulary_size)) & (np.asarray(weights) > 0)]
@@ -210,7 +210,7 @@ def _check_targets(targets: Int[Array, "*B"], weights: Array, vocabulary_size: i
                 f"target {wrong[0]} is not in 0 to {vocabulary_size - 1}; encode with the vocabulary of the logits, or "
                 "set the weight of such positions to 0"
             )
-    # 8 bits count the columns of a larger vocabulary several times.
+    # Ids in 8 bits would wrap around in a larger vocabulary.
     return targets.astype(jnp.int32) if targets.dtype.itemsize < 4 else targets
 
 
@@ -221,7 +221,7 @@ def _inside(targets: Int[Array, "*B"], vocabulary_size: int) -> Bool[Array, "*B"
 def _without_padding(logits: Float[Array, "*B V"], weights: Float[Array, "*B"]) -> Float[Array, "*B V"]:
     """Cast logits to float32 (float64 stays), and set those of padded positions to 0.
 
-    A padded position may hold inf, and 0 * inf is NaN: replaced here for the gradient, and in the sum for the value.
+    A padded position may hold inf, and 0 * inf is NaN. This replacement serves the gradient, that in the sum the value.
     """
     return jnp.where(weights[..., None] > 0.0, logits.astype(wide_dtype(logits)), 0.0)
 

@@ -14,7 +14,7 @@ from jaxformer.typing import Array, Bool, Int
 
 
 def padding_mask(tokens: Int[Array, "B S"], pad_id: int) -> Bool[Array, "B 1 1 S"]:
-    """Allow every key that is no padding.
+    """Allow every key that is not padding.
 
     For the tokens ``[[5, 6, 0]]`` and pad id 0, each query sees ``1 1 0``.
     """

@@ -1,4 +1,4 @@
-"""Where a token stands: sinusoidal and learned position encodings (Vaswani et al. 2017, section 3.5)."""
+"""Sinusoidal and learned position encodings (Vaswani et al. 2017, section 3.5)."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError
-from jaxformer.functional.products import wide_dtype
+from jaxformer.functional.kernels import wide_dtype
 from jaxformer.typing import Array, Float, Int
 
 
@@ -51,9 +51,9 @@ def sinusoidal(
 
 
 def segment_positions(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
-    """Count the positions of packed rows from 0 anew in each segment, that is wherever the number changes.
+    """Count positions of packed rows from 0 in each segment.
 
-    For the segments ``[1, 1, 1, 2, 2, 0]`` these are ``[0, 1, 2, 0, 1, 0]``.
+    For the segments ``[1, 1, 1, 2, 2, 0]`` they are ``[0, 1, 2, 0, 1, 0]``.
     """
     index = jnp.broadcast_to(jnp.arange(segments.shape[1], dtype=jnp.int32)[None], segments.shape)
     begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True)

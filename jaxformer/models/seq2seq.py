@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional import layers, masks, positions
-from jaxformer.functional.cached_attention import NOBODY, Spans, Store, empty_spans, readable, store_dtype
+from jaxformer.functional import checks, layers, masks, positions
+from jaxformer.functional.cache import NO_ANCESTOR, KeyValueStore, Spans, cache_dtype, empty_spans, readable
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
 from jaxformer.nn.blocks import Dropout
@@ -31,7 +31,7 @@ class AttentionWeights(NamedTuple):
 class Memory(NamedTuple):
     """What the decoder asks of the source, projected once: one entry a decoder layer, one row a sentence."""
 
-    stores: list[Store]
+    stores: list[KeyValueStore]
     mask: Bool[Array, "B 1 1 S"]
 
 
@@ -140,8 +140,8 @@ class Transformer(nn.Module):
         if (source_segments is None) != (target_segments is None):
             raise InputError("a packed batch has segments on both sides: give source_segments and target_segments")
         memory, mask, encoder_weights = self.encode(source, segments=source_segments, train=train)
-        layers.check_tokens(target, self.config.vocabulary_size)
-        layers.check_right_padding(target, self.config.pad_id)
+        checks.check_tokens(target, self.config.vocabulary_size)
+        checks.check_right_padding(target, self.config.pad_id)
         inputs = shift_right(target, self.config.bos_id)
         seen = masks.causal_mask(target.shape[1])
         if source_segments is not None and target_segments is not None:
@@ -165,7 +165,7 @@ class Transformer(nn.Module):
         self, source: Int[Array, "B S"], *, segments: Int[Array, "B S"] | None = None, train: bool = False
     ) -> tuple[Float[Array, "B S D"], Bool[Array, "B 1 1 S"], list[Float[Array, "B H S S"]]]:
         """Encode the source; return the output, the mask of its real positions, and the attention weights."""
-        layers.check_right_padding(source, self.config.pad_id)
+        checks.check_right_padding(source, self.config.pad_id)
         mask = seen = masks.padding_mask(source, self.config.pad_id)
         place = jnp.arange(source.shape[1])
         if segments is not None:
@@ -221,7 +221,7 @@ class Transformer(nn.Module):
 
     def _check_segments(self, segments: Int[Array, "B T"], tokens: Int[Array, "B T"]) -> None:
         config = self.config
-        layers.check_segments(segments, tokens, pad_id=config.pad_id, max_length=config.max_length)
+        checks.check_segments(segments, tokens, pad_id=config.pad_id, max_length=config.max_length)
 
     def _embed_target(self, tokens: Int[Array, "B T"], place: Int[Array, "*#B T"], *, train: bool) -> Array:
         # Positions have an axis of rows only where rows differ, that is where they are packed.
@@ -261,11 +261,11 @@ def empty_cache(config: TransformerConfig, rows: int, length: int, beam_size: in
         )
     d_k = config.d_k or config.d_model // config.num_heads
     d_v = config.d_v or config.d_model // config.num_heads
-    dtype = store_dtype(jnp.dtype(config.dtype))
+    dtype = cache_dtype(jnp.dtype(config.dtype))
     sizes = rows // beam_size, config.num_heads, d_k, d_v
     return Cache(
         [empty_spans(*sizes, width=beam_size, length=length, dtype=dtype) for _ in range(config.num_decoder_layers)],
-        jnp.full((rows, length), NOBODY, jnp.int32),
+        jnp.full((rows, length), NO_ANCESTOR, jnp.int32),
         jnp.zeros((), jnp.int32),
     )
 

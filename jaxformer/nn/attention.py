@@ -6,9 +6,8 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import attention as functional
-from jaxformer.functional import cached_attention
 from jaxformer.functional.attention import KeysValues
-from jaxformer.functional.cached_attention import Spans, Store
+from jaxformer.functional.cache import KeyValueStore, Spans, attend_to_spans, attend_to_store, project_to_store
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
 
@@ -88,18 +87,18 @@ class MultiHeadAttention(nn.Module):
         key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
         return functional.attend(self.projections, x, memory, mask, dropout_rate=self.dropout_rate, dropout_key=key)
 
-    def store(self, memory: Float[Array, "B S D"]) -> Store:
+    def store(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
         """Project a memory once, for many calls of :meth:`attend_to_store`."""
-        return cached_attention.project_to_store(self.projections, memory)
+        return project_to_store(self.projections, memory)
 
     def attend_to_store(
-        self, x: Float[Array, "B W D"], memory: Store, mask: Bool[Array, "#B 1 #W M"]
+        self, x: Float[Array, "B W D"], memory: KeyValueStore, mask: Bool[Array, "#B 1 #W M"]
     ) -> tuple[Float[Array, "B W D"], Float[Array, "B H W M"]]:
         """Let the new position of W hypotheses attend to what is stored; return the output and the weights."""
-        return cached_attention.attend_to_store(self.projections, x, memory, mask)
+        return attend_to_store(self.projections, x, memory, mask)
 
     def attend_to_spans(
         self, x: Float[Array, "B W D"], memory: Spans, mask: Bool[Array, "#B 1 #W M"], position: Int[Array, ""]
     ) -> Float[Array, "B W D"]:
         """Let the new position of W hypotheses attend to itself and those before it; return the output."""
-        return cached_attention.attend_to_spans(self.projections, x, memory, mask, position)
+        return attend_to_spans(self.projections, x, memory, mask, position)

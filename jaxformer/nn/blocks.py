@@ -10,8 +10,8 @@ import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional import cached_attention, layers
-from jaxformer.functional.cached_attention import Spans, Store
+from jaxformer.functional import layers
+from jaxformer.functional.cache import KeyValueStore, Spans, extend
 from jaxformer.nn.attention import MultiHeadAttention, check_heads
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
@@ -211,7 +211,7 @@ class DecoderLayer(nn.Module):
         x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y, train=train), None), train=train)
         return x, (self_weights, cross_weights)
 
-    def store_memory(self, memory: Float[Array, "B S D"]) -> Store:
+    def store_memory(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
         """Project the encoder's output once, for many calls of :meth:`step`."""
         return self.cross_attention.store(memory)
 
@@ -221,7 +221,7 @@ class DecoderLayer(nn.Module):
         cache: Spans,
         position: Int[Array, ""],
         seen: Bool[Array, "B 1 W M"],
-        memory: Store,
+        memory: KeyValueStore,
         memory_mask: Bool[Array, "B2 1 1 S"],
     ) -> tuple[Float[Array, "N 1 D"], Spans, Float[Array, "B2 H W2 S"]]:
         """Compute one position from the keys and values of those before it.
@@ -242,7 +242,7 @@ class DecoderLayer(nn.Module):
 
         def attend_self(y: Array) -> tuple[Array, Spans]:
             beams = y.reshape(seen.shape[0], seen.shape[2], -1)
-            grown = cached_attention.extend(cache, self.self_attention.keys_values(beams), position)
+            grown = extend(cache, self.self_attention.keys_values(beams), position)
             return self.self_attention.attend_to_spans(beams, grown, seen, position).reshape(y.shape), grown
 
         def attend_memory(y: Array) -> tuple[Array, Array]:

@@ -13,7 +13,7 @@ import jax
 from flax import linen as nn
 
 from jaxformer.errors import InputError
-from jaxformer.functional.cached_attention import Spans, Store
+from jaxformer.functional.cache import KeyValueStore, Spans
 from jaxformer.functional.layers import LINEAR_OUTPUT
 from jaxformer.nn.blocks import DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
 from jaxformer.typing import Array, Bool, Float, Int
@@ -113,7 +113,7 @@ class Decoder(nn.Module):
         x, weights = _run(self.layers, body, x, self.num_layers, self.rematerialization)
         return (self.norm(x) if self.config.norm_order == "pre" else x), weights
 
-    def store_memory(self, memory: Float[Array, "B S D"]) -> list[Store]:
+    def store_memory(self, memory: Float[Array, "B S D"]) -> list[KeyValueStore]:
         """Project the encoder's output once for every layer.
 
         Raises:
@@ -127,7 +127,7 @@ class Decoder(nn.Module):
         cache: list[Spans],
         position: Int[Array, ""],
         seen: Bool[Array, "B 1 W M"],
-        memory: list[Store],
+        memory: list[KeyValueStore],
         memory_mask: Bool[Array, "B2 1 1 S"],
     ) -> tuple[Float[Array, "N 1 D"], list[Spans], list[Float[Array, "B2 H W2 S"]]]:
         """Compute one position in every layer; see :meth:`DecoderLayer.step`. Each layer's weights come third.

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from jaxformer.functional.weights import Table, quantize, take_rows
+from jaxformer.functional.int8 import Table, quantize, take_rows
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.search.config import Precision

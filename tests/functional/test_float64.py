@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from jaxformer import functional as F
-from jaxformer.functional.cached_attention import attend_to_store, project_to_store
+from jaxformer.functional.cache import attend_to_store, project_to_store
 from jaxformer.functional.layers import ACTIVATIONS
 from jaxformer.models import Transformer, TransformerConfig, empty_cache, empty_coverage
 

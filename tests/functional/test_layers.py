@@ -9,8 +9,9 @@ import pytest
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional.layers import ACTIVATIONS, check_right_padding, check_tokens
-from jaxformer.functional.weights import quantize
+from jaxformer.functional.checks import check_right_padding, check_tokens
+from jaxformer.functional.int8 import quantize
+from jaxformer.functional.layers import ACTIVATIONS
 
 
 def normal(seed, *shape):
@@ -204,7 +205,7 @@ def test_padding_before_a_token_is_refused():
     check_right_padding(jnp.array([[3], [0]]), 0)
     check_right_padding(jnp.zeros((2, 0), jnp.int32), 0)
     for row in ([0, 3, 4], [3, 0, 4]):
-        with pytest.raises(InputError, match=r"pad sequences on the right: row 1 has a token behind padding \(id 0\)"):
+        with pytest.raises(InputError, match=r"pad sequences on the right: row 1 has a token after padding \(id 0\)"):
             check_right_padding(jnp.array([[3, 4, 5], row]), 0)
         check_right_padding(jnp.array([[3, 4, 5], row]), 9)
 

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jaxformer.functional.random_bits import random_bits
+from jaxformer.functional.kernels import random_bits
 
 COUNT = 1 << 18
 

@@ -9,7 +9,7 @@ import pytest
 
 from jaxformer import functional as F
 from jaxformer.functional import layers
-from jaxformer.functional.random_bits import random_bits
+from jaxformer.functional.kernels import random_bits
 
 S, T, D, WIDTH, HEADS = 5, 4, 8, 12, 2
 

@@ -133,7 +133,7 @@ def test_padding_before_a_token_is_refused(make_model, make_sentences):
     model, params = make_model(18)
     left, right = make_sentences(19, [4, 2])[:, ::-1], make_sentences(20, [4, 2])
     for source, target in ((left, right), (right, left)):
-        with pytest.raises(InputError, match=r"pad sequences on the right: row 1 has a token behind padding \(id 0\)"):
+        with pytest.raises(InputError, match=r"pad sequences on the right: row 1 has a token after padding \(id 0\)"):
             trace(model, params, source, target)
 
 

@@ -172,5 +172,5 @@ def test_segments_that_do_not_fit_are_refused(make_model):
         with pytest.raises(InputError, match="row 0 is numbered otherwise"):
             trace(model, params, source, target, **(segments | {name: segments[name].at[0, 0].set(0)}))
     flipped = {name: side[:, ::-1] for name, side in segments.items()}
-    with pytest.raises(InputError, match="row 1 has a token behind padding"):
+    with pytest.raises(InputError, match="row 1 has a token after padding"):
         trace(model, params, source[:, ::-1], target[:, ::-1], **flipped)

@@ -9,7 +9,7 @@ import pytest
 
 import runs
 from jaxformer.errors import InputError
-from jaxformer.functional.weights import Int8Weights, Table, quantize, take_rows
+from jaxformer.functional.int8 import Int8Weights, Table, quantize, take_rows
 from jaxformer.models import Transformer, TransformerConfig
 from jaxformer.search.config import DecodingConfig
 from jaxformer.translation.batch import Banned, Sentence, search_batch

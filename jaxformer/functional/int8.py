@@ -1,10 +1,8 @@
-"""Forms in which decoding keeps weights: in 8 bits with a scale and a sum for each output, and tables once more for
-their products.
+"""Weights as decoding stores them: int8 with a scale and a sum per output, and embedding tables with their transpose.
 
-They stand in a parameter tree where the plain array stood, and what computes with that takes them:
-:func:`~jaxformer.functional.layers.linear` those in 8 bits, :func:`~jaxformer.functional.layers.embed` tables, and
-:func:`~jaxformer.functional.layers.project_to_vocabulary` both. Their first leaf has the shape of the plain array. None
-of them is differentiable.
+They replace the plain array in a parameter tree. :func:`~jaxformer.functional.layers.linear` accepts int8 weights,
+:func:`~jaxformer.functional.layers.embed` tables, and :func:`~jaxformer.functional.layers.project_to_vocabulary` both.
+Their first leaf has the shape of the plain array. They are not differentiable.
 """
 
 from __future__ import annotations
@@ -22,31 +20,31 @@ _LARGEST = 127  # -128 has no opposite
 
 
 class Int8Weights(NamedTuple):
-    """A matrix in 8 bits: the weight of an output is its whole number times the output's scale."""
+    """A matrix in int8: each weight is its integer times the scale of its output."""
 
     values: Int[Array, "..."]
     """int8, from -127 to 127, of the shape of the weights."""
     scales: Float[Array, "..."]
-    """float32, one for each output: the axes of the weights that a product does not sum over."""
+    """float32, one for each output: the axes of the weights that a matmul does not contract."""
     sums: Float[Array, "..."]
-    """float32, of the shape of the scales: of each output's rounded weights, for rows that are not centred on 0."""
+    """float32, of the shape of the scales: the sum of each output's rounded weights, for inputs with an offset."""
 
 
 class Table(NamedTuple):
-    """An embedding table that is looked up in one form and multiplied in another."""
+    """An embedding table in one form for look-ups and another for matmuls."""
 
     rows: Float[Array, "V D"]
     outputs: Float[Array, "D V"] | Int8Weights
-    """Its transpose, or each of its rows as an output in 8 bits."""
+    """Its transpose, or each of its rows as an int8 output."""
 
 
 @functools.partial(jax.jit, static_argnums=1)
 def quantize(weights: Float[Array, "..."], axes: tuple[int, ...]) -> Int8Weights:
-    """Round weights to 8 bits, the largest of each output to 127 or -127.
+    """Quantize weights to int8, so that the largest of each output is 127 or -127.
 
     Args:
         weights: of any floating type.
-        axes: those that products sum over.
+        axes: those that matmuls contract.
     """
     wide = weights.astype(jnp.float32)
     largest = jnp.max(jnp.abs(wide), axis=axes, keepdims=True)
@@ -59,7 +57,7 @@ def quantize(weights: Float[Array, "..."], axes: tuple[int, ...]) -> Int8Weights
 def take_rows(
     table: Float[Array, "V D"] | Int8Weights | Table, tokens: Int[Array, " L"]
 ) -> Float[Array, "L D"] | Int8Weights | Table:
-    """Give the table of some tokens, in the form of that of all."""
+    """Return the rows of some tokens as a table of the same form."""
     if isinstance(table, Int8Weights):
         return _take_outputs(table, tokens)
     if isinstance(table, Table):
@@ -73,14 +71,14 @@ def _take_outputs(table: Int8Weights, tokens: Int[Array, " L"]) -> Int8Weights:
 
 
 def multiply_int8(x: Float[Array, "..."], weights: Int8Weights, contract: int = 1) -> Float[Array, "..."]:
-    """Multiply the last axes of ``x`` with the first of the weights, both in 8 bits, and add up exactly, in 32.
+    """Contract the last axes of ``x`` with the first of the weights, both in int8, with int32 accumulation.
 
-    ``x`` is rounded at each call, each of its rows to 255 numbers from its least to its largest: what comes from a
-    ReLU has no negative ones on which half of them would be spent. A 0 stays 0. What is added up are whole numbers; the
-    result differs from that of the plain weights by the two roundings alone.
+    Each row of ``x`` is quantized to 255 levels between its minimum and its maximum, so that the output of a ReLU
+    spends no level on negative numbers. A 0 stays 0. The result differs from that of the plain weights only by the two
+    roundings.
 
     Returns:
-        The product, float32.
+        The result in float32.
     """
     lead, inner = x.shape[: x.ndim - contract], x.shape[x.ndim - contract :]
     outer = weights.values.shape[contract:]
@@ -89,7 +87,7 @@ def multiply_int8(x: Float[Array, "..."], weights: Int8Weights, contract: int = 
 
 
 def multiply_int8_rows(x: Float[Array, "N D"], weights: Int8Weights) -> Float[Array, "N V"]:
-    """Multiply rows with each row of a table; see :func:`multiply_int8`."""
+    """Multiply by the transpose of a table, see :func:`multiply_int8`."""
     return _multiply(x, weights.values, 1, weights)
 
 
@@ -98,8 +96,7 @@ def _multiply(x: Array, matrix: Array, axis: int, weights: Int8Weights) -> Float
     least, largest = jnp.min(rows, axis=1, keepdims=True), jnp.max(rows, axis=1, keepdims=True)
     differ = largest > least
     steps = jnp.where(differ, largest - least, 1.0) / (2 * _LARGEST)
-    # Whole steps from 0, which so is not rounded: most of what comes from an activation is next to it, and the same
-    # error in all of that would add up.
+    # A multiple of the step, so that 0 is exact: most activations are near 0, and one error in all would accumulate.
     middles = jnp.where(differ, jnp.round((least + largest) / 2 / steps) * steps, least)
     values = jnp.clip(jnp.round((rows - middles) / steps), -128, _LARGEST).astype(jnp.int8)
     total = jax.lax.dot_general(values, matrix, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)

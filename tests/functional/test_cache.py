@@ -7,9 +7,9 @@ import pytest
 
 from jaxformer.functional import attend, causal_mask, project_keys_values
 from jaxformer.functional.attention import KeysValues
-from jaxformer.functional.cached_attention import (
-    NOBODY,
-    Store,
+from jaxformer.functional.cache import (
+    NO_ANCESTOR,
+    KeyValueStore,
     attend_to_spans,
     attend_to_store,
     empty_spans,
@@ -58,12 +58,12 @@ def spans_of(keys, values, width):
     ends = np.cumsum([span.values.shape[2] for span in empty])
     assert ends[-1] == places
     pairs = zip(np.split(keys, ends[:-1], axis=3), np.split(values, ends[:-1], axis=2), strict=True)
-    return tuple(Store(jnp.asarray(some), jnp.asarray(others)) for some, others in pairs)
+    return tuple(KeyValueStore(jnp.asarray(some), jnp.asarray(others)) for some, others in pairs)
 
 
 def joined(spans):
     """Give one store of all positions."""
-    return Store(
+    return KeyValueStore(
         jnp.concatenate([span.keys for span in spans], axis=3), jnp.concatenate([span.values for span in spans], axis=2)
     )
 
@@ -78,7 +78,7 @@ def test_hypotheses_read_their_ancestors_alone(seed):
     params = make_params(rng)
     kept = empty_spans(sentences, H, K, K2, width=width, length=length, dtype=jnp.dtype("float32"))
     assert len(kept) == 2
-    ancestors = jnp.full((sentences, width, length), NOBODY)
+    ancestors = jnp.full((sentences, width, length), NO_ANCESTOR)
     pasts = jnp.zeros((sentences, width, length, D))
     for position in range(length):
         x = draw(rng, sentences, width, D)
@@ -104,13 +104,13 @@ def test_spans_are_read_as_one_store_of_all_positions(position):
     mask = rng.random((sentences, 1, width, length * width)) < 0.7
     mask[..., width * (position + 1) :] = False
     mask[..., width * position] = True
-    expected, _ = attend_to_store(params, x, Store(keys, values), jnp.asarray(mask))
+    expected, _ = attend_to_store(params, x, KeyValueStore(keys, values), jnp.asarray(mask))
     spans = spans_of(keys, values, width)
     found = read(params, x, spans, mask, position)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
     begun = [begin <= position for begin in (0, 24, 96, 384)]
     behind = tuple(
-        span if seen else Store(span.keys * jnp.nan, span.values * jnp.nan)
+        span if seen else KeyValueStore(span.keys * jnp.nan, span.values * jnp.nan)
         for span, seen in zip(spans, begun, strict=True)
     )
     np.testing.assert_array_equal(read(params, x, behind, mask, position), found)
@@ -121,10 +121,10 @@ def test_places_of_a_position_lie_together(position):
     """The W places of position t are those from t W on, and nothing else is written."""
     rng = np.random.default_rng(5)
     new = KeysValues(draw(rng, 1, 2, H, K), draw(rng, 1, 2, H, K2))
-    before = Store(draw(rng, 1, H, K, 798), draw(rng, 1, H, 798, K2))
+    before = KeyValueStore(draw(rng, 1, H, K, 798), draw(rng, 1, H, 798, K2))
     kept = joined(write(spans_of(before.keys, before.values, 2), new, jnp.int32(position)))
     places = slice(2 * position, 2 * position + 2)
-    expected = Store(
+    expected = KeyValueStore(
         before.keys.at[..., places].set(store(new).keys), before.values.at[:, :, places].set(store(new).values)
     )
     jax.tree.map(np.testing.assert_array_equal, kept, expected)
@@ -140,7 +140,7 @@ def test_a_loop_copies_no_span():
     def body(carry):
         position, x, spans = carry
         spans = extend(spans, project_keys_values(params, x), position)
-        seen = jnp.where(jnp.arange(length) <= position, 0, NOBODY)
+        seen = jnp.where(jnp.arange(length) <= position, 0, NO_ANCESTOR)
         mask = readable(jnp.broadcast_to(seen, (sentences, width, length)))
         return position + 1, attend_to_spans(params, x, spans, mask, position), spans
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.functional import layers
-from jaxformer.functional.weights import Table, multiply_int8, multiply_int8_rows, quantize
+from jaxformer.functional.int8 import Table, multiply_int8, multiply_int8_rows, quantize
 
 
 def draw(seed, *shape):

@@ -1,4 +1,4 @@
-"""Products add up in float32 and multiply in the type of the computation, forward and backward."""
+"""Matmuls accumulate in float32 and multiply in the compute dtype, forward and backward."""
 
 import re
 
