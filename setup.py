@@ -1,4 +1,6 @@
-"""What pyproject.toml cannot say: the configurations lie beside the package here, and travel within it."""
+"""What pyproject.toml cannot say: the configurations lie beside the package here,
+and travel within it.
+"""
 
 from setuptools import find_namespace_packages, find_packages, setup
 

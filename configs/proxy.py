@@ -7,10 +7,12 @@ Command: jaxformer train --config=configs/proxy.py:a_h1 --workdir=runs/proxy_a_h
     --config.data.test=text:test.en,test.de
     All rows, one after another: python scripts/ablations.py --output=runs/ablations
 Hardware: two CPU cores, about 4 minutes for the base and at most a quarter of an hour.
-Score: docs/ablations.md has BLEU and perplexity of every row; the base has 19.38 and 6.37.
-Stands for: the paper's base, in its shape: a quarter of its widths, half of its heads, a third of its layers, with its
-    schedule, dropout and label smoothing. What is scored is the last checkpoint, and nothing is averaged. Each variant
-    changes what the row of the paper changes; pre_norm stands for none (Xiong et al. 2020).
+Score: docs/ablations.md has BLEU and perplexity of every row; the base has 19.38 and
+6.37. Stands for: the paper's base, in its shape: a quarter of its widths, half of its
+heads, a third of its layers, with its
+    schedule, dropout and label smoothing. What is scored is the last checkpoint, and
+    nothing is averaged. Each variant changes what the row of the paper changes;
+    pre_norm stands for none (Xiong et al. 2020).
 """
 
 from jaxformer.errors import InputError
@@ -41,7 +43,9 @@ VARIANTS = {
 def get_config(variant="base"):
     """Return the configuration of one row."""
     if variant not in VARIANTS:
-        raise InputError(f"configs/proxy.py has no variant {variant!r}: take {', '.join(VARIANTS)}")
+        raise InputError(
+            f"configs/proxy.py has no variant {variant!r}: take {', '.join(VARIANTS)}"
+        )
     config = default_config()
 
     config.model.d_model = 128
@@ -66,7 +70,8 @@ def get_config(variant="base"):
     config.training.checkpoint_every = 100
     config.training.keep_latest = 5  # the last five are averaged once
 
-    config.evaluation.max_sentences = 0  # its perplexity is all that is asked of the validation set
+    # its perplexity is all that is asked of the validation set
+    config.evaluation.max_sentences = 0
     config.evaluation.best_metric = "loss"
 
     config.update_from_flattened_dict(VARIANTS[variant])

@@ -1,15 +1,16 @@
-"""English to German on the bundled corpus: the road from nothing to a scored translation model in minutes.
+"""English to German on the bundled corpus: the road from nothing to a scored
+translation model in minutes.
 
 Command: jaxformer train --config=configs/quickstart.py --workdir=runs/quickstart
-Hardware: two CPU cores, minutes: an earlier run took 6.
-Score: 20.5 sacreBLEU (13a, cased, beam 4) on the bundled test set, 23.4 (greedy) on the validation set.
+Hardware: two CPU cores, minutes: an earlier run took 6. Score: 20.5 sacreBLEU (13a,
+cased, beam 4) on the bundled test set, 23.4 (greedy) on the validation set.
 """
 
 from jaxformer.runs.config import default_config
 
 
 def get_config():
-    """Give the configuration."""
+    """Return the configuration."""
     config = default_config()
 
     config.model.d_model = 192

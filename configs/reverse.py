@@ -1,4 +1,5 @@
-"""Write letters backwards: a task that a Transformer learns in two minutes, and that proves an installation.
+"""Write letters backwards: a task that a Transformer learns in two minutes, and that
+proves an installation.
 
 Command: jaxformer train --config=configs/reverse.py --workdir=runs/reverse
 Hardware: two CPU cores, about two minutes.
@@ -9,7 +10,7 @@ from jaxformer.runs.config import default_config
 
 
 def get_config():
-    """Give the configuration."""
+    """Return the configuration."""
     config = default_config()
 
     config.model.d_model = 96
@@ -26,7 +27,8 @@ def get_config():
     config.data.test = "synthetic:reverse/test"
     config.data.source_language = "forwards"
     config.data.target_language = "backwards"
-    config.data.vocabulary_size = 57  # 26 letters with their space, and what SentencePiece needs besides
+    # 26 letters with their space, and what SentencePiece needs besides
+    config.data.vocabulary_size = 57
     config.data.max_length = 16
     config.data.tokens_per_batch = 1_600
     config.data.num_buckets = 2

@@ -1,4 +1,6 @@
-"""Files that are written whole or not at all, and folders that one process at a time works in."""
+"""Files that are written whole or not at all, and folders that one process at a time
+works in.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ LOCK = ".lock"
 """The empty file by which a folder is held."""
 
 TEMPORARY = ".tmp"
-"""How the name of a file ends that is not yet whole; a process that was killed may leave one."""
+"""How the name of a file ends that is not yet whole; a process that was killed may
+leave one.
+"""
 
 _MOST_DIGITS = 300
 """Of an integer in JSON: a float holds any shorter one."""
@@ -44,25 +48,31 @@ def describe(error: OSError) -> str:
 
 
 def cannot_write(path: Path | str, error: OSError) -> InputError:
-    """Build the one line for a file that the system refuses to write: which file, why, and the cure."""
+    """Build the one line for a file that the system refuses to write: which file,
+    why, and the cure.
+    """
     return InputError(f"cannot write {path}: {describe(error)}")
 
 
 def check_writable(directory: Path, *names: str) -> None:
-    """Check before the work that a folder can be written, and nothing outside it; no name appears in it.
+    """Check before the work that a folder can be written, and nothing outside it; no
+    name appears in it.
 
     Args:
         directory: the folder; it exists, and may itself be a symbolic link.
-        names: entries that are about to be written or made, where :func:`open_whole` does not write them.
+        names: entries that are about to be written or made, where :func:`open_whole`
+            does not write them.
 
     Raises:
-        InputError: no file can be made in the folder, or one of the entries is a symbolic link.
+        InputError: no file can be made in the folder, or one of the entries is a
+            symbolic link.
     """
     for path in (directory / name for name in names):
         if path.is_symlink():
             raise InputError(
-                f"{path} is a symbolic link, and nothing is written through links: put the file or folder itself in "
-                f"its place, or make {directory} as a whole the link"
+                f"{path} is a symbolic link, and nothing is written through links: put"
+                f" the file or folder itself in its place, or make {directory} as a"
+                " whole the link"
             )
     try:
         tempfile.TemporaryFile(dir=directory).close()
@@ -72,11 +82,13 @@ def check_writable(directory: Path, *names: str) -> None:
 
 @contextlib.contextmanager
 def open_whole(path: Path) -> Iterator[BinaryIO]:
-    """Open a file to write that appears under its name only when the block ends without an error.
+    """Open a file to write that appears under its name only when the block ends without
+    an error.
 
-    The bytes go to a temporary file of a random name in the same folder, so two processes never share one. It is
-    synchronised with the disk and then renamed: after a kill or on a full disk, the file that was there is unchanged.
-    A symbolic link in its place is replaced and never followed. An older file passes on its permissions.
+    The bytes go to a temporary file of a random name in the same folder, so two
+    processes never share one. It is synchronised with the disk and then renamed: after
+    a kill or on a full disk, the file that was there is unchanged. A symbolic link in
+    its place is replaced and never followed. An older file passes on its permissions.
 
     Raises:
         InputError: the file cannot be written.
@@ -113,16 +125,22 @@ def parse_json(text: str | bytes) -> Any:
     """Parse JSON: the bytes of a file in UTF-8, or one line as a string.
 
     Raises:
-        InputError: it is not JSON, not UTF-8, nested too deep, or has an integer of more than 300 digits. The error is
-            the reason only: the caller adds the file and the cure.
+        InputError: it is not JSON, not UTF-8, nested too deep, or has an integer of
+            more than 300 digits. The error is the reason only: the caller adds the file
+            and the cure.
     """
     try:
-        return json.loads(text.decode("utf-8-sig") if isinstance(text, bytes) else text, parse_int=_integer)
+        return json.loads(
+            text.decode("utf-8-sig") if isinstance(text, bytes) else text,
+            parse_int=_integer,
+        )
     except RecursionError:
         raise InputError("its brackets are nested too deep") from None
     except json.JSONDecodeError as error:
         line = isinstance(text, str)
-        raise InputError(f"{error.msg}, column {error.colno}" if line else str(error)) from None
+        raise InputError(
+            f"{error.msg}, column {error.colno}" if line else str(error)
+        ) from None
     except ValueError as error:
         raise InputError(str(error)) from None
 
@@ -134,7 +152,9 @@ def _integer(digits: str) -> int:
 
 
 def parse_step(line: str | bytes) -> dict[str, Any] | None:
-    """Parse a line of ``metrics.jsonl`` or ``samples.jsonl``; None where it is no JSON object with a step."""
+    """Parse a line of ``metrics.jsonl`` or ``samples.jsonl``; None where it is no
+    JSON object with a step.
+    """
     try:
         record = parse_json(line)
     except InputError:
@@ -147,12 +167,16 @@ def _is_step(value: object) -> bool:
 
 
 def finite(value: Any) -> Any:
-    """Return a value of JSON with null in place of NaN and infinities, for which JSON has no number."""
+    """Return a value of JSON with null in place of NaN and infinities, for which
+    JSON has no number.
+    """
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         return {key: finite(item) for key, item in value.items()}
-    return [finite(item) for item in value] if isinstance(value, list | tuple) else value
+    return (
+        [finite(item) for item in value] if isinstance(value, list | tuple) else value
+    )
 
 
 def hold(directory: Path, refusal: str) -> TextIO:
@@ -165,14 +189,22 @@ def hold(directory: Path, refusal: str) -> TextIO:
         refusal: the error of the second process, with the cure.
 
     Returns:
-        An open file. The folder is held until it is closed or the process ends, however it ends.
+        An open file. The folder is held until it is closed or the process ends, however
+        it ends.
 
     Raises:
-        InputError: ``refusal``, where another process, or this one, holds the folder; or the lock is a symbolic link or
-            cannot be written.
+        InputError: ``refusal``, where another process, or this one, holds the folder;
+            or the lock is a symbolic link or cannot be written.
     """
     try:
-        lock = os.fdopen(os.open(directory / LOCK, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o666), "a")
+        lock = os.fdopen(
+            os.open(
+                directory / LOCK,
+                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW,
+                0o666,
+            ),
+            "a",
+        )
     except FileNotFoundError:
         raise  # the folder is missing
     except OSError as error:
@@ -189,9 +221,11 @@ def hold(directory: Path, refusal: str) -> TextIO:
 
 @contextlib.contextmanager
 def in_turn(directory: Path) -> Iterator[None]:
-    """Wait until no other process changes the small files of a folder, and keep others waiting until the block ends.
+    """Wait until no other process changes the small files of a folder, and keep others
+    waiting until the block ends.
 
-    The lock is on the folder itself. It is independent of :func:`hold`. File systems without locks wait for nothing.
+    The lock is on the folder itself. It is independent of :func:`hold`. File systems
+    without locks wait for nothing.
     """
     handle = os.open(directory, os.O_RDONLY)
     try:

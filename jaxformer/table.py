@@ -9,7 +9,8 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def escape_controls(text: str) -> str:
-    r"""Write control characters as JSON does, since a terminal obeys them; tabs and line ends stay.
+    r"""Write control characters as JSON does, since a terminal obeys them; tabs and
+    line ends stay.
 
     Args:
         text: for a terminal. It may be JSON, and stays the same JSON.
@@ -22,7 +23,8 @@ def escape_controls(text: str) -> str:
 
 
 def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    r"""Set rows of cells under each other, names to the left and numbers to the right; a row may be short.
+    r"""Set rows of cells under each other, names to the left and numbers to the right;
+    a row may be short.
 
     Args:
         rows: the head of the table and its lines, of which the first cell is a name.
@@ -37,7 +39,10 @@ def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         a longer name   9.1
     """
     columns = max(map(len, rows))
-    widths = [max((len(row[place]) for row in rows if place < len(row)), default=0) for place in range(columns)]
+    widths = [
+        max((len(row[place]) for row in rows if place < len(row)), default=0)
+        for place in range(columns)
+    ]
     for row in rows:
         cells = [
             f"{cell:<{width}}" if place == 0 else f"{cell:>{width}}"

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-r"""Repeat Table 3 of the paper in small: train a row after another, score each, and hold them against the paper's.
+r"""Repeat Table 3 of the paper in small: train a row after another, score each, and
+hold them against the paper's.
 
     python scripts/ablations.py --output=runs/ablations --rows=base --seeds=1,2,3
     python scripts/ablations.py --output=runs/ablations --seeds=1
@@ -7,13 +8,16 @@ r"""Repeat Table 3 of the paper in small: train a row after another, score each,
         --valid=text:valid.en,valid.de --test=text:test.en,test.de --config.data.vocabulary_size=8000
     python scripts/ablations.py --output=runs/ablations --report_only
 
-A row is a variant of configs/proxy.py. The row base is what all are compared with: it is trained first, whatever
---rows names, and the spread over its seeds is the noise that a difference has to exceed. Each row and seed is a run in
-DIR/ROW-SEED, made by `jaxformer train` and scored by `jaxformer evaluate` in processes of their own, whose words are in
-DIR/ROW-SEED.log. The same command goes on where it was interrupted, and leaves alone what is finished; a larger --steps
-lengthens the runs. Base runs are scored by some other searches too, and by the average of their last checkpoints.
+A row is a variant of configs/proxy.py. The row base is what all are compared with: it
+is trained first, whatever --rows names, and the spread over its seeds is the noise that
+a difference has to exceed. Each row and seed is a run in DIR/ROW-SEED, made by
+`jaxformer train` and scored by `jaxformer evaluate` in processes of their own, whose
+words are in DIR/ROW-SEED.log. The same command goes on where it was interrupted, and
+leaves alone what is finished; a larger --steps lengthens the runs. Base runs are scored
+by some other searches too, and by the average of their last checkpoints.
 
-After each run DIR/ablations.jsonl, ablations.md and ablations.png are written anew, of all finished runs in DIR.
+After each run DIR/ablations.jsonl, ablations.md and ablations.png are written anew, of
+all finished runs in DIR.
 """
 
 from __future__ import annotations
@@ -44,7 +48,9 @@ CONFIG = Path(__file__).resolve().parents[1] / "configs" / "proxy.py"
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """A run to be made: of a row, by a seed, in a directory; ``arguments`` are those of ``jaxformer train``."""
+    """A run to be made: of a row, by a seed, in a directory; ``arguments`` are those
+    of ``jaxformer train``.
+    """
 
     row: str
     seed: int
@@ -60,28 +66,45 @@ class Job:
     @property
     def is_finished(self) -> bool:
         """Whether there is nothing left to do."""
-        return ablations.is_finished(self.row, self.directory, self.config.training.steps)
+        return ablations.is_finished(
+            self.row, self.directory, self.config.training.steps
+        )
 
 
-def plan(rows: Sequence[str], seeds: Sequence[int], output: Path, overrides: Sequence[str]) -> list[Job]:
-    """Read all configurations before anything is trained; all rows of the first seed come first, the base before them.
+def plan(
+    rows: Sequence[str], seeds: Sequence[int], output: Path, overrides: Sequence[str]
+) -> list[Job]:
+    """Read all configurations before anything is trained; all rows of the first seed
+    come first, the base before them.
 
     Raises:
-        InputError: a configuration is wrong, an override sets what a row is there to change, or the folder holds runs
-            by other settings.
+        InputError: a configuration is wrong, an override sets what a row is there to
+            change, or the folder holds runs by other settings.
     """
     base = _read(BASE_ROW, ())
-    given = {override.removeprefix(config_file.PREFIX).partition("=")[0] for override in overrides}
+    given = {
+        override.removeprefix(config_file.PREFIX).partition("=")[0]
+        for override in overrides
+    }
     if "training.seed" in given:
-        raise InputError("each run has a seed of its own: give --seeds in place of --config.training.seed")
+        raise InputError(
+            "each run has a seed of its own: give --seeds in place of"
+            " --config.training.seed"
+        )
     jobs = []
     for row in (row for row in ROWS if row in {BASE_ROW, *rows}):
         own = ablations.differences(base, _read(row, ())).keys() & given
         if own:
-            raise InputError(f"the row {row} is there to change {min(own)}: leave out the row, or --config.{min(own)}")
+            raise InputError(
+                f"the row {row} is there to change {min(own)}: leave out the row, or"
+                f" --config.{min(own)}"
+            )
         for seed in seeds:
             every = (*overrides, f"--config.training.seed={seed}")
-            directory, arguments = ablations.run_directory(output, row, seed), (f"--config={_file(row)}", *every)
+            directory, arguments = (
+                ablations.run_directory(output, row, seed),
+                (f"--config={_file(row)}", *every),
+            )
             jobs.append(Job(row, seed, directory, arguments, _read(row, every)))
     for job in jobs:
         if job.row == BASE_ROW and not job.is_finished:
@@ -94,17 +117,22 @@ def _check_length(base: RunConfig) -> None:
     """Refuse runs that end with too few checkpoints for the mean of the last ones."""
     training, steps = base.training, base.training.steps
     intervals = training.checkpoint_every, training.evaluate_every
-    made = {steps, *(step for every in intervals for step in range(every, steps + 1, every))}
+    made = {
+        steps,
+        *(step for every in intervals for step in range(every, steps + 1, every)),
+    }
     if len(made) < AVERAGED:
         raise InputError(
-            f"{steps} steps with a checkpoint every {training.checkpoint_every} and at each evaluation make "
-            f"{len(made)}, and the base ends with the mean of {AVERAGED}: a larger --steps, or a smaller "
-            "--config.training.checkpoint_every"
+            f"{steps} steps with a checkpoint every {training.checkpoint_every} and at"
+            f" each evaluation make {len(made)}, and the base ends with the mean of"
+            f" {AVERAGED}: a larger --steps, or a smaller"
+            " --config.training.checkpoint_every"
         )
     if training.keep_latest < AVERAGED:
         raise InputError(
-            f"--config.training.keep_latest={training.keep_latest} keeps too few checkpoints, and the base ends with "
-            f"the mean of {AVERAGED}: --config.training.keep_latest={AVERAGED}"
+            f"--config.training.keep_latest={training.keep_latest} keeps too few"
+            f" checkpoints, and the base ends with the mean of {AVERAGED}:"
+            f" --config.training.keep_latest={AVERAGED}"
         )
 
 
@@ -117,18 +145,24 @@ def _read(row: str, overrides: Sequence[str]) -> RunConfig:
 
 
 def _check_folder(job: Job, output: Path) -> None:
-    """Refuse runs of the same row that differ in more than seed and length: they do not compare."""
+    """Refuse runs of the same row that differ in more than seed and length: they do
+    not compare.
+    """
     for _, _, directory in ablations.find_runs(output, [job.row]):
-        found = ablations.differences(configuration.load(directory / "config.json"), job.config)
+        found = ablations.differences(
+            configuration.load(directory / "config.json"), job.config
+        )
         changed = [f"{key}: {old} -> {new}" for key, (old, new) in found.items()]
         if changed:
             raise InputError(
-                f"{directory} was made by other settings, {', '.join(changed[:3])}: give the same or another --output"
+                f"{directory} was made by other settings, {', '.join(changed[:3])}:"
+                " give the same or another --output"
             )
 
 
 def make(job: Job) -> str | None:
-    """Train a run, or go on with it, and score it; give the line that says what failed, if anything did.
+    """Train a run, or go on with it, and score it; give the line that says what failed,
+    if anything did.
 
     Raises:
         KeyboardInterrupt: a signal came; the run can go on.
@@ -144,31 +178,52 @@ def make(job: Job) -> str | None:
         if decoding.averaged:
             which = f"average/{name}"
             if all(average.name != name for average in list_averages(job.directory)):
-                fault = run_command("average", job, (f"--last={AVERAGED}", f"--name={name}"))
-        search = f"--checkpoint={which}", f"--beam_size={decoding.beam_size}", f"--alpha={decoding.alpha}"
+                fault = run_command(
+                    "average", job, (f"--last={AVERAGED}", f"--name={name}")
+                )
+        search = (
+            f"--checkpoint={which}",
+            f"--beam_size={decoding.beam_size}",
+            f"--alpha={decoding.alpha}",
+        )
         fault = fault or run_command("evaluate", job, search)
     return fault
 
 
 def run_command(command: str, job: Job, arguments: Sequence[str]) -> str | None:
-    """Run a command of jaxformer on a run, in a process of its own; give the line that says how it failed, if it did.
+    """Run a command of jaxformer on a run, in a process of its own; give the line that
+    says how it failed, if it did.
 
     Raises:
         KeyboardInterrupt: a signal came.
     """
     code = run_process(
-        [sys.executable, "-m", "jaxformer.cli.main", command, f"--workdir={job.directory}", *arguments], job.said
+        [
+            sys.executable,
+            "-m",
+            "jaxformer.cli.main",
+            command,
+            f"--workdir={job.directory}",
+            *arguments,
+        ],
+        job.said,
     )
     if code == DONE:
         return None
-    last = job.said.read_text(encoding="utf-8", errors="replace").strip().rpartition("\n")[2]
+    last = (
+        job.said.read_text(encoding="utf-8", errors="replace")
+        .strip()
+        .rpartition("\n")[2]
+    )
     return f"{job.directory}: {command} ended with exit code {code}: {last}"
 
 
 def run_process(line: Sequence[str], said: Path) -> int:
-    """Run a process to its end, and give its exit code; what it says is added to a file.
+    """Run a process to its end, and give its exit code; what it says is added to a
+    file.
 
-    A signal that would end this process ends that one first, by SIGTERM, which lets training save; a second kills it.
+    A signal that would end this process ends that one first, by SIGTERM, which lets
+    training save; a second kills it.
 
     Raises:
         KeyboardInterrupt: such a signal came.
@@ -183,13 +238,27 @@ def run_process(line: Sequence[str], said: Path) -> int:
 
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.getsignal(number) for number in numbers}
-    before = {number: handler for number, handler in before.items() if handler is not signal.SIG_IGN}  # as of nohup
+    # as of nohup
+    before = {
+        number: handler
+        for number, handler in before.items()
+        if handler is not signal.SIG_IGN
+    }
     for number in before:
         signal.signal(number, stop)
     try:
         with said.open("ab") as log:
-            # A group of its own: Ctrl-C reaches it through this process alone, and so once.
-            started.append(subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=log, stderr=log, process_group=0))
+            # A group of its own: Ctrl-C reaches it through this process alone, and so
+            # once.
+            started.append(
+                subprocess.Popen(
+                    line,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=log,
+                    process_group=0,
+                )
+            )
         if stopped:
             started[0].terminate()
         code = started[0].wait()
@@ -202,7 +271,8 @@ def run_process(line: Sequence[str], said: Path) -> int:
 
 
 def report(output: Path) -> str:
-    """Write ``ablations.jsonl``, ``ablations.md`` and, once there is a row to compare, ``ablations.png``.
+    """Write ``ablations.jsonl``, ``ablations.md`` and, once there is a row to compare,
+    ``ablations.png``.
 
     Returns:
         The Markdown.
@@ -212,7 +282,10 @@ def report(output: Path) -> str:
     """
     results = ablations.collect(output)
     text = ablations_report.to_markdown(results)
-    lines = [json.dumps(dataclasses.asdict(result), ensure_ascii=False) + "\n" for result in results]
+    lines = [
+        json.dumps(dataclasses.asdict(result), ensure_ascii=False) + "\n"
+        for result in results
+    ]
     (output / "ablations.jsonl").write_text("".join(lines), encoding="utf-8")
     (output / "ablations.md").write_text(text, encoding="utf-8")
     if any(result.row != BASE_ROW for result in results):
@@ -262,27 +335,67 @@ def _report_so_far(output: Path) -> None:
 def main() -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder of the runs and the report")
-    parser.add_argument("--rows", type=_rows, default=tuple(ROWS), metavar="A,B", help="which rows (default: all)")
-    parser.add_argument("--seeds", type=_seeds, default=(1,), metavar="1,2", help="seeds of each row (default: 1)")
+    parser.add_argument(
+        "--output",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="folder of the runs and the report",
+    )
+    parser.add_argument(
+        "--rows",
+        type=_rows,
+        default=tuple(ROWS),
+        metavar="A,B",
+        help="which rows (default: all)",
+    )
+    parser.add_argument(
+        "--seeds",
+        type=_seeds,
+        default=(1,),
+        metavar="1,2",
+        help="seeds of each row (default: 1)",
+    )
     parser.add_argument(
         "--steps",
         type=int,
         metavar="N",
-        help="of each run (default: as the configurations say); "
-        f"the base's end with the mean of {AVERAGED} checkpoints, one every training.checkpoint_every",
+        help=(
+            "of each run (default: as the configurations say); the base's end with the"
+            f" mean of {AVERAGED} checkpoints, one every training.checkpoint_every"
+        ),
     )
     for name in ("train", "valid", "test"):
-        parser.add_argument(f"--{name}", metavar="NAME", help=f"other text: the same as --config.data.{name}=NAME")
-    parser.add_argument("--report_only", action="store_true", help="train nothing, and report what is finished")
+        parser.add_argument(
+            f"--{name}",
+            metavar="NAME",
+            help=f"other text: the same as --config.data.{name}=NAME",
+        )
+    parser.add_argument(
+        "--report_only",
+        action="store_true",
+        help="train nothing, and report what is finished",
+    )
     options, rest = parser.parse_known_args()
-    wrong = [word for word in rest if not (word.startswith(config_file.PREFIX) and "=" in word)]
+    wrong = [
+        word
+        for word in rest
+        if not (word.startswith(config_file.PREFIX) and "=" in word)
+    ]
     if wrong:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}")
-    named = {"training.steps": options.steps} | {f"data.{x}": getattr(options, x) for x in ("train", "valid", "test")}
-    overrides = [f"{config_file.PREFIX}{key}={value}" for key, value in named.items() if value is not None]
+    named = {"training.steps": options.steps} | {
+        f"data.{x}": getattr(options, x) for x in ("train", "valid", "test")
+    }
+    overrides = [
+        f"{config_file.PREFIX}{key}={value}"
+        for key, value in named.items()
+        if value is not None
+    ]
     jax.config.update("jax_platforms", "cpu")  # the devices are the runs'
     try:
         return run(options, [*overrides, *rest])
@@ -299,7 +412,9 @@ def _rows(text: str) -> tuple[str, ...]:
     rows = tuple(text.split(","))
     unknown = [row for row in rows if row not in ROWS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"there is no row {unknown[0]!r}: take {', '.join(ROWS)}")
+        raise argparse.ArgumentTypeError(
+            f"there is no row {unknown[0]!r}: take {', '.join(ROWS)}"
+        )
     return rows
 
 
@@ -307,7 +422,9 @@ def _seeds(text: str) -> tuple[int, ...]:
     """Read seeds, each once."""
     parts = text.split(",")
     if not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"must be numbers separated by commas, such as 1,2, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"must be numbers separated by commas, such as 1,2, not {text!r}"
+        )
     return tuple(dict.fromkeys(map(int, parts)))
 
 

@@ -1,25 +1,32 @@
 #!/usr/bin/env python3
 """Kill a run again and again, and show that it ends as if nothing had happened.
 
-    python scripts/chaos.py --config=configs/reverse.py --workdir=runs/chaos --kills=20 --config.training.steps=2000
-    python scripts/chaos.py --config=configs/quickstart.py --workdir=runs/chaos --signal=TERM --seed=7
+    python scripts/chaos.py --config=configs/reverse.py --workdir=runs/chaos --kills=20
+    --config.training.steps=2000 python scripts/chaos.py --config=configs/quickstart.py
+    --workdir=runs/chaos --signal=TERM --seed=7
 
-The configuration is trained straight through in ``DIR/straight``, and once more in ``DIR/killed-SIGNAL-SEED``, where
-the process gets a signal at random moments and is started again by the same command each time. The moments are spread
-over the run, and each is aimed at one of the phases in which a process can be met:
+The configuration is trained straight through in ``DIR/straight``, and once more in
+``DIR/killed-SIGNAL-SEED``, where the process gets a signal at random moments and is
+started again by the same command each time. The moments are spread over the run, and
+each is aimed at one of the phases in which a process can be met:
 
 - ``starting``: it imports, reads the text or restores a checkpoint;
-- ``compiling``: the first step is to come; what was compiled before is thrown away first, so that it takes its time;
+- ``compiling``: the first step is to come; what was compiled before is thrown away
+  first, so that it takes its time;
 - ``training``: between steps;
-- ``evaluating``: seen where ``training.evaluate_every`` is a multiple of ``training.log_every``;
+- ``evaluating``: seen where ``training.evaluate_every`` is a multiple of
+  ``training.log_every``;
 - ``saving``: a half-written checkpoint lies there.
 
-In the end parameters, their average, optimizer, random key, the loop's counters with the position in the data, and the
-best checkpoint must be the same bit for bit, and the records line for line, but for metrics of the machine. With equal
-parameters and losses the batches were the same, in the same order. The exit code is 1 where something differs, where a
-process ended otherwise than its signal lets it end, and where the run was over before the last kill.
+In the end parameters, their average, optimizer, random key, the loop's counters with
+the position in the data, and the best checkpoint must be the same bit for bit, and the
+records line for line, but for metrics of the machine. With equal parameters and losses
+the batches were the same, in the same order. The exit code is 1 where something
+differs, where a process ended otherwise than its signal lets it end, and where the run
+was over before the last kill.
 
-The straight run is kept: the same command with another ``--seed`` or ``--signal`` only looks whether it is finished.
+The straight run is kept: the same command with another ``--seed`` or ``--signal`` only
+looks whether it is finished.
 """
 
 from __future__ import annotations
@@ -61,9 +68,17 @@ POLL = 0.003  # seconds between two looks at a process
 
 
 class Watch:
-    """Follows a process that trains, from outside: by what it says, and by what lies in its directory."""
+    """Follows a process that trains, from outside: by what it says, and by what lies
+    in its directory.
+    """
 
-    def __init__(self, process: subprocess.Popen[bytes], run: Path, said: Path, config: TrainingConfig) -> None:
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        run: Path,
+        said: Path,
+        config: TrainingConfig,
+    ) -> None:
         """Follow a process that says what it does in a file of its own."""
         self.process = process
         self.introduced = False
@@ -88,11 +103,14 @@ class Watch:
         return "training" if self._stepped else "compiling"
 
     def is_alive(self) -> bool:
-        """Tell whether the process still runs."""
+        """Return whether the process still runs."""
         return self.process.poll() is None
 
     def _newest(self) -> int:
-        return max((int(name) for name in list_names(self._checkpoints) if name.isdecimal()), default=0)
+        return max(
+            (int(name) for name in list_names(self._checkpoints) if name.isdecimal()),
+            default=0,
+        )
 
     def _new_lines(self) -> list[str]:
         with self._said.open("rb") as file:
@@ -108,14 +126,19 @@ class Watch:
             self.step = int(resumed[1])
         elif stepped := re.match(r"step (\d+)/\d+  ", line):
             self.step, self._stepped = int(stepped[1]), True
-            self._evaluating = self.step % self._config.evaluate_every == 0 or self.step >= self._config.steps
+            self._evaluating = (
+                self.step % self._config.evaluate_every == 0
+                or self.step >= self._config.steps
+            )
         elif line.startswith("evaluation at step "):
             self._evaluating = False
 
 
 @dataclasses.dataclass(frozen=True)
 class Command:
-    """The command that trains in the directory ``run``; ``arguments`` are all others."""
+    """The command that trains in the directory ``run``; ``arguments`` are all
+    others.
+    """
 
     arguments: list[str]
     run: Path
@@ -128,7 +151,9 @@ class Command:
 
     @property
     def compiled(self) -> Path:
-        """Programs that were compiled, for the processes after; not those of other runs, since kills meet them too."""
+        """Programs that were compiled, for the processes after; not those of other
+        runs, since kills meet them too.
+        """
         return self.run.with_name("compiled")
 
     @contextlib.contextmanager
@@ -136,7 +161,14 @@ class Command:
         """Start a process, which does not outlive the block."""
         with self.said.open("wb") as said:
             process = subprocess.Popen(
-                [sys.executable, "-m", "jaxformer.cli.main", "train", f"--workdir={self.run}", *self.arguments],
+                [
+                    sys.executable,
+                    "-m",
+                    "jaxformer.cli.main",
+                    "train",
+                    f"--workdir={self.run}",
+                    *self.arguments,
+                ],
                 env={**os.environ, "JAX_COMPILATION_CACHE_DIR": str(self.compiled)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -165,13 +197,18 @@ class Command:
                     stretches[before].append(time.monotonic() - since)
                     since = time.monotonic()
         if watch.process.returncode != DONE:
-            raise InputError(f"the command ended with exit code {watch.process.returncode}; {self.said} says why")
+            raise InputError(
+                f"the command ended with exit code {watch.process.returncode};"
+                f" {self.said} says why"
+            )
         return stretches
 
 
 @dataclasses.dataclass(frozen=True)
 class Kill:
-    """A signal to send: seconds after a run that has come to a step entered a phase, or when the phase ends before."""
+    """A signal to send: seconds after a run that has come to a step entered a phase,
+    or when the phase ends before.
+    """
 
     signal: signal.Signals
     phase: str
@@ -190,15 +227,22 @@ class Hit:
     known: bool
 
 
-def plan(options: argparse.Namespace, config: TrainingConfig, durations: dict[str, float]) -> list[Kill]:
-    """Draw the kills: every phase equally often, rather early in it, and spread over the run but its end."""
+def plan(
+    options: argparse.Namespace, config: TrainingConfig, durations: dict[str, float]
+) -> list[Kill]:
+    """Draw the kills: every phase equally often, rather early in it, and spread over
+    the run but its end.
+    """
     chance = random.Random(options.seed)
     phases = [phase for phase in PHASES if phase in durations]
     aims = [phases[index % len(phases)] for index in range(options.kills)]
     chance.shuffle(aims)
     last = max(0.0, min(0.9 * config.steps, config.steps - 2.0 * config.evaluate_every))
     moments = sorted(chance.uniform(0.0, last) for _ in aims)
-    names = [options.signal if options.signal != "ANY" else chance.choice(list(SIGNALS)) for _ in aims]
+    names = [
+        options.signal if options.signal != "ANY" else chance.choice(list(SIGNALS))
+        for _ in aims
+    ]
     return [
         Kill(SIGNALS[name], aim, int(moment), durations[aim] * chance.random() ** 2)
         for name, aim, moment in zip(names, aims, moments, strict=True)
@@ -214,19 +258,30 @@ def strike(command: Command, kill: Kill) -> Hit | None:
             watch.process.wait()
             if watch.process.returncode == DONE:
                 return None
-            return Hit(watch.phase(), watch.step, watch.process.returncode, 0, known=False)
+            return Hit(
+                watch.phase(), watch.step, watch.process.returncode, 0, known=False
+            )
         phase, step = watch.phase(), watch.step
         watch.process.send_signal(kill.signal)
         watch.process.wait()
     checkpoints = command.run / "checkpoints"
-    # Nobody listens while Python imports, and after the last step there is nothing to stop: there a signal is fatal.
-    stoppable = phase != "starting" and str(command.config.steps) not in list_names(checkpoints)
+    # Nobody listens while Python imports, and after the last step there is nothing to
+    # stop: there a signal is fatal.
+    stoppable = phase != "starting" and str(command.config.steps) not in list_names(
+        checkpoints
+    )
     code = watch.process.returncode
-    return Hit(phase, step, code, count_unfinished(checkpoints), known=is_known(code, kill.signal, stoppable))
+    return Hit(
+        phase,
+        step,
+        code,
+        count_unfinished(checkpoints),
+        known=is_known(code, kill.signal, stoppable),
+    )
 
 
 def is_known(code: int, number: signal.Signals, stoppable: bool) -> bool:
-    """Tell whether a process may end with an exit code after a signal."""
+    """Return whether a process may end with an exit code after a signal."""
     if number == signal.SIGKILL:
         return code == -number
     return code == INTERRUPTED or (not stoppable and code in (-number, DONE))
@@ -234,10 +289,14 @@ def is_known(code: int, number: signal.Signals, stoppable: bool) -> bool:
 
 def wait_until(watch: Watch, kill: Kill) -> bool:
     """Wait for the moment of a kill; say whether the process is still there."""
-    anywhere = kill.phase in ("starting", "compiling")  # these come again with every process, and lead no further
-    while watch.is_alive() and not (watch.phase() == kill.phase and (anywhere or watch.step >= kill.step)):
+    # these come again with every process, and lead no further
+    anywhere = kill.phase in ("starting", "compiling")
+    while watch.is_alive() and not (
+        watch.phase() == kill.phase and (anywhere or watch.step >= kill.step)
+    ):
         time.sleep(POLL)
-    # It may be over sooner than in the straight run: then the end of the phase is the moment.
+    # It may be over sooner than in the straight run: then the end of the phase is the
+    # moment.
     end = time.monotonic() + kill.seconds
     while watch.is_alive() and time.monotonic() < end and watch.phase() == kill.phase:
         time.sleep(min(POLL, max(0.0, end - time.monotonic())))
@@ -252,7 +311,9 @@ def count_unfinished(checkpoints: Path) -> int:
 def list_names(folder: Path) -> list[str]:
     """List the checkpoints in a folder, whole or not; none where there is no folder."""
     try:
-        return [name for name in os.listdir(folder) if name.partition(".")[0].isdecimal()]
+        return [
+            name for name in os.listdir(folder) if name.partition(".")[0].isdecimal()
+        ]
     except FileNotFoundError:
         return []
 
@@ -261,11 +322,15 @@ def compare(found: Path, expected: Path) -> list[str]:
     """List how two finished runs differ; empty if they are the same bit for bit."""
     one, other = read_checkpoints(found), read_checkpoints(expected)
     differences = [
-        f"{name}: {one[name]} and {other[name]}" for name in ("step", "best", "scores") if one[name] != other[name]
+        f"{name}: {one[name]} and {other[name]}"
+        for name in ("step", "best", "scores")
+        if one[name] != other[name]
     ]
     for name, value in other["progress"].items():
         if one["progress"].get(name) != value:
-            differences.append(f"counter {name}: {one['progress'].get(name)} and {value}")
+            differences.append(
+                f"counter {name}: {one['progress'].get(name)} and {value}"
+            )
     for path, a in one["arrays"].items():
         b = other["arrays"][path]
         if a.tobytes() != b.tobytes():
@@ -278,7 +343,9 @@ def compare(found: Path, expected: Path) -> list[str]:
 def read_checkpoints(run: Path) -> dict[str, Any]:
     """Read the last checkpoint of a run, and which is the best."""
     config = configuration.load(run / "config.json")
-    state = jax.eval_shape(lambda: create_state(Transformer(config.model), config.training))
+    state = jax.eval_shape(
+        lambda: create_state(Transformer(config.model), config.training)
+    )
     checkpoints = open_to_read(run / "checkpoints", config.evaluation.best_metric)
     last = checkpoints.find("latest")
     parts = checkpoints.restore(last, params=state.weights, training=state.rest())
@@ -288,19 +355,26 @@ def read_checkpoints(run: Path) -> dict[str, Any]:
         "scores": checkpoints.scores(last),
         "progress": checkpoints.progress(last),
         "arrays": {
-            jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in jax.tree_util.tree_leaves_with_path(parts)
+            jax.tree_util.keystr(path): np.asarray(leaf)
+            for path, leaf in jax.tree_util.tree_leaves_with_path(parts)
         },
     }
 
 
 def compare_records(found: Path, expected: Path) -> list[str]:
-    """Name the first line in which two records differ, but for what the machine decides."""
+    """Name the first line in which two records differ, but for what the machine
+    decides.
+    """
     one, other = read_lines(found), read_lines(expected)
     for number, (a, b) in enumerate(zip(one, other, strict=False), 1):
         names = [name for name in a.keys() | b.keys() if a.get(name) != b.get(name)]
         if names:
             return [f"{found.name}, line {number}: {', '.join(sorted(names))}"]
-    return [] if len(one) == len(other) else [f"{found.name}: {len(one)} and {len(other)} lines"]
+    return (
+        []
+        if len(one) == len(other)
+        else [f"{found.name}: {len(one)} and {len(other)} lines"]
+    )
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -308,8 +382,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     # What is not a number equals itself here.
-    records = (json.loads(line, parse_constant=str) for line in path.read_text(encoding="utf-8").splitlines())
-    return [{name: value for name, value in record.items() if name not in MEASURED} for record in records]
+    records = (
+        json.loads(line, parse_constant=str)
+        for line in path.read_text(encoding="utf-8").splitlines()
+    )
+    return [
+        {name: value for name, value in record.items() if name not in MEASURED}
+        for record in records
+    ]
 
 
 def train_straight(command: Command) -> dict[str, float]:
@@ -317,7 +397,14 @@ def train_straight(command: Command) -> dict[str, float]:
     file = command.run.with_name("straight.phases.json")
     stretches = command.finish()
     if not file.exists():
-        file.write_text(json.dumps({phase: statistics.median(values) for phase, values in stretches.items()}))
+        file.write_text(
+            json.dumps(
+                {
+                    phase: statistics.median(values)
+                    for phase, values in stretches.items()
+                }
+            )
+        )
     return json.loads(file.read_text())
 
 
@@ -327,17 +414,23 @@ def train_killed(command: Command, kills: list[Kill]) -> tuple[list[Hit], list[s
     for number, kill in enumerate(kills, 1):
         hit = strike(command, kill)
         if hit is None:
-            faults.append(f"the run was over before kill {number} of {len(kills)}: take more steps, or fewer kills")
+            faults.append(
+                f"the run was over before kill {number} of {len(kills)}: take more"
+                " steps, or fewer kills"
+            )
             break
         left = f", {hit.leftovers} unfinished left" if hit.leftovers else ""
         print(
-            f"kill {number:3}  {kill.signal.name:8} aimed at {kill.phase:11} hit {hit.phase:11} at step {hit.step:6}  "
-            f"exit code {hit.code}{left}",
+            f"kill {number:3}  {kill.signal.name:8} aimed at {kill.phase:11} hit"
+            f" {hit.phase:11} at step {hit.step:6}  exit code {hit.code}{left}",
             flush=True,
         )
         hits.append(hit)
         if not hit.known:
-            faults.append(f"kill {number} ended with exit code {hit.code}; {command.said}.{number} says why")
+            faults.append(
+                f"kill {number} ended with exit code {hit.code};"
+                f" {command.said}.{number} says why"
+            )
             shutil.copy(command.said, f"{command.said}.{number}")
     command.finish()
     return hits, faults
@@ -346,13 +439,33 @@ def train_killed(command: Command, kills: list[Kill]) -> tuple[list[Hit], list[s
 def main() -> int:
     """Run what the command line asks for."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("--config", required=True, metavar="FILE", help="configuration; --config.KEY=VALUE changes it")
-    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="where both runs are made")
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="FILE",
+        help="configuration; --config.KEY=VALUE changes it",
+    )
+    parser.add_argument(
+        "--workdir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="where both runs are made",
+    )
     parser.add_argument("--kills", type=int, default=20, help="how many (default: 20)")
-    parser.add_argument("--seed", type=int, default=0, help="of the moments (default: 0)")
-    parser.add_argument("--signal", choices=[*SIGNALS, "ANY"], default="KILL", help="ANY: drawn each time")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the moments (default: 0)"
+    )
+    parser.add_argument(
+        "--signal",
+        choices=[*SIGNALS, "ANY"],
+        default="KILL",
+        help="ANY: drawn each time",
+    )
     options, overrides = parser.parse_known_args()
     # A shell that starts this in the background lets children ignore Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -367,25 +480,41 @@ def chaos(options: argparse.Namespace, overrides: list[str]) -> int:
     """Train twice and compare; give the exit code.
 
     Raises:
-        InputError: the configuration is wrong, the killed run is there already, or a run fails without being killed.
+        InputError: the configuration is wrong, the killed run is there already, or a
+            run fails without being killed.
     """
     config = configuration.parse(config_file.read(options.config, overrides)).training
     killed = options.workdir / f"killed-{options.signal}-{options.seed}"
     if killed.exists():
-        raise InputError(f"{killed} is there already: choose another --seed, or remove it")
+        raise InputError(
+            f"{killed} is there already: choose another --seed, or remove it"
+        )
     options.workdir.mkdir(parents=True, exist_ok=True)
     arguments = [f"--config={options.config}", *overrides]
     straight = Command(arguments, options.workdir / "straight", config)
     durations = train_straight(straight)
-    lasting = ", ".join(f"{phase} {durations[phase]:.2f} s" for phase in PHASES if phase in durations)
-    print(f"straight: {straight.run} is finished at step {config.steps}; {lasting}", flush=True)
-    hits, faults = train_killed(Command(arguments, killed, config), plan(options, config, durations))
+    lasting = ", ".join(
+        f"{phase} {durations[phase]:.2f} s" for phase in PHASES if phase in durations
+    )
+    print(
+        f"straight: {straight.run} is finished at step {config.steps}; {lasting}",
+        flush=True,
+    )
+    hits, faults = train_killed(
+        Command(arguments, killed, config), plan(options, config, durations)
+    )
     counts = collections.Counter(hit.phase for hit in hits)
     print(f"hit: {', '.join(f'{phase} {counts[phase]}' for phase in PHASES)}; ", end="")
-    print(f"{sum(hit.leftovers > 0 for hit in hits)} of {len(hits)} left an unfinished checkpoint")
+    print(
+        f"{sum(hit.leftovers > 0 for hit in hits)} of {len(hits)} left an unfinished"
+        " checkpoint"
+    )
     # The devices are the runs'.
     jax.config.update("jax_platforms", "cpu")
-    faults += [f"differs from {straight.run}: {difference}" for difference in compare(killed, straight.run)]
+    faults += [
+        f"differs from {straight.run}: {difference}"
+        for difference in compare(killed, straight.run)
+    ]
     for fault in faults:
         print(fault)
     if not faults:

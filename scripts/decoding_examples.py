@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-r"""Run the examples of docs/decoding-examples.md once more, and show where they come out otherwise.
+r"""Run the examples of docs/decoding-examples.md once more, and show where they come
+out otherwise.
 
     python scripts/decoding_examples.py --workdir=runs/quickstart            # what differs; then the exit code is 1
     python scripts/decoding_examples.py --workdir=runs/quickstart --write    # puts what comes out into the page
 
-An example is a block of the language console: lines that begin with "$ " are commands, one that ends with a backslash
-goes on in the next, and what follows is what they print. The commands run in a folder of their own, in which
-runs/quickstart is a copy of --workdir, and in one process, so that JAX starts once. A command is a pipe of programs
-that may end with "> FILE", which takes what they print but not what they say on standard error; there is no other
-syntax of a shell. Another model than the page's gives other translations.
+An example is a block of the language console: lines that begin with "$ " are commands,
+one that ends with a backslash goes on in the next, and what follows is what they print.
+The commands run in a folder of their own, in which runs/quickstart is a copy of
+--workdir, and in one process, so that JAX starts once. A command is a pipe of programs
+that may end with "> FILE", which takes what they print but not what they say on
+standard error; there is no other syntax of a shell. Another model than the page's gives
+other translations.
 """
 
 from __future__ import annotations
@@ -36,12 +39,16 @@ COMMAND = re.compile(r"^\$ (?:.*\\\n)*.*\n", re.MULTILINE)
 
 
 def commands_of(block: str) -> list[str]:
-    """Give the commands of a block in their order, as they stand there, without the "$ " before them."""
+    """Return the commands of a block in their order, as they stand there, without the
+    "$ " before them.
+    """
     return [found[2:-1] for found in COMMAND.findall(block)]
 
 
 def split(command: str) -> tuple[list[list[str]], Path | None]:
-    """Give the words of each program of a pipe, and the file that the output goes into."""
+    """Return the words of each program of a pipe, and the file that the output goes
+    into.
+    """
     lexer = shlex.shlex(command.replace("\\\n", ""), posix=True, punctuation_chars="|>")
     lexer.whitespace_split, lexer.commenters = True, ""
     stages: list[list[str]] = [[]]
@@ -60,11 +67,15 @@ def run(command: str) -> str:
     data, shown = b"", io.BytesIO()
     for number, stage in enumerate(stages, 1):
         if stage[0] == "jaxformer":
-            printed = shown if number == len(stages) and target is None else io.BytesIO()
+            printed = (
+                shown if number == len(stages) and target is None else io.BytesIO()
+            )
             _run_here(stage[1:], data, printed, shown)
             data = b"" if printed is shown else printed.getvalue()
         else:
-            data = subprocess.run(stage, input=data, stdout=subprocess.PIPE, check=True).stdout
+            data = subprocess.run(
+                stage, input=data, stdout=subprocess.PIPE, check=True
+            ).stdout
     if target is not None:
         target.write_bytes(data)
         data = b""
@@ -73,28 +84,43 @@ def run(command: str) -> str:
 
 def replay(page: str) -> str:
     """Give a page with what its commands print in this folder."""
-    return BLOCK.sub(lambda block: "".join(f"$ {each}\n{run(each)}" for each in commands_of(block[0])), page)
+    return BLOCK.sub(
+        lambda block: "".join(
+            f"$ {each}\n{run(each)}" for each in commands_of(block[0])
+        ),
+        page,
+    )
 
 
 @contextlib.contextmanager
 def beside(workdir: Path) -> Iterator[None]:
-    """Work in a new folder that has a copy of a run as runs/quickstart, and goes at the end.
+    """Work in a new folder that has a copy of a run as runs/quickstart, and goes at the
+    end.
 
     Raises:
         InputError: there is no such run.
     """
     if not (workdir / "config.json").is_file():
-        raise InputError(f"no run in {workdir}: make quickstart trains one in runs/quickstart")
+        raise InputError(
+            f"no run in {workdir}: make quickstart trains one in runs/quickstart"
+        )
     with tempfile.TemporaryDirectory() as folder:
         shutil.copytree(workdir, Path(folder) / "runs" / "quickstart")
         with contextlib.chdir(folder):
             yield
 
 
-def _run_here(arguments: list[str], data: bytes, printed: io.BytesIO, said: io.BytesIO) -> None:
-    """Run a command of jaxformer in this process, and write down what it prints and what it says on standard error."""
+def _run_here(
+    arguments: list[str], data: bytes, printed: io.BytesIO, said: io.BytesIO
+) -> None:
+    """Run a command of jaxformer in this process, and write down what it prints and
+    what it says on standard error.
+    """
     given = sys.stdin
-    out, error = (io.TextIOWrapper(file, encoding="utf-8", write_through=True) for file in (printed, said))
+    out, error = (
+        io.TextIOWrapper(file, encoding="utf-8", write_through=True)
+        for file in (printed, said)
+    )
     sys.stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
@@ -113,16 +139,27 @@ def examples(workdir: Path, *, write: bool) -> int:
     if write:
         PAGE.write_text(present, encoding="utf-8")
         return DONE
-    lines = difflib.unified_diff(page.splitlines(), present.splitlines(), "page", "present", lineterm="", n=1)
+    lines = difflib.unified_diff(
+        page.splitlines(), present.splitlines(), "page", "present", lineterm="", n=1
+    )
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return DONE if page == present else FAILED
 
 
 def main() -> int:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--workdir", type=Path, default=Path("runs/quickstart"), help="the run of make quickstart")
-    parser.add_argument("--write", action="store_true", help="put what comes out into the page")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--workdir",
+        type=Path,
+        default=Path("runs/quickstart"),
+        help="the run of make quickstart",
+    )
+    parser.add_argument(
+        "--write", action="store_true", help="put what comes out into the page"
+    )
     chosen = parser.parse_args()
     try:
         return examples(chosen.workdir, write=chosen.write)

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Evaluate: ``python scripts/evaluate.py --workdir=DIR``, the same as ``jaxformer evaluate``."""
+"""Evaluate: ``python scripts/evaluate.py --workdir=DIR``, the same as ``jaxformer
+evaluate``.
+"""
 
 import sys
 

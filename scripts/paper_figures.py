@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""Draw the figures of docs/the-paper.md: ``python scripts/paper_figures.py --output=docs/images``, half a minute.
+"""Draw the figures of docs/the-paper.md: ``python scripts/paper_figures.py
+--output=docs/images``, half a minute.
 
-Each is drawn by the functions of the library that compute what it shows; all that is random has the seed 0.
+Each is drawn by the functions of the library that compute what it shows; all that is
+random has the seed 0.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ from pathlib import Path
 import jax
 
 from jaxformer.errors import InputError
-from jaxformer.paper import attention_figures, model_figure, position_figures, training_figures
+from jaxformer.paper import (
+    attention_figures,
+    model_figure,
+    position_figures,
+    training_figures,
+)
 
 
 def plan(draws: int) -> Mapping[str, Callable[[Path], Path]]:
@@ -27,8 +34,12 @@ def plan(draws: int) -> Mapping[str, Callable[[Path], Path]]:
     return {
         "paper-model.png": model_figure.draw_model,
         "paper-attention-steps.png": attention_figures.draw_attention_steps,
-        "paper-jacobians.png": functools.partial(attention_figures.draw_jacobians, draws=draws),
-        "paper-jacobians-products.png": functools.partial(attention_figures.draw_both_derivatives, draws=draws),
+        "paper-jacobians.png": functools.partial(
+            attention_figures.draw_jacobians, draws=draws
+        ),
+        "paper-jacobians-products.png": functools.partial(
+            attention_figures.draw_both_derivatives, draws=draws
+        ),
         "paper-masks.png": attention_figures.draw_masks,
         "paper-positions.png": position_figures.draw_positions,
         "paper-rotation.png": position_figures.draw_rotation,
@@ -41,8 +52,20 @@ def plan(draws: int) -> Mapping[str, Callable[[Path], Path]]:
 def main() -> int:
     """Draw all figures, and print the name of each file."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder of the pictures")
-    parser.add_argument("--draws", type=int, default=2000, metavar="N", help="softmaxes a length (default: 2000)")
+    parser.add_argument(
+        "--output",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="folder of the pictures",
+    )
+    parser.add_argument(
+        "--draws",
+        type=int,
+        default=2000,
+        metavar="N",
+        help="softmaxes a length (default: 2000)",
+    )
     options = parser.parse_args()
     jax.config.update("jax_platforms", "cpu")
     try:

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Run a notebook from top to bottom and keep what it prints and draws: ``python scripts/run_notebook.py NOTEBOOK...``.
+"""Run a notebook from top to bottom and keep what it prints and draws: ``python
+scripts/run_notebook.py NOTEBOOK...``.
 
     python scripts/run_notebook.py docs/notebooks/from_attention_to_a_model.ipynb
 
-The file is written anew with its outputs, and without what differs from run to run, such as the times of the cells.
+The file is written anew with its outputs, and without what differs from run to run,
+such as the times of the cells.
 """
 
 from __future__ import annotations
@@ -23,25 +25,36 @@ def run(path: Path) -> None:
         nbclient.exceptions.CellExecutionError: a cell failed; the file stays as it was.
     """
     if not path.is_file():
-        raise InputError(f"a notebook must be a file, but there is no {path}: give the path of an .ipynb")
+        raise InputError(
+            f"a notebook must be a file, but there is no {path}: give the path of an"
+            " .ipynb"
+        )
     nbformat, nbclient = require("nbformat", "test"), require("nbclient", "test")
     notebook = nbformat.read(path, as_version=4)
     client = nbclient.NotebookClient(
-        notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": str(path.parent)}}
+        notebook,
+        timeout=600,
+        kernel_name="python3",
+        resources={"metadata": {"path": str(path.parent)}},
     )
     client.execute()
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
-    notebook.metadata.language_info = {"name": "python"}  # without the version of this one
+    # without the version of this one
+    notebook.metadata.language_info = {"name": "python"}
     nbformat.write(notebook, path)
 
 
 def main() -> int:
     """Run the notebooks that the command line names."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
-    parser.add_argument("notebooks", nargs="+", type=Path, metavar="NOTEBOOK", help="files .ipynb")
+    parser.add_argument(
+        "notebooks", nargs="+", type=Path, metavar="NOTEBOOK", help="files .ipynb"
+    )
     try:
         for path in parser.parse_args().notebooks:
             run(path)

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Train a tiny model and store it with what it says, for every later version to say the same.
+"""Train a tiny model and store it with what it says, for every later version to say the
+same.
 
     python scripts/store_compatibility_model.py
 
-It writes ``tests/compatibility/VERSION.zip``, the directory of the run, and ``VERSION.json``, what it translates some
-sentences into and how probable it holds their references. Call it once for each release, at the commit of the release;
-``tests/compatibility/test_stored_models.py`` then finds the two. What is stored of an earlier version stays as it is.
+It writes ``tests/compatibility/VERSION.zip``, the directory of the run, and
+``VERSION.json``, what it translates some sentences into and how probable it holds their
+references. Call it once for each release, at the commit of the release;
+``tests/compatibility/test_stored_models.py`` then finds the two. What is stored of an
+earlier version stays as it is.
 """
 
 from __future__ import annotations
@@ -48,7 +51,8 @@ KEYS = {
     "decoding.max_extra_length": 10,
     "evaluation.max_sentences": 8,
 }
-# Of the run's directory; pictures and TensorBoard's files are of no use to a later version.
+# Of the run's directory; pictures and TensorBoard's files are of no use to a later
+# version.
 KEPT = ("config.json", "vocabulary", "checkpoints", "metrics.jsonl", "samples.jsonl")
 SENTENCES = 8
 
@@ -56,35 +60,60 @@ SENTENCES = 8
 def main() -> int:
     """Store the model of this version."""
     form = argparse.RawDescriptionHelpFormatter
-    argparse.ArgumentParser(description=__doc__, formatter_class=form, allow_abbrev=False).parse_args()
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=form, allow_abbrev=False
+    ).parse_args()
     archive, record = FOLDER / f"{__version__}.zip", FOLDER / f"{__version__}.json"
     if archive.exists():
-        sys.stderr.write(f"{archive} is there already, and the versions to come are measured by it: it stays\n")
+        sys.stderr.write(
+            f"{archive} is there already, and the versions to come are measured by it:"
+            " it stays\n"
+        )
         return 1
     with tempfile.TemporaryDirectory() as scratch:
         run, kept = Path(scratch) / "run", Path(scratch) / "kept"
         overrides = [f"--config.{key}={value}" for key, value in KEYS.items()]
-        train(configuration.parse(config_file.read("quickstart", overrides)), run, make_validator)
+        train(
+            configuration.parse(config_file.read("quickstart", overrides)),
+            run,
+            make_validator,
+        )
         kept.mkdir()
         for name in KEPT:
-            (shutil.copytree if (run / name).is_dir() else shutil.copy)(run / name, kept / name)
-        # What it says comes first: an archive that lies there without it could never be stored again.
-        record.write_text(json.dumps(describe(kept), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+            (shutil.copytree if (run / name).is_dir() else shutil.copy)(
+                run / name, kept / name
+            )
+        # What it says comes first: an archive that lies there without it could never be
+        # stored again.
+        record.write_text(
+            json.dumps(describe(kept), indent=1, ensure_ascii=False) + "\n",
+            encoding="utf-8",
+        )
         shutil.make_archive(str(archive.with_suffix("")), "zip", kept)
     sys.stderr.write(f"{archive}: {archive.stat().st_size:,} bytes\n")
     return 0
 
 
 def describe(run: Path) -> dict[str, object]:
-    """Give what a run says: translations by both searches, probabilities of references, scores of an evaluation."""
+    """Return what a run says: translations by both searches, probabilities of
+    references, scores of an evaluation.
+    """
     translator = Translator.load(run)
     pairs = list(sources.load("bundled:en-de/test", "en", "de"))[:SENTENCES]
     texts = [pair.source for pair in pairs]
     searches = {}
     for beam_size in (1, 4):
-        best = [hypotheses[0] for hypotheses in translator.search(texts, beam_size=beam_size)]
+        best = [
+            hypotheses[0]
+            for hypotheses in translator.search(texts, beam_size=beam_size)
+        ]
         searches[str(beam_size)] = [
-            {"text": found.text, "score": found.score, "log_probability": found.log_probability} for found in best
+            {
+                "text": found.text,
+                "score": found.score,
+                "log_probability": found.log_probability,
+            }
+            for found in best
         ]
     scores, _ = evaluate(translator, pairs, "stored")
     return {

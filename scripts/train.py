@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Launch training: ``python scripts/train.py --config=FILE --workdir=DIR``, the same as ``jaxformer train``."""
+"""Launch training: ``python scripts/train.py --config=FILE --workdir=DIR``, the same
+as ``jaxformer train``.
+"""
 
 import sys
 

@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""Translate: ``python scripts/translate.py --workdir=DIR``, the same as ``jaxformer translate``."""
+"""Translate: ``python scripts/translate.py --workdir=DIR``, the same as ``jaxformer
+translate``.
+"""
 
 import sys
 

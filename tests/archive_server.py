@@ -1,4 +1,6 @@
-"""A server of files on this machine that fails on demand: it stalls, breaks off, forgets ranges, serves wrong files."""
+"""A server of files on this machine that fails on demand: it stalls, breaks off,
+forgets ranges, serves wrong files.
+"""
 
 import io
 import tarfile
@@ -19,7 +21,9 @@ def tar_gz(members):
 
 
 class ArchiveServer:
-    """Files by path, and what to do with the coming requests for each; without a plan a request is answered well."""
+    """Files by path, and what to do with the coming requests for each; without a
+    plan a request is answered well.
+    """
 
     def __init__(self, address):
         self.address = address
@@ -35,12 +39,16 @@ class ArchiveServer:
 
     def answer(self, handler):
         requested = handler.headers["Range"]
-        start = int(requested.removeprefix("bytes=").removesuffix("-")) if requested else 0
+        start = (
+            int(requested.removeprefix("bytes=").removesuffix("-")) if requested else 0
+        )
         self.requests.append((handler.path, start))
         if handler.path not in self.files:
             return status(404)(self, handler, b"", 0)
         plan = self.plans[handler.path]
-        return (plan.pop(0) if plan else well)(self, handler, self.files[handler.path], start)
+        return (plan.pop(0) if plan else well)(
+            self, handler, self.files[handler.path], start
+        )
 
 
 def _head(handler, code, length, **headers):
@@ -57,7 +65,12 @@ def _answer(handler, content, start, stop=None):
     if start >= len(content) > 0:
         return _head(handler, 416, 0, Content_Range=f"bytes */{len(content)}")
     if start:
-        _head(handler, 206, len(content) - start, Content_Range=f"bytes {start}-{len(content) - 1}/{len(content)}")
+        _head(
+            handler,
+            206,
+            len(content) - start,
+            Content_Range=f"bytes {start}-{len(content) - 1}/{len(content)}",
+        )
     else:
         _head(handler, 200, len(content))
     handler.wfile.write(content[start:stop])
@@ -118,13 +131,20 @@ def chunked(broken=False):
         half = len(content) // 2
         handler.wfile.write(b"%x\r\n%s\r\n" % (half, content[:half]))
         if not broken:
-            handler.wfile.write(b"%x\r\n%s\r\n0\r\n\r\n" % (len(content) - half, content[half:]))
+            handler.wfile.write(
+                b"%x\r\n%s\r\n0\r\n\r\n" % (len(content) - half, content[half:])
+            )
 
     return plan
 
 
 def other_range(server, handler, content, start):
-    _head(handler, 206, len(content), Content_Range=f"bytes 0-{len(content) - 1}/{len(content)}")
+    _head(
+        handler,
+        206,
+        len(content),
+        Content_Range=f"bytes 0-{len(content) - 1}/{len(content)}",
+    )
     handler.wfile.write(content)
 
 

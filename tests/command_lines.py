@@ -1,4 +1,6 @@
-"""Reads the shell lines of the pages without running them: each by the parser of the program that it names."""
+"""Reads the shell lines of the pages without running them: each by the parser of the
+program that it names.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,11 @@ TOOLS |= {
 }
 """Programs of others, whose arguments are theirs."""
 
-OWN_SCRIPTS = {"scripts/train.py": "train", "scripts/translate.py": "translate", "scripts/evaluate.py": "evaluate"}
+OWN_SCRIPTS = {
+    "scripts/train.py": "train",
+    "scripts/translate.py": "translate",
+    "scripts/evaluate.py": "evaluate",
+}
 _LOOP = re.compile(r"^for (\w+) in (.*?); do\n(.*?)^done$", re.MULTILINE | re.DOTALL)
 _ASSIGNMENT = re.compile(r"\w+=.*")
 _VARIABLE = re.compile(r'^(\w+)="([^"]*)"$', re.MULTILINE)
@@ -70,20 +76,29 @@ class WrongLineError(Exception):
 
 
 def fill_in(text: str, before: str) -> str:
-    """Put the values of variables, which earlier blocks of the page or this one set in lines of their own, in place."""
+    """Put the values of variables, which earlier blocks of the page or this one set
+    in lines of their own, in place.
+    """
     for name, value in _VARIABLE.findall(before + text):
         text = re.sub(rf"\${name}\b", " ".join(value.split()), text)
     return _VARIABLE.sub("", text)
 
 
 def read_commands(text: str) -> Iterator[list[str]]:
-    """Give the words of each simple command of a shell text, loops unrolled, without redirections and comments."""
+    """Return the words of each simple command of a shell text, loops unrolled, without
+    redirections and comments.
+    """
     text = text.replace("\\\n", " ")
     text = _LOOP.sub(
-        lambda loop: "\n".join(loop[3].replace(f"${loop[1]}", value) for value in shlex.split(loop[2])), text
+        lambda loop: "\n".join(
+            loop[3].replace(f"${loop[1]}", value) for value in shlex.split(loop[2])
+        ),
+        text,
     )
     for line in text.splitlines():
-        lexer = shlex.shlex(without_comment(line), posix=True, punctuation_chars="|&;<>")
+        lexer = shlex.shlex(
+            without_comment(line), posix=True, punctuation_chars="|&;<>"
+        )
         lexer.whitespace_split, lexer.commenters = True, ""
         words: list[str] = []
         redirected = False
@@ -101,7 +116,9 @@ def read_commands(text: str) -> Iterator[list[str]]:
 
 
 def without_comment(line: str) -> str:
-    """Cut a line where a comment begins: at a ``#`` behind a blank that no quotation marks surround."""
+    """Cut a line where a comment begins: at a ``#`` behind a blank that no quotation
+    marks surround.
+    """
     quote = ""
     for place, letter in enumerate(line):
         if letter == "#" and not quote and (place == 0 or line[place - 1].isspace()):
@@ -122,7 +139,12 @@ def check_command(words: Sequence[str]) -> None:
         del words[0]
     if not words:
         return
-    missing = [w for w in words if re.match(r"(configs|scripts|jaxformer/|tests|docs)/", w) and not (ROOT / w).exists()]
+    missing = [
+        w
+        for w in words
+        if re.match(r"(configs|scripts|jaxformer/|tests|docs)/", w)
+        and not (ROOT / w).exists()
+    ]
     if missing:
         raise WrongLineError(f"there is no {missing[0]}")
     program, rest = Path(words[0]).name, words[1:]
@@ -138,11 +160,15 @@ def check_command(words: Sequence[str]) -> None:
         if not (ROOT / words[0]).exists():
             raise WrongLineError(f"there is no {words[0]}")
     elif program not in TOOLS:
-        raise WrongLineError(f"no check for the program {program}: add one to {Path(__file__).name}")
+        raise WrongLineError(
+            f"no check for the program {program}: add one to {Path(__file__).name}"
+        )
 
 
 def check_jaxformer(arguments: Sequence[str]) -> None:
-    """Read a command line of ours, and the keys and values of the configuration that it sets."""
+    """Read a command line of ours, and the keys and values of the configuration that
+    it sets.
+    """
     given: list[str] = []
     for word in arguments:  # the page leaves out what stands elsewhere on it
         given += ["--config=...", "--workdir=..."] if word == "..." else [word]
@@ -157,10 +183,16 @@ def check_jaxformer(arguments: Sequence[str]) -> None:
 
 
 def check_config(path: str, overrides: Sequence[str]) -> None:
-    """Read a configuration with what is set in it; a file of the reader's own stands for the quickstart's."""
+    """Read a configuration with what is set in it; a file of the reader's own stands
+    for the quickstart's.
+    """
     if path.startswith("configs/") and not (ROOT / path.partition(":")[0]).is_file():
         raise WrongLineError(f"there is no {path}")
-    file = ROOT / path if path.startswith("configs/") else ROOT / "configs" / "quickstart.py"
+    file = (
+        ROOT / path
+        if path.startswith("configs/")
+        else ROOT / "configs" / "quickstart.py"
+    )
     try:
         configuration.parse(config_file.read(str(file), overrides))
     except InputError as error:
@@ -169,15 +201,21 @@ def check_config(path: str, overrides: Sequence[str]) -> None:
 
 def check_make(targets: Sequence[str]) -> None:
     """Look targets up."""
-    known = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    unknown = [target for target in targets if "=" not in target and target not in known]
+    known = set(
+        re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
+    unknown = [
+        target for target in targets if "=" not in target and target not in known
+    ]
     if unknown:
         raise WrongLineError(f"make knows no {unknown[0]}")
 
 
 def check_pip(arguments: Sequence[str]) -> None:
     """Look extras up."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
+        "optional-dependencies"
+    ]
     for word in arguments:
         found = re.fullmatch(r"(?:jaxformer|\.|[A-Z_]+)\[([\w,]+)\]", word)
         for extra in found[1].split(",") if found else ():
@@ -186,7 +224,9 @@ def check_pip(arguments: Sequence[str]) -> None:
 
 
 def check_python(arguments: Sequence[str]) -> None:
-    """Read what stands behind ``python``: a script of ours, a module, or a program in quotation marks."""
+    """Read what stands behind ``python``: a script of ours, a module, or a program
+    in quotation marks.
+    """
     if arguments[0] == "-c":
         compile(arguments[1], "-c", "exec")
     elif arguments[0] == "-m":
@@ -231,7 +271,9 @@ def check_script(path: str, arguments: Sequence[str]) -> None:
         spec.loader.exec_module(module)
         with (
             mock.patch.object(argparse.ArgumentParser, "parse_args", parse_args),
-            mock.patch.object(argparse.ArgumentParser, "parse_known_args", parse_known_args),
+            mock.patch.object(
+                argparse.ArgumentParser, "parse_known_args", parse_known_args
+            ),
             contextlib.suppress(_ReadError),
         ):
             _exits(module.main)

@@ -1,4 +1,6 @@
-"""Strict settings for every test: shapes checked at run time, no silent broadcasting or promotion, no warnings."""
+"""Strict settings for every test: shapes checked at run time, no silent broadcasting
+or promotion, no warnings.
+"""
 
 import gc
 import os
@@ -6,12 +8,12 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-# Before jax is imported. Tests compile more than they compute: LLVM without optimization and XLA's older emitters need
-# a seventh of the time. The data-parallel engine runs on eight virtual devices. Flags of the environment come last
-# and win.
+# Before jax is imported. Tests compile more than they compute: LLVM without
+# optimization and XLA's older emitters need a seventh of the time. The data-parallel
+# engine runs on eight virtual devices. Flags of the environment come last and win.
 os.environ["XLA_FLAGS"] = (
-    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_force_host_platform_device_count=8 "
-    + os.environ.get("XLA_FLAGS", "")
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+    " --xla_force_host_platform_device_count=8 " + os.environ.get("XLA_FLAGS", "")
 )
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -25,20 +27,25 @@ install_import_hook("jaxformer.functional", "beartype.beartype")
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
-# As in a terminal: `nohup` and the shell's `&` have a process and its children ignore these signals.
+# As in a terminal: `nohup` and the shell's `&` have a process and its children ignore
+# these signals.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Functions refuse what is wrong by themselves, as those do that are called outside the tests."""
+    """Functions refuse what is wrong by themselves, as those do that are called
+    outside the tests.
+    """
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
 @pytest.fixture(autouse=True)
 def _compilations_apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Neither read nor write what the user's own programs compiled, and keep as much as before once a command ran."""
+    """Neither read nor write what the user's own programs compiled, and keep as much
+    as before once a command ran.
+    """
     import runs  # not above: it imports jaxformer, which has to come after the hook
 
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(runs.directory() / "xla"))
@@ -49,16 +56,23 @@ def _compilations_apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(autouse=True, scope="module")
 def _settings_stay() -> Iterator[None]:
-    """No file of tests leaves JAX otherwise than it was: what follows in the same process would compute otherwise."""
+    """No file of tests leaves JAX otherwise than it was: what follows in the same
+    process would compute otherwise.
+    """
     before = dict(jax.config.values)
     yield
-    assert {key: value for key, value in jax.config.values.items() if value != before.get(key, value)} == {}
+    assert {
+        key: value
+        for key, value in jax.config.values.items()
+        if value != before.get(key, value)
+    } == {}
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _forget_programs() -> Iterator[None]:
-    """Let compiled programs go before there are too many: Linux allows a process 65,530 maps of memory, each program on
-    the CPU takes several, and the compiler dies of the one too many.
+    """Let compiled programs go before there are too many: Linux allows a process 65,530
+    maps of memory, each program on the CPU takes several, and the compiler dies of the
+    one too many.
     """
     yield
     maps = Path("/proc/self/maps")

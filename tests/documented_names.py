@@ -1,4 +1,6 @@
-"""What the reference documents: names without an underscore, in modules without one, read from the source."""
+"""What the reference documents: names without an underscore, in modules without one,
+read from the source.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +11,20 @@ from typing import NamedTuple
 from pages import ROOT
 
 PACKAGE = ROOT / "jaxformer"
-ROOMS = sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py") if path.parent.name != "cli")
+ROOMS = sorted(
+    path.parent.name
+    for path in PACKAGE.glob("*/__init__.py")
+    if path.parent.name != "cli"
+)
 """The rooms that one imports from; the command line is for typing."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 class Name(NamedTuple):
-    """A public function, class or method: its path, its definition, and the docstring of its module."""
+    """A public function, class or method: its path, its definition, and the
+    docstring of its module.
+    """
 
     path: str
     node: Definition
@@ -33,7 +41,9 @@ def documented_names() -> list[Name]:
     for room in ROOMS:
         for path in sorted((PACKAGE / room).glob("*.py")):
             if not path.stem.startswith("_"):
-                found += names_of(f"jaxformer.{room}.{path.stem}", path.read_text(encoding="utf-8"))
+                found += names_of(
+                    f"jaxformer.{room}.{path.stem}", path.read_text(encoding="utf-8")
+                )
     return found
 
 
@@ -44,7 +54,9 @@ def names_of(module: str, source: str) -> list[Name]:
     return [Name(path, node, about) for path, node in _definitions(tree, module)]
 
 
-def _definitions(parent: ast.Module | ast.ClassDef, path: str) -> Iterator[tuple[str, Definition]]:
+def _definitions(
+    parent: ast.Module | ast.ClassDef, path: str
+) -> Iterator[tuple[str, Definition]]:
     for node in parent.body:
         if isinstance(node, Definition) and not node.name.startswith("_"):
             yield f"{path}.{node.name}", node

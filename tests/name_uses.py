@@ -10,7 +10,9 @@ ROOT = "jaxformer"
 
 
 def private_uses(source: str) -> list[str]:
-    """List the names of jaxformer that a text imports or reads off a module and that no ``__all__`` holds."""
+    """List the names of jaxformer that a text imports or reads off a module and that
+    no ``__all__`` holds.
+    """
     tree, known, wrong = ast.parse(source), {}, []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -18,7 +20,10 @@ def private_uses(source: str) -> list[str]:
                 if name.name.split(".")[0] == ROOT:
                     wrong += _follow(name.name.split("."))
                     known[name.asname or ROOT] = name.name if name.asname else ROOT
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == ROOT:
+        elif (
+            isinstance(node, ast.ImportFrom)
+            and (node.module or "").split(".")[0] == ROOT
+        ):
             for name in node.names:
                 dotted = f"{node.module}.{name.name}"
                 wrong += _follow(dotted.split("."))
@@ -40,7 +45,9 @@ def _chain(node: ast.AST) -> list[str]:
 
 
 def _follow(names: list[str]) -> list[str]:
-    """Go from room to room as long as they are modules; what is read off anything else is its own business."""
+    """Go from room to room as long as they are modules; what is read off anything
+    else is its own business.
+    """
     here = importlib.import_module(names[0])
     for number, name in enumerate(names[1:], 2):
         if name not in here.__all__:

@@ -11,13 +11,16 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 NAMES = [str(path.relative_to(ROOT)) for path in PAGES]
 
 _FENCE = re.compile(
-    r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n)?^(?P<indent> *)```(?P<kind>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
+    r"(?:^<!-- not run: (?P<reason>[^\n]+) -->\n)?^(?P<indent>"
+    r" *)```(?P<kind>[^\n]*)\n(?P<text>.*?)^(?P=indent)```$",
     re.MULTILINE | re.DOTALL,
 )
 
 
 class Block(NamedTuple):
-    """A fenced block: of which page and line, of what kind, why it is not run, and of which file it is a part."""
+    """A fenced block: of which page and line, of what kind, why it is not run, and
+    of which file it is a part.
+    """
 
     page: str
     line: int
@@ -36,7 +39,14 @@ def read_blocks(page: str, text: str) -> list[Block]:
         kind, _, rest = found["kind"].strip().partition(" ")
         part = re.fullmatch(r'title="([^"]+)"', rest)
         blocks.append(
-            Block(page, line, kind if part or not rest else found["kind"], inner, found["reason"], part and part[1])
+            Block(
+                page,
+                line,
+                kind if part or not rest else found["kind"],
+                inner,
+                found["reason"],
+                part and part[1],
+            )
         )
     return blocks
 

@@ -14,7 +14,10 @@ CODES = ("de", "en")
 
 def texts(count):
     """Make pairs with characters that other tools take for ends of lines."""
-    return [(f"Satz {n} über\u2028Äpfel", f"sentence {n}\x85 on apples") for n in range(count)]
+    return [
+        (f"Satz {n} über\u2028Äpfel", f"sentence {n}\x85 on apples")
+        for n in range(count)
+    ]
 
 
 def refuse(name, message, languages=CODES):
@@ -25,8 +28,16 @@ def refuse(name, message, languages=CODES):
 
 
 def run(code, **environment):
-    """Run a program in a process of its own, as variables that packages read at import need it."""
+    """Run a program in a process of its own, as variables that packages read at
+    import need it.
+    """
     environment = {**os.environ, "PYTHONWARNINGS": "error", **environment}
-    found = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    found = subprocess.run(
+        [sys.executable, "-c", code],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert found.returncode == 0, found.stderr
     return found

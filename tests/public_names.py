@@ -1,9 +1,10 @@
-"""What the promise of compatibility is about, a line for each name: Python, configuration keys, the command line.
+"""What the promise of compatibility is about, a line for each name: Python,
+configuration keys, the command line.
 
     python tests/public_names.py > tests/public_names.txt
 
-A parameter with a default is written ``name=``. Keys of a configuration stand with their defaults, which a run of an
-earlier version takes for what it does not have.
+A parameter with a default is written ``name=``. Keys of a configuration stand with
+their defaults, which a run of an earlier version takes for what it does not have.
 """
 
 from __future__ import annotations
@@ -39,9 +40,19 @@ SHOWN = {
     "jaxformer.data.sources": ("escape", "load"),
     "jaxformer.data.trees": ("LinearTree", "linearize", "restore"),
     "jaxformer.translation.options": ("ResultOptions", "SearchOptions"),
-    "jaxformer.translation.results": ("Alignment", "Attention", "Hypothesis", "PairScore"),
+    "jaxformer.translation.results": (
+        "Alignment",
+        "Attention",
+        "Hypothesis",
+        "PairScore",
+    ),
     "jaxformer.evaluation.choice": ("choose_metrics",),
-    "jaxformer.evaluation.comparison": ("Comparison", "ComparisonConfig", "Result", "compare"),
+    "jaxformer.evaluation.comparison": (
+        "Comparison",
+        "ComparisonConfig",
+        "Result",
+        "compare",
+    ),
     "jaxformer.evaluation.metrics": (
         *("BLEU", "CHRF", "CHRF_PLUS_PLUS", "TER", "SacreMetric"),
         *("bleu", "chrf", "chrf_plus_plus", "score", "ter", "tokenizing_bleu"),
@@ -49,7 +60,14 @@ SHOWN = {
     "jaxformer.evaluation.statistics": ("Metric", "Score", "Statistics"),
     "jaxformer.interop.ctranslate2": ("Tokens", "save"),
     "jaxformer.interop.marian": ("from_model", "from_state"),
-    "jaxformer.runs.config": ("EvaluationConfig", "RunConfig", "default_config", "load", "parse", "save"),
+    "jaxformer.runs.config": (
+        "EvaluationConfig",
+        "RunConfig",
+        "default_config",
+        "load",
+        "parse",
+        "save",
+    ),
     "jaxformer.training.train": ("train",),
 }
 
@@ -71,28 +89,44 @@ def _python() -> Iterator[str]:
 
 
 def _described(name: str, thing: object) -> Iterator[str]:
-    """Describe a function in a line, and a class in one for itself and one for each of its methods."""
+    """Describe a function in a line, and a class in one for itself and one for each
+    of its methods.
+    """
     if isinstance(thing, types.ModuleType):
         return
     if typing.is_typeddict(thing):
-        yield f"{name}: {', '.join(sorted(thing.__required_keys__ | thing.__optional_keys__))}"
+        yield (
+            f"{name}:"
+            f" {', '.join(sorted(thing.__required_keys__ | thing.__optional_keys__))}"
+        )
     elif inspect.isclass(thing):
-        bare = issubclass(thing, BaseException | enum.Enum) or getattr(thing, "_is_protocol", False)
+        bare = issubclass(thing, BaseException | enum.Enum) or getattr(
+            thing, "_is_protocol", False
+        )
         yield name if bare else f"{name}{_parameters(thing)}"
         for key, value in sorted(vars(thing).items()):
-            if (key.startswith("_") and key != "__call__") or key == "setup":  # Flax calls setup, and nobody else
+            # Flax calls setup, and nobody else
+            if (key.startswith("_") and key != "__call__") or key == "setup":
                 continue
             if isinstance(value, property):
                 yield f"{name}.{key}"
             elif isinstance(value, types.FunctionType | classmethod | staticmethod):
                 yield f"{name}.{key}{_parameters(getattr(thing, key))}"
     else:
-        yield f"{name}{_parameters(thing)}" if isinstance(thing, types.FunctionType) else name
+        yield (
+            f"{name}{_parameters(thing)}"
+            if isinstance(thing, types.FunctionType)
+            else name
+        )
 
 
 def _parameters(thing: typing.Any) -> str:
     # Flax gives each of its modules these two.
-    own = ("parent", "name") if inspect.isclass(thing) and issubclass(thing, flax.linen.Module) else ()
+    own = (
+        ("parent", "name")
+        if inspect.isclass(thing) and issubclass(thing, flax.linen.Module)
+        else ()
+    )
     words, keywords = [], False
     for name, parameter in inspect.signature(thing).parameters.items():
         if name in own:
@@ -100,15 +134,21 @@ def _parameters(thing: typing.Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
             words.append("*")
         keywords |= parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
-        words.append(f"{stars}{name}{'' if parameter.default is parameter.empty else '='}")
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(
+            parameter.kind, ""
+        )
+        words.append(
+            f"{stars}{name}{'' if parameter.default is parameter.empty else '='}"
+        )
     return f"({', '.join(words)})"
 
 
 def _keys() -> Iterator[str]:
     for section, kind in typing.get_type_hints(RunConfig).items():
         for field in dataclasses.fields(kind):
-            default = "" if field.default is dataclasses.MISSING else f"={field.default}"
+            default = (
+                "" if field.default is dataclasses.MISSING else f"={field.default}"
+            )
             yield f"--config.{section}.{field.name}{default}"
 
 
@@ -116,7 +156,10 @@ def _commands() -> Iterator[str]:
     for command in COMMANDS:
         parser = argparse.ArgumentParser(add_help=False)
         importlib.import_module(f"jaxformer.cli.{command}").configure(parser)
-        options = [action.option_strings[-1] if action.option_strings else action.dest for action in parser._actions]
+        options = [
+            action.option_strings[-1] if action.option_strings else action.dest
+            for action in parser._actions
+        ]
         yield f"jaxformer {command} {' '.join(options)}"
 
 

@@ -1,4 +1,6 @@
-"""Little runs for the tests of what uses one: a model of random parameters, and one that is trained for real."""
+"""Little runs for the tests of what uses one: a model of random parameters, and one
+that is trained for real.
+"""
 
 from __future__ import annotations
 
@@ -42,16 +44,31 @@ def directory() -> Path:
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of processes of the tests: one device, and a cache of compiled programs of their own."""
-    flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if "device_count" not in flag]
+    """Return the variables of processes of the tests: one device, and a cache of
+    compiled programs of their own.
+    """
+    flags = [
+        flag
+        for flag in os.environ.get("XLA_FLAGS", "").split()
+        if "device_count" not in flag
+    ]
     cache = str(directory() / "xla")
-    return {**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu", "JAX_COMPILATION_CACHE_DIR": cache}
+    return {
+        **os.environ,
+        "XLA_FLAGS": " ".join(flags),
+        "JAX_PLATFORMS": "cpu",
+        "JAX_COMPILATION_CACHE_DIR": cache,
+    }
 
 
-def command(*arguments: object, stdin: bytes = b"", cwd: Path = ROOT) -> subprocess.CompletedProcess[bytes]:
+def command(
+    *arguments: object, stdin: bytes = b"", cwd: Path = ROOT
+) -> subprocess.CompletedProcess[bytes]:
     """Run the command line in a process of its own."""
     line = [sys.executable, "-m", "jaxformer.cli.main", *map(str, arguments)]
-    return subprocess.run(line, input=stdin, capture_output=True, cwd=cwd, env=environment(), check=False)
+    return subprocess.run(
+        line, input=stdin, capture_output=True, cwd=cwd, env=environment(), check=False
+    )
 
 
 @functools.cache
@@ -67,9 +84,15 @@ def vocabulary() -> Vocabulary:
 
 
 def sentences(count: int, longest: int = 30, shortest: int = 1) -> list[str]:
-    """Give different real sentences of so many tokens at most, end of sentence included."""
+    """Return different real sentences of so many tokens at most, end of sentence
+    included.
+    """
     seen = dict.fromkeys(pair.source for pair in pairs())
-    fitting = [text for text in seen if shortest <= len(vocabulary().encode(text)) + 1 <= longest]
+    fitting = [
+        text
+        for text in seen
+        if shortest <= len(vocabulary().encode(text)) + 1 <= longest
+    ]
     assert len(fitting) >= count
     return fitting[:count]
 
@@ -93,13 +116,16 @@ def model_config(**changes) -> TransformerConfig:
 
 
 def random_params(config: TransformerConfig, eos: float = 2.2, seed: int = 2) -> PyTree:
-    """Draw parameters whose translations differ from sentence to sentence, some finished and some not.
+    """Draw parameters whose translations differ from sentence to sentence, some
+    finished and some not.
 
-    Output rows of one length keep single tokens from winning everywhere; that of end of sentence is ``eos`` times as
-    long, so that it wins in some places.
+    Output rows of one length keep single tokens from winning everywhere; that of end of
+    sentence is ``eos`` times as long, so that it wins in some places.
     """
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), tokens, tokens)["params"]
+    shapes = jax.eval_shape(
+        Transformer(config).init, jax.random.key(0), tokens, tokens
+    )["params"]
     generator = np.random.default_rng(seed)
 
     def draw(path, leaf):
@@ -107,16 +133,24 @@ def random_params(config: TransformerConfig, eos: float = 2.2, seed: int = 2) ->
         if leaf.ndim == 1:
             return np.full(leaf.shape, float("scale" in name), np.float32)
         size = 2.0 if "embedding" in name else 1.5
-        return (size * config.d_model**-0.5 * generator.normal(size=leaf.shape)).astype(np.float32)
+        return (size * config.d_model**-0.5 * generator.normal(size=leaf.shape)).astype(
+            np.float32
+        )
 
     params = jax.tree_util.tree_map_with_path(draw, shapes)
-    rows = 1.5 * params["output"] / np.linalg.norm(params["output"], axis=1, keepdims=True)
+    rows = (
+        1.5 * params["output"] / np.linalg.norm(params["output"], axis=1, keepdims=True)
+    )
     rows[vocabulary().eos_id] *= eos
     return jax.tree.map(jnp.asarray, {**params, "output": rows})
 
 
 def translator(
-    *, eos: float = 2.2, output: dict[int, np.ndarray] | None = None, source_eos: bool = True, **changes
+    *,
+    eos: float = 2.2,
+    output: dict[int, np.ndarray] | None = None,
+    source_eos: bool = True,
+    **changes,
 ) -> Translator:
     """Put a translator of random parameters together.
 
@@ -127,18 +161,25 @@ def translator(
         **changes: of the model, or, where they are its keys, of decoding.
     """
     keys = {field.name for field in dataclasses.fields(DecodingConfig)}
-    of_decoding = {"max_extra_length": 20, "batch_size": 8, **{k: v for k, v in changes.items() if k in keys}}
+    of_decoding = {
+        "max_extra_length": 20,
+        "batch_size": 8,
+        **{k: v for k, v in changes.items() if k in keys},
+    }
     config = model_config(**{k: v for k, v in changes.items() if k not in keys})
     params = random_params(config, eos)
     for token, row in (output or {}).items():
         params["output"] = params["output"].at[token].set(row)
     both = Vocabularies(vocabulary(), vocabulary())
-    return Translator(config, params, both, DecodingConfig(**of_decoding), source_eos=source_eos)
+    return Translator(
+        config, params, both, DecodingConfig(**of_decoding), source_eos=source_eos
+    )
 
 
 @functools.cache
 def random_run() -> Path:
-    """Make the directory of a run with two checkpoints: step 10, the best by its score, and step 20, the latest.
+    """Make the directory of a run with two checkpoints: step 10, the best by its score,
+    and step 20, the latest.
 
     Tests only read it; those that write take :func:`copy`.
     """
@@ -147,7 +188,9 @@ def random_run() -> Path:
     config = dataclasses.replace(
         base,
         model=model_config(),
-        data=dataclasses.replace(base.data, vocabulary_size=vocabulary().size, max_length=64),
+        data=dataclasses.replace(
+            base.data, vocabulary_size=vocabulary().size, max_length=64
+        ),
         decoding=DecodingConfig(max_extra_length=20, batch_size=8),
     )
     vocabulary().save(path / "vocabulary" / "shared.model")
@@ -157,7 +200,9 @@ def random_run() -> Path:
     for step, seed, bleu in ((10, 2, 5.0), (20, 3, 4.0)):
         progress = {**Progress(step=step).to_json(), "vocabulary": both.hash}
         params = random_params(config.model, seed=seed)
-        checkpoints.save(step, params, {"step": jnp.asarray(step)}, progress, {"bleu": bleu})
+        checkpoints.save(
+            step, params, {"step": jnp.asarray(step)}, progress, {"bleu": bleu}
+        )
         checkpoints.wait()
     checkpoints.close()
     return path
@@ -165,7 +210,9 @@ def random_run() -> Path:
 
 @functools.cache
 def refusing_run() -> Path:
-    """Make a run like :func:`random_run` whose configuration refuses long sources, as those of older runs do."""
+    """Make a run like :func:`random_run` whose configuration refuses long sources,
+    as those of older runs do.
+    """
     path = copy(random_run(), directory() / "refusing")
     record = json.loads((path / "config.json").read_text())
     record["decoding"]["long_sources"] = "refuse"
@@ -175,7 +222,8 @@ def refusing_run() -> Path:
 
 @functools.cache
 def reversal_run() -> Path:
-    """Train the reversal task by the command line until most of it is learned, and not all.
+    """Train the reversal task by the command line until most of it is learned, and not
+    all.
 
     Tests only read it; those that write take :func:`copy`.
     """
@@ -193,7 +241,9 @@ def reversal_run() -> Path:
         "evaluation.max_sentences": 32,
     }
     options = [f"--config.{key}={value}" for key, value in values.items()]
-    done = command("train", "--config=configs/reverse.py", f"--workdir={path}", *options)
+    done = command(
+        "train", "--config=configs/reverse.py", f"--workdir={path}", *options
+    )
     assert done.returncode == 0, done.stderr.decode()
     return path
 
@@ -206,4 +256,6 @@ def copy(run: Path, path: Path) -> Path:
 @functools.cache
 def read_proxy(row: str) -> configuration.RunConfig:
     """Read the configuration of a row of the ablations in small."""
-    return configuration.parse(config_file.read(str(ROOT / f"configs/proxy.py:{row}"), []))
+    return configuration.parse(
+        config_file.read(str(ROOT / f"configs/proxy.py:{row}"), [])
+    )

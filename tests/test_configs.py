@@ -1,4 +1,6 @@
-"""Each configuration file is what its docstring says, and can be overridden key by key."""
+"""Each configuration file is what its docstring says, and can be overridden key by
+key.
+"""
 
 import dataclasses
 import functools
@@ -23,37 +25,59 @@ from jaxformer.training.state import create_state
 from jaxformer.training.step import make_train_step
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-FILES = sorted(path.relative_to(CONFIGS).with_suffix("").as_posix() for path in CONFIGS.rglob("*.py"))
-VARIANTS = {"paper/table3": [row.name for row in paper.find_table(3).rows], "proxy": list(ablations.ROWS)}
-NAMES = [f"{name}{variant}" for name in FILES for variant in ["", *(f":{row}" for row in VARIANTS.get(name, ()))]]
+FILES = sorted(
+    path.relative_to(CONFIGS).with_suffix("").as_posix()
+    for path in CONFIGS.rglob("*.py")
+)
+VARIANTS = {
+    "paper/table3": [row.name for row in paper.find_table(3).rows],
+    "proxy": list(ablations.ROWS),
+}
+NAMES = [
+    f"{name}{variant}"
+    for name in FILES
+    for variant in ["", *(f":{row}" for row in VARIANTS.get(name, ()))]
+]
 
 
 def read(name: str, *overrides: str) -> RunConfig:
     """Read a configuration as ``jaxformer train`` does."""
-    return parse(config_file.read(name, [f"--config.{override}" for override in overrides]))
+    return parse(
+        config_file.read(name, [f"--config.{override}" for override in overrides])
+    )
 
 
 def test_there_are_the_promised_ones():
-    """The quickstart, the proof of an installation, the rows of the paper's tables, in small too, and three to start
-    from.
+    """The quickstart, the proof of an installation, the rows of the paper's tables, in
+    small too, and three to start from.
     """
     rows = [row for table in paper.TABLES.values() for row in table.rows if row.config]
     of_paper = {row.config.removeprefix("configs/").replace(".py", "") for row in rows}
     modern = {"modern/deep_shallow", "modern/big_data", "modern/small_data"}
     proxy = {f"proxy:{row}" for row in ablations.ROWS}
-    assert set(NAMES) == {"quickstart", "reverse", "paper/table3", "proxy"} | of_paper | modern | proxy
+    assert (
+        set(NAMES)
+        == {"quickstart", "reverse", "paper/table3", "proxy"}
+        | of_paper
+        | modern
+        | proxy
+    )
     assert len(of_paper) == len(rows) == 4 + 20 + 2
 
 
 def test_names_are_told_apart():
-    """A configuration imports its neighbour by name: no two folders have the same, of which Python would keep one."""
+    """A configuration imports its neighbour by name: no two folders have the same,
+    of which Python would keep one.
+    """
     names = [name.rpartition("/")[2] for name in FILES]
     assert len(set(names)) == len(names)
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_it_can_be_read(name):
-    """It parses, has a docstring with command and hardware, and names itself in the command."""
+    """It parses, has a docstring with command and hardware, and names itself in the
+    command.
+    """
     config = read(name)
     assert config.training.steps > config.training.warmup_steps
     text = (CONFIGS / f"{name}.py").read_text(encoding="utf-8")
@@ -63,67 +87,107 @@ def test_it_can_be_read(name):
     assert f"--config=configs/{name}.py{':' if name in VARIANTS else ' '}" in docstring
 
 
-@pytest.mark.parametrize("name", [name for name in FILES if name.startswith(("paper/", "modern/"))])
+@pytest.mark.parametrize(
+    "name", [name for name in FILES if name.startswith(("paper/", "modern/"))]
+)
 def test_the_hours_are_the_formulas(name):
-    """What a docstring says of operations and hours is what the formula gives, and is called an estimate."""
+    """What a docstring says of operations and hours is what the formula gives, and
+    is called an estimate.
+    """
     config = read(name)
-    text = " ".join((CONFIGS / f"{name}.py").read_text(encoding="utf-8").split('"""')[1].split())
+    text = " ".join(
+        (CONFIGS / f"{name}.py").read_text(encoding="utf-8").split('"""')[1].split()
+    )
     found = re.search(
-        r"Hardware: (\d+) A100, about ([\d.]+) hours in (\w+)[^:]*: an estimate, the ([\d.e]+) training FLOPs of the "
-        r"formula at 28 % of the published peak, a compiler's bound for base on an H200 \(docs/wmt.md\)",
+        r"Hardware: (\d+) A100, about ([\d.]+) hours in (\w+)[^:]*: an estimate, the"
+        r" ([\d.e]+) training FLOPs of the "
+        r"formula at 28 % of the published peak, a compiler's bound for base on an H200"
+        r" \(docs/wmt.md\)",
         text,
     )
     assert found
     count, hours, dtype, flops = found.groups()
     assert dtype == config.model.dtype
     expected = paper.count_flops(
-        config.model, steps=config.training.steps, tokens_per_batch=config.data.tokens_per_batch
+        config.model,
+        steps=config.training.steps,
+        tokens_per_batch=config.data.tokens_per_batch,
     )
     assert flops == f"{expected:.1e}".replace("e+", "e")
     peak = {"float32": 156e12, "bfloat16": 312e12}[dtype]
-    assert hours == f"{paper.expected_hours(expected, int(count) * peak, paper.UTILISATION):.2g}"
+    assert (
+        hours
+        == f"{paper.expected_hours(expected, int(count) * peak, paper.UTILISATION):.2g}"
+    )
     assert "Nothing of this size was trained with jaxformer yet." in text
 
 
-@pytest.mark.parametrize(("name", "task"), [("ende_base", "wmt14.en-de"), ("enfr_base", "wmt14.en-fr")])
+@pytest.mark.parametrize(
+    ("name", "task"), [("ende_base", "wmt14.en-de"), ("enfr_base", "wmt14.en-fr")]
+)
 def test_the_papers_text_is_what_prepare_fetches(name, task):
     """The command of the docstring writes the files that the configuration reads."""
-    docstring = (CONFIGS / "paper" / f"{name}.py").read_text(encoding="utf-8").split('"""')[1]
-    (folder,) = re.findall(rf"jaxformer prepare --dataset={task} --output=(\S+)", docstring)
+    docstring = (
+        (CONFIGS / "paper" / f"{name}.py").read_text(encoding="utf-8").split('"""')[1]
+    )
+    (folder,) = re.findall(
+        rf"jaxformer prepare --dataset={task} --output=(\S+)", docstring
+    )
     data, found = read(f"paper/{name}").data, find_task(task)
     for split, releases in found.splits.items():
         corpus = releases[0].name if len(releases) == 1 else "*"
-        files = (f"{folder}/{split}.{corpus}.{side}" for side in (found.source_language, found.target_language))
+        files = (
+            f"{folder}/{split}.{corpus}.{side}"
+            for side in (found.source_language, found.target_language)
+        )
         assert getattr(data, split) == "text:" + ",".join(files)
 
 
 def test_the_proxys_base_has_the_score_of_the_page():
-    """The docstring has the score of the base that the page has, which has a row for every variant."""
-    docstring = " ".join((CONFIGS / "proxy.py").read_text(encoding="utf-8").split('"""')[1].split())
+    """The docstring has the score of the base that the page has, which has a row for
+    every variant.
+    """
+    docstring = " ".join(
+        (CONFIGS / "proxy.py").read_text(encoding="utf-8").split('"""')[1].split()
+    )
     page = (CONFIGS.parent / "docs" / "ablations.md").read_text(encoding="utf-8")
-    rows = {row: re.findall(rf"^\| `{row}` \|.*(?= \|)", page, flags=re.MULTILINE)[-1] for row in VARIANTS["proxy"]}
+    rows = {
+        row: re.findall(rf"^\| `{row}` \|.*(?= \|)", page, flags=re.MULTILINE)[-1]
+        for row in VARIANTS["proxy"]
+    }
     perplexity, bleu = (cell.strip() for cell in rows["base"].split("|")[5:7])
     assert f"the base has {bleu} and {perplexity}." in docstring
 
 
 @pytest.mark.parametrize("variant", VARIANTS["proxy"])
 def test_a_variant_changes_one_thing(variant):
-    """It needs no text but the bundled one, and changes at most the depths of both stacks."""
+    """It needs no text but the bundled one, and changes at most the depths of both
+    stacks.
+    """
     config, base = read(f"proxy:{variant}"), read("proxy")
     assert {config.data.train, config.data.valid, config.data.test} == {
         f"bundled:en-de/{split}" for split in ("train", "valid", "test")
     }
     changed = ablations.differences(base, config)
     assert (not changed) == (variant == "base")
-    assert len(changed) <= 1 or {"model.num_encoder_layers", "model.num_decoder_layers"} == set(changed)
+    assert len(changed) <= 1 or {
+        "model.num_encoder_layers",
+        "model.num_decoder_layers",
+    } == set(changed)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_its_model_can_be_built(name):
-    """Every model of a configuration has shapes that fit at its full width, without any memory for it."""
+    """Every model of a configuration has shapes that fit at its full width, without
+    any memory for it.
+    """
     config = read(name)
-    rates = dict.fromkeys(("dropout_rate", "attention_dropout_rate", "activation_dropout_rate"), 0.0)
-    assert logits_shape(dataclasses.replace(config.model, **rates), config.data.max_length) == (
+    rates = dict.fromkeys(
+        ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate"), 0.0
+    )
+    assert logits_shape(
+        dataclasses.replace(config.model, **rates), config.data.max_length
+    ) == (
         *(2, config.data.max_length),
         config.model.vocabulary_size,
     )
@@ -145,13 +209,18 @@ def test_the_papers_models_have_the_papers_size(name, parameters):
     config = read(name)
     assert config.data.vocabulary_size == config.model.vocabulary_size == 37_000
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    params = jax.eval_shape(Transformer(config.model).init, jax.random.key(0), tokens, tokens)["params"]
+    params = jax.eval_shape(
+        Transformer(config.model).init, jax.random.key(0), tokens, tokens
+    )["params"]
     assert count_parameters(params) == parameters
 
 
 @pytest.mark.parametrize(
     ("name", "steps", "width", "inner", "heads", "dropout"),
-    [("paper/ende_base", 100_000, 512, 2_048, 8, 0.1), ("paper/ende_big", 300_000, 1_024, 4_096, 16, 0.3)],
+    [
+        ("paper/ende_base", 100_000, 512, 2_048, 8, 0.1),
+        ("paper/ende_big", 300_000, 1_024, 4_096, 16, 0.3),
+    ],
 )
 def test_the_papers_values(name, steps, width, inner, heads, dropout):
     """Sections 5.1 to 5.4 and 6.1 and table 3 of the paper."""
@@ -159,15 +228,36 @@ def test_the_papers_values(name, steps, width, inner, heads, dropout):
     model, training, decoding = config.model, config.training, config.decoding
     assert (model.d_model, model.d_ff, model.num_heads) == (width, inner, heads)
     assert (model.num_encoder_layers, model.num_decoder_layers) == (6, 6)
-    assert (model.dropout_rate, model.attention_dropout_rate, model.activation_dropout_rate) == (dropout, 0.0, 0.0)
-    assert (model.norm_order, model.activation, model.positions) == ("post", "relu", "sinusoidal")
+    assert (
+        model.dropout_rate,
+        model.attention_dropout_rate,
+        model.activation_dropout_rate,
+    ) == (dropout, 0.0, 0.0)
+    assert (model.norm_order, model.activation, model.positions) == (
+        "post",
+        "relu",
+        "sinusoidal",
+    )
     assert (model.tied_embeddings, config.data.shared_vocabulary) == ("all", True)
-    assert (training.steps, training.warmup_steps, training.learning_rate) == (steps, 4_000, 1.0)
-    assert (training.adam_b1, training.adam_b2, training.adam_epsilon) == (0.9, 0.98, 1e-9)
+    assert (training.steps, training.warmup_steps, training.learning_rate) == (
+        steps,
+        4_000,
+        1.0,
+    )
+    assert (training.adam_b1, training.adam_b2, training.adam_epsilon) == (
+        0.9,
+        0.98,
+        1e-9,
+    )
     assert training.label_smoothing == 0.1
     assert config.data.tokens_per_batch == 25_000
-    assert (decoding.beam_size, decoding.alpha, decoding.max_extra_length) == (4, 0.6, 50)
-    assert training.keep_latest >= {"paper/ende_base": 5, "paper/ende_big": 20}[name]  # those that the paper averages
+    assert (decoding.beam_size, decoding.alpha, decoding.max_extra_length) == (
+        4,
+        0.6,
+        50,
+    )
+    # those that the paper averages
+    assert training.keep_latest >= {"paper/ende_base": 5, "paper/ende_big": 20}[name]
 
 
 def test_validation_is_not_the_test_set():
@@ -180,8 +270,9 @@ def test_validation_is_not_the_test_set():
 
 
 def reduce(config: RunConfig) -> tuple[TransformerConfig, TrainingConfig]:
-    """Make everything small in proportion, so that what a row changes stays changed, but for depths below 12, which are
-    all one layer; the rest is alike for all rows, which share their programs where they can.
+    """Make everything small in proportion, so that what a row changes stays changed,
+    but for depths below 12, which are all one layer; the rest is alike for all rows,
+    which share their programs where they can.
     """
     model = config.model
     small = dataclasses.replace(
@@ -194,8 +285,15 @@ def reduce(config: RunConfig) -> tuple[TransformerConfig, TrainingConfig]:
         num_decoder_layers=max(1, model.num_decoder_layers // 6),
         max_length=32,
     )
-    same = {key: getattr(TrainingConfig, key) for key in ("steps", "patience", "learning_rate")}
-    same |= {key: value for key, value in vars(TrainingConfig).items() if key.endswith("_every") or "keep_" in key}
+    same = {
+        key: getattr(TrainingConfig, key)
+        for key in ("steps", "patience", "learning_rate")
+    }
+    same |= {
+        key: value
+        for key, value in vars(TrainingConfig).items()
+        if key.endswith("_every") or "keep_" in key
+    }
     return small, dataclasses.replace(config.training, **same, engine="jit")
 
 
@@ -203,37 +301,49 @@ def reduce(config: RunConfig) -> tuple[TransformerConfig, TrainingConfig]:
 def step_and_decode(
     model_config: TransformerConfig, training: TrainingConfig
 ) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Take one update, and the first step of a search: one program, since compiling it is what takes the time.
+    """Take one update, and the first step of a search: one program, since compiling it
+    is what takes the time.
 
     Returns:
-        The metrics of the update and its largest change of a parameter that was 0, which no rounding hides; then the
-        logits [B, V] of the step.
+        The metrics of the update and its largest change of a parameter that was 0,
+        which no rounding hides; then the logits [B, V] of the step.
     """
     model = Transformer(model_config)
     generator = np.random.default_rng(0)
-    batch = {side: generator.integers(3, 50, (4, 12)).astype(np.int32) for side in ("source", "target")}
+    batch = {
+        side: generator.integers(3, 50, (4, 12)).astype(np.int32)
+        for side in ("source", "target")
+    }
     train_step = make_train_step(model, training)
 
     def compute(state, source, target):
         after, metrics = train_step(state, {"source": source, "target": target})
         changes = jax.tree.map(
-            lambda old, new: jnp.where(old == 0, jnp.abs(new), 0.0).max(), state.params, after.params
+            lambda old, new: jnp.where(old == 0, jnp.abs(new), 0.0).max(),
+            state.params,
+            after.params,
         )
         variables = {"params": state.params}
         memory = model.apply(variables, source, method="start")
         first = jnp.full(4, model_config.bos_id, jnp.int32)
-        logits, _ = model.apply(variables, first, empty_cache(model_config, 4, 8), memory, method="step")
+        logits, _ = model.apply(
+            variables, first, empty_cache(model_config, 4, 8), memory, method="step"
+        )
         return metrics | {"change": jnp.stack(jax.tree.leaves(changes)).max()}, logits
 
     with jax.numpy_dtype_promotion("standard"):  # optax's bias correction is a power
-        return jax.tree.map(np.asarray, jax.jit(compute)(create_state(model, training), **batch))
+        return jax.tree.map(
+            np.asarray, jax.jit(compute)(create_state(model, training), **batch)
+        )
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "/" in name])  # the others are trained by other tests
+# the others are trained by other tests
+@pytest.mark.parametrize("name", [name for name in NAMES if "/" in name])
 def test_one_update_and_one_decoding_step_at_a_reduced_width(name):
-    """Each configuration trains and decodes: its small model has the loss of one that knows nothing, one update moves
-    parameters by the schedule's first rate, which Adam makes of any gradient, and a step of a
-    search predicts something else for each source.
+    """Each configuration trains and decodes: its small model has the loss of one that
+    knows nothing, one update moves parameters by the schedule's first rate, which Adam
+    makes of any gradient, and a step of a search predicts something else for each
+    source.
     """
     model, training = reduce(read(name))
     metrics, logits = step_and_decode(model, training)
@@ -247,7 +357,9 @@ def test_one_update_and_one_decoding_step_at_a_reduced_width(name):
 
 
 def test_overrides_on_the_command_line():
-    """Any key can be set by ``--config.SECTION.KEY=VALUE``, an integer for a number and a value for None among them."""
+    """Any key can be set by ``--config.SECTION.KEY=VALUE``, an integer for a number
+    and a value for None among them.
+    """
     config = read(
         "quickstart",
         "training.steps=7",
@@ -268,17 +380,28 @@ def test_overrides_on_the_command_line():
 def test_none_is_a_value_of_optional_keys():
     """``KEY=None`` takes back what the file sets, where None is a value at all."""
     assert read("quickstart", "model.d_k=24", "model.d_k=None").model.d_k is None
-    with pytest.raises(InputError, match=r"training\.steps must be of type int, not None"):
+    with pytest.raises(
+        InputError, match=r"training\.steps must be of type int, not None"
+    ):
         read("quickstart", "training.steps=None")
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("training.stepz=7", "there is no configuration key training.stepz; did you mean training.steps?"),
+        (
+            "training.stepz=7",
+            (
+                "there is no configuration key training.stepz; did you mean"
+                " training.steps?"
+            ),
+        ),
         ("training.steps=seven", "training.steps must be of type int"),
         ("training.steps=7.5", "training.steps must be of type int"),
-        ("model.num_heads=5", "model.d_model 192 is not divisible by model.num_heads 5; try 4 heads"),
+        (
+            "model.num_heads=5",
+            "model.d_model 192 is not divisible by model.num_heads 5; try 4 heads",
+        ),
         ("nothing.here=1", "there is no configuration key nothing.here; did you mean "),
     ],
 )
@@ -291,15 +414,26 @@ def test_wrong_overrides(override, message):
 
 
 @pytest.mark.parametrize(
-    "override", ["training.steps=5", "--training.steps=5", "--config.training.steps", "5", "", "--steps=5"]
+    "override",
+    [
+        "training.steps=5",
+        "--training.steps=5",
+        "--config.training.steps",
+        "5",
+        "",
+        "--steps=5",
+    ],
 )
 def test_what_sets_no_key_is_refused(override):
-    """Scripts hand on each word that they do not know, and none of them is passed over."""
+    """Scripts hand on each word that they do not know, and none of them is passed
+    over.
+    """
     with pytest.raises(InputError) as caught:
         config_file.read("quickstart", ["--config.training.steps=7", override])
-    assert str(caught.value) == (
-        f"{override!r} sets no key of the configuration: write --config.SECTION.KEY=VALUE as one word, such as "
-        "--config.training.steps=100"
+    assert (
+        str(caught.value) == f"{override!r} sets no key of the configuration: write"
+        " --config.SECTION.KEY=VALUE as one word, such as"
+        " --config.training.steps=100"
     )
 
 
@@ -309,22 +443,31 @@ def test_no_file():
         config_file.read("configs/none.py", [])
     message = str(caught.value)
     assert message.startswith(
-        "no configuration file configs/none.py; --config names a Python file, or one of those that come with "
-        "jaxformer: proxy, quickstart, reverse, modern/{big_data,deep_shallow,small_data}, paper/{ende_base,"
+        "no configuration file configs/none.py; --config names a Python file, or one of"
+        " those that come with jaxformer: proxy, quickstart, reverse,"
+        " modern/{big_data,deep_shallow,small_data}, paper/{ende_base,"
     )
     assert "ende_big,enfr_base,enfr_big,parsing_semi,parsing_wsj,table3}" in message
     assert "\n" not in message
 
 
 def test_shipped_configurations_are_found_by_name(monkeypatch, tmp_path):
-    """By the name that the checkout gives them, with and without the folder and the ending, from everywhere."""
+    """By the name that the checkout gives them, with and without the folder and the
+    ending, from everywhere.
+    """
     assert sorted(config_file.shipped()) == FILES
     monkeypatch.chdir(tmp_path)
     for name in FILES:
-        paths = {Path(config_file.find(form)).resolve() for form in (name, f"{name}.py", f"configs/{name}.py")}
+        paths = {
+            Path(config_file.find(form)).resolve()
+            for form in (name, f"{name}.py", f"configs/{name}.py")
+        }
         assert paths == {(CONFIGS / f"{name}.py").resolve()}
     named = config_file.read("paper/table3:a_h1", [])
-    for form in ("configs/paper/table3.py:a_h1", str(CONFIGS / "paper" / "table3.py:a_h1")):
+    for form in (
+        "configs/paper/table3.py:a_h1",
+        str(CONFIGS / "paper" / "table3.py:a_h1"),
+    ):
         assert config_file.read(form, []) == named
 
 
@@ -354,17 +497,23 @@ def test_a_colon_may_be_part_of_a_files_name(tmp_path):
 
 
 def test_a_file_here_comes_first(monkeypatch, tmp_path):
-    """Whoever copies a configuration into a folder of the same name means the copy; a folder is no file."""
+    """Whoever copies a configuration into a folder of the same name means the copy;
+    a folder is no file.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "reverse.py").write_text((CONFIGS / "reverse.py").read_text().replace("1_500", "70"))
+    (tmp_path / "configs" / "reverse.py").write_text(
+        (CONFIGS / "reverse.py").read_text().replace("1_500", "70")
+    )
     (tmp_path / "quickstart").mkdir()
     assert config_file.read("configs/reverse.py", [])["training"]["steps"] == 70
     assert config_file.read("reverse", [])["training"]["steps"] == 1_500
     assert config_file.find("quickstart").endswith("configs/quickstart.py")
 
 
-@pytest.mark.parametrize("name", ["", ".", "paper", "..", "../configs/quickstart", "paper/../quickstart"])
+@pytest.mark.parametrize(
+    "name", ["", ".", "paper", "..", "../configs/quickstart", "paper/../quickstart"]
+)
 def test_what_is_no_name_is_refused(name):
     """Only what is listed is a name."""
     with pytest.raises(InputError, match=r"^no configuration file "):

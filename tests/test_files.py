@@ -11,7 +11,15 @@ from contextlib import contextmanager
 import pytest
 
 from jaxformer.errors import InputError
-from jaxformer.files import LOCK, finite, hold, open_whole, parse_json, parse_step, write_whole
+from jaxformer.files import (
+    LOCK,
+    finite,
+    hold,
+    open_whole,
+    parse_json,
+    parse_step,
+    write_whole,
+)
 
 HOLDER = """
 import sys
@@ -25,9 +33,13 @@ sys.stdin.read()
 
 @contextmanager
 def another_holder(directory):
-    """Let a second process ask for a folder, and give the process once it has answered; it ends by a kill."""
+    """Let a second process ask for a folder, and give the process once it has
+    answered; it ends by a kill.
+    """
     command = [sys.executable, "-c", HOLDER, str(directory)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         try:
@@ -92,7 +104,11 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path):
     outside.write_text("of somebody else")
     path.symlink_to(outside)
     write_whole(path, "ours")
-    assert (outside.read_text(), path.read_text(), path.is_symlink()) == ("of somebody else", "ours", False)
+    assert (outside.read_text(), path.read_text(), path.is_symlink()) == (
+        "of somebody else",
+        "ours",
+        False,
+    )
 
 
 def test_a_new_file_keeps_the_permissions_of_the_old_one(tmp_path):
@@ -111,7 +127,10 @@ def test_a_write_that_fails_keeps_the_old_file_and_names_it(tmp_path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError, match=r"cannot write .*record: No space left on device; free some space"):
+    with pytest.raises(
+        InputError,
+        match=r"cannot write .*record: No space left on device; free some space",
+    ):
         write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
@@ -131,15 +150,21 @@ def test_a_write_that_fails_keeps_the_old_file_and_names_it(tmp_path, monkeypatc
     ],
 )
 def test_json_that_cannot_be_read_is_one_line(text, reason):
-    """Every fault of JSON is an error that names the reason, never another exception."""
+    """Every fault of JSON is an error that names the reason, never another
+    exception.
+    """
     with pytest.raises(InputError, match=reason) as caught:
         parse_json(text)
     assert "\n" not in str(caught.value)
 
 
 def test_json_without_a_fault_is_read():
-    """A byte order mark is passed over, and NaN is read as earlier versions wrote it."""
-    assert parse_json(b'\xef\xbb\xbf{"a": [1, -2, 0.5, null, "\xc3\xa4"]}') == {"a": [1, -2, 0.5, None, "ä"]}
+    """A byte order mark is passed over, and NaN is read as earlier versions wrote
+    it.
+    """
+    assert parse_json(b'\xef\xbb\xbf{"a": [1, -2, 0.5, null, "\xc3\xa4"]}') == {
+        "a": [1, -2, 0.5, None, "ä"]
+    }
     assert parse_json("9" * 300) == 10**300 - 1
     assert repr(parse_json("NaN")) == "nan"
 
@@ -147,11 +172,31 @@ def test_json_without_a_fault_is_read():
 def test_a_step_is_a_number_of_64_bits():
     """Only a JSON object with a step from 0 is a record of a step."""
     assert parse_step(b'{"step": 7}') == {"step": 7}
-    for line in ("", "5", "{}", '{"step": "7"}', '{"step": true}', '{"step": -1}', '{"step": 9223372036854775808}'):
+    for line in (
+        "",
+        "5",
+        "{}",
+        '{"step": "7"}',
+        '{"step": true}',
+        '{"step": -1}',
+        '{"step": 9223372036854775808}',
+    ):
         assert parse_step(line) is None
 
 
 def test_numbers_that_are_not_finite_become_null():
     """At any depth; everything else stays."""
-    value = {"a": [float("nan"), 1.5, {"b": float("-inf")}], "c": "nan", "d": 3, "e": None, "f": (float("inf"),)}
-    assert finite(value) == {"a": [None, 1.5, {"b": None}], "c": "nan", "d": 3, "e": None, "f": [None]}
+    value = {
+        "a": [float("nan"), 1.5, {"b": float("-inf")}],
+        "c": "nan",
+        "d": 3,
+        "e": None,
+        "f": (float("inf"),),
+    }
+    assert finite(value) == {
+        "a": [None, 1.5, {"b": None}],
+        "c": "nan",
+        "d": 3,
+        "e": None,
+        "f": [None],
+    }

@@ -1,4 +1,6 @@
-"""The package as a whole: what importing it costs, and what every file of it has and has not."""
+"""The package as a whole: what importing it costs, and what every file of it has and
+has not.
+"""
 
 import ast
 import os
@@ -12,11 +14,16 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 LIBRARY = sorted((ROOT / "jaxformer").rglob("*.py"))
-MODULES = [*LIBRARY, *sorted((ROOT / "configs").rglob("*.py")), *sorted((ROOT / "scripts").rglob("*.py"))]
+MODULES = [
+    *LIBRARY,
+    *sorted((ROOT / "configs").rglob("*.py")),
+    *sorted((ROOT / "scripts").rglob("*.py")),
+]
 
 CORE = {"jax", "flax", "optax", "numpy", "jaxtyping"}
 
-# Flax imports rich and absl itself, so that these two cannot stay out; orbax, on which it depends, it leaves alone.
+# Flax imports rich and absl itself, so that these two cannot stay out; orbax, on which
+# it depends, it leaves alone.
 OPTIONAL = (
     "tensorflow",
     "tensorflow_datasets",
@@ -34,8 +41,15 @@ OPTIONAL = (
 )
 
 # Put together here, so that this file does not hold them itself.
-PATHS = tuple("/" + name for name in ("home/", "root/", "Users/", "work/", "usr/local/"))
-HOSTS = ("py" + "pi.org", "python" + "hosted.org", "download.pytorch" + ".org", "index" + "-url")
+PATHS = tuple(
+    "/" + name for name in ("home/", "root/", "Users/", "work/", "usr/local/")
+)
+HOSTS = (
+    "py" + "pi.org",
+    "python" + "hosted.org",
+    "download.pytorch" + ".org",
+    "index" + "-url",
+)
 
 
 def name_of(path):
@@ -43,19 +57,29 @@ def name_of(path):
 
 
 def python(code, *options):
-    """Run a line of Python with this interpreter, outside the strict settings of the tests."""
+    """Run a line of Python with this interpreter, outside the strict settings of the
+    tests.
+    """
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     command = [sys.executable, *options, "-c", code]
-    result = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
     assert result.returncode == 0, result.stderr
     return result.stdout
 
 
 def test_import_brings_in_no_optional_package():
-    """`import jaxformer` imports neither tensorflow nor torch nor any other optional package."""
-    for used, has_flax in (("jaxformer", False), ("jaxformer.Transformer, jaxformer.functional, jaxformer.nn", True)):
+    """`import jaxformer` imports neither tensorflow nor torch nor any other optional
+    package.
+    """
+    for used, has_flax in (
+        ("jaxformer", False),
+        ("jaxformer.Transformer, jaxformer.functional, jaxformer.nn", True),
+    ):
         brought = python(
-            f"import sys, jaxformer; {used}; print(*{{name.split('.')[0] for name in sys.modules}})"
+            f"import sys, jaxformer; {used}; print(*{{name.split('.')[0] for name in"
+            " sys.modules})"
         ).split()
         assert "jaxformer" in brought
         assert ("flax" in brought) == has_flax
@@ -63,7 +87,9 @@ def test_import_brings_in_no_optional_package():
 
 
 def test_every_public_name_is_there():
-    """Loaded when it is asked for, listed before; another is refused as Python does it."""
+    """Loaded when it is asked for, listed before; another is refused as Python does
+    it.
+    """
     code = """
 import jaxformer
 assert set(jaxformer.__all__) <= set(dir(jaxformer))
@@ -74,14 +100,19 @@ except AttributeError as error:
     print(error)
 """
     assert python(code).splitlines() == [
-        "InputError Transformer TransformerConfig Translator jaxformer.data jaxformer.functional "
-        "jaxformer.models jaxformer.nn jaxformer.search jaxformer.training",
+        (
+            "InputError Transformer TransformerConfig Translator jaxformer.data"
+            " jaxformer.functional jaxformer.models jaxformer.nn jaxformer.search"
+            " jaxformer.training"
+        ),
         "module 'jaxformer' has no attribute 'Transfomer'",
     ]
 
 
 def test_import_needs_the_core_alone():
-    """`import jaxformer` works, and its model computes shapes, where no optional package can be imported."""
+    """`import jaxformer` works, and its model computes shapes, where no optional
+    package can be imported.
+    """
     code = f"""
 import sys
 for name in {OPTIONAL!r}:
@@ -107,27 +138,38 @@ def required_extras(path):
 
 
 def test_extras_are_there():
-    """Every extra that an error tells a user to install exists, and each extra that another takes in too; those that
-    users need are explained in the README or the docs.
+    """Every extra that an error tells a user to install exists, and each extra that
+    another takes in too; those that users need are explained in the README or the docs.
     """
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     extras = project["optional-dependencies"]
     asked = {extra for path in LIBRARY for extra in required_extras(path)}
     assert {"train", "moses", "hf", "langid", "tfds", "wandb"} <= asked <= set(extras)
     for packages in extras.values():
         for own in re.findall(r"jaxformer\[([^]]+)\]", " ".join(packages)):
             assert set(own.split(",")) <= set(extras)
-    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")))
+    pages = "".join(
+        page.read_text(encoding="utf-8")
+        for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+    )
     named = set(re.findall(r"\[([a-z]+)\]'|extra `([a-z]+)`", pages))
     assert asked <= {name for pair in named for name in pair}
 
 
 def test_the_version_is_one():
-    """That of the package and that of its metadata are the same, and the changelog tells of it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    """That of the package and that of its metadata are the same, and the changelog
+    tells of it.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+        "project"
+    ]
     code = "import jaxformer; print(jaxformer.__version__)"
     assert python(code).strip() == project["version"]
-    assert f"\n## {project['version']} " in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"\n## {project['version']} " in (ROOT / "CHANGELOG.md").read_text(
+        encoding="utf-8"
+    )
 
 
 def imports_at_load(tree):
@@ -138,24 +180,37 @@ def imports_at_load(tree):
         if isinstance(node, ast.Import):
             yield from (name.name.split(".")[0] for name in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield "jaxformer" if node.level or not node.module else node.module.split(".")[0]
+            yield (
+                "jaxformer"
+                if node.level or not node.module
+                else node.module.split(".")[0]
+            )
         elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             nodes += node.orelse
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            nodes += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt | ast.ExceptHandler)]
+            nodes += [
+                child
+                for child in ast.iter_child_nodes(node)
+                if isinstance(child, ast.stmt | ast.ExceptHandler)
+            ]
 
 
 @pytest.mark.parametrize("path", LIBRARY, ids=name_of)
 def test_modules_load_with_the_core_alone(path):
-    """An optional package is imported where it is used, through `require`, which names the extra."""
+    """An optional package is imported where it is used, through `require`, which
+    names the extra.
+    """
     packages = set(imports_at_load(ast.parse(path.read_text(encoding="utf-8"))))
-    if path.name.startswith("torch_") and path.parent.name == "benchmark":  # modules of PyTorch, loaded by name alone
+    # modules of PyTorch, loaded by name alone
+    if path.name.startswith("torch_") and path.parent.name == "benchmark":
         packages -= {"torch"}
     assert packages - CORE - {"jaxformer"} - set(sys.stdlib_module_names) == set()
 
 
 def test_imports_at_load_are_told_from_later_ones():
-    """The reading of imports sees those inside `try`, `if` and classes, and not those that wait."""
+    """The reading of imports sees those inside `try`, `if` and classes, and not
+    those that wait.
+    """
     source = """
 import a.b
 try:
@@ -172,15 +227,26 @@ class C:
         import i
 from . import j
 """
-    assert set(imports_at_load(ast.parse(source))) == {"a", "c", "e", "g", "h", "jaxformer"}
+    assert set(imports_at_load(ast.parse(source))) == {
+        "a",
+        "c",
+        "e",
+        "g",
+        "h",
+        "jaxformer",
+    }
 
 
 def public_definitions(tree):
-    """Find the public functions, classes and methods of a module; what overrides or is private does not count."""
+    """Find the public functions, classes and methods of a module; what overrides or
+    is private does not count.
+    """
     nodes = [(node, "") for node in tree.body]
     while nodes:
         node, owner = nodes.pop()
-        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) or node.name.startswith("_"):
+        if not isinstance(
+            node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ) or node.name.startswith("_"):
             continue
         yield owner + node.name, node
         if isinstance(node, ast.ClassDef):
@@ -189,38 +255,76 @@ def public_definitions(tree):
 
 @pytest.mark.parametrize("path", MODULES, ids=name_of)
 def test_public_names_are_documented(path):
-    """Every module, public class, function and method has a docstring; an empty `__init__` needs none."""
+    """Every module, public class, function and method has a docstring; an empty
+    `__init__` needs none.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     if tree.body or path.name != "__init__.py":
         assert ast.get_docstring(tree), "the module has no docstring"
-    bare = [name for name, node in public_definitions(tree) if not ast.get_docstring(node)]
+    bare = [
+        name for name, node in public_definitions(tree) if not ast.get_docstring(node)
+    ]
     assert bare == []
 
 
 def project_files():
-    """List the text files of the project, wherever it was unpacked and whatever was built in it."""
+    """List the text files of the project, wherever it was unpacked and whatever was
+    built in it.
+    """
     folders = ("jaxformer", "configs", "scripts", "tests", "docs", ".ci")
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*") if path.is_file()]
+    files = [
+        path
+        for folder in folders
+        for path in (ROOT / folder).rglob("*")
+        if path.is_file()
+    ]
     files += [path for path in ROOT.iterdir() if path.is_file()]
-    kinds = {".py", ".toml", ".md", ".txt", ".sh", ".sbatch", ".cfg", ".yml", ".yaml", ""}
-    return sorted(path for path in files if path.suffix in kinds and "__pycache__" not in path.parts)
+    kinds = {
+        ".py",
+        ".toml",
+        ".md",
+        ".txt",
+        ".sh",
+        ".sbatch",
+        ".cfg",
+        ".yml",
+        ".yaml",
+        "",
+    }
+    return sorted(
+        path
+        for path in files
+        if path.suffix in kinds and "__pycache__" not in path.parts
+    )
 
 
 def test_files_name_no_machine_and_no_registry():
-    """No file holds a path of one person's machine or the address of a package registry."""
+    """No file holds a path of one person's machine or the address of a package
+    registry.
+    """
     files = project_files()
-    assert {"Makefile", "pyproject.toml", "jaxformer/typing.py", ".ci/run"} <= {name_of(path) for path in files}
+    assert {"Makefile", "pyproject.toml", "jaxformer/typing.py", ".ci/run"} <= {
+        name_of(path) for path in files
+    }
     found = []
     for path in files:
         text = path.read_text(encoding="utf-8", errors="replace")
-        found += [f"{name_of(path)}: {word}" for word in (*PATHS, *HOSTS) if word in text]
+        found += [
+            f"{name_of(path)}: {word}" for word in (*PATHS, *HOSTS) if word in text
+        ]
     assert found == []
 
 
 def test_licences_are_there():
-    """The project is under Apache-2.0, and the bundled corpus under MPL-2.0 with its attribution."""
-    assert "Apache License\n                           Version 2.0" in (ROOT / "LICENSE").read_text(encoding="utf-8")
+    """The project is under Apache-2.0, and the bundled corpus under MPL-2.0 with its
+    attribution.
+    """
+    assert "Apache License\n                           Version 2.0" in (
+        ROOT / "LICENSE"
+    ).read_text(encoding="utf-8")
     corpus = ROOT / "jaxformer" / "data" / "bundled" / "en-de"
-    assert "Mozilla Public License Version 2.0" in (corpus / "LICENSE").read_text(encoding="utf-8")
+    assert "Mozilla Public License Version 2.0" in (corpus / "LICENSE").read_text(
+        encoding="utf-8"
+    )
     assert (corpus / "ATTRIBUTION.md").read_text(encoding="utf-8").strip()
     assert (ROOT / "jaxformer" / "py.typed").is_file()

@@ -1,28 +1,33 @@
-r"""Where to start with millions of sentence pairs: what the years since the paper have taught, in its base's size.
+r"""Where to start with millions of sentence pairs: what the years since the paper have
+taught, in its base's size.
 
 Command: jaxformer train --config=configs/modern/deep_shallow.py --workdir=runs/deep_shallow \
     --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \
     --config.data.test=text:test.en,test.de
-    On one device add --config.training.accumulation_steps=8, which cuts the batch into parts that fit.
-Hardware: 8 A100, about 1.5 hours in bfloat16: an estimate, the 3.8e18 training FLOPs of the formula at 28 % of the
-    published peak, a compiler's bound for base on an H200 (docs/wmt.md) that nobody has measured.
+    On one device add --config.training.accumulation_steps=8, which cuts the batch into
+    parts that fit.
+Hardware: 8 A100, about 1.5 hours in bfloat16: an estimate, the 3.8e18 training FLOPs of
+    the formula at 28 % of the published peak, a compiler's bound for base on an H200
+    (docs/wmt.md) that nobody has measured.
 Score: none is claimed. Nothing of this size was trained with jaxformer yet.
 Differs from the paper, and why:
-    12 encoder and 2 decoder layers: as good as 6 and 6, and faster to translate with, since the decoder runs once a
-    token (Kasai et al. 2021, who go down to one layer);
-    pre-LN: deep stacks train without a careful warm-up (Xiong et al. 2020), and a norm ends each stack;
-    100,000 tokens on each side of a batch, and twice the rate: larger batches bear larger rates (Ott et al. 2018);
-    dropout of 0.1 on attention weights and activations too, as in tensor2tensor's later base model;
-    bfloat16, which the matrix units of current devices are made for; parameters, softmax and losses stay float32;
-    one unigram vocabulary of 32,000 pieces (Kudo 2018), with bytes for rare characters, so that nothing is unknown;
-    pairs that are repeated, of equal sides or of very unlike length are left out.
+    12 encoder and 2 decoder layers: as good as 6 and 6, and faster to translate with,
+    since the decoder runs once a token (Kasai et al. 2021, who go down to one layer);
+    pre-LN: deep stacks train without a careful warm-up (Xiong et al. 2020), and a norm
+    ends each stack; 100,000 tokens on each side of a batch, and twice the rate: larger
+    batches bear larger rates (Ott et al. 2018); dropout of 0.1 on attention weights and
+    activations too, as in tensor2tensor's later base model; bfloat16, which the matrix
+    units of current devices are made for; parameters, softmax and losses stay float32;
+    one unigram vocabulary of 32,000 pieces (Kudo 2018), with bytes for rare characters,
+    so that nothing is unknown; pairs that are repeated, of equal sides or of very
+    unlike length are left out.
 """
 
 from jaxformer.runs.config import default_config
 
 
 def get_config():
-    """Give the configuration."""
+    """Return the configuration."""
     config = default_config()
 
     config.model.num_encoder_layers = 12

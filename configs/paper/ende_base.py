@@ -2,13 +2,14 @@
 
 Command: jaxformer prepare --dataset=wmt14.en-de --output=data/wmt14   (fetches the text that is named below)
     jaxformer train --config=configs/paper/ende_base.py --workdir=runs/ende_base
-    jaxformer average --workdir=runs/ende_base --last=5
-    jaxformer evaluate --workdir=runs/ende_base --checkpoint=average --metrics=bleu,compound_split_bleu
-Hardware: 8 A100, about 0.76 hours in float32 (TF32): an estimate, the 9.5e17 training FLOPs of the formula at 28 % of
-    the published peak, a compiler's bound for base on an H200 (docs/wmt.md) that nobody has measured. The paper took 12
-    hours on 8 P100.
-Score: the paper reports 27.3 tokenised BLEU with compound splitting on newstest2014, averaging the last 5 checkpoints;
-    expect 25.6 to 27.5 sacreBLEU (docs/wmt.md). Nothing of this size was trained with jaxformer yet.
+    jaxformer average --workdir=runs/ende_base --last=5 jaxformer evaluate
+    --workdir=runs/ende_base --checkpoint=average --metrics=bleu,compound_split_bleu
+Hardware: 8 A100, about 0.76 hours in float32 (TF32): an estimate, the 9.5e17 training
+    FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
+    an H200 (docs/wmt.md) that nobody has measured. The paper took 12 hours on 8 P100.
+Score: the paper reports 27.3 tokenised BLEU with compound splitting on newstest2014,
+    averaging the last 5 checkpoints; expect 25.6 to 27.5 sacreBLEU (docs/wmt.md).
+    Nothing of this size was trained with jaxformer yet.
 Differs from the paper: SentencePiece BPE instead of the paper's own byte-pair encoding.
 """
 
@@ -16,12 +17,16 @@ from jaxformer.runs.config import default_config
 
 
 def get_config():
-    """Give the configuration."""
+    """Return the configuration."""
     config = default_config()  # its model and training sections are the paper's base
 
     config.data.train = "text:data/wmt14/train.*.en,data/wmt14/train.*.de"
-    config.data.valid = "text:data/wmt14/valid.newstest2013.en,data/wmt14/valid.newstest2013.de"
-    config.data.test = "text:data/wmt14/test.newstest2014.en,data/wmt14/test.newstest2014.de"
+    config.data.valid = (
+        "text:data/wmt14/valid.newstest2013.en,data/wmt14/valid.newstest2013.de"
+    )
+    config.data.test = (
+        "text:data/wmt14/test.newstest2014.en,data/wmt14/test.newstest2014.de"
+    )
     config.data.vocabulary_size = 37_000
     config.data.max_length = 256
     config.data.tokens_per_batch = 25_000  # on each side
@@ -31,7 +36,8 @@ def get_config():
     config.training.warmup_steps = 4_000
     config.training.log_every = 100
     config.training.evaluate_every = 6_000
-    config.training.checkpoint_every = 1_500  # the paper's 10 minutes, at its 0.4 seconds a step
+    # the paper's 10 minutes, at its 0.4 seconds a step
+    config.training.checkpoint_every = 1_500
     config.training.keep_latest = 5  # those that are averaged
 
     return config

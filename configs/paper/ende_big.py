@@ -1,13 +1,15 @@
 """The paper's big model for WMT 2014 English to German (Vaswani et al. 2017, Table 2).
 
-Command: jaxformer train --config=configs/paper/ende_big.py --workdir=runs/ende_big (text as in ende_base.py)
-    jaxformer average --workdir=runs/ende_big --last=20
-    jaxformer evaluate --workdir=runs/ende_big --checkpoint=average --metrics=bleu,compound_split_bleu
-Hardware: 8 A100, about 7.7 hours in float32 (TF32): an estimate, the 9.7e18 training FLOPs of the formula at 28 % of
-    the published peak, a compiler's bound for base on an H200 (docs/wmt.md) that nobody has measured. The paper took
-    3.5 days on 8 P100.
-Score: the paper reports 28.4 tokenised BLEU with compound splitting on newstest2014, averaging the last 20 checkpoints;
-    expect about 0.7 less in sacreBLEU. Nothing of this size was trained with jaxformer yet.
+Command: jaxformer train --config=configs/paper/ende_big.py --workdir=runs/ende_big
+    (text as in ende_base.py) jaxformer average --workdir=runs/ende_big --last=20
+    jaxformer evaluate --workdir=runs/ende_big --checkpoint=average
+    --metrics=bleu,compound_split_bleu
+Hardware: 8 A100, about 7.7 hours in float32 (TF32): an estimate, the 9.7e18 training
+    FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
+    an H200 (docs/wmt.md) that nobody has measured. The paper took 3.5 days on 8 P100.
+Score: the paper reports 28.4 tokenised BLEU with compound splitting on newstest2014,
+    averaging the last 20 checkpoints; expect about 0.7 less in sacreBLEU. Nothing of
+    this size was trained with jaxformer yet.
 Differs from the paper: as ende_base.py.
 """
 
@@ -15,7 +17,7 @@ import ende_base as base
 
 
 def get_config():
-    """Give the base's configuration with the lines that differ."""
+    """Return the base's configuration with the lines that differ."""
     config = base.get_config()
 
     config.model.d_model = 1024
@@ -24,7 +26,8 @@ def get_config():
     config.model.dropout_rate = 0.3  # 0.1 for English to French
 
     config.training.steps = 300_000
-    config.training.checkpoint_every = 600  # the paper's 10 minutes, at its second a step
+    # the paper's 10 minutes, at its second a step
+    config.training.checkpoint_every = 600
     config.training.keep_latest = 20  # those that are averaged
 
     return config

@@ -2,27 +2,32 @@
 
 Command: jaxformer prepare --dataset=wmt14.en-fr --output=data/wmt14.en-fr   (fetches the text that is named below)
     jaxformer train --config=configs/paper/enfr_base.py --workdir=runs/enfr_base
-    jaxformer average --workdir=runs/enfr_base --last=5
-    jaxformer evaluate --workdir=runs/enfr_base --checkpoint=average --metrics=bleu,tokenized_bleu
-Hardware: 8 A100, about 0.73 hours in float32 (TF32): an estimate, the 9.1e17 training FLOPs of the formula at 28 % of
-    the published peak, a compiler's bound for base on an H200 (docs/wmt.md) that nobody has measured. The paper took 12
-    hours on 8 P100.
-Score: the paper reports 38.1 tokenised BLEU on newstest2014, averaging the last 5 checkpoints.
-    Nothing of this size was trained with jaxformer yet.
-Differs from the paper: SentencePiece BPE instead of word pieces; otherwise as ende_base.py.
+    jaxformer average --workdir=runs/enfr_base --last=5 jaxformer evaluate
+    --workdir=runs/enfr_base --checkpoint=average --metrics=bleu,tokenized_bleu
+Hardware: 8 A100, about 0.73 hours in float32 (TF32): an estimate, the 9.1e17 training
+    FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
+    an H200 (docs/wmt.md) that nobody has measured. The paper took 12 hours on 8 P100.
+Score: the paper reports 38.1 tokenised BLEU on newstest2014, averaging the last 5
+    checkpoints. Nothing of this size was trained with jaxformer yet.
+Differs from the paper: SentencePiece BPE instead of word pieces; otherwise as
+ende_base.py.
 """
 
 import ende_base as base
 
 
 def get_config():
-    """Give the English-German configuration with the lines that differ."""
+    """Return the English-German configuration with the lines that differ."""
     config = base.get_config()
 
     folder = "data/wmt14.en-fr"
     config.data.train = f"text:{folder}/train.*.en,{folder}/train.*.fr"
-    config.data.valid = f"text:{folder}/valid.newstest2013.en,{folder}/valid.newstest2013.fr"
-    config.data.test = f"text:{folder}/test.newstest2014.en,{folder}/test.newstest2014.fr"
+    config.data.valid = (
+        f"text:{folder}/valid.newstest2013.en,{folder}/valid.newstest2013.fr"
+    )
+    config.data.test = (
+        f"text:{folder}/test.newstest2014.en,{folder}/test.newstest2014.fr"
+    )
     config.data.target_language = "fr"
     config.data.vocabulary_size = 32_000
 

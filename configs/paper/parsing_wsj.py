@@ -1,27 +1,33 @@
-r"""The paper's constituency parser, from the Wall Street Journal alone (Vaswani et al. 2017, section 6.3 and Table 4).
+r"""The paper's constituency parser, from the Wall Street Journal alone (Vaswani et al.
+2017, section 6.3 and Table 4).
 
 Command: jaxformer train --config=configs/paper/parsing_wsj.py --workdir=runs/parsing_wsj \
     --config.data.train=text:train.txt,train.trees --config.data.valid=text:dev.txt,dev.trees \
     --config.data.test=text:wsj23.txt,wsj23.trees
-    You bring the text: the Penn Treebank is licensed by the Linguistic Data Consortium, and nothing of it comes with
-    jaxformer. On the source side the words of a sentence, one a line; on the target side its tree as a line of symbols,
-    as jaxformer.data.trees.linearize writes it. About 40,000 sentences (sections 2 to 21) train, section 22 validates,
-    section 23 tests.
-Hardware: 8 A100, about 1.2 hours in float32 (TF32): an estimate, the 1.5e18 training FLOPs of the formula at 28 % of
-    the published peak, a compiler's bound for base on an H200 (docs/wmt.md) that nobody has measured. Trees are longer
-    than the sentences that it counts with. The paper gives no time.
-Score: the paper reports 91.3 F1 on section 23. jaxformer evaluate gives labelled bracketing F1 by EVALB's rules; a tree
-    of wrong form counts as wrong, where EVALB leaves it out. Nothing of this size was trained with jaxformer yet.
-Differs from the paper: it chose dropout, of attention weights too, and learning rate on section 22 and does not say
-    what they were: dropout 0.2 and 16,000 steps of warm-up are those of tensor2tensor's transformer_parsing_base. All
-    else is the base model's, as in the paper. SentencePiece BPE instead of its own.
+    You bring the text: the Penn Treebank is licensed by the Linguistic Data Consortium,
+    and nothing of it comes with jaxformer. On the source side the words of a sentence,
+    one a line; on the target side its tree as a line of symbols, as
+    jaxformer.data.trees.linearize writes it. About 40,000 sentences (sections 2 to 21)
+    train, section 22 validates, section 23 tests.
+Hardware: 8 A100, about 1.2 hours in float32 (TF32): an estimate, the 1.5e18 training
+    FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
+    an H200 (docs/wmt.md) that nobody has measured. Trees are longer than the sentences
+    that it counts with. The paper gives no time.
+Score: the paper reports 91.3 F1 on section 23. jaxformer evaluate gives labelled
+    bracketing F1 by EVALB's rules; a tree of wrong form counts as wrong, where EVALB
+    leaves it out. Nothing of this size was trained with jaxformer yet.
+Differs from the paper: it chose dropout, of attention weights too, and learning rate on
+section 22 and does not say
+    what they were: dropout 0.2 and 16,000 steps of warm-up are those of tensor2tensor's
+    transformer_parsing_base. All else is the base model's, as in the paper.
+    SentencePiece BPE instead of its own.
 """
 
 import ende_base as base
 
 
 def get_config():
-    """Give the base's configuration with the lines that differ."""
+    """Return the base's configuration with the lines that differ."""
     config = base.get_config()
 
     config.model.d_model = 1024

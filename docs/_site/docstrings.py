@@ -1,4 +1,6 @@
-"""What the reference makes of docstrings: roles become links, tables tables, examples code; comments tell of fields."""
+"""What the reference makes of docstrings: roles become links, tables tables,
+examples code; comments tell of fields.
+"""
 
 from __future__ import annotations
 
@@ -33,8 +35,12 @@ class Docstrings(griffe.Extension):
         for found in objects:
             if found.docstring is not None:
                 text = write_tables(found.docstring.value)
-                text = re.sub(r"^(\s*)Example:$", r"\1Examples:", text, flags=re.MULTILINE)
-                found.docstring.value = _ROLE.sub(lambda role, at=found: link(role, at, pkg), text)
+                text = re.sub(
+                    r"^(\s*)Example:$", r"\1Examples:", text, flags=re.MULTILINE
+                )
+                found.docstring.value = _ROLE.sub(
+                    lambda role, at=found: link(role, at, pkg), text
+                )
 
 
 def walk(parent: griffe.Object) -> Iterator[griffe.Object]:
@@ -45,23 +51,39 @@ def walk(parent: griffe.Object) -> Iterator[griffe.Object]:
 
 
 def own_members(parent: griffe.Object) -> list[griffe.Object]:
-    """Give what is defined in an object, without what is imported."""
-    return [member for member in parent.members.values() if isinstance(member, griffe.Object)]
+    """Return what is defined in an object, without what is imported."""
+    return [
+        member
+        for member in parent.members.values()
+        if isinstance(member, griffe.Object)
+    ]
 
 
 def is_dataclass(found: griffe.Object) -> bool:
-    """Say whether an object is a class whose fields are the arguments that make it."""
-    return isinstance(found, griffe.Class) and any("dataclass" in str(mark.value) for mark in found.decorators)
+    """Return whether an object is a class whose fields are the arguments that make
+    it.
+    """
+    return isinstance(found, griffe.Class) and any(
+        "dataclass" in str(mark.value) for mark in found.decorators
+    )
 
 
 def is_linen(found: griffe.Object) -> bool:
-    """Say whether an object is a module of Flax's, which makes a dataclass of it without a decorator."""
-    return isinstance(found, griffe.Class) and any(str(base) == "nn.Module" for base in found.bases)
+    """Return whether an object is a module of Flax's, which makes a dataclass of it
+    without a decorator.
+    """
+    return isinstance(found, griffe.Class) and any(
+        str(base) == "nn.Module" for base in found.bases
+    )
 
 
 def add_signature(found: griffe.Object) -> None:
-    """Give a class the arguments that its fields are: their order, types and defaults."""
-    parameters = griffe.Parameters(griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword))
+    """Give a class the arguments that its fields are: their order, types and
+    defaults.
+    """
+    parameters = griffe.Parameters(
+        griffe.Parameter("self", kind=griffe.ParameterKind.positional_or_keyword)
+    )
     for member in own_members(found):
         if isinstance(member, griffe.Attribute) and member.annotation is not None:
             parameters.add(
@@ -72,37 +94,57 @@ def add_signature(found: griffe.Object) -> None:
                     kind=griffe.ParameterKind.positional_or_keyword,
                 )
             )
-    found.set_member("__init__", griffe.Function("__init__", parameters=parameters, lineno=found.lineno))
+    found.set_member(
+        "__init__",
+        griffe.Function("__init__", parameters=parameters, lineno=found.lineno),
+    )
 
 
 def take_comments(found: griffe.Object) -> None:
-    """Let the comment above a field be its docstring; fields without one belong to that of the field before."""
+    """Let the comment above a field be its docstring; fields without one belong to
+    that of the field before.
+    """
     lines = found.lines_collection[found.filepath]  # type: ignore[index]
     said = ""
     for member in own_members(found):
-        if not member.is_attribute or member.docstring is not None or member.lineno is None:
+        if (
+            not member.is_attribute
+            or member.docstring is not None
+            or member.lineno is None
+        ):
             said = ""
             continue
         first = member.lineno - 1
         while lines[first - 1].lstrip().startswith("#"):
             first -= 1
-        above = [line.strip().removeprefix("#").strip() for line in lines[first : member.lineno - 1]]
+        above = [
+            line.strip().removeprefix("#").strip()
+            for line in lines[first : member.lineno - 1]
+        ]
         said = " ".join(above) or said
         if said:
             member.docstring = griffe.Docstring(said, parent=member)
 
 
 def hide_undocumented(found: griffe.Object) -> None:
-    """Leave out constants without a word, and fields that the signature or the docstring of their class shows."""
+    """Leave out constants without a word, and fields that the signature or the
+    docstring of their class shows.
+    """
     listed = found.docstring is not None and "Attributes:" in found.docstring.value
     signed = is_dataclass(found) or "__init__" in found.members
     for member in own_members(found):
-        if member.is_attribute and member.docstring is None and (found.is_module or listed or signed):
+        if (
+            member.is_attribute
+            and member.docstring is None
+            and (found.is_module or listed or signed)
+        ):
             member.public = False
 
 
 def write_tables(text: str) -> str:
-    """Write the tables of a docstring, columns under rules of ``===``, as Markdown has them."""
+    """Write the tables of a docstring, columns under rules of ``===``, as Markdown
+    has them.
+    """
     written: list[str] = []
     rows: list[list[str]] | None = None
     columns: list[slice] = []
@@ -111,10 +153,17 @@ def write_tables(text: str) -> str:
         if _RULE.fullmatch(line):
             if rows is None:
                 starts = [found.start() for found in re.finditer("=+", line)]
-                columns = [slice(start, end) for start, end in zip(starts, [*starts[1:], None], strict=True)]
+                columns = [
+                    slice(start, end)
+                    for start, end in zip(starts, [*starts[1:], None], strict=True)
+                ]
                 rows, line_under = [], ["---"] * len(columns)
             elif len(rows) > 1:
-                rows = rows if rows[1] == line_under else [[""] * len(columns), line_under, *rows]
+                rows = (
+                    rows
+                    if rows[1] == line_under
+                    else [[""] * len(columns), line_under, *rows]
+                )
                 written += [f"| {' | '.join(row)} |" for row in rows]
                 rows = None
             else:
@@ -122,25 +171,40 @@ def write_tables(text: str) -> str:
         elif rows is None:
             written.append(line)
         elif line[columns[0]].strip():
-            rows.append([line[column].strip().replace("|", r"\|") for column in columns])
+            rows.append(
+                [line[column].strip().replace("|", r"\|") for column in columns]
+            )
         else:  # a line that goes on with the row above
             more = [line[column].strip() for column in columns]
-            rows[-1] = [f"{cell} {rest}".strip() for cell, rest in zip(rows[-1], more, strict=True)]
+            rows[-1] = [
+                f"{cell} {rest}".strip()
+                for cell, rest in zip(rows[-1], more, strict=True)
+            ]
     return "\n".join(written)
 
 
 def link(role: re.Match[str], at: griffe.Object, package: griffe.Module) -> str:
-    """Turn a role into a link to the place in the reference, or into its name where that is of another package."""
+    """Turn a role into a link to the place in the reference, or into its name where
+    that is of another package.
+    """
     short, target = bool(role[1]), role[2]
     text = f"`{target.rpartition('.')[2] if short else target}`"
     found = find(target, at, package)
     if found is None and target.split(".")[0] not in OUTSIDE:
         _logger.warning(f"{at.path}: {role[0]} leads to nothing")
-    return text if found is None or not is_shown(found) else f"[{text}][{found.canonical_path}]"
+    return (
+        text
+        if found is None or not is_shown(found)
+        else f"[{text}][{found.canonical_path}]"
+    )
 
 
-def find(target: str, at: griffe.Object, package: griffe.Module) -> griffe.Object | None:
-    """Find what a docstring of ``at`` names, from the class or module that it stands in outward."""
+def find(
+    target: str, at: griffe.Object, package: griffe.Module
+) -> griffe.Object | None:
+    """Find what a docstring of ``at`` names, from the class or module that it stands
+    in outward.
+    """
     scope: griffe.Object | None = at
     prefixes = [""]
     while scope is not None:
@@ -158,7 +222,7 @@ def find(target: str, at: griffe.Object, package: griffe.Module) -> griffe.Objec
 
 
 def is_shown(found: griffe.Object) -> bool:
-    """Say whether the reference has a place for what was found."""
+    """Return whether the reference has a place for what was found."""
     if found.path.startswith("jaxformer.cli"):
         return False  # the command line is shown by what it says of itself
     return not found.is_package if found.is_module else bool(found.is_public)

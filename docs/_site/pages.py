@@ -1,4 +1,5 @@
-"""What the site makes of the pages in docs/: links that lead out of them, the reference of each room, the commands.
+"""What the site makes of the pages in docs/: links that lead out of them, the reference
+of each room, the commands.
 
 MkDocs calls the functions ``on_...``; it is told so in mkdocs.yml.
 """
@@ -32,7 +33,9 @@ _COMMANDS = "<!-- the commands -->"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave out the theme's 404.html: without a site_url its links are absolute, and dead from a folder or sub-path."""
+    """Leave out the theme's 404.html: without a site_url its links are absolute, and
+    dead from a folder or sub-path.
+    """
     config.theme.static_templates.discard("404.html")
     return config
 
@@ -40,29 +43,43 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that lie at the top of the repository."""
     for name, page in COPIED.items():
-        files.append(File.generated(config, page, content=(ROOT / name).read_text(encoding="utf-8")))
+        files.append(
+            File.generated(
+                config, page, content=(ROOT / name).read_text(encoding="utf-8")
+            )
+        )
     return files
 
 
-def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Write out what a page leaves to the code, and lead its links to where the site has what they name."""
+def on_page_markdown(
+    markdown: str, page: Page, config: MkDocsConfig, files: Files
+) -> str:
+    """Write out what a page leaves to the code, and lead its links to where the site
+    has what they name.
+    """
     del config
     markdown = _ROOM.sub(lambda found: write_room(found[1], markdown), markdown)
     if _COMMANDS in markdown:
         markdown = markdown.replace(_COMMANDS, write_commands())
-    return _LINK.sub(lambda found: write_link(found, page.file.src_uri, files), markdown)
+    return _LINK.sub(
+        lambda found: write_link(found, page.file.src_uri, files), markdown
+    )
 
 
 def modules_of(room: str) -> list[str]:
     """Name the modules of a room that define something, in alphabetical order."""
     paths = sorted((PACKAGE / room).glob("*.py"))
-    return [f"jaxformer.{room}.{path.stem}" for path in paths if path.stem != "__init__"]
+    return [
+        f"jaxformer.{room}.{path.stem}" for path in paths if path.stem != "__init__"
+    ]
 
 
 def write_room(room: str, markdown: str) -> str:
     """Ask for the modules of a room that its page does not name before."""
     named = re.findall(r"^::: ([\w.]+)", markdown, re.MULTILINE)
-    return "\n\n".join(f"::: {module}" for module in modules_of(room) if module not in named)
+    return "\n\n".join(
+        f"::: {module}" for module in modules_of(room) if module not in named
+    )
 
 
 def write_commands() -> str:
@@ -71,7 +88,7 @@ def write_commands() -> str:
 
 
 def help_of(command: str) -> str:
-    """Give what a command says under ``--help``."""
+    """Return what a command says under ``--help``."""
     said = io.StringIO()
     columns, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), "100"
     try:
@@ -86,7 +103,8 @@ def help_of(command: str) -> str:
 
 
 def write_link(found: re.Match[str], source: str, files: Files) -> str:
-    """Lead a link out of docs/ to the page of what it names, or leave the name where the site has no such page.
+    """Lead a link out of docs/ to the page of what it names, or leave the name where
+    the site has no such page.
 
     Raises:
         FileNotFoundError: the repository has no such file.
@@ -104,13 +122,16 @@ def write_link(found: re.Match[str], source: str, files: Files) -> str:
 
 
 def find_page(path: str) -> tuple[str | None, str]:
-    """Name the page, and the place in it, that stand for a file or folder of the repository."""
+    """Name the page, and the place in it, that stand for a file or folder of the
+    repository.
+    """
     if path in HOME:
         return HOME[path], ""
     parts = Path(path).with_suffix("").parts
     if parts[0] != "jaxformer":
         return None, ""
-    if len(parts) == 1 or not (PACKAGE / parts[1]).is_dir():  # the package itself, and the modules of no room
+    # the package itself, and the modules of no room
+    if len(parts) == 1 or not (PACKAGE / parts[1]).is_dir():
         return "reference/index.md", f"#{'.'.join(parts)}" if len(parts) == 2 else ""
     if parts[1] == "cli":
         return "reference/commands.md", ""

@@ -1,7 +1,9 @@
-"""Beam search over a model of one's own: it sees ``step(tokens, cache) -> (logits, cache)`` and nothing else.
+"""Beam search over a model of one's own: it sees ``step(tokens, cache) -> (logits,
+cache)`` and nothing else.
 
-The model here is a small recurrent network with random weights; its memory is what the cache holds. Because the
-vocabulary and the limit are small, every sequence can be listed, and the search compared with the list.
+The model here is a small recurrent network with random weights; its memory is what the
+cache holds. Because the vocabulary and the limit are small, every sequence can be
+listed, and the search compared with the list.
 
     python docs/examples/beam_search.py
 """
@@ -36,15 +38,23 @@ def make_step(key):
 
 
 def start(beam_size):
-    """Give the cache at the begin: rows [B * W, ...] follow their hypotheses, sentences [B, ...] stay."""
+    """Return the cache at the begin: rows [B * W, ...] follow their hypotheses,
+    sentences [B, ...] stay.
+    """
     sentence = jax.random.normal(jax.random.key(1), (SENTENCES, WIDTH))
     return {"memory": jnp.zeros((SENTENCES * beam_size, WIDTH)), "sentence": sentence}
 
 
 def list_all(step, alpha):
-    """Score every sequence that ends within the limit; give the best of each sentence with its score."""
+    """Score every sequence that ends within the limit; give the best of each
+    sentence with its score.
+    """
     words = [token for token in range(VOCABULARY) if token not in (PAD, BOS, EOS)]
-    sequences = [(*found, EOS) for length in range(LENGTH) for found in itertools.product(words, repeat=length)]
+    sequences = [
+        (*found, EOS)
+        for length in range(LENGTH)
+        for found in itertools.product(words, repeat=length)
+    ]
     first, best = start(1), [(-np.inf, [])] * SENTENCES
 
     @jax.jit
@@ -57,8 +67,12 @@ def list_all(step, alpha):
         for last, token in zip((BOS, *sequence), sequence, strict=False):
             each, cache = log_probabilities(np.full(SENTENCES, last), cache)
             total += np.asarray(each)[:, token]
-        scores = total / ((5 + len(sequence)) / 6) ** alpha  # the length penalty of Wu et al. 2016
-        best = [max(old, (float(score), list(sequence))) for old, score in zip(best, scores, strict=True)]
+        # the length penalty of Wu et al. 2016
+        scores = total / ((5 + len(sequence)) / 6) ** alpha
+        best = [
+            max(old, (float(score), list(sequence)))
+            for old, score in zip(best, scores, strict=True)
+        ]
     return best
 
 
@@ -67,13 +81,29 @@ def main():
     step, limits, alpha = make_step(jax.random.key(7)), jnp.full(SENTENCES, LENGTH), 0.6
     sizes = {"max_lengths": limits, "length": LENGTH, "alpha": alpha}
 
-    greedy = jf.search.greedy_search(step, start(1), jf.search.SearchRules(**sizes, **IDS))
-    beam = jf.search.beam_search(step, start(81), jf.search.SearchRules(beam_size=81, n_best=2, **sizes, **IDS))
+    greedy = jf.search.greedy_search(
+        step, start(1), jf.search.SearchRules(**sizes, **IDS)
+    )
+    beam = jf.search.beam_search(
+        step, start(81), jf.search.SearchRules(beam_size=81, n_best=2, **sizes, **IDS)
+    )
     best = list_all(step, alpha)
     for sentence in range(SENTENCES):
-        print("greedy    ", greedy.tokens[sentence, 0].tolist(), f"{greedy.scores[sentence, 0]:.2f}")
-        print("beam      ", beam.tokens[sentence, 0].tolist(), f"{beam.scores[sentence, 0]:.2f}")
-        print("second    ", beam.tokens[sentence, 1].tolist(), f"{beam.scores[sentence, 1]:.2f}")
+        print(
+            "greedy    ",
+            greedy.tokens[sentence, 0].tolist(),
+            f"{greedy.scores[sentence, 0]:.2f}",
+        )
+        print(
+            "beam      ",
+            beam.tokens[sentence, 0].tolist(),
+            f"{beam.scores[sentence, 0]:.2f}",
+        )
+        print(
+            "second    ",
+            beam.tokens[sentence, 1].tolist(),
+            f"{beam.scores[sentence, 1]:.2f}",
+        )
         print("exhaustive", best[sentence][1], f"{best[sentence][0]:.2f}")
 
     rules = jf.search.SearchRules(beam_size=2, **sizes, **IDS)

@@ -1,4 +1,5 @@
-"""A language model of characters as a Linen module of one's own, out of our embedding, layers and loss.
+"""A language model of characters as a Linen module of one's own, out of our embedding,
+layers and loss.
 
 A decoder without a source is a stack of encoder layers under a causal mask.
 
@@ -13,7 +14,10 @@ from flax import linen as nn
 
 import jaxformer as jf
 
-TEXT = "what the model reads it weighs, and what it weighs it writes; what it writes it reads again, word for word. "
+TEXT = (
+    "what the model reads it weighs, and what it weighs it writes; what it writes it"
+    " reads again, word for word. "
+)
 LETTERS = sorted(set(TEXT))
 LENGTH, BATCH, STEPS = 32, 16, 200
 
@@ -26,15 +30,21 @@ class LanguageModel(nn.Module):
     num_layers: int
 
     def setup(self):
-        """Create the parts; each owns its parameters under the name that it is given here."""
+        """Create the parts; each owns its parameters under the name that it is given
+        here.
+        """
         self.embedding = jf.nn.Embedding(self.vocabulary_size, self.layer.d_model)
         self.dropout = jf.nn.Dropout(self.layer.dropout_rate)
         self.layers = [jf.nn.EncoderLayer(self.layer) for _ in range(self.num_layers)]
 
     def __call__(self, tokens, *, train=False):
-        """Give the logits [B, T, V] of the character that follows each of ``tokens`` [B, T]."""
+        """Return the logits [B, T, V] of the character that follows each of ``tokens``
+        [B, T].
+        """
         places = jnp.arange(tokens.shape[1])
-        x = self.embedding(tokens) + jf.functional.sinusoidal(places, self.layer.d_model)
+        x = self.embedding(tokens) + jf.functional.sinusoidal(
+            places, self.layer.d_model
+        )
         x = self.dropout(x, train=train)
         for layer in self.layers:
             x, _ = layer(x, jf.functional.causal_mask(tokens.shape[1]), train=train)
@@ -52,16 +62,22 @@ def main():
     """Train, then let the model go on from the first words."""
     layer = jf.nn.LayerConfig(d_model=64, num_heads=4, d_ff=128, dropout_rate=0.1)
     model = LanguageModel(len(LETTERS), layer, num_layers=2)
-    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, LENGTH), int))["params"]
+    params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, LENGTH), int))[
+        "params"
+    ]
     optimizer = optax.adam(2e-3)
     state = optimizer.init(params)
 
     @jax.jit
     def step(params, state, windows, key):
         def mean_loss(params):
-            logits = model.apply({"params": params}, windows[:, :-1], train=True, rngs={"dropout": key})
+            logits = model.apply(
+                {"params": params}, windows[:, :-1], train=True, rngs={"dropout": key}
+            )
             targets = windows[:, 1:]
-            total, count = jf.functional.cross_entropy(logits, targets, jnp.ones(targets.shape, bool))
+            total, count = jf.functional.cross_entropy(
+                logits, targets, jnp.ones(targets.shape, bool)
+            )
             return total / count
 
         loss, gradients = jax.value_and_grad(mean_loss)(params)
@@ -70,7 +86,9 @@ def main():
 
     random = np.random.default_rng(0)
     for number in range(1, STEPS + 1):
-        params, state, loss = step(params, state, draw_batch(random), jax.random.key(number))
+        params, state, loss = step(
+            params, state, draw_batch(random), jax.random.key(number)
+        )
         if number in (1, STEPS):
             print(f"step {number}: {loss:.1f} nats a character")
 

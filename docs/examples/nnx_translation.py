@@ -1,6 +1,8 @@
-"""A translation model as an NNX module of one's own: our Linen modules through flax.nnx.bridge.ToNNX.
+"""A translation model as an NNX module of one's own: our Linen modules through
+flax.nnx.bridge.ToNNX.
 
-It learns to write a line of letters backwards, each as the letter that follows it in the alphabet.
+It learns to write a line of letters backwards, each as the letter that follows it in
+the alphabet.
 
     python docs/examples/nnx_translation.py
 """
@@ -22,26 +24,38 @@ class Translation(nnx.Module):
     """Encoder and decoder over one table of letters."""
 
     def __init__(self, layer, *, rngs):
-        """Create the parts: ``lazy_init`` draws the parameters for inputs of these shapes."""
+        """Create the parts: ``lazy_init`` draws the parameters for inputs of these
+        shapes.
+        """
         x, tokens = jnp.zeros((1, 1, layer.d_model)), jnp.zeros((1, 1), int)
         mask = jnp.ones((1, 1, 1, 1), bool)
-        self.embedding = bridge.ToNNX(jf.nn.Embedding(VOCABULARY, layer.d_model), rngs=rngs).lazy_init(tokens)
-        self.encoder = bridge.ToNNX(jf.nn.Encoder(layer, num_layers=1), rngs=rngs).lazy_init(x)
-        self.decoder = bridge.ToNNX(jf.nn.Decoder(layer, num_layers=1), rngs=rngs).lazy_init(x, x, mask)
+        self.embedding = bridge.ToNNX(
+            jf.nn.Embedding(VOCABULARY, layer.d_model), rngs=rngs
+        ).lazy_init(tokens)
+        self.encoder = bridge.ToNNX(
+            jf.nn.Encoder(layer, num_layers=1), rngs=rngs
+        ).lazy_init(x)
+        self.decoder = bridge.ToNNX(
+            jf.nn.Decoder(layer, num_layers=1), rngs=rngs
+        ).lazy_init(x, x, mask)
 
     def __call__(self, source, target, *, train=False):
-        """Give the logits [B, T, V] of each target token, from the source and the target tokens before it."""
+        """Return the logits [B, T, V] of each target token, from the source and the
+        target tokens before it.
+        """
         memory, mask = self.encode(source, train=train)
-        return self.decode(memory, mask, jf.models.shift_right(target, BOS), train=train)
+        return self.decode(
+            memory, mask, jf.models.shift_right(target, BOS), train=train
+        )
 
     def encode(self, source, *, train=False):
-        """Give the memory [B, S, D] and the mask of its real positions."""
+        """Return the memory [B, S, D] and the mask of its real positions."""
         mask = jf.functional.padding_mask(source, PAD)
         memory, _ = self.encoder(self.embed(source), mask, train=train)
         return memory, mask
 
     def decode(self, memory, mask, inputs, *, train=False):
-        """Give the logits [B, T, V] of what follows each of the inputs [B, T]."""
+        """Return the logits [B, T, V] of what follows each of the inputs [B, T]."""
         seen = jf.functional.causal_mask(inputs.shape[1])
         x, _ = self.decoder(self.embed(inputs), memory, seen, mask, train=train)
         return self.embedding.logits(x)
@@ -68,8 +82,11 @@ def train_step(model, optimizer, source, target):
     """Update model and optimizer in place; return the loss."""
 
     def mean_loss(model):
-        logits = model(source, target, train=True)  # dropout draws from the module's own rngs
-        total, count = jf.functional.cross_entropy(logits, target, target != PAD, smoothing=0.1)
+        # dropout draws from the module's own rngs
+        logits = model(source, target, train=True)
+        total, count = jf.functional.cross_entropy(
+            logits, target, target != PAD, smoothing=0.1
+        )
         return total / count
 
     loss, gradients = nnx.value_and_grad(mean_loss)(model)
@@ -79,19 +96,27 @@ def train_step(model, optimizer, source, target):
 
 @nnx.jit
 def translate(model, source):
-    """Translate by our beam search: its step runs the decoder over all that is written so far."""
+    """Translate by our beam search: its step runs the decoder over all that is
+    written so far.
+    """
     beam, length = 4, source.shape[1]
     memory, mask = model.encode(source)
     parts, state = nnx.split(model)
 
     def step(tokens, cache):
-        here = nnx.merge(parts, state, copy=True)  # a loop of JAX's may not count on the module outside
+        # a loop of JAX's may not count on the module outside
+        here = nnx.merge(parts, state, copy=True)
         written = cache["written"].at[:, cache["position"]].set(tokens)
         logits = here.decode(cache["memory"], cache["mask"], written)
-        return logits[:, cache["position"]], {**cache, "written": written, "position": cache["position"] + 1}
+        return logits[:, cache["position"]], {
+            **cache,
+            "written": written,
+            "position": cache["position"] + 1,
+        }
 
     cache = {
-        "memory": jnp.repeat(memory, beam, axis=0),  # one row a hypothesis: it follows those that live on
+        # one row a hypothesis: it follows those that live on
+        "memory": jnp.repeat(memory, beam, axis=0),
         "mask": jnp.repeat(mask, beam, axis=0),
         "written": jnp.full((len(source) * beam, length), PAD),
         "position": jnp.zeros((), int),
@@ -99,7 +124,11 @@ def translate(model, source):
     limits = jnp.full(len(source), length)
     ids = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
     return jf.search.beam_search(
-        step, cache, jf.search.SearchRules(max_lengths=limits, length=length, beam_size=beam, alpha=0.6, **ids)
+        step,
+        cache,
+        jf.search.SearchRules(
+            max_lengths=limits, length=length, beam_size=beam, alpha=0.6, **ids
+        ),
     )
 
 
@@ -123,7 +152,10 @@ def main():
     found = translate(model, jnp.asarray(source)).tokens[:, 0]
     for row in range(3):
         print(f"{spell(source[row])} -> {spell(found[row])}")
-    print(f"{np.mean((np.asarray(found) == target).all(axis=1)):.0%} of {BATCH} lines are right")
+    print(
+        f"{np.mean((np.asarray(found) == target).all(axis=1)):.0%} of {BATCH} lines are"
+        " right"
+    )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""Attention, masks and positions as functions on arrays: parameters are a plain dict, and there is no module.
+"""Attention, masks and positions as functions on arrays: parameters are a plain dict,
+and there is no module.
 
-Two sentences of different length attend to themselves, causally; what a mask promises is then checked.
+Two sentences of different length attend to themselves, causally; what a mask promises
+is then checked.
 
     python docs/examples/plain_jax_attention.py
 """
@@ -16,24 +18,35 @@ PAD, D_MODEL, HEADS, WIDTH = 0, 16, 4, 4
 
 def attention_parameters(key):
     """Draw the four projections: kernels [D, H, K] and, of the output, [H, K, D]."""
-    keys = dict(zip(("query", "key", "value", "output"), jax.random.split(key, 4), strict=True))
+    keys = dict(
+        zip(("query", "key", "value", "output"), jax.random.split(key, 4), strict=True)
+    )
     inner, outer = (D_MODEL, HEADS, WIDTH), (HEADS, WIDTH, D_MODEL)
-    shapes = {"query": (inner, inner[1:]), "key": (inner, inner[1:]), "value": (inner, inner[1:])}
+    shapes = {
+        "query": (inner, inner[1:]),
+        "key": (inner, inner[1:]),
+        "value": (inner, inner[1:]),
+    }
     shapes["output"] = (outer, outer[2:])
     draw = jax.nn.initializers.normal(D_MODEL**-0.5)
     return {
-        name: {"kernel": draw(keys[name], kernel), "bias": jnp.zeros(bias)} for name, (kernel, bias) in shapes.items()
+        name: {"kernel": draw(keys[name], kernel), "bias": jnp.zeros(bias)}
+        for name, (kernel, bias) in shapes.items()
     }
 
 
 @jax.jit
 def attend(params, table, tokens):
-    """Return the output [B, T, D] and the weights [B, H, T, T] of causal self-attention."""
+    """Return the output [B, T, D] and the weights [B, H, T, T] of causal
+    self-attention.
+    """
     places = jnp.arange(tokens.shape[1])
     x = jf.functional.embed(table, tokens) + jf.functional.sinusoidal(places, D_MODEL)
     mask = jf.functional.combine(
-        jf.functional.padding_mask(tokens, PAD),  # [B, 1, 1, S]: no position sees padding
-        jf.functional.causal_mask(tokens.shape[1]),  # [1, 1, T, T]: nor what comes after it
+        # [B, 1, 1, S]: no position sees padding
+        jf.functional.padding_mask(tokens, PAD),
+        # [1, 1, T, T]: nor what comes after it
+        jf.functional.causal_mask(tokens.shape[1]),
     )
     return jf.functional.multi_head_attention(params, x, x, mask)
 
@@ -45,7 +58,9 @@ def attend_by_hand(query, key, value, mask):
         scores = query[row, :, head] @ key[row, :, head].T / np.sqrt(query.shape[3])
         scores[~mask] = -np.inf
         weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        output[row, :, head] = weights / weights.sum(axis=1, keepdims=True) @ value[row, :, head]
+        output[row, :, head] = (
+            weights / weights.sum(axis=1, keepdims=True) @ value[row, :, head]
+        )
     return output
 
 
@@ -59,20 +74,34 @@ def main():
     output, weights = attend(params, table, tokens)
     print("output", output.shape, "weights", weights.shape)
     print("first head of the short sentence, what each position attends to:")
-    print(np.array2string(np.asarray(weights[1, 0, :3]), precision=2, floatmode="fixed"))
+    print(
+        np.array2string(np.asarray(weights[1, 0, :3]), precision=2, floatmode="fixed")
+    )
 
     print("weights add up to 1:", np.allclose(weights.sum(-1), 1))
     print("none on padding:", not np.asarray(weights)[1, :, :, 3:].any())
     print(
         "the same without the padding:",
-        np.allclose(attend(params, table, tokens[1:, :3])[0], output[1:, :3], atol=1e-5),
+        np.allclose(
+            attend(params, table, tokens[1:, :3])[0], output[1:, :3], atol=1e-5
+        ),
     )
     later = attend(params, table, tokens.at[0, 4].set(5))[0]
-    print("a later token changes nothing before it:", np.allclose(later[0, :4], output[0, :4], atol=1e-5))
+    print(
+        "a later token changes nothing before it:",
+        np.allclose(later[0, :4], output[0, :4], atol=1e-5),
+    )
 
-    query, memory, value = (jax.random.normal(own, (2, 5, HEADS, WIDTH)) for own in jax.random.split(key, 3))
-    found, _ = jf.functional.dot_product_attention(query, memory, value, jf.functional.causal_mask(5))
-    expected = attend_by_hand(*(np.asarray(x, np.float64) for x in (query, memory, value)), np.tri(5, dtype=bool))
+    query, memory, value = (
+        jax.random.normal(own, (2, 5, HEADS, WIDTH)) for own in jax.random.split(key, 3)
+    )
+    found, _ = jf.functional.dot_product_attention(
+        query, memory, value, jf.functional.causal_mask(5)
+    )
+    expected = attend_by_hand(
+        *(np.asarray(x, np.float64) for x in (query, memory, value)),
+        np.tri(5, dtype=bool),
+    )
     print("as the formula, by hand:", np.allclose(found, expected, atol=1e-5))
 
 

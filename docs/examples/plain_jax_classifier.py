@@ -1,6 +1,8 @@
-"""A classifier in plain JAX and optax: one layer of the Transformer out of functions, with our loss.
+"""A classifier in plain JAX and optax: one layer of the Transformer out of functions,
+with our loss.
 
-Each sequence holds the tokens 1 and 2 once, among others; the classifier says which comes first. Only positions tell.
+Each sequence holds the tokens 1 and 2 once, among others; the classifier says which
+comes first. Only positions tell.
 
     python docs/examples/plain_jax_classifier.py
 """
@@ -34,11 +36,17 @@ def init(key):
     return {
         "table": jax.random.normal(next(keys), (VOCABULARY, D_MODEL)) * D_MODEL**-0.5,
         "attention": {
-            **{name: linear((D_MODEL, HEADS, width), (HEADS, width)) for name in ("query", "key", "value")},
+            **{
+                name: linear((D_MODEL, HEADS, width), (HEADS, width))
+                for name in ("query", "key", "value")
+            },
             "output": linear((HEADS, width, D_MODEL), (D_MODEL,)),
         },
         "attention_norm": norm(),
-        "feed_forward": {"inner": linear((D_MODEL, D_FF), (D_FF,)), "outer": linear((D_FF, D_MODEL), (D_MODEL,))},
+        "feed_forward": {
+            "inner": linear((D_MODEL, D_FF), (D_FF,)),
+            "outer": linear((D_FF, D_MODEL), (D_MODEL,)),
+        },
         "feed_forward_norm": norm(),
         "classes": linear((D_MODEL, CLASSES), (CLASSES,)),
     }
@@ -46,30 +54,41 @@ def init(key):
 
 def classify(params, tokens):
     """Give each sequence [B, S] the logits of its classes [B, 2]."""
-    x = jf.functional.embed(params["table"], tokens) + jf.functional.sinusoidal(jnp.arange(LENGTH), D_MODEL)
-    attended, _ = jf.functional.multi_head_attention(params["attention"], x, x, jf.functional.padding_mask(tokens, PAD))
+    x = jf.functional.embed(params["table"], tokens) + jf.functional.sinusoidal(
+        jnp.arange(LENGTH), D_MODEL
+    )
+    attended, _ = jf.functional.multi_head_attention(
+        params["attention"], x, x, jf.functional.padding_mask(tokens, PAD)
+    )
     x = jf.functional.layer_norm(x + attended, **params["attention_norm"])
     x = jf.functional.layer_norm(
-        x + jf.functional.feed_forward(params["feed_forward"], x), **params["feed_forward_norm"]
+        x + jf.functional.feed_forward(params["feed_forward"], x),
+        **params["feed_forward_norm"],
     )
     real = (tokens != PAD)[..., None]
     mean = (x * real).sum(axis=1) / real.sum(axis=1)
-    return jf.functional.linear(mean, params["classes"]["kernel"], params["classes"]["bias"])
+    return jf.functional.linear(
+        mean, params["classes"]["kernel"], params["classes"]["bias"]
+    )
 
 
 def draw_batch(seed):
-    """Draw sequences of 6 to 12 tokens with one 1 and one 2, and say where 1 comes first."""
+    """Draw sequences of 6 to 12 tokens with one 1 and one 2, and say where 1 comes
+    first.
+    """
     random = np.random.default_rng(seed)
     tokens = random.integers(3, VOCABULARY, (BATCH, LENGTH))
     lengths = random.integers(6, LENGTH + 1, BATCH)
     tokens[np.arange(LENGTH) >= lengths[:, None]] = PAD
     for row, length in enumerate(lengths):
         tokens[row, random.choice(length, 2, replace=False)] = 1, 2
-    return tokens, ((tokens == 1).argmax(axis=1) < (tokens == 2).argmax(axis=1)).astype(int)
+    return tokens, ((tokens == 1).argmax(axis=1) < (tokens == 2).argmax(axis=1)).astype(
+        int
+    )
 
 
 def loss(params, tokens, classes):
-    """Give the mean cross-entropy, and how many of a batch are right."""
+    """Return the mean cross-entropy, and how many of a batch are right."""
     logits = classify(params, tokens)
     everyone = jnp.ones(classes.shape)
     total, count = jf.functional.cross_entropy(logits, classes, everyone)
@@ -79,7 +98,9 @@ def loss(params, tokens, classes):
 
 def main():
     """Train on sequences drawn anew in each step; report on others."""
-    optimizer = optax.adam(jf.training.cosine_schedule(peak=3e-3, warmup_steps=40, steps=STEPS))
+    optimizer = optax.adam(
+        jf.training.cosine_schedule(peak=3e-3, warmup_steps=40, steps=STEPS)
+    )
     params = init(jax.random.key(0))
     state = optimizer.init(params)
 
@@ -91,7 +112,12 @@ def main():
 
     for number in range(STEPS + 1):
         if number % STEPS == 0:
-            right = np.mean([jax.jit(loss)(params, *draw_batch(10_000 + held_out))[1] for held_out in range(8)])
+            right = np.mean(
+                [
+                    jax.jit(loss)(params, *draw_batch(10_000 + held_out))[1]
+                    for held_out in range(8)
+                ]
+            )
             print(f"after {number} steps {right:.0%} of held-out sequences are right")
         params, state = step(params, state, *draw_batch(number))
 

@@ -1,4 +1,6 @@
-"""The model in jaxformer that learns: the steps of training, by the engine that training would take."""
+"""The model in jaxformer that learns: the steps of training, by the engine that
+training would take.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,13 @@ from jaxformer.typing import PyTree
 
 
 class JaxLearner:
-    """A model in jaxformer with its state; a :class:`jaxformer.benchmark.task.Learner`."""
+    """A model in jaxformer with its state; a
+    :class:`jaxformer.benchmark.task.Learner`.
+    """
 
-    def __init__(self, model: TransformerConfig, training: TrainingConfig, data: DataConfig) -> None:
+    def __init__(
+        self, model: TransformerConfig, training: TrainingConfig, data: DataConfig
+    ) -> None:
         """Draw the parameters.
 
         Args:
@@ -35,14 +41,18 @@ class JaxLearner:
     def run(self, batches: Iterable[Batch]) -> None:
         """Update once with each batch, and wait for the last."""
         for batch in batches:
-            self._state, metrics = self._engine.step(self._state, self._engine.put(batch))
+            self._state, metrics = self._engine.step(
+                self._state, self._engine.put(batch)
+            )
             jax.block_until_ready(metrics)  # as training reads them on a CPU
         jax.block_until_ready(self._state)
 
     def nll(self, batches: Iterable[Batch]) -> float:
-        """Give the negative log-likelihood a token, in nats, without dropout."""
+        """Return the negative log-likelihood a token, in nats, without dropout."""
         sums = [self._engine.evaluate(self._state, batch) for batch in batches]
-        nll, tokens = (sum(float(part[name]) for part in sums) for name in ("nll", "tokens"))
+        nll, tokens = (
+            sum(float(part[name]) for part in sums) for name in ("nll", "tokens")
+        )
         return nll / tokens
 
     def batches(self, pairs: Encoded) -> list[Batch]:
@@ -51,17 +61,20 @@ class JaxLearner:
         return [plan.batch(number, 0, 1) for number in range(len(plan))]
 
     def parameters(self) -> PyTree:
-        """Give the parameters, on the host."""
+        """Return the parameters, on the host."""
         return jax.device_get(self._engine.weights(self._state))
 
 
-def make_learner(task: Task, precision: str, variation: str | None = None) -> JaxLearner:
+def make_learner(
+    task: Task, precision: str, variation: str | None = None
+) -> JaxLearner:
     """Make what learns a task.
 
     Args:
         task: what to learn.
         precision: the type of the computation.
-        variation: ``packing`` of rows in place of length buckets, or ``scanned`` layers; None: neither.
+        variation: ``packing`` of rows in place of length buckets, or ``scanned``
+            layers; None: neither.
     """
     model = TransformerConfig(
         vocabulary_size=task.vocabulary_size,
@@ -76,7 +89,9 @@ def make_learner(task: Task, precision: str, variation: str | None = None) -> Ja
     )
     assert model.pad_id == PAD
     assert model.bos_id == BOS
-    training = TrainingConfig(label_smoothing=task.label_smoothing, smoothing_convention="all")
+    training = TrainingConfig(
+        label_smoothing=task.label_smoothing, smoothing_convention="all"
+    )
     data = DataConfig(
         tokens_per_batch=task.tokens_per_batch,
         num_buckets=12,

@@ -1,7 +1,9 @@
-"""One model trained in jaxformer and in PyTorch's own layers: how well each predicts the validation text on the way.
+"""One model trained in jaxformer and in PyTorch's own layers: how well each predicts
+the validation text on the way.
 
-Both begin with the same parameters and see the same batches in the same order, with the same learning rates, optimizer,
-dropout and smoothing. What differs is who computes, the order in which numbers are added, and dropout's random bits.
+Both begin with the same parameters and see the same batches in the same order, with the
+same learning rates, optimizer, dropout and smoothing. What differs is who computes, the
+order in which numbers are added, and dropout's random bits.
 """
 
 from __future__ import annotations
@@ -104,7 +106,8 @@ class Point(NamedTuple):
     Attributes:
         system: of :data:`OURS` and :data:`THEIRS`.
         step: updates made.
-        valid_nll: of the validation text, in nats a token, neither smoothed nor with dropout.
+        valid_nll: of the validation text, in nats a token, neither smoothed nor with
+            dropout.
         seconds: that it has trained, compilation included and measuring left out.
     """
 
@@ -121,9 +124,11 @@ def check_comparable(config: RunConfig) -> None:
         config: of the run.
 
     Raises:
-        InputError: a key has another value than the reference, or a package that is needed is not installed.
+        InputError: a key has another value than the reference, or a package that is
+            needed is not installed.
     """
-    for package in ("torch", "matplotlib", "sacrebleu"):  # the last two at the end, when hours have gone by
+    # the last two at the end, when hours have gone by
+    for package in ("torch", "matplotlib", "sacrebleu"):
         require(package, "benchmark")
     from jaxformer.benchmark.torch_learners import LONGEST
 
@@ -136,24 +141,32 @@ def check_comparable(config: RunConfig) -> None:
     if model.dtype not in _PRECISIONS:
         raise _refusal("model.dtype", model.dtype, "float32")
     if model.num_encoder_layers != model.num_decoder_layers:
-        raise _refusal("model.num_decoder_layers", model.num_decoder_layers, model.num_encoder_layers)
+        raise _refusal(
+            "model.num_decoder_layers",
+            model.num_decoder_layers,
+            model.num_encoder_layers,
+        )
     if model.max_length > LONGEST:
         raise _refusal("model.max_length", model.max_length, LONGEST)
     if (model.pad_id, model.bos_id) != (PAD, BOS):
         raise InputError(
-            f"the reference in PyTorch pads with {PAD} and begins with {BOS}, and this vocabulary with {model.pad_id} "
-            f"and {model.bos_id}: let data.train name text, for which a vocabulary is trained"
+            f"the reference in PyTorch pads with {PAD} and begins with {BOS}, and this"
+            f" vocabulary with {model.pad_id} and {model.bos_id}: let data.train name"
+            " text, for which a vocabulary is trained"
         )
 
 
 def make_task(config: RunConfig) -> Task:
-    """Give what PyTorch is to learn.
+    """Return what PyTorch is to learn.
 
-    PyTorch shares epsilon among all V tokens. What is shared among the others is the same as V / (V - 1) times as much
-    shared among all, since the true token then gets back what it lacks.
+    PyTorch shares epsilon among all V tokens. What is shared among the others is the
+    same as V / (V - 1) times as much shared among all, since the true token then gets
+    back what it lacks.
     """
     model, training = config.model, config.training
-    _, off = smoothed_probabilities(model.vocabulary_size, training.label_smoothing, training.smoothing_convention)
+    _, off = smoothed_probabilities(
+        model.vocabulary_size, training.label_smoothing, training.smoothing_convention
+    )
     return Task(
         d_model=model.d_model,
         d_ff=model.d_ff,
@@ -167,7 +180,9 @@ def make_task(config: RunConfig) -> Task:
 
 
 def learning_rates(config: RunConfig) -> np.ndarray:
-    """Compute the rate of every update of the run, and of the one that would follow, float32."""
+    """Compute the rate of every update of the run, and of the one that would follow,
+    float32.
+    """
     schedule = make_schedule(config.training, config.model.d_model)
     return np.asarray(jax.vmap(schedule)(jnp.arange(config.training.steps + 1)))
 
@@ -176,14 +191,20 @@ def make_systems(config: RunConfig) -> dict[str, System]:
     """Make both systems, with the same parameters.
 
     Args:
-        config: complete, with the sizes and ids of the vocabulary; :func:`check_comparable` has passed it.
+        config: complete, with the sizes and ids of the vocabulary;
+            :func:`check_comparable` has passed it.
     """
     ours = JaxLearner(config.model, config.training, config.data)
-    return {OURS: System(ours, ours.parameters), THEIRS: _make_theirs(config, ours.parameters())}
+    return {
+        OURS: System(ours, ours.parameters),
+        THEIRS: _make_theirs(config, ours.parameters()),
+    }
 
 
 def _make_theirs(config: RunConfig, params: PyTree) -> System:
-    """Make the model in PyTorch, beginning with these parameters; the seed of dropout is that of the run."""
+    """Make the model in PyTorch, beginning with these parameters; the seed of
+    dropout is that of the run.
+    """
     import torch
 
     from jaxformer.benchmark import torch_learners, torch_parameters
@@ -194,20 +215,28 @@ def _make_theirs(config: RunConfig, params: PyTree) -> System:
     stacks: Any = model.transformer
     places = torch_parameters.find_places(model.table, stacks.encoder, stacks.decoder)
     torch_parameters.write(places, params)
-    learner = torch_learners.TorchLearner(task, config.model.dtype, model, lambda step: float(rates[step]))
+    learner = torch_learners.TorchLearner(
+        task, config.model.dtype, model, lambda step: float(rates[step])
+    )
     return System(learner, lambda: torch_parameters.read(places))
 
 
 def measured_steps(config: RunConfig) -> list[int]:
-    """Give the steps of ``training.evaluate_every``, and the first and the last besides."""
+    """Return the steps of ``training.evaluate_every``, and the first and the last
+    besides.
+    """
     steps = config.training.steps
     return [*range(0, steps, config.training.evaluate_every), steps]
 
 
 def train_in_turns(
-    systems: Mapping[str, System], data: TrainingData, valid: Sequence[Batch], steps: Sequence[int]
+    systems: Mapping[str, System],
+    data: TrainingData,
+    valid: Sequence[Batch],
+    steps: Sequence[int],
 ) -> Iterator[Point]:
-    """Let each system train up to the next of the steps and be measured, while the others wait.
+    """Let each system train up to the next of the steps and be measured, while the
+    others wait.
 
     Args:
         systems: by name.
@@ -221,17 +250,23 @@ def train_in_turns(
     seconds = dict.fromkeys(systems, 0.0)
     with contextlib.ExitStack() as parts:
         opened = {name: cast(_Stream, data.batches()) for name in systems}
-        streams = {name: parts.enter_context(contextlib.closing(stream)) for name, stream in opened.items()}
+        streams = {
+            name: parts.enter_context(contextlib.closing(stream))
+            for name, stream in opened.items()
+        }
         for before, step in itertools.pairwise([0, *steps]):
             for name, (learner, _) in systems.items():
                 begun = time.perf_counter()
-                learner.run(batch for batch, _ in itertools.islice(streams[name], step - before))
+                learner.run(
+                    batch for batch, _ in itertools.islice(streams[name], step - before)
+                )
                 seconds[name] += time.perf_counter() - begun
                 yield Point(name, step, learner.nll(valid), seconds[name])
 
 
 def load_test(run: Run, params: PyTree) -> TestSet:
-    """Read the run's test set, and find what translating it would refuse before anything is trained.
+    """Read the run's test set, and find what translating it would refuse before
+    anything is trained.
 
     Args:
         run: whose vocabularies and configuration these are.
@@ -250,7 +285,8 @@ def load_test(run: Run, params: PyTree) -> TestSet:
 
 
 def translate_test(run: Run, test: TestSet, params: PyTree) -> dict[str, Any]:
-    """Translate a test set with these parameters, as the run's ``decoding`` says; give the record with BLEU.
+    """Translate a test set with these parameters, as the run's ``decoding`` says; give
+    the record with BLEU.
 
     Args:
         run: whose vocabularies and configuration these are.
@@ -276,15 +312,18 @@ def _make_translator(run: Run, test: TestSet, params: PyTree) -> Translator:
 
 
 def relative_difference(points: Sequence[Point]) -> list[tuple[int, float]]:
-    """Give for each step by how much of PyTorch's likelihood ours lies above it."""
+    """Return for each step by how much of PyTorch's likelihood ours lies above it."""
     curves = {
-        name: {point.step: point.valid_nll for point in points if point.system == name} for name in (OURS, THEIRS)
+        name: {point.step: point.valid_nll for point in points if point.system == name}
+        for name in (OURS, THEIRS)
     }
-    return [(step, curves[OURS][step] / nll - 1.0) for step, nll in curves[THEIRS].items()]
+    return [
+        (step, curves[OURS][step] / nll - 1.0) for step, nll in curves[THEIRS].items()
+    ]
 
 
 def _refusal(key: str, found: object, value: object) -> InputError:
     return InputError(
-        f"the reference in PyTorch is the paper's model and recipe, and {key}={found} is not: set "
-        f"--config.{key}={value}"
+        f"the reference in PyTorch is the paper's model and recipe, and {key}={found}"
+        f" is not: set --config.{key}={value}"
     )

@@ -11,13 +11,20 @@ from jaxformer.visualization import style
 
 _LOOKS = {
     THEIRS: {"color": "#e0a27f", "linewidth": 5.0, "label": "PyTorch"},
-    OURS: {"color": style.BLUE, "linewidth": 1.6, "marker": "o", "markersize": 3.4, "label": "jaxformer"},
+    OURS: {
+        "color": style.BLUE,
+        "linewidth": 1.6,
+        "marker": "o",
+        "markersize": 3.4,
+        "label": "jaxformer",
+    },
 }
 _GOAL = 1.0  # percent
 
 
 def draw(points: Sequence[Point], picture: Path) -> Path:
-    """Draw both curves over each other, and their difference in percent beside them, as a PNG 900 pixels wide.
+    """Draw both curves over each other, and their difference in percent beside them, as
+    a PNG 900 pixels wide.
 
     Args:
         points: of both systems at the same steps.
@@ -37,7 +44,10 @@ def _draw_losses(axes: Any, points: Sequence[Point]) -> None:
     for name, looks in _LOOKS.items():
         own = [point for point in points if point.system == name]
         label = f"{looks['label']}, last {own[-1].valid_nll:.4f}"
-        steps, losses = [point.step for point in own], [point.valid_nll for point in own]
+        steps, losses = (
+            [point.step for point in own],
+            [point.valid_nll for point in own],
+        )
         axes.plot(steps, losses, **{**looks, "label": label}, solid_capstyle="round")
     _finish(axes, "validation, nats per token")
     axes.legend(framealpha=1, edgecolor="white", fontsize=9, labelcolor=style.INK)
@@ -48,7 +58,9 @@ def _draw_difference(axes: Any, points: Sequence[Point]) -> None:
     percent = [100.0 * difference for difference in differences]
     axes.axhspan(-_GOAL, _GOAL, color=style.BAND)
     axes.axhline(0.0, color=style.QUIET, linewidth=0.8)
-    axes.plot(steps, percent, color=style.BLUE, linewidth=1.6, marker="o", markersize=3.4)
+    axes.plot(
+        steps, percent, color=style.BLUE, linewidth=1.6, marker="o", markersize=3.4
+    )
     high = max(1.5 * _GOAL, 1.1 * max(map(abs, percent)))
     axes.set_ylim(-high, high)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:+.2g}%" if value else "0")

@@ -1,4 +1,6 @@
-"""The process of one system: ``python -m jaxformer.benchmark.step_process``, which learns what it is told to."""
+"""The process of one system: ``python -m jaxformer.benchmark.step_process``, which
+learns what it is told to.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +9,32 @@ from collections.abc import Callable
 from pathlib import Path
 
 from jaxformer import freed_memory
-from jaxformer.benchmark.task import Learner, Task, fixed_batches, load_pairs, padding, real_tokens
+from jaxformer.benchmark.task import (
+    Learner,
+    Task,
+    fixed_batches,
+    load_pairs,
+    padding,
+    real_tokens,
+)
 from jaxformer.benchmark.turns import Message, serve
 from jaxformer.data.batching import Batch
 
 
 def make_learner(system: str, task: Task) -> Learner:
-    """Make a system by its name: framework, precision and, in jaxformer, a variation, joined by hyphens."""
+    """Make a system by its name: framework, precision and, in jaxformer, a
+    variation, joined by hyphens.
+    """
     framework, precision, *variation = system.split("-")
     if framework == "jaxformer":
         from jaxformer.benchmark import learner
 
         return learner.make_learner(task, precision, *variation)
-    from jaxformer.benchmark.torch_learners import TorchLearner, TorchTransformer, make_marian
+    from jaxformer.benchmark.torch_learners import (
+        TorchLearner,
+        TorchTransformer,
+        make_marian,
+    )
 
     model = {"torch": TorchTransformer, "marian": make_marian}[framework](task)
     return TorchLearner(task, precision, model)
@@ -35,7 +50,9 @@ def begin(request: Message) -> Callable[[Message], Message]:
     learner.run(work[None][:1])
 
     def answer(request: Message) -> Message:
-        """Learn from fixed batches, or from those of the pairs in a file; give seconds and tokens."""
+        """Learn from fixed batches, or from those of the pairs in a file; give
+        seconds and tokens.
+        """
         pairs = request["pairs"]
         if pairs not in work:
             work[pairs] = learner.batches(load_pairs(Path(pairs)))
@@ -43,7 +60,12 @@ def begin(request: Message) -> Callable[[Message], Message]:
         begun = time.perf_counter()
         learner.run(batches)
         seconds = time.perf_counter() - begun
-        return {"seconds": seconds, "tokens": real_tokens(batches), "padding": padding(batches), "steps": len(batches)}
+        return {
+            "seconds": seconds,
+            "tokens": real_tokens(batches),
+            "padding": padding(batches),
+            "steps": len(batches),
+        }
 
     return answer
 

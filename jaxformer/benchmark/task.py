@@ -1,4 +1,6 @@
-"""What every system of a benchmark of training does: to learn, the size of the model, and the batches of its steps."""
+"""What every system of a benchmark of training does: to learn, the size of the
+model, and the batches of its steps.
+"""
 
 from __future__ import annotations
 
@@ -23,10 +25,12 @@ PACKED_LENGTH = 128
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """A Transformer of the paper with tied embeddings, and batches of a fixed shape or of real text.
+    """A Transformer of the paper with tied embeddings, and batches of a fixed shape or
+    of real text.
 
     Attributes:
-        d_model, d_ff, num_heads, num_layers, vocabulary_size: of the model; as many layers on either side.
+        d_model, d_ff, num_heads, num_layers, vocabulary_size: of the model; as many
+            layers on either side.
         rows: sentences of a batch of fixed shape.
         length: their tokens, on either side.
         tokens_per_batch: most slots of a batch of real text, on either side.
@@ -54,7 +58,7 @@ class Learner(Protocol):
         ...
 
     def nll(self, batches: Iterable[Batch]) -> float:
-        """Give the negative log-likelihood a token, in nats, without dropout."""
+        """Return the negative log-likelihood a token, in nats, without dropout."""
         ...
 
     def batches(self, pairs: Encoded) -> list[Batch]:
@@ -64,7 +68,14 @@ class Learner(Protocol):
 
 TASKS: Mapping[str, Task] = {
     "base": Task(),
-    "tiny": Task(d_model=256, d_ff=1024, num_heads=4, num_layers=3, vocabulary_size=8_000, rows=64),
+    "tiny": Task(
+        d_model=256,
+        d_ff=1024,
+        num_heads=4,
+        num_layers=3,
+        vocabulary_size=8_000,
+        rows=64,
+    ),
 }
 """The paper's base model on 32 sentences of 32 tokens, and a small one on 64."""
 
@@ -79,9 +90,11 @@ def fixed_batches(task: Task, count: int, seed: int = 0) -> list[Batch]:
 
 
 def sorted_batches(pairs: Encoded, tokens_per_batch: int, seed: int = 0) -> list[Batch]:
-    """Cut pairs that are sorted by length into batches under the budget, padded to their longest, and shuffle those.
+    """Cut pairs that are sorted by length into batches under the budget, padded to
+    their longest, and shuffle those.
 
-    With shapes that need not be few, this leaves the least padding; it is how fairseq and its like make batches.
+    With shapes that need not be few, this leaves the least padding; it is how fairseq
+    and its like make batches.
     """
     source, target = pairs.source_lengths, pairs.target_lengths
     batches: list[Batch] = []
@@ -95,12 +108,18 @@ def sorted_batches(pairs: Encoded, tokens_per_batch: int, seed: int = 0) -> list
         rows.append(int(index))
         longest = grown
     batches.append(_pad(pairs, rows, longest))
-    return [batches[number] for number in np.random.default_rng(seed).permutation(len(batches))]
+    return [
+        batches[number]
+        for number in np.random.default_rng(seed).permutation(len(batches))
+    ]
 
 
 def _pad(pairs: Encoded, rows: Sequence[int], longest: tuple[int, int]) -> Batch:
     taken = pairs.take(np.asarray(rows))
-    return {"source": taken.source.padded(len(rows), longest[0]), "target": taken.target.padded(len(rows), longest[1])}
+    return {
+        "source": taken.source.padded(len(rows), longest[0]),
+        "target": taken.target.padded(len(rows), longest[1]),
+    }
 
 
 def real_tokens(batches: Sequence[Batch]) -> int:
@@ -109,14 +128,20 @@ def real_tokens(batches: Sequence[Batch]) -> int:
 
 
 def padding(batches: Sequence[Batch]) -> float:
-    """Give the share of padding in the slots of both sides."""
+    """Return the share of padding in the slots of both sides."""
     slots = sum(batch[side].size for batch in batches for side in ("source", "target"))
-    real = sum(int((batch[side] != PAD).sum()) for batch in batches for side in ("source", "target"))
+    real = sum(
+        int((batch[side] != PAD).sum())
+        for batch in batches
+        for side in ("source", "target")
+    )
     return 1.0 - real / slots
 
 
 def sinusoids(length: int, width: int) -> np.ndarray:
-    """Compute the paper's positions [length, width] for the systems that lack them (section 3.5), in float32."""
+    """Compute the paper's positions [length, width] for the systems that lack them
+    (section 3.5), in float32.
+    """
     angles = np.arange(length)[:, None] / 10_000.0 ** (np.arange(0, width, 2) / width)
     table = np.empty((length, 2 * math.ceil(width / 2)), np.float32)
     table[:, 0::2], table[:, 1::2] = np.sin(angles), np.cos(angles)
@@ -137,6 +162,7 @@ def load_pairs(path: Path) -> Encoded:
     """Read what :func:`save_pairs` wrote."""
     with np.load(path) as arrays:
         source, target = (
-            Sentences(arrays[f"{side}_tokens"], arrays[f"{side}_offsets"], PAD) for side in ("source", "target")
+            Sentences(arrays[f"{side}_tokens"], arrays[f"{side}_offsets"], PAD)
+            for side in ("source", "target")
         )
     return Encoded(source, target)

@@ -1,7 +1,9 @@
-"""The same task in PyTorch: a plain ``torch.nn.Transformer``, and Marian of Hugging Face.
+"""The same task in PyTorch: a plain ``torch.nn.Transformer``, and Marian of Hugging
+Face.
 
-Both are what their users write: eager, attention by PyTorch's own fused kernel, Adam over all parameters in one call
-(``fused=True``), bfloat16 by ``torch.autocast``, gradients set to None.
+Both are what their users write: eager, attention by PyTorch's own fused kernel, Adam
+over all parameters in one call (``fused=True``), bfloat16 by ``torch.autocast``,
+gradients set to None.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ _SIDES = ("source", "target")
 
 
 class TorchTransformer(nn.Module):
-    """The paper's model from PyTorch's own layers, with one table for source, target and output."""
+    """The paper's model from PyTorch's own layers, with one table for source, target
+    and output.
+    """
 
     def __init__(self, task: Task) -> None:
         """Make the layers."""
@@ -46,15 +50,23 @@ class TorchTransformer(nn.Module):
             layer_norm_eps=1e-6,
             batch_first=True,
         )
-        # The paper has no norm behind a stack of post-norm layers, and dropout on sub-layer outputs alone.
+        # The paper has no norm behind a stack of post-norm layers, and dropout on
+        # sub-layer outputs alone.
         self.transformer.encoder.norm = self.transformer.decoder.norm = None
-        for layer in (*self.transformer.encoder.layers, *self.transformer.decoder.layers):
+        for layer in (
+            *self.transformer.encoder.layers,
+            *self.transformer.decoder.layers,
+        ):
             cast(Any, layer).dropout.p = 0.0
             cast(Any, layer).self_attn.dropout = 0.0
             if hasattr(layer, "multihead_attn"):
                 cast(Any, layer).multihead_attn.dropout = 0.0
         self.dropout = nn.Dropout(task.dropout_rate)
-        self.register_buffer("positions", torch.from_numpy(sinusoids(LONGEST, task.d_model)), persistent=False)
+        self.register_buffer(
+            "positions",
+            torch.from_numpy(sinusoids(LONGEST, task.d_model)),
+            persistent=False,
+        )
 
     def embed(self, tokens: Tensor) -> Tensor:
         """Look tokens [B, T] up, scaled, and add their positions: [B, T, D]."""
@@ -111,7 +123,11 @@ class TorchLearner:
     """A model in PyTorch with its optimizer."""
 
     def __init__(
-        self, task: Task, precision: str, model: nn.Module, rate: Callable[[int], float] | None = None
+        self,
+        task: Task,
+        precision: str,
+        model: nn.Module,
+        rate: Callable[[int], float] | None = None,
     ) -> None:
         """Prepare to learn.
 
@@ -124,10 +140,14 @@ class TorchLearner:
         torch.set_num_threads(cores())
         self.task, self.half = task, precision == "bfloat16"
         self.model = model.train()
-        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True)
+        self.optimizer = torch.optim.Adam(
+            self.model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9, fused=True
+        )
 
         def paper(step: int) -> float:  # section 5.3
-            return task.d_model**-0.5 * min((step + 1) ** -0.5, (step + 1) * WARMUP_STEPS**-1.5)
+            return task.d_model**-0.5 * min(
+                (step + 1) ** -0.5, (step + 1) * WARMUP_STEPS**-1.5
+            )
 
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, rate or paper)
 
@@ -136,20 +156,35 @@ class TorchLearner:
         if isinstance(self.model, TorchTransformer):
             return self.model(source, inputs)
         mask = (source != PAD).long()
-        return self.model(input_ids=source, attention_mask=mask, decoder_input_ids=inputs, use_cache=False).logits
+        return self.model(
+            input_ids=source,
+            attention_mask=mask,
+            decoder_input_ids=inputs,
+            use_cache=False,
+        ).logits
 
     def loss(self, batch: Batch, smoothing: float) -> tuple[Tensor, int]:
         """Sum the cross-entropy of the targets, and count them."""
-        # Rows of padding alone weigh nothing, and attention over nothing may be no number, whose gradient is none.
+        # Rows of padding alone weigh nothing, and attention over nothing may be no
+        # number, whose gradient is none.
         used = (np.asarray(batch["target"]) != PAD).any(axis=1)
-        source, target = (torch.from_numpy(np.asarray(batch[side])[used].astype(np.int64)) for side in _SIDES)
+        source, target = (
+            torch.from_numpy(np.asarray(batch[side])[used].astype(np.int64))
+            for side in _SIDES
+        )
         inputs = functional.pad(target[:, :-1], (1, 0), value=BOS)
         real = target != PAD
-        half = torch.autocast("cpu", torch.bfloat16) if self.half else contextlib.nullcontext()
+        half = (
+            torch.autocast("cpu", torch.bfloat16)
+            if self.half
+            else contextlib.nullcontext()
+        )
         with half:
             logits = self.logits(source, inputs)
         flat, labels = logits.reshape(-1, logits.shape[-1]).float(), target.reshape(-1)
-        total = functional.cross_entropy(flat, labels, ignore_index=PAD, reduction="sum", label_smoothing=smoothing)
+        total = functional.cross_entropy(
+            flat, labels, ignore_index=PAD, reduction="sum", label_smoothing=smoothing
+        )
         return total, int(real.sum())
 
     def step(self, batch: Batch) -> None:
@@ -166,10 +201,14 @@ class TorchLearner:
             self.step(batch)
 
     def nll(self, batches: Iterable[Batch]) -> float:
-        """Give the negative log-likelihood a token, in nats, without dropout."""
+        """Return the negative log-likelihood a token, in nats, without dropout."""
         self.model.eval()
-        # Gradients are not switched off: without them PyTorch computes its encoder in another way than in training.
-        sums = [(total.item(), count) for total, count in (self.loss(batch, 0.0) for batch in batches)]
+        # Gradients are not switched off: without them PyTorch computes its encoder in
+        # another way than in training.
+        sums = [
+            (total.item(), count)
+            for total, count in (self.loss(batch, 0.0) for batch in batches)
+        ]
         self.model.train()
         return sum(total for total, _ in sums) / sum(count for _, count in sums)
 

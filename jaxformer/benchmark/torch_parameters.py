@@ -1,6 +1,8 @@
-"""Where the parameters of a :class:`jaxformer.Transformer` lie in PyTorch's own layers, to carry them over and back.
+"""Where the parameters of a :class:`jaxformer.Transformer` lie in PyTorch's own layers,
+to carry them over and back.
 
-PyTorch keeps the maps of queries, keys and values in one matrix, and every matrix as [out, in].
+PyTorch keeps the maps of queries, keys and values in one matrix, and every matrix as
+[out, in].
 """
 
 from __future__ import annotations
@@ -37,7 +39,9 @@ class Place:
     transposed: bool = False
 
     def take(self, tensor: Tensor) -> np.ndarray:
-        """Copy it, in our shape, out of a tensor like the parameter: its values or its gradient."""
+        """Copy it, in our shape, out of a tensor like the parameter: its values or
+        its gradient.
+        """
         part = tensor.detach()[self.rows]
         return (part.T if self.transposed else part).reshape(self.shape).numpy().copy()
 
@@ -46,10 +50,16 @@ class Place:
         with torch.no_grad():
             part = self.parameter[self.rows]
             given = torch.from_numpy(np.array(values, np.float32))
-            part.copy_(given.reshape(part.shape[::-1]).T if self.transposed else given.reshape(part.shape))
+            part.copy_(
+                given.reshape(part.shape[::-1]).T
+                if self.transposed
+                else given.reshape(part.shape)
+            )
 
 
-def find_places(table: nn.Embedding, encoder: nn.TransformerEncoder, decoder: nn.TransformerDecoder) -> PyTree:
+def find_places(
+    table: nn.Embedding, encoder: nn.TransformerEncoder, decoder: nn.TransformerDecoder
+) -> PyTree:
     """Find every parameter of a Transformer whose embeddings are all tied.
 
     Args:
@@ -67,26 +77,42 @@ def find_places(table: nn.Embedding, encoder: nn.TransformerEncoder, decoder: nn
     }
 
 
-def read(places: PyTree, tensor: Callable[[Tensor], Tensor] = lambda parameter: parameter) -> PyTree:
-    """Give PyTorch's parameters, or of each the tensor like it that is asked for, as ours: float32 in NumPy."""
+def read(
+    places: PyTree, tensor: Callable[[Tensor], Tensor] = lambda parameter: parameter
+) -> PyTree:
+    """Return PyTorch's parameters, or of each the tensor like it that is asked for, as
+    ours: float32 in NumPy.
+    """
     return jax.tree.map(lambda place: place.take(tensor(place.parameter)), places)
 
 
 def write(places: PyTree, params: PyTree) -> None:
-    """Set PyTorch's parameters to ours, which are then in every place; the trees must be alike."""
+    """Set PyTorch's parameters to ours, which are then in every place; the trees
+    must be alike.
+    """
     jax.tree.map(lambda place, values: place.put(values), places, params)
 
 
-def _stack(stack: nn.TransformerEncoder | nn.TransformerDecoder, names: Sequence[str]) -> PyTree:
-    places = {f"layer_{number}": _layer(cast(Any, layer), names) for number, layer in enumerate(stack.layers)}
-    return places | ({} if stack.norm is None else {"norm": _norm(cast(nn.LayerNorm, stack.norm))})
+def _stack(
+    stack: nn.TransformerEncoder | nn.TransformerDecoder, names: Sequence[str]
+) -> PyTree:
+    places = {
+        f"layer_{number}": _layer(cast(Any, layer), names)
+        for number, layer in enumerate(stack.layers)
+    }
+    return places | (
+        {} if stack.norm is None else {"norm": _norm(cast(nn.LayerNorm, stack.norm))}
+    )
 
 
 def _layer(layer: Any, names: Sequence[str]) -> PyTree:
     places = {"self_attention": _attention(layer.self_attn)}
     if "cross_attention" in names:
         places["cross_attention"] = _attention(layer.multihead_attn)
-    places["feed_forward"] = {"inner": _linear(layer.linear1), "outer": _linear(layer.linear2)}
+    places["feed_forward"] = {
+        "inner": _linear(layer.linear1),
+        "outer": _linear(layer.linear2),
+    }
     for number, name in enumerate(names, start=1):
         places[f"{name}_residual"] = {"norm": _norm(getattr(layer, f"norm{number}"))}
     return places
@@ -99,7 +125,9 @@ def _attention(module: nn.MultiheadAttention) -> PyTree:
     for number, name in enumerate(("query", "key", "value")):
         rows = slice(number * width, (number + 1) * width)
         places[name] = {
-            "kernel": Place(module.in_proj_weight, (width, heads, per_head), rows, True),
+            "kernel": Place(
+                module.in_proj_weight, (width, heads, per_head), rows, True
+            ),
             "bias": Place(module.in_proj_bias, (heads, per_head), rows),
         }
     output = module.out_proj
@@ -112,12 +140,15 @@ def _attention(module: nn.MultiheadAttention) -> PyTree:
 
 def _linear(module: nn.Linear) -> PyTree:
     return {
-        "kernel": Place(module.weight, (module.in_features, module.out_features), transposed=True),
+        "kernel": Place(
+            module.weight, (module.in_features, module.out_features), transposed=True
+        ),
         "bias": Place(module.bias, (module.out_features,)),
     }
 
 
 def _norm(module: nn.LayerNorm) -> PyTree:
     return {
-        name: Place(tensor, tuple(tensor.shape)) for name, tensor in (("scale", module.weight), ("bias", module.bias))
+        name: Place(tensor, tuple(tensor.shape))
+        for name, tensor in (("scale", module.weight), ("bias", module.bias))
     }

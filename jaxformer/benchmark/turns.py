@@ -1,7 +1,9 @@
-"""Systems that are measured against each other: each a process of its own, and they take turns.
+"""Systems that are measured against each other: each a process of its own, and they
+take turns.
 
-Speed on a machine that others use wanders by far more than systems differ. What is quoted is therefore the median of
-ratios within a turn, in which each system worked once while the others waited.
+Speed on a machine that others use wanders by far more than systems differ. What is
+quoted is therefore the median of ratios within a turn, in which each system worked once
+while the others waited.
 """
 
 from __future__ import annotations
@@ -26,8 +28,15 @@ Message: TypeAlias = Mapping[str, Any]
 class Process:
     """A system that answers a line of JSON with a line of JSON."""
 
-    def __init__(self, name: str, module: str, request: Message, environment: Mapping[str, str] | None = None) -> None:
-        """Start ``python -m module``; it has begun when it has answered the first request.
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        request: Message,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Start ``python -m module``; it has begun when it has answered the first
+        request.
 
         Args:
             name: of the system, for what is said of it.
@@ -69,9 +78,13 @@ class Process:
         code = self._process.wait()
         self.close()
         if code == -signal.SIGKILL:
-            raise InputError(f"{self._name} was killed, as happens where memory runs out: choose fewer --systems")
+            raise InputError(
+                f"{self._name} was killed, as happens where memory runs out: choose"
+                " fewer --systems"
+            )
         raise InputError(
-            f"{self._name} ended with exit code {code}: mend what it wrote above, or leave it out of --systems"
+            f"{self._name} ended with exit code {code}: mend what it wrote above, or"
+            " leave it out of --systems"
         )
 
     def close(self) -> None:
@@ -82,7 +95,10 @@ class Process:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
@@ -91,7 +107,8 @@ def serve(begin: Callable[[Message], Callable[[Message], Message]]) -> None:
     """Be such a system, until there are no more requests.
 
     Args:
-        begin: takes the first request, whose answer is the memory alone, and gives what answers the others.
+        begin: takes the first request, whose answer is the memory alone, and gives what
+            answers the others.
     """
     answer = begin(json.loads(sys.stdin.readline()))
     _say({})
@@ -105,7 +122,8 @@ def _say(message: Message) -> None:
 
 
 def read_peak() -> float | None:
-    """Give the most memory that this process held, in GiB; None where the system does not say.
+    """Return the most memory that this process held, in GiB; None where the system does
+    not say.
 
     What ``getrusage`` says may be that of the process that started this one.
     """
@@ -120,7 +138,8 @@ def read_peak() -> float | None:
 def take_turns(
     processes: Mapping[str, Process], requests: Sequence[Message], repeats: int
 ) -> Iterator[tuple[int, int, str, dict[str, Any]]]:
-    """Let each system answer a request once a repeat, then the next one; a repeat more goes before, which is not given.
+    """Let each system answer a request once a repeat, then the next one; a repeat more
+    goes before, which is not given.
 
     Yields:
         The repeat, the number of the request, the system, and its answer.

@@ -1,4 +1,6 @@
-"""Averages of a run's checkpoints (Vaswani et al. 2017, section 6.1), kept beside them in ``averages/``."""
+"""Averages of a run's checkpoints (Vaswani et al. 2017, section 6.1), kept beside
+them in ``averages/``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from jaxformer.files import cannot_write, hold
 from jaxformer.typing import PyTree
 
 _NEW, _OLD = ".unfinished", ".replaced"
-"""How the folders of an average that is being written end. Other folders in ``averages/`` are never touched."""
+"""How the folders of an average that is being written end. Other folders in
+``averages/`` are never touched.
+"""
 
 
 class Average(NamedTuple):
@@ -45,7 +49,13 @@ def last_steps(checkpoints: SavedCheckpoints, count: int) -> list[int]:
     Raises:
         InputError: there are fewer.
     """
-    return _choose(checkpoints, checkpoints.steps[::-1], count, f"--last={count}", "training.keep_latest")
+    return _choose(
+        checkpoints,
+        checkpoints.steps[::-1],
+        count,
+        f"--last={count}",
+        "training.keep_latest",
+    )
 
 
 def best_steps(checkpoints: SavedCheckpoints, count: int) -> list[int]:
@@ -54,7 +64,13 @@ def best_steps(checkpoints: SavedCheckpoints, count: int) -> list[int]:
     Raises:
         InputError: fewer were evaluated.
     """
-    return _choose(checkpoints, checkpoints.ranking(), count, f"--best={count}", "training.keep_best")
+    return _choose(
+        checkpoints,
+        checkpoints.ranking(),
+        count,
+        f"--best={count}",
+        "training.keep_best",
+    )
 
 
 def these_steps(checkpoints: SavedCheckpoints, steps: Sequence[int]) -> list[int]:
@@ -71,43 +87,59 @@ def these_steps(checkpoints: SavedCheckpoints, steps: Sequence[int]) -> list[int
 
 
 def average(checkpoints: SavedCheckpoints, steps: Sequence[int]) -> PyTree:
-    """Give the arithmetic mean of the parameters of checkpoints.
+    """Return the arithmetic mean of the parameters of checkpoints.
 
     Summed in float64, one checkpoint in memory at a time; in the type that they have.
 
     Raises:
-        InputError: the checkpoints are not of one model, or one is damaged or has parameters that are not finite.
+        InputError: the checkpoints are not of one model, or one is damaged or has
+            parameters that are not finite.
     """
     where = f"checkpoint {steps[0]} in {checkpoints.directory}"
     like = folder.read_shapes(checkpoints.path(steps[0]), where, "params")
     sums = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), like)
     for step in steps:
         params = checkpoints.restore(step, params=like)["params"]
-        sums = jax.tree.map(lambda total, leaf: np.add(total, np.asarray(leaf, np.float64), out=total), sums, params)
-    return jax.tree.map(lambda total, leaf: (total / len(steps)).astype(leaf.dtype), sums, like)
+        sums = jax.tree.map(
+            lambda total, leaf: np.add(total, np.asarray(leaf, np.float64), out=total),
+            sums,
+            params,
+        )
+    return jax.tree.map(
+        lambda total, leaf: (total / len(steps)).astype(leaf.dtype), sums, like
+    )
 
 
-def save_average(run: Path, name: str, checkpoints: SavedCheckpoints, steps: Sequence[int]) -> Average:
-    """Average checkpoints of a run and keep the result as ``averages/NAME``, instead of an older one of that name.
+def save_average(
+    run: Path, name: str, checkpoints: SavedCheckpoints, steps: Sequence[int]
+) -> Average:
+    """Average checkpoints of a run and keep the result as ``averages/NAME``, instead of
+    an older one of that name.
 
     Raises:
         UsageError: the name cannot be that of a folder.
-        InputError: the checkpoints are not of one model or one is damaged, the average cannot be written, or another
-            process makes one.
+        InputError: the checkpoints are not of one model or one is damaged, the average
+            cannot be written, or another process makes one.
     """
     if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,149}", name):
-        raise UsageError(f"--name must be 1 to 150 letters, digits, - and _, not {name!r}; choose another")
+        raise UsageError(
+            f"--name must be 1 to 150 letters, digits, - and _, not {name!r}; choose"
+            " another"
+        )
     path = run / "averages" / name
     with _hold(path.parent):
         # The newest stays the newest after the clock was set back.
         now = max([time.time(), *(each.time + 1e-3 for each in _whole(run))])
-        made = Average(name, list(steps), checkpoints.progress(steps[-1])["vocabulary"], now)
+        made = Average(
+            name, list(steps), checkpoints.progress(steps[-1])["vocabulary"], now
+        )
         new, old = path.with_suffix(_NEW), path.with_suffix(_OLD)
         for leftover in (old, new, *path.parent.glob(f"{new.name}.*")):
             _remove(leftover)
         record = {"steps": made.steps, "vocabulary": made.vocabulary, "time": made.time}
         folder.write(new, {"params": average(checkpoints, steps)}, record)
-        # An average is replaced by names alone, so that a process killed in between leaves none that is half removed.
+        # An average is replaced by names alone, so that a process killed in between
+        # leaves none that is half removed.
         if path.exists():
             path.rename(old)
         new.rename(path)
@@ -116,7 +148,9 @@ def save_average(run: Path, name: str, checkpoints: SavedCheckpoints, steps: Seq
 
 
 def _remove(path: Path) -> None:
-    """Remove a folder with what is in it, or a symbolic link and not what it points to."""
+    """Remove a folder with what is in it, or a symbolic link and not what it points
+    to.
+    """
     if path.is_symlink():
         path.unlink()
     else:
@@ -125,7 +159,11 @@ def _remove(path: Path) -> None:
 
 def average_folders(run: Path) -> list[Path]:
     """List the folders of the averages of a run, whole or damaged, by name."""
-    return sorted(path for path in (run / "averages").glob("*") if path.is_dir() and not path.suffix)
+    return sorted(
+        path
+        for path in (run / "averages").glob("*")
+        if path.is_dir() and not path.suffix
+    )
 
 
 def list_averages(run: Path) -> list[Average]:
@@ -150,7 +188,10 @@ def read_average(path: Path) -> Average:
     folder.check(path, where, ["params"], contents=False)
     record = folder.read_record(path, where)
     if record.keys() != {"steps", "vocabulary", "time"}:
-        raise InputError(f"{where} is damaged: its record is not that of an average; remove it, and average again")
+        raise InputError(
+            f"{where} is damaged: its record is not that of an average; remove it, and"
+            " average again"
+        )
     return Average(path.name, **record)
 
 
@@ -169,20 +210,24 @@ def _hold(averages: Path) -> TextIO:
     try:
         averages.mkdir(exist_ok=True)
         return hold(
-            averages, f"another process makes an average in {averages}: run the command again when it has ended"
+            averages,
+            f"another process makes an average in {averages}: run the command again"
+            " when it has ended",
         )
     except OSError as error:
         raise cannot_write(averages, error) from error
 
 
-def _choose(checkpoints: SavedCheckpoints, ordered: list[int], count: int, option: str, key: str) -> list[int]:
+def _choose(
+    checkpoints: SavedCheckpoints, ordered: list[int], count: int, option: str, key: str
+) -> list[int]:
     if count < 1:
         raise InputError(f"{option} must be at least 1")
     if len(ordered) < count:
         kind = "evaluated checkpoint" if "best" in option else "checkpoint"
         there = f"{len(ordered)} {kind}{'' if len(ordered) == 1 else 's'}"
         raise InputError(
-            f"{option} asks for {count} checkpoints and {checkpoints.directory} holds {there}: ask for fewer, or train "
-            f"with a larger {key}"
+            f"{option} asks for {count} checkpoints and {checkpoints.directory} holds"
+            f" {there}: ask for fewer, or train with a larger {key}"
         )
     return sorted(ordered[:count])

@@ -1,4 +1,6 @@
-"""One checkpoint on disk: a folder of trees of arrays, by name, and a JSON record; with a checksum of every file."""
+"""One checkpoint on disk: a folder of trees of arrays, by name, and a JSON record;
+with a checksum of every file.
+"""
 
 from __future__ import annotations
 
@@ -27,16 +29,22 @@ from jaxformer.files import write_whole
 from jaxformer.typing import PyTree
 
 CHECKSUMS = "checksums.json"
-"""The file of a checkpoint that holds the size and the CRC-32 of each of its other files."""
+"""The file of a checkpoint that holds the size and the CRC-32 of each of its other
+files.
+"""
 
 TEMPORARY = ".orbax-checkpoint-tmp"
 """Part of the name of a checkpoint that is not yet whole."""
 
-# Files of orbax: the record of a checkpoint, its scores, and what each tree of arrays needs.
+# Files of orbax: the record of a checkpoint, its scores, and what each tree of arrays
+# needs.
 _RECORD, _SCORES = "_CHECKPOINT_METADATA", "metrics/metrics"
 _TREE_METADATA, _TREE_MANIFEST = "_METADATA", "manifest.ocdbt"
 
-_CURE = "restore it from a copy, choose another by --checkpoint, or remove it to resume from the one before"
+_CURE = (
+    "restore it from a copy, choose another by --checkpoint, or remove it to resume"
+    " from the one before"
+)
 
 
 def open_orbax() -> ModuleType:
@@ -57,7 +65,9 @@ def write(path: Path, trees: Mapping[str, PyTree], record: Mapping[str, Any]) ->
         InputError: it cannot be written.
     """
     try:
-        open_orbax().save_checkpointables(path.absolute(), dict(trees), custom_metadata=dict(record))
+        open_orbax().save_checkpointables(
+            path.absolute(), dict(trees), custom_metadata=dict(record)
+        )
     except Exception as error:
         interruption.check()
         for unfinished in path.parent.glob(f"{path.name}{TEMPORARY}*"):
@@ -74,31 +84,47 @@ def seal(path: Path) -> None:
         InputError: the file cannot be written.
     """
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    sums = {file.relative_to(path).as_posix(): [file.stat().st_size, _checksum(file)] for file in files}
+    sums = {
+        file.relative_to(path).as_posix(): [file.stat().st_size, _checksum(file)]
+        for file in files
+    }
     write_whole(path / CHECKSUMS, json.dumps(sums))
 
 
 def is_sealed(path: Path) -> bool:
-    """Return whether a checkpoint has checksums; those of earlier versions have none."""
+    """Return whether a checkpoint has checksums; those of earlier versions have
+    none.
+    """
     return (path / CHECKSUMS).exists()
 
 
-def check(path: Path, where: str, names: Iterable[str] = (), *, contents: bool = True) -> None:
+def check(
+    path: Path, where: str, names: Iterable[str] = (), *, contents: bool = True
+) -> None:
     """Check that a checkpoint is whole: its record, and some of its trees.
 
-    Checkpoints of earlier versions have no checksums: only the presence of their files is checked.
+    Checkpoints of earlier versions have no checksums: only the presence of their files
+    is checked.
 
     Args:
         path: the folder.
         where: what the checkpoint is called, for errors.
         names: trees to check besides the record.
-        contents: whether to read the files and compare their checksums, or only their sizes.
+        contents: whether to read the files and compare their checksums, or only their
+            sizes.
 
     Raises:
         InputError: a file is missing or has changed, or the checkpoint was removed.
     """
     names = list(names)
-    needed = [_RECORD, *(f"{name}/{file}" for name in names for file in (_TREE_METADATA, _TREE_MANIFEST))]
+    needed = [
+        _RECORD,
+        *(
+            f"{name}/{file}"
+            for name in names
+            for file in (_TREE_METADATA, _TREE_MANIFEST)
+        ),
+    ]
     with _reading(path, where):
         for file in needed:
             if not (path / file).is_file():
@@ -140,51 +166,81 @@ def read_shapes(path: Path, where: str, name: str) -> PyTree:
     check(path, where, [name])
     with _reading(path, where, checked=is_sealed(path)):
         tree = _metadata(path, where, [name])[name]
-    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree, is_leaf=_is_array)
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
+        tree,
+        is_leaf=_is_array,
+    )
 
 
-def restore(path: Path, like: Mapping[str, PyTree], where: str, *, partial: bool = False) -> dict[str, PyTree]:
+def restore(
+    path: Path, like: Mapping[str, PyTree], where: str, *, partial: bool = False
+) -> dict[str, PyTree]:
     """Read trees of a checkpoint in the shapes and types of the trees given by name.
 
     On several processes all of them call it together.
 
     Args:
         path: the folder.
-        like: trees of arrays or of ``jax.ShapeDtypeStruct``. One of these that has a sharding is read straight into it,
-            each process its own shards; everything else comes to the first device of this process.
+        like: trees of arrays or of ``jax.ShapeDtypeStruct``. One of these that has a
+            sharding is read straight into it, each process its own shards; everything
+            else comes to the first device of this process.
         where: what the checkpoint is called, for errors.
-        partial: whether the trees there may have entries beside those asked for; they are not read.
+        partial: whether the trees there may have entries beside those asked for; they
+            are not read.
 
     Raises:
-        InputError: the checkpoint is of another model, it is damaged, it was removed, or a parameter is not finite.
+        InputError: the checkpoint is of another model, it is damaged, it was removed,
+            or a parameter is not finite.
     """
     check(path, where, like)
     with _reading(path, where, checked=is_sealed(path)):
         saved = _metadata(path, where, like)
         for name, tree in like.items():
             _check_shapes(
-                {key: saved[name][key] for key in tree if key in saved[name]} if partial else saved[name], tree, where
+                (
+                    {key: saved[name][key] for key in tree if key in saved[name]}
+                    if partial
+                    else saved[name]
+                ),
+                tree,
+                where,
             )
         single = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
         def place(leaf: Any) -> jax.ShapeDtypeStruct:
             given = leaf.sharding if isinstance(leaf, jax.ShapeDtypeStruct) else None
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=given or single)
+            return jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=given or single
+            )
 
         wanted = {name: jax.tree.map(place, tree) for name, tree in like.items()}
         if partial:
-            wanted = {name: {**_placeholders(saved[name]), **tree} for name, tree in wanted.items()}
+            wanted = {
+                name: {**_placeholders(saved[name]), **tree}
+                for name, tree in wanted.items()
+            }
         found = open_orbax().load_checkpointables(path.absolute(), wanted)
         interruption.check()
-    found = {name: {key: found[name][key] for key in like[name]} for name in like} if partial else found
+    found = (
+        {name: {key: found[name][key] for key in like[name]} for name in like}
+        if partial
+        else found
+    )
     for parameters in (found.get("params"), found.get("training", {}).get("params")):
         _check_finite(parameters, where)
     return found
 
 
 def damaged(path: Path, where: str, what: str) -> InputError:
-    """Build the error for a checkpoint of which something is missing or has changed, or which is being removed."""
-    return _removed(where) if _is_going(path) else InputError(f"{where} is damaged: {what}; {_CURE}")
+    """Build the error for a checkpoint of which something is missing or has changed,
+    or which is being removed.
+    """
+    return (
+        _removed(where)
+        if _is_going(path)
+        else InputError(f"{where} is damaged: {what}; {_CURE}")
+    )
 
 
 def first_line(error: Exception) -> str:
@@ -196,8 +252,9 @@ def first_line(error: Exception) -> str:
 def _silence_late_failures() -> None:
     """Keep quiet the reads and writes that fail after the first one did.
 
-    Orbax has closed their event loop by then. Nobody can catch their errors, and Python would print a traceback for
-    each, the first of them before the exception of orbax arrives.
+    Orbax has closed their event loop by then. Nobody can catch their errors, and Python
+    would print a traceback for each, the first of them before the exception of orbax
+    arrives.
     """
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     unraisable, uncaught = sys.unraisablehook, sys.excepthook
@@ -211,7 +268,9 @@ def _silence_late_failures() -> None:
 
     sys.unraisablehook = hook
     # Tensorstore's threads print theirs by this one.
-    sys.excepthook = lambda kind, error, trace: None if is_late(error) else uncaught(kind, error, trace)
+    sys.excepthook = lambda kind, error, trace: (
+        None if is_late(error) else uncaught(kind, error, trace)
+    )
 
 
 @contextlib.contextmanager
@@ -221,24 +280,30 @@ def _reading(path: Path, where: str, *, checked: bool | None = None) -> Iterator
     Args:
         path: the folder.
         where: what the checkpoint is called.
-        checked: whether the checksums of the files were right, so that an error of orbax is no damage; None: it does
-            not read.
+        checked: whether the checksums of the files were right, so that an error of
+            orbax is no damage; None: it does not read.
     """
     try:
         yield
     except (InputError, MemoryError, jax.errors.JaxRuntimeError):
         raise
     except PermissionError as error:
-        raise InputError(f"cannot read {where}: {first_line(error)}; change its permissions") from error
+        raise InputError(
+            f"cannot read {where}: {first_line(error)}; change its permissions"
+        ) from error
     except Exception as error:
         interruption.check()  # orbax words a signal as an error of its own
         if checked and not _is_going(path):
             raise
-        raise damaged(path, where, f"orbax cannot read it ({first_line(error)})") from error
+        raise damaged(
+            path, where, f"orbax cannot read it ({first_line(error)})"
+        ) from error
 
 
 def _is_going(path: Path) -> bool:
-    """Check whether a folder is being removed by another process, such as training that keeps the latest."""
+    """Check whether a folder is being removed by another process, such as training
+    that keeps the latest.
+    """
     before = _count(path)
     if path.is_dir():
         time.sleep(0.1)
@@ -251,7 +316,8 @@ def _count(path: Path) -> int:
 
 def _removed(where: str) -> InputError:
     return InputError(
-        f"{where} was removed while it was read: training keeps only the latest and the best; run the command again"
+        f"{where} was removed while it was read: training keeps only the latest and the"
+        " best; run the command again"
     )
 
 
@@ -265,14 +331,20 @@ def _read_json(file: Path, where: str) -> dict[str, Any]:
     return content
 
 
-def _check_file(path: Path, where: str, file: str, size: int, checksum: str | None) -> None:
+def _check_file(
+    path: Path, where: str, file: str, size: int, checksum: str | None
+) -> None:
     if not (path / file).is_file():
         raise damaged(path, where, f"{file} is missing")
     found = (path / file).stat().st_size
     if found != size:
-        raise damaged(path, where, f"{file} has {found:,} bytes, and {size:,} when it was saved")
+        raise damaged(
+            path, where, f"{file} has {found:,} bytes, and {size:,} when it was saved"
+        )
     if checksum is not None and _checksum(path / file) != checksum:
-        raise damaged(path, where, f"the content of {file} has changed since it was saved")
+        raise damaged(
+            path, where, f"the content of {file} has changed since it was saved"
+        )
 
 
 def _checksum(file: Path) -> str:
@@ -286,18 +358,26 @@ def _checksum(file: Path) -> str:
 
 def _check_finite(parameters: PyTree, where: str) -> None:
     for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
-        # A CPU's arrays are read in place. A copy from another device would stay in memory.
-        local = leaf.is_fully_addressable and all(device.platform == "cpu" for device in leaf.devices())
+        # A CPU's arrays are read in place. A copy from another device would stay in
+        # memory.
+        local = leaf.is_fully_addressable and all(
+            device.platform == "cpu" for device in leaf.devices()
+        )
         if not (np if local else jnp).isfinite(leaf).all():
             raise InputError(
-                f"{where} has parameters that are not finite: {_name(path)}; choose an earlier one by --checkpoint, or "
-                "remove it to resume from the one before"
+                f"{where} has parameters that are not finite: {_name(path)}; choose an"
+                " earlier one by --checkpoint, or remove it to resume from the one"
+                " before"
             )
 
 
 def _metadata(path: Path, where: str, names: Iterable[str]) -> dict[str, PyTree]:
-    """Read the shapes and types of some trees, and nothing of the others, which may be damaged."""
-    found = {name: open_orbax().metadata(path.absolute(), name).metadata for name in names}
+    """Read the shapes and types of some trees, and nothing of the others, which may
+    be damaged.
+    """
+    found = {
+        name: open_orbax().metadata(path.absolute(), name).metadata for name in names
+    }
     for name, tree in found.items():
         if not jax.tree.leaves(tree):  # how orbax says that it could not read it
             raise damaged(path, where, f"the description of {name} cannot be read")
@@ -309,7 +389,7 @@ def _is_array(node: Any) -> bool:
 
 
 def _placeholders(saved: PyTree) -> PyTree:
-    """Give what tells orbax to leave each array of a tree where it is."""
+    """Return what tells orbax to leave each array of a tree where it is."""
     return jax.tree.map(lambda leaf: ..., saved, is_leaf=_is_array)
 
 
@@ -318,8 +398,8 @@ def _check_shapes(saved: PyTree, wanted: PyTree, where: str) -> None:
     for name in sorted(there.keys() | here.keys()):
         if there.get(name) != here.get(name):
             raise InputError(
-                f"{where} is of another model: {name} is {there.get(name, 'absent')} there and "
-                f"{here.get(name, 'absent')} by the configuration"
+                f"{where} is of another model: {name} is {there.get(name, 'absent')}"
+                f" there and {here.get(name, 'absent')} by the configuration"
             )
 
 
@@ -330,4 +410,7 @@ def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
 
 def _name(path: Iterable[Any]) -> str:
     """Join the keys of a leaf by slashes."""
-    return "/".join(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+    return "/".join(
+        str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
+        for key in path
+    )

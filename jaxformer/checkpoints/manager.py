@@ -1,4 +1,6 @@
-"""Checkpoints of a run: saved in the background by orbax; the latest, the best and every k-th of them kept."""
+"""Checkpoints of a run: saved in the background by orbax; the latest, the best and
+every k-th of them kept.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +27,9 @@ _REPLACED = ".replaced"
 class SavedCheckpoints:
     """The checkpoints under one directory, to be read.
 
-    A checkpoint is a pytree of parameters, a pytree of what else training changes, a JSON record of the loop's own
-    counters, and the scores of its evaluation, if it was evaluated. One that is damaged is refused where it is read,
-    and the others are not.
+    A checkpoint is a pytree of parameters, a pytree of what else training changes, a
+    JSON record of the loop's own counters, and the scores of its evaluation, if it was
+    evaluated. One that is damaged is refused where it is read, and the others are not.
     """
 
     def __init__(self, directory: Path, best_metric: str = "bleu") -> None:
@@ -42,8 +44,14 @@ class SavedCheckpoints:
 
     @property
     def steps(self) -> list[int]:
-        """The steps of the checkpoints, ascending. Unfinished saves are in folders of other names."""
-        found = [path.name for path in self.directory.glob("*") if path.name.isdecimal() and path.is_dir()]
+        """The steps of the checkpoints, ascending. Unfinished saves are in folders
+        of other names.
+        """
+        found = [
+            path.name
+            for path in self.directory.glob("*")
+            if path.name.isdecimal() and path.is_dir()
+        ]
         return sorted(int(name) for name in found if str(int(name)) == name)
 
     def ranking(self) -> list[int]:
@@ -52,11 +60,18 @@ class SavedCheckpoints:
         Raises:
             InputError: the scores of a checkpoint cannot be read.
         """
-        scored = {step: scores for step, scores in self._all_scores().items() if self._best_metric in scores}
-        return sorted(scored, key=lambda step: (self._rank(scored[step]), step), reverse=True)
+        scored = {
+            step: scores
+            for step, scores in self._all_scores().items()
+            if self._best_metric in scores
+        }
+        return sorted(
+            scored, key=lambda step: (self._rank(scored[step]), step), reverse=True
+        )
 
     def best(self) -> int | None:
-        """Return the step with the best score, the later of equals; None where nothing was evaluated.
+        """Return the step with the best score, the later of equals; None where nothing
+        was evaluated.
 
         Raises:
             InputError: the scores of a checkpoint cannot be read.
@@ -64,14 +79,17 @@ class SavedCheckpoints:
         return next(iter(self.ranking()), None)
 
     def find(self, which: str) -> int:
-        """Resolve ``best`` (the latest where nothing was evaluated), ``latest`` or a number to a step.
+        """Resolve ``best`` (the latest where nothing was evaluated), ``latest`` or a
+        number to a step.
 
         Raises:
             InputError: there is no such checkpoint.
         """
         steps = self.steps
         if not steps:
-            raise InputError(f"{self.directory} holds no checkpoint yet; train the run first")
+            raise InputError(
+                f"{self.directory} holds no checkpoint yet; train the run first"
+            )
         if which == "latest":
             return steps[-1]
         if which == "best":
@@ -79,7 +97,10 @@ class SavedCheckpoints:
             return steps[-1] if best is None else best
         if not which.isdecimal() or int(which) not in steps:
             listed = ", ".join(map(str, steps))
-            raise InputError(f"there is no checkpoint {which!r} in {self.directory}; there are best, latest, {listed}")
+            raise InputError(
+                f"there is no checkpoint {which!r} in {self.directory}; there are best,"
+                f" latest, {listed}"
+            )
         return int(which)
 
     def path(self, step: int) -> Path:
@@ -97,7 +118,8 @@ class SavedCheckpoints:
     def scores(self, step: int) -> dict[str, float]:
         """Read the scores of a step's evaluation; empty if it was not evaluated.
 
-        The loop's counters have them too: one lost file does not make another checkpoint the best.
+        The loop's counters have them too: one lost file does not make another
+        checkpoint the best.
 
         Raises:
             InputError: they are damaged.
@@ -115,16 +137,21 @@ class SavedCheckpoints:
         Raises:
             InputError: it is damaged, or was removed.
         """
-        folder.check(self.path(step), self._where(step), ["params", "training"], contents=False)
+        folder.check(
+            self.path(step), self._where(step), ["params", "training"], contents=False
+        )
 
     def restore(self, step: int, **like: PyTree) -> dict[str, PyTree]:
-        """Read ``params``, ``training`` or both in the shapes, types and placement of the trees given by name.
+        """Read ``params``, ``training`` or both in the shapes, types and placement of
+        the trees given by name.
 
-        Whatever devices saved them: a ``jax.ShapeDtypeStruct`` with a sharding is read straight into that sharding,
-        replicated or sharded over a mesh of any size; everything else comes to the first device of this process.
+        Whatever devices saved them: a ``jax.ShapeDtypeStruct`` with a sharding is read
+        straight into that sharding, replicated or sharded over a mesh of any size;
+        everything else comes to the first device of this process.
 
         Raises:
-            InputError: the checkpoint is of another model, it is damaged or was removed, or a parameter is not finite.
+            InputError: the checkpoint is of another model, it is damaged or was
+                removed, or a parameter is not finite.
         """
         return folder.restore(self.path(step), like, self._where(step))
 
@@ -142,10 +169,12 @@ class SavedCheckpoints:
 
 
 class CheckpointManager(SavedCheckpoints):
-    """The checkpoints under one directory, to be written. What a killed save left is ignored.
+    """The checkpoints under one directory, to be written. What a killed save left is
+    ignored.
 
-    On several processes all of them make the same calls in the same order: each saves and restores its own shards of
-    the arrays, and the first alone renames and removes folders.
+    On several processes all of them make the same calls in the same order: each saves
+    and restores its own shards of the arrays, and the first alone renames and removes
+    folders.
     """
 
     def __init__(
@@ -166,39 +195,51 @@ class CheckpointManager(SavedCheckpoints):
             keep_best: how many of the best to keep besides, by ``best_metric``.
             keep_every: keep every checkpoint whose step this divides, besides.
             best_metric: name of a score; higher is better, except for ``loss``.
-            on_failure: what :meth:`save` calls with the error of a save that failed, and goes on; None: it raises it.
-                On several processes it is always raised, since after a failure they no longer save in step.
+            on_failure: what :meth:`save` calls with the error of a save that failed,
+                and goes on; None: it raises it. On several processes it is always
+                raised, since after a failure they no longer save in step.
 
         Raises:
             InputError: the scores of a checkpoint are damaged.
         """
         super().__init__(directory, best_metric)
         for step in super().steps:
-            folder.read_scores(self.path(step), self._where(step))  # orbax would fail on damaged ones
+            # orbax would fail on damaged ones
+            folder.read_scores(self.path(step), self._where(step))
         self._orbax = folder.open_orbax()
         self._on_failure = on_failure if jax.process_count() == 1 else None
         # The error of the last save, once it was given to on_failure.
         self._failed: InputError | None = None
         self._sealing: threading.Thread | None = None
         policies = self._orbax.training.preservation_policies
-        best = policies.BestN(get_metric_fn=self._rank, n=keep_best, keep_checkpoints_without_metrics=False)
+        best = policies.BestN(
+            get_metric_fn=self._rank,
+            n=keep_best,
+            keep_checkpoints_without_metrics=False,
+        )
         keep = [policies.LatestN(keep_latest), _WithScores(best, self.scores)]
         if keep_every is not None:
             keep.append(policies.EveryNSteps(keep_every))
         self._checkpointer = self._orbax.training.Checkpointer(
             self.directory,
-            save_decision_policy=self._orbax.training.save_decision_policies.FixedIntervalPolicy(1),
+            save_decision_policy=self._orbax.training.save_decision_policies.FixedIntervalPolicy(
+                1
+            ),
             preservation_policy=policies.AnyPreservationPolicy(keep),
         )
 
     def remove_leftovers(self) -> None:
-        """Remove what killed saves left behind; only for the run that writes this directory."""
+        """Remove what killed saves left behind; only for the run that writes this
+        directory.
+        """
         _first_alone(self._tidy, "remove leftovers")
         self._checkpointer.reload()
 
     @property
     def steps(self) -> list[int]:
-        """The steps of the checkpoints, that which is being saved included, ascending."""
+        """The steps of the checkpoints, that which is being saved included,
+        ascending.
+        """
         return [checkpoint.step for checkpoint in self._checkpointer.checkpoints]
 
     def save(
@@ -211,15 +252,20 @@ class CheckpointManager(SavedCheckpoints):
     ) -> None:
         """Begin to save a checkpoint; the arrays may change as soon as this returns.
 
-        The arrays may be sharded over any devices. A step that is already saved is saved again only to add scores.
+        The arrays may be sharded over any devices. A step that is already saved is
+        saved again only to add scores.
 
         Raises:
-            InputError: this save, or the one before it, failed: no space, no permission. With ``on_failure`` it is
-                called instead, and the next save tries again; the last good checkpoint stays.
+            InputError: this save, or the one before it, failed: no space, no
+                permission. With ``on_failure`` it is called instead, and the next save
+                tries again; the last good checkpoint stays.
         """
         metrics = None if scores is None else dict(scores)
         self._attempt(self._finish)
-        known = {checkpoint.step: checkpoint.metrics for checkpoint in self._checkpointer.checkpoints}
+        known = {
+            checkpoint.step: checkpoint.metrics
+            for checkpoint in self._checkpointer.checkpoints
+        }
         if step in known and (metrics is None or known[step]):
             return
         checkpoint = {"params": params, "training": training}
@@ -270,19 +316,38 @@ class CheckpointManager(SavedCheckpoints):
             if self._sealing is not None:
                 self._sealing.join()
 
-    def _save(self, step: int, checkpoint: PyTree, progress: Mapping[str, Any], metrics: PyTree) -> None:
+    def _save(
+        self,
+        step: int,
+        checkpoint: PyTree,
+        progress: Mapping[str, Any],
+        metrics: PyTree,
+    ) -> None:
         try:
             saved = self._checkpointer.save_checkpointables_async(
-                step, checkpoint, force=True, metrics=metrics, custom_metadata=dict(progress)
+                step,
+                checkpoint,
+                force=True,
+                metrics=metrics,
+                custom_metadata=dict(progress),
             )
         except Exception as error:
             raise self._failure(error) from error
         if jax.process_index() == 0:
-            self._sealing = threading.Thread(target=_seal, args=(self.path(step), saved))
+            self._sealing = threading.Thread(
+                target=_seal, args=(self.path(step), saved)
+            )
             self._sealing.start()
 
-    def _replace(self, step: int, checkpoint: PyTree, progress: Mapping[str, Any], metrics: PyTree) -> None:
-        # Orbax overwrites by deleting first: a process killed in between would leave half a checkpoint, or none.
+    def _replace(
+        self,
+        step: int,
+        checkpoint: PyTree,
+        progress: Mapping[str, Any],
+        metrics: PyTree,
+    ) -> None:
+        # Orbax overwrites by deleting first: a process killed in between would leave
+        # half a checkpoint, or none.
         replaced = self.directory / f"{step}{_REPLACED}"
         _first_alone(lambda: self.path(step).rename(replaced), f"replace {step}")
         self._checkpointer.reload()
@@ -294,10 +359,14 @@ class CheckpointManager(SavedCheckpoints):
             self._checkpointer.reload()
 
     def _all_scores(self) -> dict[int, dict[str, float]]:
-        return {each.step: each.metrics or self.scores(each.step) for each in self._checkpointer.checkpoints}
+        return {
+            each.step: each.metrics or self.scores(each.step)
+            for each in self._checkpointer.checkpoints
+        }
 
     def _tidy(self) -> None:
-        # After a failed save its other writes may still come to their ends, and make folders while they are removed.
+        # After a failed save its other writes may still come to their ends, and make
+        # folders while they are removed.
         for unfinished in self.directory.glob(f"*{folder.TEMPORARY}*"):
             shutil.rmtree(unfinished, ignore_errors=True)
         for replaced in self.directory.glob(f"*{_REPLACED}"):
@@ -308,19 +377,33 @@ class CheckpointManager(SavedCheckpoints):
             self._tidy()
         # What the failed save was to push out is still there.
         self._checkpointer.reload()
-        last = f"the last good checkpoint is step {self.steps[-1]}" if self.steps else "no checkpoint is saved yet"
-        return InputError(f"could not save a checkpoint in {self.directory}: {folder.first_line(error)}; {last}")
+        last = (
+            f"the last good checkpoint is step {self.steps[-1]}"
+            if self.steps
+            else "no checkpoint is saved yet"
+        )
+        return InputError(
+            f"could not save a checkpoint in {self.directory}:"
+            f" {folder.first_line(error)}; {last}"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
 class _WithScores:
-    """A preservation policy that takes the scores which orbax has not from where else they are."""
+    """A preservation policy that takes the scores which orbax has not from where
+    else they are.
+    """
 
     policy: Any
     scores: Callable[[int], Mapping[str, float]]
 
-    def should_preserve(self, checkpoints: Sequence[Any], *, context: Any) -> Sequence[bool]:
-        scored = [dataclasses.replace(each, metrics=each.metrics or self._find(each.step)) for each in checkpoints]
+    def should_preserve(
+        self, checkpoints: Sequence[Any], *, context: Any
+    ) -> Sequence[bool]:
+        scored = [
+            dataclasses.replace(each, metrics=each.metrics or self._find(each.step))
+            for each in checkpoints
+        ]
         return self.policy.should_preserve(scored, context=context)
 
     def _find(self, step: int) -> dict[str, float] | None:
@@ -339,8 +422,11 @@ def open_to_read(directory: Path, best_metric: str) -> SavedCheckpoints:
 
 
 def _seal(path: Path, saved: Any) -> None:
-    """Write the checksums of a checkpoint once it is saved; without them it loads unchecked."""
-    with contextlib.suppress(Exception):  # of a save that failed, which whoever waits for it learns
+    """Write the checksums of a checkpoint once it is saved; without them it loads
+    unchecked.
+    """
+    # of a save that failed, which whoever waits for it learns
+    with contextlib.suppress(Exception):
         saved.result()
         folder.seal(path)
 
@@ -356,7 +442,9 @@ def _first_alone(change: Callable[[], object], name: str) -> None:
 
 
 def _settle(replaced: Path) -> None:
-    """Remove a replaced checkpoint if the new one is whole, and put it back if not; it may be settled already."""
+    """Remove a replaced checkpoint if the new one is whole, and put it back if not;
+    it may be settled already.
+    """
     current = replaced.with_suffix("")
     if not replaced.exists():
         return

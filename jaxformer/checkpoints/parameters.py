@@ -1,4 +1,6 @@
-"""The parameters that a run offers: those of its checkpoints, and the averages of some."""
+"""The parameters that a run offers: those of its checkpoints, and the averages of
+some.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,15 @@ class SavedParameters(NamedTuple):
     vocabulary: str
 
     def load(self, like: PyTree) -> PyTree:
-        """Read them in the shapes, types and placement of a tree, as :func:`jaxformer.checkpoints.folder.restore`.
+        """Read them in the shapes, types and placement of a tree, as
+        :func:`jaxformer.checkpoints.folder.restore`.
 
         Raises:
             InputError: they are of another model, damaged, not finite, or were removed.
         """
-        return folder.restore(self.path, {"params": like}, f"checkpoint {self.name} in {self.path.parent}")["params"]
+        return folder.restore(
+            self.path, {"params": like}, f"checkpoint {self.name} in {self.path.parent}"
+        )["params"]
 
 
 def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
@@ -41,8 +46,8 @@ def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
 
     Args:
         run: its directory.
-        which: ``best`` (the latest where nothing was evaluated), ``latest``, a step, ``average`` (the newest) or
-            ``average/NAME``.
+        which: ``best`` (the latest where nothing was evaluated), ``latest``, a step,
+            ``average`` (the newest) or ``average/NAME``.
         best_metric: name of the score that makes a checkpoint the best.
 
     Raises:
@@ -52,7 +57,10 @@ def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
         return _find_average(run, which)
     checkpoints = open_to_read(run / "checkpoints", best_metric)
     step = checkpoints.find(which)
-    path, where = checkpoints.path(step), f"checkpoint {step} in {checkpoints.directory}"
+    path, where = (
+        checkpoints.path(step),
+        f"checkpoint {step} in {checkpoints.directory}",
+    )
     folder.check(path, where, ["params"], contents=False)
     record = checkpoints.progress(step)
     if "vocabulary" not in record:
@@ -63,9 +71,20 @@ def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
 def _find_average(run: Path, which: str) -> SavedParameters:
     names = [f"{_AVERAGE}/{path.name}" for path in average_folders(run)]
     if not names:
-        raise InputError(f"{run} holds no average yet; make one: jaxformer average --workdir={run}")
+        raise InputError(
+            f"{run} holds no average yet; make one: jaxformer average --workdir={run}"
+        )
     if which != _AVERAGE and which not in names:
-        raise InputError(f"there is no checkpoint {which!r} in {run}; there are {', '.join(sorted(names))}")
+        raise InputError(
+            f"there is no checkpoint {which!r} in {run}; there are"
+            f" {', '.join(sorted(names))}"
+        )
     # Another average that is damaged does not matter to one that is named.
-    found = list_averages(run)[-1] if which == _AVERAGE else read_average(run / "averages" / which.split("/")[1])
-    return SavedParameters(run / "averages" / found.name, f"{_AVERAGE}/{found.name}", found.vocabulary)
+    found = (
+        list_averages(run)[-1]
+        if which == _AVERAGE
+        else read_average(run / "averages" / which.split("/")[1])
+    )
+    return SavedParameters(
+        run / "averages" / found.name, f"{_AVERAGE}/{found.name}", found.vocabulary
+    )

@@ -26,8 +26,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_model(parser)
     parser.add_argument("sentence", metavar="SENTENCE", help="source sentence")
-    parser.add_argument("--target", metavar="SENTENCE", help="its translation (default: the model's own)")
-    parser.add_argument("--output", type=Path, metavar="DIR", help="where to write (default: attention/ in the run)")
+    parser.add_argument(
+        "--target",
+        metavar="SENTENCE",
+        help="its translation (default: the model's own)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where to write (default: attention/ in the run)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -35,9 +44,9 @@ def run(options: argparse.Namespace) -> int:
     directory = options.output or options.workdir / "attention"
     if options.output is None and options.workdir.is_dir():
         check_writable(options.workdir, directory.name)
-    found = Translator.load(options.workdir, options.checkpoint, options.target_language).attention(
-        options.sentence, options.target
-    )
+    found = Translator.load(
+        options.workdir, options.checkpoint, options.target_language
+    ).attention(options.sentence, options.target)
     maps = attention.AttentionMaps(
         source_tokens=found.source_tokens,
         target_tokens=found.target_tokens,

@@ -6,7 +6,12 @@ import argparse
 import json
 from pathlib import Path
 
-from jaxformer.checkpoints.average import best_steps, last_steps, save_average, these_steps
+from jaxformer.checkpoints.average import (
+    best_steps,
+    last_steps,
+    save_average,
+    these_steps,
+)
 from jaxformer.checkpoints.manager import open_to_read
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import number, write_output
@@ -30,21 +35,44 @@ checkpoints must be there: train with training.keep_latest=5 or more.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a trained run")
+    parser.add_argument(
+        "--workdir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="directory of a trained run",
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
-        "--last", type=number(1), default=5, metavar="N", help="average the last N checkpoints (default 5)"
+        "--last",
+        type=number(1),
+        default=5,
+        metavar="N",
+        help="average the last N checkpoints (default 5)",
     )
-    which.add_argument("--best", type=number(1), metavar="N", help="average the N checkpoints with the best scores")
-    which.add_argument("--steps", metavar="A,B,...", help="average the checkpoints of these steps")
-    parser.add_argument("--name", metavar="NAME", help="name of the average (default: what is averaged, as last-5)")
+    which.add_argument(
+        "--best",
+        type=number(1),
+        metavar="N",
+        help="average the N checkpoints with the best scores",
+    )
+    which.add_argument(
+        "--steps", metavar="A,B,...", help="average the checkpoints of these steps"
+    )
+    parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="name of the average (default: what is averaged, as last-5)",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Average."""
     config = configuration.load(options.workdir / "config.json")
     check_writable(options.workdir, "averages")
-    checkpoints = open_to_read(options.workdir / "checkpoints", config.evaluation.best_metric)
+    checkpoints = open_to_read(
+        options.workdir / "checkpoints", config.evaluation.best_metric
+    )
     if options.steps is not None:
         steps = these_steps(checkpoints, _numbers(options.steps))
         name = "-".join(["steps", *map(str, steps)])
@@ -52,13 +80,23 @@ def run(options: argparse.Namespace) -> int:
         steps, name = best_steps(checkpoints, options.best), f"best-{options.best}"
     else:
         steps, name = last_steps(checkpoints, options.last), f"last-{options.last}"
-    made = save_average(options.workdir, name if options.name is None else options.name, checkpoints, steps)
-    write_output(None, [json.dumps({"checkpoint": f"average/{made.name}", "steps": made.steps})])
+    made = save_average(
+        options.workdir,
+        name if options.name is None else options.name,
+        checkpoints,
+        steps,
+    )
+    write_output(
+        None, [json.dumps({"checkpoint": f"average/{made.name}", "steps": made.steps})]
+    )
     return DONE
 
 
 def _numbers(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.isdecimal() for part in parts):
-        raise UsageError(f"--steps must be numbers separated by commas, such as --steps=1000,2000, not {text!r}")
+        raise UsageError(
+            "--steps must be numbers separated by commas, such as --steps=1000,2000,"
+            f" not {text!r}"
+        )
     return [int(part) for part in parts]

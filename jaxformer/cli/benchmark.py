@@ -48,15 +48,50 @@ systems: {", ".join(SYSTEMS)}
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument("--model", choices=[*TASKS], default="tiny", help="its size (default tiny)")
-    parser.add_argument("--systems", metavar="LIST", help="separated by commas (default: all that can run)")
-    parser.add_argument("--source", type=Path, metavar="FILE", help="source text, one sentence a line")
+    parser.add_argument(
+        "--model", choices=[*TASKS], default="tiny", help="its size (default tiny)"
+    )
+    parser.add_argument(
+        "--systems",
+        metavar="LIST",
+        help="separated by commas (default: all that can run)",
+    )
+    parser.add_argument(
+        "--source", type=Path, metavar="FILE", help="source text, one sentence a line"
+    )
     parser.add_argument("--target", type=Path, metavar="FILE", help="its translation")
-    parser.add_argument("--pairs", type=int, metavar="N", help=f"of the text in a turn (default {_PAIRS})")
-    parser.add_argument("--tokens_per_batch", type=int, metavar="N", help="slots of its batches, a side (default 2048)")
-    parser.add_argument("--steps", type=int, default=4, metavar="N", help="of a turn on a fixed shape (default 4)")
-    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="turns of each system (default 5)")
-    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="a table, or one object a row")
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        metavar="N",
+        help=f"of the text in a turn (default {_PAIRS})",
+    )
+    parser.add_argument(
+        "--tokens_per_batch",
+        type=int,
+        metavar="N",
+        help="slots of its batches, a side (default 2048)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=4,
+        metavar="N",
+        help="of a turn on a fixed shape (default 4)",
+    )
+    parser.add_argument(
+        "--repeats",
+        type=int,
+        default=5,
+        metavar="N",
+        help="turns of each system (default 5)",
+    )
+    parser.add_argument(
+        "--format",
+        choices=("text", "jsonl"),
+        default="text",
+        help="a table, or one object a row",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -67,7 +102,9 @@ def run(options: argparse.Namespace) -> int:
     systems = _possible() if options.systems is None else options.systems.split(",")
     check_systems(systems)  # before a vocabulary is trained
     if options.pairs is not None and options.source is None and options.target is None:
-        raise UsageError("--pairs are of real text: give --source and --target too, or leave it out")
+        raise UsageError(
+            "--pairs are of real text: give --source and --target too, or leave it out"
+        )
     count = _PAIRS if options.pairs is None else options.pairs
     pairs = read_text(options.source, options.target, count, task.vocabulary_size)
     rows = list(
@@ -82,25 +119,38 @@ def run(options: argparse.Namespace) -> int:
     )
     if options.format == "jsonl":
         about = {"model": options.model, "machine": describe_machine()}
-        write_output(None, [json.dumps({**about, **dataclasses.asdict(row)}) for row in rows])
+        write_output(
+            None, [json.dumps({**about, **dataclasses.asdict(row)}) for row in rows]
+        )
     else:
         write_output(None, [f"{options.model}, {describe_machine()}", *_table(rows)])
     return DONE
 
 
 def _possible() -> list[str]:
-    """Give the systems whose packages are there."""
+    """Return the systems whose packages are there."""
     packages = {"jaxformer": "jax", "torch": "torch", "marian": "transformers"}
     torch = importlib.util.find_spec("torch") is not None
     return [
         system
         for system in SYSTEMS
-        if importlib.util.find_spec(packages[system.partition("-")[0]]) and (torch or system.startswith("jaxformer"))
+        if importlib.util.find_spec(packages[system.partition("-")[0]])
+        and (torch or system.startswith("jaxformer"))
     ]
 
 
 def _table(rows: list[Row]) -> list[str]:
-    return list(align([[*COLUMNS.values()], *([_form(name, getattr(row, name)) for name in COLUMNS] for row in rows)]))
+    return list(
+        align(
+            [
+                [*COLUMNS.values()],
+                *(
+                    [_form(name, getattr(row, name)) for name in COLUMNS]
+                    for row in rows
+                ),
+            ]
+        )
+    )
 
 
 def _form(name: str, value: float | str | None) -> str:

@@ -36,14 +36,42 @@ or the directory of a run that was evaluated; runs bring source and reference wi
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument("systems", nargs="+", type=Path, metavar="SYSTEM", help="the baseline, then others")
-    parser.add_argument("--reference", action="append", metavar="FILE", help="a human translation; again for more")
+    parser.add_argument(
+        "systems",
+        nargs="+",
+        type=Path,
+        metavar="SYSTEM",
+        help="the baseline, then others",
+    )
+    parser.add_argument(
+        "--reference",
+        action="append",
+        metavar="FILE",
+        help="a human translation; again for more",
+    )
     parser.add_argument("--source", metavar="FILE", help="the text that was translated")
-    parser.add_argument("--dataset", metavar="NAME", help="which result of the runs (default: the only one they share)")
+    parser.add_argument(
+        "--dataset",
+        metavar="NAME",
+        help="which result of the runs (default: the only one they share)",
+    )
     add_metrics(parser)
-    parser.add_argument("--language", metavar="CODE", help="of files, for tokenized_bleu and compound_split_bleu")
-    parser.add_argument("--frequencies", metavar="FILE", help="text to count words in (default: the references)")
-    parser.add_argument("--lengths", choices=("reference", "source"), default="reference", help="whose length counts")
+    parser.add_argument(
+        "--language",
+        metavar="CODE",
+        help="of files, for tokenized_bleu and compound_split_bleu",
+    )
+    parser.add_argument(
+        "--frequencies",
+        metavar="FILE",
+        help="text to count words in (default: the references)",
+    )
+    parser.add_argument(
+        "--lengths",
+        choices=("reference", "source"),
+        default="reference",
+        help="whose length counts",
+    )
     defaults = ComparisonConfig()
     for name, least, what in (
         ("resamples", 1, "of the bootstrap"),
@@ -53,19 +81,39 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ):
         default = getattr(defaults, name)
         parser.add_argument(
-            f"--{name}", type=number(least), default=default, metavar="N", help=f"{what} (default {default})"
+            f"--{name}",
+            type=number(least),
+            default=default,
+            metavar="N",
+            help=f"{what} (default {default})",
         )
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page for the browser too")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of tables")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write a page for the browser too"
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object instead of tables"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Compare."""
-    config = ComparisonConfig(options.resamples, options.trials, options.seed, options.examples, options.lengths)
+    config = ComparisonConfig(
+        options.resamples,
+        options.trials,
+        options.seed,
+        options.examples,
+        options.lengths,
+    )
     texts = (*(options.reference or ()), options.source, options.frequencies)
-    check_output(options.html, *options.systems, *(None if text is None else Path(text) for text in texts))
+    check_output(
+        options.html,
+        *options.systems,
+        *(None if text is None else Path(text) for text in texts),
+    )
     names = name_runs(options.systems)
-    systems, scored = read_systems(options.systems, options.dataset, options.reference, options.source)
+    systems, scored = read_systems(
+        options.systems, options.dataset, options.reference, options.source
+    )
     language = options.language or scored.language
     found = compare(
         dict(zip(names, systems, strict=True)),
@@ -73,11 +121,19 @@ def run(options: argparse.Namespace) -> int:
         choose_metrics(options.metrics or DEFAULT_METRICS, language=language),
         config,
         sources=scored.sources,
-        frequencies=None if options.frequencies is None else count_words(open_lines([options.frequencies])),
+        frequencies=(
+            None
+            if options.frequencies is None
+            else count_words(open_lines([options.frequencies]))
+        ),
         frequencies_name=options.frequencies or "the references",
     )
     if options.html is not None:
         translations.write_html(found, options.html)
-    lines = [json.dumps(finite(found.to_record()), ensure_ascii=False)] if options.json else write_table(found)
+    lines = (
+        [json.dumps(finite(found.to_record()), ensure_ascii=False)]
+        if options.json
+        else write_table(found)
+    )
     write_output(None, map(escape_controls, lines))
     return DONE

@@ -1,4 +1,6 @@
-"""The configuration file of ``jaxformer train``, and what the command line changes in it."""
+"""The configuration file of ``jaxformer train``, and what the command line changes
+in it.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ from jaxformer.errors import InputError, require
 
 PREFIX = "--config."
 HELP = (
-    "a Python file with get_config(), or a configuration that comes with jaxformer, such as quickstart; "
-    "NAME:VARIANT for one of several in a file, such as paper/table3:b_dk16"
+    "a Python file with get_config(), or a configuration that comes with jaxformer,"
+    " such as quickstart; NAME:VARIANT for one of several in a file, such as"
+    " paper/table3:b_dk16"
 )
 
 
@@ -25,42 +28,53 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Run a configuration file and apply ``--config.SECTION.KEY=VALUE``.
 
     Args:
-        name: of a file, or of a configuration that comes with jaxformer, see :func:`find`. What follows a colon is the
-            variant that ``get_config`` is called with.
+        name: of a file, or of a configuration that comes with jaxformer, see
+            :func:`find`. What follows a colon is the variant that ``get_config`` is
+            called with.
         overrides: the arguments that change its keys, in their order.
 
     Raises:
-        InputError: the file is missing or fails (with its line), an override is written otherwise, or a key or the type
-            of a value is not known.
+        InputError: the file is missing or fails (with its line), an override is written
+            otherwise, or a key or the type of a value is not known.
     """
     for override in overrides:
         if not override.startswith(PREFIX) or "=" not in override:
             raise InputError(
-                f"{override!r} sets no key of the configuration: write {PREFIX}SECTION.KEY=VALUE as one word, such as "
-                f"{PREFIX}training.steps=100"
+                f"{override!r} sets no key of the configuration: write"
+                f" {PREFIX}SECTION.KEY=VALUE as one word, such as"
+                f" {PREFIX}training.steps=100"
             )
     config = _run(*_split(name))
-    flags, config_flags = require("absl.flags", "train"), require("ml_collections.config_flags", "train")
+    flags, config_flags = (
+        require("absl.flags", "train"),
+        require("ml_collections.config_flags", "train"),
+    )
     for override in overrides:
         section, key = _find(config, override)
-        if override.partition("=")[2] == "None":  # which keys have it as a value is checked with all others
+        # which keys have it as a value is checked with all others
+        if override.partition("=")[2] == "None":
             config[section][key] = None
             continue
         values, arguments = flags.FlagValues(), ["jaxformer train", override]
-        config_flags.DEFINE_config_dict("config", config, flag_values=values, sys_argv=arguments)
+        config_flags.DEFINE_config_dict(
+            "config", config, flag_values=values, sys_argv=arguments
+        )
         try:
             values(arguments)
         except (flags.Error, AttributeError, TypeError, ValueError):
             kind = config[section].get_type(key).__name__
-            raise InputError(f"{override}: {section}.{key} must be of type {kind}") from None
+            raise InputError(
+                f"{override}: {section}.{key} must be of type {kind}"
+            ) from None
     return dict(config.to_dict())
 
 
 def find(name: str) -> str:
-    """Give the path of a configuration file.
+    """Return the path of a configuration file.
 
-    A file of this name comes first. Else ``quickstart``, ``paper/ende_base`` and so on, which may be written as in a
-    checkout, ``configs/quickstart.py``, name those that come with jaxformer, wherever it is installed.
+    A file of this name comes first. Else ``quickstart``, ``paper/ende_base`` and so on,
+    which may be written as in a checkout, ``configs/quickstart.py``, name those that
+    come with jaxformer, wherever it is installed.
 
     Raises:
         InputError: there is none.
@@ -72,20 +86,26 @@ def find(name: str) -> str:
     if wanted in known:
         return str(folder / f"{wanted}.py")
     raise InputError(
-        f"no configuration file {name}; --config names a Python file, or one of those that come with jaxformer: "
-        f"{_listed(known)}"
+        f"no configuration file {name}; --config names a Python file, or one of those"
+        f" that come with jaxformer: {_listed(known)}"
     )
 
 
 def shipped() -> list[str]:
-    """List the configurations that come with jaxformer, such as ``quickstart`` and ``paper/ende_base``."""
+    """List the configurations that come with jaxformer, such as ``quickstart`` and
+    ``paper/ende_base``.
+    """
     folder = _folder()
     paths = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")]
-    return sorted((path.as_posix() for path in paths), key=lambda name: ("/" in name, name))
+    return sorted(
+        (path.as_posix() for path in paths), key=lambda name: ("/" in name, name)
+    )
 
 
 def _folder() -> Path:
-    """Find the shipped configurations: within the installed package, and in a checkout beside it."""
+    """Find the shipped configurations: within the installed package, and in a
+    checkout beside it.
+    """
     package = Path(jaxformer.__file__).parent
     within = package / "configs"
     return within if within.is_dir() else package.parent / "configs"
@@ -98,32 +118,48 @@ def _listed(names: Sequence[str]) -> str:
         folder, _, own = name.rpartition("/")
         folders.setdefault(folder, []).append(own)
     return ", ".join(
-        f"{folder}/{{{','.join(group)}}}" if folder else ", ".join(group) for folder, group in folders.items()
+        f"{folder}/{{{','.join(group)}}}" if folder else ", ".join(group)
+        for folder, group in folders.items()
     )
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """Return the path of a configuration file, and the variant after the colon of its name."""
+    """Return the path of a configuration file, and the variant after the colon of
+    its name.
+    """
     stem, colon, variant = name.rpartition(":")
-    return (find(stem), variant) if colon and not Path(name).is_file() else (find(name), None)
+    return (
+        (find(stem), variant)
+        if colon and not Path(name).is_file()
+        else (find(name), None)
+    )
 
 
 def _run(path: str, variant: str | None) -> Any:
     """Return what the file's ``get_config()`` returns."""
-    # As for a script, what lies beside the file can be imported: one configuration calls another's get_config().
+    # As for a script, what lies beside the file can be imported: one configuration
+    # calls another's get_config().
     sys.path.insert(0, str(Path(path).parent.absolute()))
     try:
         functions = runpy.run_path(path)
-        config = _call(functions["get_config"], path, variant) if "get_config" in functions else None
+        config = (
+            _call(functions["get_config"], path, variant)
+            if "get_config" in functions
+            else None
+        )
     except InputError:
         raise
-    except (Exception, SystemExit) as error:  # the file is the user's, and may fail in any way
-        raise InputError(f"{path}{_line(path, error)}: {type(error).__name__}: {error}") from None
+    # the file is the user's, and may fail in any way
+    except (Exception, SystemExit) as error:
+        raise InputError(
+            f"{path}{_line(path, error)}: {type(error).__name__}: {error}"
+        ) from None
     finally:
         del sys.path[0]
     if not _has_sections(config):
         raise InputError(
-            f"{path} must define get_config() that changes and returns jaxformer.runs.config.default_config()"
+            f"{path} must define get_config() that changes and returns"
+            " jaxformer.runs.config.default_config()"
         )
     return config
 
@@ -138,25 +174,41 @@ def _call(get_config: Callable[..., Any], path: str, variant: str | None) -> Any
 
 
 def _has_sections(config: Any) -> bool:
-    """Say whether these are sections of keys, at least one."""
+    """Return whether these are sections of keys, at least one."""
     kind = require("ml_collections", "train").ConfigDict
-    return isinstance(config, kind) and len(config) > 0 and all(isinstance(config[name], kind) for name in config)
+    return (
+        isinstance(config, kind)
+        and len(config) > 0
+        and all(isinstance(config[name], kind) for name in config)
+    )
 
 
 def _line(path: str, error: BaseException) -> str:
-    """Name the line of the file that failed, or through which what it imports or calls has failed."""
-    if isinstance(error, SyntaxError) and error.filename == path and error.lineno is not None:
+    """Name the line of the file that failed, or through which what it imports or
+    calls has failed.
+    """
+    if (
+        isinstance(error, SyntaxError)
+        and error.filename == path
+        and error.lineno is not None
+    ):
         return f", line {error.lineno}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == path]
+    lines = [
+        frame.lineno
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename == path
+    ]
     return f", line {lines[-1]}" if lines else ""
 
 
 def _find(config: Any, override: str) -> tuple[str, str]:
-    """Give the section and the key that ``--config.SECTION.KEY=VALUE`` names."""
+    """Return the section and the key that ``--config.SECTION.KEY=VALUE`` names."""
     name = override.removeprefix(PREFIX).partition("=")[0]
     known = [f"{section}.{key}" for section in config for key in config[section]]
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-        raise InputError(f"there is no configuration key {name}; did you mean {near[0]}?")
+        raise InputError(
+            f"there is no configuration key {name}; did you mean {near[0]}?"
+        )
     section, _, key = name.partition(".")
     return section, key

@@ -1,4 +1,6 @@
-"""The arguments that say what each translation begins with, what it holds, and what it never holds."""
+"""The arguments that say what each translation begins with, what it holds, and what
+it never holds.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,31 @@ def add_constraints(parser: argparse.ArgumentParser) -> None:
         "--prefix",
         type=Path,
         metavar="FILE",
-        help="what the translations begin with, one line for each line of input; alternatives are separated by tabs",
+        help=(
+            "what the translations begin with, one line for each line of input;"
+            " alternatives are separated by tabs"
+        ),
     )
     parser.add_argument(
         "--require",
         type=Path,
         metavar="FILE",
-        help="phrases that the translations hold, separated by tabs, one line for each line of input",
+        help=(
+            "phrases that the translations hold, separated by tabs, one line for each"
+            " line of input"
+        ),
     )
 
 
 def read_constraints(options: argparse.Namespace) -> SearchOptions:
-    """Give what is asked for; the files are opened anew each time, and read beside the input."""
-    return {"ban": options.ban, "prefixes": _fields(options.prefix), "required": _fields(options.require)}
+    """Return what is asked for; the files are opened anew each time, and read beside
+    the input.
+    """
+    return {
+        "ban": options.ban,
+        "prefixes": _fields(options.prefix),
+        "required": _fields(options.require),
+    }
 
 
 def _fields(path: Path | None) -> Iterator[list[str]] | None:

@@ -31,13 +31,20 @@ of the documentation has the size and the evidence of each cause.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a run")
+    parser.add_argument(
+        "--workdir", required=True, type=Path, metavar="DIR", help="directory of a run"
+    )
     parser.add_argument(
         "--dataset",
         metavar="NAME",
-        help="which result to look at, by its key in results.json or its data set (default: that of data.test)",
+        help=(
+            "which result to look at, by its key in results.json or its data set"
+            " (default: that of data.test)"
+        ),
     )
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of lines")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON object instead of lines"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

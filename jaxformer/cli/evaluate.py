@@ -8,7 +8,14 @@ from pathlib import Path
 
 from jaxformer.cli.main import DONE
 from jaxformer.cli.metric_options import add_metrics
-from jaxformer.cli.options import add_ensemble, add_model, load_translator, name_lines, warn, write_output
+from jaxformer.cli.options import (
+    add_ensemble,
+    add_model,
+    load_translator,
+    name_lines,
+    warn,
+    write_output,
+)
 from jaxformer.cli.search_options import add_search, asked_search, choose_search
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
@@ -42,9 +49,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_model(parser)
     add_ensemble(parser)
-    parser.add_argument("--dataset", metavar="NAME", help="what to translate (default: the run's data.test)")
-    parser.add_argument("--source", metavar="FILE", help="text to translate, with --reference, instead of --dataset")
-    parser.add_argument("--reference", action="append", metavar="FILE", help="its human translation; again for more")
+    parser.add_argument(
+        "--dataset",
+        metavar="NAME",
+        help="what to translate (default: the run's data.test)",
+    )
+    parser.add_argument(
+        "--source",
+        metavar="FILE",
+        help="text to translate, with --reference, instead of --dataset",
+    )
+    parser.add_argument(
+        "--reference",
+        action="append",
+        metavar="FILE",
+        help="its human translation; again for more",
+    )
     add_metrics(parser)
     add_search(parser)
 
@@ -52,7 +72,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Evaluate."""
     if (options.source is None) != (options.reference is None):
-        raise UsageError("--source and --reference go together: give both, or a --dataset")
+        raise UsageError(
+            "--source and --reference go together: give both, or a --dataset"
+        )
     if options.source is not None and options.dataset is not None:
         raise UsageError("give either --dataset, or --source and --reference")
     config = configuration.load(Path(options.workdir) / "config.json")
@@ -61,14 +83,23 @@ def run(options: argparse.Namespace) -> int:
     if options.source is not None:
         name = f"text:{sources.escape(options.source)},{sources.escape(options.reference[0])}"
     if options.source:  # a path may hold what separates the parts of a mixture
-        pairs, language = list(sources.load(name, "", "")), options.target_language or data.target_language
+        pairs, language = (
+            list(sources.load(name, "", "")),
+            options.target_language or data.target_language,
+        )
     else:
         pairs, language = load_evaluation(name, data)
     if options.target_language not in (None, language):
-        raise InputError(_other_direction(name, language, options.target_language, data))
+        raise InputError(
+            _other_direction(name, language, options.target_language, data)
+        )
     more = [read_lines(file) for file in (options.reference or ())[1:]]
     evaluate.check_counts(len(pairs), more)
-    usual = (*DEFAULT_METRICS, F1.key) if config.evaluation.best_metric == F1.key else DEFAULT_METRICS
+    usual = (
+        (*DEFAULT_METRICS, F1.key)
+        if config.evaluation.best_metric == F1.key
+        else DEFAULT_METRICS
+    )
     metrics = choose_metrics(options.metrics or usual, language=language)
     # A damaged file and a run that cannot be written are found before the work.
     records.read_results(options.workdir)
@@ -85,24 +116,38 @@ def run(options: argparse.Namespace) -> int:
             notice=lambda long: warn(long.describe()),
         )
     records.write_result(options.workdir, record, hypotheses, variant=_variant(options))
-    write_output(None, [escape_controls(json.dumps(finite(record), ensure_ascii=False))])
+    write_output(
+        None, [escape_controls(json.dumps(finite(record), ensure_ascii=False))]
+    )
     return DONE
 
 
 def _other_direction(name: str, language: str, wanted: str, data: DataConfig) -> str:
-    """Say why a data set cannot be judged in the language that is wanted, and what can."""
+    """Say why a data set cannot be judged in the language that is wanted, and what
+    can.
+    """
     if not data.language_tags:
-        return f"the run translates into {data.target_language} alone, not into {wanted}: leave out --target_language"
+        return (
+            f"the run translates into {data.target_language} alone, not into {wanted}:"
+            " leave out --target_language"
+        )
     plain = name.partition(" [")[0]
-    start = data.source_language if wanted != data.source_language else data.target_language
+    start = (
+        data.source_language if wanted != data.source_language else data.target_language
+    )
     cure = f", such as --dataset='{plain} [{start}>{wanted}]'"
     # Elsewhere the order of files or columns is the direction.
     by_language = plain.partition(":")[0] in sources.BY_LANGUAGE
-    return f"{name} goes into {language}, not into {wanted}: name a --dataset in that direction" + cure * by_language
+    return (
+        f"{name} goes into {language}, not into {wanted}: name a --dataset in that"
+        " direction" + cure * by_language
+    )
 
 
 def _variant(options: argparse.Namespace) -> str:
-    """Name what was asked for on the command line, so that it gets a result of its own."""
+    """Name what was asked for on the command line, so that it gets a result of its
+    own.
+    """
     chosen = {**asked_search(options), "target_language": options.target_language}
     if options.reference is not None and len(options.reference) > 1:
         chosen["references"] = len(options.reference)
@@ -113,4 +158,6 @@ def _variant(options: argparse.Namespace) -> str:
         chosen["ensemble_weights"] = options.ensemble_weights
     if options.checkpoint != "best":
         chosen["checkpoint"] = options.checkpoint
-    return " ".join(f"{key}={value}" for key, value in chosen.items() if value is not None)
+    return " ".join(
+        f"{key}={value}" for key, value in chosen.items() if value is not None
+    )

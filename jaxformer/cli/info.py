@@ -56,7 +56,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--workdir", type=Path, metavar="DIR", help="directory of a run")
     what.add_argument("--config", metavar="FILE", help=config_file.HELP)
     parser.add_argument(
-        "--devices", type=number(1), metavar="N", help="with --config: devices to share the work (default: those here)"
+        "--devices",
+        type=number(1),
+        metavar="N",
+        help="with --config: devices to share the work (default: those here)",
     )
 
 
@@ -70,7 +73,10 @@ def run(options: argparse.Namespace) -> int:
 
 def _of_run(options: argparse.Namespace) -> dict[str, Any]:
     if options.overrides or options.devices is not None:
-        raise UsageError("--devices and --config.SECTION.KEY=VALUE are about a configuration: give --config=FILE")
+        raise UsageError(
+            "--devices and --config.SECTION.KEY=VALUE are about a configuration: give"
+            " --config=FILE"
+        )
     config = configuration.load(options.workdir / "config.json")
     return {
         "parameters": _parameters(config.model),
@@ -97,11 +103,20 @@ def _of_configuration(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _memory(config: RunConfig, batch: memory.BatchShape, engine: str, devices: int) -> dict[str, Any]:
-    """Count for an engine: what does not depend on rematerialisation, then what does by each kind of it."""
+def _memory(
+    config: RunConfig, batch: memory.BatchShape, engine: str, devices: int
+) -> dict[str, Any]:
+    """Count for an engine: what does not depend on rematerialisation, then what does
+    by each kind of it.
+    """
     mesh = memory.abstract_mesh(engine, devices, config.training)
     found = {
-        kind: memory.estimate(dataclasses.replace(config.model, rematerialization=kind), config.training, batch, mesh)
+        kind: memory.estimate(
+            dataclasses.replace(config.model, rematerialization=kind),
+            config.training,
+            batch,
+            mesh,
+        )
         for kind in REMATERIALIZATIONS
     }
     changing = ("activations", "logits")
@@ -110,7 +125,10 @@ def _memory(config: RunConfig, batch: memory.BatchShape, engine: str, devices: i
         "mesh": dict(mesh.shape),
         **{name: size for name, size in record.items() if name not in changing},
         "rematerialization": {
-            kind: {name: getattr(entry, name) for name in (*changing, "total")} | {"fits": entry.fits()}
+            kind: (
+                {name: getattr(entry, name) for name in (*changing, "total")}
+                | {"fits": entry.fits()}
+            )
             for kind, entry in found.items()
         },
     }
@@ -118,12 +136,18 @@ def _memory(config: RunConfig, batch: memory.BatchShape, engine: str, devices: i
 
 def _parameters(model: TransformerConfig) -> dict[str, int]:
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    params = jax.eval_shape(Transformer(model).init, jax.random.key(0), tokens, tokens)["params"]
-    return {"total": count_parameters(params)} | {part: count_parameters(params[part]) for part in params}
+    params = jax.eval_shape(Transformer(model).init, jax.random.key(0), tokens, tokens)[
+        "params"
+    ]
+    return {"total": count_parameters(params)} | {
+        part: count_parameters(params[part]) for part in params
+    }
 
 
 def _checkpoints(run: Path, best_metric: str) -> dict[str, Any]:
-    """Describe checkpoints and averages; one that is damaged is named, and hides no other."""
+    """Describe checkpoints and averages; one that is damaged is named, and hides no
+    other.
+    """
     damaged: list[str] = []
     averages, unsealed = {}, []
     for path in average_folders(run):

@@ -1,4 +1,6 @@
-"""The command ``jaxformer``: finds the command's file, runs it, and turns errors into one line and an exit code."""
+"""The command ``jaxformer``: finds the command's file, runs it, and turns errors
+into one line and an exit code.
+"""
 
 from __future__ import annotations
 
@@ -31,53 +33,82 @@ COMMANDS = {
     "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
     "train": "train a model, or go on with a run that was interrupted",
     "average": "average checkpoints of a run",
-    "shortlist": "learn which target tokens each source token needs, for a quicker search",
+    "shortlist": (
+        "learn which target tokens each source token needs, for a quicker search"
+    ),
     "translate": "translate text, one sentence a line",
     "evaluate": "translate a test set and score it by BLEU, chrF and others",
     "score": "give the log-probability and perplexity of translations",
-    "rerank": "order translations by a weighted sum of scores: of the search, of other models, of files",
-    "compare": "compare translations of several systems: scores, significance, and where they differ",
+    "rerank": (
+        "order translations by a weighted sum of scores: of the search, of other"
+        " models, of files"
+    ),
+    "compare": (
+        "compare translations of several systems: scores, significance, and where they"
+        " differ"
+    ),
     "plot": "draw the learning curves of runs over each other",
     "attention": "draw what the model attends to in a sentence",
-    "benchmark": "measure the speed of training on this machine's CPU, beside PyTorch's",
+    "benchmark": (
+        "measure the speed of training on this machine's CPU, beside PyTorch's"
+    ),
     "doctor": "check a run for what makes BLEU lower, higher or not comparable",
     "reproduce": "show a table of the paper beside our parameters, costs and runs",
-    "info": "show what a run is made of and how far it is, or what memory a configuration needs",
+    "info": (
+        "show what a run is made of and how far it is, or what memory a configuration"
+        " needs"
+    ),
 }
 
 
-COMPUTING = ("train", "shortlist", "translate", "evaluate", "score", "rerank", "benchmark")
+COMPUTING = (
+    "train",
+    "shortlist",
+    "translate",
+    "evaluate",
+    "score",
+    "rerank",
+    "benchmark",
+)
 """The commands that may compute for long."""
 
 
 def start(*before: str) -> int:
-    """Run the command of this process's own arguments, behind those given here; see :func:`main`."""
+    """Run the command of this process's own arguments, behind those given here; see
+    :func:`main`.
+    """
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _end)
     arguments = [*before, *sys.argv[1:]]
     if arguments[:1] and arguments[0] in COMPUTING:
         huge_pages.use()
     code = main(arguments, alone=True)
-    if arguments[:1] == ["train"] or (arguments[:1] == ["prepare"] and code != INTERRUPTED):
+    if arguments[:1] == ["train"] or (
+        arguments[:1] == ["prepare"] and code != INTERRUPTED
+    ):
         return code  # they have ended their threads
-    # Threads of JAX may still compile or compute: an interpreter that ends in order takes their memory away. It also
-    # takes the handlers of signals away before it ends.
+    # Threads of JAX may still compile or compute: an interpreter that ends in order
+    # takes their memory away. It also takes the handlers of signals away before it
+    # ends.
     from jaxformer.data import interruption
 
     return interruption.end(code)
 
 
 def main(arguments: Sequence[str], *, alone: bool = False) -> int:
-    """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted; wrong usage exits with 2.
+    """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted;
+    wrong usage exits with 2.
 
     Args:
         arguments: of the command line, without the program's name.
-        alone: whether the process does nothing else, so that its free memory is nobody's.
+        alone: whether the process does nothing else, so that its free memory is
+            nobody's.
     """
     try:
         options = parse(list(arguments))
         _check_process(arguments, options.command)
-        from jaxformer.data import interruption  # not before the help, which loads no library
+        # not before the help, which loads no library
+        from jaxformer.data import interruption
 
         _keep_compilations()
         if alone:
@@ -88,7 +119,8 @@ def main(arguments: Sequence[str], *, alone: bool = False) -> int:
             try:
                 return options.run(options)
             finally:
-                interruption.check()  # an interrupted library may raise anything, or nothing
+                # an interrupted library may raise anything, or nothing
+                interruption.check()
     except (InputError, OSError, KeyboardInterrupt, MemoryError) as error:
         return report(error)
     except (AssertionError, RuntimeError, ValueError) as error:
@@ -99,17 +131,23 @@ def main(arguments: Sequence[str], *, alone: bool = False) -> int:
 
 
 def _end(*_: object) -> None:
-    """End at once: nothing is begun while libraries load, and some of them lose an exception that meets them then."""
+    """End at once: nothing is begun while libraries load, and some of them lose an
+    exception that meets them then.
+    """
     os._exit(INTERRUPTED)
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names an option that it does not know before one that is missing, which the first was meant to be."""
+    """Names an option that it does not know before one that is missing, which the
+    first was meant to be.
+    """
 
     _given: Sequence[str] = ()
 
     def __init__(self, *args: Any, **keywords: Any) -> None:
-        """Let every option that takes a path refuse an empty one, which would be the current folder."""
+        """Let every option that takes a path refuse an empty one, which would be the
+        current folder.
+        """
         super().__init__(*args, **keywords)
         self.register("type", Path, _path)
 
@@ -121,8 +159,17 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with the usage and one line."""
-        names = [argument.partition("=")[0] for argument in self._given if argument.startswith("--")]
-        wrong = [name for name in names if name not in self._option_string_actions and not name.startswith("--config.")]
+        names = [
+            argument.partition("=")[0]
+            for argument in self._given
+            if argument.startswith("--")
+        ]
+        wrong = [
+            name
+            for name in names
+            if name not in self._option_string_actions
+            and not name.startswith("--config.")
+        ]
         if wrong and message.startswith("the following arguments are required"):
             message = f"unrecognized arguments: {' '.join(wrong)}; {message}"
         super().error(message)
@@ -130,7 +177,9 @@ class _Parser(argparse.ArgumentParser):
 
 def _path(text: str) -> Path:
     if not text:
-        raise argparse.ArgumentTypeError("the path is empty: name a file or a folder, such as . for this one")
+        raise argparse.ArgumentTypeError(
+            "the path is empty: name a file or a folder, such as . for this one"
+        )
     return Path(text)
 
 
@@ -146,8 +195,11 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         epilog="jaxformer COMMAND --help explains a command with an example.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"jaxformer {__version__}")
-    # A command refuses with its own usage; what stands before it, with the usage of all.
+    parser.add_argument(
+        "--version", action="version", version=f"jaxformer {__version__}"
+    )
+    # A command refuses with its own usage; what stands before it, with the usage of
+    # all.
     parser.set_defaults(refuse=parser.error)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
@@ -166,42 +218,68 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Load the libraries of the command and read its arguments; wrong usage exits with 2."""
+    """Load the libraries of the command and read its arguments; wrong usage exits
+    with 2.
+    """
     parser = make_parser(arguments[0] if arguments else None)
     options, rest = parser.parse_known_args(arguments)
-    options.overrides = [argument for argument in rest if argument.startswith("--config.") and "=" in argument]
+    options.overrides = [
+        argument
+        for argument in rest
+        if argument.startswith("--config.") and "=" in argument
+    ]
     configurable = options.command in ("train", "prepare", "info")
-    wrong = [argument for argument in rest if not (configurable and argument in options.overrides)]
+    wrong = [
+        argument
+        for argument in rest
+        if not (configurable and argument in options.overrides)
+    ]
     if wrong:
-        options.refuse(f"unrecognized arguments: {' '.join(wrong)}{_meant(wrong) if configurable else ''}")
+        options.refuse(
+            "unrecognized arguments:"
+            f" {' '.join(wrong)}{_meant(wrong) if configurable else ''}"
+        )
     return options
 
 
 def _check_process(arguments: Sequence[str], command: str) -> None:
-    """Refuse names that are not UTF-8, which no JSON can hold, and a closed standard output."""
+    """Refuse names that are not UTF-8, which no JSON can hold, and a closed standard
+    output.
+    """
     names = [*arguments, os.getcwd()] if command == "train" else arguments
     for name in names:
         try:
             name.encode("utf-8")
         except UnicodeEncodeError:
-            raise InputError(f"names and text must be UTF-8, not {name!a}: rename the file or folder") from None
+            raise InputError(
+                f"names and text must be UTF-8, not {name!a}: rename the file or folder"
+            ) from None
     if sys.stdout is None and command != "train":
-        raise InputError("standard output is closed: redirect it to a file or to /dev/null")
+        raise InputError(
+            "standard output is closed: redirect it to a file or to /dev/null"
+        )
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
 
 
 def _explain(error: Exception) -> InputError | None:
-    """Build the one line for what the process was not given: a device, or enough open files."""
+    """Build the one line for what the process was not given: a device, or enough
+    open files.
+    """
     text = str(error)
     if os.strerror(errno.EMFILE) in text:
-        return InputError(f"{os.strerror(errno.EMFILE)}: raise their limit, such as by ulimit -n 1024")
+        return InputError(
+            f"{os.strerror(errno.EMFILE)}: raise their limit, such as by ulimit -n 1024"
+        )
     asked = os.environ.get("JAX_PLATFORMS")
     # Without the device's plugin JAX ends with an empty AssertionError.
-    if asked and ("initialize backend" in text or (isinstance(error, AssertionError) and not text)):
+    if asked and (
+        "initialize backend" in text or (isinstance(error, AssertionError) and not text)
+    ):
         return InputError(
-            f"JAX_PLATFORMS={asked} asks for a device that JAX does not find here: unset JAX_PLATFORMS, set it to cpu, "
-            "or install JAX for the device, such as jax[cuda12]"
+            f"JAX_PLATFORMS={asked} asks for a device that JAX does not find here:"
+            " unset JAX_PLATFORMS, set it to cpu, or install JAX for the device, such"
+            " as jax[cuda12]"
         )
     return None
 
@@ -217,28 +295,40 @@ def _run_resumable(options: argparse.Namespace) -> int:
             finally:
                 interruption.check()
     except KeyboardInterrupt:
-        sys.stderr.write("jaxformer: interrupted; the same command continues, or starts again if nothing was saved\n")
+        sys.stderr.write(
+            "jaxformer: interrupted; the same command continues, or starts again if"
+            " nothing was saved\n"
+        )
         if interruption.is_busy():
             interruption.end()
         raise
 
 
 def _meant(wrong: Sequence[str]) -> str:
-    """Write the first argument that seems to set a key of the configuration as it should be."""
+    """Write the first argument that seems to set a key of the configuration as it
+    should be.
+    """
     for index, argument in enumerate(wrong):
         found = re.fullmatch(r"--(?:config\.)?(\w+\.\w+)(?:=(.*))?", argument)
         if found:
-            after = wrong[index + 1] if index + 1 < len(wrong) and not wrong[index + 1].startswith("-") else "VALUE"
+            after = (
+                wrong[index + 1]
+                if index + 1 < len(wrong) and not wrong[index + 1].startswith("-")
+                else "VALUE"
+            )
             value = after if found[2] is None else found[2]
             return f"; did you mean {shlex.quote(f'--config.{found[1]}={value}')}?"
     return ""
 
 
 def report(error: BaseException) -> int:
-    """Say in one line what ended a command, and give the exit code; a fault of ours comes with its traceback."""
+    """Say in one line what ended a command, and give the exit code; a fault of ours
+    comes with its traceback.
+    """
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
-    if isinstance(error, BrokenPipeError):  # who read the output has enough, as `head` does
+    # who read the output has enough, as `head` does
+    if isinstance(error, BrokenPipeError):
         return FAILED
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename else ""
@@ -255,11 +345,13 @@ def report(error: BaseException) -> int:
 
 
 CACHE_BYTES = 2**29
-"""Most bytes of compiled programs that are kept; at a start the least recently used beyond them are removed."""
+"""Most bytes of compiled programs that are kept; at a start the least recently used
+beyond them are removed.
+"""
 
 _SMALLER = (
-    "data.tokens_per_batch, data.vocabulary_size or the widths of model to train; --batch_size, --tokens_per_batch, "
-    "--beam_size or --n_best to translate"
+    "data.tokens_per_batch, data.vocabulary_size or the widths of model to train;"
+    " --batch_size, --tokens_per_batch, --beam_size or --n_best to translate"
 )
 
 
@@ -268,21 +360,31 @@ def _is_out_of_memory(error: BaseException) -> bool:
     said = str(error)
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError)
-        and ("RESOURCE_EXHAUSTED" in said or "Out of memory" in said or "bad_alloc" in said)
+        and (
+            "RESOURCE_EXHAUSTED" in said
+            or "Out of memory" in said
+            or "bad_alloc" in said
+        )
     )
 
 
 def _keep_compilations() -> None:
-    """Keep compiled programs between processes, so that a second start is quick. JAX's own variables take precedence.
+    """Keep compiled programs between processes, so that a second start is quick. JAX's
+    own variables take precedence.
 
-    The folder is named by jaxlib and the CPU: a program compiled for another CPU may crash. Nothing is kept where the
-    user has no home.
+    The folder is named by jaxlib and the CPU: a program compiled for another CPU may
+    crash. Nothing is kept where the user has no home.
     """
     import jax
 
     if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        with contextlib.suppress(RuntimeError):  # no HOME, and a user whom the system does not know
-            base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "jaxformer" / "xla"
+        # no HOME, and a user whom the system does not know
+        with contextlib.suppress(RuntimeError):
+            base = (
+                Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+                / "jaxformer"
+                / "xla"
+            )
             _prune(base, CACHE_BYTES)
             jax.config.update("jax_compilation_cache_dir", str(base / _name_machine()))
     if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
@@ -294,13 +396,25 @@ def _name_machine() -> str:
     """Name the versions and the CPU that compiled programs are for."""
     words = [platform.system(), platform.machine(), platform.processor()]
     with contextlib.suppress(OSError):
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-        words += sorted({line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))})
+        lines = (
+            Path("/proc/cpuinfo")
+            .read_text(encoding="utf-8", errors="replace")
+            .splitlines()
+        )
+        words += sorted(
+            {
+                line
+                for line in lines
+                if line.startswith(("model name", "flags", "Features", "CPU part"))
+            }
+        )
     return f"{importlib.metadata.version('jaxlib')}-{hashlib.sha256(repr(words).encode()).hexdigest()[:12]}"
 
 
 def _prune(folder: Path, most: int) -> None:
-    """Remove the least recently used files of a folder and its folders until the rest has at most so many bytes."""
+    """Remove the least recently used files of a folder and its folders until the
+    rest has at most so many bytes.
+    """
     found = []
     for path in folder.rglob("*-cache"):
         with contextlib.suppress(OSError):  # another process may remove it

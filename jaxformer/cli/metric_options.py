@@ -13,6 +13,9 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
         "--metrics",
         type=lambda names: names.split(","),
         metavar="NAMES",
-        help=f"of {', '.join(METRICS)}, bleu:TOKENIZER, with commas between them (default {','.join(DEFAULT_METRICS)}; "
-        "evaluate of a run with evaluation.best_metric=f1: f1 as well)",
+        help=(
+            f"of {', '.join(METRICS)}, bleu:TOKENIZER, with commas between them"
+            f" (default {','.join(DEFAULT_METRICS)}; evaluate of a run with"
+            " evaluation.best_metric=f1: f1 as well)"
+        ),
     )

@@ -1,4 +1,6 @@
-"""What several commands have in common: the arguments that choose a model, and text in and out."""
+"""What several commands have in common: the arguments that choose a model, and text
+in and out.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _STANDARD_INPUT = "standard input"
 
 
 def number(least: int, most: int | None = None) -> Callable[[str], int]:
-    """Return the type of an option that is a whole number from ``least`` to ``most``."""
+    """Return the type of an option that is a whole number from ``least`` to
+    ``most``.
+    """
 
     def parse(text: str) -> int:
         value = int(text)
@@ -38,7 +42,13 @@ def number(least: int, most: int | None = None) -> Callable[[str], int]:
 
 def add_model(parser: argparse.ArgumentParser) -> None:
     """Declare which run and which checkpoint."""
-    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a trained run")
+    parser.add_argument(
+        "--workdir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="directory of a trained run",
+    )
     parser.add_argument(
         "--checkpoint",
         default="best",
@@ -46,42 +56,58 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="best (default), latest, a step, average (the newest) or average/NAME",
     )
     parser.add_argument(
-        "--target_language", metavar="CODE", help="what to translate into, for a run of several languages"
+        "--target_language",
+        metavar="CODE",
+        help="what to translate into, for a run of several languages",
     )
 
 
 def add_ensemble(parser: argparse.ArgumentParser) -> None:
-    """Declare which runs or checkpoints predict together with that of :func:`add_model`."""
+    """Declare which runs or checkpoints predict together with that of
+    :func:`add_model`.
+    """
     parser.add_argument(
         "--ensemble",
         action="append",
         default=[],
         metavar="DIR[@WHICH]",
-        help="a run of the same vocabulary that predicts each token together with the first, and which checkpoint "
-        "(default: its best); may be repeated",
+        help=(
+            "a run of the same vocabulary that predicts each token together with the"
+            " first, and which checkpoint (default: its best); may be repeated"
+        ),
     )
     parser.add_argument(
         "--ensemble_weights",
         metavar="W,W",
-        help="how much each model counts, that of --workdir first, such as 2,1 (default: all alike)",
+        help=(
+            "how much each model counts, that of --workdir first, such as 2,1 (default:"
+            " all alike)"
+        ),
     )
 
 
-def load_translator(options: argparse.Namespace, target_language: str | None) -> Translator:
+def load_translator(
+    options: argparse.Namespace, target_language: str | None
+) -> Translator:
     """Read what :func:`add_model` and :func:`add_ensemble` name, and the shortlist of
     :func:`~jaxformer.cli.search_options.add_search`.
 
     Raises:
-        InputError: there is no such run, checkpoint or shortlist, or they do not go together.
+        InputError: there is no such run, checkpoint or shortlist, or they do not go
+            together.
     """
     weights = _read_weights(options.ensemble_weights, options.ensemble)
     first = Translator.load(options.workdir, options.checkpoint, target_language)
-    others = [load_named("--ensemble", name, target_language) for name in options.ensemble]
+    others = [
+        load_named("--ensemble", name, target_language) for name in options.ensemble
+    ]
     translator = Translator.ensemble([first, *others], weights)
     if vars(options).get("shortlist"):
         vocabularies = translator.vocabularies
         sizes = vocabularies.source.size, vocabularies.target.size
-        translator.shortlist = Shortlist.load(options.workdir / shortlist.FILE, vocabularies.hash, sizes)
+        translator.shortlist = Shortlist.load(
+            options.workdir / shortlist.FILE, vocabularies.hash, sizes
+        )
     return translator
 
 
@@ -90,17 +116,26 @@ def _read_weights(text: str | None, others: Sequence[str]) -> list[float] | None
     if text is None:
         return None
     if not others:
-        raise UsageError("--ensemble_weights weighs the models of an ensemble: add --ensemble, or leave it out")
+        raise UsageError(
+            "--ensemble_weights weighs the models of an ensemble: add --ensemble, or"
+            " leave it out"
+        )
     try:
         weights = [float(part) for part in text.split(",")]
     except ValueError:
-        raise UsageError(f"--ensemble_weights needs numbers with commas between, such as 2,1, not {text!r}") from None
+        raise UsageError(
+            "--ensemble_weights needs numbers with commas between, such as 2,1, not"
+            f" {text!r}"
+        ) from None
     check_weights(weights, 1 + len(others))
     return weights
 
 
-def load_named(option: str, name: str, target_language: str | None = None) -> Translator:
-    """Read the run that ``DIR`` or ``DIR@CHECKPOINT`` names; a directory that is there goes before.
+def load_named(
+    option: str, name: str, target_language: str | None = None
+) -> Translator:
+    """Read the run that ``DIR`` or ``DIR@CHECKPOINT`` names; a directory that is there
+    goes before.
 
     Args:
         option: that names it, for an error.
@@ -114,7 +149,10 @@ def load_named(option: str, name: str, target_language: str | None = None) -> Tr
     if Path(name).is_dir() or not directory:
         directory, checkpoint = name, "best"
     if not directory or not Path(directory, "config.json").exists():
-        raise InputError(f"{Path(directory, 'config.json')} does not exist; {option} must name the directory of a run")
+        raise InputError(
+            f"{Path(directory, 'config.json')} does not exist; {option} must name the"
+            " directory of a run"
+        )
     return Translator.load(directory, checkpoint, target_language)
 
 
@@ -141,7 +179,8 @@ def name_lines(**files: str | Path | None) -> Iterator[None]:
     """Let an error of a single line say which file it is a line of.
 
     Args:
-        **files: by the kinds of :class:`~jaxformer.errors.LineError`; None: the text is of no file.
+        **files: by the kinds of :class:`~jaxformer.errors.LineError`; None: the text is
+            of no file.
     """
     try:
         yield
@@ -158,17 +197,26 @@ def warn(text: str) -> None:
 
 
 def check_output(path: Path | None, *inputs: Path | None) -> None:
-    """Check before the work that its result can be written, and does not replace what is read.
+    """Check before the work that its result can be written, and does not replace what
+    is read.
 
     Raises:
-        InputError: the folder of the file is missing or cannot be written, the file is itself a folder, or it is one of
-            the inputs.
+        InputError: the folder of the file is missing or cannot be written, the file is
+            itself a folder, or it is one of the inputs.
     """
     for given in inputs:
-        if path is not None and given is not None and path.is_file() and given.exists() and path.samefile(given):
+        if (
+            path is not None
+            and given is not None
+            and path.is_file()
+            and given.exists()
+            and path.samefile(given)
+        ):
             raise InputError(f"{path} is the file that is read: name another to write")
     if path is not None and not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: there is no folder {path.parent}; make it first")
+        raise InputError(
+            f"cannot write {path}: there is no folder {path.parent}; make it first"
+        )
     if path is not None and path.is_dir():
         raise InputError(f"cannot write {path}: it is a folder; name a file")
     if path is not None and (path.is_file() or not path.exists()):
@@ -176,7 +224,8 @@ def check_output(path: Path | None, *inputs: Path | None) -> None:
 
 
 def write_output(path: Path | None, lines: Iterable[str]) -> None:
-    """Write lines as :func:`~jaxformer.cli.output.open_output` does, once all are there.
+    """Write lines as :func:`~jaxformer.cli.output.open_output` does, once all are
+    there.
 
     Raises:
         InputError: the file or standard output cannot be written.

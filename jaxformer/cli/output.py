@@ -1,4 +1,6 @@
-"""Lines that are written as they come: to standard output, or to a file that is whole or as it was."""
+"""Lines that are written as they come: to standard output, or to a file that is
+whole or as it was.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,11 @@ Write = Callable[[str], None]
 def open_output(path: Path | None) -> Iterator[Write]:
     """Open standard output or a file, and yield a function that writes a line as UTF-8.
 
-    A file appears under its name when the block ends: until then the older one is unchanged. Where an error or an
-    interruption ends the block, the lines up to it stay in ``NAME.part``, or in ``NAME.part2`` and so on where that
-    exists, and standard error says so. What is no plain file, such as a pipe, is written at once, as standard output
-    is.
+    A file appears under its name when the block ends: until then the older one is
+    unchanged. Where an error or an interruption ends the block, the lines up to it stay
+    in ``NAME.part``, or in ``NAME.part2`` and so on where that exists, and standard
+    error says so. What is no plain file, such as a pipe, is written at once, as
+    standard output is.
 
     Raises:
         InputError: the file or standard output cannot be written.
@@ -72,10 +75,15 @@ def _keep(unfinished: Path, path: Path) -> None:
     with unfinished.open("rb") as file:
         count = sum(line.endswith(b"\n") for line in file)
     if count:
-        names = (path.with_name(f"{path.name}.part{number}") for number in itertools.chain([""], itertools.count(2)))
+        names = (
+            path.with_name(f"{path.name}.part{number}")
+            for number in itertools.chain([""], itertools.count(2))
+        )
         part = next(name for name in names if not os.path.lexists(name))
         unfinished.rename(part)
-        sys.stderr.write(f"the first {count} lines are in {part}; {path.name} is not written\n")
+        sys.stderr.write(
+            f"the first {count} lines are in {part}; {path.name} is not written\n"
+        )
 
 
 def _encode(line: str) -> bytes:

@@ -25,10 +25,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     parser.add_argument(
-        "--workdir", required=True, action="append", type=Path, metavar="DIR", help="directory of a run; again for more"
+        "--workdir",
+        required=True,
+        action="append",
+        type=Path,
+        metavar="DIR",
+        help="directory of a run; again for more",
     )
     parser.add_argument(
-        "--output", type=Path, metavar="DIR", help="where to write (default: plot/ in the first of the runs)"
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where to write (default: plot/ in the first of the runs)",
     )
 
 
@@ -38,6 +46,9 @@ def run(options: argparse.Namespace) -> int:
     directory = options.output or options.workdir[0] / "plot"
     if options.output is None:
         check_writable(options.workdir[0], directory.name)
-    files = [comparison.draw(runs, directory / "curves.png"), comparison.write_html(runs, directory / "curves.html")]
+    files = [
+        comparison.draw(runs, directory / "curves.png"),
+        comparison.write_html(runs, directory / "curves.html"),
+    ]
     write_output(None, [str(file) for file in files])
     return DONE

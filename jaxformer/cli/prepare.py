@@ -35,22 +35,37 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--config", metavar="FILE", help="configuration whose data.train is tokenised")
-    what.add_argument("--dataset", metavar="NAME", help="published corpus to fetch, for example wmt14.en-de")
+    what.add_argument(
+        "--config", metavar="FILE", help="configuration whose data.train is tokenised"
+    )
+    what.add_argument(
+        "--dataset",
+        metavar="NAME",
+        help="published corpus to fetch, for example wmt14.en-de",
+    )
     parser.add_argument(
         "--mirror",
         action="append",
         default=[],
         metavar="URL",
-        help="with --dataset: address or path of a folder with copies of the archives, tried first; may be given "
-        "several times",
-    )
-    parser.add_argument("--output", required=True, type=Path, metavar="DIR", help="folder to make")
-    parser.add_argument(
-        "--vocabulary", type=Path, metavar="DIR", help="folder of vocabularies to use (default: train them on the text)"
+        help=(
+            "with --dataset: address or path of a folder with copies of the archives,"
+            " tried first; may be given several times"
+        ),
     )
     parser.add_argument(
-        "--report", action="store_true", help="print what each step dropped, and draw lengths.png into the folder"
+        "--output", required=True, type=Path, metavar="DIR", help="folder to make"
+    )
+    parser.add_argument(
+        "--vocabulary",
+        type=Path,
+        metavar="DIR",
+        help="folder of vocabularies to use (default: train them on the text)",
+    )
+    parser.add_argument(
+        "--report",
+        action="store_true",
+        help="print what each step dropped, and draw lengths.png into the folder",
     )
 
 
@@ -59,12 +74,15 @@ def run(options: argparse.Namespace) -> int:
     if options.dataset:
         if options.vocabulary or options.report or options.overrides:
             raise UsageError(
-                "--vocabulary, --report and --config.KEY belong to --config: first fetch, then prepare the text"
+                "--vocabulary, --report and --config.KEY belong to --config: first"
+                " fetch, then prepare the text"
             )
         _fetch(options)
     else:
         if options.mirror:
-            raise UsageError("--mirror belongs to --dataset: it says where archives are fetched from")
+            raise UsageError(
+                "--mirror belongs to --dataset: it says where archives are fetched from"
+            )
         _tokenise(options)
     return DONE
 
@@ -74,23 +92,42 @@ def _fetch(options: argparse.Namespace) -> None:
     if colon and scheme == "tfds":
         os.environ["TFDS_DATA_DIR"] = str(options.output)
         folder = hub.prepare_tfds(name)
-        _say(f"prepared {folder}; read it with TFDS_DATA_DIR={options.output} in the environment")
+        _say(
+            f"prepared {folder}; read it with TFDS_DATA_DIR={options.output} in the"
+            " environment"
+        )
         return
-    found = published.prepare_published(options.dataset, options.output, mirrors=options.mirror, report=_say)
-    write_output(None, [f"--config.data.{split}={name}" for split, name in found.items()])
+    found = published.prepare_published(
+        options.dataset, options.output, mirrors=options.mirror, report=_say
+    )
+    write_output(
+        None, [f"--config.data.{split}={name}" for split, name in found.items()]
+    )
 
 
 def _tokenise(options: argparse.Namespace) -> None:
-    config = configuration.parse(config_file.read(options.config, options.overrides)).data
-    done = preparing.prepare(config, options.output, vocabulary=options.vocabulary, report=_say)
+    config = configuration.parse(
+        config_file.read(options.config, options.overrides)
+    ).data
+    done = preparing.prepare(
+        config, options.output, vocabulary=options.vocabulary, report=_say
+    )
     if options.report:
         for name, count in done.counts.items():
             write_output(None, [name, *table(count), ""])
         picture = options.output / "lengths.png"
         lengths.draw(*done.lengths, picture, max_length=config.max_length)
         _say(f"drew {picture}")
-    overrides = [override for override in options.overrides if not override.startswith("--config.data.train=")]
-    arguments = [f"--config={options.config}", *overrides, f"--config.data.train=prepared:{options.output}"]
+    overrides = [
+        override
+        for override in options.overrides
+        if not override.startswith("--config.data.train=")
+    ]
+    arguments = [
+        f"--config={options.config}",
+        *overrides,
+        f"--config.data.train=prepared:{options.output}",
+    ]
     _say(f"next: jaxformer train {shlex.join(arguments)} --workdir=...")
 
 

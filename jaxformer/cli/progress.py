@@ -12,10 +12,14 @@ from jaxformer.errors import require
 
 
 @contextlib.contextmanager
-def show_progress(total: int | None, output: Path | None) -> Iterator[Callable[[int], None]]:
-    """Give a function that is told how many more sentences are done; a bar of rich on standard error shows them.
+def show_progress(
+    total: int | None, output: Path | None
+) -> Iterator[Callable[[int], None]]:
+    """Return a function that is told how many more sentences are done; a bar of rich on
+    standard error shows them.
 
-    There is one only where standard error is a terminal, and not where the translations go to the same terminal.
+    There is one only where standard error is a terminal, and not where the translations
+    go to the same terminal.
 
     Args:
         total: sentences of all; None: nobody knows.
@@ -24,7 +28,10 @@ def show_progress(total: int | None, output: Path | None) -> Iterator[Callable[[
     if not sys.stderr.isatty() or (output is None and sys.stdout.isatty()):
         yield lambda _: None
         return
-    progress, console = require("rich.progress", "train"), require("rich.console", "train").Console(stderr=True)
+    progress, console = (
+        require("rich.progress", "train"),
+        require("rich.console", "train").Console(stderr=True),
+    )
     done, begun = 0, time.monotonic()
     columns = (
         progress.BarColumn(bar_width=None),
@@ -37,7 +44,11 @@ def show_progress(total: int | None, output: Path | None) -> Iterator[Callable[[
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            shown.update(task, completed=done, description=describe(done, total, time.monotonic() - begun))
+            shown.update(
+                task,
+                completed=done,
+                description=describe(done, total, time.monotonic() - begun),
+            )
 
         yield advance
 
@@ -52,5 +63,7 @@ def describe(done: int, total: int | None, seconds: float) -> str:
     of_all = f"{done:,}" if total is None else f"{done:,}/{total:,}"
     rate = done / seconds if seconds > 0 else 0.0
     return (
-        f"{of_all} sentences, {rate:,.0f} sentences/s" if rate >= 10 else f"{of_all} sentences, {rate:.1f} sentences/s"
+        f"{of_all} sentences, {rate:,.0f} sentences/s"
+        if rate >= 10
+        else f"{of_all} sentences, {rate:.1f} sentences/s"
     )

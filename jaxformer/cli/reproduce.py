@@ -33,7 +33,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     parser.add_argument(
-        "table", type=int, choices=(2, 3, 4), metavar="TABLE", help="2, 3 or 4, as the paper numbers them"
+        "table",
+        type=int,
+        choices=(2, 3, 4),
+        metavar="TABLE",
+        help="2, 3 or 4, as the paper numbers them",
     )
     parser.add_argument(
         "--run",
@@ -43,20 +47,36 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="ROW=DIR",
         help="directory of a run of a row; again for more",
     )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
-    parser.add_argument("--picture", type=Path, metavar="FILE", help="where to draw it, as a PNG: NAME.png")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to write (default: standard output)",
+    )
+    parser.add_argument(
+        "--picture",
+        type=Path,
+        metavar="FILE",
+        help="where to draw it, as a PNG: NAME.png",
+    )
     parser.add_argument(
         "--flops_per_second",
         type=float,
         metavar="N",
-        help="peak of all devices together (default: the published one of the devices here, where it is known)",
+        help=(
+            "peak of all devices together (default: the published one of the devices"
+            " here, where it is known)"
+        ),
     )
     parser.add_argument(
         "--utilisation",
         type=float,
         default=paper.UTILISATION,
         metavar="X",
-        help=f"part of the peak that training gets (default {paper.UTILISATION}: the compiler's bound, not measured)",
+        help=(
+            f"part of the peak that training gets (default {paper.UTILISATION}: the"
+            " compiler's bound, not measured)"
+        ),
     )
 
 
@@ -67,17 +87,31 @@ def run(options: argparse.Namespace) -> int:
     for path in paths:
         check_output(path)
     if len({os.path.realpath(path) for path in paths}) < len(paths):
-        raise UsageError(f"--picture {options.picture} is the file of --output: name another")
+        raise UsageError(
+            f"--picture {options.picture} is the file of --output: name another"
+        )
     if options.picture is not None:
         check_picture(options.picture)
     runs = _read_runs(table, options.runs)
-    speed, devices = options.flops_per_second, f"{options.flops_per_second or 0:.3g} FLOP/s"
+    speed, devices = (
+        options.flops_per_second,
+        f"{options.flops_per_second or 0:.3g} FLOP/s",
+    )
     if speed is None:
         here = jax.devices()
-        speed = paper.peak_flops_per_second(here, "float32")  # which the configurations of the paper compute in
-        devices = "" if speed is None else f"{len(here)} {here[0].device_kind}, {speed:.3g} FLOP/s in float32"
-    lines = paper.make_lines(table, runs, flops_per_second=speed, utilisation=options.utilisation)
-    text = paper.to_markdown(table, lines, devices=devices, utilisation=options.utilisation)
+        # which the configurations of the paper compute in
+        speed = paper.peak_flops_per_second(here, "float32")
+        devices = (
+            ""
+            if speed is None
+            else f"{len(here)} {here[0].device_kind}, {speed:.3g} FLOP/s in float32"
+        )
+    lines = paper.make_lines(
+        table, runs, flops_per_second=speed, utilisation=options.utilisation
+    )
+    text = paper.to_markdown(
+        table, lines, devices=devices, utilisation=options.utilisation
+    )
     if options.picture is not None:
         paper.draw(table, lines, options.picture)
     write_output(options.output, text.removesuffix("\n").split("\n"))
@@ -90,9 +124,13 @@ def _read_runs(table: Table, given: Sequence[str]) -> dict[str, paper.RunScore]:
     for item in given:
         name, equals, directory = item.partition("=")
         if not equals or not directory:
-            raise UsageError(f"--run must be ROW=DIR, not {item!r}; for example --run base=runs/base")
+            raise UsageError(
+                f"--run must be ROW=DIR, not {item!r}; for example --run base=runs/base"
+            )
         row = table.find(name)
         if name in found:
-            raise UsageError(f"--run names the row {name} twice: give one run for a row")
+            raise UsageError(
+                f"--run names the row {name} twice: give one run for a row"
+            )
         found[name] = paper.read_run(table, row, Path(directory))
     return found

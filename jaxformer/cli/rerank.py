@@ -36,30 +36,63 @@ instead, and one JSON object says which gives these references the highest BLEU.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument("--input", type=Path, metavar="FILE", help="JSON lines of translate (default: standard input)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    parser.add_argument(
+        "--input",
+        type=Path,
+        metavar="FILE",
+        help="JSON lines of translate (default: standard input)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to write (default: standard output)",
+    )
     add_scores(parser)
-    parser.add_argument("--tune", type=Path, metavar="FILE", help="find the weights that suit these references")
-    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="form of the output")
+    parser.add_argument(
+        "--tune",
+        type=Path,
+        metavar="FILE",
+        help="find the weights that suit these references",
+    )
+    parser.add_argument(
+        "--format", choices=("text", "jsonl"), default="text", help="form of the output"
+    )
 
 
 def run(options: argparse.Namespace) -> int:
     """Rerank."""
     asked = asked_scores(options)
-    check_output(options.output, options.input, options.tune, *map(Path, asked.files.values()))
+    check_output(
+        options.output, options.input, options.tune, *map(Path, asked.files.values())
+    )
     if options.tune is not None and options.weight:
-        raise UsageError("--tune finds the weights, so that --weight says nothing: leave out the one or the other")
+        raise UsageError(
+            "--tune finds the weights, so that --weight says nothing: leave out the one"
+            " or the other"
+        )
     references = None if options.tune is None else read_lines(options.tune)
-    records = reranking.read_records(list(read_input(options.input)), name_input(options.input))
+    records = reranking.read_records(
+        list(read_input(options.input)), name_input(options.input)
+    )
     if references is None and options.format == "text":
         _check_lines(records, name_input(options.input))
     scores = compute_scores(records, asked)
     if references is not None:
         tuned = tune(reranking.texts_of(records), scores, references)
-        report = {"weights": tuned.weights, "bleu_before": tuned.before.value, "bleu": tuned.after.value}
+        report = {
+            "weights": tuned.weights,
+            "bleu_before": tuned.before.value,
+            "bleu": tuned.after.value,
+        }
         lines = [json.dumps({**report, "signature": tuned.after.signature})]
     else:
-        lines = _format(records, scores, reranking.weighted_sum(scores, asked.weights), options.format)
+        lines = _format(
+            records,
+            scores,
+            reranking.weighted_sum(scores, asked.weights),
+            options.format,
+        )
     write_output(options.output, lines)
     return DONE
 
@@ -69,17 +102,23 @@ def _check_lines(records: list[dict[str, Any]], name: str) -> None:
     for number, texts in enumerate(reranking.texts_of(records), start=1):
         if any("\n" in text for text in texts):
             raise InputError(
-                f"{name}, line {number} has a translation with a line end, and --format=text prints one line for each "
-                "sentence: remove the line end, or give --format=jsonl"
+                f"{name}, line {number} has a translation with a line end, and"
+                " --format=text prints one line for each sentence: remove the line"
+                " end, or give --format=jsonl"
             )
 
 
 def _format(
-    records: list[dict[str, Any]], scores: dict[str, list[list[float]]], sums: list[list[float]], form: str
+    records: list[dict[str, Any]],
+    scores: dict[str, list[list[float]]],
+    sums: list[list[float]],
+    form: str,
 ) -> Iterator[str]:
     for number, (record, totals) in enumerate(zip(records, sums, strict=True)):
         if form == "text":
             yield record["translations"][reranking.order(totals)[0]]["text"]
         else:
             own = {name: rows[number] for name, rows in scores.items()}
-            yield json.dumps(reranking.write_record(record, own, totals), ensure_ascii=False)
+            yield json.dumps(
+                reranking.write_record(record, own, totals), ensure_ascii=False
+            )

@@ -7,7 +7,14 @@ import json
 from pathlib import Path
 
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import add_ensemble, add_model, check_output, load_translator, name_lines, write_output
+from jaxformer.cli.options import (
+    add_ensemble,
+    add_model,
+    check_output,
+    load_translator,
+    name_lines,
+    write_output,
+)
 from jaxformer.data import sources
 from jaxformer.evaluation.perplexity import perplexity
 from jaxformer.files import finite
@@ -33,11 +40,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_model(parser)
     add_ensemble(parser)
-    parser.add_argument("--source", required=True, type=Path, metavar="FILE", help="source text")
-    parser.add_argument("--target", required=True, type=Path, metavar="FILE", help="its translation")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
-    parser.add_argument("--format", choices=("text", "jsonl"), default="text", help="form of the output")
-    parser.add_argument("--summary", action="store_true", help="print the perplexity of all pairs instead")
+    parser.add_argument(
+        "--source", required=True, type=Path, metavar="FILE", help="source text"
+    )
+    parser.add_argument(
+        "--target", required=True, type=Path, metavar="FILE", help="its translation"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to write (default: standard output)",
+    )
+    parser.add_argument(
+        "--format", choices=("text", "jsonl"), default="text", help="form of the output"
+    )
+    parser.add_argument(
+        "--summary",
+        action="store_true",
+        help="print the perplexity of all pairs instead",
+    )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -49,7 +71,11 @@ def run(options: argparse.Namespace) -> int:
     with name_lines(source=options.source, target=options.target):
         scores = translator.score(pairs)
     if options.summary:
-        lines = [json.dumps(finite(perplexity(scores, [pair.target for pair in pairs]).to_record()))]
+        lines = [
+            json.dumps(
+                finite(perplexity(scores, [pair.target for pair in pairs]).to_record())
+            )
+        ]
     elif options.format == "jsonl":
         lines = [json.dumps(finite(score.to_json())) for score in scores]
     else:

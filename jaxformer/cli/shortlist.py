@@ -39,12 +39,26 @@ MOST_PAIRS = 1_000_000
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of a trained run")
     parser.add_argument(
-        "--first", type=number(1), default=50, metavar="N", help="most frequent target tokens (default 50)"
+        "--workdir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="directory of a trained run",
     )
     parser.add_argument(
-        "--best", type=number(1), default=50, metavar="N", help="tokens for each source token (default 50)"
+        "--first",
+        type=number(1),
+        default=50,
+        metavar="N",
+        help="most frequent target tokens (default 50)",
+    )
+    parser.add_argument(
+        "--best",
+        type=number(1),
+        default=50,
+        metavar="N",
+        help="tokens for each source token (default 50)",
     )
 
 
@@ -54,15 +68,30 @@ def run(options: argparse.Namespace) -> int:
     vocabularies = Vocabularies.load(options.workdir / "vocabulary")
     target = vocabularies.target
     if {target.pad_id, target.unk_id, target.bos_id, target.eos_id} != set(SPECIAL):
-        raise InputError(f"a shortlist needs a vocabulary whose special pieces have ids 0 to 3: {options.workdir}")
+        raise InputError(
+            "a shortlist needs a vocabulary whose special pieces have ids 0 to 3:"
+            f" {options.workdir}"
+        )
     check_writable(options.workdir)
     text = TrainingText.open(config.data)
-    store = text.load(vocabularies, seed=0, report=lambda line: print(escape_controls(line), file=sys.stderr)).store
+    store = text.load(
+        vocabularies,
+        seed=0,
+        report=lambda line: print(escape_controls(line), file=sys.stderr),
+    ).store
     count = min(len(store), MOST_PAIRS)
     pairs = store.take(np.arange(count) * len(store) // count)
-    found = Shortlist.learn(*_sides(pairs, vocabularies), vocabularies.hash, first=options.first, best=options.best)
+    found = Shortlist.learn(
+        *_sides(pairs, vocabularies),
+        vocabularies.hash,
+        first=options.first,
+        best=options.best,
+    )
     found.save(options.workdir / shortlist.FILE)
-    sizes = [len(found.tokens_of(pairs.source[number])) for number in range(0, len(pairs), 1 + len(pairs) // 1000)]
+    sizes = [
+        len(found.tokens_of(pairs.source[number]))
+        for number in range(0, len(pairs), 1 + len(pairs) // 1000)
+    ]
     record = {
         "shortlist": str(options.workdir / shortlist.FILE),
         "pairs": len(pairs),
@@ -74,7 +103,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _sides(pairs: Encoded, vocabularies: Vocabularies) -> tuple[Side, Side]:
-    """Give both sides of the pairs, with the sizes of their vocabularies."""
+    """Return both sides of the pairs, with the sizes of their vocabularies."""
     source, target = pairs.source, pairs.target
     return (
         Side(np.asarray(source.tokens), source.offsets, vocabularies.source.size),

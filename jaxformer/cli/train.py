@@ -42,13 +42,39 @@ asks Slurm, Open MPI, Kubernetes or Cloud TPU which processes there are; elsewhe
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument("--config", required=True, metavar="FILE", help=config_file.HELP)
-    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="directory of the run")
+    parser.add_argument(
+        "--config", required=True, metavar="FILE", help=config_file.HELP
+    )
+    parser.add_argument(
+        "--workdir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="directory of the run",
+    )
     hosts = parser.add_argument_group("several hosts")
-    hosts.add_argument("--distributed", action="store_true", help="train with the other processes of this cluster job")
-    hosts.add_argument("--coordinator", metavar="HOST:PORT", help="the first process, as the others reach it")
-    hosts.add_argument("--num_processes", type=number(1), metavar="N", help="how many processes train together")
-    hosts.add_argument("--process_id", type=number(0), metavar="I", help="which of them this is, counted from 0")
+    hosts.add_argument(
+        "--distributed",
+        action="store_true",
+        help="train with the other processes of this cluster job",
+    )
+    hosts.add_argument(
+        "--coordinator",
+        metavar="HOST:PORT",
+        help="the first process, as the others reach it",
+    )
+    hosts.add_argument(
+        "--num_processes",
+        type=number(1),
+        metavar="N",
+        help="how many processes train together",
+    )
+    hosts.add_argument(
+        "--process_id",
+        type=number(0),
+        metavar="I",
+        help="which of them this is, counted from 0",
+    )
     hosts.add_argument(
         "--distributed_timeout",
         type=float,
@@ -62,7 +88,9 @@ def run(options: argparse.Namespace) -> int:
     cluster = _cluster(options)
     if cluster is None:
         return _train(options)
-    seconds = 300.0 if options.distributed_timeout is None else options.distributed_timeout
+    seconds = (
+        300.0 if options.distributed_timeout is None else options.distributed_timeout
+    )
     return run_together(cluster, seconds, lambda: _train(options), report)
 
 
@@ -72,21 +100,32 @@ def _cluster(options: argparse.Namespace) -> Cluster | None:
     alone = not options.distributed and given == Cluster()
     if options.distributed and given != Cluster():
         raise UsageError(
-            "--distributed asks the cluster for what --coordinator, --num_processes and --process_id say: give one or "
-            "the other"
+            "--distributed asks the cluster for what --coordinator, --num_processes and"
+            " --process_id say: give one or the other"
         )
     if options.distributed_timeout is not None:
         if alone:
-            raise UsageError("--distributed_timeout is for several hosts: give --distributed, or --coordinator too")
+            raise UsageError(
+                "--distributed_timeout is for several hosts: give --distributed, or"
+                " --coordinator too"
+            )
         if not options.distributed_timeout > 0.0:
-            raise UsageError(f"--distributed_timeout must be above 0 seconds, not {options.distributed_timeout:g}")
+            raise UsageError(
+                "--distributed_timeout must be above 0 seconds, not"
+                f" {options.distributed_timeout:g}"
+            )
         if options.distributed_timeout > 1e6:
-            raise UsageError(f"--distributed_timeout is at most 1e6 seconds, not {options.distributed_timeout:g}")
+            raise UsageError(
+                "--distributed_timeout is at most 1e6 seconds, not"
+                f" {options.distributed_timeout:g}"
+            )
     return None if alone else given
 
 
 def _train(options: argparse.Namespace) -> int:
-    config = together(lambda: configuration.parse(config_file.read(options.config, options.overrides)))
+    config = together(
+        lambda: configuration.parse(config_file.read(options.config, options.overrides))
+    )
     outcome = train(config, options.workdir, make_validator)
     if not outcome.finished:
         return INTERRUPTED

@@ -67,46 +67,81 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_model(parser)
     add_ensemble(parser)
-    parser.add_argument("--input", type=Path, metavar="FILE", help="text to translate (default: standard input)")
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    parser.add_argument(
+        "--input",
+        type=Path,
+        metavar="FILE",
+        help="text to translate (default: standard input)",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to write (default: standard output)",
+    )
     add_search(parser)
     add_constraints(parser)
     parser.add_argument(
         "--paragraphs",
         action="store_true",
-        help="cut every line into sentences, however short, translate each, and rejoin them",
+        help=(
+            "cut every line into sentences, however short, translate each, and rejoin"
+            " them"
+        ),
     )
     add_results(parser)
     parser.add_argument(
         "--window",
         type=number(1),
         metavar="N",
-        help="most sentences read at a time (default: 64 batches a device); 1 answers each before it reads the next",
+        help=(
+            "most sentences read at a time (default: 64 batches a device); 1 answers"
+            " each before it reads the next"
+        ),
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Translate."""
-    results, beside = asked_results(options), [path for path in (options.prefix, options.require) if path is not None]
+    results, beside = (
+        asked_results(options),
+        [path for path in (options.prefix, options.require) if path is not None],
+    )
     check_output(options.output, options.input, *beside)
-    for path in (options.input, *beside):  # what is missing is found before the model is loaded
+    # what is missing is found before the model is loaded
+    for path in (options.input, *beside):
         if path is not None and not path.exists():
             raise InputError(f"no file {path}")
     translator = load_translator(options, options.target_language)
     decoding = choose_search(options, translator.decoding)
     if options.n_best > decoding.beam_size and not decoding.sample:
         most = decoding.beam_size
-        raise UsageError(f"--n_best must be at most the beam of {most}, not {options.n_best}: widen --beam_size")
+        raise UsageError(
+            f"--n_best must be at most the beam of {most}, not {options.n_best}: widen"
+            " --beam_size"
+        )
     asked: ResultOptions = {
         **results,
         "decoding": decoding,
         "paragraphs": options.paragraphs,
     }
     total, sources, long = None, deque[str](), list[LongSources]()
-    with name_lines(source=name_input(options.input), prefixes=options.prefix, required=options.require):
-        if options.input is not None and all(path.is_file() for path in (options.input, *beside)):  # can be read twice
-            total = translator.check(read_input(options.input), **{**asked, **read_constraints(options)})
-        with open_output(options.output) as write, show_progress(total, options.output) as advance:
+    with name_lines(
+        source=name_input(options.input),
+        prefixes=options.prefix,
+        required=options.require,
+    ):
+        # can be read twice
+        if options.input is not None and all(
+            path.is_file() for path in (options.input, *beside)
+        ):
+            total = translator.check(
+                read_input(options.input), **{**asked, **read_constraints(options)}
+            )
+        with (
+            open_output(options.output) as write,
+            show_progress(total, options.output) as advance,
+        ):
             found = translator.stream(
                 _noted(read_input(options.input), sources),
                 window=options.window,
@@ -115,7 +150,9 @@ def run(options: argparse.Namespace) -> int:
                 **{**asked, **read_constraints(options)},
             )
             for number, hypotheses in enumerate(found, start=1):
-                for line in format_results(number, sources.popleft(), hypotheses, translator.languages, options):
+                for line in format_results(
+                    number, sources.popleft(), hypotheses, translator.languages, options
+                ):
                     write(line)
     for each in long:
         warn(each.describe())

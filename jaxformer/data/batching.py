@@ -1,7 +1,9 @@
-"""Length buckets: the few static shapes of batches, chosen to waste few slots on padding.
+"""Length buckets: the few static shapes of batches, chosen to waste few slots on
+padding.
 
-A batch is ``{"source": int32 [B, S], "target": int32 [B, T]}``, padded on the right with each vocabulary's padding id.
-A bucket is one such shape; every pair goes to the smallest bucket that holds it.
+A batch is ``{"source": int32 [B, S], "target": int32 [B, T]}``, padded on the right
+with each vocabulary's padding id. A bucket is one such shape; every pair goes to the
+smallest bucket that holds it.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ Lengths: TypeAlias = NDArray[np.integer]
 Box: TypeAlias = tuple[int, int]
 """The source and the target length of a bucket to be, in cells of the histogram."""
 
-# The histogram of lengths has at most this many cells a side; longer lengths are counted in steps of several tokens.
+# The histogram of lengths has at most this many cells a side; longer lengths are
+# counted in steps of several tokens.
 _CELLS = 256
 
 
@@ -43,13 +46,19 @@ class Bucket(NamedTuple):
 
 
 def plan_buckets(
-    source_lengths: Lengths, target_lengths: Lengths, *, num_buckets: int, tokens_per_batch: int
+    source_lengths: Lengths,
+    target_lengths: Lengths,
+    *,
+    num_buckets: int,
+    tokens_per_batch: int,
 ) -> tuple[Bucket, ...]:
-    """Choose at most ``num_buckets`` buckets that waste few slots on sentences of these lengths, smallest first.
+    """Choose at most ``num_buckets`` buckets that waste few slots on sentences of these
+    lengths, smallest first.
 
-    One bucket is as long as the longest source and the longest target, so that it holds whatever is not longer. Add the
-    bucket that saves most slots, again and again; then take each out in turn and put in the best there is instead,
-    until nothing saves any more. Nothing is random: the same lengths give the same buckets.
+    One bucket is as long as the longest source and the longest target, so that it holds
+    whatever is not longer. Add the bucket that saves most slots, again and again; then
+    take each out in turn and put in the best there is instead, until nothing saves any
+    more. Nothing is random: the same lengths give the same buckets.
 
     Args:
         source_lengths: tokens of each source sentence.
@@ -58,18 +67,25 @@ def plan_buckets(
         tokens_per_batch: most slots on each side of a batch.
 
     Raises:
-        InputError: there are no pairs, lengths that are none, no bucket, or ``tokens_per_batch`` does not hold the
-            longest pair.
+        InputError: there are no pairs, lengths that are none, no bucket, or
+            ``tokens_per_batch`` does not hold the longest pair.
     """
-    source_lengths, target_lengths = np.asarray(source_lengths), np.asarray(target_lengths)
+    source_lengths, target_lengths = (
+        np.asarray(source_lengths),
+        np.asarray(target_lengths),
+    )
     if source_lengths.shape != target_lengths.shape or source_lengths.ndim != 1:
         raise InputError(
-            f"a pair has two lengths: give two arrays [N], not {source_lengths.shape} and {target_lengths.shape}"
+            f"a pair has two lengths: give two arrays [N], not {source_lengths.shape}"
+            f" and {target_lengths.shape}"
         )
     if num_buckets < 1:
         raise InputError(f"num_buckets must be at least 1, not {num_buckets}")
     if not len(source_lengths):
-        raise InputError("no pair is left to make batches of: the data set has no sentences of usable length")
+        raise InputError(
+            "no pair is left to make batches of: the data set has no sentences of"
+            " usable length"
+        )
     if min(source_lengths.min(), target_lengths.min()) < 0:
         raise InputError("a length is negative: lengths count tokens")
     largest = int(source_lengths.max()), int(target_lengths.max())
@@ -77,7 +93,10 @@ def plan_buckets(
     cells = -(-source_lengths // step), -(-target_lengths // step)
     histogram = np.zeros((cells[0].max() + 1, cells[1].max() + 1), np.int64)
     np.add.at(histogram, cells, 1)
-    boxes = [(step * source, step * target) for source, target in _choose_boxes(histogram, num_buckets)]
+    boxes = [
+        (step * source, step * target)
+        for source, target in _choose_boxes(histogram, num_buckets)
+    ]
     return _shrink(boxes, source_lengths, target_lengths, tokens_per_batch)
 
 
@@ -88,7 +107,7 @@ def cover(
     *,
     tokens_per_batch: int,
 ) -> tuple[Bucket, ...]:
-    """Give the buckets, with one more if there are sentences that none of them holds.
+    """Return the buckets, with one more if there are sentences that none of them holds.
 
     So evaluation uses the shapes of training, and at most one of its own.
 
@@ -98,26 +117,37 @@ def cover(
     left = assign(buckets, source_lengths, target_lengths) < 0
     if not left.any():
         return tuple(buckets)
-    extra = plan_buckets(source_lengths[left], target_lengths[left], num_buckets=1, tokens_per_batch=tokens_per_batch)
+    extra = plan_buckets(
+        source_lengths[left],
+        target_lengths[left],
+        num_buckets=1,
+        tokens_per_batch=tokens_per_batch,
+    )
     return tuple(sorted({*buckets, *extra}, key=_by_size))
 
 
-def assign(buckets: Sequence[Bucket], source_lengths: Lengths, target_lengths: Lengths) -> NDArray[np.int16]:
-    """Give the index of the smallest bucket that holds each pair, int16 [N]; -1 where none does.
+def assign(
+    buckets: Sequence[Bucket], source_lengths: Lengths, target_lengths: Lengths
+) -> NDArray[np.int16]:
+    """Return the index of the smallest bucket that holds each pair, int16 [N]; -1 where
+    none does.
 
-    ``buckets`` come smallest first, as :func:`plan_buckets` gives them. A pair with -1 has no place in the order that
-    :func:`group` is given.
+    ``buckets`` come smallest first, as :func:`plan_buckets` gives them. A pair with -1
+    has no place in the order that :func:`group` is given.
     """
     assigned = np.full(len(source_lengths), -1, np.int16)
     for index in reversed(range(len(buckets))):
-        fits = (source_lengths <= buckets[index].source_length) & (target_lengths <= buckets[index].target_length)
+        fits = (source_lengths <= buckets[index].source_length) & (
+            target_lengths <= buckets[index].target_length
+        )
         assigned[fits] = index
     return assigned
 
 
 @dataclass(frozen=True, eq=False)
 class Epoch:
-    """Which pairs each batch holds: batch n has the shape ``shapes[n]`` and the pairs of ``pairs(n)``.
+    """Which pairs each batch holds: batch n has the shape ``shapes[n]`` and the pairs
+    of ``pairs(n)``.
 
     Compact, since a large corpus has tens of millions of pairs.
     """
@@ -135,20 +165,27 @@ class Epoch:
         return len(self.starts)
 
     def pairs(self, number: int) -> NDArray[np.integer]:
-        """Give the numbers of the pairs of a batch."""
+        """Return the numbers of the pairs of a batch."""
         return self.indices[self.starts[number] : self.stops[number]]
 
     def take(self, numbers: NDArray[np.integer]) -> Epoch:
         """Give these batches, in this order."""
-        return Epoch(self.indices, self.starts[numbers], self.stops[numbers], self.shapes[numbers])
+        return Epoch(
+            self.indices,
+            self.starts[numbers],
+            self.stops[numbers],
+            self.shapes[numbers],
+        )
 
 
-def group(assigned: NDArray[np.integer], order: NDArray[np.integer], buckets: Sequence[Bucket]) -> Epoch:
+def group(
+    assigned: NDArray[np.integer], order: NDArray[np.integer], buckets: Sequence[Bucket]
+) -> Epoch:
     """Fill the buckets with pairs in this order.
 
-    The batches of a bucket follow each other, smallest bucket first. Pairs that do not fill a last batch go on to the
-    next larger bucket that holds them where that takes fewer slots than rows of padding would; so few batches have
-    fewer pairs than rows.
+    The batches of a bucket follow each other, smallest bucket first. Pairs that do not
+    fill a last batch go on to the next larger bucket that holds them where that takes
+    fewer slots than rows of padding would; so few batches have fewer pairs than rows.
 
     Args:
         assigned: index of each pair's bucket, [N].
@@ -160,7 +197,10 @@ def group(assigned: NDArray[np.integer], order: NDArray[np.integer], buckets: Se
     """
     without = order[assigned[order] < 0]
     if len(without):
-        raise InputError(f"pair {without[0]} fits no bucket: leave out of the order whatever `assign` gives -1")
+        raise InputError(
+            f"pair {without[0]} fits no bucket: leave out of the order whatever"
+            " `assign` gives -1"
+        )
     by_bucket = order[np.argsort(assigned[order], kind="stable")]
     ends = np.cumsum(np.bincount(assigned[order], minlength=len(buckets)))
     members = [[part] for part in np.split(by_bucket, ends[:-1])]
@@ -181,11 +221,13 @@ def group(assigned: NDArray[np.integer], order: NDArray[np.integer], buckets: Se
     rows = np.array([bucket.rows for bucket in buckets], np.int64)
     starts = begins[shapes] + within * rows[shapes]
     lasts = np.cumsum([len(own) for (own,) in members])
-    return Epoch(indices, starts, np.minimum(starts + rows[shapes], lasts[shapes]), shapes)
+    return Epoch(
+        indices, starts, np.minimum(starts + rows[shapes], lasts[shapes]), shapes
+    )
 
 
 def make_batch(pairs: Encoded, bucket: Bucket) -> Batch:
-    """Give pairs as a batch of the bucket's shape; rows left over hold padding alone.
+    """Return pairs as a batch of the bucket's shape; rows left over hold padding alone.
 
     Such rows have no target token, so their loss counts for nothing.
     """
@@ -195,8 +237,12 @@ def make_batch(pairs: Encoded, bucket: Bucket) -> Batch:
     }
 
 
-def share(indices: NDArray[np.integer], rows: int, host: int, hosts: int) -> tuple[NDArray[np.integer], int]:
-    """Give one host's part of a batch of ``rows`` rows: its pairs, and its rows, as many as every other host's."""
+def share(
+    indices: NDArray[np.integer], rows: int, host: int, hosts: int
+) -> tuple[NDArray[np.integer], int]:
+    """Return one host's part of a batch of ``rows`` rows: its pairs, and its rows, as
+    many as every other host's.
+    """
     own = -(-rows // hosts)
     return indices[host * own : (host + 1) * own], own
 
@@ -205,7 +251,10 @@ def _next_larger(index: int, buckets: Sequence[Bucket]) -> int | None:
     """Find the smallest bucket that holds whatever this one holds."""
     bucket = buckets[index]
     for number, other in enumerate(buckets[index + 1 :], index + 1):
-        if other.source_length >= bucket.source_length and other.target_length >= bucket.target_length:
+        if (
+            other.source_length >= bucket.source_length
+            and other.target_length >= bucket.target_length
+        ):
             return number
     return None
 
@@ -221,7 +270,9 @@ def _by_size(bucket: Bucket) -> tuple[int, Bucket]:
 
 
 def _choose_boxes(histogram: NDArray[np.int64], num_boxes: int) -> list[Box]:
-    """Choose boxes for a histogram, int [source length + 1, target length + 1]; the first holds everything."""
+    """Choose boxes for a histogram, int [source length + 1, target length + 1]; the
+    first holds everything.
+    """
     boxes: list[Box] = [(histogram.shape[0] - 1, histogram.shape[1] - 1)]
     while len(boxes) < num_boxes:
         box, saved = _best_box(histogram, boxes)
@@ -233,7 +284,15 @@ def _choose_boxes(histogram: NDArray[np.int64], num_boxes: int) -> list[Box]:
         improved = False
         for index in range(1, len(boxes)):
             others = boxes[:index] + boxes[index + 1 :]
-            saved_now = int((histogram * (_prices(histogram.shape, others) - _prices(histogram.shape, boxes))).sum())
+            saved_now = int(
+                (
+                    histogram
+                    * (
+                        _prices(histogram.shape, others)
+                        - _prices(histogram.shape, boxes)
+                    )
+                ).sum()
+            )
             box, saved = _best_box(histogram, others)
             if saved > saved_now:
                 boxes[index] = box
@@ -242,12 +301,17 @@ def _choose_boxes(histogram: NDArray[np.int64], num_boxes: int) -> list[Box]:
 
 
 def _best_box(histogram: NDArray[np.int64], boxes: Sequence[Box]) -> tuple[Box, int]:
-    """Find the box that saves most slots beside these, the first of equals, and how many it saves."""
+    """Find the box that saves most slots beside these, the first of equals, and how
+    many it saves.
+    """
     prices = _prices(histogram.shape, boxes)
-    own_price = np.add.outer(np.arange(histogram.shape[0]), np.arange(histogram.shape[1]))
+    own_price = np.add.outer(
+        np.arange(histogram.shape[0]), np.arange(histogram.shape[1])
+    )
     saved = np.zeros_like(histogram)
     for price in np.unique(prices):
-        # Of the pairs that now cost this much, a new box takes those that are not longer than it.
+        # Of the pairs that now cost this much, a new box takes those that are not
+        # longer than it.
         taken = (histogram * (prices == price)).cumsum(0).cumsum(1)
         saved += taken * np.maximum(price - own_price, 0)
     source, target = divmod(int(saved.argmax()), histogram.shape[1])
@@ -255,7 +319,9 @@ def _best_box(histogram: NDArray[np.int64], boxes: Sequence[Box]) -> tuple[Box, 
 
 
 def _prices(shape: tuple[int, ...], boxes: Sequence[Box]) -> NDArray[np.int64]:
-    """Give the slots that a pair takes in the smallest box that holds it, for each pair of lengths."""
+    """Return the slots that a pair takes in the smallest box that holds it, for each
+    pair of lengths.
+    """
     prices = np.full(shape, np.iinfo(np.int64).max)
     for source, target in boxes:
         held = prices[: source + 1, : target + 1]
@@ -264,16 +330,26 @@ def _prices(shape: tuple[int, ...], boxes: Sequence[Box]) -> NDArray[np.int64]:
 
 
 def _shrink(
-    boxes: Sequence[Box], source_lengths: Lengths, target_lengths: Lengths, tokens_per_batch: int
+    boxes: Sequence[Box],
+    source_lengths: Lengths,
+    target_lengths: Lengths,
+    tokens_per_batch: int,
 ) -> tuple[Bucket, ...]:
-    """Shrink each box to the lengths of its pairs, the first to the longest of all, and give them their rows."""
+    """Shrink each box to the lengths of its pairs, the first to the longest of all,
+    and give them their rows.
+    """
     smallest_first = sorted({Bucket(*box, 0) for box in boxes}, key=_by_size)
     assigned = assign(smallest_first, source_lengths, target_lengths)
     shrunk = {(max(1, int(source_lengths.max())), max(1, int(target_lengths.max())))}
     for index in np.unique(assigned):
         if smallest_first[index][:2] != tuple(boxes[0]):
             members = assigned == index
-            shrunk.add((max(1, int(source_lengths[members].max())), max(1, int(target_lengths[members].max()))))
+            shrunk.add(
+                (
+                    max(1, int(source_lengths[members].max())),
+                    max(1, int(target_lengths[members].max())),
+                )
+            )
     buckets = [Bucket(*box, _rows(max(box), tokens_per_batch)) for box in shrunk]
     return tuple(sorted(buckets, key=_by_size))
 
@@ -282,7 +358,7 @@ def _rows(longest: int, tokens_per_batch: int) -> int:
     rows = tokens_per_batch // longest
     if not rows:
         raise InputError(
-            f"data.tokens_per_batch={tokens_per_batch} does not hold a pair of {longest} tokens: set it to at least "
-            f"{longest}, or lower data.max_length"
+            f"data.tokens_per_batch={tokens_per_batch} does not hold a pair of"
+            f" {longest} tokens: set it to at least {longest}, or lower data.max_length"
         )
     return rows

@@ -1,12 +1,17 @@
-"""Leave out of a parallel corpus what does not serve training: in explicit steps, each of which says what it took.
+"""Leave out of a parallel corpus what does not serve training: in explicit steps, each
+of which says what it took.
 
-Every pair passes these steps in this order, and the first that refuses it counts it. Both sides go, or both stay; what
-stays keeps its order. A step runs if its key is set; empty sides always go.
+Every pair passes these steps in this order, and the first that refuses it counts it.
+Both sides go, or both stay; what stays keeps its order. A step runs if its key is set;
+empty sides always go.
 
-========================= ===============================================================================
+=========================
+===============================================================================
 key                       step
-========================= ===============================================================================
-``unicode_normalization`` both sides are brought to a normal form of Unicode; drops nothing
+=========================
+===============================================================================
+``unicode_normalization`` both sides are brought to a normal form of Unicode; drops
+nothing
 (always)                  a side holds nothing that can be seen: no text, white space, control characters
 ``max_words``             a side has more words (what white space separates)
 ``max_characters``        a side has more characters; the limit for scripts without spaces
@@ -14,11 +19,14 @@ key                       step
 ``drop_identical``        both sides are the same: text that was never translated
 ``drop_duplicates``       an earlier pair of the corpus has both texts; that first one stays
 ``detect_languages``      a side is surely in another language than its own
-========================= ===============================================================================
+=========================
+===============================================================================
 
-White space around a sentence counts in no step. Each step judges a pair by its own text alone, so that workers may
-clean a corpus in chunks and add up their counts; only duplicates need the whole corpus, which :func:`find_duplicates`
-reads first. Equal pairs meet the same end in every other step: which duplicate goes does not depend on the other steps.
+White space around a sentence counts in no step. Each step judges a pair by its own text
+alone, so that workers may clean a corpus in chunks and add up their counts; only
+duplicates need the whole corpus, which :func:`find_duplicates` reads first. Equal pairs
+meet the same end in every other step: which duplicate goes does not depend on the other
+steps.
 
 Example:
     >>> counts = Counts()
@@ -61,12 +69,15 @@ STEPS = {
     "detect_languages": "another language",
     "max_length": "too many tokens",
 }
-"""What a report calls the steps, in their order; after ours, the limit in tokens that whoever tokenises applies."""
+"""What a report calls the steps, in their order; after ours, the limit in tokens
+that whoever tokenises applies.
+"""
 
-# Letters and symbols by their category, and yet nothing to see: the Hangul fillers and the braille blank.
+# Letters and symbols by their category, and yet nothing to see: the Hangul fillers and
+# the braille blank.
 _BLANKS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
-# Separators, control and format characters (zero-width space, byte order mark), half surrogate pairs, and marks, which
-# show nothing without a letter under them.
+# Separators, control and format characters (zero-width space, byte order mark), half
+# surrogate pairs, and marks, which show nothing without a letter under them.
 _UNSEEN = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn", "Mc", "Me"))
 
 
@@ -74,7 +85,8 @@ _UNSEEN = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn", "Mc", "Me"))
 class Cleaning:
     """Say which steps clean a corpus; the default drops pairs with an empty side alone.
 
-    The fields are keys of :class:`~jaxformer.data.config.DataConfig`, which describes their values.
+    The fields are keys of :class:`~jaxformer.data.config.DataConfig`, which describes
+    their values.
 
     Raises:
         InputError: a value lies out of range.
@@ -92,27 +104,41 @@ class Cleaning:
         for key in ("max_words", "max_characters"):
             value = getattr(self, key)
             if value is not None and value < 1:
-                raise InputError(f"data.{key} must be at least 1, not {value}; None sets no limit")
+                raise InputError(
+                    f"data.{key} must be at least 1, not {value}; None sets no limit"
+                )
         ratio = self.max_length_ratio
         if ratio is not None and not (1 <= ratio < math.inf):
-            raise InputError(f"data.max_length_ratio must be a number from 1 up, not {ratio}; None sets no limit")
+            raise InputError(
+                f"data.max_length_ratio must be a number from 1 up, not {ratio}; None"
+                " sets no limit"
+            )
         if self.unicode_normalization not in UNICODE_NORMALIZATIONS:
-            choices = ", ".join(UNICODE_NORMALIZATIONS[:-1]) + f" or {UNICODE_NORMALIZATIONS[-1]}"
-            raise InputError(f"data.unicode_normalization must be {choices}, not {self.unicode_normalization!r}")
+            choices = (
+                ", ".join(UNICODE_NORMALIZATIONS[:-1])
+                + f" or {UNICODE_NORMALIZATIONS[-1]}"
+            )
+            raise InputError(
+                f"data.unicode_normalization must be {choices}, not"
+                f" {self.unicode_normalization!r}"
+            )
 
 
 @dataclass
 class Counts:
-    """Count what cleaning read, changed and dropped; the counts of chunks add up to those of the corpus.
+    """Count what cleaning read, changed and dropped; the counts of chunks add up to
+    those of the corpus.
 
-    ``dataclasses.asdict`` gives what JSON can hold, and ``Counts(**record)`` takes it back. A step that ran and took
-    nothing counts 0; a step that did not run is missing.
+    ``dataclasses.asdict`` gives what JSON can hold, and ``Counts(**record)`` takes it
+    back. A step that ran and took nothing counts 0; a step that did not run is missing.
     """
 
     read: int = 0
     """Pairs before any step."""
     changed: dict[str, int] = field(default_factory=dict)
-    """Pairs that a step changed, by a name of :data:`STEPS`. They may be dropped later."""
+    """Pairs that a step changed, by a name of :data:`STEPS`. They may be dropped
+    later.
+    """
     dropped: dict[str, int] = field(default_factory=dict)
     """Pairs that a step dropped, by a name of :data:`STEPS`."""
 
@@ -142,20 +168,22 @@ def clean(
     duplicates: Duplicates | None = None,
     first: int = 0,
 ) -> Iterator[Pair]:
-    """Give the pairs that every step lets pass, one by one and in order.
+    """Return the pairs that every step lets pass, one by one and in order.
 
     Args:
         pairs: a corpus, or a chunk of it; read as the result is read.
         cleaning: the steps to run.
         counts: what is read, changed and dropped is added here, pair by pair.
-        languages: the codes of the source and the target language, as ``data.source_language`` and
-            ``data.target_language`` have them.
+        languages: the codes of the source and the target language, as
+            ``data.source_language`` and ``data.target_language`` have them.
         duplicates: what :func:`find_duplicates` gave for the whole corpus.
-        first: the index in the corpus of the first of ``pairs``: 0 unless they are a later chunk.
+        first: the index in the corpus of the first of ``pairs``: 0 unless they are a
+            later chunk.
 
     Raises:
-        InputError: at once, ``detect_languages`` is asked for and py3langid is missing or does not know a language;
-            while reading, the corpus grew since its duplicates were sought.
+        InputError: at once, ``detect_languages`` is asked for and py3langid is missing
+            or does not know a language; while reading, the corpus grew since its
+            duplicates were sought.
         ValueError: ``drop_duplicates`` is asked for without ``duplicates``.
     """
     steps = _steps(cleaning, languages, duplicates)
@@ -167,15 +195,21 @@ def clean(
 
 
 def find_duplicates(
-    pairs: Iterable[Pair], cleaning: Cleaning, *, memory: int = DEFAULT_MEMORY, directory: Path | str | None = None
+    pairs: Iterable[Pair],
+    cleaning: Cleaning,
+    *,
+    memory: int = DEFAULT_MEMORY,
+    directory: Path | str | None = None,
 ) -> Duplicates | None:
-    """Find the pairs of a whole corpus that repeat an earlier one, once normalised; None unless ``cleaning`` asks.
+    """Find the pairs of a whole corpus that repeat an earlier one, once normalised;
+    None unless ``cleaning`` asks.
 
     Args:
         pairs: the corpus before cleaning, read once and never held.
         cleaning: the steps that :func:`clean` will run.
         memory: bytes to work in; one bit a pair comes on top.
-        directory: where temporary files lie, 24 bytes a pair; None: where the system has them (``TMPDIR``).
+        directory: where temporary files lie, 24 bytes a pair; None: where the system
+            has them (``TMPDIR``).
 
     Raises:
         InputError: the temporary files cannot be written.
@@ -183,38 +217,51 @@ def find_duplicates(
     if not cleaning.drop_duplicates:
         return None
     form = cleaning.unicode_normalization
-    return find_repeated((normalize(pair, form) for pair in pairs), memory=memory, directory=directory)
+    return find_repeated(
+        (normalize(pair, form) for pair in pairs), memory=memory, directory=directory
+    )
 
 
 def normalize(pair: Pair, form: UnicodeNormalization) -> Pair:
     """Bring both sides to a normal form of Unicode (Standard Annex 15).
 
-    NFC composes letters and their accents and changes nothing that can be seen. NFKC also replaces what stands for
-    another character (ligatures, full-width letters, superscripts, no-break spaces), and with it some meaning: the
-    square of x becomes x2.
+    NFC composes letters and their accents and changes nothing that can be seen. NFKC
+    also replaces what stands for another character (ligatures, full-width letters,
+    superscripts, no-break spaces), and with it some meaning: the square of x becomes
+    x2.
     """
     if form == "none":
         return pair
-    return Pair(unicodedata.normalize(form, pair.source), unicodedata.normalize(form, pair.target))
+    return Pair(
+        unicodedata.normalize(form, pair.source),
+        unicodedata.normalize(form, pair.target),
+    )
 
 
 def is_empty(pair: Pair) -> bool:
-    """Say whether a side holds nothing that can be seen: no text, white space, control or invisible characters."""
+    """Return whether a side holds nothing that can be seen: no text, white space,
+    control or invisible characters.
+    """
     return not (_can_be_seen(pair.source) and _can_be_seen(pair.target))
 
 
 def has_more_words(pair: Pair, limit: int) -> bool:
-    """Say whether a side has more words than ``limit``, as white space separates them."""
+    """Return whether a side has more words than ``limit``, as white space separates
+    them.
+    """
     return len(pair.source.split()) > limit or len(pair.target.split()) > limit
 
 
 def has_more_characters(pair: Pair, limit: int) -> bool:
-    """Say whether a side has more characters than ``limit``, without the white space around it."""
+    """Return whether a side has more characters than ``limit``, without the white space
+    around it.
+    """
     return max(len(pair.source.strip()), len(pair.target.strip())) > limit
 
 
 def exceeds_ratio(pair: Pair, limit: float) -> bool:
-    """Say whether the longer side has more than ``limit`` times the characters of the shorter.
+    """Return whether the longer side has more than ``limit`` times the characters of
+    the shorter.
 
     Characters, not words: every script has them.
     """
@@ -223,24 +270,30 @@ def exceeds_ratio(pair: Pair, limit: float) -> bool:
 
 
 def is_identical(pair: Pair) -> bool:
-    """Say whether both sides are the same text."""
+    """Return whether both sides are the same text."""
     return pair.source.strip() == pair.target.strip()
 
 
 def has_other_language(pair: Pair, languages: tuple[str, str]) -> bool:
-    """Say whether a side is surely in another language than its own.
+    """Return whether a side is surely in another language than its own.
 
-    What is sure, and what is too short to tell, is the rule of :func:`jaxformer.data.languages.is_foreign`.
+    What is sure, and what is too short to tell, is the rule of
+    :func:`jaxformer.data.languages.is_foreign`.
 
     Args:
         pair: the pair.
-        languages: source and target, by codes that :func:`jaxformer.data.languages.check_language` gave.
+        languages: source and target, by codes that
+            :func:`jaxformer.data.languages.check_language` gave.
     """
-    return any(is_foreign(text, language) for text, language in zip(pair, languages, strict=True))
+    return any(
+        is_foreign(text, language)
+        for text, language in zip(pair, languages, strict=True)
+    )
 
 
 def table(counts: Counts) -> list[str]:
-    r"""Lay the counts out as lines of plain text: each step, the pairs it dropped, their share of all, what was left.
+    r"""Lay the counts out as lines of plain text: each step, the pairs it dropped,
+    their share of all, what was left.
 
     Example:
         >>> print("\n".join(table(Counts(read=2000, dropped={"empty": 5, "max_words": 0}))))
@@ -254,9 +307,17 @@ def table(counts: Counts) -> list[str]:
     for name in _ordered(counts.dropped):
         dropped = counts.dropped[name]
         kept -= dropped
-        rows.append((STEPS.get(name, name), f"{dropped:,}", _share(dropped, counts.read), f"{kept:,}"))
+        rows.append(
+            (
+                STEPS.get(name, name),
+                f"{dropped:,}",
+                _share(dropped, counts.read),
+                f"{kept:,}",
+            )
+        )
     changed = [
-        f"{STEPS.get(name, name)} changed {counts.changed[name]:,} pairs ({_share(counts.changed[name], counts.read)})"
+        f"{STEPS.get(name, name)} changed {counts.changed[name]:,} pairs"
+        f" ({_share(counts.changed[name], counts.read)})"
         for name in _ordered(counts.changed)
     ]
     return [*align(rows), *changed]
@@ -269,10 +330,16 @@ def summary(counts: Counts) -> str:
         >>> summary(Counts(read=2000, dropped={"empty": 5, "max_words": 0}))
         '5 dropped (empty side 5)'
     """
-    dropped = {name: counts.dropped[name] for name in _ordered(counts.dropped) if counts.dropped[name]}
+    dropped = {
+        name: counts.dropped[name]
+        for name in _ordered(counts.dropped)
+        if counts.dropped[name]
+    }
     if not dropped:
         return "none dropped"
-    reasons = ", ".join(f"{STEPS.get(name, name)} {number:,}" for name, number in dropped.items())
+    reasons = ", ".join(
+        f"{STEPS.get(name, name)} {number:,}" for name, number in dropped.items()
+    )
     return f"{sum(dropped.values()):,} dropped ({reasons})"
 
 
@@ -280,14 +347,17 @@ def why_nothing_is_left(counts: Counts) -> str:
     """Word the reason why no pair is left, in one line that ends with the cure."""
     if not counts.read:
         return "the data holds no pair: name files that are not empty"
-    most_first = Counter({name: dropped for name, dropped in counts.dropped.items() if dropped}).most_common()
+    most_first = Counter(
+        {name: dropped for name, dropped in counts.dropped.items() if dropped}
+    ).most_common()
     reasons = [
-        f"{dropped:,} by {STEPS.get(name, name)}" + (f" (data.{name})" if name != "empty" else "")
+        f"{dropped:,} by {STEPS.get(name, name)}"
+        + (f" (data.{name})" if name != "empty" else "")
         for name, dropped in most_first
     ]
     return (
-        f"every one of {counts.read:,} pairs was dropped, {', '.join(reasons)}: loosen what drops the most, "
-        "and see that source and target are not mixed up"
+        f"every one of {counts.read:,} pairs was dropped, {', '.join(reasons)}: loosen"
+        " what drops the most, and see that source and target are not mixed up"
     )
 
 
@@ -295,8 +365,12 @@ _Step: TypeAlias = Callable[[Pair, int], bool]
 """Says of a pair, normalised, and of its index in the corpus whether the pair goes."""
 
 
-def _steps(cleaning: Cleaning, languages: tuple[str, str], duplicates: Duplicates | None) -> dict[str, _Step]:
-    """Give the steps that may drop a pair, by name and in their order: what is cheap comes before what is dear."""
+def _steps(
+    cleaning: Cleaning, languages: tuple[str, str], duplicates: Duplicates | None
+) -> dict[str, _Step]:
+    """Return the steps that may drop a pair, by name and in their order: what is cheap
+    comes before what is dear.
+    """
     steps: dict[str, _Step] = {"empty": lambda pair, _: is_empty(pair)}
     if (words := cleaning.max_words) is not None:
         steps["max_words"] = lambda pair, _: has_more_words(pair, words)
@@ -308,24 +382,35 @@ def _steps(cleaning: Cleaning, languages: tuple[str, str], duplicates: Duplicate
         steps["drop_identical"] = lambda pair, _: is_identical(pair)
     if cleaning.drop_duplicates:
         if duplicates is None:
-            raise ValueError("drop_duplicates needs what find_duplicates gives for the whole corpus")
+            raise ValueError(
+                "drop_duplicates needs what find_duplicates gives for the whole corpus"
+            )
         steps["drop_duplicates"] = lambda _, index: index in duplicates
     if cleaning.detect_languages:
         source, target = languages
-        known = (check_language(source, "data.source_language"), check_language(target, "data.target_language"))
+        known = (
+            check_language(source, "data.source_language"),
+            check_language(target, "data.target_language"),
+        )
         steps["detect_languages"] = lambda pair, _: has_other_language(pair, known)
     return steps
 
 
 def _clean(
-    pairs: Iterable[Pair], form: UnicodeNormalization, steps: dict[str, _Step], counts: Counts, first: int
+    pairs: Iterable[Pair],
+    form: UnicodeNormalization,
+    steps: dict[str, _Step],
+    counts: Counts,
+    first: int,
 ) -> Iterator[Pair]:
     for index, raw in enumerate(pairs, first):
         counts.read += 1
         pair = normalize(raw, form)
         if pair != raw:
             counts.changed["unicode_normalization"] += 1
-        reason = next((name for name, drops in steps.items() if drops(pair, index)), None)
+        reason = next(
+            (name for name, drops in steps.items() if drops(pair, index)), None
+        )
         if reason is None:
             yield pair
         else:
@@ -333,13 +418,18 @@ def _clean(
 
 
 def _can_be_seen(text: str) -> bool:
-    return any(character not in _BLANKS and unicodedata.category(character) not in _UNSEEN for character in text)
+    return any(
+        character not in _BLANKS and unicodedata.category(character) not in _UNSEEN
+        for character in text
+    )
 
 
 def _ordered(names: Iterable[str]) -> list[str]:
     """Put the names of our steps in their order, and others behind."""
     order = list(STEPS)
-    return sorted(names, key=lambda name: order.index(name) if name in order else len(order))
+    return sorted(
+        names, key=lambda name: order.index(name) if name in order else len(order)
+    )
 
 
 def _share(part: int, whole: int) -> str:

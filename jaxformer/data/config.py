@@ -54,81 +54,96 @@ class DataConfig:
         InputError: a value lies out of range, or contradicts another.
     """
 
-    # The data sets, each named as `jaxformer.data.sources` describes: `bundled:en-de/train`, `text:train.en,train.de`,
-    # `synthetic:reverse/train`. Defaults: the bundled corpus.
+    # The data sets, each named as `jaxformer.data.sources` describes:
+    # `bundled:en-de/train`, `text:train.en,train.de`, `synthetic:reverse/train`.
+    # Defaults: the bundled corpus.
     train: str = "bundled:en-de/train"
-    # Judges the model while it trains: loss, BLEU, and the choice of the best checkpoint.
+    # Judges the model while it trains: loss, BLEU, and the choice of the best
+    # checkpoint.
     valid: str = "bundled:en-de/valid"
     # Judges the finished model; never used to choose one.
     test: str = "bundled:en-de/test"
 
-    # The languages translated from and to, as codes. A corpus of two languages serves both directions.
+    # The languages translated from and to, as codes. A corpus of two languages serves
+    # both directions.
     source_language: str = "en"
     target_language: str = "de"
 
-    # Pieces in the vocabulary (of the target, when the two are separate), special pieces included. Default 8000; the
-    # paper has 37,000 for 4.5 million pairs.
+    # Pieces in the vocabulary (of the target, when the two are separate), special
+    # pieces included. Default 8000; the paper has 37,000 for 4.5 million pairs.
     vocabulary_size: int = 8000
-    # Pieces in the source vocabulary, only with separate vocabularies. Default None: as many as the target's.
+    # Pieces in the source vocabulary, only with separate vocabularies. Default None: as
+    # many as the target's.
     source_vocabulary_size: int | None = None
-    # One vocabulary for both languages, trained on both together, as the paper has it; the three-way tied embedding
-    # needs it. False trains one for each.
+    # One vocabulary for both languages, trained on both together, as the paper has it;
+    # the three-way tied embedding needs it. False trains one for each.
     shared_vocabulary: bool = True
     # "bpe" (the paper's) or "unigram".
     vocabulary_model: VocabularyModel = "bpe"
-    # False (default): every character of the training text is a piece, and one that it lacks becomes unk, which decodes
-    # to " ⁇ ". True: rare characters are spelled in bytes, so that nothing is lost; 256 pieces are spent on that. Good
-    # for large corpora, whose text holds thousands of stray characters.
+    # False (default): every character of the training text is a piece, and one that it
+    # lacks becomes unk, which decodes to " ⁇ ". True: rare characters are spelled in
+    # bytes, so that nothing is lost; 256 pieces are spent on that. Good for large
+    # corpora, whose text holds thousands of stray characters.
     byte_fallback: bool = False
 
-    # Give the vocabulary a tag for each target language (`<2de>`), and begin every source sentence with the one it is
-    # to be translated into: one model then serves several languages.
+    # Give the vocabulary a tag for each target language (`<2de>`), and begin every
+    # source sentence with the one it is to be translated into: one model then serves
+    # several languages.
     language_tags: bool = False
-    # Read another segmentation of the text in each epoch (subword regularisation). Default None: always the best one.
-    # With a unigram vocabulary the power of a segmentation's probability (0.1 to 0.5 are usual); with BPE the
-    # probability of leaving out a merge (BPE-dropout; 0.1 is usual).
+    # Read another segmentation of the text in each epoch (subword regularisation).
+    # Default None: always the best one. With a unigram vocabulary the power of a
+    # segmentation's probability (0.1 to 0.5 are usual); with BPE the probability of
+    # leaving out a merge (BPE-dropout; 0.1 is usual).
     segmentation_alpha: float | None = None
-    # How small data sets of a mixture are repeated: 1 (default) leaves the sizes as they are, 5 is usual for many
-    # languages, and a large number makes them equal. Instead of weights.
+    # How small data sets of a mixture are repeated: 1 (default) leaves the sizes as
+    # they are, 5 is usual for many languages, and a large number makes them equal.
+    # Instead of weights.
     temperature: float = 1.0
 
-    # Which pairs are left out of the training text, besides those with an empty side; `jaxformer.data.cleaning` has the
-    # steps in their order. Most words (what white space separates) on a side, in raw text. Default None: any number.
+    # Which pairs are left out of the training text, besides those with an empty side;
+    # `jaxformer.data.cleaning` has the steps in their order. Most words (what white
+    # space separates) on a side, in raw text. Default None: any number.
     max_words: int | None = None
-    # Most characters (Unicode code points) on a side, in raw text; the limit for scripts without spaces. Default None:
-    # any number.
+    # Most characters (Unicode code points) on a side, in raw text; the limit for
+    # scripts without spaces. Default None: any number.
     max_characters: int | None = None
-    # Most times that one side has the characters of the other. Default None: any ratio. 3 suits languages of like
-    # script; Chinese or Japanese against a European language needs about 6.
+    # Most times that one side has the characters of the other. Default None: any ratio.
+    # 3 suits languages of like script; Chinese or Japanese against a European language
+    # needs about 6.
     max_length_ratio: float | None = None
     # Drop pairs whose sides are the same text. Default False.
     drop_identical: bool = False
-    # Drop pairs that an earlier pair of the same data set equals in both texts. Default False.
+    # Drop pairs that an earlier pair of the same data set equals in both texts. Default
+    # False.
     drop_duplicates: bool = False
-    # "none" (default), "NFC" or "NFKC". Vocabularies trained here apply NFKC of their own; the step serves the other
-    # steps, and vocabularies from elsewhere.
+    # "none" (default), "NFC" or "NFKC". Vocabularies trained here apply NFKC of their
+    # own; the step serves the other steps, and vocabularies from elsewhere.
     unicode_normalization: UnicodeNormalization = "none"
-    # Drop pairs of which a side is surely in another language than its own. Default False. Needs the extra langid.
+    # Drop pairs of which a side is surely in another language than its own. Default
+    # False. Needs the extra langid.
     detect_languages: bool = False
 
-    # Longest training sentence in tokens, on each side, with its end-of-sentence token. Longer pairs are dropped and
-    # counted, never cut.
+    # Longest training sentence in tokens, on each side, with its end-of-sentence token.
+    # Longer pairs are dropped and counted, never cut.
     max_length: int = 256
-    # Most token slots on EACH side of a batch, padding included, all devices together (which fill up
-    # the last rows with padding where they do not share them equally). The paper: about 25,000.
+    # Most token slots on EACH side of a batch, padding included, all devices together
+    # (which fill up the last rows with padding where they do not share them equally).
+    # The paper: about 25,000.
     tokens_per_batch: int = 25_000
-    # Most distinct shapes of training batches, so most compilations of the step. More buckets, less padding.
+    # Most distinct shapes of training batches, so most compilations of the step. More
+    # buckets, less padding.
     num_buckets: int = 8
-    # Put several pairs into a row, one after another, that do not see each other: one shape of batches and hardly any
-    # padding. What TPUs like.
+    # Put several pairs into a row, one after another, that do not see each other: one
+    # shape of batches and hardly any padding. What TPUs like.
     packing: bool = False
-    # Slots of a packed row, on its longer side. Longer rows waste less padding and cost more attention.
+    # Slots of a packed row, on its longer side. Longer rows waste less padding and cost
+    # more attention.
     packed_length: int = 256
-    # Leave out batches that their pairs do not fill, and those pairs of that epoch with them. Default False: rows of
-    # padding, which weigh nothing, fill them up.
+    # Leave out batches that their pairs do not fill, and those pairs of that epoch with
+    # them. Default False: rows of padding, which weigh nothing, fill them up.
     drop_remainder: bool = False
-    # Processes that tokenise the training text, if it is large. Default None: one a core, if there are at least four.
-    # What comes out is the same.
+    # Processes that tokenise the training text, if it is large. Default None: one a
+    # core, if there are at least four. What comes out is the same.
     workers: int | None = None
     # End every source sentence with the end-of-sentence token; targets always do.
     source_eos: bool = True
@@ -140,14 +155,19 @@ class DataConfig:
 
     @property
     def request(self) -> dict[str, Any]:
-        """What decides which tokens the training text becomes, and so what a prepared folder holds, as JSON."""
+        """What decides which tokens the training text becomes, and so what a
+        prepared folder holds, as JSON.
+        """
         return {key: getattr(self, key) for key in (*_TOKENS, *_CLEANING)}
 
     def __post_init__(self) -> None:
         _ = self.cleaning  # checks its own keys
         for key in ("train", "valid", "test", "source_language", "target_language"):
             if not getattr(self, key).strip():
-                raise InputError(f"data.{key} is empty: name one, for example {type(self).__dict__[key]!r}")
+                raise InputError(
+                    f"data.{key} is empty: name one, for example"
+                    f" {type(self).__dict__[key]!r}"
+                )
         for key in (
             "vocabulary_size",
             "source_vocabulary_size",
@@ -161,19 +181,32 @@ class DataConfig:
             if value is not None and value < 1:
                 raise InputError(f"data.{key} must be at least 1, not {value}")
         check_most(self, MOST, "data.")
-        if self.segmentation_alpha is not None and not 0 <= self.segmentation_alpha <= 1:
-            raise InputError(f"data.segmentation_alpha must be from 0 to 1, not {self.segmentation_alpha}")
+        if (
+            self.segmentation_alpha is not None
+            and not 0 <= self.segmentation_alpha <= 1
+        ):
+            raise InputError(
+                "data.segmentation_alpha must be from 0 to 1, not"
+                f" {self.segmentation_alpha}"
+            )
         if not 1 <= self.temperature < math.inf:
-            raise InputError(f"data.temperature must be a number from 1 up, not {self.temperature}")
+            raise InputError(
+                f"data.temperature must be a number from 1 up, not {self.temperature}"
+            )
         if self.source_language == self.target_language:
             raise InputError(
-                f"data.source_language and data.target_language are both {self.source_language!r}: give two languages"
+                "data.source_language and data.target_language are both"
+                f" {self.source_language!r}: give two languages"
             )
         if self.vocabulary_model not in VOCABULARY_MODELS:
             choices = " or ".join(VOCABULARY_MODELS)
-            raise InputError(f"data.vocabulary_model must be {choices}, not {self.vocabulary_model!r}")
+            raise InputError(
+                f"data.vocabulary_model must be {choices}, not"
+                f" {self.vocabulary_model!r}"
+            )
         if self.shared_vocabulary and self.source_vocabulary_size is not None:
             raise InputError(
-                f"data.source_vocabulary_size={self.source_vocabulary_size} needs data.shared_vocabulary=False; "
-                "a shared vocabulary has data.vocabulary_size pieces"
+                f"data.source_vocabulary_size={self.source_vocabulary_size} needs"
+                " data.shared_vocabulary=False; a shared vocabulary has"
+                " data.vocabulary_size pieces"
             )

@@ -1,6 +1,8 @@
-r"""Lines of text files: plain or compressed, one or many, never more than a buffer in memory.
+r"""Lines of text files: plain or compressed, one or many, never more than a buffer in
+memory.
 
-The end of a file's name says how it is compressed: ``.gz``, ``.xz`` or ``.zst``; any other name means plain text.
+The end of a file's name says how it is compressed: ``.gz``, ``.xz`` or ``.zst``; any
+other name means plain text.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _BLOCK = 1 << 18
 MOST_BYTES_A_LINE = 16 << 20
 # A pattern that matches more, such as /**/*, is a mistake.
 _MOST_FILES = 100_000
-# One block of zstd may grow a thirty-thousandfold: small bites bound what a whole bite becomes.
+# One block of zstd may grow a thirty-thousandfold: small bites bound what a whole bite
+# becomes.
 _ZSTD_BITE = 1 << 10
 _ARCHIVES = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
 
@@ -36,20 +39,25 @@ class _DamagedError(Exception):
 def expand(pattern: str) -> list[Path]:
     """Find the files that a pattern of the shell names, in the order of their names.
 
-    ``*``, ``?`` and ``[...]`` stand for parts of a name, ``**`` for folders at any depth. A file whose name is the
-    pattern itself comes first: ``a[1].en`` is that file where it exists. Names are compared as text: ``part-10`` comes
-    before ``part-2``.
+    ``*``, ``?`` and ``[...]`` stand for parts of a name, ``**`` for folders at any
+    depth. A file whose name is the pattern itself comes first: ``a[1].en`` is that file
+    where it exists. Names are compared as text: ``part-10`` comes before ``part-2``.
 
     Raises:
-        InputError: nothing has such a name, more than 100,000 files have, or one is a folder.
+        InputError: nothing has such a name, more than 100,000 files have, or one is a
+            folder.
     """
     if Path(pattern).exists():
         return [_file(Path(pattern))]
     if not glob.has_magic(pattern):
         raise InputError(f"no file {pattern}")
-    found = sorted(itertools.islice(glob.iglob(pattern, recursive=True), _MOST_FILES + 1))
+    found = sorted(
+        itertools.islice(glob.iglob(pattern, recursive=True), _MOST_FILES + 1)
+    )
     if not found:
-        raise InputError(f"no file matches {pattern}: give a path, or a pattern with *, ? or **")
+        raise InputError(
+            f"no file matches {pattern}: give a path, or a pattern with *, ? or **"
+        )
     if len(found) > _MOST_FILES:
         raise InputError(f"more than {_MOST_FILES:,} files match {pattern}: name fewer")
     return [_file(Path(path)) for path in found]
@@ -69,72 +77,104 @@ def check_regular(paths: Iterable[Path]) -> None:
     """
     for path in paths:
         if path.exists() and not path.is_file():
-            raise InputError(f"{path} is a pipe or device, and training text is read several times: name a file")
+            raise InputError(
+                f"{path} is a pipe or device, and training text is read several times:"
+                " name a file"
+            )
 
 
 def expand_parallel(source: str, target: str) -> tuple[list[Path], list[Path]]:
-    """Find the files that two patterns name, and put each source beside its translation.
+    """Find the files that two patterns name, and put each source beside its
+    translation.
 
-    Where both are patterns, files belong together for which the wildcards stand for the same: ``news.en`` and
-    ``news.de`` for ``news*.en`` and ``news*.de``, in the order of what they stand for.
+    Where both are patterns, files belong together for which the wildcards stand for the
+    same: ``news.en`` and ``news.de`` for ``news*.en`` and ``news*.de``, in the order of
+    what they stand for.
 
     Raises:
         InputError: nothing has such a name, or a file has no partner.
     """
     sources, targets = expand(source), expand(target)
-    by_part = [_by_wildcards(pattern, paths) for pattern, paths in ((source, sources), (target, targets))]
-    if None in by_part or len(by_part[0] or ()) != len(sources) or len(by_part[1] or ()) != len(targets):
+    by_part = [
+        _by_wildcards(pattern, paths)
+        for pattern, paths in ((source, sources), (target, targets))
+    ]
+    if (
+        None in by_part
+        or len(by_part[0] or ()) != len(sources)
+        or len(by_part[1] or ()) != len(targets)
+    ):
         return sources, targets
     left, right = (found or {} for found in by_part)
     for found, other, pattern in ((left, right, target), (right, left, source)):
         alone = sorted(found.keys() - other.keys())
         if alone:
             raise InputError(
-                f"{found[alone[0]]} has no partner among the files of {pattern}: give each source file its translation"
+                f"{found[alone[0]]} has no partner among the files of {pattern}: give"
+                " each source file its translation"
             )
     return [left[part] for part in sorted(left)], [right[part] for part in sorted(left)]
 
 
-def _by_wildcards(pattern: str, paths: Sequence[Path]) -> dict[tuple[str, ...], Path] | None:
-    """Give the files by what the wildcards of the pattern stand for; None if it has another number of them."""
+def _by_wildcards(
+    pattern: str, paths: Sequence[Path]
+) -> dict[tuple[str, ...], Path] | None:
+    """Return the files by what the wildcards of the pattern stand for; None if it has
+    another number of them.
+    """
     parts = re.split(r"(\*\*/?|\*|\?|\[!?\]?[^\]]*\])", pattern)
     if len(parts) == 1:
         return None
     wild = {"**": "(.*)", "**/": "(.*)", "*": "([^/]*)", "?": "([^/])"}
     regex = "".join(
-        wild.get(part, f"({part.replace('[!', '[^')})") if index % 2 else re.escape(part)
+        (
+            wild.get(part, f"({part.replace('[!', '[^')})")
+            if index % 2
+            else re.escape(part)
+        )
         for index, part in enumerate(parts)
     )
-    found = {match.groups(): path for path in paths if (match := re.fullmatch(regex, str(path)))}
+    found = {
+        match.groups(): path
+        for path in paths
+        if (match := re.fullmatch(regex, str(path)))
+    }
     return found or None
 
 
 def open_lines(paths: Iterable[str | Path]) -> Iterator[str]:
-    r"""Give the lines of UTF-8 text files, file after file, reading as far as is asked for.
+    r"""Return the lines of UTF-8 text files, file after file, reading as far as is
+    asked for.
 
-    Lines end at ``\n`` alone: other characters at which Python's ``splitlines`` would split (U+2028, U+0085, vertical
-    tab, file separator) stay within their line. A byte order mark at the start of a file and the ``\r`` of Windows line
-    ends are taken off; the last line of a file needs no line end; an empty line counts.
+    Lines end at ``\n`` alone: other characters at which Python's ``splitlines`` would
+    split (U+2028, U+0085, vertical tab, file separator) stay within their line. A byte
+    order mark at the start of a file and the ``\r`` of Windows line ends are taken off;
+    the last line of a file needs no line end; an empty line counts.
 
     Raises:
-        InputError: a file is missing, unreadable, empty, damaged or cut off (with the last line that was whole), not
-            UTF-8, or has a line of more than 16 MiB (with the number of the first bad line).
+        InputError: a file is missing, unreadable, empty, damaged or cut off (with the
+            last line that was whole), not UTF-8, or has a line of more than 16 MiB
+            (with the number of the first bad line).
     """
     for path in paths:
         yield from _lines(Path(path))
 
 
-def open_parallel(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[tuple[str, str]]:
-    """Give the lines of files side by side: the first file of one side with the first of the other, and so on.
+def open_parallel(
+    sources: Sequence[Path], targets: Sequence[Path]
+) -> Iterator[tuple[str, str]]:
+    """Return the lines of files side by side: the first file of one side with the first
+    of the other, and so on.
 
     Raises:
-        InputError: the numbers of files differ; two files differ in their numbers of lines (named, with both); or a
-            file is one that :func:`open_lines` refuses.
+        InputError: the numbers of files differ; two files differ in their numbers of
+            lines (named, with both); or a file is one that :func:`open_lines` refuses.
     """
     if len(sources) != len(targets):
         raise InputError(
-            f"{len(sources)} source files ({_some(sources)}) and {len(targets)} target files ({_some(targets)}): "
-            "give each source file its translation, in the same order of names"
+            f"{len(sources)} source files ({_some(sources)}) and {len(targets)} target"
+            f" files ({_some(targets)}): give each source file its translation, in the"
+            " same order of names"
         )
     for source, target in zip(sources, targets, strict=True):
         left, right = _lines(source), _lines(target)
@@ -151,7 +191,8 @@ def open_parallel(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[
 
 
 def read_lines(path: str | Path) -> list[str]:
-    """Read all lines of a UTF-8 text file, plain or compressed, as :func:`open_lines` does.
+    """Read all lines of a UTF-8 text file, plain or compressed, as :func:`open_lines`
+    does.
 
     Raises:
         InputError: as :func:`open_lines`.
@@ -163,9 +204,12 @@ def check_folder(directory: Path, option: str) -> None:
     """Refuse a folder that cannot be made; nothing is made.
 
     Raises:
-        InputError: it is a file, or one of the folders above it is; ``option`` names what says so.
+        InputError: it is a file, or one of the folders above it is; ``option`` names
+            what says so.
     """
-    there = next((path for path in (directory, *directory.parents) if path.exists()), directory)
+    there = next(
+        (path for path in (directory, *directory.parents) if path.exists()), directory
+    )
     if not there.is_dir():
         raise InputError(f"{there} is a file: choose another {option}")
 
@@ -180,18 +224,23 @@ def make_folder(directory: Path, option: str) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot make the folder {directory} ({error.strerror}): choose another {option}") from None
+        raise InputError(
+            f"cannot make the folder {directory} ({error.strerror}): choose another"
+            f" {option}"
+        ) from None
 
 
 def stream_lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    """Give the lines of a UTF-8 text as :func:`open_lines` does, each as soon as it is there; no bytes give no line.
+    """Return the lines of a UTF-8 text as :func:`open_lines` does, each as soon as it
+    is there; no bytes give no line.
 
     Args:
         stream: a binary file.
         name: what an error calls it.
 
     Raises:
-        InputError: it is not UTF-8, or a line has more than 16 MiB (with the number of the first bad line).
+        InputError: it is not UTF-8, or a line has more than 16 MiB (with the number of
+            the first bad line).
     """
     count = 0
     while content := stream.readline(MOST_BYTES_A_LINE + 2):  # a line end more
@@ -206,35 +255,42 @@ def _some(paths: Sequence[Path]) -> str:
 
 
 def _lines(path: Path) -> Iterator[str]:
-    """Give the lines of one file."""
+    """Return the lines of one file."""
     count = 0
     try:
         for content in _whole_lines(path):
-            lines = _split(content if count else content.removeprefix(_BOM), str(path), count)
+            lines = _split(
+                content if count else content.removeprefix(_BOM), str(path), count
+            )
             yield from lines
             count += len(lines)
     except FileNotFoundError:
         raise InputError(f"no file {path}") from None
     except EOFError:
         raise InputError(
-            f"{path} breaks off after line {count:,}: the archive is not whole; fetch it again or compress it anew"
+            f"{path} breaks off after line {count:,}: the archive is not whole; fetch"
+            " it again or compress it anew"
         ) from None
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, _DamagedError) as error:
         if not count and not _is_archive(path):
             raise InputError(
-                f"{path} is no {path.suffix} archive: fetch it again, or take {path.suffix} off the name of plain text"
+                f"{path} is no {path.suffix} archive: fetch it again, or take"
+                f" {path.suffix} off the name of plain text"
             ) from None
         raise InputError(
-            f"{path} is damaged after line {count:,} ({error}): fetch it again or compress it anew"
+            f"{path} is damaged after line {count:,} ({error}): fetch it again or"
+            " compress it anew"
         ) from None
     except OSError as error:
-        raise InputError(f"cannot read {path} after line {count:,}: {error.strerror or error}") from None
+        raise InputError(
+            f"cannot read {path} after line {count:,}: {error.strerror or error}"
+        ) from None
     if not count:
         raise InputError(f"{path} is empty: it needs one sentence a line")
 
 
 def _is_archive(path: Path) -> bool:
-    """Say whether a file begins as its name says, or is too short to tell."""
+    """Return whether a file begins as its name says, or is too short to tell."""
     magic = next(magic for magic, suffix in _ARCHIVES.items() if suffix == path.suffix)
     with path.open("rb") as file:
         head = file.read(len(magic))
@@ -242,7 +298,8 @@ def _is_archive(path: Path) -> bool:
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
-    """Cut the text of a file after line ends, so that no piece ends within a line or a character.
+    """Cut the text of a file after line ends, so that no piece ends within a line or a
+    character.
 
     The piece of a line that is too long is the last one.
     """
@@ -272,13 +329,16 @@ def _blocks(path: Path) -> Iterator[bytes]:
             stream = gzip.GzipFile(fileobj=file, mode="rb")
         elif path.suffix == ".xz":
             stream = lzma.LZMAFile(file)  # noqa: SIM115 (the file beneath is what must be closed)
-        # read1 gives what is there before it meets damage, where read would throw it away.
+        # read1 gives what is there before it meets damage, where read would throw it
+        # away.
         while block := stream.read1(_BLOCK):
             yield block
 
 
 def _zstd_blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Unpack zstd frames, and notice an end within one, which the package's own reader takes for the text's."""
+    """Unpack zstd frames, and notice an end within one, which the package's own
+    reader takes for the text's.
+    """
     zstandard = require("zstandard", "train")
     decompressor = zstandard.ZstdDecompressor()
     frame = decompressor.decompressobj()
@@ -300,12 +360,17 @@ def _split(content: bytes, name: str, lines_before: int) -> list[str]:
     if len(content) > MOST_BYTES_A_LINE:
         for number, line in enumerate(content.split(b"\n"), lines_before + 1):
             if len(line.removesuffix(b"\r")) > MOST_BYTES_A_LINE:
-                raise InputError(f"{name}, line {number}: longer than {MOST_BYTES_A_LINE:,} bytes: split it")
+                raise InputError(
+                    f"{name}, line {number}: longer than {MOST_BYTES_A_LINE:,} bytes:"
+                    " split it"
+                )
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = lines_before + content.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{name}, line {line}: not UTF-8 ({error.reason}); {_cure(content, line)}") from None
+        raise InputError(
+            f"{name}, line {line}: not UTF-8 ({error.reason}); {_cure(content, line)}"
+        ) from None
     lines = text.split("\n")
     if not lines[-1]:
         del lines[-1]

@@ -1,7 +1,9 @@
-"""Data sets that outside packages bring: TensorFlow Datasets, Hugging Face ``datasets`` and sacreBLEU's test sets.
+"""Data sets that outside packages bring: TensorFlow Datasets, Hugging Face ``datasets``
+and sacreBLEU's test sets.
 
-Each reader gives pairs lazily and imports its package when called. TensorFlow is needed by none of them; where it is
-loaded all the same, its hands are kept off the GPUs (:func:`hide_gpus_from_tensorflow`).
+Each reader gives pairs lazily and imports its package when called. TensorFlow is needed
+by none of them; where it is loaded all the same, its hands are kept off the GPUs
+(:func:`hide_gpus_from_tensorflow`).
 """
 
 from __future__ import annotations
@@ -28,7 +30,8 @@ _SACREBLEU_SECONDS = 60.0
 
 
 def hide_gpus_from_tensorflow() -> None:
-    """Keep TensorFlow, if the process has imported it, from taking the memory of the GPUs that JAX trains on.
+    """Keep TensorFlow, if the process has imported it, from taking the memory of the
+    GPUs that JAX trains on.
 
     Without TensorFlow in the process nothing happens; it is never imported for this.
     """
@@ -38,7 +41,10 @@ def hide_gpus_from_tensorflow() -> None:
     try:
         tensorflow.config.set_visible_devices([], "GPU")
     except RuntimeError:
-        warnings.warn("TensorFlow already uses the GPUs: their memory may not suffice for JAX", stacklevel=2)
+        warnings.warn(
+            "TensorFlow already uses the GPUs: their memory may not suffice for JAX",
+            stacklevel=2,
+        )
 
 
 def split_tfds(rest: str) -> tuple[str, str]:
@@ -49,24 +55,31 @@ def split_tfds(rest: str) -> tuple[str, str]:
     """
     name, _, split = rest.rpartition("/")
     if not name or not split:
-        raise InputError(f"'tfds:{rest}' must end with a split, as in tfds:wmt14_translate/de-en/train")
+        raise InputError(
+            f"'tfds:{rest}' must end with a split, as in"
+            " tfds:wmt14_translate/de-en/train"
+        )
     return name, split
 
 
 def read_tfds(rest: str, source_language: str, target_language: str) -> Iterator[Pair]:
-    """Give the pairs of a prepared TFDS data set from its ArrayRecord files, without TensorFlow.
+    """Return the pairs of a prepared TFDS data set from its ArrayRecord files, without
+    TensorFlow.
 
-    The folder is ``TFDS_DATA_DIR``, by default ``~/tensorflow_datasets``. Translations into many languages at once
-    (``ted_multi_translate``) give the examples that have both.
+    The folder is ``TFDS_DATA_DIR``, by default ``~/tensorflow_datasets``. Translations
+    into many languages at once (``ted_multi_translate``) give the examples that have
+    both.
 
     Args:
-        rest: builder, perhaps its config and version, and split: ``wmt14_translate/de-en/train``, ``.../train[:10%]``.
+        rest: builder, perhaps its config and version, and split:
+            ``wmt14_translate/de-en/train``, ``.../train[:10%]``.
         source_language: the feature to translate from.
         target_language: the feature to translate to.
 
     Raises:
-        InputError: no such data set, config, split or language, or it is not prepared as ArrayRecord (with the command
-            that does it), or a file is missing or cut off.
+        InputError: no such data set, config, split or language, or it is not prepared
+            as ArrayRecord (with the command that does it), or a file is missing or cut
+            off.
     """
     name, _ = split_tfds(rest)
     source = open_tfds(rest)
@@ -74,15 +87,30 @@ def read_tfds(rest: str, source_language: str, target_language: str) -> Iterator
         try:
             record = source[index]
         except RuntimeError as error:
-            raise InputError(f"tfds:{rest}, record {index}: {_first_line(error)}; {_prepare_anew(name)}") from None
+            raise InputError(
+                f"tfds:{rest}, record {index}: {_first_line(error)};"
+                f" {_prepare_anew(name)}"
+            ) from None
         languages = record.get("translations") if isinstance(record, Mapping) else None
         if isinstance(languages, Mapping):
-            record = dict(zip(map(_plain, languages["language"]), languages["translation"], strict=True))
+            record = dict(
+                zip(
+                    map(_plain, languages["language"]),
+                    languages["translation"],
+                    strict=True,
+                )
+            )
             if not {source_language, target_language} <= set(record):
                 continue
-        elif isinstance(record, Mapping) and any(value is None for value in record.values()):
-            # What ArrayRecord gives, without an error, for a record behind the end of a file that was cut off.
-            raise InputError(f"tfds:{rest}, record {index} is cut off: the file is not whole; {_prepare_anew(name)}")
+        elif isinstance(record, Mapping) and any(
+            value is None for value in record.values()
+        ):
+            # What ArrayRecord gives, without an error, for a record behind the end of a
+            # file that was cut off.
+            raise InputError(
+                f"tfds:{rest}, record {index} is cut off: the file is not whole;"
+                f" {_prepare_anew(name)}"
+            )
         try:
             yield pair_of(record, source_language, target_language)
         except InputError as error:
@@ -106,7 +134,9 @@ def open_tfds(rest: str) -> Any:
         raise _not_prepared(builder, name) from None
     except ValueError as error:
         near = did_you_mean(split, list(builder.info.splits))
-        raise InputError(f"no data set tfds:{rest}: {_first_line(error)}{near}") from None
+        raise InputError(
+            f"no data set tfds:{rest}: {_first_line(error)}{near}"
+        ) from None
     hide_gpus_from_tensorflow()
     return source
 
@@ -114,17 +144,19 @@ def open_tfds(rest: str) -> Any:
 def prepare_tfds(name: str) -> Path:
     """Download a TFDS data set and write it as ArrayRecord; done already, do nothing.
 
-    TFDS unpacks archives with TensorFlow, so that most data sets need it here, once. Nothing else of jaxformer does.
+    TFDS unpacks archives with TensorFlow, so that most data sets need it here, once.
+    Nothing else of jaxformer does.
 
     Args:
-        name: the builder, perhaps with its config and version: ``wmt14_translate/de-en``.
+        name: the builder, perhaps with its config and version:
+            ``wmt14_translate/de-en``.
 
     Returns:
         The folder with the records.
 
     Raises:
-        InputError: no such data set, it needs TensorFlow and that is not installed, or an archive cannot be fetched or
-            unpacked (with its address or path).
+        InputError: no such data set, it needs TensorFlow and that is not installed, or
+            an archive cannot be fetched or unpacked (with its address or path).
     """
     builder = _tfds_builder(name, file_format="array_record")
     with _quiet("absl"):
@@ -133,18 +165,29 @@ def prepare_tfds(name: str) -> Path:
         return Path(builder.data_dir)
     wmt = require("tensorflow_datasets.translate.wmt", "tfds")
     if isinstance(builder, wmt.WmtTranslate) and find_spec("tensorflow") is None:
-        raise _needs_more(builder, name, "TensorFlow unpacks its archives")  # said before gigabytes come
+        # said before gigabytes come
+        raise _needs_more(builder, name, "TensorFlow unpacks its archives")
     download = require("tensorflow_datasets.core.download", "tfds")
-    checksum, damaged = download.download_manager.NonMatchingChecksumError, download.extractor.ExtractError
+    checksum, damaged = (
+        download.download_manager.NonMatchingChecksumError,
+        download.extractor.ExtractError,
+    )
     try:
         builder.download_and_prepare()
-    except (ModuleNotFoundError, OSError, download.DownloadError, checksum, damaged) as error:
+    except (
+        ModuleNotFoundError,
+        OSError,
+        download.DownloadError,
+        checksum,
+        damaged,
+    ) as error:
         for cause in (error, error.__cause__):
             if isinstance(cause, ModuleNotFoundError):
                 raise _needs_more(builder, name, _first_line(cause)) from None
         raise InputError(
-            f"cannot prepare tfds:{name} ({_first_line(error)}): check the network, remove what is damaged from "
-            f"{builder.data_dir_root / 'downloads'} and try again; what came whole is not fetched again"
+            f"cannot prepare tfds:{name} ({_first_line(error)}): check the network,"
+            f" remove what is damaged from {builder.data_dir_root / 'downloads'} and"
+            " try again; what came whole is not fetched again"
         ) from None
     finally:
         hide_gpus_from_tensorflow()
@@ -154,25 +197,33 @@ def prepare_tfds(name: str) -> Path:
 def _needs_more(builder: Any, name: str, reason: str) -> InputError:
     """Say what preparing lacks."""
     return InputError(
-        f"preparing tfds:{name} needs more than reading it ({reason}): pip install tensorflow importlib_resources, or "
-        f"prepare it on another machine and copy its folder to {builder.data_dir}"
+        f"preparing tfds:{name} needs more than reading it ({reason}): pip install"
+        " tensorflow importlib_resources, or prepare it on another machine and copy"
+        f" its folder to {builder.data_dir}"
     )
 
 
 def _tfds_builder(name: str, **options: str) -> Any:
-    """Find a builder by name, among those of the package and those prepared in the folder."""
+    """Find a builder by name, among those of the package and those prepared in the
+    folder.
+    """
     tfds = require("tensorflow_datasets", "tfds")
     require("tensorflow_datasets.translate", "tfds")  # it registers the names of WMT
     hide_gpus_from_tensorflow()
     try:
         with _quiet("absl"):
             # TFDS itself reads the variable only when it is imported.
-            return tfds.builder(name, data_dir=os.environ.get("TFDS_DATA_DIR"), **options)
+            return tfds.builder(
+                name, data_dir=os.environ.get("TFDS_DATA_DIR"), **options
+            )
     except tfds.core.DatasetNotFoundError:
         known = tfds.list_builders(with_community_datasets=False)
         folder = os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
         near = did_you_mean(name.split("/")[0], known)
-        raise InputError(f"no data set tfds:{name}, neither known to TFDS nor prepared in {folder}{near}") from None
+        raise InputError(
+            f"no data set tfds:{name}, neither known to TFDS nor prepared in"
+            f" {folder}{near}"
+        ) from None
     except ValueError as error:
         raise _no_config(tfds, name, error) from None
 
@@ -187,9 +238,15 @@ def _no_config(tfds: Any, name: str, error: ValueError) -> InputError:
     if not configs or config.split(":")[0] in configs:
         return InputError(f"no data set tfds:{name}: {_first_line(error)}")
     turned = "-".join(reversed(config.split("-")))
-    near = f"; did you mean {turned}? The languages choose the direction" if turned in configs else None
+    near = (
+        f"; did you mean {turned}? The languages choose the direction"
+        if turned in configs
+        else None
+    )
     near = near or did_you_mean(config, configs)
-    return InputError(f"tfds:{data_set} has no config {config!r}: it has {', '.join(configs)}{near}")
+    return InputError(
+        f"tfds:{data_set} has no config {config!r}: it has {', '.join(configs)}{near}"
+    )
 
 
 def _not_prepared(builder: Any, name: str) -> InputError:
@@ -198,19 +255,22 @@ def _not_prepared(builder: Any, name: str) -> InputError:
         prepared, form = builder.is_prepared(), builder.info.file_format.value
     if prepared:
         return InputError(
-            f"{builder.data_dir} is prepared as {form}, which only TensorFlow reads; prepare it as ArrayRecord into "
-            f"another folder and set TFDS_DATA_DIR to that: {_tfds_command(name, 'FOLDER')}"
+            f"{builder.data_dir} is prepared as {form}, which only TensorFlow reads;"
+            " prepare it as ArrayRecord into another folder and set TFDS_DATA_DIR to"
+            f" that: {_tfds_command(name, 'FOLDER')}"
         )
     return InputError(
-        f"tfds:{name} is not prepared in {builder.data_dir}; do so once, where TensorFlow is installed: "
-        f"{_tfds_command(name)}"
+        f"tfds:{name} is not prepared in {builder.data_dir}; do so once, where"
+        f" TensorFlow is installed: {_tfds_command(name)}"
     )
 
 
 def _tfds_command(name: str, folder: str | None = None) -> str:
     folder = folder or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
     folder = os.path.expanduser(folder)  # which a shell does not do behind a "="
-    return shlex.join(["jaxformer", "prepare", f"--dataset=tfds:{name}", f"--output={folder}"])
+    return shlex.join(
+        ["jaxformer", "prepare", f"--dataset=tfds:{name}", f"--output={folder}"]
+    )
 
 
 def _prepare_anew(name: str) -> str:
@@ -222,7 +282,8 @@ def _plain(text: str | bytes) -> str:
 
 
 def split_hf(rest: str) -> tuple[str, str | None, str]:
-    """Split ``wmt/wmt14#de-en/train`` into name, config and split; the config may be absent.
+    """Split ``wmt/wmt14#de-en/train`` into name, config and split; the config may be
+    absent.
 
     Raises:
         InputError: there is no split.
@@ -231,31 +292,39 @@ def split_hf(rest: str) -> tuple[str, str | None, str]:
     name, _, config = name.partition("#")
     if not name or not split:
         raise InputError(
-            f"'hf:{rest}' must end with a split: hf:NAME/SPLIT, hf:NAME#CONFIG/SPLIT or hf:FOLDER/SPLIT, as in "
-            "hf:wmt/wmt14#de-en/train"
+            f"'hf:{rest}' must end with a split: hf:NAME/SPLIT, hf:NAME#CONFIG/SPLIT or"
+            " hf:FOLDER/SPLIT, as in hf:wmt/wmt14#de-en/train"
         )
     return name, config or None, split
 
 
 def read_hf(rest: str, source_language: str, target_language: str) -> Iterator[Pair]:
-    """Give the pairs of a Hugging Face data set, by its name on the hub or from a local folder.
+    """Return the pairs of a Hugging Face data set, by its name on the hub or from a
+    local folder.
 
-    A folder holds what ``save_to_disk`` wrote, or files that ``datasets`` knows (JSONL, parquet, CSV) named by their
-    split. The library keeps a copy of the records in its cache on disk and reads them from there.
+    A folder holds what ``save_to_disk`` wrote, or files that ``datasets`` knows (JSONL,
+    parquet, CSV) named by their split. The library keeps a copy of the records in its
+    cache on disk and reads them from there.
 
     Args:
         rest: ``NAME/SPLIT``, ``NAME#CONFIG/SPLIT`` or ``FOLDER/SPLIT``.
-        source_language: the column, or the field of the column ``translation``, to translate from.
+        source_language: the column, or the field of the column ``translation``, to
+            translate from.
         target_language: the one to translate to.
 
     Raises:
-        InputError: no such data set, config, split or language, or it cannot be fetched.
+        InputError: no such data set, config, split or language, or it cannot be
+            fetched.
     """
     index = 0
     for batch in _open_hf(rest).iter(_HF_BATCH):
         for values in zip(*batch.values(), strict=True):
             try:
-                yield pair_of(dict(zip(batch, values, strict=True)), source_language, target_language)
+                yield pair_of(
+                    dict(zip(batch, values, strict=True)),
+                    source_language,
+                    target_language,
+                )
             except InputError as error:
                 raise InputError(f"hf:{rest}, record {index}: {error}") from None
             index += 1
@@ -267,25 +336,40 @@ def _open_hf(rest: str) -> Any:
     datasets = require("datasets", "hf")
     folder = Path(name).expanduser()
     if name.startswith((".", "/", "~")) and not folder.exists():
-        raise InputError(f"cannot read hf:{rest}: no folder {name}")  # no name on the hub begins so
-    saved = any((folder / file).is_file() for file in ("dataset_dict.json", "state.json"))
+        # no name on the hub begins so
+        raise InputError(f"cannot read hf:{rest}: no folder {name}")
+    saved = any(
+        (folder / file).is_file() for file in ("dataset_dict.json", "state.json")
+    )
     try:
         with _quiet("datasets"), _quiet("huggingface_hub"):
             where = str(folder) if folder.exists() else name
-            found = datasets.load_from_disk(where) if saved else datasets.load_dataset(where, config)
+            found = (
+                datasets.load_from_disk(where)
+                if saved
+                else datasets.load_dataset(where, config)
+            )
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
         cure = (
             f"mend the files in {folder}"
             if folder.is_dir()
             else "check the name and the network, or give a local folder"
         )
-        nowhere = "" if folder.exists() else f"there is no folder {name} here, and the hub says: "
-        raise InputError(f"cannot read hf:{rest}: {nowhere}{_first_line(error.__cause__ or error)}; {cure}") from None
+        nowhere = (
+            ""
+            if folder.exists()
+            else f"there is no folder {name} here, and the hub says: "
+        )
+        raise InputError(
+            f"cannot read hf:{rest}: {nowhere}{_first_line(error.__cause__ or error)};"
+            f" {cure}"
+        ) from None
     hide_gpus_from_tensorflow()
     splits = found if isinstance(found, Mapping) else {str(found.split or split): found}
     if split not in splits:
         raise InputError(
-            f"hf:{rest}: no split {split!r}: there are {', '.join(splits)}{did_you_mean(split, list(splits))}"
+            f"hf:{rest}: no split {split!r}: there are"
+            f" {', '.join(splits)}{did_you_mean(split, list(splits))}"
         )
     return splits[split]
 
@@ -294,27 +378,39 @@ def check_sacrebleu(test_set: str, source_language: str, target_language: str) -
     """Make sure that sacreBLEU has a test set for a direction; nothing is fetched.
 
     Raises:
-        InputError: no such test set (with the nearest name), or not for these languages (with those it has).
+        InputError: no such test set (with the nearest name), or not for these languages
+            (with those it has).
     """
     known = require("sacrebleu.dataset", "train").DATASETS
     if test_set not in known:
         near = did_you_mean(test_set, known)
-        raise InputError(f"sacreBLEU has no test set {test_set!r}{near or '; `sacrebleu --list` shows them'}")
-    pair, pairs = f"{source_language}-{target_language}", list(known[test_set].langpairs)
+        raise InputError(
+            "sacreBLEU has no test set"
+            f" {test_set!r}{near or '; `sacrebleu --list` shows them'}"
+        )
+    pair, pairs = (
+        f"{source_language}-{target_language}",
+        list(known[test_set].langpairs),
+    )
     if pair not in pairs:
         raise InputError(
-            f"sacrebleu:{test_set} does not go from {source_language!r} to {target_language!r}: it has "
-            f"{', '.join(pairs)}"
+            f"sacrebleu:{test_set} does not go from {source_language!r} to"
+            f" {target_language!r}: it has {', '.join(pairs)}"
         )
 
 
-def read_sacrebleu(test_set: str, source_language: str, target_language: str) -> Iterator[Pair]:
-    """Give the pairs of one of sacreBLEU's test sets, fetching it when it is not yet in sacreBLEU's folder.
+def read_sacrebleu(
+    test_set: str, source_language: str, target_language: str
+) -> Iterator[Pair]:
+    """Return the pairs of one of sacreBLEU's test sets, fetching it when it is not yet
+    in sacreBLEU's folder.
 
-    That folder is ``SACREBLEU``, by default ``~/.sacrebleu``. Of several references the first counts.
+    That folder is ``SACREBLEU``, by default ``~/.sacrebleu``. Of several references the
+    first counts.
 
     Raises:
-        InputError: no such test set or direction, or it cannot be fetched (with the addresses).
+        InputError: no such test set or direction, or it cannot be fetched (with the
+            addresses).
     """
     check_sacrebleu(test_set, source_language, target_language)
     sacrebleu = require("sacrebleu.utils", "train")
@@ -325,16 +421,22 @@ def read_sacrebleu(test_set: str, source_language: str, target_language: str) ->
         with _quiet("sacrebleu"):
             source = sacrebleu.get_source_file(test_set, pair)
             target = sacrebleu.get_reference_files(test_set, pair)[0]
-    # Whatever goes wrong in there is a matter of network, disk or archive; a wrong checksum ends in SystemExit.
+    # Whatever goes wrong in there is a matter of network, disk or archive; a wrong
+    # checksum ends in SystemExit.
     except (Exception, SystemExit) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it holds the connection
-        reason = "wrong checksum or certificate" if isinstance(error, SystemExit) else _first_line(error)
+        reason = (
+            "wrong checksum or certificate"
+            if isinstance(error, SystemExit)
+            else _first_line(error)
+        )
         folder = Path(sacrebleu.SACREBLEU_DIR) / test_set
         addresses = " and ".join(sacrebleu.DATASETS[test_set].data or ["its address"])
         raise InputError(
-            f"cannot get sacrebleu:{test_set} from {addresses} ({reason}): check the network, remove {folder} and try "
-            "again, or copy that folder from a machine that has it"
+            f"cannot get sacrebleu:{test_set} from {addresses} ({reason}): check the"
+            f" network, remove {folder} and try again, or copy that folder from a"
+            " machine that has it"
         ) from None
     finally:
         socket.setdefaulttimeout(patience)
@@ -343,7 +445,9 @@ def read_sacrebleu(test_set: str, source_language: str, target_language: str) ->
 
 @contextlib.contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Keep a package's log from standard error while its errors are turned into ours."""
+    """Keep a package's log from standard error while its errors are turned into
+    ours.
+    """
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -354,4 +458,7 @@ def _quiet(name: str) -> Iterator[None]:
 
 
 def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), "").rstrip(".: ") or type(error).__name__
+    return (
+        next(iter(str(error).strip().splitlines()), "").rstrip(".: ")
+        or type(error).__name__
+    )

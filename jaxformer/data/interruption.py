@@ -1,7 +1,9 @@
-"""Ctrl-C, SIGTERM and SIGHUP while nothing has to be saved: they are never lost, and nothing waits for them.
+"""Ctrl-C, SIGTERM and SIGHUP while nothing has to be saved: they are never lost, and
+nothing waits for them.
 
-Python raises KeyboardInterrupt at the place where the main thread is. In a callback of the garbage collector (JAX has
-one) or of an event loop (orbax has one) the exception is printed and lost. While compiled code runs it is not raised.
+Python raises KeyboardInterrupt at the place where the main thread is. In a callback of
+the garbage collector (JAX has one) or of an event loop (orbax has one) the exception is
+printed and lost. While compiled code runs it is not raised.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ INTERRUPTED = 130
 """The exit code of a command that a signal ended."""
 
 PATIENCE = 3.0
-"""Seconds after which a command that nothing has to be saved of is ended, if a signal has not ended it yet."""
+"""Seconds after which a command that nothing has to be saved of is ended, if a
+signal has not ended it yet.
+"""
 
 _noted: list[int] = []
 _left: list[threading.Event] = []
@@ -31,20 +35,24 @@ _PATIENCE = 0.5
 
 
 def signals() -> list[signal.Signals]:
-    """List the signals that ask a command to end; SIGHUP is not one where it is ignored, as under ``nohup``."""
+    """List the signals that ask a command to end; SIGHUP is not one where it is
+    ignored, as under ``nohup``.
+    """
     ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
 
 
 @contextlib.contextmanager
 def noted(patience: float | None = None) -> Iterator[None]:
-    """Note the signals besides raising KeyboardInterrupt, for :func:`check`; a second one ends the process.
+    """Note the signals besides raising KeyboardInterrupt, for :func:`check`; a second
+    one ends the process.
 
     Outside the main thread, where Python allows no handlers, nothing changes.
 
     Args:
-        patience: seconds after which a signal ends the process with 130 if the block has not ended, because the
-            exception was lost or compiled code does not return; None: no bound.
+        patience: seconds after which a signal ends the process with 130 if the block
+            has not ended, because the exception was lost or compiled code does not
+            return; None: no bound.
     """
     _noted.clear()
     before = {}
@@ -54,7 +62,11 @@ def noted(patience: float | None = None) -> Iterator[None]:
         except ValueError:
             break
     try:
-        with _bounded(patience) if before and patience is not None else contextlib.nullcontext():
+        with (
+            _bounded(patience)
+            if before and patience is not None
+            else contextlib.nullcontext()
+        ):
             yield
     finally:
         for number, handler in before.items():
@@ -65,7 +77,8 @@ def noted(patience: float | None = None) -> Iterator[None]:
 @contextlib.contextmanager
 def _bounded(patience: float) -> Iterator[None]:
     """End the process some seconds after a signal, whatever the main thread does."""
-    # The system's own handler writes to the pipe, also while compiled code keeps Python's handler waiting.
+    # The system's own handler writes to the pipe, also while compiled code keeps
+    # Python's handler waiting.
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
     before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
@@ -89,7 +102,9 @@ def _bounded(patience: float) -> Iterator[None]:
 
 
 def end(code: int = INTERRUPTED) -> NoReturn:
-    """End the process without the interpreter's tidying, which threads of compiled code would crash."""
+    """End the process without the interpreter's tidying, which threads of compiled
+    code would crash.
+    """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()
@@ -97,7 +112,8 @@ def end(code: int = INTERRUPTED) -> NoReturn:
 
 
 def check() -> None:
-    """Raise KeyboardInterrupt if a signal was noted, also if an earlier KeyboardInterrupt was lost.
+    """Raise KeyboardInterrupt if a signal was noted, also if an earlier
+    KeyboardInterrupt was lost.
 
     Raises:
         KeyboardInterrupt: a signal was noted.
@@ -107,7 +123,9 @@ def check() -> None:
 
 
 def leave_terminal() -> None:
-    """Send output nowhere after the terminal was closed: every write to it would fail."""
+    """Send output nowhere after the terminal was closed: every write to it would
+    fail.
+    """
     for number in (1, 2):
         with contextlib.suppress(OSError):
             if stat.S_ISCHR(os.fstat(number).st_mode):
@@ -115,14 +133,16 @@ def leave_terminal() -> None:
 
 
 def call(function: Callable[[], Result]) -> Result:
-    """Call what compiled code keeps busy so that KeyboardInterrupt comes meanwhile, and leaves the call behind.
+    """Call what compiled code keeps busy so that KeyboardInterrupt comes meanwhile, and
+    leaves the call behind.
 
     Raises:
         BaseException: what the function raises.
     """
     results: list[Result] = []
     errors: list[BaseException] = []
-    done = threading.Event()  # since a thread whose join is interrupted may call itself dead while it lives
+    # since a thread whose join is interrupted may call itself dead while it lives
+    done = threading.Event()
 
     def work() -> None:
         try:
@@ -133,7 +153,8 @@ def call(function: Callable[[], Result]) -> Result:
             done.set()
 
     try:
-        threading.Thread(target=work, daemon=True).start()  # may be interrupted too, with the function at work already
+        # may be interrupted too, with the function at work already
+        threading.Thread(target=work, daemon=True).start()
         done.wait()
     except BaseException:
         _left.append(done)
@@ -144,12 +165,16 @@ def call(function: Callable[[], Result]) -> Result:
 
 
 def is_busy() -> bool:
-    """Say whether a call that was left behind still runs: the interpreter cannot end in order while it does."""
+    """Return whether a call that was left behind still runs: the interpreter cannot end
+    in order while it does.
+    """
     return not all(done.wait(_PATIENCE) for done in _left)
 
 
 class Feed(Generic[Item]):
-    """Items for compiled code, which words every error in its own way: remembers the one that ended them."""
+    """Items for compiled code, which words every error in its own way: remembers the
+    one that ended them.
+    """
 
     def __init__(self, items: Iterable[Item]) -> None:
         """Give these items, as long as they are wanted."""
@@ -178,7 +203,10 @@ def _note(number: int, frame: FrameType | None) -> None:
         leave_terminal()
     while frame is not None:
         library = frame.f_globals.get("__name__", "").partition(".")[0]
-        if frame.f_code.co_name == "_xla_gc_callback" or library in ("asyncio", "orbax"):
+        if frame.f_code.co_name == "_xla_gc_callback" or library in (
+            "asyncio",
+            "orbax",
+        ):
             return  # raised in there it would be lost, or become another error
         frame = frame.f_back
     raise KeyboardInterrupt

@@ -1,4 +1,6 @@
-"""Which language a sentence is in, as far as its letters tell: py3langid, a naive Bayes model of 140 languages."""
+"""Which language a sentence is in, as far as its letters tell: py3langid, a naive
+Bayes model of 140 languages.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +10,21 @@ from typing import Any
 
 from jaxformer.errors import InputError, require
 
-# A sentence counts as foreign when another language has at least the first probability and its own less than the
-# second. Measured on 67,000 sentences of at least 20 letters, English, German, French and Spanish, of software and of
-# the Bible: at most 4 in 10,000 of a corpus were taken for foreign wrongly; of sentences truly foreign, 75 % were found
-# below 30 letters, 93 % below 40, 98 % below 60 and 99.9 % above.
+# A sentence counts as foreign when another language has at least the first probability
+# and its own less than the second. Measured on 67,000 sentences of at least 20 letters,
+# English, German, French and Spanish, of software and of the Bible: at most 4 in 10,000
+# of a corpus were taken for foreign wrongly; of sentences truly foreign, 75 % were
+# found below 30 letters, 93 % below 40, 98 % below 60 and 99.9 % above.
 _LIKELY, _UNLIKELY = 0.4, 0.05
-_FEWEST_LETTERS = 20  # in bytes of UTF-8, in which an ideograph, which tells more, counts three
+# in bytes of UTF-8, in which an ideograph, which tells more, counts three
+_FEWEST_LETTERS = 20
 
 _OTHER_NAMES = {"nb": "no"}  # Bokmål goes by the code of Norwegian
 
 
 def check_language(code: str, key: str) -> str:
-    """Give the code by which the model knows a language: ``de`` for ``de``, ``de-AT`` and ``DE_at``.
+    """Return the code by which the model knows a language: ``de`` for ``de``, ``de-AT``
+    and ``DE_at``.
 
     Args:
         code: a code of ISO 639, with or without a region.
@@ -42,11 +47,14 @@ def check_language(code: str, key: str) -> str:
 
 
 def is_foreign(text: str, language: str) -> bool:
-    """Say whether a sentence is surely in another language than ``language``, a code that :func:`check_language` gave.
+    """Return whether a sentence is surely in another language than ``language``, a code
+    that :func:`check_language` gave.
 
-    In doubt it is not. What has fewer than 20 letters (7 ideographs, 10 Cyrillic letters) tells too little and is never
-    foreign: names, numbers, "OK". Nor are the next of kin, where the model wavers between both: Norwegian and Danish,
-    Croatian and Serbian, Malay and Indonesian. A sentence that mixes languages goes by what most of it is.
+    In doubt it is not. What has fewer than 20 letters (7 ideographs, 10 Cyrillic
+    letters) tells too little and is never foreign: names, numbers, "OK". Nor are the
+    next of kin, where the model wavers between both: Norwegian and Danish, Croatian and
+    Serbian, Malay and Indonesian. A sentence that mixes languages goes by what most of
+    it is.
 
     Raises:
         InputError: py3langid is not installed.

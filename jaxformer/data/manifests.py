@@ -21,7 +21,9 @@ _KINDS = {
 
 
 def find_fault(manifest: Mapping[str, Any]) -> str:
-    """Name the first entry of a manifest that is missing or not what ``jaxformer prepare`` writes; "" if none is."""
+    """Name the first entry of a manifest that is missing or not what ``jaxformer
+    prepare`` writes; "" if none is.
+    """
     for name, kind in _KINDS.items():
         if type(manifest.get(name)) is not kind:
             return f"{name!r} is no {kind.__name__}"
@@ -29,9 +31,12 @@ def find_fault(manifest: Mapping[str, Any]) -> str:
         "request": isinstance(manifest["request"].get(FILES, {}), dict),
         "shards": all(_is_shard(shard) for shard in manifest["shards"]),
         "counts": all(_is_count(count) for count in manifest["counts"].values()),
-        "lengths": len(manifest["lengths"]) == 2 and all(_are_sizes(numbers) for numbers in manifest["lengths"]),
+        "lengths": len(manifest["lengths"]) == 2
+        and all(_are_sizes(numbers) for numbers in manifest["lengths"]),
     }
-    return next((f"{name!r} is incomplete" for name, whole in parts.items() if not whole), "")
+    return next(
+        (f"{name!r} is incomplete" for name, whole in parts.items() if not whole), ""
+    )
 
 
 def _is_shard(shard: object) -> bool:
@@ -43,12 +48,19 @@ def _is_shard(shard: object) -> bool:
 
 
 def _is_count(count: object) -> bool:
-    """Check that a record has the fields of :class:`jaxformer.data.cleaning.Counts` and nothing else."""
+    """Check that a record has the fields of :class:`jaxformer.data.cleaning.Counts`
+    and nothing else.
+    """
     if not isinstance(count, dict) or count.keys() != {"read", "changed", "dropped"}:
         return False
     parts = count["changed"], count["dropped"]
-    return all(isinstance(part, dict) and _are_sizes([count["read"], *part.values()]) for part in parts)
+    return all(
+        isinstance(part, dict) and _are_sizes([count["read"], *part.values()])
+        for part in parts
+    )
 
 
 def _are_sizes(numbers: object) -> bool:
-    return isinstance(numbers, list) and all(type(number) is int and 0 <= number < 2**63 for number in numbers)
+    return isinstance(numbers, list) and all(
+        type(number) is int and 0 <= number < 2**63 for number in numbers
+    )

@@ -1,12 +1,15 @@
-"""Mixtures: several data sets named by one string, and how often each of their pairs comes in an epoch.
+"""Mixtures: several data sets named by one string, and how often each of their pairs
+comes in an epoch.
 
-A mixture joins names by `` + ``. A name may have a weight before it and its languages behind it::
+A mixture joins names by `` + ``. A name may have a weight before it and its languages
+behind it::
 
     text:wmt.en,wmt.de + 2.5 * bundled:en-de/train
     text:a.en,a.de [en>de] + text:a.de,a.en [de>en] + tsv:b.tsv [en>fr]
 
-A pair of weight 2.5 comes twice in each epoch, and in half of the epochs a third time. Instead of weights a temperature
-may level the sizes of the data sets (Arivazhagan et al. 2019, section 4.2).
+A pair of weight 2.5 comes twice in each epoch, and in half of the epochs a third time.
+Instead of weights a temperature may level the sizes of the data sets (Arivazhagan et
+al. 2019, section 4.2).
 """
 
 from __future__ import annotations
@@ -40,7 +43,9 @@ class Part(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The pairs ``start`` to ``stop`` of a store, and how often each comes in an epoch."""
+    """The pairs ``start`` to ``stop`` of a store, and how often each comes in an
+    epoch.
+    """
 
     name: str
     start: int
@@ -61,18 +66,31 @@ def parse(mixture: str, source_language: str, target_language: str) -> tuple[Par
         (Part(name='text:a.en,a.fr', weight=2.0, source_language='en', target_language='fr'),)
 
     Raises:
-        InputError: a part has no name, its weight is not positive, or its languages are not two.
+        InputError: a part has no name, its weight is not positive, or its languages are
+            not two.
     """
     parts = re.split(r"(?<!\S)\+(?!\S)", mixture)
-    return tuple(_part(text.strip(), mixture, source_language, target_language) for text in parts)
+    return tuple(
+        _part(text.strip(), mixture, source_language, target_language) for text in parts
+    )
 
 
 def _part(text: str, mixture: str, source_language: str, target_language: str) -> Part:
-    found = re.fullmatch(r"(?:(?P<weight>[-+.\w]+)\s+\*\s+)?(?P<name>.*?)(?:\s+\[(?P<languages>[^\]]*)\])?", text)
+    found = re.fullmatch(
+        r"(?:(?P<weight>[-+.\w]+)\s+\*\s+)?(?P<name>.*?)(?:\s+\[(?P<languages>[^\]]*)\])?",
+        text,
+    )
     if found is None or not found["name"]:
-        raise InputError(f"{mixture!r} has a part without a name: write [WEIGHT * ]NAME[ [SOURCE>TARGET]] + ...")
-    if re.search(rf"\A[\d.]+\*|\*(?={_KINDS}:)|\+(?=([\d.]+\s*\*\s*)?{_KINDS}:)", found["name"]):
-        raise InputError(f"{text!r} needs blanks around its * and +: WEIGHT * NAME + NAME")
+        raise InputError(
+            f"{mixture!r} has a part without a name: write [WEIGHT * ]NAME["
+            " [SOURCE>TARGET]] + ..."
+        )
+    if re.search(
+        rf"\A[\d.]+\*|\*(?={_KINDS}:)|\+(?=([\d.]+\s*\*\s*)?{_KINDS}:)", found["name"]
+    ):
+        raise InputError(
+            f"{text!r} needs blanks around its * and +: WEIGHT * NAME + NAME"
+        )
     weight = 1.0
     if found["weight"]:
         try:
@@ -81,28 +99,46 @@ def _part(text: str, mixture: str, source_language: str, target_language: str) -
             weight = math.nan
         if not 0.0 < weight <= MOST_WEIGHT:
             most = f"; the most is {MOST_WEIGHT:,}" if weight > MOST_WEIGHT else ""
-            raise InputError(f"the weight of {found['name']} must be a number above 0, not {found['weight']}{most}")
+            raise InputError(
+                f"the weight of {found['name']} must be a number above 0, not"
+                f" {found['weight']}{most}"
+            )
     if found["languages"] is not None:
-        source_language, _, target_language = (code.strip() for code in found["languages"].partition(">"))
-        if not source_language or not target_language or source_language == target_language:
-            raise InputError(f"[{found['languages']}] of {found['name']} must name two languages, for example [en>de]")
+        source_language, _, target_language = (
+            code.strip() for code in found["languages"].partition(">")
+        )
+        if (
+            not source_language
+            or not target_language
+            or source_language == target_language
+        ):
+            raise InputError(
+                f"[{found['languages']}] of {found['name']} must name two languages,"
+                " for example [en>de]"
+            )
     return Part(found["name"], weight, source_language, target_language)
 
 
 def level(sizes: Sequence[int], temperature: float) -> list[float]:
-    r"""Give the weights that draw from data sets of these sizes in proportion to :math:`n^{1/T}`.
+    r"""Return the weights that draw from data sets of these sizes in proportion to
+    :math:`n^{1/T}`.
 
-    The largest has weight 1, so that each of its pairs comes once an epoch, and smaller ones more: T = 1 leaves the
-    sizes as they are, T = 100 makes them nearly equal (Arivazhagan et al. 2019, section 4.2).
+    The largest has weight 1, so that each of its pairs comes once an epoch, and smaller
+    ones more: T = 1 leaves the sizes as they are, T = 100 makes them nearly equal
+    (Arivazhagan et al. 2019, section 4.2).
     """
     largest = max(sizes)
-    return [(largest / size) ** (1.0 - 1.0 / temperature) if size else 1.0 for size in sizes]
+    return [
+        (largest / size) ** (1.0 - 1.0 / temperature) if size else 1.0 for size in sizes
+    ]
 
 
 def choose(shares: Sequence[Share], *, seed: int, epoch: int) -> NDArray[np.int32]:
-    """Give the numbers of the pairs of an epoch, not yet shuffled: each ``floor(weight)`` or ``ceil(weight)`` times.
+    """Return the numbers of the pairs of an epoch, not yet shuffled: each
+    ``floor(weight)`` or ``ceil(weight)`` times.
 
-    Which pairs come once more is drawn anew in each epoch, and depends on the seed and the epoch alone.
+    Which pairs come once more is drawn anew in each epoch, and depends on the seed and
+    the epoch alone.
     """
     chosen = []
     for number, share in enumerate(shares):

@@ -1,8 +1,10 @@
-"""Several pairs in a row: one static shape of batches that wastes few slots on padding, whatever the lengths.
+"""Several pairs in a row: one static shape of batches that wastes few slots on padding,
+whatever the lengths.
 
-A packed batch is ``{"source": int32 [B, S], "target": int32 [B, T], "source_segments": int32 [B, S],
-"target_segments": int32 [B, T]}``. Segments number the pairs of a row from 1 and are 0 at padding. Positions, which
-restart in each segment, follow from the segments and do not travel: see
+A packed batch is ``{"source": int32 [B, S], "target": int32 [B, T], "source_segments":
+int32 [B, S], "target_segments": int32 [B, T]}``. Segments number the pairs of a row
+from 1 and are 0 at padding. Positions, which restart in each segment, follow from the
+segments and do not travel: see
 :func:`jaxformer.functional.positions.segment_positions`.
 """
 
@@ -19,9 +21,11 @@ from jaxformer.data.batching import Batch, Lengths
 from jaxformer.data.transforms import Encoded, Sentences
 from jaxformer.errors import InputError
 
-# Windows that are packed at the same time: numpy's cost of a call is shared by that many pairs.
+# Windows that are packed at the same time: numpy's cost of a call is shared by that
+# many pairs.
 _TOGETHER = 64
-# Share of a window's tokens that is spread over its rows before the rest, the shortest pairs, fills them up.
+# Share of a window's tokens that is spread over its rows before the rest, the shortest
+# pairs, fills them up.
 _SPREAD = 0.85
 # Rows that are made at a time where a window needs more than it should.
 _MORE = 16
@@ -29,7 +33,8 @@ _MORE = 16
 _MOST = np.iinfo(np.int32).max
 # Most pairs that are packed on trial when rows are planned.
 _TRIAL = 1 << 17
-# Rows that an epoch may need beyond those of the trial: a share of them, since each order packs a little differently.
+# Rows that an epoch may need beyond those of the trial: a share of them, since each
+# order packs a little differently.
 _SPARE = 0.005
 
 
@@ -67,47 +72,67 @@ class Rows:
         return np.diff(self.offsets)
 
     def part(self, start: int, stop: int) -> Rows:
-        """Give the rows from ``start`` to before ``stop``, fewer where there are no more.
+        """Return the rows from ``start`` to before ``stop``, fewer where there are no
+        more.
 
-        Batch n of an epoch is ``rows.part(n * shape.rows, (n + 1) * shape.rows)``, and ``batches(len(rows), shape)``
-        says how many there are.
+        Batch n of an epoch is ``rows.part(n * shape.rows, (n + 1) * shape.rows)``, and
+        ``batches(len(rows), shape)`` says how many there are.
         """
         offsets = self.offsets[min(start, len(self)) : stop + 1]
         return Rows(self.pairs[offsets[0] : offsets[-1]], offsets - offsets[0])
 
 
 def plan_rows(
-    source_lengths: Lengths, target_lengths: Lengths, *, tokens_per_batch: int, packed_length: int = 256
+    source_lengths: Lengths,
+    target_lengths: Lengths,
+    *,
+    tokens_per_batch: int,
+    packed_length: int = 256,
 ) -> RowShape:
     """Choose the one shape of packed batches for sentences of these lengths.
 
-    The lengths of the two sides are as the mean lengths of their sentences, so that both sides of a row fill. The
-    longer is ``packed_length``, or what the longest pair needs where that is more. A trial tells how many rows the
-    pairs take; they are shared evenly by as few batches as the budget allows, so that the last one fills too.
+    The lengths of the two sides are as the mean lengths of their sentences, so that
+    both sides of a row fill. The longer is ``packed_length``, or what the longest pair
+    needs where that is more. A trial tells how many rows the pairs take; they are
+    shared evenly by as few batches as the budget allows, so that the last one fills
+    too.
 
     Args:
         source_lengths: tokens of each source sentence, [N].
         target_lengths: tokens of each target sentence, [N].
         tokens_per_batch: most slots on each side of a batch.
-        packed_length: slots of a row, on its longer side. Longer rows waste less padding and cost more attention.
+        packed_length: slots of a row, on its longer side. Longer rows waste less
+            padding and cost more attention.
 
     Raises:
         InputError: there are no pairs, or ``tokens_per_batch`` does not hold a row.
     """
     if not len(source_lengths):
-        raise InputError("no pair is left to make batches of: the data set has no sentences of usable length")
+        raise InputError(
+            "no pair is left to make batches of: the data set has no sentences of"
+            " usable length"
+        )
     sides = (source_lengths, target_lengths)
     means = [max(float(lengths.mean()), 1.0) for lengths in sides]
     longest = [max(int(lengths.max()), 1) for lengths in sides]
-    pairs = max(packed_length / max(means), *(most / mean for most, mean in zip(longest, means, strict=True)))
-    row = [max(most, round(pairs * mean)) for most, mean in zip(longest, means, strict=True)]
+    pairs = max(
+        packed_length / max(means),
+        *(most / mean for most, mean in zip(longest, means, strict=True)),
+    )
+    row = [
+        max(most, round(pairs * mean))
+        for most, mean in zip(longest, means, strict=True)
+    ]
     most_rows = tokens_per_batch // max(row)
     if not most_rows:
         raise InputError(
-            f"data.tokens_per_batch={tokens_per_batch} does not hold a packed row of {max(row)} tokens: set it to at "
-            f"least {max(row)}, or lower data.packed_length or data.max_length"
+            f"data.tokens_per_batch={tokens_per_batch} does not hold a packed row of"
+            f" {max(row)} tokens: set it to at least {max(row)}, or lower"
+            " data.packed_length or data.max_length"
         )
-    needed = _needed_rows(source_lengths, target_lengths, RowShape(row[0], row[1], most_rows))
+    needed = _needed_rows(
+        source_lengths, target_lengths, RowShape(row[0], row[1], most_rows)
+    )
     return RowShape(row[0], row[1], -(-needed // -(-needed // most_rows)))
 
 
@@ -119,13 +144,16 @@ def pack(
     *,
     window: int = 2048,
 ) -> Rows:
-    """Put pairs into rows that hold them on both sides: every pair of ``order`` once, and few slots empty.
+    """Put pairs into rows that hold them on both sides: every pair of ``order`` once,
+    and few slots empty.
 
-    The order is cut into windows of about ``window`` pairs, and each is packed by itself into as few rows as could be
-    enough, its longest pairs first. Most go where the tighter side keeps most room, so that every row gets long and
-    short pairs and both sides fill alike; the last ones, short, go where they leave least room. A row more is opened
-    where none holds a pair. The rows of a window then follow each other as their longest pairs do in the order, so that
-    a shuffled order gives shuffled rows. The result depends on the arguments alone, and a million pairs take one or two
+    The order is cut into windows of about ``window`` pairs, and each is packed by
+    itself into as few rows as could be enough, its longest pairs first. Most go where
+    the tighter side keeps most room, so that every row gets long and short pairs and
+    both sides fill alike; the last ones, short, go where they leave least room. A row
+    more is opened where none holds a pair. The rows of a window then follow each other
+    as their longest pairs do in the order, so that a shuffled order gives shuffled
+    rows. The result depends on the arguments alone, and a million pairs take one or two
     seconds.
 
     Args:
@@ -133,35 +161,49 @@ def pack(
         target_lengths: tokens of each target sentence, [N].
         order: numbers of pairs, each as often as it is to occur.
         shape: of the rows; how many a batch has does not matter here.
-        window: pairs that are packed together. More waste less and take longer; 2,048 leave about two slots in a
-            hundred empty.
+        window: pairs that are packed together. More waste less and take longer; 2,048
+            leave about two slots in a hundred empty.
 
     Raises:
         InputError: a pair is longer than a row, or the window is empty.
     """
     if window < 1:
-        raise InputError(f"the window of packing must hold at least 1 pair, not {window}")
+        raise InputError(
+            f"the window of packing must hold at least 1 pair, not {window}"
+        )
     _check_fit(source_lengths, target_lengths, order, shape)
     windows = max(1, round(len(order) / window))
     edges = np.arange(windows + 1) * len(order) // windows
     pairs, sizes = [np.zeros(0, np.int32)], [np.zeros(1, np.int32)]
     for first in range(0, windows if len(order) else 0, _TOGETHER):
-        packed = _pack_windows(source_lengths, target_lengths, order, edges[first : first + _TOGETHER + 1], shape)
+        packed = _pack_windows(
+            source_lengths,
+            target_lengths,
+            order,
+            edges[first : first + _TOGETHER + 1],
+            shape,
+        )
         pairs.append(packed[0])
         sizes.append(packed[1])
     return Rows(np.concatenate(pairs), np.cumsum(np.concatenate(sizes), dtype=np.int32))
 
 
 def batches(rows: int, shape: RowShape) -> int:
-    """Count the batches that so many rows make; the last one may have rows left over."""
+    """Count the batches that so many rows make; the last one may have rows left
+    over.
+    """
     return -(-rows // shape.rows)
 
 
-def make_packed_batch(pairs: Encoded, sizes: NDArray[np.integer], shape: RowShape) -> Batch:
-    """Give pairs as a packed batch; rows left over hold padding alone, whose loss counts for nothing.
+def make_packed_batch(
+    pairs: Encoded, sizes: NDArray[np.integer], shape: RowShape
+) -> Batch:
+    """Return pairs as a packed batch; rows left over hold padding alone, whose loss
+    counts for nothing.
 
     Args:
-        pairs: the pairs of the batch, row after row, such as ``encoded.take(rows.pairs)`` of a part of the rows.
+        pairs: the pairs of the batch, row after row, such as
+            ``encoded.take(rows.pairs)`` of a part of the rows.
         sizes: how many of them each row holds, [at most ``shape.rows``].
         shape: of the batch.
     """
@@ -178,11 +220,14 @@ def make_packed_batch(pairs: Encoded, sizes: NDArray[np.integer], shape: RowShap
 def _lay(
     sentences: Sentences, sizes: NDArray[np.integer], rows: int, length: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Lay one side's sentences into rows; give tokens and segments, int32 [rows, length]."""
+    """Lay one side's sentences into rows; give tokens and segments, int32 [rows,
+    length].
+    """
     ends = np.cumsum(sizes)
     filled = np.zeros(rows, np.int64)
     filled[: len(sizes)] = sentences.offsets[ends] - sentences.offsets[ends - sizes]
-    # The sentences come in the order of the slots, so that the tokens need no places of their own.
+    # The sentences come in the order of the slots, so that the tokens need no places of
+    # their own.
     inside = np.arange(length) < filled[:, None]
     tokens = np.full((rows, length), sentences.pad_id, np.int32)
     tokens[inside] = sentences.tokens
@@ -192,15 +237,26 @@ def _lay(
     return tokens, segments
 
 
-def _needed_rows(source_lengths: Lengths, target_lengths: Lengths, shape: RowShape) -> int:
+def _needed_rows(
+    source_lengths: Lengths, target_lengths: Lengths, shape: RowShape
+) -> int:
     """Estimate the rows that an epoch takes in any order, with some to spare."""
     generator, count = np.random.default_rng(0), len(source_lengths)
-    order = generator.permutation(count) if count <= _TRIAL else generator.integers(0, count, _TRIAL)
+    order = (
+        generator.permutation(count)
+        if count <= _TRIAL
+        else generator.integers(0, count, _TRIAL)
+    )
     rows = len(pack(source_lengths, target_lengths, order, shape))
     return math.ceil(rows * count / len(order) * (1 + _SPARE))
 
 
-def _check_fit(source_lengths: Lengths, target_lengths: Lengths, order: NDArray[np.integer], shape: RowShape) -> None:
+def _check_fit(
+    source_lengths: Lengths,
+    target_lengths: Lengths,
+    order: NDArray[np.integer],
+    shape: RowShape,
+) -> None:
     """Refuse a pair that no row holds."""
     for side, lengths, most in (
         ("source", source_lengths, shape.source_length),
@@ -210,8 +266,9 @@ def _check_fit(source_lengths: Lengths, target_lengths: Lengths, order: NDArray[
             wrong = order[lengths[order] > most]
             if len(wrong):
                 raise InputError(
-                    f"the {side} of pair {wrong[0] + 1} has {lengths[wrong[0]]} tokens and a packed row holds {most}: "
-                    "raise data.packed_length, or lower data.max_length"
+                    f"the {side} of pair {wrong[0] + 1} has {lengths[wrong[0]]} tokens"
+                    f" and a packed row holds {most}: raise data.packed_length, or"
+                    " lower data.max_length"
                 )
 
 
@@ -222,40 +279,58 @@ def _pack_windows(
     edges: NDArray[np.int64],
     shape: RowShape,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Pack the windows between these edges of the order; give their pairs row after row, and the sizes of the rows."""
-    # One line a window. Those that are a pair shorter end with one that has no tokens and goes into no row.
+    """Pack the windows between these edges of the order; give their pairs row after
+    row, and the sizes of the rows.
+    """
+    # One line a window. Those that are a pair shorter end with one that has no tokens
+    # and goes into no row.
     places = edges[:-1, None] + np.arange(np.diff(edges).max())
     real = places < edges[1:, None]
     pairs = order[np.minimum(places, len(order) - 1)].astype(np.int32)
     source, target = (
-        np.where(real, lengths[pairs], 0).astype(np.int32) for lengths in (source_lengths, target_lengths)
+        np.where(real, lengths[pairs], 0).astype(np.int32)
+        for lengths in (source_lengths, target_lengths)
     )
-    share = source * np.int64(shape.target_length) + target * np.int64(shape.source_length)
+    share = source * np.int64(shape.target_length) + target * np.int64(
+        shape.source_length
+    )
     longest_first = np.argsort(np.where(real, -share, 1), axis=1, kind="stable")
     source, target, pairs, places, real = (
-        np.take_along_axis(array, longest_first, axis=1) for array in (source, target, pairs, places, real)
+        np.take_along_axis(array, longest_first, axis=1)
+        for array in (source, target, pairs, places, real)
     )
     row = _choose_rows(source, target, shape)
     counts = row.max(axis=1) + 1
     row = (row + (np.cumsum(counts) - counts)[:, None])[real]
     pairs, places = pairs[real], places[real]
-    # A row stands where its first pair, which is its longest, stands in the order. Rows that got no pair are left out.
+    # A row stands where its first pair, which is its longest, stands in the order. Rows
+    # that got no pair are left out.
     _, first, row = np.unique(row, return_index=True, return_inverse=True)
     by_row = np.argsort(places[first][row], kind="stable")
     sizes = np.bincount(row)[np.argsort(places[first])]
     return pairs[by_row], sizes.astype(np.int32)
 
 
-def _choose_rows(source: NDArray[np.int32], target: NDArray[np.int32], shape: RowShape) -> NDArray[np.int64]:
-    """Choose rows for pairs [G, P], one pair after another in each of G windows at once; give them, int64 [G, P]."""
+def _choose_rows(
+    source: NDArray[np.int32], target: NDArray[np.int32], shape: RowShape
+) -> NDArray[np.int64]:
+    """Choose rows for pairs [G, P], one pair after another in each of G windows at
+    once; give them, int64 [G, P].
+    """
     windows = np.arange(len(source))
     # Lengths in units that make a row of either side as long as that of the other.
-    unit = np.int32 if 2 * shape.source_length * shape.target_length < _MOST else np.int64
+    unit = (
+        np.int32 if 2 * shape.source_length * shape.target_length < _MOST else np.int64
+    )
     full = unit(shape.source_length * shape.target_length)
-    source, target = source * unit(shape.target_length), target * unit(shape.source_length)
+    source, target = (
+        source * unit(shape.target_length),
+        target * unit(shape.source_length),
+    )
     tokens = np.cumsum(source + target, axis=1, dtype=np.int64)
     spread = tokens <= _SPREAD * tokens[:, -1:]
-    # As many rows as could be enough; any more are opened where none of these holds a pair.
+    # As many rows as could be enough; any more are opened where none of these holds a
+    # pair.
     enough = -(-np.maximum(source.sum(1, np.int64), target.sum(1, np.int64)) // full)
     closed = np.arange(enough.max() + _MORE) >= enough[:, None]
     source_room, target_room = (np.full(closed.shape, full) for _ in range(2))
@@ -273,6 +348,9 @@ def _choose_rows(source: NDArray[np.int32], target: NDArray[np.int32], shape: Ro
         closed[windows, chosen] = False
         if not closed[:, -1].all():
             more = ((0, 0), (0, _MORE))
-            source_room, target_room = (np.pad(room, more, constant_values=full) for room in (source_room, target_room))
+            source_room, target_room = (
+                np.pad(room, more, constant_values=full)
+                for room in (source_room, target_room)
+            )
             closed = np.pad(closed, more, constant_values=True)
     return rows

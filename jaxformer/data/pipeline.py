@@ -1,7 +1,9 @@
-"""The stream of batches that trains a model, in an order that can be taken up again anywhere; and the evaluation's.
+"""The stream of batches that trains a model, in an order that can be taken up again
+anywhere; and the evaluation's.
 
-Every host plans the same batches for all hosts, from the lengths of the pairs alone, and makes its own rows of each. So
-hosts make the same number of steps, see each pair once together, and a run may go on with another number of hosts.
+Every host plans the same batches for all hosts, from the lengths of the pairs alone,
+and makes its own rows of each. So hosts make the same number of steps, see each pair
+once together, and a run may go on with another number of hosts.
 """
 
 from __future__ import annotations
@@ -17,7 +19,16 @@ from typing import Protocol, SupportsIndex, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.batching import Batch, Bucket, Epoch, assign, group, make_batch, plan_buckets, share
+from jaxformer.data.batching import (
+    Batch,
+    Bucket,
+    Epoch,
+    assign,
+    group,
+    make_batch,
+    plan_buckets,
+    share,
+)
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.config import DataConfig
 from jaxformer.data.mixing import Share, choose
@@ -27,13 +38,15 @@ from jaxformer.data.store import Store
 from jaxformer.data.transforms import Encoded
 from jaxformer.errors import InputError, require
 
-# Batches that are made before they are asked for: enough to hide a slow read, and few enough to be no burden.
+# Batches that are made before they are asked for: enough to hide a slow read, and few
+# enough to be no burden.
 _AHEAD = 4
 
 
 @dataclass(frozen=True)
 class Position:
-    """A place in the training data: the next batch to come. ``dataclasses.asdict`` makes it JSON, ``**`` takes it back.
+    """A place in the training data: the next batch to come. ``dataclasses.asdict``
+    makes it JSON, ``**`` takes it back.
 
     Raises:
         InputError: a number is negative.
@@ -56,13 +69,17 @@ class Statistics:
     target_tokens: int
     batches: int
     padding: float
-    """Share of the slots of an epoch, on both sides together, that hold padding: 0 to 1."""
+    """Share of the slots of an epoch, on both sides together, that hold padding: 0
+    to 1.
+    """
     shapes: int
     """Number of distinct shapes of batches."""
 
 
 Resample: TypeAlias = Callable[[int, Callable[[], bool]], Store]
-"""Gives the pairs in the segmentation of an epoch; asks now and then whether they are still wanted."""
+"""Gives the pairs in the segmentation of an epoch; asks now and then whether they
+are still wanted.
+"""
 
 
 class Plan(Protocol):
@@ -104,7 +121,10 @@ class BucketedPlan:
     @property
     def pairs(self) -> NDArray[np.integer]:
         """Numbers of the pairs of all batches."""
-        return np.concatenate([self.epoch.pairs(number) for number in range(len(self))] or [np.zeros(0, np.int32)])
+        return np.concatenate(
+            [self.epoch.pairs(number) for number in range(len(self))]
+            or [np.zeros(0, np.int32)]
+        )
 
     @property
     def slots(self) -> int:
@@ -145,15 +165,19 @@ class PackedPlan:
         end = (number + 1) * self.shape.rows
         start = min(number * self.shape.rows + host * own, end)
         part = self.rows.part(start, min(start + own, end))
-        return make_packed_batch(self.store.take(part.pairs), part.sizes, self.shape._replace(rows=own))
+        return make_packed_batch(
+            self.store.take(part.pairs), part.sizes, self.shape._replace(rows=own)
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Training pairs in batches of a few static shapes, without end, each pair once an epoch.
+    """Training pairs in batches of a few static shapes, without end, each pair once an
+    epoch.
 
-    The order depends on the seed and the epoch alone: pairs are shuffled, fill buckets or rows in that order, and then
-    the batches of all buckets are shuffled together, so that lengths come mixed.
+    The order depends on the seed and the epoch alone: pairs are shuffled, fill buckets
+    or rows in that order, and then the batches of all buckets are shuffled together, so
+    that lengths come mixed.
     """
 
     store: Store
@@ -165,7 +189,9 @@ class TrainingData:
     counts: Mapping[str, Counts] = field(default_factory=dict)
     """What cleaning read and dropped, by data set."""
     resample: Resample | None = None
-    """Gives the same pairs in a segmentation of that epoch; None: every epoch has the same."""
+    """Gives the same pairs in a segmentation of that epoch; None: every epoch has
+    the same.
+    """
 
     @classmethod
     def of(
@@ -192,54 +218,79 @@ class TrainingData:
             InputError: there is no pair, or the token budget does not hold the longest.
         """
         shares = (Share("", 0, len(store), 1.0),) if shares is None else tuple(shares)
-        lengths, budget = (store.source_lengths, store.target_lengths), config.tokens_per_batch
+        lengths, budget = (
+            (store.source_lengths, store.target_lengths),
+            config.tokens_per_batch,
+        )
         if config.packing:
-            shape = plan_rows(*lengths, tokens_per_batch=budget, packed_length=config.packed_length)
+            shape = plan_rows(
+                *lengths, tokens_per_batch=budget, packed_length=config.packed_length
+            )
         else:
-            shape = plan_buckets(*lengths, num_buckets=config.num_buckets, tokens_per_batch=budget)
-        return cls(store, shares, shape, seed, config.drop_remainder, counts or {}, resample)
+            shape = plan_buckets(
+                *lengths, num_buckets=config.num_buckets, tokens_per_batch=budget
+            )
+        return cls(
+            store, shares, shape, seed, config.drop_remainder, counts or {}, resample
+        )
 
     def batches(
         self, position: Position = Position(), *, host: int = 0, hosts: int = 1
     ) -> Iterator[tuple[Batch, Position]]:
-        """Give the batches from this position on, epoch after epoch, each with the position that follows it.
+        """Return the batches from this position on, epoch after epoch, each with the
+        position that follows it.
 
         A few batches are made ahead, in a thread of their own.
 
         Args:
             position: the first batch.
-            host: this host's number; it gets its rows of each batch, as many as every other host, padded where there
-                are not enough pairs.
+            host: this host's number; it gets its rows of each batch, as many as every
+                other host, padded where there are not enough pairs.
             hosts: number of hosts; a run may go on with another number.
 
         Raises:
-            InputError: the epoch has fewer batches than the position says: the data or the budget has changed.
+            InputError: the epoch has fewer batches than the position says: the data or
+                the budget has changed.
         """
         if not 0 <= host < hosts:
-            raise InputError(f"a host's number must be from 0 to {hosts - 1}, not {host}")
+            raise InputError(
+                f"a host's number must be from 0 to {hosts - 1}, not {host}"
+            )
         plan = self.plan(position.epoch)
         if position.batch > len(plan):
             raise InputError(
-                f"the position in the data is batch {position.batch} of an epoch of {len(plan)}: "
-                "data or budget differ from those of the run"
+                f"the position in the data is batch {position.batch} of an epoch of"
+                f" {len(plan)}: data or budget differ from those of the run"
             )
         self._check_not_empty(plan)
         return self._stream(plan, position, host, hosts)
 
-    def _stream(self, plan: Plan, position: Position, host: int, hosts: int) -> Iterator[tuple[Batch, Position]]:
+    def _stream(
+        self, plan: Plan, position: Position, host: int, hosts: int
+    ) -> Iterator[tuple[Batch, Position]]:
         grain = require("grain", "train")
         epoch, start = position.epoch, position.batch
         unwanted = threading.Event()
         background = ThreadPoolExecutor(1, "segmentation")
         try:
             while True:
-                following = background.submit(self._store, epoch + 1, unwanted.is_set) if self.resample else None
-                batches = grain.MapDataset.source(_Batches(plan, host, hosts)).slice(slice(start, None))
-                # One thread, one after another: the order of a pool's threads would cost more than it gains.
+                following = (
+                    background.submit(self._store, epoch + 1, unwanted.is_set)
+                    if self.resample
+                    else None
+                )
+                batches = grain.MapDataset.source(_Batches(plan, host, hosts)).slice(
+                    slice(start, None)
+                )
+                # One thread, one after another: the order of a pool's threads would
+                # cost more than it gains.
                 options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)
                 for number, batch in enumerate(batches.to_iter_dataset(options), start):
                     last = number + 1 == len(plan)
-                    yield batch, Position(epoch + 1, 0) if last else Position(epoch, number + 1)
+                    yield (
+                        batch,
+                        Position(epoch + 1, 0) if last else Position(epoch, number + 1),
+                    )
                 epoch, start = epoch + 1, 0
                 plan = self.plan(epoch, following)
         finally:
@@ -250,13 +301,19 @@ class TrainingData:
         if len(plan):
             return
         if self.drop_remainder:
-            raise InputError("data.drop_remainder=True leaves no batch, since no batch is full: set it to False")
-        raise InputError("the weights of data.train leave no pair for an epoch: give larger ones")
+            raise InputError(
+                "data.drop_remainder=True leaves no batch, since no batch is full: set"
+                " it to False"
+            )
+        raise InputError(
+            "the weights of data.train leave no pair for an epoch: give larger ones"
+        )
 
     def plan(self, epoch: int, store: Future[Store] | None = None) -> Plan:
         """Plan an epoch; ``store`` gives its pairs where they were asked for before.
 
-        The plan that was made last is kept, which saves packing an epoch for its statistics and again for its batches.
+        The plan that was made last is kept, which saves packing an epoch for its
+        statistics and again for its batches.
         """
         planned = self._last_plan.get(epoch)
         if planned is None:
@@ -281,8 +338,12 @@ class TrainingData:
         batches = group(assigned, order, self.shape)
         if self.drop_remainder:
             rows = np.array([bucket.rows for bucket in self.shape])
-            batches = batches.take(np.flatnonzero(batches.stops - batches.starts == rows[batches.shapes]))
-        return BucketedPlan(pairs, self.shape, batches.take(generator.permutation(len(batches))))
+            batches = batches.take(
+                np.flatnonzero(batches.stops - batches.starts == rows[batches.shapes])
+            )
+        return BucketedPlan(
+            pairs, self.shape, batches.take(generator.permutation(len(batches)))
+        )
 
     def _store(self, epoch: int, unwanted: Callable[[], bool] = lambda: False) -> Store:
         return self.store if self.resample is None else self.resample(epoch, unwanted)
@@ -294,18 +355,24 @@ class TrainingData:
 
     @property
     def hash(self) -> str:
-        """SHA-256 over all pairs as token ids, in hex: what tells one text from another."""
+        """SHA-256 over all pairs as token ids, in hex: what tells one text from
+        another.
+        """
         return self.store.hash
 
     @functools.cached_property
     def statistics(self) -> Statistics:
-        """What the first epoch holds; where a weight is no whole number, others differ by a few pairs.
+        """What the first epoch holds; where a weight is no whole number, others differ
+        by a few pairs.
 
         Raises:
             InputError: it holds no batch.
         """
-        # Not in the segmentation of an epoch, for which all text would have to be read again.
-        plan = (self if self.resample is None else dataclasses.replace(self, resample=None)).plan(0)
+        # Not in the segmentation of an epoch, for which all text would have to be read
+        # again.
+        plan = (
+            self if self.resample is None else dataclasses.replace(self, resample=None)
+        ).plan(0)
         self._check_not_empty(plan)
         pairs = plan.store
         source = int(pairs.source_lengths[plan.pairs].sum(dtype=np.int64))
@@ -336,8 +403,11 @@ class _Batches:
         return f"{len(self)} batches"
 
 
-def evaluation_batches(encoded: Encoded, buckets: Sequence[Bucket]) -> Iterator[tuple[Batch, NDArray[np.integer]]]:
-    """Give every pair once, in a fixed order, each batch with the indices of the pairs in its first rows.
+def evaluation_batches(
+    encoded: Encoded, buckets: Sequence[Bucket]
+) -> Iterator[tuple[Batch, NDArray[np.integer]]]:
+    """Return every pair once, in a fixed order, each batch with the indices of the
+    pairs in its first rows.
 
     ``buckets`` hold every pair: :func:`jaxformer.data.cover` sees to that.
 
@@ -348,11 +418,17 @@ def evaluation_batches(encoded: Encoded, buckets: Sequence[Bucket]) -> Iterator[
     if (assigned < 0).any():
         index = int(np.flatnonzero(assigned < 0)[0])
         raise InputError(
-            f"pair {index + 1}, of {len(encoded.source[index])} and {len(encoded.target[index])} tokens, fits no "
-            "bucket: add one with jaxformer.data.cover"
+            f"pair {index + 1}, of {len(encoded.source[index])} and"
+            f" {len(encoded.target[index])} tokens, fits no bucket: add one with"
+            " jaxformer.data.cover"
         )
     epoch = group(assigned, np.arange(len(encoded)), buckets)
     return (
-        (make_batch(encoded.take(epoch.pairs(number)), buckets[epoch.shapes[number]]), epoch.pairs(number))
+        (
+            make_batch(
+                encoded.take(epoch.pairs(number)), buckets[epoch.shapes[number]]
+            ),
+            epoch.pairs(number),
+        )
         for number in range(len(epoch))
     )

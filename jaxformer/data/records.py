@@ -1,4 +1,6 @@
-"""Records with named fields become pairs, and a name that nobody knows is answered with the nearest one."""
+"""Records with named fields become pairs, and a name that nobody knows is answered
+with the nearest one.
+"""
 
 from __future__ import annotations
 
@@ -19,21 +21,27 @@ class Pair(NamedTuple):
 def pair_of(record: object, source_language: str, target_language: str) -> Pair:
     """Take the two languages out of a record.
 
-    The languages name its fields, at the top (``{"en": ..., "de": ...}``) or under ``translation``
-    (``{"translation": {"en": ..., "de": ...}}``, the form of Hugging Face); other fields do not matter. Bytes are read
-    as UTF-8.
+    The languages name its fields, at the top (``{"en": ..., "de": ...}``) or under
+    ``translation`` (``{"translation": {"en": ..., "de": ...}}``, the form of Hugging
+    Face); other fields do not matter. Bytes are read as UTF-8.
 
     Example:
         >>> pair_of({"id": 7, "de": "Hallo.", "en": "Hello."}, "en", "de")
         Pair(source='Hello.', target='Hallo.')
 
     Raises:
-        InputError: a field is missing or holds no text. The caller adds where the record stands.
+        InputError: a field is missing or holds no text. The caller adds where the
+            record stands.
     """
     if not isinstance(record, Mapping):
-        raise InputError(f"needs an object with the fields {source_language!r} and {target_language!r}")
+        raise InputError(
+            f"needs an object with the fields {source_language!r} and"
+            f" {target_language!r}"
+        )
     nested = record.get("translation")
-    if isinstance(nested, Mapping) and not (source_language in record and target_language in record):
+    if isinstance(nested, Mapping) and not (
+        source_language in record and target_language in record
+    ):
         record = nested
     return Pair(_text(record, source_language), _text(record, target_language))
 
@@ -43,22 +51,30 @@ def _text(record: Mapping[str, object], language: str) -> str:
     if language not in record:
         names = [str(name) for name in record]
         raise InputError(
-            f"no language {language!r}: the fields are {', '.join(names) or 'none'}{did_you_mean(language, names)}"
+            f"no language {language!r}: the fields are"
+            f" {', '.join(names) or 'none'}{did_you_mean(language, names)}"
         )
     text = record[language]
     if isinstance(text, bytes):
         try:
             return text.decode("utf-8")
         except UnicodeDecodeError as error:
-            raise InputError(f"field {language!r} is not UTF-8 ({error.reason}); convert the text to UTF-8") from None
+            raise InputError(
+                f"field {language!r} is not UTF-8 ({error.reason}); convert the text to"
+                " UTF-8"
+            ) from None
     if not isinstance(text, str):
-        raise InputError(f"field {language!r} holds {type(text).__name__} and not text; mend or remove the record")
+        raise InputError(
+            f"field {language!r} holds {type(text).__name__} and not text; mend or"
+            " remove the record"
+        )
     check_encodable(text, f"field {language!r}")
     return text
 
 
 def check_encodable(text: str, name: str) -> None:
-    """Refuse text with half of a surrogate pair, which JSON can escape and UTF-8 cannot hold.
+    """Refuse text with half of a surrogate pair, which JSON can escape and UTF-8 cannot
+    hold.
 
     Raises:
         InputError: it has one; ``name`` says which text it is.
@@ -67,11 +83,15 @@ def check_encodable(text: str, name: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         half = f"U+{ord(text[error.start]):04X}"
-        raise InputError(f"{name} has {half}, half of a surrogate pair and no character; mend or remove it") from None
+        raise InputError(
+            f"{name} has {half}, half of a surrogate pair and no character; mend or"
+            " remove it"
+        ) from None
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Word the question that an error ends with when one of the names is near; else give no text.
+    """Word the question that an error ends with when one of the names is near; else
+    give no text.
 
     Example:
         >>> did_you_mean("wmt41", ["wmt13", "wmt14"])

@@ -1,13 +1,17 @@
-"""What is published where: the parallel corpora and news test sets of the WMT, 2013 to 2019.
+"""What is published where: the parallel corpora and news test sets of the WMT, 2013 to
+2019.
 
-``wmt14.en-de`` is the task of 2014 from English to German. Training archives with their sizes and SHA-256 are those
-that TensorFlow Datasets 4.9.10 fetches (``url_checksums/wmt13_translate.txt`` to ``wmt19_translate.txt``), the test
-sets with their MD5 those on which sacreBLEU 2.6.0 scores (``sacrebleu.dataset.DATASETS``): text and scores compare with
-both. Of 2014 it is the full test set of 3,003 segments, sacreBLEU's ``wmt14/full``.
+``wmt14.en-de`` is the task of 2014 from English to German. Training archives with their
+sizes and SHA-256 are those that TensorFlow Datasets 4.9.10 fetches
+(``url_checksums/wmt13_translate.txt`` to ``wmt19_translate.txt``), the test sets with
+their MD5 those on which sacreBLEU 2.6.0 scores (``sacrebleu.dataset.DATASETS``): text
+and scores compare with both. Of 2014 it is the full test set of 3,003 segments,
+sacreBLEU's ``wmt14/full``.
 
-Why not the library mtdata: its index (0.5.1) has News Commentary from version 13 on and lacks the French-English 10^9
-corpus and the United Nations corpus of 2013, so that no task of 2013 to 2017 can be put together from it; it holds no
-checksums; and what it fetches begins anew when broken off, without a certificate where that does not hold.
+Why not the library mtdata: its index (0.5.1) has News Commentary from version 13 on and
+lacks the French-English 10^9 corpus and the United Nations corpus of 2013, so that no
+task of 2013 to 2017 can be put together from it; it holds no checksums; and what it
+fetches begins anew when broken off, without a certificate where that does not hold.
 """
 
 from __future__ import annotations
@@ -25,7 +29,8 @@ class Release:
     """A corpus as it was published.
 
     Attributes:
-        name: what its files are called; without a dot, so that ``train.*.en`` and ``train.*.de`` sort alike.
+        name: what its files are called; without a dot, so that ``train.*.en`` and
+            ``train.*.de`` sort alike.
         file: the archive.
         form: how the archive holds the text.
     """
@@ -66,11 +71,22 @@ def find_task(name: str) -> Task:
     names = _names()
     if name not in names:
         near = difflib.get_close_matches(name, names, n=3)
-        hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(names)}"
+        hint = (
+            f"did you mean {' or '.join(near)}?"
+            if near
+            else f"there are {', '.join(names)}"
+        )
         raise InputError(f"no published task {name!r}: {hint}")
     year, source, target = names[name]
     train = tuple(_train(year, source if target == "en" else target))
-    return Task(name, source, target, train, (_news(year - 1, source, target),), (_news(year, source, target),))
+    return Task(
+        name,
+        source,
+        target,
+        train,
+        (_news(year - 1, source, target),),
+        (_news(year, source, target),),
+    )
 
 
 def _names() -> dict[str, tuple[int, str, str]]:
@@ -84,7 +100,12 @@ def _names() -> dict[str, tuple[int, str, str]]:
 
 def _statmt(path: str, size: int | None, checksum: str, name: str = "") -> RemoteFile:
     """Describe a file on a host of statmt.org, which answers on both protocols."""
-    return RemoteFile(name or path.rsplit("/", 1)[1], (f"https://{path}", f"http://{path}"), checksum, size)
+    return RemoteFile(
+        name or path.rsplit("/", 1)[1],
+        (f"https://{path}", f"http://{path}"),
+        checksum,
+        size,
+    )
 
 
 def _amazon(path: str, size: int, checksum: str) -> RemoteFile:
@@ -134,7 +155,8 @@ _NEWS_COMMENTARY_14 = _statmt(
     "data.statmt.org/news-commentary/v14/training/news-commentary-v14.de-en.tsv.gz", 39_390_551,
     "sha256:8aaa98a77d38bd39dcbdbcb775f3b6c633700e4c10fd915cf3dc6b9bfd0f2dca")
 
-# The news test sets by year: the archive (all are called test.tgz there) and what its members begin with.
+# The news test sets by year: the archive (all are called test.tgz there) and what its
+# members begin with.
 _NEWS = {
     12: ("statmt.org/wmt12/test.tgz", "608232d34ebc4ba2ff70fead45674e47", "test"),
     13: ("statmt.org/wmt13/test.tgz", "48eca5d02f637af44e85186847141f67", "test"),
@@ -148,7 +170,16 @@ _NEWS = {
 # fmt: on
 
 # Year and the language beside English; each in both directions.
-_TASKS = ((13, "de"), (14, "de"), (14, "fr"), (15, "de"), (16, "de"), (17, "de"), (18, "de"), (19, "de"))
+_TASKS = (
+    (13, "de"),
+    (14, "de"),
+    (14, "fr"),
+    (15, "de"),
+    (16, "de"),
+    (17, "de"),
+    (18, "de"),
+    (19, "de"),
+)
 
 
 def _train(year: int, other: str) -> list[Release]:
@@ -177,13 +208,21 @@ def _train(year: int, other: str) -> list[Release]:
         Release(f"news-commentary-v{version}", archive, news),
     ]
     if other == "fr":
-        giga = Files({language: f"giga-fren.release2.fixed.{language}.gz" for language in both})
+        giga = Files(
+            {language: f"giga-fren.release2.fixed.{language}.gz" for language in both}
+        )
         releases.append(Release("un", _UNITED_NATIONS, sides("un/undoc.2000.fr-en")))
         releases.append(Release("giga-fren", _GIGA_FREN, giga))
     if year >= 17:
         releases.append(Release("rapid-2016", _RAPID_2016, sides("rapid2016.de-en")))
     if year == 18:
-        releases.append(Release("paracrawl-v1", _PARACRAWL_1, sides("paracrawl-release1.en-de.zipporah0-dedup-clean")))
+        releases.append(
+            Release(
+                "paracrawl-v1",
+                _PARACRAWL_1,
+                sides("paracrawl-release1.en-de.zipporah0-dedup-clean"),
+            )
+        )
     return releases
 
 
@@ -192,11 +231,20 @@ def _news(year: int, source: str, target: str) -> Release:
     path, md5, folder = _NEWS[year]
     name = f"newstest20{year}"
     if year <= 13:  # one text in many languages, each the source
-        members = {language: f"{folder}/{name}-src.{language}.sgm" for language in (source, target)}
+        members = {
+            language: f"{folder}/{name}-src.{language}.sgm"
+            for language in (source, target)
+        }
     else:
-        pair = f"{source}{target}" if year > 14 else f"{source if target == 'en' else target}en"
+        pair = (
+            f"{source}{target}"
+            if year > 14
+            else f"{source if target == 'en' else target}en"
+        )
         members = {
             source: f"{folder}/{name}-{pair}-src.{source}.sgm",
             target: f"{folder}/{name}-{pair}-ref.{target}.sgm",
         }
-    return Release(name, _statmt(path, None, f"md5:{md5}", f"{name}.tgz"), Files(members))
+    return Release(
+        name, _statmt(path, None, f"md5:{md5}", f"{name}.tgz"), Files(members)
+    )

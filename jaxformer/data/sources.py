@@ -1,10 +1,13 @@
-r"""Parallel text by name: files of the user's, data sets of other packages, the bundled corpus, synthetic tasks.
+r"""Parallel text by name: files of the user's, data sets of other packages, the bundled
+corpus, synthetic tasks.
 
 A data set has a name of the form ``scheme:rest`` wherever a person names one:
 
-==================================== =============================================================================
+====================================
+=============================================================================
 name                                 data
-==================================== =============================================================================
+====================================
+=============================================================================
 ``bundled:en-de/train``              the corpus that comes with the package; also ``/valid`` and ``/test``
 ``text:train.en,train.de``           two files of the same number of lines, source first
 ``tsv:train.tsv``                    lines of source, tab, target; no quoting; further columns do not matter
@@ -13,19 +16,23 @@ name                                 data
                                      ``translation``: ``{"en": ..., "de": ...}``
 ``synthetic:reverse/train``          letters to be written backwards; also ``/valid`` and ``/test``
 ``synthetic:copy/train``             letters to be copied; also ``/valid`` and ``/test``
-``tfds:wmt14_translate/de-en/train`` TensorFlow Datasets, prepared as ArrayRecord; extra ``tfds``
+``tfds:wmt14_translate/de-en/train`` TensorFlow Datasets, prepared as ArrayRecord; extra
+``tfds``
 ``hf:wmt/wmt14#de-en/train``         Hugging Face ``datasets``: name, ``#`` and config if any, split; extra ``hf``
 ``hf:FOLDER/train``                  a local folder of the same library
 ``sacrebleu:wmt14/full``             a test set of sacreBLEU
 ``prepared:FOLDER``                  what ``jaxformer prepare`` made; for training, see :mod:`jaxformer.data.loading`
-==================================== =============================================================================
+====================================
+=============================================================================
 
-A file is plain text, or compressed as ``.gz``, ``.xz`` or ``.zst`` says. Wherever one file is named a pattern may stand
-for several (``text:part-*.en.gz,part-*.de.gz``), which are read in the order of their names as if they were one; both
-sides need the same number. A comma within a path of ``text:`` is written ``\,``; ``~`` is the home folder.
+A file is plain text, or compressed as ``.gz``, ``.xz`` or ``.zst`` says. Wherever one
+file is named a pattern may stand for several (``text:part-*.en.gz,part-*.de.gz``),
+which are read in the order of their names as if they were one; both sides need the same
+number. A comma within a path of ``text:`` is written ``\,``; ``~`` is the home folder.
 
-The languages choose the direction wherever the data name their languages; for ``text:``, ``tsv:`` and ``synthetic:``,
-which know source and target only, they are names.
+The languages choose the direction wherever the data name their languages; for
+``text:``, ``tsv:`` and ``synthetic:``, which know source and target only, they are
+names.
 """
 
 from __future__ import annotations
@@ -54,15 +61,19 @@ _SEQUENCES = {"train": 20_000, "valid": 500, "test": 500}
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs of a data set in its own order, read anew whenever they are iterated, a buffer at a time.
+    """Pairs of a data set in its own order, read anew whenever they are iterated, a
+    buffer at a time.
 
-    Errors of the data come while iterating, as :class:`~jaxformer.errors.InputError`. A corpus can be pickled.
+    Errors of the data come while iterating, as :class:`~jaxformer.errors.InputError`. A
+    corpus can be pickled.
     """
 
     name: str
     read: Callable[[], Iterator[Pair]]
     files: tuple[Path, ...] = ()
-    """The files of the user's that are read; a data set that is not named by its files has none."""
+    """The files of the user's that are read; a data set that is not named by its
+    files has none.
+    """
 
     def __iter__(self) -> Iterator[Pair]:
         return self.read()
@@ -76,19 +87,24 @@ def load(name: str, source_language: str, target_language: str) -> Corpus:
         'Two different Python modules are called.'
 
     Raises:
-        InputError: no such data set or file, or not in these languages. What is wrong within the data, and for ``hf:``
-            and ``sacrebleu:`` what cannot be fetched, shows while iterating.
+        InputError: no such data set or file, or not in these languages. What is wrong
+            within the data, and for ``hf:`` and ``sacrebleu:`` what cannot be fetched,
+            shows while iterating.
     """
     scheme, colon, rest = name.partition(":")
     opener = _OPENERS.get(scheme) if colon else None
     if opener is None:
         known = [f"{scheme}:" for scheme in SCHEMES]
         near = (not colon and _with_scheme(name)) or did_you_mean(f"{scheme}:", known)
-        raise InputError(f"no data set {name!r}: a name starts with {' or '.join(known)}{near}")
+        raise InputError(
+            f"no data set {name!r}: a name starts with {' or '.join(known)}{near}"
+        )
     if not rest.strip():
         raise InputError(f"no data set {name!r}: something must follow the colon")
     if scheme in BY_LANGUAGE and source_language == target_language:
-        raise InputError(f"the source and the target language of {name} are both {source_language!r}")
+        raise InputError(
+            f"the source and the target language of {name} are both {source_language!r}"
+        )
     return opener(name, rest, source_language, target_language)
 
 
@@ -97,7 +113,14 @@ def _with_scheme(name: str) -> str:
     if (Path(name).expanduser() / "manifest.json").is_file():
         return f"; did you mean prepared:{name}?"
     kinds = {"tsv": r"\.tsv", "jsonl": r"\.jsonl"}
-    kind = next((kind for kind, end in kinds.items() if re.search(rf"{end}(\.(gz|xz|zst))?\Z", name)), None)
+    kind = next(
+        (
+            kind
+            for kind, end in kinds.items()
+            if re.search(rf"{end}(\.(gz|xz|zst))?\Z", name)
+        ),
+        None,
+    )
     kind = "text" if "," in name else kind
     return f"; did you mean {kind}:{name}?" if kind else ""
 
@@ -112,34 +135,54 @@ def escape(path: str | Path) -> str:
     return str(path).replace(",", r"\,")
 
 
-def _open_bundled(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
-    corpora = sorted(path.name for path in _BUNDLED.iterdir() if path.is_dir() and not path.name.startswith("_"))
-    _check_known("bundled", rest, [f"{corpus}/{split}" for corpus in corpora for split in SPLITS])
+def _open_bundled(
+    name: str, rest: str, source_language: str, target_language: str
+) -> Corpus:
+    corpora = sorted(
+        path.name
+        for path in _BUNDLED.iterdir()
+        if path.is_dir() and not path.name.startswith("_")
+    )
+    _check_known(
+        "bundled", rest, [f"{corpus}/{split}" for corpus in corpora for split in SPLITS]
+    )
     corpus, split = rest.split("/")
     languages = corpus.split("-")
     for language in (source_language, target_language):
         if language not in languages:
             raise InputError(
-                f"bundled:{rest} has no language {language!r}: it has {' and '.join(languages)}"
-                f"{did_you_mean(language, languages)}"
+                f"bundled:{rest} has no language {language!r}: it has"
+                f" {' and '.join(languages)}{did_you_mean(language, languages)}"
             )
-    source, target = (_BUNDLED / corpus / f"{split}.{language}" for language in (source_language, target_language))
+    source, target = (
+        _BUNDLED / corpus / f"{split}.{language}"
+        for language in (source_language, target_language)
+    )
     return Corpus(name, functools.partial(_read_text, [source], [target]))
 
 
-def _open_text(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
+def _open_text(
+    name: str, rest: str, source_language: str, target_language: str
+) -> Corpus:
     del source_language, target_language
-    patterns = [_path(pattern.replace(r"\,", ",")) for pattern in re.split(r"(?<!\\),", rest)]
+    patterns = [
+        _path(pattern.replace(r"\,", ",")) for pattern in re.split(r"(?<!\\),", rest)
+    ]
     if len(patterns) != 2 or not all(patterns):
         raise InputError(
-            rf"'text:{rest}' must name one source and one target file: text:SOURCE,TARGET (a comma in a path: \,)"
+            rf"'text:{rest}' must name one source and one target file:"
+            r" text:SOURCE,TARGET (a comma in a path: \,)"
         )
     sources, targets = expand_parallel(*patterns)
-    return Corpus(name, functools.partial(_read_text, sources, targets), (*sources, *targets))
+    return Corpus(
+        name, functools.partial(_read_text, sources, targets), (*sources, *targets)
+    )
 
 
 def _path(text: str) -> str:
-    """Take a path or pattern as a shell takes it: without blanks around it, ``~`` being the home folder."""
+    """Take a path or pattern as a shell takes it: without blanks around it, ``~``
+    being the home folder.
+    """
     return os.path.expanduser(text.strip())
 
 
@@ -147,14 +190,22 @@ def _read_text(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[Pai
     return map(Pair._make, open_parallel(sources, targets))
 
 
-def _open_tsv(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
+def _open_tsv(
+    name: str, rest: str, source_language: str, target_language: str
+) -> Corpus:
     del source_language, target_language
     chosen = re.fullmatch(r"(.+)#(\d+),(\d+)", rest)
-    pattern, source, target = (chosen[1], int(chosen[2]), int(chosen[3])) if chosen else (rest, 1, 2)
+    pattern, source, target = (
+        (chosen[1], int(chosen[2]), int(chosen[3])) if chosen else (rest, 1, 2)
+    )
     if source == target or not (source and target):
-        raise InputError(f"'tsv:{rest}' must name two columns, counted from 1: tsv:FILE#1,2")
+        raise InputError(
+            f"'tsv:{rest}' must name two columns, counted from 1: tsv:FILE#1,2"
+        )
     paths = _expand(pattern, f"tsv:{rest}", "the columns are two numbers: tsv:FILE#1,2")
-    return Corpus(name, functools.partial(_read_tsv, paths, source, target), tuple(paths))
+    return Corpus(
+        name, functools.partial(_read_tsv, paths, source, target), tuple(paths)
+    )
 
 
 def _expand(pattern: str, name: str, rule: str) -> list[Path]:
@@ -172,36 +223,58 @@ def _read_tsv(paths: Sequence[Path], source: int, target: int) -> Iterator[Pair]
         for number, line in enumerate(open_lines([path]), 1):
             columns = line.split("\t")
             if not line:
-                raise InputError(f"{path}, line {number} is empty: remove it, or write source, tab, target")
+                raise InputError(
+                    f"{path}, line {number} is empty: remove it, or write source, tab,"
+                    " target"
+                )
             if len(columns) < max(source, target):
                 raise InputError(
-                    f"{path}, line {number}: column {max(source, target)} of {len(columns)}: "
-                    "separate source and target with a tab"
+                    f"{path}, line {number}: column {max(source, target)} of"
+                    f" {len(columns)}: separate source and target with a tab"
                 )
             yield Pair(columns[source - 1], columns[target - 1])
 
 
-def _open_jsonl(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
-    paths = _expand(rest, f"jsonl:{rest}", "the fields are named by the languages, [en>fr] behind the name")
-    return Corpus(name, functools.partial(_read_jsonl, paths, source_language, target_language), tuple(paths))
+def _open_jsonl(
+    name: str, rest: str, source_language: str, target_language: str
+) -> Corpus:
+    paths = _expand(
+        rest,
+        f"jsonl:{rest}",
+        "the fields are named by the languages, [en>fr] behind the name",
+    )
+    return Corpus(
+        name,
+        functools.partial(_read_jsonl, paths, source_language, target_language),
+        tuple(paths),
+    )
 
 
-def _read_jsonl(paths: Sequence[Path], source_language: str, target_language: str) -> Iterator[Pair]:
+def _read_jsonl(
+    paths: Sequence[Path], source_language: str, target_language: str
+) -> Iterator[Pair]:
     for path in paths:
         for number, line in enumerate(open_lines([path]), 1):
             try:
                 record = parse_json(line)
             except InputError as error:
-                raise InputError(f"{path}, line {number}: not JSON ({error}); write one object a line") from None
+                raise InputError(
+                    f"{path}, line {number}: not JSON ({error}); write one object a"
+                    " line"
+                ) from None
             try:
                 yield pair_of(record, source_language, target_language)
             except InputError as error:
                 raise InputError(f"{path}, line {number}: {error}") from None
 
 
-def _open_synthetic(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
+def _open_synthetic(
+    name: str, rest: str, source_language: str, target_language: str
+) -> Corpus:
     del source_language, target_language
-    _check_known("synthetic", rest, [f"{task}/{split}" for task in _TASKS for split in SPLITS])
+    _check_known(
+        "synthetic", rest, [f"{task}/{split}" for task in _TASKS for split in SPLITS]
+    )
     task, split = rest.split("/")
     return Corpus(name, functools.partial(_read_synthetic, task, split))
 
@@ -210,39 +283,59 @@ def _read_synthetic(task: str, split: str) -> Iterator[Pair]:
     return iter(_TASKS[task](split))
 
 
-def _open_tfds(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
+def _open_tfds(
+    name: str, rest: str, source_language: str, target_language: str
+) -> Corpus:
     hub.open_tfds(rest)  # cheap, and what is missing shows now
-    return Corpus(name, functools.partial(hub.read_tfds, rest, source_language, target_language))
+    return Corpus(
+        name, functools.partial(hub.read_tfds, rest, source_language, target_language)
+    )
 
 
-def _open_hf(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
+def _open_hf(
+    name: str, rest: str, source_language: str, target_language: str
+) -> Corpus:
     hub.split_hf(rest)
-    return Corpus(name, functools.partial(hub.read_hf, rest, source_language, target_language))
+    return Corpus(
+        name, functools.partial(hub.read_hf, rest, source_language, target_language)
+    )
 
 
-def _open_sacrebleu(name: str, rest: str, source_language: str, target_language: str) -> Corpus:
+def _open_sacrebleu(
+    name: str, rest: str, source_language: str, target_language: str
+) -> Corpus:
     hub.check_sacrebleu(rest, source_language, target_language)
-    return Corpus(name, functools.partial(hub.read_sacrebleu, rest, source_language, target_language))
+    return Corpus(
+        name,
+        functools.partial(hub.read_sacrebleu, rest, source_language, target_language),
+    )
 
 
 def reversal(split: str) -> list[Pair]:
-    """Give the reversal task: one to twelve letters of 26, between spaces, to be written backwards.
+    """Return the reversal task: one to twelve letters of 26, between spaces, to be
+    written backwards.
 
-    There are 20,000 pairs for ``train`` and 500 each for ``valid`` and ``test``; no sequence occurs twice, so what a
-    model is tested on it has never seen. The same on every machine.
+    There are 20,000 pairs for ``train`` and 500 each for ``valid`` and ``test``; no
+    sequence occurs twice, so what a model is tested on it has never seen. The same on
+    every machine.
 
-    With ``data.vocabulary_size=57`` each letter with its space is one token, for BPE and unigram alike: 4 special
-    pieces, 26 letters, the space, and the 26 joins of space and letter. 57 is also the most that the text allows.
+    With ``data.vocabulary_size=57`` each letter with its space is one token, for BPE
+    and unigram alike: 4 special pieces, 26 letters, the space, and the 26 joins of
+    space and letter. 57 is also the most that the text allows.
 
     Example:
         >>> reversal("test")[0]
         Pair(source='f d g k w w b r b o k', target='k o b r b w w k g d f')
     """
-    return [Pair(" ".join(letters), " ".join(reversed(letters))) for letters in _sequences(split)]
+    return [
+        Pair(" ".join(letters), " ".join(reversed(letters)))
+        for letters in _sequences(split)
+    ]
 
 
 def copying(split: str) -> list[Pair]:
-    """Give the copy task: the sequences of :func:`reversal`, to be written as they are.
+    """Return the copy task: the sequences of :func:`reversal`, to be written as they
+    are.
 
     Example:
         >>> copying("test")[0]
@@ -259,13 +352,15 @@ def _sequences(split: str) -> list[str]:
 @functools.cache
 def _all_sequences() -> list[str]:
     """Draw the distinct sequences of all splits, in an order that mixes lengths."""
-    # Only Random.random is promised to stay the same over versions of Python: everything here derives from it.
+    # Only Random.random is promised to stay the same over versions of Python:
+    # everything here derives from it.
     draw = random.Random(2017).random
     drawn: dict[str, float] = {}
     while len(drawn) < sum(_SEQUENCES.values()):
         length = 1 + int(draw() * _LONGEST_SEQUENCE)
         letters = "".join(_LETTERS[int(draw() * len(_LETTERS))] for _ in range(length))
-        # Short sequences run out while drawing; sorting by a second draw spreads them over the splits.
+        # Short sequences run out while drawing; sorting by a second draw spreads them
+        # over the splits.
         drawn.setdefault(letters, draw())
     return sorted(drawn, key=drawn.__getitem__)
 
@@ -290,5 +385,7 @@ _OPENERS = {
     "sacrebleu": _open_sacrebleu,
 }
 SCHEMES = (*_OPENERS, "prepared")
-"""The kinds of data sets; the last is for training alone, and ``load`` does not open it."""
+"""The kinds of data sets; the last is for training alone, and ``load`` does not open
+it.
+"""
 BY_LANGUAGE = ("bundled", "jsonl", "tfds", "hf", "sacrebleu")

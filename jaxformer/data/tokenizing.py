@@ -1,6 +1,8 @@
-"""Raw text becomes usable token ids, a chunk of pairs at a time, in this process or in several.
+"""Raw text becomes usable token ids, a chunk of pairs at a time, in this process or in
+several.
 
-What comes out depends on the text and the settings alone: not on the number of processes, nor on their speed.
+What comes out depends on the text and the settings alone: not on the number of
+processes, nor on their speed.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from jaxformer.errors import InputError
 CHUNK = 4096
 """Pairs that are cleaned and tokenised together."""
 
-# A process of our own takes a second or two to start: fewer chunks than this are done sooner here.
+# A process of our own takes a second or two to start: fewer chunks than this are done
+# sooner here.
 _FEWEST_CHUNKS = 32
 _FEWEST_CORES = 4
 
@@ -39,15 +42,18 @@ _FEWEST_CORES = 4
 class Sampling(NamedTuple):
     """Subword regularisation: each epoch reads its own random segmentation of the text.
 
-    With a unigram vocabulary a segmentation is drawn from all, by its probability to the power of ``alpha`` (Kudo 2018,
-    section 3.3); with BPE each merge is left out with probability ``alpha`` (Provilkov et al. 2020, section 3.1).
+    With a unigram vocabulary a segmentation is drawn from all, by its probability to
+    the power of ``alpha`` (Kudo 2018, section 3.3); with BPE each merge is left out
+    with probability ``alpha`` (Provilkov et al. 2020, section 3.1).
     """
 
     alpha: float
     seed: int
     epoch: int
     longest: tuple[int, int] | None = None
-    """Most tokens of a source and of a target; None: the tokenizer's ``max_length`` for both."""
+    """Most tokens of a source and of a target; None: the tokenizer's ``max_length``
+    for both.
+    """
 
 
 class Chunk(NamedTuple):
@@ -63,7 +69,9 @@ class Piece(NamedTuple):
     pairs: Encoded
     counts: Counts
     lengths: tuple[NDArray[np.int64], NDArray[np.int64]]
-    """For n = 0, 1, 2, ... how many source and how many target sentences have n tokens, those too long among them."""
+    """For n = 0, 1, 2, ... how many source and how many target sentences have n
+    tokens, those too long among them.
+    """
 
 
 @dataclass(frozen=True)
@@ -74,12 +82,15 @@ class Tokenizer:
         vocabularies: of source and target.
         cleaning: steps that come before.
         languages: codes of source and target.
-        source_eos: whether sources end with the end-of-sentence token; targets always do.
-        max_length: most tokens on a side, the added ones included; longer pairs are dropped and counted, never cut.
+        source_eos: whether sources end with the end-of-sentence token; targets always
+            do.
+        max_length: most tokens on a side, the added ones included; longer pairs are
+            dropped and counted, never cut.
         tagged: whether each source begins with the tag of the target language.
         duplicates: which pairs repeat earlier ones, if ``cleaning`` asks.
-        sampling: the segmentation of an epoch; None: the best one. Which pairs are kept never depends on it: where a
-            drawn segmentation is too long, the best one stands.
+        sampling: the segmentation of an epoch; None: the best one. Which pairs are kept
+            never depends on it: where a drawn segmentation is too long, the best one
+            stands.
         threads: of SentencePiece.
     """
 
@@ -108,7 +119,8 @@ class Tokenizer:
         )
         encoded = self._encode(pairs, None)
         sources, targets = encoded.source_lengths, encoded.target_lengths
-        # A text that is not empty may be so to the vocabulary, which drops control characters.
+        # A text that is not empty may be so to the vocabulary, which drops control
+        # characters.
         empty = (sources == self.source_eos + self.tagged) | (targets == 1)
         too_long = ((sources > self.max_length) | (targets > self.max_length)) & ~empty
         counts.dropped["empty"] = counts.dropped.get("empty", 0) + int(empty.sum())
@@ -116,8 +128,14 @@ class Tokenizer:
         kept = np.flatnonzero(~empty & ~too_long)
         encoded = encoded.take(kept)
         if self.sampling is not None and len(kept):
-            encoded = self._sampled([pairs[index] for index in kept], encoded, chunk.first, self.sampling)
-        return Piece(encoded, counts, (np.bincount(sources[~empty]), np.bincount(targets[~empty])))
+            encoded = self._sampled(
+                [pairs[index] for index in kept], encoded, chunk.first, self.sampling
+            )
+        return Piece(
+            encoded,
+            counts,
+            (np.bincount(sources[~empty]), np.bincount(targets[~empty])),
+        )
 
     def _encode(self, pairs: list[Pair], seed: int | None) -> Encoded:
         return encode(
@@ -125,17 +143,27 @@ class Tokenizer:
             self.vocabularies,
             source_eos=self.source_eos,
             tag=self.languages[1] if self.tagged else None,
-            alpha=None if self.sampling is None or seed is None else self.sampling.alpha,
+            alpha=(
+                None if self.sampling is None or seed is None else self.sampling.alpha
+            ),
             seed=seed or 0,
             threads=self.threads,
         )
 
-    def _sampled(self, pairs: list[Pair], best: Encoded, first: int, sampling: Sampling) -> Encoded:
-        """Draw the segmentations of the pairs; ``best`` stands where the drawn one is too long."""
-        seed = np.random.default_rng([sampling.seed, sampling.epoch, first]).integers(1 << 31)
+    def _sampled(
+        self, pairs: list[Pair], best: Encoded, first: int, sampling: Sampling
+    ) -> Encoded:
+        """Draw the segmentations of the pairs; ``best`` stands where the drawn one
+        is too long.
+        """
+        seed = np.random.default_rng([sampling.seed, sampling.epoch, first]).integers(
+            1 << 31
+        )
         drawn = self._encode(pairs, int(seed))
         source, target = sampling.longest or (self.max_length, self.max_length)
-        return best.with_replaced(drawn, (drawn.source_lengths <= source) & (drawn.target_lengths <= target))
+        return best.with_replaced(
+            drawn, (drawn.source_lengths <= source) & (drawn.target_lengths <= target)
+        )
 
 
 def chunks(pairs: Iterable[Pair], size: int = CHUNK) -> Iterator[Chunk]:
@@ -147,14 +175,17 @@ def chunks(pairs: Iterable[Pair], size: int = CHUNK) -> Iterator[Chunk]:
         first += len(piece)
 
 
-def tokenize(pairs: Iterable[Pair], tokenizer: Tokenizer, *, workers: int | None = None) -> Iterator[Piece]:
+def tokenize(
+    pairs: Iterable[Pair], tokenizer: Tokenizer, *, workers: int | None = None
+) -> Iterator[Piece]:
     """Clean and tokenise a corpus; the pieces come in its order.
 
     Args:
         pairs: the corpus, read lazily: a few chunks a process are in memory.
         tokenizer: what to do.
-        workers: processes to use for a large corpus; with 1 all is done here, where SentencePiece has threads of its
-            own. None: one a core if there are at least four: with fewer, handing results over costs what they gain.
+        workers: processes to use for a large corpus; with 1 all is done here, where
+            SentencePiece has threads of its own. None: one a core if there are at least
+            four: with fewer, handing results over costs what they gain.
 
     Raises:
         InputError: the text cannot be read, or a process was killed.
@@ -165,18 +196,28 @@ def tokenize(pairs: Iterable[Pair], tokenizer: Tokenizer, *, workers: int | None
     head = list(itertools.islice(remaining, _FEWEST_CHUNKS if workers > 1 else 0))
     if workers <= 1 or len(head) < _FEWEST_CHUNKS:
         return map(tokenizer, itertools.chain(head, remaining))
-    return _in_processes(itertools.chain(head, remaining), replace(tokenizer, threads=1), workers)
+    return _in_processes(
+        itertools.chain(head, remaining), replace(tokenizer, threads=1), workers
+    )
 
 
 def cores() -> int:
     """Count the cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1
+    )
 
 
-def _in_processes(todo: Iterable[Chunk], tokenizer: Tokenizer, workers: int) -> Iterator[Piece]:
+def _in_processes(
+    todo: Iterable[Chunk], tokenizer: Tokenizer, workers: int
+) -> Iterator[Piece]:
     # Forked processes of one that runs JAX may hang: its threads hold locks.
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(workers, context, initializer=_install, initargs=(tokenizer,))
+    pool = ProcessPoolExecutor(
+        workers, context, initializer=_install, initargs=(tokenizer,)
+    )
     try:
         waiting = deque()
         for chunk in todo:
@@ -187,8 +228,9 @@ def _in_processes(todo: Iterable[Chunk], tokenizer: Tokenizer, workers: int) -> 
             yield waiting.popleft().result()
     except BrokenProcessPool:
         raise InputError(
-            "a process that tokenises was killed, perhaps for want of memory, or could not start: set data.workers=1, "
-            'and in a script of your own call jaxformer under `if __name__ == "__main__":`'
+            "a process that tokenises was killed, perhaps for want of memory, or could"
+            " not start: set data.workers=1, and in a script of your own call jaxformer"
+            ' under `if __name__ == "__main__":`'
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
@@ -200,7 +242,8 @@ _installed: Callable[[Chunk], Piece] | None = None
 def _install(tokenizer: Tokenizer) -> None:
     global _installed
     _installed = tokenizer
-    # Ctrl-C reaches every process of a terminal; the one that started us tells us when to end.
+    # Ctrl-C reaches every process of a terminal; the one that started us tells us when
+    # to end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -1,8 +1,10 @@
-"""Trees of constituents as symbols that a translation model writes, and back (Vaswani et al. 2017, section 6.3).
+"""Trees of constituents as symbols that a translation model writes, and back (Vaswani
+et al. 2017, section 6.3).
 
-The symbols are those of Vinyals et al. (2015, section 2 and figure 1): a constituent begins with ``(NP`` and ends with
-``)NP``. Punctuation is its part of speech, such as ``.``, since F1 leaves it out; every other word is ``XX``. The words
-are only on the source side.
+The symbols are those of Vinyals et al. (2015, section 2 and figure 1): a constituent
+begins with ``(NP`` and ends with ``)NP``. Punctuation is its part of speech, such as
+``.``, since F1 leaves it out; every other word is ``XX``. The words are only on the
+source side.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ class LinearTree:
     Attributes:
         words: of the sentence: what a parser reads.
         tags: the part of speech of each word.
-        symbols: what a parser writes, with one :data:`WORD` or symbol of :data:`PUNCTUATION` for each word.
+        symbols: what a parser writes, with one :data:`WORD` or symbol of
+            :data:`PUNCTUATION` for each word.
     """
 
     words: tuple[str, ...]
@@ -40,8 +43,9 @@ class LinearTree:
 def linearize(tree: str) -> LinearTree:
     """Take a bracketed tree apart.
 
-    As EVALB sees trees: without empty elements (``-NONE-``), what they alone fill, and the functions and indices of
-    labels (``NP-SBJ-1`` is ``NP``). A bracket without a label, as the Penn Treebank has around a tree, is left out.
+    As EVALB sees trees: without empty elements (``-NONE-``), what they alone fill, and
+    the functions and indices of labels (``NP-SBJ-1`` is ``NP``). A bracket without a
+    label, as the Penn Treebank has around a tree, is left out.
 
     Args:
         tree: in the Penn Treebank's brackets, on one line or several.
@@ -54,7 +58,8 @@ def linearize(tree: str) -> LinearTree:
         ('(S', '(NP', 'XX', ')NP', '(VP', 'XX', ')VP', '.', ')S')
     """
     leaves: list[tuple[str, str]] = []
-    # Of each open bracket its plain words, label first, and the symbols of what is closed within it.
+    # Of each open bracket its plain words, label first, and the symbols of what is
+    # closed within it.
     opened: list[tuple[list[str], list[str]]] = [([], [])]
     for token in _TOKEN.findall(tree):
         if token == "(":
@@ -73,18 +78,22 @@ def linearize(tree: str) -> LinearTree:
     return LinearTree(words, tags, tuple(symbols))
 
 
-def restore(symbols: Sequence[str], words: Sequence[str], tags: Sequence[str] | None = None) -> str:
-    """Put a tree together again, whatever a model wrote: one bracketed tree of exactly these words, for EVALB.
+def restore(
+    symbols: Sequence[str], words: Sequence[str], tags: Sequence[str] | None = None
+) -> str:
+    """Put a tree together again, whatever a model wrote: one bracketed tree of exactly
+    these words, for EVALB.
 
-    Where symbols form no tree of the words, the least is mended: an end without its beginning is passed over; an end
-    closes what is open inside it; words that are left stand at the end of what is open, or of the whole; constituents
-    without words go; and what is not one constituent becomes one of ``S``.
+    Where symbols form no tree of the words, the least is mended: an end without its
+    beginning is passed over; an end closes what is open inside it; words that are left
+    stand at the end of what is open, or of the whole; constituents without words go;
+    and what is not one constituent becomes one of ``S``.
 
     Args:
         symbols: what the model wrote, split at spaces.
         words: of the sentence.
-        tags: the part of speech of each word; by default :data:`WORD`. EVALB leaves out punctuation by its tag, and
-            then needs those of the reference.
+        tags: the part of speech of each word; by default :data:`WORD`. EVALB leaves out
+            punctuation by its tag, and then needs those of the reference.
 
     Raises:
         InputError: there is no word, or another number of tags.
@@ -96,7 +105,8 @@ def restore(symbols: Sequence[str], words: Sequence[str], tags: Sequence[str] | 
     tags = [WORD] * len(words) if tags is None else tags
     if not words or len(tags) != len(words):
         raise InputError(
-            f"a tree has one tag a word and one word at least, not {len(tags)} tags and {len(words)} words"
+            f"a tree has one tag a word and one word at least, not {len(tags)} tags and"
+            f" {len(words)} words"
         )
     leaves = [f"({tag} {word})" for tag, word in zip(tags, words, strict=True)][::-1]
     opened: list[tuple[str, list[str]]] = [("", [])]
@@ -118,12 +128,15 @@ def restore(symbols: Sequence[str], words: Sequence[str], tags: Sequence[str] | 
     return trees[0] if whole else f"(S {' '.join(trees)})"
 
 
-def read_brackets(symbols: Sequence[str]) -> tuple[list[str], list[tuple[str, int, int]]] | None:
+def read_brackets(
+    symbols: Sequence[str],
+) -> tuple[list[str], list[tuple[str, int, int]]] | None:
     """Read the constituents of a tree of symbols.
 
     Returns:
-        The symbols of the words, and label, start and end (exclusive) of each constituent, counted in words. None where
-        the symbols are not one whole tree: an end does not match what is open, or something is left open or follows.
+        The symbols of the words, and label, start and end (exclusive) of each
+        constituent, counted in words. None where the symbols are not one whole tree: an
+        end does not match what is open, or something is left open or follows.
 
     Example:
         >>> read_brackets("(S (NP XX )NP . )S".split())
@@ -144,12 +157,19 @@ def read_brackets(symbols: Sequence[str]) -> tuple[list[str], list[tuple[str, in
             return None
         else:
             found.append((*opened.pop(), len(leaves)))
-    whole = leaves and not opened and all(label for label, *_ in found) and _is_one(symbols)
+    whole = (
+        leaves and not opened and all(label for label, *_ in found) and _is_one(symbols)
+    )
     return (leaves, found) if whole else None
 
 
-def _close(plain: Sequence[str], within: Sequence[str], leaves: list[tuple[str, str]], tree: str) -> list[str]:
-    """Give the symbols of a bracket that ends, and keep its word if it is one."""
+def _close(
+    plain: Sequence[str],
+    within: Sequence[str],
+    leaves: list[tuple[str, str]],
+    tree: str,
+) -> list[str]:
+    """Return the symbols of a bracket that ends, and keep its word if it is one."""
     if len(plain) == 2 and not within:
         tag, word = plain
         if tag == "-NONE-":
@@ -158,7 +178,8 @@ def _close(plain: Sequence[str], within: Sequence[str], leaves: list[tuple[str, 
         return [tag if tag in PUNCTUATION else WORD]
     if len(plain) > 1:
         raise _broken(tree)
-    if not plain or not within:  # without a label it is around the whole tree; without symbols nothing is left of it
+    # without a label it is around the whole tree; without symbols nothing is left of it
+    if not plain or not within:
         return list(within)
     label = re.split("[-=]", plain[0])[0] or plain[0]
     return [f"({label}", *within, f"){label}"]
@@ -173,7 +194,9 @@ def _end(opened: list[tuple[str, list[str]]]) -> str:
 
 
 def _is_one(symbols: Sequence[str]) -> bool:
-    """Say whether symbols are one constituent, or one word: nothing follows where the first ends."""
+    """Return whether symbols are one constituent, or one word: nothing follows where
+    the first ends.
+    """
     depth = 0
     for place, symbol in enumerate(symbols, start=1):
         depth += symbol.startswith("(") - symbol.startswith(")")
@@ -184,4 +207,7 @@ def _is_one(symbols: Sequence[str]) -> bool:
 
 def _broken(tree: str) -> InputError:
     start = " ".join(tree.split())[:60]
-    return InputError(f"a line is one tree in brackets, such as (S (NP (NNP John)) (VP (VBZ sleeps))), not {start!r}")
+    return InputError(
+        "a line is one tree in brackets, such as (S (NP (NNP John)) (VP (VBZ"
+        f" sleeps))), not {start!r}"
+    )

@@ -1,4 +1,6 @@
-"""Whether line i of one text belongs to line i of another, as far as their lengths tell."""
+"""Whether line i of one text belongs to line i of another, as far as their lengths
+tell.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ BLOCK, FEWEST = 500, 100
 
 _FARTHEST = 5
 _BELONG, _BETTER, _NEITHER = 0.6, 0.3, 0.2
-# Standard deviation of the logarithms of lengths: text that is sorted by length tells nothing within a block.
+# Standard deviation of the logarithms of lengths: text that is sorted by length tells
+# nothing within a block.
 _SPREAD = 0.2
 
 
@@ -23,7 +26,8 @@ class Misfit(NamedTuple):
 
     Attributes:
         line: the first of them, from 1.
-        shift: how many lines further the other text is that does belong to them; 0: none within five.
+        shift: how many lines further the other text is that does belong to them; 0:
+            none within five.
     """
 
     line: int
@@ -31,24 +35,30 @@ class Misfit(NamedTuple):
 
 
 def lengths(pairs: Iterable[tuple[str, str]]) -> NDArray[np.int32]:
-    """Give the characters of both sides, ``[lines, 2]``."""
-    return np.asarray([[len(first), len(second)] for first, second in pairs], np.int32).reshape(-1, 2)
+    """Return the characters of both sides, ``[lines, 2]``."""
+    return np.asarray(
+        [[len(first), len(second)] for first, second in pairs], np.int32
+    ).reshape(-1, 2)
 
 
 def count_blocks(lines: int) -> int:
-    """Give the number of blocks that so many lines are judged in."""
+    """Return the number of blocks that so many lines are judged in."""
     return max(lines // BLOCK, 1) if lines >= FEWEST else 0
 
 
 def find_misfits(characters: NDArray[np.int32]) -> list[Misfit]:
-    """Find blocks of lines whose lengths go together badly, or better a few lines further.
+    """Find blocks of lines whose lengths go together badly, or better a few lines
+    further.
 
-    A long sentence has a long translation: the logarithms of both lengths correlate by about 0.9 in text that belongs
-    together, and hardly where a line was lost or added (measured on 126,000 pairs of English and German: 0.91 to 0.95
-    in blocks of 500 lines, and at most 0.1 next to them).
+    A long sentence has a long translation: the logarithms of both lengths correlate by
+    about 0.9 in text that belongs together, and hardly where a line was lost or added
+    (measured on 126,000 pairs of English and German: 0.91 to 0.95 in blocks of 500
+    lines, and at most 0.1 next to them).
     """
     found = []
-    bounds = np.linspace(0, len(characters), count_blocks(len(characters)) + 1).astype(int)
+    bounds = np.linspace(0, len(characters), count_blocks(len(characters)) + 1).astype(
+        int
+    )
     for start, stop in itertools.pairwise(bounds.tolist()):
         by_shift = _correlations(np.log1p(characters[start:stop].astype(np.float64)))
         if not by_shift:
@@ -62,7 +72,9 @@ def find_misfits(characters: NDArray[np.int32]) -> list[Misfit]:
 
 
 def _correlations(block: NDArray[np.float64]) -> dict[int, float]:
-    """Correlate the first side with the second some lines further; nothing where lengths hardly differ."""
+    """Correlate the first side with the second some lines further; nothing where
+    lengths hardly differ.
+    """
     inner = slice(_FARTHEST, len(block) - _FARTHEST)
     first = block[inner, 0]
     found = {}

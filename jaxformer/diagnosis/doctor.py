@@ -30,20 +30,32 @@ class Check(NamedTuple):
 
 
 def vocabulary(config: RunConfig, vocabularies: Vocabularies, trained: str) -> Opinion:
-    """Say whether the vocabulary is the one that the best checkpoint was trained with."""
+    """Return whether the vocabulary is the one that the best checkpoint was trained
+    with.
+    """
     sizes = vocabularies.source.size, vocabularies.target.size
-    asked = config.model.source_vocabulary_size or config.model.vocabulary_size, config.model.vocabulary_size
+    asked = (
+        config.model.source_vocabulary_size or config.model.vocabulary_size,
+        config.model.vocabulary_size,
+    )
     return judge(
         "ok" if vocabularies.hash == trained and sizes == asked else "wrong",
         f"hash {vocabularies.hash[:12]}, {sizes[0]:,} and {sizes[1]:,} pieces",
-        f"hash {trained[:12]} of the best checkpoint, {asked[0]:,} and {asked[1]:,} pieces of config.json",
-        "put back vocabulary/ as the run was trained with: every token now means another",
+        f"hash {trained[:12]} of the best checkpoint, {asked[0]:,} and {asked[1]:,}"
+        " pieces of config.json",
+        "put back vocabulary/ as the run was trained with: every token now means"
+        " another",
     )
 
 
 def _ask_sides(ask: Callable[..., Opinion], *texts: Sequence[Pair]) -> Opinion:
-    """Ask a question of the sources of some texts, and of their targets: the model reads the one and learns both."""
-    sources, targets = (ask(*([getattr(pair, side) for pair in text] for text in texts)) for side in Pair._fields)
+    """Ask a question of the sources of some texts, and of their targets: the model
+    reads the one and learns both.
+    """
+    sources, targets = (
+        ask(*([getattr(pair, side) for pair in text] for text in texts))
+        for side in Pair._fields
+    )
     return join_sides(sources, targets)
 
 
@@ -60,16 +72,36 @@ CHECKS = (
     Check("optimizer", recipe.optimizer, ("config",)),
     Check("architecture", recipe.architecture, ("config",)),
     Check("selection", recipe.selection, ("config", "chosen")),
-    Check("training form", lambda survey: _ask_sides(text.form, survey.sample), ("survey",)),
+    Check(
+        "training form",
+        lambda survey: _ask_sides(text.form, survey.sample),
+        ("survey",),
+    ),
     Check("training alignment", text.training_alignment, ("survey",)),
-    Check("training languages", lambda survey, c: text.languages(survey.sample, c.data), ("survey", "config")),
-    Check("training quotes", lambda survey, test: _ask_sides(text.quotes, survey.sample, test), ("survey", "test")),
-    Check("training case", lambda survey, test: _ask_sides(text.case, survey.sample, test), ("survey", "test")),
+    Check(
+        "training languages",
+        lambda survey, c: text.languages(survey.sample, c.data),
+        ("survey", "config"),
+    ),
+    Check(
+        "training quotes",
+        lambda survey, test: _ask_sides(text.quotes, survey.sample, test),
+        ("survey", "test"),
+    ),
+    Check(
+        "training case",
+        lambda survey, test: _ask_sides(text.case, survey.sample, test),
+        ("survey", "test"),
+    ),
     Check("untranslated", text.untranslated, ("survey",)),
     Check("dropped", text.dropped, ("counts",)),
     Check("test form", lambda test: _ask_sides(text.form, test), ("test",)),
     Check("test alignment", text.alignment, ("test",)),
-    Check("test languages", lambda test, config: text.languages(test, config.data), ("test", "config")),
+    Check(
+        "test languages",
+        lambda test, config: text.languages(test, config.data),
+        ("test", "config"),
+    ),
     Check("test blanks", text.blanks, ("test",)),
     Check("leak", text.leak, ("survey", "test")),
     Check("vocabulary", vocabulary, ("config", "vocabularies", "trained_vocabulary")),
@@ -82,7 +114,11 @@ CHECKS = (
     Check("still falling", learning.falling, ("curves",)),
     Check("overfitted", learning.overfitted, ("curves",)),
     Check("averaging", results.averaging, ("config", "records", "record", "averages")),
-    Check("checkpoint", results.checkpoint, ("config", "record", "curves", "saved", "averages")),
+    Check(
+        "checkpoint",
+        results.checkpoint,
+        ("config", "record", "curves", "saved", "averages"),
+    ),
     Check("test set", results.test_set, ("config", "record")),
     Check("signature", results.signature, ("config", "record")),
     Check("search", results.search, ("record",)),
@@ -90,8 +126,16 @@ CHECKS = (
     Check("beside validation", results.beside_validation, ("record", "curves")),
     Check("output order", hypotheses.order, ("hypotheses", "scored")),
     Check("output form", text.form, ("hypotheses",)),
-    Check("output quotes", lambda lines, scored: text.quotes(lines, _references(scored)), ("hypotheses", "scored")),
-    Check("output case", lambda lines, scored: text.case(lines, _references(scored)), ("hypotheses", "scored")),
+    Check(
+        "output quotes",
+        lambda lines, scored: text.quotes(lines, _references(scored)),
+        ("hypotheses", "scored"),
+    ),
+    Check(
+        "output case",
+        lambda lines, scored: text.case(lines, _references(scored)),
+        ("hypotheses", "scored"),
+    ),
     Check("length", hypotheses.length, ("hypotheses", "scored")),
     Check("cut", hypotheses.cut, ("record",)),
     Check("empty", hypotheses.empty, ("hypotheses",)),
@@ -107,7 +151,11 @@ READABLE = "readable"
 
 def examine(evidence: Evidence) -> list[Finding]:
     """Make every check whose evidence is there, and say of the others why it is not."""
-    broken = list(dict.fromkeys(part.reason for part in vars(evidence).values() if _is_broken(part)))
+    broken = list(
+        dict.fromkeys(
+            part.reason for part in vars(evidence).values() if _is_broken(part)
+        )
+    )
     readable = judge(
         "wrong" if broken else "ok",
         "; ".join(broken) or "all that is there",

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Literal, NamedTuple
 
 Verdict = Literal["ok", "look", "wrong", "unseen"]
-"""``wrong`` spoils a score or makes it no comparable one, ``look`` is worth a look, ``unseen`` could not be seen."""
+"""``wrong`` spoils a score or makes it no comparable one, ``look`` is worth a look,
+``unseen`` could not be seen.
+"""
 
 VERDICTS: tuple[Verdict, ...] = ("wrong", "look", "ok", "unseen")
 """All of them, the worst first."""
@@ -43,16 +45,20 @@ def judge(verdict: Verdict, found: str, expected: str, cure: str) -> Opinion:
 
 
 def grade(value: float, look: float, wrong: float) -> Verdict:
-    """Judge a value of which more is worse: above ``look`` worth a look, above ``wrong`` wrong."""
+    """Judge a value of which more is worse: above ``look`` worth a look, above
+    ``wrong`` wrong.
+    """
     return "wrong" if value > wrong else "look" if value > look else "ok"
 
 
 def join_sides(sources: Opinion, targets: Opinion) -> Opinion:
-    """Make one opinion of those on the sources and on the targets: the worse, with what was found on both sides."""
+    """Make one opinion of those on the sources and on the targets: the worse, with
+    what was found on both sides.
+    """
     worse = min(targets, sources, key=lambda opinion: VERDICTS.index(opinion.verdict))
     return worse._replace(found=f"sources: {sources.found}; targets: {targets.found}")
 
 
 def worst(*verdicts: Verdict) -> Verdict:
-    """Give the worst of some verdicts."""
+    """Return the worst of some verdicts."""
     return min(verdicts, key=VERDICTS.index)

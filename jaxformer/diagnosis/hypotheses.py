@@ -19,18 +19,29 @@ _ORDER, _TIMES = 4, 3  # words in a row that come so often in one sentence are a
 
 
 def length(hypotheses: Sequence[str], scored: ScoredSet) -> Opinion:
-    """Compare the words of the translations with those of the references: BLEU punishes what is short."""
-    words, expected = (sum(len(split_words(line)) for line in texts) for texts in (hypotheses, scored.references[0]))
+    """Compare the words of the translations with those of the references: BLEU
+    punishes what is short.
+    """
+    words, expected = (
+        sum(len(split_words(line)) for line in texts)
+        for texts in (hypotheses, scored.references[0])
+    )
     ratio = words / max(expected, 1)
     penalty = math.exp(min(0.0, 1.0 - 1.0 / ratio)) if ratio else 0.0
     short = grade(1.0 - ratio, 0.05, 0.3)
     return judge(
         short if short != "ok" else grade(ratio, 1.1, 1.5),
-        f"{ratio:.3f} times the words of the references; the brevity penalty leaves {penalty:.0%} of BLEU",
+        f"{ratio:.3f} times the words of the references; the brevity penalty leaves"
+        f" {penalty:.0%} of BLEU",
         "0.95 to 1.1 (Papineni et al. 2002, section 2.2.2)",
-        "a larger --alpha, chosen on data.valid, or longer training"
-        if ratio < 1.0
-        else "look for loops; a smaller --alpha, chosen on data.valid, or longer training",
+        (
+            "a larger --alpha, chosen on data.valid, or longer training"
+            if ratio < 1.0
+            else (
+                "look for loops; a smaller --alpha, chosen on data.valid, or longer"
+                " training"
+            )
+        ),
     )
 
 
@@ -43,7 +54,8 @@ def cut(record: Mapping[str, Any]) -> Opinion:
         grade(count / total, 0.01, 0.1),
         f"{count} of {total:,} translations have no end",
         "hardly any, with 50 tokens more than the source (paper, section 6.1)",
-        "larger decoding.max_extra_length or max_target_length; if they loop, longer training",
+        "larger decoding.max_extra_length or max_target_length; if they loop, longer"
+        " training",
     )
 
 
@@ -65,7 +77,9 @@ def copies(hypotheses: Sequence[str], scored: ScoredSet) -> Opinion:
         return Opinion("unseen", "the sources are not known")
     asked = [
         hypothesis.strip() == source.strip()
-        for hypothesis, source, reference in zip(hypotheses, sources, scored.references[0], strict=True)
+        for hypothesis, source, reference in zip(
+            hypotheses, sources, scored.references[0], strict=True
+        )
         if len(source.split()) >= 3 and source.strip() != reference.strip()
     ]
     if not asked:
@@ -75,7 +89,8 @@ def copies(hypotheses: Sequence[str], scored: ScoredSet) -> Opinion:
         grade(found, 0.02, 0.2),
         f"{found:.1%} of {len(asked):,} translations are their source",
         "hardly any",
-        "--config.data.drop_identical=True and --config.data.detect_languages=True in a new run; check the direction",
+        "--config.data.drop_identical=True and --config.data.detect_languages=True in a"
+        " new run; check the direction",
     )
 
 
@@ -84,7 +99,8 @@ def loops(hypotheses: Sequence[str]) -> Opinion:
     found = lines.share(hypotheses, _loops)
     return judge(
         grade(found, 0.02, 0.2),
-        f"{found:.1%} of {len(hypotheses):,} translations have {_ORDER} words {_TIMES} times",
+        f"{found:.1%} of {len(hypotheses):,} translations have {_ORDER} words {_TIMES}"
+        " times",
         "hardly any",
         "longer training; --no_repeat_ngram=4 hides it",
     )
@@ -102,14 +118,17 @@ def unknown(hypotheses: Sequence[str]) -> Opinion:
 
 
 def variety(hypotheses: Sequence[str], scored: ScoredSet) -> Opinion:
-    """Say whether different sources have different translations: a model may ignore what it reads."""
+    """Return whether different sources have different translations: a model may ignore
+    what it reads.
+    """
     different, expected = len(set(hypotheses)), len(set(scored.references[0]))
     ratio = different / max(expected, 1)
     return judge(
         grade(1.0 - ratio, 0.2, 0.5),
         f"{different:,} different translations of {expected:,} different references",
         "about as many",
-        "the model ignores the source: it is untrained, training stalled, or the sides do not belong together",
+        "the model ignores the source: it is untrained, training stalled, or the sides"
+        " do not belong together",
     )
 
 
@@ -122,13 +141,15 @@ def order(hypotheses: Sequence[str], scored: ScoredSet) -> Opinion:
     found = "each stands beside its reference, as far as lengths tell"
     if shifted:
         found = (
-            f"from about line {shifted[0].line:,} on the references {shifted[0].shift:+d} lines further belong there"
+            f"from about line {shifted[0].line:,} on the references"
+            f" {shifted[0].shift:+d} lines further belong there"
         )
     return judge(
         "wrong" if shifted else "ok",
         found,
         "translation i beside reference i",
-        "a line was lost or added: translate the whole file again, and split lines at \\n alone",
+        "a line was lost or added: translate the whole file again, and split lines at"
+        " \\n alone",
     )
 
 

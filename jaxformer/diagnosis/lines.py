@@ -1,4 +1,6 @@
-"""What single lines of text look like: tokenised, escaped, in which quotes and in which case."""
+"""What single lines of text look like: tokenised, escaped, in which quotes and in
+which case.
+"""
 
 from __future__ import annotations
 
@@ -19,30 +21,37 @@ _FEWEST_LETTERS = 1_000
 
 
 def share(lines: Sequence[str], holds: Callable[[str], object]) -> Share:
-    """Give the share of lines of which something holds; 0 of none."""
+    """Return the share of lines of which something holds; 0 of none."""
     return sum(bool(holds(line)) for line in lines) / len(lines) if lines else 0.0
 
 
 def spaced(lines: Sequence[str]) -> Share:
-    """Give the share with a space before a comma or a full stop, as tokenised text has it."""
+    """Return the share with a space before a comma or a full stop, as tokenised text
+    has it.
+    """
     return share(lines, _SPACED.search)
 
 
 def escaped(lines: Sequence[str]) -> Share:
-    """Give the share with an entity such as ``&quot;`` or ``&apos;``, as Moses' tokenizer writes them."""
+    """Return the share with an entity such as ``&quot;`` or ``&apos;``, as Moses'
+    tokenizer writes them.
+    """
     return share(lines, _ESCAPED.search)
 
 
 def joined(lines: Sequence[str]) -> Share:
-    """Give the share with marks that a tokenizer leaves: ``@-@``, ``@@`` of subword-nmt, SentencePiece's ``▁``."""
+    """Return the share with marks that a tokenizer leaves: ``@-@``, ``@@`` of
+    subword-nmt, SentencePiece's ``▁``.
+    """
     return share(lines, _JOINED.search)
 
 
 def quotes(lines: Sequence[str]) -> str | None:
     """Name the quotation marks of a text; None where it has too few.
 
-    They are ``plain``, ``guillemets``, ``low`` (opened by „, as in German) or ``high`` (“ ”, as in English): “ closes
-    the one and opens the other, and the line tells which.
+    They are ``plain``, ``guillemets``, ``low`` (opened by „, as in German) or ``high``
+    (“ ”, as in English): “ closes the one and opens the other, and the line tells
+    which.
     """
     found: Counter[str] = Counter()
     for line in lines:
@@ -57,7 +66,9 @@ def quotes(lines: Sequence[str]) -> str | None:
 
 
 def capitals(lines: Sequence[str]) -> Share | None:
-    """Give the share of capitals among the letters that have a case; None where these are few, or fewer than others."""
+    """Return the share of capitals among the letters that have a case; None where
+    these are few, or fewer than others.
+    """
     upper = sum(letter.isupper() for line in lines for letter in line)
     lower = sum(letter.islower() for line in lines for letter in line)
     letters = sum(letter.isalpha() for line in lines for letter in line)

@@ -12,7 +12,8 @@ _PAGE = 'the page "Why is my BLEU lower?" of the documentation'
 
 
 def write_report(findings: Sequence[Finding], looked_at: str | None) -> list[str]:
-    """Write one line a finding, the worst first, one for each reason of what is unseen, and one that counts them.
+    """Write one line a finding, the worst first, one for each reason of what is unseen,
+    and one that counts them.
 
     Args:
         findings: of a run.
@@ -24,13 +25,19 @@ def write_report(findings: Sequence[Finding], looked_at: str | None) -> list[str
     return [
         *(_line(finding, width) for finding in ordered),
         *_unseen(findings),
-        *([] if looked_at is None else [f"of the result {looked_at!r}; --dataset names another"]),
+        *(
+            []
+            if looked_at is None
+            else [f"of the result {looked_at!r}; --dataset names another"]
+        ),
         f"{_counts(findings)}; {_PAGE} explains each",
     ]
 
 
-def to_record(directory: str, findings: Sequence[Finding], looked_at: str | None) -> dict[str, Any]:
-    """Give what the report says as an object for JSON."""
+def to_record(
+    directory: str, findings: Sequence[Finding], looked_at: str | None
+) -> dict[str, Any]:
+    """Return what the report says as an object for JSON."""
     counts = Counter(finding.verdict for finding in findings)
     return {
         "workdir": directory,
@@ -58,4 +65,7 @@ def _unseen(findings: Sequence[Finding]) -> list[str]:
 
 def _counts(findings: Sequence[Finding]) -> str:
     counts = Counter(finding.verdict for finding in findings)
-    return f"{counts['wrong']} wrong, {counts['look']} to look at, {counts['ok']} ok, {counts['unseen']} unseen"
+    return (
+        f"{counts['wrong']} wrong, {counts['look']} to look at, {counts['ok']} ok,"
+        f" {counts['unseen']} unseen"
+    )

@@ -1,4 +1,6 @@
-"""One reading of the training text: a sample of it, the lengths of all of it, and which test sentences it holds."""
+"""One reading of the training text: a sample of it, the lengths of all of it, and
+which test sentences it holds.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,13 @@ class Survey:
     pairs: frozenset[Pair]
 
 
-def take(corpus: Iterable[Pair], test: Sequence[Pair], *, sample: int = SAMPLE, most: int = MOST) -> Survey:
+def take(
+    corpus: Iterable[Pair],
+    test: Sequence[Pair],
+    *,
+    sample: int = SAMPLE,
+    most: int = MOST,
+) -> Survey:
     """Read a training text once.
 
     Args:
@@ -76,8 +84,11 @@ def take(corpus: Iterable[Pair], test: Sequence[Pair], *, sample: int = SAMPLE, 
     return Survey(read, whole, kept, characters, frozenset(sources), frozenset(pairs))
 
 
-def count_dropped(sample: Sequence[Pair], data: DataConfig, vocabularies: Vocabularies) -> Counts:
-    """Clean and tokenise a sample as training does, and count what is dropped; duplicates, which need all, are not.
+def count_dropped(
+    sample: Sequence[Pair], data: DataConfig, vocabularies: Vocabularies
+) -> Counts:
+    """Clean and tokenise a sample as training does, and count what is dropped;
+    duplicates, which need all, are not.
 
     Raises:
         InputError: as :func:`jaxformer.data.cleaning.clean`.

@@ -1,4 +1,6 @@
-"""Labelled bracketing F1 of linearised trees, by the rules of EVALB: the score of parsers in the paper's Table 4."""
+"""Labelled bracketing F1 of linearised trees, by the rules of EVALB: the score of
+parsers in the paper's Table 4.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +26,15 @@ _EQUAL = {"PRT": "ADVP"}
 class LabelledBracketing:
     """F1 of labelled brackets; see :class:`jaxformer.evaluation.statistics.Metric`.
 
-    A line is a tree in the symbols of :func:`jaxformer.data.trees.linearize`. The rules are those of EVALB with
-    COLLINS.prm: a bracket is a label with its first and last word; punctuation counts as no word and is recognised in
-    the reference; ``TOP`` and brackets of only punctuation do not count; ``ADVP`` equals ``PRT``; a label ends before
-    ``-`` or ``=``; each bracket of the reference matches once.
+    A line is a tree in the symbols of :func:`jaxformer.data.trees.linearize`. The rules
+    are those of EVALB with COLLINS.prm: a bracket is a label with its first and last
+    word; punctuation counts as no word and is recognised in the reference; ``TOP`` and
+    brackets of only punctuation do not count; ``ADVP`` equals ``PRT``; a label ends
+    before ``-`` or ``=``; each bracket of the reference matches once.
 
-    EVALB leaves sentences with an error out of its totals. Here a translation that is no tree, or a tree of another
-    number of words, counts with all its opening symbols as wrong brackets, and all of its reference's as not found.
+    EVALB leaves sentences with an error out of its totals. Here a translation that is
+    no tree, or a tree of another number of words, counts with all its opening symbols
+    as wrong brackets, and all of its reference's as not found.
 
     Attributes:
         key: its name in options and records.
@@ -38,8 +42,9 @@ class LabelledBracketing:
         digits: decimals that a record keeps.
 
     References:
-        Black et al., "A Procedure for Quantitatively Comparing the Syntactic Coverage of English Grammars", 1991;
-        Sekine and Collins, EVALB, 1997; Collins, "Three Generative, Lexicalised Models for Statistical Parsing", 1997.
+        Black et al., "A Procedure for Quantitatively Comparing the Syntactic Coverage
+        of English Grammars", 1991; Sekine and Collins, EVALB, 1997; Collins, "Three
+        Generative, Lexicalised Models for Statistical Parsing", 1997.
     """
 
     key: str = "f1"
@@ -53,28 +58,44 @@ class LabelledBracketing:
             InputError: there is more than one.
         """
         if references != 1:
-            raise InputError(f"f1 compares with one tree a sentence, not with {references}: leave the others out")
+            raise InputError(
+                f"f1 compares with one tree a sentence, not with {references}: leave"
+                " the others out"
+            )
 
     def statistics(
-        self, hypotheses: Sequence[str], *references: Sequence[str], sources: Sequence[str] | None = None
+        self,
+        hypotheses: Sequence[str],
+        *references: Sequence[str],
+        sources: Sequence[str] | None = None,
     ) -> Statistics:
-        """Count brackets in each sentence: of both trees, of the reference, of the translation.
+        """Count brackets in each sentence: of both trees, of the reference, of the
+        translation.
 
         Raises:
-            InputError: as :func:`jaxformer.evaluation.sentences.check`; there are several references, or one is no
-                tree.
+            InputError: as :func:`jaxformer.evaluation.sentences.check`; there are
+                several references, or one is no tree.
         """
         sentences.check(hypotheses, references, sources)
         self.prepare(len(references))
         check_trees(references[0])
-        rows = [_count(given.split(), wanted.split()) for given, wanted in zip(hypotheses, references[0], strict=True)]
+        rows = [
+            _count(given.split(), wanted.split())
+            for given, wanted in zip(hypotheses, references[0], strict=True)
+        ]
         signature = f"f1|nrefs:1|rules:evalb-COLLINS.prm|malformed:wrong|jaxformer:{__version__}"
         return Statistics(np.asarray(rows, np.float64), signature)
 
     def score(self, total: Float[np.ndarray, " K"], signature: str) -> Score:
-        """Score the sentences whose rows were summed to ``total``, from 0 to 100; 0 where there is no bracket."""
+        """Score the sentences whose rows were summed to ``total``, from 0 to 100; 0
+        where there is no bracket.
+        """
         matched, wanted, given = total
-        return Score("F1", float(200 * matched / (wanted + given)) if wanted + given else 0.0, signature)
+        return Score(
+            "F1",
+            float(200 * matched / (wanted + given)) if wanted + given else 0.0,
+            signature,
+        )
 
 
 F1: Metric = LabelledBracketing()
@@ -90,9 +111,10 @@ def check_trees(references: Iterable[str]) -> None:
     for number, line in enumerate(references, start=1):
         if read_brackets(line.split()) is None:
             raise InputError(
-                f"f1 scores linearised trees such as '(S (NP XX )NP . )S', and reference {number} is {line[:60]!r}: "
-                "write the references by jaxformer.data.trees.linearize, or leave f1 out of --metrics and of "
-                "evaluation.best_metric"
+                "f1 scores linearised trees such as '(S (NP XX )NP . )S', and"
+                f" reference {number} is {line[:60]!r}: write the references by"
+                " jaxformer.data.trees.linearize, or leave f1 out of --metrics and of"
+                " evaluation.best_metric"
             )
 
 
@@ -101,10 +123,14 @@ def _count(given: Sequence[str], wanted: Sequence[str]) -> tuple[int, int, int]:
     reference, found = read_brackets(wanted), read_brackets(given)
     assert reference is not None  # the references were checked
     leaves = reference[0]
-    starts = np.cumsum([0, *(leaf not in PUNCTUATION for leaf in leaves)])  # words before each leaf
+    # words before each leaf
+    starts = np.cumsum([0, *(leaf not in PUNCTUATION for leaf in leaves)])
     gold = _count_brackets(reference[1], starts)
     if found is None or len(found[0]) != len(leaves):
-        wrong = sum(symbol[:1] == "(" and _normalize(symbol[1:]) not in _DELETED for symbol in given)
+        wrong = sum(
+            symbol[:1] == "(" and _normalize(symbol[1:]) not in _DELETED
+            for symbol in given
+        )
         return 0, gold.total(), wrong
     test = _count_brackets(found[1], starts)
     return (gold & test).total(), gold.total(), test.total()
@@ -114,8 +140,13 @@ def _count_brackets(
     brackets: Iterable[tuple[str, int, int]], starts: Sequence[int] | np.ndarray
 ) -> Counter[tuple[str, int, int]]:
     """Count each bracket that EVALB counts, in words without punctuation."""
-    spans = ((_normalize(label), int(starts[start]), int(starts[end])) for label, start, end in brackets)
-    return Counter(span for span in spans if span[0] not in _DELETED and span[1] < span[2])
+    spans = (
+        (_normalize(label), int(starts[start]), int(starts[end]))
+        for label, start, end in brackets
+    )
+    return Counter(
+        span for span in spans if span[0] not in _DELETED and span[1] < span[2]
+    )
 
 
 def _normalize(label: str) -> str:

@@ -1,4 +1,6 @@
-"""Where translations are good and bad: by the length of sentences, by the frequency of words, sentence by sentence."""
+"""Where translations are good and bad: by the length of sentences, by the frequency
+of words, sentence by sentence.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +48,8 @@ class WordBucket:
         least: occurrences of the rarest.
         most: of the most frequent; None: any.
         words: of the references, every occurrence counted.
-        f1: of each system, in percent: harmonic mean of the shares of its words that the reference has, and of the
-            reference's that it has.
+        f1: of each system, in percent: harmonic mean of the shares of its words that
+            the reference has, and of the reference's that it has.
     """
 
     least: int
@@ -76,7 +78,7 @@ class Difference:
 
     @property
     def gain(self) -> float:
-        """Give by how many points the system is better than the baseline."""
+        """Return by how many points the system is better than the baseline."""
         return self.chrf[1] - self.chrf[0]
 
 
@@ -91,7 +93,9 @@ def _tokenizer() -> Callable[[str], str]:
 
 
 def by_length(
-    metrics: Sequence[Metric], systems: Sequence[Mapping[str, Statistics]], lines: Sequence[str]
+    metrics: Sequence[Metric],
+    systems: Sequence[Mapping[str, Statistics]],
+    lines: Sequence[str],
 ) -> list[LengthBucket]:
     """Score the sentences of each length together; lengths that none has are left out.
 
@@ -109,7 +113,9 @@ def by_length(
             continue
         scores = tuple(
             {
-                metric.key: metric.score(system[metric.key].rows[chosen].sum(0), system[metric.key].signature).value
+                metric.key: metric.score(
+                    system[metric.key].rows[chosen].sum(0), system[metric.key].signature
+                ).value
                 for metric in metrics
             }
             for system in systems
@@ -124,9 +130,12 @@ def count_words(lines: Iterable[str]) -> Counter[str]:
 
 
 def by_frequency(
-    systems: Sequence[Sequence[str]], references: Sequence[str], frequencies: Mapping[str, int]
+    systems: Sequence[Sequence[str]],
+    references: Sequence[str],
+    frequencies: Mapping[str, int],
 ) -> list[WordBucket]:
-    """Compare the words of translations and references, sentence by sentence, for each frequency of words.
+    """Compare the words of translations and references, sentence by sentence, for each
+    frequency of words.
 
     Frequencies that no word of the references has are left out.
 
@@ -136,7 +145,8 @@ def by_frequency(
         frequencies: of each word; one that is not there has 0.
 
     References:
-        Neubig et al., "compare-mt: A Tool for Holistic Comparison of Language Generation Systems", 2019.
+        Neubig et al., "compare-mt: A Tool for Holistic Comparison of Language
+        Generation Systems", 2019.
     """
     wanted = [Counter(split_words(line)) for line in references]
     in_reference = _occurrences(wanted, frequencies)
@@ -144,12 +154,17 @@ def by_frequency(
     for translations in systems:
         words = [Counter(split_words(line)) for line in translations]
         right = [one & other for one, other in zip(words, wanted, strict=True)]
-        found.append((_occurrences(words, frequencies), _occurrences(right, frequencies)))
+        found.append(
+            (_occurrences(words, frequencies), _occurrences(right, frequencies))
+        )
     buckets = []
     for place, (least, most) in enumerate(_ranges(FREQUENCIES)):
         wanted_here = in_reference[place]
         if wanted_here:
-            f1 = tuple(200 * right[place] / (wanted_here + given[place]) for given, right in found)
+            f1 = tuple(
+                200 * right[place] / (wanted_here + given[place])
+                for given, right in found
+            )
             buckets.append(WordBucket(least, most, wanted_here, f1))
     return buckets
 
@@ -164,13 +179,16 @@ def find_differences(
     """Find the sentences that two systems translate most unlike by sentence chrF.
 
     Returns:
-        Those that the system translates better, the largest gain first, and those that the baseline does; at most
-        ``most`` of each. Sentences of equal scores are in neither.
+        Those that the system translates better, the largest gain first, and those that
+        the baseline does; at most ``most`` of each. Sentences of equal scores are in
+        neither.
     """
     scores = []
     for translations in (baseline, system):
         statistics = CHRF.statistics(translations, *references)
-        scores.append([CHRF.score(row, statistics.signature).value for row in statistics.rows])
+        scores.append(
+            [CHRF.score(row, statistics.signature).value for row in statistics.rows]
+        )
     differences = [
         Difference(
             number + 1,
@@ -189,15 +207,23 @@ def find_differences(
 
 
 def _ranges(starts: Sequence[int]) -> list[tuple[int, int | None]]:
-    """Give the first and the last of each bucket."""
-    return [(start, None if end is None else end - 1) for start, end in zip(starts, [*starts[1:], None], strict=True)]
+    """Return the first and the last of each bucket."""
+    return [
+        (start, None if end is None else end - 1)
+        for start, end in zip(starts, [*starts[1:], None], strict=True)
+    ]
 
 
-def _occurrences(lines: Iterable[Counter[str]], frequencies: Mapping[str, int]) -> list[int]:
+def _occurrences(
+    lines: Iterable[Counter[str]], frequencies: Mapping[str, int]
+) -> list[int]:
     """Count the words of each frequency."""
     totals = [0] * len(FREQUENCIES)
     for word, count in _sum_counts(lines).items():
-        totals[int(np.searchsorted(FREQUENCIES, frequencies.get(word, 0), side="right")) - 1] += count
+        totals[
+            int(np.searchsorted(FREQUENCIES, frequencies.get(word, 0), side="right"))
+            - 1
+        ] += count
     return totals
 
 

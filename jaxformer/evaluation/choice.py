@@ -7,24 +7,41 @@ from collections.abc import Sequence
 
 from jaxformer.errors import UsageError
 from jaxformer.evaluation.bracketing import F1
-from jaxformer.evaluation.metrics import BLEU, CHRF, CHRF_PLUS_PLUS, TER, tokenizing_bleu
+from jaxformer.evaluation.metrics import (
+    BLEU,
+    CHRF,
+    CHRF_PLUS_PLUS,
+    TER,
+    tokenizing_bleu,
+)
 from jaxformer.evaluation.statistics import Metric
 from jaxformer.evaluation.tokenized_bleu import TokenizedBleu
 
-METRICS = ("bleu", "chrf", "chrf++", "ter", "tokenized_bleu", "compound_split_bleu", "f1")
+METRICS = (
+    "bleu",
+    "chrf",
+    "chrf++",
+    "ter",
+    "tokenized_bleu",
+    "compound_split_bleu",
+    "f1",
+)
 """All names."""
 
 DEFAULT_METRICS = ("bleu", "chrf")
 """What is scored where nothing else is asked for."""
 
 
-def choose_metrics(names: Sequence[str] = DEFAULT_METRICS, *, language: str | None = None) -> list[Metric]:
-    """Give the metrics of these names, each once, in their order.
+def choose_metrics(
+    names: Sequence[str] = DEFAULT_METRICS, *, language: str | None = None
+) -> list[Metric]:
+    """Return the metrics of these names, each once, in their order.
 
     Args:
-        names: of :data:`METRICS`; or ``bleu:TOKENIZER``, for another tokenizer of sacreBLEU's.
-        language: of the translations, for the tokenizer of ``tokenized_bleu`` and ``compound_split_bleu``; None: the
-            text is tokenised already.
+        names: of :data:`METRICS`; or ``bleu:TOKENIZER``, for another tokenizer of
+            sacreBLEU's.
+        language: of the translations, for the tokenizer of ``tokenized_bleu`` and
+            ``compound_split_bleu``; None: the text is tokenised already.
 
     Raises:
         UsageError: there is no such metric, or none at all is named.
@@ -44,7 +61,10 @@ def choose_metrics(names: Sequence[str] = DEFAULT_METRICS, *, language: str | No
             known[name] = tokenizing_bleu(tokenizer)
         elif name not in known:
             near = difflib.get_close_matches(name, METRICS, n=1, cutoff=0.0)[0]
-            raise UsageError(f"there is no metric {name!r}; did you mean {near}? All are {', '.join(METRICS)}")
+            raise UsageError(
+                f"there is no metric {name!r}; did you mean {near}? All are"
+                f" {', '.join(METRICS)}"
+            )
     if not names:
         raise UsageError(f"no metric is named: give some of {', '.join(METRICS)}")
     return [known[name] for name in dict.fromkeys(names)]

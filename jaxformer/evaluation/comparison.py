@@ -1,4 +1,6 @@
-"""Translations of one test set by several systems, compared: scores, significance, and where they differ."""
+"""Translations of one test set by several systems, compared: scores, significance,
+and where they differ.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,27 @@ class ComparisonConfig:
     trials: int = 10_000
     # Of both tests; the same seed gives the same numbers.
     seed: int = 12345
-    # Sentences shown of each kind: those that the system, and those that the baseline translates better.
+    # Sentences shown of each kind: those that the system, and those that the baseline
+    # translates better.
     examples: int = 10
     # What the length of a sentence is taken from.
     lengths: Literal["reference", "source"] = "reference"
 
     def __post_init__(self) -> None:
         """Check every value."""
-        for name, least in (("resamples", 100), ("trials", 0), ("seed", 0), ("examples", 0)):
+        for name, least in (
+            ("resamples", 100),
+            ("trials", 0),
+            ("seed", 0),
+            ("examples", 0),
+        ):
             value = getattr(self, name)
             if value < least:
                 raise InputError(f"{name} must be at least {least}, not {value}")
-        check_most(self, {"resamples": 10**6, "trials": 10**7, "seed": 2**63 - 1, "examples": 10**6})
+        check_most(
+            self,
+            {"resamples": 10**6, "trials": 10**7, "seed": 2**63 - 1, "examples": 10**6},
+        )
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,8 @@ class Result:
         score: of the whole test set.
         interval: 95 % of the bootstrap's resamples.
         bootstrap: against the baseline; None for the baseline itself.
-        randomization: p-value of approximate randomisation against the baseline; None for the baseline itself, or
-            where it was left out.
+        randomization: p-value of approximate randomisation against the baseline; None
+            for the baseline itself, or where it was left out.
     """
 
     system: str
@@ -76,7 +87,8 @@ class Comparison:
         lengths: scores by the length of sentences.
         words: F1 by the frequency of words.
         word_source: where frequencies were counted.
-        differences: for each system but the baseline, the sentences that it and that the baseline translates better.
+        differences: for each system but the baseline, the sentences that it and that
+            the baseline translates better.
     """
 
     systems: tuple[str, ...]
@@ -89,11 +101,14 @@ class Comparison:
     differences: Mapping[str, tuple[list[Difference], list[Difference]]]
 
     def to_record(self) -> dict[str, Any]:
-        """Give plain dicts and lists, for JSON."""
+        """Return plain dicts and lists, for JSON."""
         record = dataclasses.asdict(self)
         differences = record.pop("differences")
         return record | {
-            "differences": {name: {"better": better, "worse": worse} for name, (better, worse) in differences.items()}
+            "differences": {
+                name: {"better": better, "worse": worse}
+                for name, (better, worse) in differences.items()
+            }
         }
 
 
@@ -110,32 +125,40 @@ def compare(
     """Compare translations of one test set.
 
     Args:
-        systems: translations by the system's name, one for each sentence; the first is the baseline, and alone it is
-            only scored.
+        systems: translations by the system's name, one for each sentence; the first is
+            the baseline, and alone it is only scored.
         references: flat lists, each with one reference for each sentence.
         metrics: what to score by.
         config: seed, resamples, and what is shown.
         sources: the text that was translated.
-        frequencies: of words, such as those of a training text; by default those of the references.
+        frequencies: of words, such as those of a training text; by default those of the
+            references.
         frequencies_name: where they were counted.
 
     Raises:
-        InputError: as :func:`jaxformer.evaluation.sentences.check`; or lengths are to be those of sources, which are
-            not given.
+        InputError: as :func:`jaxformer.evaluation.sentences.check`; or lengths are to
+            be those of sources, which are not given.
     """
     if config.lengths == "source" and sources is None:
         raise InputError("lengths of sources need the sources: give --source")
     for translations in systems.values():
         sentences.check(translations, references, sources)
     statistics = {
-        name: {metric.key: metric.statistics(translations, *references, sources=sources) for metric in metrics}
+        name: {
+            metric.key: metric.statistics(translations, *references, sources=sources)
+            for metric in metrics
+        }
         for name, translations in systems.items()
     }
     names, outputs = list(systems), list(systems.values())
     counted = (
-        breakdown.count_words(line for lines in references for line in lines) if frequencies is None else frequencies
+        breakdown.count_words(line for lines in references for line in lines)
+        if frequencies is None
+        else frequencies
     )
-    lines = references[0] if sources is None or config.lengths == "reference" else sources
+    lines = (
+        references[0] if sources is None or config.lengths == "reference" else sources
+    )
     return Comparison(
         tuple(names),
         len(outputs[0]),
@@ -143,32 +166,55 @@ def compare(
         tuple(
             result
             for metric in metrics
-            for result in _test(metric, {name: found[metric.key] for name, found in statistics.items()}, config)
+            for result in _test(
+                metric,
+                {name: found[metric.key] for name, found in statistics.items()},
+                config,
+            )
         ),
         tuple(breakdown.by_length(metrics, list(statistics.values()), lines)),
         tuple(breakdown.by_frequency(outputs, references[0], counted)),
         frequencies_name,
         {
-            name: breakdown.find_differences(outputs[0], systems[name], references, sources, config.examples)
+            name: breakdown.find_differences(
+                outputs[0], systems[name], references, sources, config.examples
+            )
             for name in names[1:]
         },
     )
 
 
-def _test(metric: Metric, systems: Mapping[str, Statistics], config: ComparisonConfig) -> list[Result]:
+def _test(
+    metric: Metric, systems: Mapping[str, Statistics], config: ComparisonConfig
+) -> list[Result]:
     """Score all systems by one metric, and hold each against the first."""
     results: list[Result] = []
     drawn = {
-        name: significance.bootstrap_scores(metric, found, config.resamples, config.seed)
+        name: significance.bootstrap_scores(
+            metric, found, config.resamples, config.seed
+        )
         for name, found in systems.items()
     }
     baseline, *_ = systems
     for name, found in systems.items():
         bootstrap, randomization = None, None
         if name != baseline:
-            bootstrap = significance.compare_bootstraps(metric, drawn[name], drawn[baseline])
+            bootstrap = significance.compare_bootstraps(
+                metric, drawn[name], drawn[baseline]
+            )
             if config.trials:
-                randomization = significance.randomize(metric, found, systems[baseline], config.trials, config.seed)
+                randomization = significance.randomize(
+                    metric, found, systems[baseline], config.trials, config.seed
+                )
         interval = significance.summarize(drawn[name])
-        results.append(Result(name, metric.key, score_rows(metric, found), interval, bootstrap, randomization))
+        results.append(
+            Result(
+                name,
+                metric.key,
+                score_rows(metric, found),
+                interval,
+                bootstrap,
+                randomization,
+            )
+        )
     return results

@@ -15,7 +15,12 @@ from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.evaluation.bracketing import F1, check_trees
 from jaxformer.evaluation.metrics import BLEU, CHRF, score
-from jaxformer.evaluation.statistics import Metric, join_shards, measure_shard, score_rows
+from jaxformer.evaluation.statistics import (
+    Metric,
+    join_shards,
+    measure_shard,
+    score_rows,
+)
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.records import Validation, Validator, fingerprint
 from jaxformer.search.config import DecodingConfig
@@ -38,7 +43,8 @@ def evaluate(
     more_references: Sequence[Sequence[str]] = (),
     notice: Callable[[LongSources], None] = LongSources.warn,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Translate every sentence of a set once and score the translations against the raw references.
+    """Translate every sentence of a set once and score the translations against the raw
+    references.
 
     Args:
         translator: of the run.
@@ -56,15 +62,23 @@ def evaluate(
         The record of the result, and the translations in order.
 
     Raises:
-        InputError: there is nothing to score, or a sentence is longer than the model's positions.
+        InputError: there is nothing to score, or a sentence is longer than the model's
+            positions.
     """
-    sources, references = [pair.source for pair in pairs], [[pair.target for pair in pairs], *more_references]
+    sources, references = (
+        [pair.source for pair in pairs],
+        [[pair.target for pair in pairs], *more_references],
+    )
     check_counts(len(pairs), more_references)
     for metric in metrics:
         metric.prepare(len(references))
     if F1 in metrics:
         check_trees(references[0])
-    given = {key: x for key, x in (("beam_size", beam_size), ("alpha", alpha)) if x is not None}
+    given = {
+        key: x
+        for key, x in (("beam_size", beam_size), ("alpha", alpha))
+        if x is not None
+    }
     decoding = dataclasses.replace(decoding or translator.decoding, **given)
     begun = time.monotonic()
     long = [LongSources(translator.codec.longest)]
@@ -89,28 +103,40 @@ def evaluate(
 
 
 def _scores(
-    metrics: Sequence[Metric], hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str]
+    metrics: Sequence[Metric],
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    sources: Sequence[str],
 ) -> dict[str, Any]:
     """Score the translations by every metric; each score has its signature."""
     scores: dict[str, Any] = {}
     for metric in metrics:
         result = score(metric, hypotheses, *references, sources=sources)
-        scores |= {metric.key: round(result.value, metric.digits), f"{metric.key}_signature": result.signature}
+        scores |= {
+            metric.key: round(result.value, metric.digits),
+            f"{metric.key}_signature": result.signature,
+        }
     return scores
 
 
 def _conditions(translator: Translator, decoding: DecodingConfig) -> dict[str, Any]:
     """Record by what the translations were made."""
-    versions = {package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")}
+    versions = {
+        package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")
+    }
     return {
         "checkpoint": translator.checkpoint,
-        "decoding": dataclasses.asdict(decoding) | {"shortlist": translator.shortlist is not None},
+        "decoding": (
+            dataclasses.asdict(decoding)
+            | {"shortlist": translator.shortlist is not None}
+        ),
         "versions": {"jaxformer": __version__, **versions},
     }
 
 
 def check_counts(sentences: int, more_references: Sequence[Sequence[str]]) -> None:
-    """Refuse further references of another number of lines, before anything is translated.
+    """Refuse further references of another number of lines, before anything is
+    translated.
 
     Raises:
         InputError: a number differs; both are named.
@@ -118,20 +144,30 @@ def check_counts(sentences: int, more_references: Sequence[Sequence[str]]) -> No
     for number, lines in enumerate(more_references, start=2):
         if len(lines) != sentences:
             raise InputError(
-                f"reference {number} has {len(lines)} lines for {sentences} sentences: line i must translate sentence i"
+                f"reference {number} has {len(lines)} lines for {sentences} sentences:"
+                " line i must translate sentence i"
             )
 
 
 def make_validator(run: Run, model: Transformer) -> Validator:
-    """Build what translates the validation set while a run trains; see :func:`jaxformer.training.train.train`.
+    """Build what translates the validation set while a run trains; see
+    :func:`jaxformer.training.train.train`.
 
-    Of several hosts each translates its share of the sentences, and all get the same scores and samples.
+    Of several hosts each translates its share of the sentences, and all get the same
+    scores and samples.
     """
     config, pairs = run.config, run.valid[: run.config.evaluation.max_sentences]
     data = config.data
     tag = run.valid_language if data.language_tags else None
-    language = data.source_language if run.valid_language != data.source_language else data.target_language
-    sources, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    language = (
+        data.source_language
+        if run.valid_language != data.source_language
+        else data.target_language
+    )
+    sources, references = (
+        [pair.source for pair in pairs],
+        [pair.target for pair in pairs],
+    )
     metrics = (BLEU, CHRF)
     if config.evaluation.best_metric == F1.key:
         check_trees(references)  # before training, not at its first evaluation
@@ -149,19 +185,37 @@ def make_validator(run: Run, model: Transformer) -> Validator:
             source_language=language,
             trained_length=data.max_length,
         )
-        asked = {"beam_size": config.evaluation.beam_size, "stop": stop, "notice": lambda _: None}
+        asked = {
+            "beam_size": config.evaluation.beam_size,
+            "stop": stop,
+            "notice": lambda _: None,
+        }
         found = together(lambda: translator.search([sources[i] for i in own], **asked))
         texts = [best[0].text for best in found if best]
         if not all(gather(len(texts) == len(own))):
             return None
         scores = {}
         for metric in metrics:
-            shards = gather(measure_shard(metric, own, texts, [references[i] for i in own]))
-            scores[metric.key] = score_rows(metric, join_shards(shards, len(sources))).value
-        shown = gather({i: text for i, text in zip(own, texts, strict=True) if i < config.evaluation.samples})
+            shards = gather(
+                measure_shard(metric, own, texts, [references[i] for i in own])
+            )
+            scores[metric.key] = score_rows(
+                metric, join_shards(shards, len(sources))
+            ).value
+        shown = gather(
+            {
+                i: text
+                for i, text in zip(own, texts, strict=True)
+                if i < config.evaluation.samples
+            }
+        )
         translations = {i: text for part in shown for i, text in part.items()}
         samples = [
-            {"source": sources[i], "reference": references[i], "translation": translations[i]}
+            {
+                "source": sources[i],
+                "reference": references[i],
+                "translation": translations[i],
+            }
             for i in sorted(translations)
         ]
         return Validation(scores, samples)

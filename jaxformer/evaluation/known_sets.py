@@ -1,4 +1,6 @@
-"""The published test sets that a data set's name can mean, and how many sentences they have."""
+"""The published test sets that a data set's name can mean, and how many sentences
+they have.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +11,22 @@ from collections.abc import Mapping
 SENTENCES: Mapping[str, int] = types.MappingProxyType(
     {"newstest2013": 3_000, "newstest2014": 3_003, "section 23": 2_416}
 )
-"""Of each set whose size is known here, the sentences of the whole; section 23 is of the Wall Street Journal."""
+"""Of each set whose size is known here, the sentences of the whole; section 23 is of
+the Wall Street Journal.
+"""
 
 FILTERED_NEWSTEST2014 = 2_737
-"""Sentences of the filtered newstest2014 of English and German, which sacreBLEU calls wmt14 (mtdata issue 3)."""
+"""Sentences of the filtered newstest2014 of English and German, which sacreBLEU
+calls wmt14 (mtdata issue 3).
+"""
 
 _FILES = ("text", "tsv", "jsonl")
 _NEWSTEST = re.compile(r"newstest(?:20)?(\d\d)(?!\d)")
 # Hindi has a newstest2014 of its own, of another size.
 _HINDI = re.compile(r"(?<![a-z])(?:en-?)?hi(?:-?en)?(?![a-z])")
 _SECTION_23 = re.compile(r"(?<![a-z0-9])(?:wsj|sec(?:tion)?)[-_.]?23(?!\d)|^23(?:\.|$)")
-# By what the packages call them: the two splits of WMT 2014, and sacreBLEU's sets of a year.
+# By what the packages call them: the two splits of WMT 2014, and sacreBLEU's sets of a
+# year.
 _SPLITS = (
     (re.compile(r"(?:tfds|hf):.*wmt14.*/test\b"), "newstest2014"),
     (re.compile(r"(?:tfds|hf):.*wmt14.*/validation\b"), "newstest2013"),
@@ -29,9 +36,11 @@ _SPLITS = (
 
 
 def find_known(dataset: str) -> str | None:
-    """Name the published test set that a data set is by its own name; None where the name does not say.
+    """Name the published test set that a data set is by its own name; None where the
+    name does not say.
 
-    Of files only the names count, not the folders they lie in, and all files must say the same.
+    Of files only the names count, not the folders they lie in, and all files must say
+    the same.
 
     Example:
         >>> find_known("text:data/wmt14/newstest2013.en,data/wmt14/newstest2013.de")
@@ -41,12 +50,16 @@ def find_known(dataset: str) -> str | None:
     """
     kind, _, rest = dataset.lower().strip().partition(":")
     if kind in _FILES:
-        found = {_find_in_file(path.rpartition("/")[2].strip()) for path in rest.split(",")}
+        found = {
+            _find_in_file(path.rpartition("/")[2].strip()) for path in rest.split(",")
+        }
         return found.pop() if len(found) == 1 else None
     name = f"{kind}:{rest}"
     if _HINDI.search(rest):
         return None
-    return next((known for pattern, known in _SPLITS if pattern.match(name)), None) or _find_newstest(rest)
+    return next(
+        (known for pattern, known in _SPLITS if pattern.match(name)), None
+    ) or _find_newstest(rest)
 
 
 def _find_in_file(name: str) -> str | None:

@@ -1,7 +1,8 @@
-"""The scores of a translation: BLEU, chrF, chrF++ and TER of a whole test set, by sacreBLEU, each with its signature.
+"""The scores of a translation: BLEU, chrF, chrF++ and TER of a whole test set, by
+sacreBLEU, each with its signature.
 
-The paper's own kind of BLEU is :mod:`jaxformer.evaluation.tokenized_bleu`, the F1 of parsers
-:mod:`jaxformer.evaluation.bracketing`.
+The paper's own kind of BLEU is :mod:`jaxformer.evaluation.tokenized_bleu`, the F1 of
+parsers :mod:`jaxformer.evaluation.bracketing`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from jaxformer.typing import Float
 
 @dataclass(frozen=True)
 class SacreMetric:
-    """A metric that sacreBLEU counts and scores; see :class:`jaxformer.evaluation.statistics.Metric`.
+    """A metric that sacreBLEU counts and scores; see
+    :class:`jaxformer.evaluation.statistics.Metric`.
 
     Attributes:
         key: its name in options and records.
@@ -46,7 +48,10 @@ class SacreMetric:
         _build(self.kind, self.options)
 
     def statistics(
-        self, hypotheses: Sequence[str], *references: Sequence[str], sources: Sequence[str] | None = None
+        self,
+        hypotheses: Sequence[str],
+        *references: Sequence[str],
+        sources: Sequence[str] | None = None,
     ) -> Statistics:
         """Count in each sentence.
 
@@ -56,7 +61,9 @@ class SacreMetric:
         sentences.check(hypotheses, references, sources)
         metric = _build(self.kind, self.options)
         # What sacreBLEU's own corpus_score and significance tests begin with.
-        rows = metric._extract_corpus_statistics(list(hypotheses), [list(lines) for lines in references])
+        rows = metric._extract_corpus_statistics(
+            list(hypotheses), [list(lines) for lines in references]
+        )
         return Statistics(np.asarray(rows, np.float64), metric.get_signature().format())
 
     def score(self, total: Float[np.ndarray, " K"], signature: str) -> Score:
@@ -75,66 +82,85 @@ def _options(**options: Any) -> tuple[tuple[str, Any], ...]:
 
 
 BLEU: Metric = SacreMetric(
-    "bleu", "BLEU", _options(lowercase=False, tokenize="13a", smooth_method="exp", effective_order=False)
+    "bleu",
+    "BLEU",
+    _options(
+        lowercase=False, tokenize="13a", smooth_method="exp", effective_order=False
+    ),
 )
-"""BLEU as sacreBLEU computes it by default (Papineni et al. 2002, Post 2018), 0 to 100."""
+"""BLEU as sacreBLEU computes it by default (Papineni et al. 2002, Post 2018), 0 to
+100.
+"""
 
 CHRF: Metric = SacreMetric(
-    "chrf", "CHRF", _options(char_order=6, word_order=0, beta=2, lowercase=False, whitespace=False)
+    "chrf",
+    "CHRF",
+    _options(char_order=6, word_order=0, beta=2, lowercase=False, whitespace=False),
 )
 """chrF2, of characters alone (Popović 2015), 0 to 100."""
 
 CHRF_PLUS_PLUS: Metric = SacreMetric(
-    "chrf++", "CHRF", _options(char_order=6, word_order=2, beta=2, lowercase=False, whitespace=False)
+    "chrf++",
+    "CHRF",
+    _options(char_order=6, word_order=2, beta=2, lowercase=False, whitespace=False),
 )
 """chrF2++, of characters and words (Popović 2017), 0 to 100."""
 
 TER: Metric = SacreMetric(
     "ter",
     "TER",
-    _options(normalized=False, no_punct=False, asian_support=False, case_sensitive=False),
+    _options(
+        normalized=False, no_punct=False, asian_support=False, case_sensitive=False
+    ),
     higher_is_better=False,
 )
-"""Edits a hundred words of the reference, shifts among them (Snover et al. 2006); lower is better."""
+"""Edits a hundred words of the reference, shifts among them (Snover et al. 2006);
+lower is better.
+"""
 
 
 def tokenizing_bleu(tokenizer: str) -> Metric:
-    """Give BLEU with another of sacreBLEU's tokenizers: ``zh``, ``ja-mecab`` and ``ko-mecab`` for text without blanks.
+    """Return BLEU with another of sacreBLEU's tokenizers: ``zh``, ``ja-mecab`` and
+    ``ko-mecab`` for text without blanks.
 
     Raises:
         InputError: there is no such tokenizer, or what it needs is not installed.
     """
     known = sorted(require("sacrebleu", "train").BLEU.TOKENIZERS - {"none"})
     if tokenizer not in known:
-        raise InputError(f"sacreBLEU has no tokenizer {tokenizer!r}; it has {', '.join(known)}")
+        raise InputError(
+            f"sacreBLEU has no tokenizer {tokenizer!r}; it has {', '.join(known)}"
+        )
     metric = SacreMetric(f"bleu:{tokenizer}", "BLEU", _options(tokenize=tokenizer))
     try:
         metric.prepare(1)
     except (ImportError, OSError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise InputError(f"sacreBLEU's tokenizer {tokenizer} cannot be used: {reason}") from None
+        raise InputError(
+            f"sacreBLEU's tokenizer {tokenizer} cannot be used: {reason}"
+        ) from None
     return metric
 
 
 def bleu(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
     """Score translations by BLEU: cased, tokenizer 13a, exponential smoothing.
 
-    Both sides are detokenised text. The references are the raw lines of the test set, never text that went through a
-    vocabulary, whose normalisation would change them. A hypothesis may be empty: it counts as a translation without
-    words.
+    Both sides are detokenised text. The references are the raw lines of the test set,
+    never text that went through a vocabulary, whose normalisation would change them. A
+    hypothesis may be empty: it counts as a translation without words.
 
     Args:
         hypotheses: one translation for each sentence, in the order of the references.
-        *references: one raw reference for each sentence, in one flat list; of several translations of the test set,
-            one such list for each.
+        *references: one raw reference for each sentence, in one flat list; of several
+            translations of the test set, one such list for each.
 
     Raises:
-        InputError: a list is empty, nested or a bare string; two differ in length; something in them is no string or
-            holds a line break.
+        InputError: a list is empty, nested or a bare string; two differ in length;
+            something in them is no string or holds a line break.
 
     References:
-        Papineni et al., "BLEU: a Method for Automatic Evaluation of Machine Translation", 2002; Post, "A Call for
-        Clarity in Reporting BLEU Scores", 2018.
+        Papineni et al., "BLEU: a Method for Automatic Evaluation of Machine
+        Translation", 2002; Post, "A Call for Clarity in Reporting BLEU Scores", 2018.
 
     >>> bleu(["Ein neues Haus steht hier."], ["Ein neues Haus steht hier."]).value
     100.0...
@@ -143,11 +169,13 @@ def bleu(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
 
 
 def chrf(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
-    """Score translations by chrF2: F-score, recall twice as important, of character n-grams up to six characters.
+    """Score translations by chrF2: F-score, recall twice as important, of character
+    n-grams up to six characters.
 
     Args:
         hypotheses: one translation for each sentence, in the order of the references.
-        *references: as for :func:`bleu`. With several, each sentence is compared with the one that it is most like.
+        *references: as for :func:`bleu`. With several, each sentence is compared with
+            the one that it is most like.
 
     Raises:
         InputError: as :func:`bleu`.
@@ -162,7 +190,8 @@ def chrf(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
 
 
 def chrf_plus_plus(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
-    """Score translations by chrF++: chrF2 with words and pairs of words beside the character n-grams.
+    """Score translations by chrF++: chrF2 with words and pairs of words beside the
+    character n-grams.
 
     Args:
         hypotheses: one translation for each sentence, in the order of the references.
@@ -181,19 +210,22 @@ def chrf_plus_plus(hypotheses: Sequence[str], *references: Sequence[str]) -> Sco
 
 
 def ter(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
-    """Score translations by TER: edits (a word changed, added, left out; a phrase moved) for a hundred reference words.
+    """Score translations by TER: edits (a word changed, added, left out; a phrase
+    moved) for a hundred reference words.
 
     Less is better; it has no upper end. As Tercom does, it ignores case.
 
     Args:
         hypotheses: one translation for each sentence, in the order of the references.
-        *references: as for :func:`bleu`. With several, the fewest edits count, for the mean of their lengths.
+        *references: as for :func:`bleu`. With several, the fewest edits count, for the
+            mean of their lengths.
 
     Raises:
         InputError: as :func:`bleu`.
 
     References:
-        Snover et al., "A Study of Translation Edit Rate with Targeted Human Annotation", 2006.
+        Snover et al., "A Study of Translation Edit Rate with Targeted Human
+        Annotation", 2006.
 
     >>> ter(["das alte Haus"], ["das neue Haus dort"]).value
     50.0
@@ -202,7 +234,10 @@ def ter(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
 
 
 def score(
-    metric: Metric, hypotheses: Sequence[str], *references: Sequence[str], sources: Sequence[str] | None = None
+    metric: Metric,
+    hypotheses: Sequence[str],
+    *references: Sequence[str],
+    sources: Sequence[str] | None = None,
 ) -> Score:
     """Score translations by any metric.
 
@@ -213,6 +248,9 @@ def score(
         sources: the text that was translated, for a metric that reads it.
 
     Raises:
-        InputError: as :func:`bleu`; or the metric lacks something, which the error names.
+        InputError: as :func:`bleu`; or the metric lacks something, which the error
+            names.
     """
-    return score_rows(metric, metric.statistics(hypotheses, *references, sources=sources))
+    return score_rows(
+        metric, metric.statistics(hypotheses, *references, sources=sources)
+    )

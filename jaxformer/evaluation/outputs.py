@@ -29,24 +29,35 @@ class ScoredSet(NamedTuple):
 
 
 def read_systems(
-    paths: Sequence[Path], entry: str | None, references: Sequence[str] | None, source: str | None
+    paths: Sequence[Path],
+    entry: str | None,
+    references: Sequence[str] | None,
+    source: str | None,
 ) -> tuple[list[list[str]], ScoredSet]:
     """Read the translations of some systems, and what they are compared with.
 
     Args:
-        paths: files of translations, one a line, or directories of runs that were evaluated.
-        entry: which result of the runs, by its name or that of its data set; None: the only one that they share.
+        paths: files of translations, one a line, or directories of runs that were
+            evaluated.
+        entry: which result of the runs, by its name or that of its data set; None: the
+            only one that they share.
         references: files; None: what the runs were evaluated on.
         source: file of the text that was translated.
 
     Raises:
-        InputError: something is missing or does not belong together, which the error names.
+        InputError: something is missing or does not belong together, which the error
+            names.
     """
     directories = [path for path in paths if path.is_dir()]
     if len(directories) < len(paths) and references is None:
-        raise InputError("files of translations are compared with --reference=FILE: give it")
+        raise InputError(
+            "files of translations are compared with --reference=FILE: give it"
+        )
     if entry is not None and not directories:
-        raise InputError("--dataset chooses among the results of runs, and no directory of a run is given")
+        raise InputError(
+            "--dataset chooses among the results of runs, and no directory of a run is"
+            " given"
+        )
     wanted = entry or (_choose_set(directories) if directories else "")
     records, systems = [], []
     for path in paths:
@@ -60,7 +71,9 @@ def read_systems(
         scored = _load(directories[0], records)
     else:
         scored = ScoredSet([read_lines(file) for file in references], None, None)
-    return systems, scored if source is None else scored._replace(sources=read_lines(source))
+    return systems, (
+        scored if source is None else scored._replace(sources=read_lines(source))
+    )
 
 
 def _choose_set(directories: Sequence[Path]) -> str:
@@ -69,13 +82,25 @@ def _choose_set(directories: Sequence[Path]) -> str:
     for directory in directories:
         records = read_results(directory)
         if not records:
-            raise InputError(f"{directory} has no results: run jaxformer evaluate --workdir={directory} first")
-        found.append(list(dict.fromkeys(record.get("dataset") for record in records.values())))
-    shared = [name for name in found[0] if name is not None and all(name in names for names in found)]
+            raise InputError(
+                f"{directory} has no results: run jaxformer evaluate"
+                f" --workdir={directory} first"
+            )
+        found.append(
+            list(dict.fromkeys(record.get("dataset") for record in records.values()))
+        )
+    shared = [
+        name
+        for name in found[0]
+        if name is not None and all(name in names for names in found)
+    ]
     if len(shared) == 1:
         return shared[0]
     if shared:
-        raise InputError(f"the runs share several results: choose one by --dataset of {_quoted(shared)}")
+        raise InputError(
+            "the runs share several results: choose one by --dataset of"
+            f" {_quoted(shared)}"
+        )
     have = ", ".join(
         f"{directory} has {_quoted([name for name in names if name is not None])}"
         for directory, names in zip(directories, found, strict=True)
@@ -84,35 +109,56 @@ def _choose_set(directories: Sequence[Path]) -> str:
 
 
 def _read_run(directory: Path, wanted: str) -> tuple[dict[str, Any], list[str]]:
-    """Read a result and its translations: the one of that name, else the only one of that data set."""
+    """Read a result and its translations: the one of that name, else the only one of
+    that data set.
+    """
     records = read_results(directory)
-    names = [name for name, record in records.items() if record.get("dataset") == wanted]
+    names = [
+        name for name, record in records.items() if record.get("dataset") == wanted
+    ]
     if wanted not in records and len(names) > 1:
-        raise InputError(f"{directory} has several results for {wanted}: give one of its hypotheses.*.txt instead")
+        raise InputError(
+            f"{directory} has several results for {wanted}: give one of its"
+            " hypotheses.*.txt instead"
+        )
     if wanted not in records and not names:
-        raise InputError(f"{directory} has no result {wanted!r}; it has {_quoted(list(records))}")
+        raise InputError(
+            f"{directory} has no result {wanted!r}; it has {_quoted(list(records))}"
+        )
     record = records[wanted if wanted in records else names[0]]
     if not isinstance(record.get("hypotheses"), str) or "sentences" not in record:
-        raise InputError(f"the result {wanted!r} of {directory} names no translations: evaluate the run again")
+        raise InputError(
+            f"the result {wanted!r} of {directory} names no translations: evaluate the"
+            " run again"
+        )
     lines = read_hypotheses(directory, record)
     if len(lines) != record["sentences"]:
         raise InputError(
-            f"{directory / record['hypotheses']} has {len(lines)} lines and results.json says {record['sentences']}: "
-            "evaluate the run again"
+            f"{directory / record['hypotheses']} has {len(lines)} lines and"
+            f" results.json says {record['sentences']}: evaluate the run again"
         )
     return record, lines
 
 
 def _load(directory: Path, records: Sequence[dict[str, Any]]) -> ScoredSet:
-    """Load the sentences that all runs, of which this is the first, were evaluated on."""
+    """Load the sentences that all runs, of which this is the first, were evaluated
+    on.
+    """
     prints = [record.get("text") for record in records]
     if None in prints:
-        raise InputError("results of an earlier version do not say on what text: evaluate again, or give --reference")
+        raise InputError(
+            "results of an earlier version do not say on what text: evaluate again, or"
+            " give --reference"
+        )
     if len(set(prints)) != 1:
         raise InputError(
-            f"the runs were evaluated on different text, each called {records[0]['dataset']}: evaluate again"
+            "the runs were evaluated on different text, each called"
+            f" {records[0]['dataset']}: evaluate again"
         )
-    name, data = records[0]["dataset"], configuration.load(directory / "config.json").data
+    name, data = (
+        records[0]["dataset"],
+        configuration.load(directory / "config.json").data,
+    )
     if name.startswith("text:"):
         pairs, language = list(sources.load(name, "", "")), None
     else:
@@ -120,7 +166,8 @@ def _load(directory: Path, records: Sequence[dict[str, Any]]) -> ScoredSet:
     texts, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     if prints[0] != fingerprint(texts, [references]):
         raise InputError(
-            f"{name} is not the text that {directory} was evaluated on, or it had several references: give --reference"
+            f"{name} is not the text that {directory} was evaluated on, or it had"
+            " several references: give --reference"
         )
     return ScoredSet([references], texts, language)
 

@@ -29,21 +29,27 @@ class Perplexity:
 
     @property
     def nll(self) -> float:
-        """Give the mean negative log-likelihood, in nats per token."""
+        """Return the mean negative log-likelihood, in nats per token."""
         return -self.log_probability / self.tokens
 
     @property
     def per_token(self) -> float:
-        """Give the perplexity per token: comparable between models of one vocabulary alone."""
+        """Return the perplexity per token: comparable between models of one vocabulary
+        alone.
+        """
         return _exp(self.nll)
 
     @property
     def per_word(self) -> float:
-        """Give the perplexity per word, which models of different vocabularies share."""
+        """Return the perplexity per word, which models of different vocabularies
+        share.
+        """
         return _exp(-self.log_probability / self.words)
 
     def to_record(self) -> dict[str, Any]:
-        """Give everything, for JSON, which has no infinity: a number that is not finite is None."""
+        """Return everything, for JSON, which has no infinity: a number that is not
+        finite is None.
+        """
         return {
             "sentences": self.sentences,
             "tokens": self.tokens,
@@ -59,7 +65,8 @@ def perplexity(scores: Sequence[PairScore], targets: Sequence[str]) -> Perplexit
     """Sum up the scores of a test set.
 
     Args:
-        scores: of each pair, by :meth:`jaxformer.translation.translator.Translator.score`.
+        scores: of each pair, by
+            :meth:`jaxformer.translation.translator.Translator.score`.
         targets: the text that was scored.
 
     Raises:
@@ -67,8 +74,8 @@ def perplexity(scores: Sequence[PairScore], targets: Sequence[str]) -> Perplexit
     """
     if not scores or len(scores) != len(targets):
         raise InputError(
-            f"perplexity needs a score for each of some targets, but there are {len(scores)} scores and "
-            f"{len(targets)} targets"
+            "perplexity needs a score for each of some targets, but there are"
+            f" {len(scores)} scores and {len(targets)} targets"
         )
     words = sum(len(target.split()) + 1 for target in targets)
     total = math.fsum(score.log_probability for score in scores)

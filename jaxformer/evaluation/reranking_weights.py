@@ -15,14 +15,17 @@ from jaxformer.translation.rerank import SEARCH
 from jaxformer.typing import Float
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
-"""The weights that are tried for each score beside the search's own, whose weight is 1: their ratio alone counts."""
+"""The weights that are tried for each score beside the search's own, whose weight is
+1: their ratio alone counts.
+"""
 
 
 class Tuned(NamedTuple):
     """What was found.
 
     Attributes:
-        weights: the best ones, by the names of the scores; of equally good ones the smallest.
+        weights: the best ones, by the names of the scores; of equally good ones the
+            smallest.
         before: the score of the first translations as they are.
         after: the score with the weights.
     """
@@ -42,35 +45,51 @@ def tune(
 ) -> Tuned:
     """Try all combinations of weights, and keep what the metric says is best.
 
-    Each translation is compared with its reference once. A combination then takes a sum of rows: eleven weights for two
-    scores are 121 of them, for three 1331.
+    Each translation is compared with its reference once. A combination then takes a sum
+    of rows: eleven weights for two scores are 121 of them, for three 1331.
 
     Args:
         lists: translations of each sentence, the search's best first.
-        scores: of the translations, by name; the first, that of the search, keeps the weight 1.
+        scores: of the translations, by name; the first, that of the search, keeps the
+            weight 1.
         references: a human translation of each sentence.
         metric: what to judge by.
         grid: weights to try.
 
     Raises:
-        InputError: there are no sentences or no references for them, or the search's own scores are missing.
+        InputError: there are no sentences or no references for them, or the search's
+            own scores are missing.
     """
     if len(references) != len(lists) or not lists:
-        raise InputError(f"there are {len(lists)} lists of translations and {len(references)} references: give as many")
+        raise InputError(
+            f"there are {len(lists)} lists of translations and {len(references)}"
+            " references: give as many"
+        )
     if SEARCH not in scores:
-        raise InputError(f"the scores of the search are missing: there are {', '.join(scores) or 'none'}")
+        raise InputError(
+            "the scores of the search are missing: there are"
+            f" {', '.join(scores) or 'none'}"
+        )
     flat = [text for texts in lists for text in texts]
-    repeated = [line for texts, line in zip(lists, references, strict=True) for _ in texts]
+    repeated = [
+        line for texts, line in zip(lists, references, strict=True) for _ in texts
+    ]
     statistics = metric.statistics(flat, repeated)
-    starts = np.concatenate([[0], np.cumsum([len(texts) for texts in lists])[:-1]]).astype(np.int64)
+    starts = np.concatenate(
+        [[0], np.cumsum([len(texts) for texts in lists])[:-1]]
+    ).astype(np.int64)
     tables = {name: _table(rows) for name, rows in scores.items()}
     impossible = np.any([np.isneginf(table) for table in tables.values()], axis=0)
     tables = {name: np.where(impossible, 0.0, table) for name, table in tables.items()}
 
     def judge(weights: Mapping[str, float]) -> Score:
-        sums = np.sum([weight * tables[name] for name, weight in weights.items()], axis=0)
+        sums = np.sum(
+            [weight * tables[name] for name, weight in weights.items()], axis=0
+        )
         chosen = np.argmax(np.where(impossible, -np.inf, sums), axis=1)
-        return metric.score(statistics.rows[starts + chosen].sum(0), statistics.signature)
+        return metric.score(
+            statistics.rows[starts + chosen].sum(0), statistics.signature
+        )
 
     others = [name for name in scores if name != SEARCH]
     tried = [
@@ -80,7 +99,11 @@ def tune(
     found = [judge(weights) for weights in tried]
     sign = 1 if metric.higher_is_better else -1
     best = max(
-        range(len(tried)), key=lambda number: (sign * found[number].value, -sum(map(abs, tried[number].values())))
+        range(len(tried)),
+        key=lambda number: (
+            sign * found[number].value,
+            -sum(map(abs, tried[number].values())),
+        ),
     )
     before = metric.score(statistics.rows[starts].sum(0), statistics.signature)
     return Tuned(tried[best], before, found[best])

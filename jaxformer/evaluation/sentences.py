@@ -7,52 +7,72 @@ from collections.abc import Sequence
 from jaxformer.errors import InputError
 
 
-def check(hypotheses: Sequence[str], references: Sequence[Sequence[str]], sources: Sequence[str] | None = None) -> None:
+def check(
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    sources: Sequence[str] | None = None,
+) -> None:
     """Refuse what a score would misread.
 
-    sacreBLEU itself takes a list of lists of references. It reads a wrongly nested one as a shorter test set, and a
-    string as a list of its letters, and scores what is left without a word. Here every reference translation of a test
-    set is one flat list of its own.
+    sacreBLEU itself takes a list of lists of references. It reads a wrongly nested one
+    as a shorter test set, and a string as a list of its letters, and scores what is
+    left without a word. Here every reference translation of a test set is one flat list
+    of its own.
 
     Args:
         hypotheses: one translation for each sentence.
-        references: flat lists, each with one reference for each sentence; at least one list.
+        references: flat lists, each with one reference for each sentence; at least one
+            list.
         sources: the text that was translated, where the score reads it.
 
     Raises:
-        InputError: a list is empty, nested or a bare string; two differ in length; something in them is no string or
-            holds a line break.
+        InputError: a list is empty, nested or a bare string; two differ in length;
+            something in them is no string or holds a line break.
     """
     _check_lines(hypotheses, "hypotheses")
     if not references:
-        raise InputError("each sentence needs at least one reference, and there is none")
+        raise InputError(
+            "each sentence needs at least one reference, and there is none"
+        )
     for lines in references:
         _check_lines(lines, "references")
         if len(hypotheses) != len(lines):
             raise InputError(
-                f"each sentence needs one hypothesis and one reference, but there are {len(hypotheses)} hypotheses and "
-                f"{len(lines)} references: score the whole test set, in its order"
+                "each sentence needs one hypothesis and one reference, but there are"
+                f" {len(hypotheses)} hypotheses and {len(lines)} references: score the"
+                " whole test set, in its order"
             )
     if sources is not None:
         _check_lines(sources, "sources")
         if len(sources) != len(hypotheses):
             raise InputError(
-                f"each sentence needs its source, but there are {len(sources)} sources and {len(hypotheses)} hypotheses"
+                f"each sentence needs its source, but there are {len(sources)} sources"
+                f" and {len(hypotheses)} hypotheses"
             )
 
 
 def _check_lines(sentences: Sequence[str], role: str) -> None:
     if isinstance(sentences, str):
-        raise InputError(f"{role} must be a list of sentences, not one string: put it in a list, [{sentences[:20]!r}]")
+        raise InputError(
+            f"{role} must be a list of sentences, not one string: put it in a list,"
+            f" [{sentences[:20]!r}]"
+        )
     if len(sentences) == 0:
         raise InputError(f"{role} must hold at least one sentence, and there are none")
     for number, sentence in enumerate(sentences, start=1):
         if isinstance(sentence, (list, tuple)):
-            raise InputError(f"{role} must be one flat list of strings, but item {number} is a list: flatten it")
+            raise InputError(
+                f"{role} must be one flat list of strings, but item {number} is a list:"
+                " flatten it"
+            )
         if not isinstance(sentence, str):
             kind = type(sentence).__name__
-            raise InputError(f"{role} must be strings, but item {number} is of type {kind}: give text, not ids")
+            raise InputError(
+                f"{role} must be strings, but item {number} is of type {kind}: give"
+                " text, not ids"
+            )
         if "\n" in sentence:
             raise InputError(
-                f"{role} must be one line each, but item {number} holds a line break: replace it by a space"
+                f"{role} must be one line each, but item {number} holds a line break:"
+                " replace it by a space"
             )

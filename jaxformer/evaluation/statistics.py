@@ -1,7 +1,8 @@
-"""Sufficient statistics: numbers of each sentence whose sum over a test set is all that its score needs.
+"""Sufficient statistics: numbers of each sentence whose sum over a test set is all that
+its score needs.
 
-Scores of parts cannot be averaged to that of the whole, and sums can: over hosts, over buckets of sentences, and over
-the resamples of a significance test.
+Scores of parts cannot be averaged to that of the whole, and sums can: over hosts, over
+buckets of sentences, and over the resamples of a significance test.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ class Score:
     Attributes:
         name: the name of the metric, such as ``BLEU`` or ``chrF2``.
         value: the score, in points from 0 to 100; an error rate may exceed 100.
-        signature: what must agree before two scores may be compared: number of references, case, tokenizer, smoothing
-            and version, as sacreBLEU writes them.
+        signature: what must agree before two scores may be compared: number of
+            references, case, tokenizer, smoothing and version, as sacreBLEU writes
+            them.
     """
 
     name: str
@@ -50,27 +52,34 @@ class Metric(Protocol):
 
     @property
     def key(self) -> str:
-        """Give its name in options and records."""
+        """Return its name in options and records."""
         ...
 
     @property
     def higher_is_better(self) -> bool:
-        """Say whether more is better, as it is not for an error rate."""
+        """Return whether more is better, as it is not for an error rate."""
         ...
 
     @property
     def digits(self) -> int:
-        """Give the decimals that a record keeps."""
+        """Return the decimals that a record keeps."""
         ...
 
     def prepare(self, references: int) -> None:
-        """Load what it needs, and refuse so many references if it must, before the work of translating."""
+        """Load what it needs, and refuse so many references if it must, before the
+        work of translating.
+        """
         ...
 
     def statistics(
-        self, hypotheses: Sequence[str], *references: Sequence[str], sources: Sequence[str] | None = None
+        self,
+        hypotheses: Sequence[str],
+        *references: Sequence[str],
+        sources: Sequence[str] | None = None,
     ) -> Statistics:
-        """Count in each sentence; see :func:`jaxformer.evaluation.sentences.check` for what is refused."""
+        """Count in each sentence; see :func:`jaxformer.evaluation.sentences.check`
+        for what is refused.
+        """
         ...
 
     def score(self, total: Float[np.ndarray, " K"], signature: str) -> Score:
@@ -107,7 +116,8 @@ def measure_shard(
 
     Args:
         metric: what to count for.
-        numbers: the place of each sentence in the test set, from 0; None for filler, which is left out.
+        numbers: the place of each sentence in the test set, from 0; None for filler,
+            which is left out.
         hypotheses: one translation for each number.
         *references: flat lists, each with one reference for each number.
         sources: the text that was translated, where the metric reads it.
@@ -119,42 +129,56 @@ def measure_shard(
 
     def choose(lines: Sequence[str]) -> list[str]:
         if len(lines) != len(numbers):
-            raise InputError(f"a shard of {len(numbers)} sentences has {len(lines)} lines: give one for each number")
+            raise InputError(
+                f"a shard of {len(numbers)} sentences has {len(lines)} lines: give one"
+                " for each number"
+            )
         return [lines[place] for place in real]
 
     kept = [number for number in numbers if number is not None]
     if not kept:
         return Shard((), None)
     chosen = None if sources is None else choose(sources)
-    return Shard(kept, metric.statistics(choose(hypotheses), *map(choose, references), sources=chosen))
+    return Shard(
+        kept,
+        metric.statistics(choose(hypotheses), *map(choose, references), sources=chosen),
+    )
 
 
 def join_shards(shards: Sequence[Shard], sentences: int) -> Statistics:
     """Put the shares of all hosts together, in the order of the test set.
 
-    Scores of the result are those of one host to the last bit: the rows are the same, and are summed in the same order.
+    Scores of the result are those of one host to the last bit: the rows are the same,
+    and are summed in the same order.
 
     Args:
         shards: in any order, of any sizes.
         sentences: how many the test set has.
 
     Raises:
-        InputError: a sentence is missing or there twice (named), or the shards were scored otherwise.
+        InputError: a sentence is missing or there twice (named), or the shards were
+            scored otherwise.
     """
     numbers = [number for shard in shards for number in shard.numbers]
     seen = np.bincount(
-        np.asarray([number for number in numbers if 0 <= number < sentences], np.int64), minlength=sentences
+        np.asarray([number for number in numbers if 0 <= number < sentences], np.int64),
+        minlength=sentences,
     )
     if len(numbers) != sentences or not np.all(seen == 1):
         wrong = [int(place) + 1 for place in np.flatnonzero(seen != 1)[:3]]
         raise InputError(
-            f"each of {sentences} sentences must be scored once, but the shards hold {len(numbers)}; missing or double "
+            f"each of {sentences} sentences must be scored once, but the shards hold"
+            f" {len(numbers)}; missing or double "
             + (", ".join(map(str, wrong)) or "numbers beyond the last")
         )
     parts = [shard.statistics for shard in shards if shard.statistics is not None]
     signatures = {part.signature for part in parts}
     if len(signatures) != 1:
         raise InputError(
-            f"shards must be scored alike, but their signatures are {', '.join(sorted(signatures)) or 'none'}"
+            "shards must be scored alike, but their signatures are"
+            f" {', '.join(sorted(signatures)) or 'none'}"
         )
-    return Statistics(np.concatenate([part.rows for part in parts])[np.argsort(numbers)], signatures.pop())
+    return Statistics(
+        np.concatenate([part.rows for part in parts])[np.argsort(numbers)],
+        signatures.pop(),
+    )

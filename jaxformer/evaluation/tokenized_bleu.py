@@ -1,9 +1,11 @@
-"""The papers' own BLEU: of text that is tokenised first, with compounds split, which sacreBLEU's never is.
+"""The papers' own BLEU: of text that is tokenised first, with compounds split, which
+sacreBLEU's never is.
 
-"Attention Is All You Need" and the papers that it compares itself with tokenise both sides by ``tokenizer.perl`` of
-Moses, split words at hyphens (Luong et al. 2015; tensor2tensor's ``get_ende_bleu.sh``), and count by
-``multi-bleu.perl``. Such scores are comparable with theirs, and with no sacreBLEU score: they bear another name and
-another signature, and have their own arithmetic here.
+"Attention Is All You Need" and the papers that it compares itself with tokenise both
+sides by ``tokenizer.perl`` of Moses, split words at hyphens (Luong et al. 2015;
+tensor2tensor's ``get_ende_bleu.sh``), and count by ``multi-bleu.perl``. Such scores are
+comparable with theirs, and with no sacreBLEU score: they bear another name and another
+signature, and have their own arithmetic here.
 """
 
 from __future__ import annotations
@@ -24,8 +26,8 @@ from jaxformer.evaluation.statistics import Score, Statistics, score_rows
 from jaxformer.typing import Float
 
 _ORDER = 4
-# The papers' scripts read bytes: a no-break space is part of a word, and of a letter of two bytes the first may stand
-# behind one hyphen and the second before the next.
+# The papers' scripts read bytes: a no-break space is part of a word, and of a letter of
+# two bytes the first may stand behind one hyphen and the second before the next.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 _WORD = re.compile(r"\S+", re.ASCII)
 
@@ -33,8 +35,8 @@ _WORD = re.compile(r"\S+", re.ASCII)
 def split_compounds(text: str) -> str:
     """Split tokenised text at hyphens within words, ``a-b-c`` at the first alone.
 
-    The papers' expression takes the bytes on both sides together with the hyphen, so that the one behind a hyphen is
-    not free to stand before the next.
+    The papers' expression takes the bytes on both sides together with the hyphen, so
+    that the one behind a hyphen is not free to stand before the next.
 
     >>> split_compounds("rich-text format")
     'rich ##AT##-##AT## text format'
@@ -42,15 +44,19 @@ def split_compounds(text: str) -> str:
     'a ##AT##-##AT## b-c'
     """
     content = text.encode("utf-8", "surrogatepass")
-    return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", content).decode("utf-8", "surrogatepass")
+    return _COMPOUND.sub(rb"\1 ##AT##-##AT## \2", content).decode(
+        "utf-8", "surrogatepass"
+    )
 
 
 @dataclass(frozen=True)
 class TokenizedBleu:
-    """BLEU as ``multi-bleu.perl`` has it; see :class:`jaxformer.evaluation.statistics.Metric`.
+    """BLEU as ``multi-bleu.perl`` has it; see
+    :class:`jaxformer.evaluation.statistics.Metric`.
 
     Attributes:
-        language: what Moses' tokenizer takes the text for, a code such as ``de``; None for text that is tokenised.
+        language: what Moses' tokenizer takes the text for, a code such as ``de``; None
+            for text that is tokenised.
         compounds: whether words are split at hyphens, on both sides.
         higher_is_better: always.
         digits: decimals that a record keeps.
@@ -63,7 +69,7 @@ class TokenizedBleu:
 
     @property
     def key(self) -> str:
-        """Give the name in options and records."""
+        """Return the name in options and records."""
         return "compound_split_bleu" if self.compounds else "tokenized_bleu"
 
     def prepare(self, references: int) -> None:
@@ -75,28 +81,38 @@ class TokenizedBleu:
         _tokenizer(self.language)
 
     def statistics(
-        self, hypotheses: Sequence[str], *references: Sequence[str], sources: Sequence[str] | None = None
+        self,
+        hypotheses: Sequence[str],
+        *references: Sequence[str],
+        sources: Sequence[str] | None = None,
     ) -> Statistics:
         """Count words and n-grams in each sentence.
 
         Raises:
-            InputError: as :func:`jaxformer.evaluation.sentences.check`; or the tokenizer is not installed.
+            InputError: as :func:`jaxformer.evaluation.sentences.check`; or the
+                tokenizer is not installed.
         """
         sentences.check(hypotheses, references, sources)
         tokenize = _tokenizer(self.language)
 
         def words(text: str) -> list[str]:
             tokenized = tokenize(text)
-            return _WORD.findall(split_compounds(tokenized) if self.compounds else tokenized)
+            return _WORD.findall(
+                split_compounds(tokenized) if self.compounds else tokenized
+            )
 
         rows = [
             _count(words(hypothesis), [words(line) for line in lines])
             for hypothesis, *lines in zip(hypotheses, *references, strict=True)
         ]
-        return Statistics(np.asarray(rows, np.float64), self._signature(len(references)))
+        return Statistics(
+            np.asarray(rows, np.float64), self._signature(len(references))
+        )
 
     def score(self, total: Float[np.ndarray, " K"], signature: str) -> Score:
-        """Score the sentences whose rows were summed to ``total``: 0 where an order of n-grams has no match at all."""
+        """Score the sentences whose rows were summed to ``total``: 0 where an order
+        of n-grams has no match at all.
+        """
         length, reference_length = total[:2]
         matches, counts = total[2 : 2 + _ORDER], total[2 + _ORDER :]
         value = 0.0
@@ -114,19 +130,27 @@ class TokenizedBleu:
             "smooth": "none",
             "jaxformer": __version__,
         }
-        return "|".join([self.key, *(f"{name}:{value}" for name, value in parts.items())])
+        return "|".join(
+            [self.key, *(f"{name}:{value}" for name, value in parts.items())]
+        )
 
 
-def tokenized_bleu(hypotheses: Sequence[str], *references: Sequence[str], language: str | None = None) -> Score:
-    """Score translations by BLEU of tokenised text, cased, without smoothing, as ``multi-bleu.perl`` does.
+def tokenized_bleu(
+    hypotheses: Sequence[str], *references: Sequence[str], language: str | None = None
+) -> Score:
+    """Score translations by BLEU of tokenised text, cased, without smoothing, as
+    ``multi-bleu.perl`` does.
 
     Args:
         hypotheses: one translation for each sentence, in the order of the references.
-        *references: one reference for each sentence, in one flat list; several such lists for several translations.
-        language: what Moses' tokenizer takes both sides for; None if they are tokenised, words between spaces.
+        *references: one reference for each sentence, in one flat list; several such
+            lists for several translations.
+        language: what Moses' tokenizer takes both sides for; None if they are
+            tokenised, words between spaces.
 
     Raises:
-        InputError: as :func:`jaxformer.evaluation.metrics.bleu`; or the tokenizer is not installed.
+        InputError: as :func:`jaxformer.evaluation.metrics.bleu`; or the tokenizer is
+            not installed.
 
     >>> tokenized_bleu(["the cat sat on a-b"], ["the cat sat on a-b"]).value
     100.0
@@ -135,8 +159,11 @@ def tokenized_bleu(hypotheses: Sequence[str], *references: Sequence[str], langua
     return score_rows(metric, metric.statistics(hypotheses, *references))
 
 
-def compound_split_bleu(hypotheses: Sequence[str], *references: Sequence[str], language: str | None = None) -> Score:
-    """Score translations as :func:`tokenized_bleu` does, both sides split at hyphens first: the paper's Table 2.
+def compound_split_bleu(
+    hypotheses: Sequence[str], *references: Sequence[str], language: str | None = None
+) -> Score:
+    """Score translations as :func:`tokenized_bleu` does, both sides split at hyphens
+    first: the paper's Table 2.
 
     Args:
         hypotheses: as for :func:`tokenized_bleu`.
@@ -147,16 +174,20 @@ def compound_split_bleu(hypotheses: Sequence[str], *references: Sequence[str], l
         InputError: as :func:`tokenized_bleu`.
 
     References:
-        Vaswani et al., "Attention Is All You Need", 2017, section 6.1; Luong et al., "Effective Approaches to
-        Attention-based Neural Machine Translation", 2015.
+        Vaswani et al., "Attention Is All You Need", 2017, section 6.1; Luong et al.,
+        "Effective Approaches to Attention-based Neural Machine Translation", 2015.
     """
     metric = TokenizedBleu(language, compounds=True)
     return score_rows(metric, metric.statistics(hypotheses, *references))
 
 
 def _count(words: list[str], references: list[list[str]]) -> list[int]:
-    """Count: words, words of the reference nearest in length, then matches and n-grams of each order."""
-    nearest = min((abs(len(reference) - len(words)), len(reference)) for reference in references)[1]
+    """Count: words, words of the reference nearest in length, then matches and
+    n-grams of each order.
+    """
+    nearest = min(
+        (abs(len(reference) - len(words)), len(reference)) for reference in references
+    )[1]
     matches, counts = [], []
     for order in range(1, _ORDER + 1):
         found = _ngrams(words, order)
@@ -174,7 +205,7 @@ def _ngrams(words: list[str], order: int) -> Counter[tuple[str, ...]]:
 
 @functools.cache
 def _tokenizer(language: str | None) -> Callable[[str], str]:
-    """Give what tokenises a line."""
+    """Return what tokenises a line."""
     if language is None:
         return str
     moses = require("sacremoses", "moses").MosesTokenizer(lang=language)

@@ -1,4 +1,6 @@
-"""Pure functions on arrays and plain dicts of arrays: for plain JAX, Linen, NNX or Equinox alike."""
+"""Pure functions on arrays and plain dicts of arrays: for plain JAX, Linen, NNX or
+Equinox alike.
+"""
 
 from jaxformer.functional.attention import (
     KeysValues,
@@ -8,7 +10,14 @@ from jaxformer.functional.attention import (
     multi_head_attention,
     project_keys_values,
 )
-from jaxformer.functional.layers import dropout, embed, feed_forward, layer_norm, linear, project_to_vocabulary
+from jaxformer.functional.layers import (
+    dropout,
+    embed,
+    feed_forward,
+    layer_norm,
+    linear,
+    project_to_vocabulary,
+)
 from jaxformer.functional.losses import (
     correct,
     cross_entropy,

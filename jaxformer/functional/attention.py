@@ -13,11 +13,14 @@ from jaxformer.functional.kernels import einsum, wide_dtype
 from jaxformer.functional.layers import dropout, linear
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
-_LOWEST = -1e30  # finite in float32, so that a row without any allowed key gives zeros and not NaN
+# finite in float32, so that a row without any allowed key gives zeros and not NaN
+_LOWEST = -1e30
 
 
 class KeysValues(NamedTuple):
-    """The projected memory of attention: one key and one value per position and head."""
+    """The projected memory of attention: one key and one value per position and
+    head.
+    """
 
     keys: Float[Array, "B S H K"]
     values: Float[Array, "B S H K2"]
@@ -28,8 +31,9 @@ def masked_softmax(
 ) -> Float[Array, "*B T S"]:
     """Compute the softmax over the last axis, in float32 (float64 for float64 inputs).
 
-    Masked entries are exactly 0. A row in which every entry is masked is all 0, where a plain softmax would give the
-    mean. It contributes nothing to the output and to the gradients.
+    Masked entries are exactly 0. A row in which every entry is masked is all 0, where a
+    plain softmax would give the mean. It contributes nothing to the output and to the
+    gradients.
 
     Args:
         scores: of any float type.
@@ -40,12 +44,15 @@ def masked_softmax(
     """
     if mask is not None and mask.dtype != bool:
         raise InputError(
-            f"a mask is boolean, True = may attend, not {mask.dtype}; convert an additive mask by `mask == 0`"
+            f"a mask is boolean, True = may attend, not {mask.dtype}; convert an"
+            " additive mask by `mask == 0`"
         )
     scores = scores.astype(wide_dtype(scores))
     if mask is not None:
         scores = jnp.where(mask, scores, _LOWEST)
-    exponentials = jnp.exp(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True)))
+    exponentials = jnp.exp(
+        scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True))
+    )
     if mask is None:
         return exponentials / exponentials.sum(axis=-1, keepdims=True)
     exponentials = jnp.where(mask, exponentials, 0.0)
@@ -62,9 +69,11 @@ def dot_product_attention(
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
 ) -> tuple[Float[Array, "B T H K2"], Float[Array, "B H T S"]]:
-    """Mix the values by how well their keys fit the query: softmax(Q K^T / sqrt(d_k)) V.
+    """Mix the values by how well their keys fit the query: softmax(Q K^T / sqrt(d_k))
+    V.
 
-    Vaswani et al. 2017, equation 1. Scores and softmax are float32, or float64 for float64 inputs.
+    Vaswani et al. 2017, equation 1. Scores and softmax are float32, or float64 for
+    float64 inputs.
 
     Args:
         query: what each target position asks.
@@ -75,11 +84,13 @@ def dot_product_attention(
         dropout_key: random key; without it there is no dropout.
 
     Returns:
-        The output in the dtype of ``value``, and the weights in the dtype of the scores, before dropout. ``jit`` prunes
-        weights that are not used. Rows of the mask without any True give zeros in both.
+        The output in the dtype of ``value``, and the weights in the dtype of the
+        scores, before dropout. ``jit`` prunes weights that are not used. Rows of the
+        mask without any True give zeros in both.
 
     Raises:
-        InputError: a mask of numbers or with other than four axes, or inputs of integers.
+        InputError: a mask of numbers or with other than four axes, or inputs of
+            integers.
 
     Example:
         >>> x = jnp.ones((2, 5, 8, 64))
@@ -88,7 +99,10 @@ def dot_product_attention(
         ((2, 5, 8, 64), (2, 8, 5, 5))
     """
     if mask is not None and mask.ndim != 4:
-        raise InputError(f"a mask has the four axes [B, H, T, S], 1 where nothing varies, not the shape {mask.shape}")
+        raise InputError(
+            "a mask has the four axes [B, H, T, S], 1 where nothing varies, not the"
+            f" shape {mask.shape}"
+        )
     for x in (query, key, value):
         check_floats(x)
     scale = query.shape[-1] ** -0.5
@@ -99,8 +113,12 @@ def dot_product_attention(
     return output.astype(value.dtype), weights
 
 
-def project_keys_values(params: Parameters, memory: Float[Array, "B S D"]) -> KeysValues:
-    """Project a memory to the keys and values of all heads: K W^K and V W^V of section 3.2.2."""
+def project_keys_values(
+    params: Parameters, memory: Float[Array, "B S D"]
+) -> KeysValues:
+    """Project a memory to the keys and values of all heads: K W^K and V W^V of
+    section 3.2.2.
+    """
     return KeysValues(
         linear(memory, params["key"]["kernel"], params["key"]["bias"]),
         linear(memory, params["value"]["kernel"], params["value"]["bias"]),
@@ -118,8 +136,13 @@ def attend(
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
     """Attend to keys and values that are already projected."""
     query = linear(x, params["query"]["kernel"], params["query"]["bias"])
-    heads, weights = dot_product_attention(query, *memory, mask, dropout_rate=dropout_rate, dropout_key=dropout_key)
-    return linear(heads, params["output"]["kernel"], params["output"]["bias"], contract=2), weights
+    heads, weights = dot_product_attention(
+        query, *memory, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
+    )
+    return (
+        linear(heads, params["output"]["kernel"], params["output"]["bias"], contract=2),
+        weights,
+    )
 
 
 def multi_head_attention(
@@ -133,12 +156,14 @@ def multi_head_attention(
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
     """Attend with several heads in parallel: Concat(head_1, ..., head_h) W^O.
 
-    Vaswani et al. 2017, section 3.2.2. Self-attention where ``memory`` is ``x``. Its projections have no forward
-    mode in half precision, see :func:`~jaxformer.functional.layers.linear`.
+    Vaswani et al. 2017, section 3.2.2. Self-attention where ``memory`` is ``x``. Its
+    projections have no forward mode in half precision, see
+    :func:`~jaxformer.functional.layers.linear`.
 
     Args:
-        params: ``{"query", "key", "value": {"kernel": [D, H, K], "bias": [H, K]}, "output": {"kernel": [H, K, D],
-            "bias": [D]}}``; the width of values may differ from that of queries and keys.
+        params: ``{"query", "key", "value": {"kernel": [D, H, K], "bias": [H, K]},
+            "output": {"kernel": [H, K, D], "bias": [D]}}``; the width of values may
+            differ from that of queries and keys.
         x: the positions that ask.
         memory: the positions that answer.
         mask: boolean, True = may attend.
@@ -149,5 +174,10 @@ def multi_head_attention(
         The output, and the weights of every head.
     """
     return attend(
-        params, x, project_keys_values(params, memory), mask, dropout_rate=dropout_rate, dropout_key=dropout_key
+        params,
+        x,
+        project_keys_values(params, memory),
+        mask,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
     )

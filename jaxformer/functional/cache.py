@@ -1,11 +1,14 @@
-"""Attention of one new position to cached keys and values, as each decoding step computes it.
+"""Attention of one new position to cached keys and values, as each decoding step
+computes it.
 
-The cache has the layout of the matmuls that read it, heads before positions, so that no step transposes it. All
-hypotheses of a sentence share one store, with one slot per hypothesis at each position. The ancestors of a hypothesis
-say which slots it reads. When the beam reorders hypotheses, only these small integers move.
+The cache has the layout of the matmuls that read it, heads before positions, so that no
+step transposes it. All hypotheses of a sentence share one store, with one slot per
+hypothesis at each position. The ancestors of a hypothesis say which slots it reads.
+When the beam reorders hypotheses, only these small integers move.
 
-Most translations are far shorter than the cache, and a CPU is limited by reading it from memory. There the cache is cut
-into spans of positions, and attention reads only those spans that have been written.
+Most translations are far shorter than the cache, and a CPU is limited by reading it
+from memory. There the cache is cut into spans of positions, and attention reads only
+those spans that have been written.
 """
 
 from __future__ import annotations
@@ -18,7 +21,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxformer.functional.attention import KeysValues, masked_softmax, project_keys_values
+from jaxformer.functional.attention import (
+    KeysValues,
+    masked_softmax,
+    project_keys_values,
+)
 from jaxformer.functional.kernels import wide_dtype
 from jaxformer.functional.layers import linear
 from jaxformer.typing import Array, Bool, Float, Int, Parameters
@@ -37,12 +44,14 @@ class KeyValueStore(NamedTuple):
 
 
 Spans: TypeAlias = tuple[KeyValueStore, ...]
-"""Keys and values of consecutive ranges of positions. Each is an array: a slice of one array would be copied before a
-matmul reads it."""
+"""Keys and values of consecutive ranges of positions. Each is an array: a slice of one
+array would be copied before a matmul reads it.
+"""
 
 
 def cache_dtype(dtype: jnp.dtype) -> jnp.dtype:
-    """Return the storage dtype of the KV cache: the compute dtype, but at least float32 on a CPU.
+    """Return the storage dtype of the KV cache: the compute dtype, but at least float32
+    on a CPU.
 
     There, small matmuls in half precision take several times as long.
     """
@@ -51,57 +60,97 @@ def cache_dtype(dtype: jnp.dtype) -> jnp.dtype:
 
 
 def store(memory: KeysValues) -> KeyValueStore:
-    """Transpose keys and values to the layout of a store, with one slot per position."""
+    """Transpose keys and values to the layout of a store, with one slot per
+    position.
+    """
     keys, values = (x.astype(cache_dtype(x.dtype)) for x in memory)
     return KeyValueStore(keys.transpose(0, 2, 3, 1), values.transpose(0, 2, 1, 3))
 
 
-def project_to_store(params: Parameters, memory: Float[Array, "B S D"]) -> KeyValueStore:
+def project_to_store(
+    params: Parameters, memory: Float[Array, "B S D"]
+) -> KeyValueStore:
     """Project a memory once, for many calls of :func:`attend_to_store`."""
     return store(project_keys_values(params, memory))
 
 
-def empty_spans(sentences: int, heads: int, d_k: int, d_v: int, *, width: int, length: int, dtype: jnp.dtype) -> Spans:
-    """Allocate slots for W hypotheses at each of ``length`` positions: in several spans on a CPU, else in one."""
-    ends = [*(end for end in _SPANS if end < length), length] if jax.default_backend() == "cpu" else [length]
+def empty_spans(
+    sentences: int,
+    heads: int,
+    d_k: int,
+    d_v: int,
+    *,
+    width: int,
+    length: int,
+    dtype: jnp.dtype,
+) -> Spans:
+    """Allocate slots for W hypotheses at each of ``length`` positions: in several
+    spans on a CPU, else in one.
+    """
+    ends = (
+        [*(end for end in _SPANS if end < length), length]
+        if jax.default_backend() == "cpu"
+        else [length]
+    )
     slots = [width * (end - begin) for begin, end in itertools.pairwise([0, *ends])]
     return tuple(
-        KeyValueStore(jnp.zeros((sentences, heads, d_k, size), dtype), jnp.zeros((sentences, heads, size, d_v), dtype))
+        KeyValueStore(
+            jnp.zeros((sentences, heads, d_k, size), dtype),
+            jnp.zeros((sentences, heads, size, d_v), dtype),
+        )
         for size in slots
     )
 
 
 def extend(old: Spans, new: KeysValues, position: Int[Array, ""]) -> Spans:
-    """Write the keys and values of W hypotheses, [B, W, H, K], into the W slots of a position."""
+    """Write the keys and values of W hypotheses, [B, W, H, K], into the W slots of a
+    position.
+    """
     fresh = store(new)
     start, grown = position * fresh.values.shape[2], []
     for span in old:
         grown.append(
-            KeyValueStore(_write(span.keys, fresh.keys, start, 3), _write(span.values, fresh.values, start, 2))
+            KeyValueStore(
+                _write(span.keys, fresh.keys, start, 3),
+                _write(span.values, fresh.values, start, 2),
+            )
         )
         start -= span.values.shape[2]
     return tuple(grown)
 
 
 def _write(old: Array, new: Array, start: Int[Array, ""], axis: int) -> Array:
-    """Write ``new`` from index ``start`` if it lies within the array; otherwise rewrite what is there."""
+    """Write ``new`` from index ``start`` if it lies within the array; otherwise
+    rewrite what is there.
+    """
     size, last = new.shape[axis], old.shape[axis] - new.shape[axis]
     index = jnp.clip(start, 0, last)
     present = lax.dynamic_slice_in_dim(old, index, size, axis)
-    return lax.dynamic_update_slice_in_dim(old, jnp.where(index == start, new.astype(old.dtype), present), index, axis)
+    return lax.dynamic_update_slice_in_dim(
+        old, jnp.where(index == start, new.astype(old.dtype), present), index, axis
+    )
 
 
 def readable(ancestors: Int[Array, "B W T"]) -> Bool[Array, "B 1 W M"]:
-    """Build the mask of slots: at each position a hypothesis reads the slot of its ancestor, if it has one."""
+    """Build the mask of slots: at each position a hypothesis reads the slot of its
+    ancestor, if it has one.
+    """
     sentences, width, length = ancestors.shape
-    seen = ancestors[..., None] == jnp.arange(width, dtype=ancestors.dtype)[None, None, None, :]
+    seen = (
+        ancestors[..., None]
+        == jnp.arange(width, dtype=ancestors.dtype)[None, None, None, :]
+    )
     return seen.reshape(sentences, 1, width, length * width)
 
 
 def attend_to_store(
-    params: Parameters, x: Float[Array, "B W D"], memory: KeyValueStore, mask: Bool[Array, "#B 1 #W M"]
+    params: Parameters,
+    x: Float[Array, "B W D"],
+    memory: KeyValueStore,
+    mask: Bool[Array, "#B 1 #W M"],
 ) -> tuple[Float[Array, "B W D"], Float[Array, "B H W M"]]:
-    """Attend to stored keys and values, as :func:`~jaxformer.functional.attention.attend` does.
+    """Attend to stored keys and values, as
+    :func:`~jaxformer.functional.attention.attend` does.
 
     Args:
         params: of multi-head attention.
@@ -110,7 +159,8 @@ def attend_to_store(
         mask: slots that they may read.
 
     Returns:
-        The output in the dtype of ``x``, and the weights, float32 (float64 for float64 inputs).
+        The output in the dtype of ``x``, and the weights, float32 (float64 for float64
+        inputs).
     """
     weights = masked_softmax(_scores(_project_query(params, x, memory), memory), mask)
     return _project_output(params, x, _mix(weights, memory)), weights
@@ -123,7 +173,8 @@ def attend_to_spans(
     mask: Bool[Array, "#B 1 #W M"],
     position: Int[Array, ""],
 ) -> Float[Array, "B W D"]:
-    """Attend as :func:`attend_to_store` does, but read only the spans that begin at or before the position.
+    """Attend as :func:`attend_to_store` does, but read only the spans that begin at or
+    before the position.
 
     Args:
         params: of multi-head attention.
@@ -132,15 +183,25 @@ def attend_to_spans(
         mask: slots that they may read, none after ``position``.
         position: of ``x``, counted from 0.
     """
-    ends = [*itertools.accumulate(span.values.shape[2] // x.shape[1] for span in memory)]
-    branches = [functools.partial(_attend_to_first, count) for count in range(1, len(memory) + 1)]
+    ends = [
+        *itertools.accumulate(span.values.shape[2] // x.shape[1] for span in memory)
+    ]
+    branches = [
+        functools.partial(_attend_to_first, count)
+        for count in range(1, len(memory) + 1)
+    ]
     branch = jnp.sum(jnp.array(ends[:-1], jnp.int32) <= position)
-    heads = lax.switch(branch, branches, _project_query(params, x, memory[0]), memory, mask)
+    heads = lax.switch(
+        branch, branches, _project_query(params, x, memory[0]), memory, mask
+    )
     return _project_output(params, x, heads)
 
 
 def _attend_to_first(
-    count: int, query: Float[Array, "B H W K"], memory: Spans, mask: Bool[Array, "#B 1 #W M"]
+    count: int,
+    query: Float[Array, "B H W K"],
+    memory: Spans,
+    mask: Bool[Array, "#B 1 #W M"],
 ) -> Float[Array, "B H W K2"]:
     """Attend to the first ``count`` spans."""
     scores = jnp.concatenate([_scores(query, span) for span in memory[:count]], axis=-1)
@@ -153,22 +214,44 @@ def _attend_to_first(
     return functools.reduce(jnp.add, mixed)
 
 
-def _project_query(params: Parameters, x: Float[Array, "B W D"], memory: KeyValueStore) -> Float[Array, "B H W K"]:
+def _project_query(
+    params: Parameters, x: Float[Array, "B W D"], memory: KeyValueStore
+) -> Float[Array, "B H W K"]:
     query = linear(x, params["query"]["kernel"], params["query"]["bias"])
-    return (query * query.shape[-1] ** -0.5).astype(memory.keys.dtype).transpose(0, 2, 1, 3)
+    return (
+        (query * query.shape[-1] ** -0.5)
+        .astype(memory.keys.dtype)
+        .transpose(0, 2, 1, 3)
+    )
 
 
-def _scores(query: Float[Array, "B H W K"], memory: KeyValueStore) -> Float[Array, "B H W M"]:
-    return jnp.einsum("BHWK,BHKM->BHWM", query, memory.keys, preferred_element_type=wide_dtype(memory.keys))
+def _scores(
+    query: Float[Array, "B H W K"], memory: KeyValueStore
+) -> Float[Array, "B H W M"]:
+    return jnp.einsum(
+        "BHWK,BHKM->BHWM",
+        query,
+        memory.keys,
+        preferred_element_type=wide_dtype(memory.keys),
+    )
 
 
-def _mix(weights: Float[Array, "B H W M"], memory: KeyValueStore) -> Float[Array, "B H W K2"]:
+def _mix(
+    weights: Float[Array, "B H W M"], memory: KeyValueStore
+) -> Float[Array, "B H W K2"]:
     mixing = weights.astype(memory.values.dtype)
-    return jnp.einsum("BHWM,BHMK->BHWK", mixing, memory.values, preferred_element_type=wide_dtype(mixing))
+    return jnp.einsum(
+        "BHWM,BHMK->BHWK",
+        mixing,
+        memory.values,
+        preferred_element_type=wide_dtype(mixing),
+    )
 
 
 def _project_output(
     params: Parameters, x: Float[Array, "B W D"], heads: Float[Array, "B H W K2"]
 ) -> Float[Array, "B W D"]:
     heads = heads.astype(x.dtype).transpose(0, 2, 1, 3)
-    return linear(heads, params["output"]["kernel"], params["output"]["bias"], contract=2)
+    return linear(
+        heads, params["output"]["kernel"], params["output"]["bias"], contract=2
+    )

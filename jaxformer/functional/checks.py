@@ -1,4 +1,6 @@
-"""Checks of inputs, with errors that name the rule; those of values run where the values are known, outside ``jit``."""
+"""Checks of inputs, with errors that name the rule; those of values run where the
+values are known, outside ``jit``.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,10 @@ def check_floats(x: Float[Array, "..."] | Int[Array, "..."]) -> None:
         InputError: the dtype is not floating point.
     """
     if not jnp.issubdtype(x.dtype, jnp.floating):
-        raise InputError(f"this computes with floating-point numbers, not {x.dtype}: cast the input, as by astype")
+        raise InputError(
+            f"this computes with floating-point numbers, not {x.dtype}: cast the input,"
+            " as by astype"
+        )
 
 
 def check_axes(x: tuple[int, ...], kernel: tuple[int, ...], contract: int) -> None:
@@ -29,8 +34,8 @@ def check_axes(x: tuple[int, ...], kernel: tuple[int, ...], contract: int) -> No
     found, wanted = x[len(x) - contract :], kernel[:contract]
     if found != wanted:
         raise InputError(
-            f"an input of shape {x} does not fit parameters of shape {kernel}: its width, {_times(found)}, must be the "
-            f"{_times(wanted)} that they take"
+            f"an input of shape {x} does not fit parameters of shape {kernel}: its"
+            f" width, {_times(found)}, must be the {_times(wanted)} that they take"
         )
 
 
@@ -42,7 +47,8 @@ def check_tokens(tokens: Int[Array, "..."], vocabulary_size: int) -> None:
     """Refuse token ids outside the vocabulary.
 
     Raises:
-        InputError: an id is negative or not below ``vocabulary_size``; a gather would silently give NaN or wrap.
+        InputError: an id is negative or not below ``vocabulary_size``; a gather would
+            silently give NaN or wrap.
     """
     if isinstance(tokens, Tracer) or tokens.size == 0:
         return
@@ -60,7 +66,8 @@ def check_right_padding(tokens: Int[Array, "B S"], pad_id: int) -> None:
     """Refuse rows with a token after padding.
 
     Raises:
-        InputError: a row is padded on the left or in the middle; its positions would silently be wrong.
+        InputError: a row is padded on the left or in the middle; its positions would
+            silently be wrong.
     """
     if isinstance(tokens, Tracer) or tokens.size == 0:
         return
@@ -68,38 +75,51 @@ def check_right_padding(tokens: Int[Array, "B S"], pad_id: int) -> None:
     wrong = (padding[:, :-1] & ~padding[:, 1:]).any(axis=1)
     if wrong.any():
         raise InputError(
-            f"pad sequences on the right: row {int(wrong.argmax())} has a token after padding (id {pad_id}); "
-            "move the padding to the end"
+            f"pad sequences on the right: row {int(wrong.argmax())} has a token after"
+            f" padding (id {pad_id}); move the padding to the end"
         )
 
 
-def check_segments(segments: Int[Array, "B S"], tokens: Int[Array, "B2 S2"], *, pad_id: int, max_length: int) -> None:
+def check_segments(
+    segments: Int[Array, "B S"],
+    tokens: Int[Array, "B2 S2"],
+    *,
+    pad_id: int,
+    max_length: int,
+) -> None:
     """Refuse segments that do not match the tokens.
 
     Raises:
-        InputError: the shapes differ; padding is not in segment 0, or a token is; the numbers of a row decrease, so
-            that two segments could have one number; or a segment has more than ``max_length`` tokens.
+        InputError: the shapes differ; padding is not in segment 0, or a token is; the
+            numbers of a row decrease, so that two segments could have one number; or a
+            segment has more than ``max_length`` tokens.
     """
     if segments.shape != tokens.shape:
         raise InputError(
-            f"segments number the tokens: give them the shape of the tokens, {tokens.shape}, not {segments.shape}"
+            "segments number the tokens: give them the shape of the tokens,"
+            f" {tokens.shape}, not {segments.shape}"
         )
     if isinstance(segments, Tracer) or isinstance(tokens, Tracer) or segments.size == 0:
         return
     known, padding = np.asarray(segments), np.asarray(tokens) == pad_id
     wrong = ((known == 0) != padding).any(axis=1)
-    wrong |= ((known[:, 1:] < known[:, :-1]) & ~padding[:, 1:]).any(axis=1) | (known < 0).any(axis=1)
+    wrong |= ((known[:, 1:] < known[:, :-1]) & ~padding[:, 1:]).any(axis=1) | (
+        known < 0
+    ).any(axis=1)
     if wrong.any():
         raise InputError(
-            f"number the segments of a row from 1 upwards, and padding (id {pad_id}) as 0: row {int(wrong.argmax())} "
-            "is numbered otherwise"
+            f"number the segments of a row from 1 upwards, and padding (id {pad_id}) as"
+            f" 0: row {int(wrong.argmax())} is numbered otherwise"
         )
     index = np.arange(known.shape[1])
-    begins = np.pad(known[:, 1:] != known[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    begins = np.pad(
+        known[:, 1:] != known[:, :-1], ((0, 0), (1, 0)), constant_values=True
+    )
     position = index - np.maximum.accumulate(np.where(begins, index, 0), axis=1)
     longest = int(np.where(padding, -1, position).max()) + 1
     if longest > max_length:
         raise InputError(
-            f"a packed sequence of {longest} tokens is longer than the model's {max_length} positions; shorten it or "
-            "train with a larger model.max_length"
+            f"a packed sequence of {longest} tokens is longer than the model's"
+            f" {max_length} positions; shorten it or train with a larger"
+            " model.max_length"
         )

@@ -1,8 +1,11 @@
-"""Weights as decoding stores them: int8 with a scale and a sum per output, and embedding tables with their transpose.
+"""Weights as decoding stores them: int8 with a scale and a sum per output, and
+embedding tables with their transpose.
 
-They replace the plain array in a parameter tree. :func:`~jaxformer.functional.layers.linear` accepts int8 weights,
-:func:`~jaxformer.functional.layers.embed` tables, and :func:`~jaxformer.functional.layers.project_to_vocabulary` both.
-Their first leaf has the shape of the plain array. They are not differentiable.
+They replace the plain array in a parameter tree.
+:func:`~jaxformer.functional.layers.linear` accepts int8 weights,
+:func:`~jaxformer.functional.layers.embed` tables, and
+:func:`~jaxformer.functional.layers.project_to_vocabulary` both. Their first leaf has
+the shape of the plain array. They are not differentiable.
 """
 
 from __future__ import annotations
@@ -25,9 +28,13 @@ class Int8Weights(NamedTuple):
     values: Int[Array, "..."]
     """int8, from -127 to 127, of the shape of the weights."""
     scales: Float[Array, "..."]
-    """float32, one for each output: the axes of the weights that a matmul does not contract."""
+    """float32, one for each output: the axes of the weights that a matmul does not
+    contract.
+    """
     sums: Float[Array, "..."]
-    """float32, of the shape of the scales: the sum of each output's rounded weights, for inputs with an offset."""
+    """float32, of the shape of the scales: the sum of each output's rounded weights,
+    for inputs with an offset.
+    """
 
 
 class Table(NamedTuple):
@@ -51,7 +58,11 @@ def quantize(weights: Float[Array, "..."], axes: tuple[int, ...]) -> Int8Weights
     scales = jnp.where(largest > 0, largest, 1.0) / _LARGEST
     values = jnp.round(wide / scales).astype(jnp.int8)
     scales = jnp.squeeze(scales, axes)
-    return Int8Weights(values, scales, jnp.sum(values, axes, dtype=jnp.int32).astype(jnp.float32) * scales)
+    return Int8Weights(
+        values,
+        scales,
+        jnp.sum(values, axes, dtype=jnp.int32).astype(jnp.float32) * scales,
+    )
 
 
 def take_rows(
@@ -62,7 +73,12 @@ def take_rows(
         return _take_outputs(table, tokens)
     if isinstance(table, Table):
         rows, outputs = table.rows[tokens], table.outputs
-        return Table(rows, _take_outputs(outputs, tokens) if isinstance(outputs, Int8Weights) else rows.T)
+        return Table(
+            rows,
+            _take_outputs(outputs, tokens)
+            if isinstance(outputs, Int8Weights)
+            else rows.T,
+        )
     return table[tokens]
 
 
@@ -70,12 +86,15 @@ def _take_outputs(table: Int8Weights, tokens: Int[Array, " L"]) -> Int8Weights:
     return Int8Weights(table.values[tokens], table.scales[tokens], table.sums[tokens])
 
 
-def multiply_int8(x: Float[Array, "..."], weights: Int8Weights, contract: int = 1) -> Float[Array, "..."]:
-    """Contract the last axes of ``x`` with the first of the weights, both in int8, with int32 accumulation.
+def multiply_int8(
+    x: Float[Array, "..."], weights: Int8Weights, contract: int = 1
+) -> Float[Array, "..."]:
+    """Contract the last axes of ``x`` with the first of the weights, both in int8, with
+    int32 accumulation.
 
-    Each row of ``x`` is quantized to 255 levels between its minimum and its maximum, so that the output of a ReLU
-    spends no level on negative numbers. A 0 stays 0. The result differs from that of the plain weights only by the two
-    roundings.
+    Each row of ``x`` is quantized to 255 levels between its minimum and its maximum, so
+    that the output of a ReLU spends no level on negative numbers. A 0 stays 0. The
+    result differs from that of the plain weights only by the two roundings.
 
     Returns:
         The result in float32.
@@ -83,22 +102,36 @@ def multiply_int8(x: Float[Array, "..."], weights: Int8Weights, contract: int = 
     lead, inner = x.shape[: x.ndim - contract], x.shape[x.ndim - contract :]
     outer = weights.values.shape[contract:]
     matrix = weights.values.reshape(math.prod(inner), math.prod(outer))
-    return _multiply(x.reshape(-1, math.prod(inner)), matrix, 0, weights).reshape(*lead, *outer)
+    return _multiply(x.reshape(-1, math.prod(inner)), matrix, 0, weights).reshape(
+        *lead, *outer
+    )
 
 
-def multiply_int8_rows(x: Float[Array, "N D"], weights: Int8Weights) -> Float[Array, "N V"]:
+def multiply_int8_rows(
+    x: Float[Array, "N D"], weights: Int8Weights
+) -> Float[Array, "N V"]:
     """Multiply by the transpose of a table, see :func:`multiply_int8`."""
     return _multiply(x, weights.values, 1, weights)
 
 
-def _multiply(x: Array, matrix: Array, axis: int, weights: Int8Weights) -> Float[Array, "N V"]:
+def _multiply(
+    x: Array, matrix: Array, axis: int, weights: Int8Weights
+) -> Float[Array, "N V"]:
     rows = x.astype(jnp.float32)
-    least, largest = jnp.min(rows, axis=1, keepdims=True), jnp.max(rows, axis=1, keepdims=True)
+    least, largest = (
+        jnp.min(rows, axis=1, keepdims=True),
+        jnp.max(rows, axis=1, keepdims=True),
+    )
     differ = largest > least
     steps = jnp.where(differ, largest - least, 1.0) / (2 * _LARGEST)
-    # A multiple of the step, so that 0 is exact: most activations are near 0, and one error in all would accumulate.
+    # A multiple of the step, so that 0 is exact: most activations are near 0, and one
+    # error in all would accumulate.
     middles = jnp.where(differ, jnp.round((least + largest) / 2 / steps) * steps, least)
-    values = jnp.clip(jnp.round((rows - middles) / steps), -128, _LARGEST).astype(jnp.int8)
-    total = jax.lax.dot_general(values, matrix, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32)
+    values = jnp.clip(jnp.round((rows - middles) / steps), -128, _LARGEST).astype(
+        jnp.int8
+    )
+    total = jax.lax.dot_general(
+        values, matrix, (((1,), (axis,)), ((), ())), preferred_element_type=jnp.int32
+    )
     scales, sums = weights.scales.reshape(1, -1), weights.sums.reshape(1, -1)
     return total.astype(jnp.float32) * (steps * scales) + middles * sums

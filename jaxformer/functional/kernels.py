@@ -1,7 +1,8 @@
-"""What accelerators and CPUs want otherwise than the equations say: matmuls, standardization and dropout bits.
+"""What accelerators and CPUs want otherwise than the equations say: matmuls,
+standardization and dropout bits.
 
-The functions of the layers call these and read like their equations. Each function here computes what its plain
-definition computes and says why it is not written like that.
+The functions of the layers call these and read like their equations. Each function here
+computes what its plain definition computes and says why it is not written like that.
 """
 
 from __future__ import annotations
@@ -17,15 +18,23 @@ from jaxformer.typing import Array, Float, Key, UInt32
 
 
 def wide_dtype(*arrays: Array) -> jnp.dtype:
-    """Return the dtype of sums and softmaxes: float32, or float64 where an array is float64."""
-    return jnp.dtype("float64" if any(jnp.result_type(x) == "float64" for x in arrays) else "float32")
+    """Return the dtype of sums and softmaxes: float32, or float64 where an array is
+    float64.
+    """
+    return jnp.dtype(
+        "float64" if any(jnp.result_type(x) == "float64" for x in arrays) else "float32"
+    )
 
 
-def einsum(subscripts: str, x: Float[Array, "..."], y: Float[Array, "..."]) -> Float[Array, "..."]:
-    """Compute ``jnp.einsum`` with operands in their own dtype and float32 accumulation, forward and backward.
+def einsum(
+    subscripts: str, x: Float[Array, "..."], y: Float[Array, "..."]
+) -> Float[Array, "..."]:
+    """Compute ``jnp.einsum`` with operands in their own dtype and float32 accumulation,
+    forward and backward.
 
-    Autodiff would multiply a float32 cotangent with half-precision operands. A GPU computes that in float32, at half
-    the speed or less. The rule for half precision rounds the cotangent first.
+    Autodiff would multiply a float32 cotangent with half-precision operands. A GPU
+    computes that in float32, at half the speed or less. The rule for half precision
+    rounds the cotangent first.
     """
     if _is_half(x):
         return _half_einsum(subscripts, x, y)
@@ -42,47 +51,75 @@ def _half_einsum_tangent(
     subscripts: str, primals: tuple[Array, Array], tangents: tuple[Array, Array]
 ) -> tuple[Array, Array]:
     (x, y), (x_change, y_change) = primals, tangents
-    # Each result is in half precision, so that its transpose rounds the float32 cotangent before it multiplies.
+    # Each result is in half precision, so that its transpose rounds the float32
+    # cotangent before it multiplies.
     by_x = jnp.einsum(subscripts, x_change, y).astype(jnp.float32)
-    return _half_einsum(subscripts, x, y), by_x + jnp.einsum(subscripts, x, y_change).astype(jnp.float32)
+    return _half_einsum(subscripts, x, y), by_x + jnp.einsum(
+        subscripts, x, y_change
+    ).astype(jnp.float32)
 
 
-def tensordot(x: Float[Array, "..."], kernel: Float[Array, "..."], axes: int) -> Float[Array, "..."]:
+def tensordot(
+    x: Float[Array, "..."], kernel: Float[Array, "..."], axes: int
+) -> Float[Array, "..."]:
     """Compute ``jnp.tensordot(x, kernel, axes)`` by :func:`matmul`."""
     lead, inner = x.shape[: x.ndim - axes], math.prod(kernel.shape[:axes])
-    return matmul(x.reshape(-1, inner), kernel.reshape(inner, -1)).reshape(*lead, *kernel.shape[axes:])
+    return matmul(x.reshape(-1, inner), kernel.reshape(inner, -1)).reshape(
+        *lead, *kernel.shape[axes:]
+    )
 
 
 def matmul(x: Float[Array, "N K"], weights: Float[Array, "K M"]) -> Float[Array, "N M"]:
-    """Compute x W with W cast to the dtype of x, and float32 accumulation, forward and backward.
+    """Compute x W with W cast to the dtype of x, and float32 accumulation, forward and
+    backward.
 
-    The gradient of the weights is x^T times the cotangent. On a CPU a fast matmul needs the rows of its left operand
-    contiguous in memory, so x is transposed in memory first. In half precision there is no forward-mode derivative.
+    The gradient of the weights is x^T times the cotangent. On a CPU a fast matmul needs
+    the rows of its left operand contiguous in memory, so x is transposed in memory
+    first. In half precision there is no forward-mode derivative.
     """
-    return _half_matmul(0, x, weights) if _is_half(x) else _wide_matmul(x, weights.astype(x.dtype))
+    return (
+        _half_matmul(0, x, weights)
+        if _is_half(x)
+        else _wide_matmul(x, weights.astype(x.dtype))
+    )
 
 
-def matmul_transposed(x: Float[Array, "N K"], table: Float[Array, "M K"]) -> Float[Array, "N M"]:
+def matmul_transposed(
+    x: Float[Array, "N K"], table: Float[Array, "M K"]
+) -> Float[Array, "N M"]:
     """Compute x E^T as :func:`matmul` does."""
-    return _half_matmul(1, x, table) if _is_half(x) else _wide_matmul(x, table.T.astype(x.dtype))
+    return (
+        _half_matmul(1, x, table)
+        if _is_half(x)
+        else _wide_matmul(x, table.T.astype(x.dtype))
+    )
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _half_matmul(axis: int, x: Array, weights: Array) -> Array:
-    """Contract an axis of the weights in place: a CPU would multiply a rounded transpose in float32."""
+    """Contract an axis of the weights in place: a CPU would multiply a rounded
+    transpose in float32.
+    """
     return _dot(x, weights.astype(x.dtype), axis)
 
 
-def _half_matmul_forward(axis: int, x: Array, weights: Array) -> tuple[Array, tuple[Array, Array]]:
+def _half_matmul_forward(
+    axis: int, x: Array, weights: Array
+) -> tuple[Array, tuple[Array, Array]]:
     return _half_matmul(axis, x, weights), (x, weights)
 
 
-def _half_matmul_backward(axis: int, operands: tuple[Array, Array], cotangent: Array) -> tuple[Array, Array]:
+def _half_matmul_backward(
+    axis: int, operands: tuple[Array, Array], cotangent: Array
+) -> tuple[Array, Array]:
     x, weights = operands
     cotangent = cotangent.astype(x.dtype)
     to_x = _half_dot(cotangent, weights.astype(x.dtype), 1 - axis)
-    to_weights = jax.lax.platform_dependent(x, cotangent, cpu=_transposed_dot_on_cpu, default=_transposed_dot)
-    # Weights kept in float32 get a float32 gradient, not one rounded to the dtype of the matmul.
+    to_weights = jax.lax.platform_dependent(
+        x, cotangent, cpu=_transposed_dot_on_cpu, default=_transposed_dot
+    )
+    # Weights kept in float32 get a float32 gradient, not one rounded to the dtype of
+    # the matmul.
     return to_x, (to_weights if axis == 0 else to_weights.T).astype(weights.dtype)
 
 
@@ -95,11 +132,14 @@ def _wide_matmul(x: Array, weights: Array) -> Array:
 
 
 @_wide_matmul.defjvp
-def _wide_matmul_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Array]) -> tuple[Array, Array]:
+def _wide_matmul_tangent(
+    primals: tuple[Array, Array], tangents: tuple[Array, Array]
+) -> tuple[Array, Array]:
     (x, weights), (x_change, weights_change) = primals, tangents
 
     def on_cpu(x: Array, change: Array) -> Array:
-        # Its transpose, the gradient of the weights, is then a matmul of x transposed in memory.
+        # Its transpose, the gradient of the weights, is then a matmul of x transposed
+        # in memory.
         return _transposed_dot(_transpose_in_memory(x), change)
 
     change = jax.lax.platform_dependent(x, weights_change, cpu=on_cpu, default=_dot)
@@ -107,14 +147,16 @@ def _wide_matmul_tangent(primals: tuple[Array, Array], tangents: tuple[Array, Ar
 
 
 def _dot(x: Array, y: Array, axis: int = 0) -> Array:
-    return jax.lax.dot_general(x, y, (((1,), (axis,)), ((), ())), preferred_element_type=wide_dtype(x, y))
+    return jax.lax.dot_general(
+        x, y, (((1,), (axis,)), ((), ())), preferred_element_type=wide_dtype(x, y)
+    )
 
 
 def _half_dot(x: Array, y: Array, axis: int) -> Array:
     """Return the matmul in the half precision of its operands.
 
-    For a bfloat16 result the compiler for the CPU casts the operands to float32, at half the speed and twice the
-    memory. For a float32 result it does not.
+    For a bfloat16 result the compiler for the CPU casts the operands to float32, at
+    half the speed and twice the memory. For a float32 result it does not.
     """
     return jax.lax.platform_dependent(
         x,
@@ -126,16 +168,21 @@ def _half_dot(x: Array, y: Array, axis: int) -> Array:
 
 def _transposed_dot(x: Array, y: Array) -> Array:
     """Return x^T y."""
-    return jax.lax.dot_general(x, y, (((0,), (0,)), ((), ())), preferred_element_type=wide_dtype(x, y))
+    return jax.lax.dot_general(
+        x, y, (((0,), (0,)), ((), ())), preferred_element_type=wide_dtype(x, y)
+    )
 
 
 def _transposed_dot_on_cpu(x: Array, y: Array) -> Array:
-    # The layout of the result is fixed too: the compiler would otherwise transpose that instead.
+    # The layout of the result is fixed too: the compiler would otherwise transpose that
+    # instead.
     return with_layout_constraint(_dot(_transpose_in_memory(x), y), Layout((0, 1)))
 
 
 def _transpose_in_memory(x: Array) -> Array:
-    """Return x^T as rows contiguous in memory, where the compiler would otherwise read x by columns."""
+    """Return x^T as rows contiguous in memory, where the compiler would otherwise
+    read x by columns.
+    """
     return with_layout_constraint(x.T, Layout((0, 1)))
 
 
@@ -145,20 +192,25 @@ def _is_half(x: Array) -> bool:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def standardize(x: Float[Array, "*B D"], epsilon: float) -> Float[Array, "*B D"]:
-    """Shift and scale the last axis to mean 0 and variance 1: (x - mean) / sqrt(variance + epsilon).
+    """Shift and scale the last axis to mean 0 and variance 1: (x - mean) /
+    sqrt(variance + epsilon).
 
-    Its derivative is computed from the result and one number a row, so that the backward pass keeps neither x nor x
-    minus its mean.
+    Its derivative is computed from the result and one number a row, so that the
+    backward pass keeps neither x nor x minus its mean.
     """
     return _standardized_and_factor(x, epsilon)[0]
 
 
 @standardize.defjvp
-def _standardize_tangent(epsilon: float, primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+def _standardize_tangent(
+    epsilon: float, primals: tuple[Array], tangents: tuple[Array]
+) -> tuple[Array, Array]:
     normal, factor = _standardized_and_factor(*primals, epsilon)
     (change,) = tangents
     centred = change - change.mean(axis=-1, keepdims=True)
-    return normal, factor * (centred - normal * (normal * centred).mean(axis=-1, keepdims=True))
+    return normal, factor * (
+        centred - normal * (normal * centred).mean(axis=-1, keepdims=True)
+    )
 
 
 def _standardized_and_factor(x: Array, epsilon: float) -> tuple[Array, Array]:
@@ -168,12 +220,14 @@ def _standardized_and_factor(x: Array, epsilon: float) -> tuple[Array, Array]:
 
 
 def random_bits(key: Key, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
-    """Return random uint32 for dropout: element i is mix(mix(i ^ a) ^ b) with the two words a and b of the key.
+    """Return random uint32 for dropout: element i is mix(mix(i ^ a) ^ b) with the two
+    words a and b of the key.
 
-    ``jax.random.bits`` takes a twelfth of a training step on a CPU, because it withstands tests that dropout does not
-    need. A hash of a counter (Salmon et al. 2011) is enough for bits that are even and independent of their
-    neighbours. It does not depend on the sharding of the array, so each device computes its own part. The bits repeat
-    in arrays of more than 2^32 elements.
+    ``jax.random.bits`` takes a twelfth of a training step on a CPU, because it
+    withstands tests that dropout does not need. A hash of a counter (Salmon et al.
+    2011) is enough for bits that are even and independent of their neighbours. It does
+    not depend on the sharding of the array, so each device computes its own part. The
+    bits repeat in arrays of more than 2^32 elements.
 
     Args:
         key: a random key, typed or of plain words.
@@ -183,12 +237,16 @@ def random_bits(key: Key, shape: tuple[int, ...]) -> UInt32[Array, "..."]:
     counter = jnp.zeros(shape, jnp.uint32)
     for axis in range(len(shape)):
         stride = math.prod(shape[axis + 1 :]) % 2**32
-        counter += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(stride)
+        counter += jax.lax.broadcasted_iota(jnp.uint32, shape, axis) * jnp.uint32(
+            stride
+        )
     return _mix(_mix(counter ^ words[0]) ^ words[-1])
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """Make each input bit flip every output bit with probability one half (constants of Wellons 2018, "lowbias32")."""
+    """Make each input bit flip every output bit with probability one half (constants
+    of Wellons 2018, "lowbias32").
+    """
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)

@@ -1,7 +1,8 @@
-"""The layers other than attention: linear maps, layer normalization, feed-forward, embedding, dropout.
+"""The layers other than attention: linear maps, layer normalization, feed-forward,
+embedding, dropout.
 
-Every function computes in the dtype of its input and accumulates in float32 (float64 for float64 inputs). Parameters
-are cast to the dtype of the input.
+Every function computes in the dtype of its input and accumulates in float32 (float64
+for float64 inputs). Parameters are cast to the dtype of the input.
 """
 
 from __future__ import annotations
@@ -14,8 +15,20 @@ from jax.ad_checkpoint import checkpoint_name
 
 from jaxformer.errors import InputError
 from jaxformer.functional.checks import check_axes, check_floats, check_tokens
-from jaxformer.functional.int8 import Int8Weights, Table, multiply_int8, multiply_int8_rows
-from jaxformer.functional.kernels import matmul, matmul_transposed, random_bits, standardize, tensordot, wide_dtype
+from jaxformer.functional.int8 import (
+    Int8Weights,
+    Table,
+    multiply_int8,
+    multiply_int8_rows,
+)
+from jaxformer.functional.kernels import (
+    matmul,
+    matmul_transposed,
+    random_bits,
+    standardize,
+    tensordot,
+    wide_dtype,
+)
 from jaxformer.typing import Array, Float, Int, Key, Parameters
 
 LINEAR_OUTPUT = "linear"
@@ -29,30 +42,47 @@ def linear(
     *,
     contract: int = 1,
 ) -> Float[Array, "..."]:
-    """Contract the last ``contract`` axes of ``x`` with the first axes of ``kernel`` and add ``bias``: x W + b.
+    """Contract the last ``contract`` axes of ``x`` with the first axes of ``kernel``
+    and add ``bias``: x W + b.
 
-    ``[B, T, D]`` with a kernel ``[D, H, K]`` gives ``[B, T, H, K]``; ``[B, T, H, K]`` with ``[H, K, D]`` and
-    ``contract=2`` gives ``[B, T, D]``.
+    ``[B, T, D]`` with a kernel ``[D, H, K]`` gives ``[B, T, H, K]``; ``[B, T, H, K]``
+    with ``[H, K, D]`` and ``contract=2`` gives ``[B, T, D]``.
 
-    In bfloat16 and float16 there is no forward-mode derivative (``jax.jvp``, ``jax.jacfwd``): a custom gradient keeps
-    every matmul in half precision. Cast the input to float32 for forward mode, or compute Hessian-vector products in
-    reverse mode, ``jax.grad(lambda x: jnp.vdot(jax.grad(f)(x), v))(x)``.
+    In bfloat16 and float16 there is no forward-mode derivative (``jax.jvp``,
+    ``jax.jacfwd``): a custom gradient keeps every matmul in half precision. Cast the
+    input to float32 for forward mode, or compute Hessian-vector products in reverse
+    mode, ``jax.grad(lambda x: jnp.vdot(jax.grad(f)(x), v))(x)``.
 
     Raises:
         InputError: axes that do not match, or an input of integers.
     """
     check_floats(x)
-    check_axes(x.shape, kernel.values.shape if isinstance(kernel, Int8Weights) else kernel.shape, contract)
-    output = multiply_int8(x, kernel, contract) if isinstance(kernel, Int8Weights) else tensordot(x, kernel, contract)
+    check_axes(
+        x.shape,
+        kernel.values.shape if isinstance(kernel, Int8Weights) else kernel.shape,
+        contract,
+    )
+    output = (
+        multiply_int8(x, kernel, contract)
+        if isinstance(kernel, Int8Weights)
+        else tensordot(x, kernel, contract)
+    )
     if bias is not None:
-        output = output + bias.reshape((1,) * (x.ndim - contract) + bias.shape).astype(output.dtype)
+        output = output + bias.reshape((1,) * (x.ndim - contract) + bias.shape).astype(
+            output.dtype
+        )
     return checkpoint_name(output.astype(x.dtype), LINEAR_OUTPUT)
 
 
 def layer_norm(
-    x: Float[Array, "*B D"], scale: Float[Array, " D"], bias: Float[Array, " D"], *, epsilon: float = 1e-6
+    x: Float[Array, "*B D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"],
+    *,
+    epsilon: float = 1e-6,
 ) -> Float[Array, "*B D"]:
-    """Normalize the last axis, scale and shift: (x - mean) / sqrt(variance + epsilon) * scale + bias (Ba et al. 2016).
+    """Normalize the last axis, scale and shift: (x - mean) / sqrt(variance + epsilon) *
+    scale + bias (Ba et al. 2016).
 
     Computed in float32, or in float64 for float64 inputs.
 
@@ -62,15 +92,20 @@ def layer_norm(
     check_floats(x)
     ones = (1,) * (x.ndim - 1)
     normal = standardize(x.astype(wide_dtype(x)), epsilon)
-    scale, bias = (parameter.reshape(*ones, -1).astype(normal.dtype) for parameter in (scale, bias))
+    scale, bias = (
+        parameter.reshape(*ones, -1).astype(normal.dtype) for parameter in (scale, bias)
+    )
     return (normal * scale + bias).astype(x.dtype)
 
 
-def dropout(x: Float[Array, "..."], rate: float, key: Key | None) -> Float[Array, "..."]:
-    """Set each element to 0 with probability ``rate`` and scale the others by 1 / (1 - rate).
+def dropout(
+    x: Float[Array, "..."], rate: float, key: Key | None
+) -> Float[Array, "..."]:
+    """Set each element to 0 with probability ``rate`` and scale the others by 1 / (1 -
+    rate).
 
-    Without a key, or at rate 0, return the input unchanged. Half precision is scaled in float32 and rounded once,
-    forward and backward.
+    Without a key, or at rate 0, return the input unchanged. Half precision is scaled in
+    float32 and rounded once, forward and backward.
 
     Raises:
         InputError: the rate is not in [0, 1).
@@ -79,12 +114,19 @@ def dropout(x: Float[Array, "..."], rate: float, key: Key | None) -> Float[Array
         raise InputError(f"a dropout rate must be at least 0 and below 1, not {rate}")
     if rate == 0.0 or key is None:
         return x
-    dropped = random_bits(key, x.shape) < jnp.uint32(min(round(rate * 2**32), 2**32 - 1))
-    return jnp.where(dropped, jnp.zeros((), x.dtype), (x.astype(wide_dtype(x)) / (1.0 - rate)).astype(x.dtype))
+    dropped = random_bits(key, x.shape) < jnp.uint32(
+        min(round(rate * 2**32), 2**32 - 1)
+    )
+    return jnp.where(
+        dropped,
+        jnp.zeros((), x.dtype),
+        (x.astype(wide_dtype(x)) / (1.0 - rate)).astype(x.dtype),
+    )
 
 
 def _gelu(x: Array) -> Array:
-    return jax.nn.gelu(x.astype(wide_dtype(x))).astype(x.dtype)  # its cube overflows float16 from 41 on
+    # its cube overflows float16 from 41 on
+    return jax.nn.gelu(x.astype(wide_dtype(x))).astype(x.dtype)
 
 
 def _gelu_exact(x: Array) -> Array:
@@ -103,8 +145,9 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 """Activations of the feed-forward layer by name.
 
-``gelu`` is the tanh approximation of Hendrycks and Gimpel 2016. ``gelu_exact`` is the function it approximates: x times
-the normal distribution function of x. ``silu`` is x sigmoid(x), called swish by Ramachandran et al. 2017.
+``gelu`` is the tanh approximation of Hendrycks and Gimpel 2016. ``gelu_exact`` is the
+function it approximates: x times the normal distribution function of x. ``silu`` is x
+sigmoid(x), called swish by Ramachandran et al. 2017.
 """
 
 
@@ -116,12 +159,14 @@ def feed_forward(
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
 ) -> Float[Array, "B T D"]:
-    """Transform each position independently: max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et al. 2017, equation 2).
+    """Transform each position independently: max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et
+    al. 2017, equation 2).
 
     No forward mode in half precision, see :func:`linear`.
 
     Args:
-        params: ``{"inner": {"kernel": [D, F], "bias": [F]}, "outer": {"kernel": [F, D], "bias": [D]}}``.
+        params: ``{"inner": {"kernel": [D, F], "bias": [F]}, "outer": {"kernel": [F, D],
+            "bias": [D]}}``.
         x: the positions.
         activation: a name of :data:`ACTIVATIONS`; ``relu`` in the paper.
         dropout_rate: after the activation; 0 in the paper.
@@ -131,8 +176,12 @@ def feed_forward(
         InputError: an unknown activation.
     """
     if activation not in ACTIVATIONS:
-        raise InputError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}")
-    inner = ACTIVATIONS[activation](linear(x, params["inner"]["kernel"], params["inner"]["bias"]))
+        raise InputError(
+            f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}"
+        )
+    inner = ACTIVATIONS[activation](
+        linear(x, params["inner"]["kernel"], params["inner"]["bias"])
+    )
     inner = dropout(inner, dropout_rate, dropout_key)
     return linear(inner, params["outer"]["kernel"], params["outer"]["bias"])
 
@@ -140,12 +189,13 @@ def feed_forward(
 def embed(
     table: Float[Array, "V D"] | Table, tokens: Int[Array, "B T"], *, scale: bool = True
 ) -> Float[Array, "B T D"]:
-    """Look up the embedding of each token, multiplied by the square root of d_model (section 3.4).
+    """Look up the embedding of each token, multiplied by the square root of d_model
+    (section 3.4).
 
     Args:
         table: one row a token.
-        tokens: their ids. Under ``jit``, where values are unknown, an id outside the table gives NaN and has no
-            gradient.
+        tokens: their ids. Under ``jit``, where values are unknown, an id outside the
+            table gives NaN and has no gradient.
         scale: whether to multiply.
 
     Raises:
@@ -153,21 +203,36 @@ def embed(
     """
     weights = table.rows if isinstance(table, Table) else table
     check_tokens(tokens, weights.shape[0])
-    rows = weights.at[tokens].get(mode="fill", fill_value=jnp.nan, wrap_negative_indices=False)
+    rows = weights.at[tokens].get(
+        mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
+    )
     return rows * weights.shape[1] ** 0.5 if scale else rows
 
 
 def project_to_vocabulary(
-    table: Float[Array, "V D"] | Int8Weights | Table, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None
+    table: Float[Array, "V D"] | Int8Weights | Table,
+    x: Float[Array, "*B D"],
+    bias: Float[Array, " V"] | None = None,
 ) -> Float[Array, "*B V"]:
-    """Compute the logit of each token of the vocabulary: x E^T, unscaled, in the paper without bias (section 3.4).
+    """Compute the logit of each token of the vocabulary: x E^T, unscaled, in the paper
+    without bias (section 3.4).
 
-    Logits are float32, or float64 for float64 inputs. No forward mode in half precision, see :func:`linear`.
+    Logits are float32, or float64 for float64 inputs. No forward mode in half
+    precision, see :func:`linear`.
     """
-    rows, outputs = x.reshape(-1, x.shape[-1]), table.outputs if isinstance(table, Table) else table
+    rows, outputs = (
+        x.reshape(-1, x.shape[-1]),
+        table.outputs if isinstance(table, Table) else table,
+    )
     if isinstance(outputs, Int8Weights):
         logits = multiply_int8_rows(rows, outputs)
     else:
-        logits = (matmul if isinstance(table, Table) else matmul_transposed)(rows, outputs)
+        logits = (matmul if isinstance(table, Table) else matmul_transposed)(
+            rows, outputs
+        )
     logits = logits.reshape(*x.shape[:-1], logits.shape[-1])
-    return logits if bias is None else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,)).astype(logits.dtype)
+    return (
+        logits
+        if bias is None
+        else logits + bias.reshape((1,) * (x.ndim - 1) + (-1,)).astype(logits.dtype)
+    )

@@ -1,4 +1,6 @@
-"""Losses and counts over target tokens. Every function returns (sum, count); the caller divides once."""
+"""Losses and counts over target tokens. Every function returns (sum, count); the
+caller divides once.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,12 @@ from jaxformer.typing import Array, Bool, Float, Int
 SMOOTHING_CONVENTIONS = ("others", "all")
 
 
-def smoothing_floor(vocabulary_size: int, smoothing: float, convention: str = "others") -> float:
-    """Compute the lowest reachable smoothed loss in nats: the entropy of the smoothed target distribution."""
+def smoothing_floor(
+    vocabulary_size: int, smoothing: float, convention: str = "others"
+) -> float:
+    """Compute the lowest reachable smoothed loss in nats: the entropy of the
+    smoothed target distribution.
+    """
     on, off = smoothed_probabilities(vocabulary_size, smoothing, convention)
     entropy = 0.0
     for probability, times in ((on, 1), (off, vocabulary_size - 1)):
@@ -28,27 +34,42 @@ def smoothing_floor(vocabulary_size: int, smoothing: float, convention: str = "o
     return entropy
 
 
-def smoothed_probabilities(vocabulary_size: int, smoothing: float, convention: str) -> tuple[float, float]:
-    """Return the target probability of the true token and of each other token (Vaswani et al. 2017, section 5.4).
+def smoothed_probabilities(
+    vocabulary_size: int, smoothing: float, convention: str
+) -> tuple[float, float]:
+    """Return the target probability of the true token and of each other token (Vaswani
+    et al. 2017, section 5.4).
 
     Args:
         vocabulary_size: V, at least 2.
         smoothing: epsilon, at least 0 and below 1.
-        convention: ``others`` shares epsilon among the V - 1 other tokens (tensor2tensor, flax);
-            ``all`` shares it among all V, the true one included (Szegedy et al. 2016; PyTorch, optax).
+        convention: ``others`` shares epsilon among the V - 1 other tokens
+            (tensor2tensor, flax); ``all`` shares it among all V, the true one included
+            (Szegedy et al. 2016; PyTorch, optax).
 
     Raises:
-        InputError: an unknown convention, an epsilon out of range or a vocabulary without another token.
+        InputError: an unknown convention, an epsilon out of range or a vocabulary
+            without another token.
     """
     if vocabulary_size < 2:
-        raise InputError(f"a loss needs a vocabulary of at least 2 tokens, not {vocabulary_size}")
+        raise InputError(
+            f"a loss needs a vocabulary of at least 2 tokens, not {vocabulary_size}"
+        )
     if not 0.0 <= smoothing < 1.0:
-        raise InputError(f"label smoothing must be at least 0 and below 1, not {smoothing}")
+        raise InputError(
+            f"label smoothing must be at least 0 and below 1, not {smoothing}"
+        )
     if convention == "others":
         return 1.0 - smoothing, smoothing / (vocabulary_size - 1)
     if convention == "all":
-        return 1.0 - smoothing + smoothing / vocabulary_size, smoothing / vocabulary_size
-    raise InputError(f"the smoothing convention is one of {', '.join(SMOOTHING_CONVENTIONS)}, not {convention!r}")
+        return (
+            1.0 - smoothing + smoothing / vocabulary_size,
+            smoothing / vocabulary_size,
+        )
+    raise InputError(
+        f"the smoothing convention is one of {', '.join(SMOOTHING_CONVENTIONS)}, not"
+        f" {convention!r}"
+    )
 
 
 def cross_entropy(
@@ -61,17 +82,20 @@ def cross_entropy(
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     """Sum the label-smoothed cross-entropy over the weighted targets, in nats.
 
-    With q the smoothed target distribution, -sum_v q(v) log p(v) = log sum_v exp(z_v) - sum_v q(v) z_v, which needs
-    no array of log-probabilities. The constant entropy of q is not subtracted, see :func:`smoothing_floor`. Padding
-    columns of the vocabulary are smoothed like any other token.
+    With q the smoothed target distribution, -sum_v q(v) log p(v) = log sum_v exp(z_v) -
+    sum_v q(v) z_v, which needs no array of log-probabilities. The constant entropy of q
+    is not subtracted, see :func:`smoothing_floor`. Padding columns of the vocabulary
+    are smoothed like any other token.
 
     Vaswani et al. 2017, section 5.4; Szegedy et al. 2016, section 7.
 
     Args:
         logits: of any float dtype; used in float32, or in float64 for float64 logits.
-        targets: the true tokens. With weight 0 they may be any number, such as -100. Otherwise a target outside 0 to
-            V - 1 makes loss and gradient NaN under ``jit``, and is refused where values are known.
-        weights: 0 or False at padding, which contributes exactly 0 to the loss and to the gradient.
+        targets: the true tokens. With weight 0 they may be any number, such as -100.
+            Otherwise a target outside 0 to V - 1 makes loss and gradient NaN under
+            ``jit``, and is refused where values are known.
+        weights: 0 or False at padding, which contributes exactly 0 to the loss and to
+            the gradient.
         smoothing: epsilon; 0.1 in the paper. 0 gives the plain cross-entropy.
         convention: see :func:`smoothed_probabilities`.
 
@@ -79,7 +103,8 @@ def cross_entropy(
         The sum of the losses, and the sum of the weights to divide it by.
 
     Raises:
-        InputError: shapes that do not match, a target out of range, or invalid smoothing.
+        InputError: shapes that do not match, a target out of range, or invalid
+            smoothing.
 
     Example:
         >>> total, count = cross_entropy(jnp.zeros((1, 2, 4)), jnp.array([[1, 0]]), jnp.array([[True, False]]))
@@ -88,50 +113,78 @@ def cross_entropy(
     """
     _check_shapes(logits.shape, targets.shape, weights.shape)
     on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
-    targets, weights = _check_targets(targets, weights, logits.shape[-1]), weights.astype(wide_dtype(logits, weights))
-    return (_losses(on, off, logits, targets, weights > 0.0) * weights).sum(), weights.sum()
+    targets, weights = (
+        _check_targets(targets, weights, logits.shape[-1]),
+        weights.astype(wide_dtype(logits, weights)),
+    )
+    return (
+        _losses(on, off, logits, targets, weights > 0.0) * weights
+    ).sum(), weights.sum()
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _losses(
-    on: float, off: float, logits: Float[Array, "*B V"], targets: Int[Array, "*B"], real: Bool[Array, "*B"]
+    on: float,
+    off: float,
+    logits: Float[Array, "*B V"],
+    targets: Int[Array, "*B"],
+    real: Bool[Array, "*B"],
 ) -> Float[Array, "*B"]:
-    """Return the cross-entropy of each position, whose target has probability ``on`` and each other token ``off``."""
+    """Return the cross-entropy of each position, whose target has probability ``on``
+    and each other token ``off``.
+    """
     logits = logits.astype(wide_dtype(logits))
     # NaN out of range; a negative index would count from the end.
     index = jnp.where(targets < 0, logits.shape[-1], targets)[..., None]
-    true = jnp.take_along_axis(logits, index, axis=-1, mode="fill", fill_value=jnp.nan)[..., 0]
+    true = jnp.take_along_axis(logits, index, axis=-1, mode="fill", fill_value=jnp.nan)[
+        ..., 0
+    ]
     losses = jax.nn.logsumexp(logits, axis=-1) - (on - off) * true
     if off > 0.0:
         losses = losses - off * logits.sum(axis=-1)
-    return jnp.where(real, losses, 0.0)  # a padded position may hold inf, and 0 * inf is NaN
+    # a padded position may hold inf, and 0 * inf is NaN
+    return jnp.where(real, losses, 0.0)
 
 
 @_losses.defjvp
 def _losses_jvp(
-    on: float, off: float, primals: tuple[Array, Array, Array], tangents: tuple[Array, Any, Any]
+    on: float,
+    off: float,
+    primals: tuple[Array, Array, Array],
+    tangents: tuple[Array, Any, Any],
 ) -> tuple[Array, Array]:
-    """Compute the gradient, softmax minus q, at once; autodiff would scatter into zeros for the true token."""
+    """Compute the gradient, softmax minus q, at once; autodiff would scatter into
+    zeros for the true token.
+    """
     (logits, targets, real), (change, _, _) = primals, tangents
     wide = logits.astype(wide_dtype(logits))
     softmax = jnp.exp(wide - jax.nn.logsumexp(wide, axis=-1, keepdims=True))
     columns = jax.lax.broadcasted_iota(targets.dtype, logits.shape, logits.ndim - 1)
     others = jnp.where(_inside(targets, logits.shape[-1]), off, jnp.nan)[..., None]
-    slope = jnp.where(real[..., None], softmax - jnp.where(columns == targets[..., None], on, others), 0.0)
-    return _losses(on, off, logits, targets, real), (slope * change.astype(wide.dtype)).sum(axis=-1)
+    slope = jnp.where(
+        real[..., None],
+        softmax - jnp.where(columns == targets[..., None], on, others),
+        0.0,
+    )
+    return _losses(on, off, logits, targets, real), (
+        slope * change.astype(wide.dtype)
+    ).sum(axis=-1)
 
 
 def z_loss(
     logits: Float[Array, "*B V"], weights: Bool[Array, "*B"] | Float[Array, "*B"]
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum (log Z)^2 over the weighted positions, where Z = sum_v exp(z_v) is the denominator of the softmax.
+    """Sum (log Z)^2 over the weighted positions, where Z = sum_v exp(z_v) is the
+    denominator of the softmax.
 
-    Added to the cross-entropy with a small weight, it keeps log Z near 0. Without it all logits may drift together,
-    which no softmax shows and which costs precision in bfloat16. Chowdhery et al. 2022, section 5 (weight 1e-4).
+    Added to the cross-entropy with a small weight, it keeps log Z near 0. Without it
+    all logits may drift together, which no softmax shows and which costs precision in
+    bfloat16. Chowdhery et al. 2022, section 5 (weight 1e-4).
 
     Args:
         logits: of any float dtype; used in float32, or in float64 for float64 logits.
-        weights: 0 or False at padding, which contributes exactly 0 to the loss and to the gradient.
+        weights: 0 or False at padding, which contributes exactly 0 to the loss and to
+            the gradient.
 
     Returns:
         The sum, in squared nats, and the sum of the weights to divide it by.
@@ -148,18 +201,25 @@ def z_loss(
 
 
 def symmetric_divergence(
-    logits_a: Float[Array, "*B V"], logits_b: Float[Array, "*B V"], weights: Bool[Array, "*B"] | Float[Array, "*B"]
+    logits_a: Float[Array, "*B V"],
+    logits_b: Float[Array, "*B V"],
+    weights: Bool[Array, "*B"] | Float[Array, "*B"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Sum (KL(p || q) + KL(q || p)) / 2 over the weighted positions, in nats: the divergence of R-Drop.
+    """Sum (KL(p || q) + KL(q || p)) / 2 over the weighted positions, in nats: the
+    divergence of R-Drop.
 
-    With p and q the softmax of the two logits, each term is sum_v (p_v - q_v) (log p_v - log q_v) / 2, which is never
-    negative. Gradients flow into both. Wu et al. 2021 minimize, per token, the sum of the cross-entropies of both
-    passes (equation 3) plus alpha times this (equations 2 and 4). With their mean instead, its weight is alpha / 2.
+    With p and q the softmax of the two logits, each term is sum_v (p_v - q_v) (log p_v
+    - log q_v) / 2, which is never negative. Gradients flow into both. Wu et al. 2021
+    minimize, per token, the sum of the cross-entropies of both passes (equation 3) plus
+    alpha times this (equations 2 and 4). With their mean instead, its weight is alpha /
+    2.
 
     Args:
-        logits_a: of one pass, of any float dtype; used in float32, or in float64 for float64 logits.
+        logits_a: of one pass, of any float dtype; used in float32, or in float64 for
+            float64 logits.
         logits_b: of a second pass over the same batch, with other dropout.
-        weights: 0 or False at padding, which contributes exactly 0 to the loss and to the gradient.
+        weights: 0 or False at padding, which contributes exactly 0 to the loss and to
+            the gradient.
 
     Returns:
         The sum of the divergences, and the sum of the weights to divide it by.
@@ -172,43 +232,66 @@ def symmetric_divergence(
     """
     _check_shapes(logits_a.shape, logits_b.shape[:-1], weights.shape)
     weights = weights.astype(wide_dtype(logits_a, logits_b, weights))
-    log_p, log_q = (jax.nn.log_softmax(_without_padding(logits, weights), axis=-1) for logits in (logits_a, logits_b))
-    return _sum(0.5 * ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(axis=-1), weights)
+    log_p, log_q = (
+        jax.nn.log_softmax(_without_padding(logits, weights), axis=-1)
+        for logits in (logits_a, logits_b)
+    )
+    return _sum(
+        0.5 * ((jnp.exp(log_p) - jnp.exp(log_q)) * (log_p - log_q)).sum(axis=-1),
+        weights,
+    )
 
 
 def correct(
-    logits: Float[Array, "*B V"], targets: Int[Array, "*B"], weights: Bool[Array, "*B"] | Float[Array, "*B"]
+    logits: Float[Array, "*B V"],
+    targets: Int[Array, "*B"],
+    weights: Bool[Array, "*B"] | Float[Array, "*B"],
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    """Count the weighted targets, end of sentence included, that have the highest logit; return (sum, count).
+    """Count the weighted targets, end of sentence included, that have the highest
+    logit; return (sum, count).
 
     A target out of range is NaN or refused, as in :func:`cross_entropy`.
     """
     _check_shapes(logits.shape, targets.shape, weights.shape)
-    targets, weights = _check_targets(targets, weights, logits.shape[-1]), weights.astype(wide_dtype(logits, weights))
+    targets, weights = (
+        _check_targets(targets, weights, logits.shape[-1]),
+        weights.astype(wide_dtype(logits, weights)),
+    )
     hits = (logits.argmax(axis=-1) == targets).astype(weights.dtype)
-    hits = jnp.where(_inside(targets, logits.shape[-1]) | ~(weights > 0.0), hits, jnp.nan)
+    hits = jnp.where(
+        _inside(targets, logits.shape[-1]) | ~(weights > 0.0), hits, jnp.nan
+    )
     return (hits * weights).sum(), weights.sum()
 
 
 def _check_shapes(logits: tuple[int, ...], *others: tuple[int, ...]) -> None:
-    """Refuse targets and weights of another shape than the positions: broadcasting would repeat them."""
+    """Refuse targets and weights of another shape than the positions: broadcasting
+    would repeat them.
+    """
     for other in others:
         if other != logits[:-1]:
             raise InputError(
-                f"targets and weights have one number a position: with logits of shape {logits} the shape "
-                f"{logits[:-1]}, not {other}"
+                "targets and weights have one number a position: with logits of shape"
+                f" {logits} the shape {logits[:-1]}, not {other}"
             )
 
 
-def _check_targets(targets: Int[Array, "*B"], weights: Array, vocabulary_size: int) -> Int[Array, "*B"]:
-    """Refuse known targets out of range with a weight above 0; return the ids in at least 32 bits."""
+def _check_targets(
+    targets: Int[Array, "*B"], weights: Array, vocabulary_size: int
+) -> Int[Array, "*B"]:
+    """Refuse known targets out of range with a weight above 0; return the ids in at
+    least 32 bits.
+    """
     if not isinstance(targets, Tracer) and not isinstance(weights, Tracer):
         known = np.asarray(targets)
-        wrong = known[((known < 0) | (known >= vocabulary_size)) & (np.asarray(weights) > 0)]
+        wrong = known[
+            ((known < 0) | (known >= vocabulary_size)) & (np.asarray(weights) > 0)
+        ]
         if wrong.size:
             raise InputError(
-                f"target {wrong[0]} is not in 0 to {vocabulary_size - 1}; encode with the vocabulary of the logits, or "
-                "set the weight of such positions to 0"
+                f"target {wrong[0]} is not in 0 to {vocabulary_size - 1}; encode with"
+                " the vocabulary of the logits, or set the weight of such positions"
+                " to 0"
             )
     # Ids in 8 bits would wrap around in a larger vocabulary.
     return targets.astype(jnp.int32) if targets.dtype.itemsize < 4 else targets
@@ -218,13 +301,18 @@ def _inside(targets: Int[Array, "*B"], vocabulary_size: int) -> Bool[Array, "*B"
     return (targets >= 0) & (targets < vocabulary_size)
 
 
-def _without_padding(logits: Float[Array, "*B V"], weights: Float[Array, "*B"]) -> Float[Array, "*B V"]:
+def _without_padding(
+    logits: Float[Array, "*B V"], weights: Float[Array, "*B"]
+) -> Float[Array, "*B V"]:
     """Cast logits to float32 (float64 stays), and set those of padded positions to 0.
 
-    A padded position may hold inf, and 0 * inf is NaN. This replacement serves the gradient, that in the sum the value.
+    A padded position may hold inf, and 0 * inf is NaN. This replacement serves the
+    gradient, that in the sum the value.
     """
     return jnp.where(weights[..., None] > 0.0, logits.astype(wide_dtype(logits)), 0.0)
 
 
-def _sum(losses: Float[Array, "*B"], weights: Float[Array, "*B"]) -> tuple[Float[Array, ""], Float[Array, ""]]:
+def _sum(
+    losses: Float[Array, "*B"], weights: Float[Array, "*B"]
+) -> tuple[Float[Array, ""], Float[Array, ""]]:
     return jnp.where(weights > 0.0, losses * weights, 0.0).sum(), weights.sum()

@@ -1,4 +1,5 @@
-"""Masks: boolean, True = may attend, of shape [B, 1, T, S] with axes of size 1 where nothing varies.
+"""Masks: boolean, True = may attend, of shape [B, 1, T, S] with axes of size 1 where
+nothing varies.
 
 A mask is combined with ``&`` and becomes numbers only inside attention.
 """
@@ -33,8 +34,11 @@ def causal_mask(length: int) -> Bool[Array, "1 1 T T"]:
     return jnp.tri(length, dtype=bool)[None, None]
 
 
-def segment_mask(query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]) -> Bool[Array, "B 1 T S"]:
-    """Allow keys of the query's own segment, for rows that hold several packed sentences.
+def segment_mask(
+    query_segments: Int[Array, "B T"], key_segments: Int[Array, "B S"]
+) -> Bool[Array, "B 1 T S"]:
+    """Allow keys of the query's own segment, for rows that hold several packed
+    sentences.
 
     For the segments ``[1, 1, 2]`` on both sides::
 

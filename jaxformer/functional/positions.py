@@ -17,12 +17,13 @@ def sinusoidal(
     layout: str = "interleaved",
     base: float = 10_000.0,
 ) -> Float[Array, "... D"]:
-    """Encode positions as sines and cosines of geometrically spaced wavelengths: float32, or float64 of float64 ones.
+    """Encode positions as sines and cosines of geometrically spaced wavelengths:
+    float32, or float64 of float64 ones.
 
-    ``interleaved`` is the paper's: PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) = cos(p / base^(2i/d)).
-    ``halves`` is that of tensor2tensor: all sines, then all cosines, of p / base^(i / (d/2 - 1)).
-    ``concatenated`` has the numbers of the paper, all sines before all cosines: that of Marian's models at Hugging
-    Face.
+    ``interleaved`` is the paper's: PE(p, 2i) = sin(p / base^(2i/d)), PE(p, 2i+1) =
+    cos(p / base^(2i/d)). ``halves`` is that of tensor2tensor: all sines, then all
+    cosines, of p / base^(i / (d/2 - 1)). ``concatenated`` has the numbers of the paper,
+    all sines before all cosines: that of Marian's models at Hugging Face.
 
     Args:
         positions: counted from 0; any shape. For a result in float64 cast them to that.
@@ -34,7 +35,10 @@ def sinusoidal(
         InputError: an odd width, or an unknown layout.
     """
     if d_model % 2:
-        raise InputError(f"sinusoidal positions need an even d_model, not {d_model}; try {d_model + 1}")
+        raise InputError(
+            f"sinusoidal positions need an even d_model, not {d_model}; try"
+            f" {d_model + 1}"
+        )
     half = d_model // 2
     place = positions.astype(wide_dtype(positions))[..., None]
     index = jnp.arange(half, dtype=place.dtype)
@@ -47,7 +51,10 @@ def sinusoidal(
         steps = max(half - 1, 1) if layout == "halves" else half
         angles = place * (base ** (-index / steps)).reshape(*ones, -1)
         return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=-1)
-    raise InputError(f"the layout of sinusoidal positions is interleaved, halves or concatenated, not {layout!r}")
+    raise InputError(
+        "the layout of sinusoidal positions is interleaved, halves or concatenated,"
+        f" not {layout!r}"
+    )
 
 
 def segment_positions(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
@@ -55,12 +62,21 @@ def segment_positions(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
 
     For the segments ``[1, 1, 1, 2, 2, 0]`` they are ``[0, 1, 2, 0, 1, 0]``.
     """
-    index = jnp.broadcast_to(jnp.arange(segments.shape[1], dtype=jnp.int32)[None], segments.shape)
-    begins = jnp.pad(segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    index = jnp.broadcast_to(
+        jnp.arange(segments.shape[1], dtype=jnp.int32)[None], segments.shape
+    )
+    begins = jnp.pad(
+        segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True
+    )
     return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
 
 
-def learned(table: Float[Array, "L D"], positions: Int[Array, "..."]) -> Float[Array, "... D"]:
-    """Look up positions in a learned table; positions outside it give NaN, never the last row."""
-    inside = jnp.where(positions < 0, table.shape[0], positions)  # negative ones would count from its end
+def learned(
+    table: Float[Array, "L D"], positions: Int[Array, "..."]
+) -> Float[Array, "... D"]:
+    """Look up positions in a learned table; positions outside it give NaN, never the
+    last row.
+    """
+    # negative ones would count from its end
+    inside = jnp.where(positions < 0, table.shape[0], positions)
     return table.at[inside].get(mode="fill", fill_value=jnp.nan)

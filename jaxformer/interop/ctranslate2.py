@@ -1,4 +1,6 @@
-"""Models for CTranslate2, an inference engine: a Transformer's parameters in the folder that it loads."""
+"""Models for CTranslate2, an inference engine: a Transformer's parameters in the
+folder that it loads.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,12 @@ from jaxformer.models.layer_stacking import unstack_layers
 from jaxformer.nn.embedding import LAYOUTS
 from jaxformer.typing import Parameters
 
-_ACTIVATIONS = {"relu": "RELU", "gelu": "GELUTanh", "gelu_exact": "GELU", "silu": "SWISH"}
+_ACTIVATIONS = {
+    "relu": "RELU",
+    "gelu": "GELUTanh",
+    "gelu_exact": "GELU",
+    "silu": "SWISH",
+}
 """CTranslate2's names of activations, by ours."""
 
 
@@ -41,12 +48,16 @@ class Tokens:
     source_eos: bool = True
 
 
-def save(directory: str | Path, config: TransformerConfig, params: Parameters, tokens: Tokens) -> None:
-    """Write a model so that ``ctranslate2.Translator(directory)`` computes what jaxformer computes.
+def save(
+    directory: str | Path, config: TransformerConfig, params: Parameters, tokens: Tokens
+) -> None:
+    """Write a model so that ``ctranslate2.Translator(directory)`` computes what
+    jaxformer computes.
 
-    The numbers are written in float32; ``compute_type`` of CTranslate2 quantises them when it loads. Its search may
-    generate any token, where jaxformer's never generates padding and begin of sentence: give it
-    ``suppress_sequences`` with these tokens for the same.
+    The numbers are written in float32; ``compute_type`` of CTranslate2 quantises them
+    when it loads. Its search may generate any token, where jaxformer's never generates
+    padding and begin of sentence: give it ``suppress_sequences`` with these tokens for
+    the same.
 
     Args:
         directory: to be created; an older model there is overwritten.
@@ -55,14 +66,16 @@ def save(directory: str | Path, config: TransformerConfig, params: Parameters, t
         tokens: what its ids stand for.
 
     Raises:
-        InputError: heads of another width than d_model / num_heads, as many tokens as the model does not have, or the
-            package ctranslate2 is missing.
+        InputError: heads of another width than d_model / num_heads, as many tokens as
+            the model does not have, or the package ctranslate2 is missing.
     """
     _check(config, tokens)
     specs = require("ctranslate2.specs", "benchmark")
     if config.scan_layers:
         params = unstack_layers(params)
-    arrays = jax.tree.map(lambda leaf: np.ascontiguousarray(leaf, np.float32), dict(params))
+    arrays = jax.tree.map(
+        lambda leaf: np.ascontiguousarray(leaf, np.float32), dict(params)
+    )
     spec = specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,
@@ -71,7 +84,11 @@ def save(directory: str | Path, config: TransformerConfig, params: Parameters, t
     )
     _fill_side(spec.encoder, spec.encoder.embeddings[0], config, arrays, "source")
     _fill_side(spec.decoder, spec.decoder.embeddings, config, arrays, "target")
-    spec.decoder.projection.weight = arrays["output"] if config.tied_embeddings == "none" else _table(arrays, "target")
+    spec.decoder.projection.weight = (
+        arrays["output"]
+        if config.tied_embeddings == "none"
+        else _table(arrays, "target")
+    )
     if config.output_bias:
         spec.decoder.projection.bias = arrays["logits"]["bias"]
     spec.register_source_vocabulary(list(tokens.source))
@@ -79,7 +96,9 @@ def save(directory: str | Path, config: TransformerConfig, params: Parameters, t
     spec.config.layer_norm_epsilon = config.norm_epsilon
     spec.config.unk_token = tokens.target[tokens.unk_id]
     spec.config.eos_token = tokens.target[tokens.eos_id]
-    spec.config.bos_token = spec.config.decoder_start_token = tokens.target[config.bos_id]
+    spec.config.bos_token = spec.config.decoder_start_token = tokens.target[
+        config.bos_id
+    ]
     spec.config.add_source_eos = tokens.source_eos
     spec.validate()
     spec.optimize()  # a table under two names is written once
@@ -90,33 +109,54 @@ def save(directory: str | Path, config: TransformerConfig, params: Parameters, t
 
 def _check(config: TransformerConfig, tokens: Tokens) -> None:
     width = config.d_model // config.num_heads
-    if config.d_model % config.num_heads or {config.d_k or width, config.d_v or width} != {width}:
+    if config.d_model % config.num_heads or {
+        config.d_k or width,
+        config.d_v or width,
+    } != {width}:
         raise InputError(
-            f"CTranslate2 needs heads of width d_model / num_heads, and model.d_k is {config.d_k} and model.d_v "
-            f"{config.d_v} at model.d_model {config.d_model} and model.num_heads {config.num_heads}; such a model "
-            "cannot be written for it"
+            "CTranslate2 needs heads of width d_model / num_heads, and model.d_k is"
+            f" {config.d_k} and model.d_v {config.d_v} at model.d_model"
+            f" {config.d_model} and model.num_heads {config.num_heads}; such a model"
+            " cannot be written for it"
         )
-    sizes = {"source": config.source_vocabulary_size or config.vocabulary_size, "target": config.vocabulary_size}
+    sizes = {
+        "source": config.source_vocabulary_size or config.vocabulary_size,
+        "target": config.vocabulary_size,
+    }
     for side, size in sizes.items():
         given = len(getattr(tokens, side))
         if given != size:
             raise InputError(
-                f"the model has {size} {side} tokens, not {given}; give the tokens of the vocabulary it was made for"
+                f"the model has {size} {side} tokens, not {given}; give the tokens of"
+                " the vocabulary it was made for"
             )
 
 
-def _fill_side(stack: Any, embeddings: Any, config: TransformerConfig, params: Parameters, side: str) -> None:
+def _fill_side(
+    stack: Any,
+    embeddings: Any,
+    config: TransformerConfig,
+    params: Parameters,
+    side: str,
+) -> None:
     embeddings.weight = _table(params, side)
     stack.scale_embeddings = config.scale_embedding
     stack.position_encodings.encodings = _positions(config, params, side)
     layers = params["encoder" if side == "source" else "decoder"]
     for number, spec in enumerate(stack.layer):
         layer = layers[f"layer_{number}"]
-        asked = [_flat(layer["self_attention"][name]) for name in ("query", "key", "value")]
+        asked = [
+            _flat(layer["self_attention"][name]) for name in ("query", "key", "value")
+        ]
         _fill_attention(spec.self_attention, layer, "self_attention", [asked])
         if side == "target":
-            asked = [_flat(layer["cross_attention"][name]) for name in ("query", "key", "value")]
-            _fill_attention(spec.attention, layer, "cross_attention", [asked[:1], asked[1:]])
+            asked = [
+                _flat(layer["cross_attention"][name])
+                for name in ("query", "key", "value")
+            ]
+            _fill_attention(
+                spec.attention, layer, "cross_attention", [asked[:1], asked[1:]]
+            )
         _fill_linear(spec.ffn.linear_0, [layer["feed_forward"]["inner"]])
         _fill_linear(spec.ffn.linear_1, [layer["feed_forward"]["outer"]])
         _fill_norm(spec.ffn.layer_norm, layer["feed_forward_residual"]["norm"])
@@ -125,15 +165,21 @@ def _fill_side(stack: Any, embeddings: Any, config: TransformerConfig, params: P
 
 
 def _table(params: Parameters, side: str) -> np.ndarray:
-    return (params["embedding"] if "embedding" in params else params[f"{side}_embedding"])["table"]
+    return (
+        params["embedding"] if "embedding" in params else params[f"{side}_embedding"]
+    )["table"]
 
 
 def _positions(config: TransformerConfig, params: Parameters, side: str) -> np.ndarray:
     place = jnp.arange(config.max_length)
     if config.positions == "learned":
         scale = config.d_model**0.5 if config.scale_embedding else 1.0
-        return np.asarray(learned(jnp.asarray(params[f"{side}_positions"]["table"]), place)) * np.float32(scale)
-    return np.asarray(sinusoidal(place, config.d_model, layout=LAYOUTS[config.positions]))
+        return np.asarray(
+            learned(jnp.asarray(params[f"{side}_positions"]["table"]), place)
+        ) * np.float32(scale)
+    return np.asarray(
+        sinusoidal(place, config.d_model, layout=LAYOUTS[config.positions])
+    )
 
 
 def _flat(projection: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -142,17 +188,26 @@ def _flat(projection: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {"kernel": kernel.reshape(kernel.shape[0], -1), "bias": bias.reshape(-1)}
 
 
-def _fill_attention(spec: Any, layer: Parameters, name: str, inputs: list[list[dict[str, np.ndarray]]]) -> None:
-    """Fill in the projections, those of one input in one, and the norm of an attention."""
+def _fill_attention(
+    spec: Any, layer: Parameters, name: str, inputs: list[list[dict[str, np.ndarray]]]
+) -> None:
+    """Fill in the projections, those of one input in one, and the norm of an
+    attention.
+    """
     for linear, projections in zip(spec.linear, inputs, strict=False):
         _fill_linear(linear, projections)
     kernel, bias = layer[name]["output"]["kernel"], layer[name]["output"]["bias"]
-    _fill_linear(spec.linear[-1], [{"kernel": kernel.reshape(-1, kernel.shape[-1]), "bias": bias}])
+    _fill_linear(
+        spec.linear[-1],
+        [{"kernel": kernel.reshape(-1, kernel.shape[-1]), "bias": bias}],
+    )
     _fill_norm(spec.layer_norm, layer[f"{name}_residual"]["norm"])
 
 
 def _fill_linear(spec: Any, linears: Sequence[Mapping[str, np.ndarray]]) -> None:
-    """Fill in a linear map, [outputs, inputs] there, whose outputs are those of several."""
+    """Fill in a linear map, [outputs, inputs] there, whose outputs are those of
+    several.
+    """
     spec.weight = np.concatenate([linear["kernel"].T for linear in linears])
     spec.bias = np.concatenate([linear["bias"] for linear in linears])
 

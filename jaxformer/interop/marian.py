@@ -1,7 +1,9 @@
-"""Models of Marian's kind from Hugging Face's transformers, whose class is ``MarianMTModel``.
+"""Models of Marian's kind from Hugging Face's transformers, whose class is
+``MarianMTModel``.
 
-They are the paper's Transformer with another activation, biased logits, positions whose sines stand before their
-cosines, and a decoder that begins with padding: all of them options of :class:`~jaxformer.TransformerConfig`.
+They are the paper's Transformer with another activation, biased logits, positions whose
+sines stand before their cosines, and a decoder that begins with padding: all of them
+options of :class:`~jaxformer.TransformerConfig`.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ _ACTIVATIONS = {
 }
 
 _EPSILON = 1e-5
-"""What Marian's layers at Hugging Face add to the variance; their configuration does not say it."""
+"""What Marian's layers at Hugging Face add to the variance; their configuration does
+not say it.
+"""
 
 
 def from_model(model: Any) -> tuple[TransformerConfig, PyTree]:
@@ -48,15 +52,21 @@ def from_model(model: Any) -> tuple[TransformerConfig, PyTree]:
         >>> config, params = from_model(MarianMTModel.from_pretrained("Helsinki-NLP/opus-mt-en-de"))  # doctest: +SKIP
         >>> logits = jaxformer.Transformer(config).apply({"params": params}, source, target)  # doctest: +SKIP
     """
-    state = {name: tensor.detach().float().cpu().numpy() for name, tensor in model.state_dict().items()}
+    state = {
+        name: tensor.detach().float().cpu().numpy()
+        for name, tensor in model.state_dict().items()
+    }
     return from_state(model.config.to_dict(), state)
 
 
-def from_state(settings: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[TransformerConfig, PyTree]:
+def from_state(
+    settings: Mapping[str, Any], state: Mapping[str, Any]
+) -> tuple[TransformerConfig, PyTree]:
     """Carry the configuration and the tensors of a ``MarianMTModel`` over.
 
-    A name that a file leaves out because it stands for the same table as another is filled in as ``transformers`` does.
-    The tables of sines and cosines, where there are any, are compared with what the model will compute.
+    A name that a file leaves out because it stands for the same table as another is
+    filled in as ``transformers`` does. The tables of sines and cosines, where there are
+    any, are compared with what the model will compute.
 
     Args:
         settings: the fields of its ``config.json``.
@@ -66,8 +76,9 @@ def from_state(settings: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[T
         The configuration and the parameters, float32.
 
     Raises:
-        InputError: a setting that jaxformer's Transformer does not have, a tensor that is missing, unknown or of
-            another shape, or positions that are no such sines and cosines.
+        InputError: a setting that jaxformer's Transformer does not have, a tensor that
+            is missing, unknown or of another shape, or positions that are no such sines
+            and cosines.
     """
     _check_settings(settings)
     source_size = target_size = int(settings["vocab_size"])
@@ -75,18 +86,37 @@ def from_state(settings: Mapping[str, Any], state: Mapping[str, Any]) -> tuple[T
         target_size = int(settings.get("decoder_vocab_size") or source_size)
     width = int(settings["d_model"])
     tensors = _Tensors(state)
-    source, target, output = _tables(tensors, (source_size, width), (target_size, width))
-    tied = "all" if source is target is output else "target" if target is output else "none"
+    source, target, output = _tables(
+        tensors, (source_size, width), (target_size, width)
+    )
+    tied = (
+        "all"
+        if source is target is output
+        else "target"
+        if target is output
+        else "none"
+    )
     bias = tensors.take_optional("final_logits_bias", (1, target_size))
-    config = _config(settings, source_size, target_size, tied, bias is not None and bool(bias.any()))
+    config = _config(
+        settings, source_size, target_size, tied, bias is not None and bool(bias.any())
+    )
     params: dict[str, Any] = {
-        "encoder": {f"layer_{i}": _layer(tensors, config, "encoder", i) for i in range(config.num_encoder_layers)},
-        "decoder": {f"layer_{i}": _layer(tensors, config, "decoder", i) for i in range(config.num_decoder_layers)},
+        "encoder": {
+            f"layer_{i}": _layer(tensors, config, "encoder", i)
+            for i in range(config.num_encoder_layers)
+        },
+        "decoder": {
+            f"layer_{i}": _layer(tensors, config, "decoder", i)
+            for i in range(config.num_decoder_layers)
+        },
     }
     if tied == "all":
         params["embedding"] = {"table": source}
     else:
-        params |= {"source_embedding": {"table": source}, "target_embedding": {"table": target}}
+        params |= {
+            "source_embedding": {"table": source},
+            "target_embedding": {"table": target},
+        }
     if tied == "none":
         params["output"] = output
     if config.output_bias and bias is not None:
@@ -105,7 +135,10 @@ class _Tensors:
     def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
         found = self.take_optional(name, shape)
         if found is None:
-            raise InputError(f"the model lacks the tensor {name}; give the state of a whole MarianMTModel")
+            raise InputError(
+                f"the model lacks the tensor {name}; give the state of a whole"
+                " MarianMTModel"
+            )
         return found
 
     def take_optional(self, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
@@ -114,25 +147,28 @@ class _Tensors:
         found = np.asarray(self._left.pop(name), np.float32)
         if found.shape != shape:
             raise InputError(
-                f"the tensor {name} must have the shape {shape} by the configuration, not {found.shape}; give the "
-                "configuration of this very model"
+                f"the tensor {name} must have the shape {shape} by the configuration,"
+                f" not {found.shape}; give the configuration of this very model"
             )
         return found
 
     def check_empty(self) -> None:
         if self._left:
             raise InputError(
-                f"no part of the model takes the tensors {', '.join(sorted(self._left))}; give the state of a "
-                "MarianMTModel and no more"
+                "no part of the model takes the tensors"
+                f" {', '.join(sorted(self._left))}; give the state of a MarianMTModel"
+                " and no more"
             )
 
 
 def _tables(
     tensors: _Tensors, source_shape: tuple[int, int], target_shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Give the tables of source, target and output, as one object where they hold the same numbers.
+    """Return the tables of source, target and output, as one object where they hold the
+    same numbers.
 
-    What is tied is told by the numbers: a state has each table under several names, and a file under one of them.
+    What is tied is told by the numbers: a state has each table under several names, and
+    a file under one of them.
     """
     shared = tensors.take_optional("model.shared.weight", source_shape)
     source = tensors.take_optional("model.encoder.embed_tokens.weight", source_shape)
@@ -151,13 +187,19 @@ def _first(name: str, *found: np.ndarray | None) -> np.ndarray:
     for table in found:
         if table is not None:
             return table
-    raise InputError(f"the model lacks the tensor {name}; give the state of a whole MarianMTModel")
+    raise InputError(
+        f"the model lacks the tensor {name}; give the state of a whole MarianMTModel"
+    )
 
 
 _NEEDED = (
     "vocab_size",
     "d_model",
-    *(f"{side}_{name}" for side in ("encoder", "decoder") for name in ("layers", "ffn_dim", "attention_heads")),
+    *(
+        f"{side}_{name}"
+        for side in ("encoder", "decoder")
+        for name in ("layers", "ffn_dim", "attention_heads")
+    ),
     "activation_function",
     "max_position_embeddings",
     "pad_token_id",
@@ -168,26 +210,37 @@ _NEEDED = (
 def _check_settings(settings: Mapping[str, Any]) -> None:
     kind = settings.get("model_type", "marian")
     if kind != "marian":
-        raise InputError(f"model_type must be marian, not {kind}; other models have other layers")
+        raise InputError(
+            f"model_type must be marian, not {kind}; other models have other layers"
+        )
     missing = [name for name in _NEEDED if settings.get(name) is None]
     if missing:
-        raise InputError(f"the configuration lacks {', '.join(missing)}; give the config.json of a MarianMTModel")
+        raise InputError(
+            f"the configuration lacks {', '.join(missing)}; give the config.json of a"
+            " MarianMTModel"
+        )
     for side in ("ffn_dim", "attention_heads"):
         ours, theirs = settings[f"encoder_{side}"], settings[f"decoder_{side}"]
         if ours != theirs:
             raise InputError(
-                f"encoder and decoder need layers of one make, and encoder_{side} is {ours} where decoder_{side} is "
-                f"{theirs}; such a model cannot be carried over"
+                f"encoder and decoder need layers of one make, and encoder_{side} is"
+                f" {ours} where decoder_{side} is {theirs}; such a model cannot be"
+                " carried over"
             )
     activation = settings["activation_function"]
     if activation not in _ACTIVATIONS:
         raise InputError(
-            f"activation_function must be one of {', '.join(_ACTIVATIONS)} to be carried over, not {activation!r}"
+            f"activation_function must be one of {', '.join(_ACTIVATIONS)} to be"
+            f" carried over, not {activation!r}"
         )
 
 
 def _config(
-    settings: Mapping[str, Any], source_size: int, target_size: int, tied: str, output_bias: bool
+    settings: Mapping[str, Any],
+    source_size: int,
+    target_size: int,
+    tied: str,
+    output_bias: bool,
 ) -> TransformerConfig:
     return TransformerConfig(
         vocabulary_size=target_size,
@@ -212,11 +265,15 @@ def _config(
     )
 
 
-def _layer(tensors: _Tensors, config: TransformerConfig, side: str, number: int) -> dict[str, Any]:
+def _layer(
+    tensors: _Tensors, config: TransformerConfig, side: str, number: int
+) -> dict[str, Any]:
     place, width, hidden = f"model.{side}.layers.{number}", config.d_model, config.d_ff
     layer: dict[str, Any] = {
         "self_attention": _attention(tensors, config, f"{place}.self_attn"),
-        "self_attention_residual": _norm(tensors, config, f"{place}.self_attn_layer_norm"),
+        "self_attention_residual": _norm(
+            tensors, config, f"{place}.self_attn_layer_norm"
+        ),
         "feed_forward": {
             "inner": _linear(tensors, f"{place}.fc1", width, hidden),
             "outer": _linear(tensors, f"{place}.fc2", hidden, width),
@@ -225,11 +282,15 @@ def _layer(tensors: _Tensors, config: TransformerConfig, side: str, number: int)
     }
     if side == "decoder":
         layer["cross_attention"] = _attention(tensors, config, f"{place}.encoder_attn")
-        layer["cross_attention_residual"] = _norm(tensors, config, f"{place}.encoder_attn_layer_norm")
+        layer["cross_attention_residual"] = _norm(
+            tensors, config, f"{place}.encoder_attn_layer_norm"
+        )
     return layer
 
 
-def _attention(tensors: _Tensors, config: TransformerConfig, place: str) -> dict[str, Any]:
+def _attention(
+    tensors: _Tensors, config: TransformerConfig, place: str
+) -> dict[str, Any]:
     width, heads = config.d_model, config.num_heads
     found: dict[str, Any] = {}
     for name, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
@@ -239,11 +300,16 @@ def _attention(tensors: _Tensors, config: TransformerConfig, place: str) -> dict
             "bias": linear["bias"].reshape(heads, -1),
         }
     linear = _linear(tensors, f"{place}.out_proj", width, width)
-    found["output"] = {"kernel": linear["kernel"].reshape(heads, -1, width), "bias": linear["bias"]}
+    found["output"] = {
+        "kernel": linear["kernel"].reshape(heads, -1, width),
+        "bias": linear["bias"],
+    }
     return found
 
 
-def _linear(tensors: _Tensors, place: str, inputs: int, outputs: int) -> dict[str, np.ndarray]:
+def _linear(
+    tensors: _Tensors, place: str, inputs: int, outputs: int
+) -> dict[str, np.ndarray]:
     """Take a linear map; theirs is [outputs, inputs]."""
     return {
         "kernel": tensors.take(f"{place}.weight", (outputs, inputs)).T,
@@ -252,7 +318,10 @@ def _linear(tensors: _Tensors, place: str, inputs: int, outputs: int) -> dict[st
 
 
 def _norm(tensors: _Tensors, config: TransformerConfig, place: str) -> dict[str, Any]:
-    scale, bias = (tensors.take(f"{place}.{name}", (config.d_model,)) for name in ("weight", "bias"))
+    scale, bias = (
+        tensors.take(f"{place}.{name}", (config.d_model,))
+        for name in ("weight", "bias")
+    )
     return {"norm": {"scale": scale, "bias": bias}}
 
 
@@ -265,7 +334,13 @@ def _check_positions(tensors: _Tensors, config: TransformerConfig) -> None:
         if found is None:
             continue
         if computed is None:
-            computed = sinusoidal(jnp.arange(config.max_length), config.d_model, layout="concatenated")
-        # float32 angles of up to max_length radians, and the tables of half-precision models
+            computed = sinusoidal(
+                jnp.arange(config.max_length), config.d_model, layout="concatenated"
+            )
+        # float32 angles of up to max_length radians, and the tables of half-precision
+        # models
         if not np.allclose(np.asarray(computed), found, rtol=0.0, atol=1e-2):
-            raise InputError(f"the tensor {name} must hold sines and cosines, as MarianMTModel makes them; it does not")
+            raise InputError(
+                f"the tensor {name} must hold sines and cosines, as MarianMTModel makes"
+                " them; it does not"
+            )

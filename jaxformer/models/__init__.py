@@ -1,4 +1,6 @@
-"""Whole models: the configuration, the encoder-decoder Transformer, and the forms of its parameters."""
+"""Whole models: the configuration, the encoder-decoder Transformer, and the forms of
+its parameters.
+"""
 
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.layer_stacking import stack_layers, unstack_layers

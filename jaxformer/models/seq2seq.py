@@ -1,4 +1,6 @@
-"""The Transformer of "Attention Is All You Need": encoder and decoder with embeddings and logits."""
+"""The Transformer of "Attention Is All You Need": encoder and decoder with
+embeddings and logits.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,14 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import checks, layers, masks, positions
-from jaxformer.functional.cache import NO_ANCESTOR, KeyValueStore, Spans, cache_dtype, empty_spans, readable
+from jaxformer.functional.cache import (
+    NO_ANCESTOR,
+    KeyValueStore,
+    Spans,
+    cache_dtype,
+    empty_spans,
+    readable,
+)
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
 from jaxformer.nn.blocks import Dropout
@@ -29,38 +38,50 @@ class AttentionWeights(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What the decoder asks of the source, projected once: one entry a decoder layer, one row a sentence."""
+    """What the decoder asks of the source, projected once: one entry a decoder
+    layer, one row a sentence.
+    """
 
     stores: list[KeyValueStore]
     mask: Bool[Array, "B 1 1 S"]
 
 
 class Cache(NamedTuple):
-    """Keys and values of the target positions so far, and which of them each hypothesis reads."""
+    """Keys and values of the target positions so far, and which of them each
+    hypothesis reads.
+    """
 
     spans: list[Spans]
-    """One entry a decoder layer. The W hypotheses of a sentence share a row, which stays where it is."""
+    """One entry a decoder layer. The W hypotheses of a sentence share a row, which
+    stays where it is.
+    """
     ancestors: Int[Array, "N T"]
-    """For each position which of the W hypotheses then was this one or what it grew from; -1 at positions to come.
+    """For each position which of the W hypotheses then was this one or what it grew
+    from; -1 at positions to come.
 
     These rows follow their hypotheses.
     """
     position: Int[Array, ""]
     coverage: Float[Array, "N S"] | None = None
-    """What each source position got so far of the cross-attention, as the sum over target positions of the mean over
-    the heads of the last decoder layer, whose output is what the next token is read from; 1 at padding. None where
-    nobody asks: nothing is computed for it."""
+    """What each source position got so far of the cross-attention, as the sum over
+    target positions of the mean over the heads of the last decoder layer, whose output
+    is what the next token is read from; 1 at padding. None where nobody asks: nothing
+    is computed for it.
+    """
 
 
 class Transformer(nn.Module):
     """An encoder-decoder Transformer (Vaswani et al. 2017).
 
-    Sequences are padded on the right with ``config.pad_id``; the masks come from it. The target is given as it is to be
-    predicted: the decoder's input is made here by shifting it one position to the right behind ``config.bos_id``.
+    Sequences are padded on the right with ``config.pad_id``; the masks come from it.
+    The target is given as it is to be predicted: the decoder's input is made here by
+    shifting it one position to the right behind ``config.bos_id``.
 
-    A row may hold several pairs, packed one behind the other; segments then say which token belongs to which pair. They
-    number the pairs of a row upwards from 1, alike on both sides, and are 0 at padding. In each segment positions
-    begin at 0 and the decoder's input with ``config.bos_id``, and no attention crosses from one to another.
+    A row may hold several pairs, packed one behind the other; segments then say which
+    token belongs to which pair. They number the pairs of a row upwards from 1, alike on
+    both sides, and are 0 at padding. In each segment positions begin at 0 and the
+    decoder's input with ``config.bos_id``, and no attention crosses from one to
+    another.
 
     Example:
         >>> model = Transformer(TransformerConfig.tiny(vocabulary_size=100))
@@ -77,18 +98,33 @@ class Transformer(nn.Module):
         config = self.config
         dtype, scale = jnp.dtype(config.dtype), config.scale_embedding
         if config.tied_embeddings == "all":
-            self.embedding = Embedding(config.vocabulary_size, config.d_model, dtype, scale)
+            self.embedding = Embedding(
+                config.vocabulary_size, config.d_model, dtype, scale
+            )
         else:
             source_size = config.source_vocabulary_size or config.vocabulary_size
             self.source_embedding = Embedding(source_size, config.d_model, dtype, scale)
-            self.target_embedding = Embedding(config.vocabulary_size, config.d_model, dtype, scale)
+            self.target_embedding = Embedding(
+                config.vocabulary_size, config.d_model, dtype, scale
+            )
         if config.tied_embeddings == "none":
-            self.output = self.param("output", initializers.embedding, (config.vocabulary_size, config.d_model))
+            self.output = self.param(
+                "output",
+                initializers.embedding,
+                (config.vocabulary_size, config.d_model),
+            )
         if config.output_bias:
-            self.output_bias = self.param("logits", initializers.bias, config.vocabulary_size)["bias"]
-        # One table of learned positions for each side, as facts about parameter counts assume.
-        self.source_positions = Positions(config.positions, config.d_model, config.max_length, scale)
-        self.target_positions = Positions(config.positions, config.d_model, config.max_length, scale)
+            self.output_bias = self.param(
+                "logits", initializers.bias, config.vocabulary_size
+            )["bias"]
+        # One table of learned positions for each side, as facts about parameter counts
+        # assume.
+        self.source_positions = Positions(
+            config.positions, config.d_model, config.max_length, scale
+        )
+        self.target_positions = Positions(
+            config.positions, config.d_model, config.max_length, scale
+        )
         self.embedding_dropout = Dropout(config.dropout_rate)
         how = (config.rematerialization, config.scan_layers)
         self.encoder = Encoder(config.layer, config.num_encoder_layers, *how)
@@ -107,20 +143,26 @@ class Transformer(nn.Module):
 
         Args:
             source: tokens, padded on the right.
-            target: tokens as they are to be predicted, not shifted, padded on the right.
+            target: tokens as they are to be predicted, not shifted, padded on the
+                right.
             source_segments: of packed rows; those of both sides, or neither.
             target_segments: likewise.
             train: whether dropout is active; it then needs ``rngs={"dropout": key}``.
 
         Returns:
-            Logits in float32; those at position t depend on the target tokens before t alone.
+            Logits in float32; those at position t depend on the target tokens before t
+            alone.
 
         Raises:
-            InputError: a sequence longer than ``config.max_length`` (packed ones are measured outside ``jit`` alone),
-                segments of one side alone or of another shape than the tokens, or, outside ``jit``, a token id out of
+            InputError: a sequence longer than ``config.max_length`` (packed ones are
+                measured outside ``jit`` alone), segments of one side alone or of
+                another shape than the tokens, or, outside ``jit``, a token id out of
                 range, padding before a token or segments that do not fit the tokens.
         """
-        segments = {"source_segments": source_segments, "target_segments": target_segments}
+        segments = {
+            "source_segments": source_segments,
+            "target_segments": target_segments,
+        }
         return self.forward(source, target, **segments, train=train)[0]
 
     def forward(
@@ -132,14 +174,20 @@ class Transformer(nn.Module):
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B T V"], AttentionWeights]:
-        """Predict as :meth:`__call__` does, and return the attention weights too; ``jit`` prunes what is not used.
+        """Predict as :meth:`__call__` does, and return the attention weights too;
+        ``jit`` prunes what is not used.
 
         Raises:
             InputError: segments of one side alone.
         """
         if (source_segments is None) != (target_segments is None):
-            raise InputError("a packed batch has segments on both sides: give source_segments and target_segments")
-        memory, mask, encoder_weights = self.encode(source, segments=source_segments, train=train)
+            raise InputError(
+                "a packed batch has segments on both sides: give source_segments and"
+                " target_segments"
+            )
+        memory, mask, encoder_weights = self.encode(
+            source, segments=source_segments, train=train
+        )
         checks.check_tokens(target, self.config.vocabulary_size)
         checks.check_right_padding(target, self.config.pad_id)
         inputs = shift_right(target, self.config.bos_id)
@@ -149,22 +197,42 @@ class Transformer(nn.Module):
             place = positions.segment_positions(target_segments)
             inputs = jnp.where(place == 0, self.config.bos_id, inputs)
             # Padding is a segment of its own, 0, and attends to nothing.
-            seen = seen & masks.segment_mask(target_segments, target_segments) & masks.padding_mask(target_segments, 0)
+            seen = (
+                seen
+                & masks.segment_mask(target_segments, target_segments)
+                & masks.padding_mask(target_segments, 0)
+            )
             mask = mask & masks.segment_mask(target_segments, source_segments)
         else:
             place = jnp.arange(target.shape[1])
-            # The mask of the target, shifted as the target is: the first input is real even where bos_id is pad_id.
+            # The mask of the target, shifted as the target is: the first input is real
+            # even where bos_id is pad_id.
             real = masks.padding_mask(target, self.config.pad_id)[..., :-1]
-            seen = seen & jnp.pad(real, ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True)
+            seen = seen & jnp.pad(
+                real, ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True
+            )
         x = keep_rows(self._embed_target(inputs, place, train=train))
         x, weights = self.decoder(x, memory, seen, mask, train=train)
-        decoder_weights, cross_weights = [own for own, _ in weights], [cross for _, cross in weights]
-        return self.logits(keep_rows(x)), AttentionWeights(encoder_weights, decoder_weights, cross_weights)
+        decoder_weights, cross_weights = (
+            [own for own, _ in weights],
+            [cross for _, cross in weights],
+        )
+        return self.logits(keep_rows(x)), AttentionWeights(
+            encoder_weights, decoder_weights, cross_weights
+        )
 
     def encode(
-        self, source: Int[Array, "B S"], *, segments: Int[Array, "B S"] | None = None, train: bool = False
-    ) -> tuple[Float[Array, "B S D"], Bool[Array, "B 1 1 S"], list[Float[Array, "B H S S"]]]:
-        """Encode the source; return the output, the mask of its real positions, and the attention weights."""
+        self,
+        source: Int[Array, "B S"],
+        *,
+        segments: Int[Array, "B S"] | None = None,
+        train: bool = False,
+    ) -> tuple[
+        Float[Array, "B S D"], Bool[Array, "B 1 1 S"], list[Float[Array, "B H S S"]]
+    ]:
+        """Encode the source; return the output, the mask of its real positions, and
+        the attention weights.
+        """
         checks.check_right_padding(source, self.config.pad_id)
         mask = seen = masks.padding_mask(source, self.config.pad_id)
         place = jnp.arange(source.shape[1])
@@ -172,9 +240,17 @@ class Transformer(nn.Module):
             self._check_segments(segments, source)
             seen = mask & masks.segment_mask(segments, segments)
             place = positions.segment_positions(segments)
-        embedding = self.embedding if self.config.tied_embeddings == "all" else self.source_embedding
+        embedding = (
+            self.embedding
+            if self.config.tied_embeddings == "all"
+            else self.source_embedding
+        )
         encoding = self.source_positions(place, packed=segments is not None)
-        x = keep_rows(self.embedding_dropout(_add_positions(embedding(source), encoding), train=train))
+        x = keep_rows(
+            self.embedding_dropout(
+                _add_positions(embedding(source), encoding), train=train
+            )
+        )
         x, weights = self.encoder(x, seen, train=train)
         return keep_rows(x), mask, weights
 
@@ -186,22 +262,27 @@ class Transformer(nn.Module):
         return self._target_embedding.logits(x, bias)
 
     def start(self, source: Int[Array, "B S"]) -> Memory:
-        """Encode the source and project it for every decoder layer, before the first :meth:`step`."""
+        """Encode the source and project it for every decoder layer, before the first
+        :meth:`step`.
+        """
         encoded, mask, _ = self.encode(source)
         return Memory(self.decoder.store_memory(encoded), mask)
 
-    def step(self, tokens: Int[Array, " N"], cache: Cache, memory: Memory) -> tuple[Float[Array, "N V"], Cache]:
+    def step(
+        self, tokens: Int[Array, " N"], cache: Cache, memory: Memory
+    ) -> tuple[Float[Array, "N V"], Cache]:
         """Predict the next token of each hypothesis from its last token and the cache.
 
         Args:
-            tokens: the last tokens; ``config.bos_id`` at the first step. The N / B hypotheses of a sentence are
-                adjacent.
+            tokens: the last tokens; ``config.bos_id`` at the first step. The N / B
+                hypotheses of a sentence are adjacent.
             cache: from :func:`empty_cache`, or the last step.
             memory: from :meth:`start`.
 
         Returns:
-            Logits in float32, and the cache grown by one position. The caller keeps the position below the cache's
-            length and, with learned positions, below ``config.max_length``.
+            Logits in float32, and the cache grown by one position. The caller keeps the
+            position below the cache's length and, with learned positions, below
+            ``config.max_length``.
         """
         x = self._embed_target(tokens[:, None], cache.position[None], train=False)
         rows, length = cache.ancestors.shape
@@ -209,69 +290,103 @@ class Transformer(nn.Module):
         own = jnp.tile(jnp.arange(width, dtype=jnp.int32), rows // width)
         ancestors = cache.ancestors.at[:, cache.position].set(own)
         seen = readable(ancestors.reshape(-1, width, length))
-        x, spans, weights = self.decoder.step(x, cache.spans, cache.position, seen, memory.stores, memory.mask)
+        x, spans, weights = self.decoder.step(
+            x, cache.spans, cache.position, seen, memory.stores, memory.mask
+        )
         coverage = cache.coverage
         if coverage is not None:
-            coverage += jnp.mean(weights[-1], axis=1).reshape(coverage.shape).astype(coverage.dtype)
-        return self.logits(x[:, 0]), Cache(spans, ancestors, cache.position + 1, coverage)
+            coverage += (
+                jnp.mean(weights[-1], axis=1)
+                .reshape(coverage.shape)
+                .astype(coverage.dtype)
+            )
+        return self.logits(x[:, 0]), Cache(
+            spans, ancestors, cache.position + 1, coverage
+        )
 
     @property
     def _target_embedding(self) -> Embedding:
-        return self.embedding if self.config.tied_embeddings == "all" else self.target_embedding
+        return (
+            self.embedding
+            if self.config.tied_embeddings == "all"
+            else self.target_embedding
+        )
 
-    def _check_segments(self, segments: Int[Array, "B T"], tokens: Int[Array, "B T"]) -> None:
+    def _check_segments(
+        self, segments: Int[Array, "B T"], tokens: Int[Array, "B T"]
+    ) -> None:
         config = self.config
-        checks.check_segments(segments, tokens, pad_id=config.pad_id, max_length=config.max_length)
+        checks.check_segments(
+            segments, tokens, pad_id=config.pad_id, max_length=config.max_length
+        )
 
-    def _embed_target(self, tokens: Int[Array, "B T"], place: Int[Array, "*#B T"], *, train: bool) -> Array:
-        # Positions have an axis of rows only where rows differ, that is where they are packed.
+    def _embed_target(
+        self, tokens: Int[Array, "B T"], place: Int[Array, "*#B T"], *, train: bool
+    ) -> Array:
+        # Positions have an axis of rows only where rows differ, that is where they are
+        # packed.
         encoding = self.target_positions(place, packed=place.ndim == 2)
-        return self.embedding_dropout(_add_positions(self._target_embedding(tokens), encoding), train=train)
+        return self.embedding_dropout(
+            _add_positions(self._target_embedding(tokens), encoding), train=train
+        )
 
 
-def _add_positions(x: Float[Array, "B T D"], encoding: Float[Array, "*#B T D"]) -> Float[Array, "B T D"]:
+def _add_positions(
+    x: Float[Array, "B T D"], encoding: Float[Array, "*#B T D"]
+) -> Float[Array, "B T D"]:
     return x + (encoding if encoding.ndim == x.ndim else encoding[None]).astype(x.dtype)
 
 
 def shift_right(target: Int[Array, "B T"], bos_id: int) -> Int[Array, "B T"]:
-    """Put ``bos_id`` before the target and drop its last token: what the decoder sees when it predicts the target.
+    """Put ``bos_id`` before the target and drop its last token: what the decoder sees
+    when it predicts the target.
 
-    The outputs of Vaswani et al. 2017, figure 1 and section 3.1, "shifted right" by one position.
+    The outputs of Vaswani et al. 2017, figure 1 and section 3.1, "shifted right" by one
+    position.
     """
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos_id)
 
 
-def empty_cache(config: TransformerConfig, rows: int, length: int, beam_size: int = 1) -> Cache:
+def empty_cache(
+    config: TransformerConfig, rows: int, length: int, beam_size: int = 1
+) -> Cache:
     """Make the cache of ``rows`` hypotheses with room for ``length`` target positions.
 
     Args:
         config: of the model.
         rows: hypotheses of all sentences.
         length: positions.
-        beam_size: how many adjacent hypotheses share a row of the keys and values, W. Those of a sentence should where
-            they change places: then ``ancestors`` alone has to follow them. With 1, keys and values would have to.
+        beam_size: how many adjacent hypotheses share a row of the keys and values, W.
+            Those of a sentence should where they change places: then ``ancestors``
+            alone has to follow them. With 1, keys and values would have to.
 
     Raises:
         InputError: the length is beyond ``config.max_length``.
     """
     if length > config.max_length:
         raise InputError(
-            f"decoding {length} positions needs more than the model's {config.max_length}; lower max_extra_length or "
-            "train with a larger model.max_length"
+            f"decoding {length} positions needs more than the model's"
+            f" {config.max_length}; lower max_extra_length or train with a larger"
+            " model.max_length"
         )
     d_k = config.d_k or config.d_model // config.num_heads
     d_v = config.d_v or config.d_model // config.num_heads
     dtype = cache_dtype(jnp.dtype(config.dtype))
     sizes = rows // beam_size, config.num_heads, d_k, d_v
     return Cache(
-        [empty_spans(*sizes, width=beam_size, length=length, dtype=dtype) for _ in range(config.num_decoder_layers)],
+        [
+            empty_spans(*sizes, width=beam_size, length=length, dtype=dtype)
+            for _ in range(config.num_decoder_layers)
+        ],
         jnp.full((rows, length), NO_ANCESTOR, jnp.int32),
         jnp.zeros((), jnp.int32),
     )
 
 
 def empty_coverage(memory: Memory, rows: int) -> Float[Array, "N S"]:
-    """Make the coverage of ``rows`` hypotheses without tokens, for :class:`Cache`: 0, and 1 at padding."""
+    """Make the coverage of ``rows`` hypotheses without tokens, for :class:`Cache`:
+    0, and 1 at padding.
+    """
     padding = (~memory.mask[:, 0, 0]).astype(jnp.float32)
     return jnp.repeat(padding, rows // padding.shape[0], axis=0)
 

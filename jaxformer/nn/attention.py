@@ -1,4 +1,6 @@
-"""Multi-head attention as a Linen module: it owns the projections and calls the pure functions."""
+"""Multi-head attention as a Linen module: it owns the projections and calls the pure
+functions.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,13 @@ from flax import linen as nn
 from jaxformer.errors import InputError
 from jaxformer.functional import attention as functional
 from jaxformer.functional.attention import KeysValues
-from jaxformer.functional.cache import KeyValueStore, Spans, attend_to_spans, attend_to_store, project_to_store
+from jaxformer.functional.cache import (
+    KeyValueStore,
+    Spans,
+    attend_to_spans,
+    attend_to_store,
+    project_to_store,
+)
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
 
@@ -16,19 +24,24 @@ def check_heads(d_model: int, num_heads: int, d_k: int | None, d_v: int | None) 
     """Refuse heads that would be narrower than they should.
 
     Raises:
-        InputError: no heads, or heads that do not divide the width and have none of their own.
+        InputError: no heads, or heads that do not divide the width and have none of
+            their own.
     """
     if num_heads < 1:
         raise InputError(f"num_heads must be at least 1, not {num_heads}")
     if (d_k is None or d_v is None) and d_model % num_heads:
-        raise InputError(f"d_model {d_model} is not divisible by num_heads {num_heads}; set d_k and d_v too")
+        raise InputError(
+            f"d_model {d_model} is not divisible by num_heads {num_heads}; set d_k and"
+            " d_v too"
+        )
 
 
 class MultiHeadAttention(nn.Module):
     """Several heads of attention in parallel (Vaswani et al. 2017, section 3.2.2).
 
-    Parameters: ``query``, ``key`` and ``value`` with kernels [D, H, K] and biases [H, K], ``output`` with a kernel
-    [H, K, D] and a bias [D], all float32; the computation is in the type of the input.
+    Parameters: ``query``, ``key`` and ``value`` with kernels [D, H, K] and biases [H,
+    K], ``output`` with a kernel [H, K, D] and a bias [D], all float32; the computation
+    is in the type of the input.
 
     Attributes:
         d_model: width of input and output.
@@ -83,22 +96,42 @@ class MultiHeadAttention(nn.Module):
         *,
         train: bool = False,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
-        """Let ``x`` attend to a memory that is already projected; return the output and the weights."""
+        """Let ``x`` attend to a memory that is already projected; return the output
+        and the weights.
+        """
         key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
-        return functional.attend(self.projections, x, memory, mask, dropout_rate=self.dropout_rate, dropout_key=key)
+        return functional.attend(
+            self.projections,
+            x,
+            memory,
+            mask,
+            dropout_rate=self.dropout_rate,
+            dropout_key=key,
+        )
 
     def store(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
         """Project a memory once, for many calls of :meth:`attend_to_store`."""
         return project_to_store(self.projections, memory)
 
     def attend_to_store(
-        self, x: Float[Array, "B W D"], memory: KeyValueStore, mask: Bool[Array, "#B 1 #W M"]
+        self,
+        x: Float[Array, "B W D"],
+        memory: KeyValueStore,
+        mask: Bool[Array, "#B 1 #W M"],
     ) -> tuple[Float[Array, "B W D"], Float[Array, "B H W M"]]:
-        """Let the new position of W hypotheses attend to what is stored; return the output and the weights."""
+        """Let the new position of W hypotheses attend to what is stored; return the
+        output and the weights.
+        """
         return attend_to_store(self.projections, x, memory, mask)
 
     def attend_to_spans(
-        self, x: Float[Array, "B W D"], memory: Spans, mask: Bool[Array, "#B 1 #W M"], position: Int[Array, ""]
+        self,
+        x: Float[Array, "B W D"],
+        memory: Spans,
+        mask: Bool[Array, "#B 1 #W M"],
+        position: Int[Array, ""],
     ) -> Float[Array, "B W D"]:
-        """Let the new position of W hypotheses attend to itself and those before it; return the output."""
+        """Let the new position of W hypotheses attend to itself and those before it;
+        return the output.
+        """
         return attend_to_spans(self.projections, x, memory, mask, position)

@@ -1,4 +1,6 @@
-"""The layers of encoder and decoder: attention and feed-forward, each with its residual, dropout and norm."""
+"""The layers of encoder and decoder: attention and feed-forward, each with its
+residual, dropout and norm.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,15 @@ from jaxformer.typing import Array, Bool, Float, Int
 Aux = TypeVar("Aux")
 
 NORM_ORDERS = ("post", "pre")
-"""What is normalised: the sum of the input and output of a sub-layer (``post``), or its input (``pre``)."""
+"""What is normalised: the sum of the input and output of a sub-layer (``post``), or
+its input (``pre``).
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerConfig:
-    """What one layer of encoder or decoder is made of; the defaults are the paper's base model.
+    """What one layer of encoder or decoder is made of; the defaults are the paper's
+    base model.
 
     Attributes:
         d_model: width of the residual stream.
@@ -33,14 +38,16 @@ class LayerConfig:
         d_k: width of a head's queries and keys; d_model / num_heads where None.
         d_v: width of a head's values; likewise.
         activation: ``relu``, ``gelu``, ``gelu_exact`` or ``silu``.
-        norm_order: ``post``, LN(x + Dropout(f(x))), as in the paper, or ``pre``, x + Dropout(f(LN(x))).
+        norm_order: ``post``, LN(x + Dropout(f(x))), as in the paper, or ``pre``, x +
+            Dropout(f(LN(x))).
         norm_epsilon: added to the variance.
         dropout_rate: on the output of each sub-layer (section 5.4).
         attention_dropout_rate: on attention weights.
         activation_dropout_rate: inside the feed-forward layer.
 
     Raises:
-        InputError: no such activation or order, heads that do not divide the width, or a rate of dropout that is none.
+        InputError: no such activation or order, heads that do not divide the width, or
+            a rate of dropout that is none.
     """
 
     d_model: int = 512
@@ -57,13 +64,25 @@ class LayerConfig:
 
     def __post_init__(self) -> None:
         """Check what would else be another layer, or fail late."""
-        for name, choices in (("activation", tuple(layers.ACTIVATIONS)), ("norm_order", NORM_ORDERS)):
+        for name, choices in (
+            ("activation", tuple(layers.ACTIVATIONS)),
+            ("norm_order", NORM_ORDERS),
+        ):
             if getattr(self, name) not in choices:
-                raise InputError(f"{name} must be one of {', '.join(choices)}, not {getattr(self, name)!r}")
+                raise InputError(
+                    f"{name} must be one of {', '.join(choices)}, not"
+                    f" {getattr(self, name)!r}"
+                )
         check_heads(self.d_model, self.num_heads, self.d_k, self.d_v)
-        for name in ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate"):
+        for name in (
+            "dropout_rate",
+            "attention_dropout_rate",
+            "activation_dropout_rate",
+        ):
             if not 0.0 <= getattr(self, name) < 1.0:
-                raise InputError(f"{name} must be at least 0 and below 1, not {getattr(self, name)}")
+                raise InputError(
+                    f"{name} must be at least 0 and below 1, not {getattr(self, name)}"
+                )
 
 
 class LayerNorm(nn.Module):
@@ -75,13 +94,19 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
         """Normalise."""
-        scale = self.param("scale", nn.initializers.ones_init(), (self.width,), jnp.float32)
-        bias = self.param("bias", nn.initializers.zeros_init(), (self.width,), jnp.float32)
+        scale = self.param(
+            "scale", nn.initializers.ones_init(), (self.width,), jnp.float32
+        )
+        bias = self.param(
+            "bias", nn.initializers.zeros_init(), (self.width,), jnp.float32
+        )
         return layers.layer_norm(x, scale, bias, epsilon=self.epsilon)
 
 
 class Dropout(nn.Module):
-    """Dropout that is active under ``train=True`` and draws from the stream ``dropout``."""
+    """Dropout that is active under ``train=True`` and draws from the stream
+    ``dropout``.
+    """
 
     rate: float
 
@@ -101,7 +126,9 @@ class FeedForward(nn.Module):
     dropout_rate: float = 0.0
 
     @nn.compact
-    def __call__(self, x: Float[Array, "B T D"], *, train: bool = False) -> Float[Array, "B T D"]:
+    def __call__(
+        self, x: Float[Array, "B T D"], *, train: bool = False
+    ) -> Float[Array, "B T D"]:
         """Transform each position."""
         params = {
             "inner": self.param("inner", projection, (self.d_model, self.d_ff)),
@@ -109,12 +136,17 @@ class FeedForward(nn.Module):
         }
         key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
         return layers.feed_forward(
-            params, x, activation=self.activation, dropout_rate=self.dropout_rate, dropout_key=key
+            params,
+            x,
+            activation=self.activation,
+            dropout_rate=self.dropout_rate,
+            dropout_key=key,
         )
 
 
 class Residual(nn.Module):
-    """A sub-layer's surroundings: residual connection, dropout and norm, in the configured order.
+    """A sub-layer's surroundings: residual connection, dropout and norm, in the
+    configured order.
 
     Post: LN(x + Dropout(f(x))) (section 3.1 and 5.4). Pre: x + Dropout(f(LN(x))).
     """
@@ -129,7 +161,9 @@ class Residual(nn.Module):
         *,
         train: bool,
     ) -> tuple[Float[Array, "B T D"], Aux]:
-        """Wrap ``sublayer``, which returns its output and something more, such as attention weights."""
+        """Wrap ``sublayer``, which returns its output and something more, such as
+        attention weights.
+        """
         norm = LayerNorm(self.config.d_model, self.config.norm_epsilon, name="norm")
         drop = Dropout(self.config.dropout_rate, name="dropout")
         if self.config.norm_order == "pre":
@@ -140,11 +174,19 @@ class Residual(nn.Module):
 
 
 def _attention(config: LayerConfig) -> MultiHeadAttention:
-    return MultiHeadAttention(config.d_model, config.num_heads, config.d_k, config.d_v, config.attention_dropout_rate)
+    return MultiHeadAttention(
+        config.d_model,
+        config.num_heads,
+        config.d_k,
+        config.d_v,
+        config.attention_dropout_rate,
+    )
 
 
 def _feed_forward(config: LayerConfig) -> FeedForward:
-    return FeedForward(config.d_model, config.d_ff, config.activation, config.activation_dropout_rate)
+    return FeedForward(
+        config.d_model, config.d_ff, config.activation, config.activation_dropout_rate
+    )
 
 
 class EncoderLayer(nn.Module):
@@ -160,18 +202,26 @@ class EncoderLayer(nn.Module):
         self.feed_forward_residual = Residual(self.config)
 
     def __call__(
-        self, x: Float[Array, "B S D"], mask: Bool[Array, "#B #H #S #S2"] | None = None, *, train: bool = False
+        self,
+        x: Float[Array, "B S D"],
+        mask: Bool[Array, "#B #H #S #S2"] | None = None,
+        *,
+        train: bool = False,
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B H S S"]]:
         """Return the output and the attention weights."""
         x, weights = self.self_attention_residual(
             x, lambda y: self.self_attention(y, y, mask, train=train), train=train
         )
-        x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y, train=train), None), train=train)
+        x, _ = self.feed_forward_residual(
+            x, lambda y: (self.feed_forward(y, train=train), None), train=train
+        )
         return x, weights
 
 
 class DecoderLayer(nn.Module):
-    """Masked self-attention, attention to the encoder's output, then feed-forward (section 3.1)."""
+    """Masked self-attention, attention to the encoder's output, then feed-forward
+    (section 3.1).
+    """
 
     config: LayerConfig
 
@@ -192,7 +242,9 @@ class DecoderLayer(nn.Module):
         memory_mask: Bool[Array, "#B #H #T #S"] | None = None,
         *,
         train: bool = False,
-    ) -> tuple[Float[Array, "B T D"], tuple[Float[Array, "B H T T"], Float[Array, "B H T S"]]]:
+    ) -> tuple[
+        Float[Array, "B T D"], tuple[Float[Array, "B H T T"], Float[Array, "B H T S"]]
+    ]:
         """Return the output and the weights of self-attention and cross-attention.
 
         Args:
@@ -206,9 +258,13 @@ class DecoderLayer(nn.Module):
             x, lambda y: self.self_attention(y, y, mask, train=train), train=train
         )
         x, cross_weights = self.cross_attention_residual(
-            x, lambda y: self.cross_attention(y, memory, memory_mask, train=train), train=train
+            x,
+            lambda y: self.cross_attention(y, memory, memory_mask, train=train),
+            train=train,
         )
-        x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y, train=train), None), train=train)
+        x, _ = self.feed_forward_residual(
+            x, lambda y: (self.feed_forward(y, train=train), None), train=train
+        )
         return x, (self_weights, cross_weights)
 
     def store_memory(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
@@ -227,30 +283,42 @@ class DecoderLayer(nn.Module):
         """Compute one position from the keys and values of those before it.
 
         Args:
-            x: the position's input, one row for each hypothesis; the hypotheses of a sentence are adjacent.
+            x: the position's input, one row for each hypothesis; the hypotheses of a
+                sentence are adjacent.
             cache: keys and values of the positions before, with room for more.
             position: where ``x`` stands, counted from 0.
-            seen: which places of the cache a hypothesis reads, those of ``x`` itself among them.
-            memory: projected encoder output, one row for each sentence. The hypotheses of a sentence ask the same
-                memory as if they were positions, so that it is never repeated.
+            seen: which places of the cache a hypothesis reads, those of ``x`` itself
+                among them.
+            memory: projected encoder output, one row for each sentence. The hypotheses
+                of a sentence ask the same memory as if they were positions, so that it
+                is never repeated.
             memory_mask: which positions of the memory may be attended to.
 
         Returns:
-            The output, the cache with this position in it, and the weights of the cross-attention, W = N / B, which
-            ``jit`` prunes when nobody uses them.
+            The output, the cache with this position in it, and the weights of the
+            cross-attention, W = N / B, which ``jit`` prunes when nobody uses them.
         """
 
         def attend_self(y: Array) -> tuple[Array, Spans]:
             beams = y.reshape(seen.shape[0], seen.shape[2], -1)
             grown = extend(cache, self.self_attention.keys_values(beams), position)
-            return self.self_attention.attend_to_spans(beams, grown, seen, position).reshape(y.shape), grown
+            return (
+                self.self_attention.attend_to_spans(
+                    beams, grown, seen, position
+                ).reshape(y.shape),
+                grown,
+            )
 
         def attend_memory(y: Array) -> tuple[Array, Array]:
             beams = y.reshape(memory.keys.shape[0], -1, y.shape[-1])
-            output, weights = self.cross_attention.attend_to_store(beams, memory, memory_mask)
+            output, weights = self.cross_attention.attend_to_store(
+                beams, memory, memory_mask
+            )
             return output.reshape(y.shape), weights
 
         x, grown = self.self_attention_residual(x, attend_self, train=False)
         x, weights = self.cross_attention_residual(x, attend_memory, train=False)
-        x, _ = self.feed_forward_residual(x, lambda y: (self.feed_forward(y), None), train=False)
+        x, _ = self.feed_forward_residual(
+            x, lambda y: (self.feed_forward(y), None), train=False
+        )
         return x, grown, weights

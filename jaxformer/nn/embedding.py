@@ -1,4 +1,6 @@
-"""Tokens to vectors and back: embedding tables and position encodings as Linen modules."""
+"""Tokens to vectors and back: embedding tables and position encodings as Linen
+modules.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from jaxformer.typing import Array, Float, Int
 
 
 class Embedding(nn.Module):
-    """A table of token vectors, used for the input and, where tied, for the output (section 3.4).
+    """A table of token vectors, used for the input and, where tied, for the output
+    (section 3.4).
 
     Attributes:
         vocabulary_size: rows.
@@ -28,13 +31,17 @@ class Embedding(nn.Module):
 
     def setup(self) -> None:
         """Create the table."""
-        self.table = self.param("table", initializers.embedding, (self.vocabulary_size, self.d_model))
+        self.table = self.param(
+            "table", initializers.embedding, (self.vocabulary_size, self.d_model)
+        )
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Look up tokens, scaled at most once by the square root of d_model."""
         return layers.embed(self.table, tokens, scale=self.scale).astype(self.dtype)
 
-    def logits(self, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None) -> Float[Array, "*B V"]:
+    def logits(
+        self, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None
+    ) -> Float[Array, "*B V"]:
         """Give each token its logit, float32, without scale."""
         return layers.project_to_vocabulary(self.table, x, bias)
 
@@ -50,16 +57,20 @@ KINDS = (*LAYOUTS, "learned")
 
 
 class Positions(nn.Module):
-    """Encodings of positions (section 3.5): sinusoidal in one of three layouts, or learned.
+    """Encodings of positions (section 3.5): sinusoidal in one of three layouts, or
+    learned.
 
-    ``sinusoidal`` is the paper's, ``sinusoidal_halves`` that of tensor2tensor, ``sinusoidal_concatenated`` that of
-    Marian's models at Hugging Face; see :func:`jaxformer.functional.positions.sinusoidal`.
+    ``sinusoidal`` is the paper's, ``sinusoidal_halves`` that of tensor2tensor,
+    ``sinusoidal_concatenated`` that of Marian's models at Hugging Face; see
+    :func:`jaxformer.functional.positions.sinusoidal`.
 
     Attributes:
         kind: which encoding.
         d_model: width.
-        max_length: most positions that a sequence may have; the rows of the learned table.
-        scale: whether learned positions are multiplied by the square root of d_model, as the embeddings are.
+        max_length: most positions that a sequence may have; the rows of the learned
+            table.
+        scale: whether learned positions are multiplied by the square root of d_model,
+            as the embeddings are.
     """
 
     kind: str
@@ -74,29 +85,38 @@ class Positions(nn.Module):
             InputError: an unknown kind.
         """
         if self.kind not in KINDS:
-            raise InputError(f"the kind of positions is one of {', '.join(KINDS)}, not {self.kind!r}")
+            raise InputError(
+                f"the kind of positions is one of {', '.join(KINDS)}, not {self.kind!r}"
+            )
         if self.kind == "learned":
-            self.table = self.param("table", initializers.embedding, (self.max_length, self.d_model))
+            self.table = self.param(
+                "table", initializers.embedding, (self.max_length, self.d_model)
+            )
 
-    def __call__(self, place: Int[Array, "*B T"], *, packed: bool = False) -> Float[Array, "*B T D"]:
+    def __call__(
+        self, place: Int[Array, "*B T"], *, packed: bool = False
+    ) -> Float[Array, "*B T D"]:
         """Encode positions counted from 0, float32.
 
         Args:
             place: positions, those of several rows or the same for all.
-            packed: whether they restart or repeat within a row, as where several sequences share it, or as the rows
-                and columns of an image do. The row may then be longer than ``max_length``; positions may not, and
-                learned ones beyond the table are NaN.
+            packed: whether they restart or repeat within a row, as where several
+                sequences share it, or as the rows and columns of an image do. The row
+                may then be longer than ``max_length``; positions may not, and learned
+                ones beyond the table are NaN.
 
         Raises:
             InputError: a sequence has more of them than ``max_length``.
         """
         if not packed and place.shape[-1] > self.max_length:
             raise InputError(
-                f"a sequence of {place.shape[-1]} tokens is longer than the model's {self.max_length} positions; "
-                "shorten it or train with a larger model.max_length"
+                f"a sequence of {place.shape[-1]} tokens is longer than the model's"
+                f" {self.max_length} positions; shorten it or train with a larger"
+                " model.max_length"
             )
         if self.kind == "learned":
-            # The embeddings have deviation 1 after their scaling; learned positions begin at the same scale.
+            # The embeddings have deviation 1 after their scaling; learned positions
+            # begin at the same scale.
             rows = positions.learned(self.table, place)
             return rows * self.d_model**0.5 if self.scale else rows
         return positions.sinusoidal(place, self.d_model, layout=LAYOUTS[self.kind])

@@ -1,7 +1,9 @@
-"""Encoder and decoder: stacks of layers (Vaswani et al. 2017, section 3.1 and figure 1).
+"""Encoder and decoder: stacks of layers (Vaswani et al. 2017, section 3.1 and figure
+1).
 
-The layers are looped, each with parameters of its own (``layer_0``, ``layer_1``, ...), or scanned: one program that is
-traced and compiled once runs over parameters with the layers as their first axis (``layers``).
+The layers are looped, each with parameters of its own (``layer_0``, ``layer_1``, ...),
+or scanned: one program that is traced and compiled once runs over parameters with the
+layers as their first axis (``layers``).
 """
 
 from __future__ import annotations
@@ -22,27 +24,33 @@ Layer = TypeVar("Layer", bound=nn.Module)
 Weights = TypeVar("Weights")
 Body: TypeAlias = Callable[[Layer, Array], tuple[Array, Weights]]
 
-# What the forward pass keeps of a layer for the backward pass, besides the layer's input. Under `dots` that is the
-# output of every linear map, rounded to the type of the computation: all matrix products with parameters, and none of
-# those between queries, keys and values, whose results grow with the square of the length and cost little to repeat.
-# `jax.checkpoint_policies.dots_with_no_batch_dims_saveable` would keep the same products in the float32 in which they
-# are added up, which takes twice the memory in half precision.
+# What the forward pass keeps of a layer for the backward pass, besides the layer's
+# input. Under `dots` that is the output of every linear map, rounded to the type of the
+# computation: all matrix products with parameters, and none of those between queries,
+# keys and values, whose results grow with the square of the length and cost little to
+# repeat. `jax.checkpoint_policies.dots_with_no_batch_dims_saveable` would keep the same
+# products in the float32 in which they are added up, which takes twice the memory in
+# half precision.
 _POLICIES = {
     "layer": jax.checkpoint_policies.nothing_saveable,
     "dots": jax.checkpoint_policies.save_only_these_names(LINEAR_OUTPUT),
 }
 REMATERIALIZATIONS = ("none", *_POLICIES)
-"""What a stack's backward pass computes again: nothing, whole layers, or all but the results of linear maps."""
+"""What a stack's backward pass computes again: nothing, whole layers, or all but the
+results of linear maps.
+"""
 
 
 class Encoder(nn.Module):
-    """A stack of encoder layers; under pre-LN a final norm follows, under post-LN there is none to add.
+    """A stack of encoder layers; under pre-LN a final norm follows, under post-LN there
+    is none to add.
 
     Attributes:
         config: of each layer.
         num_layers: how many.
-        rematerialization: what the backward pass computes again, to keep less: ``none``, ``layer`` (each layer from its
-            input, Chen et al. 2016) or ``dots`` (each layer from its input and the results of its linear maps).
+        rematerialization: what the backward pass computes again, to keep less:
+            ``none``, ``layer`` (each layer from its input, Chen et al. 2016) or
+            ``dots`` (each layer from its input and the results of its linear maps).
         scan: whether the layers are scanned.
     """
 
@@ -56,12 +64,19 @@ class Encoder(nn.Module):
         if self.scan:
             self.layers = EncoderLayer(self.config)
         else:
-            self.layers = [EncoderLayer(self.config, name=f"layer_{i}") for i in range(self.num_layers)]
+            self.layers = [
+                EncoderLayer(self.config, name=f"layer_{i}")
+                for i in range(self.num_layers)
+            ]
         if self.config.norm_order == "pre":
             self.norm = LayerNorm(self.config.d_model, self.config.norm_epsilon)
 
     def __call__(
-        self, x: Float[Array, "B S D"], mask: Bool[Array, "#B #H #S #S2"] | None = None, *, train: bool = False
+        self,
+        x: Float[Array, "B S D"],
+        mask: Bool[Array, "#B #H #S #S2"] | None = None,
+        *,
+        train: bool = False,
     ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]]]:
         """Return the output and each layer's attention weights."""
 
@@ -73,13 +88,15 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of decoder layers; under pre-LN a final norm follows, under post-LN there is none to add.
+    """A stack of decoder layers; under pre-LN a final norm follows, under post-LN there
+    is none to add.
 
     Attributes:
         config: of each layer.
         num_layers: how many.
         rematerialization: see :class:`Encoder`.
-        scan: see :class:`Encoder`. Scanned layers are for training: :meth:`step` needs looped ones.
+        scan: see :class:`Encoder`. Scanned layers are for training: :meth:`step` needs
+            looped ones.
     """
 
     config: LayerConfig
@@ -92,7 +109,10 @@ class Decoder(nn.Module):
         if self.scan:
             self.layers = DecoderLayer(self.config)
         else:
-            self.layers = [DecoderLayer(self.config, name=f"layer_{i}") for i in range(self.num_layers)]
+            self.layers = [
+                DecoderLayer(self.config, name=f"layer_{i}")
+                for i in range(self.num_layers)
+            ]
         if self.config.norm_order == "pre":
             self.norm = LayerNorm(self.config.d_model, self.config.norm_epsilon)
 
@@ -104,8 +124,13 @@ class Decoder(nn.Module):
         memory_mask: Bool[Array, "#B #H #T #S"] | None = None,
         *,
         train: bool = False,
-    ) -> tuple[Float[Array, "B T D"], list[tuple[Float[Array, "B H T T"], Float[Array, "B H T S"]]]]:
-        """Return the output and each layer's weights of self-attention and cross-attention."""
+    ) -> tuple[
+        Float[Array, "B T D"],
+        list[tuple[Float[Array, "B H T T"], Float[Array, "B H T S"]]],
+    ]:
+        """Return the output and each layer's weights of self-attention and
+        cross-attention.
+        """
 
         def body(layer: DecoderLayer, x: Array) -> tuple[Array, tuple[Array, Array]]:
             return layer(x, memory, mask, memory_mask, train=train)
@@ -130,14 +155,19 @@ class Decoder(nn.Module):
         memory: list[KeyValueStore],
         memory_mask: Bool[Array, "B2 1 1 S"],
     ) -> tuple[Float[Array, "N 1 D"], list[Spans], list[Float[Array, "B2 H W2 S"]]]:
-        """Compute one position in every layer; see :meth:`DecoderLayer.step`. Each layer's weights come third.
+        """Compute one position in every layer; see :meth:`DecoderLayer.step`. Each
+        layer's weights come third.
 
         Raises:
             InputError: the layers are scanned.
         """
         grown, weights = [], []
-        for layer, layer_cache, layer_memory in zip(self._looped(), cache, memory, strict=True):
-            x, layer_cache, layer_weights = layer.step(x, layer_cache, position, seen, layer_memory, memory_mask)
+        for layer, layer_cache, layer_memory in zip(
+            self._looped(), cache, memory, strict=True
+        ):
+            x, layer_cache, layer_weights = layer.step(
+                x, layer_cache, position, seen, layer_memory, memory_mask
+            )
             grown.append(layer_cache)
             weights.append(layer_weights)
         return (self.norm(x) if self.config.norm_order == "pre" else x), grown, weights
@@ -145,27 +175,47 @@ class Decoder(nn.Module):
     def _looped(self) -> Sequence[DecoderLayer]:
         if isinstance(self.layers, DecoderLayer):
             raise InputError(
-                "decoding needs looped layers, and these are scanned: make the model with scan_layers=False and give "
-                "it jaxformer.models.unstack_layers(params)"
+                "decoding needs looped layers, and these are scanned: make the model"
+                " with scan_layers=False and give it"
+                " jaxformer.models.unstack_layers(params)"
             )
         return self.layers
 
 
 def _run(
-    layers: Layer | Sequence[Layer], body: Body[Layer, Weights], x: Array, length: int, rematerialization: str
+    layers: Layer | Sequence[Layer],
+    body: Body[Layer, Weights],
+    x: Array,
+    length: int,
+    rematerialization: str,
 ) -> tuple[Array, list[Weights]]:
-    """Run ``body(layer, x) -> (x, weights)`` over all layers, looped or scanned; return each layer's weights."""
+    """Run ``body(layer, x) -> (x, weights)`` over all layers, looped or scanned;
+    return each layer's weights.
+    """
     if rematerialization not in REMATERIALIZATIONS:
-        raise InputError(f"rematerialization is one of {', '.join(REMATERIALIZATIONS)}, not {rematerialization!r}")
+        raise InputError(
+            f"rematerialization is one of {', '.join(REMATERIALIZATIONS)}, not"
+            f" {rematerialization!r}"
+        )
     scanned = isinstance(layers, nn.Module)
     if rematerialization != "none":
-        # Without a barrier the compiler finds a looped layer's two computations alike and keeps the first after all.
-        # A scan is barrier enough; on CPU it is the only one, since that compiler drops barriers before it merges.
-        body = nn.remat(body, policy=_POLICIES[rematerialization], prevent_cse=not scanned)
+        # Without a barrier the compiler finds a looped layer's two computations alike
+        # and keeps the first after all. A scan is barrier enough; on CPU it is the only
+        # one, since that compiler drops barriers before it merges.
+        body = nn.remat(
+            body, policy=_POLICIES[rematerialization], prevent_cse=not scanned
+        )
     if scanned:
-        scan = nn.scan(body, variable_axes={"params": 0}, split_rngs={"params": True, "dropout": True}, length=length)
+        scan = nn.scan(
+            body,
+            variable_axes={"params": 0},
+            split_rngs={"params": True, "dropout": True},
+            length=length,
+        )
         x, stacked = scan(layers, x)
-        return x, [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(length)]
+        return x, [
+            jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(length)
+        ]
     weights = []
     for layer in layers:
         x, layer_weights = body(layer, x)

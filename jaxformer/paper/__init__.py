@@ -1,6 +1,13 @@
-"""The tables of "Attention Is All You Need": its numbers, and those of our models and your runs."""
+"""The tables of "Attention Is All You Need": its numbers, and those of our models
+and your runs.
+"""
 
-from jaxformer.paper.cost import UTILISATION, count_flops, expected_hours, peak_flops_per_second
+from jaxformer.paper.cost import (
+    UTILISATION,
+    count_flops,
+    expected_hours,
+    peak_flops_per_second,
+)
 from jaxformer.paper.parameters import count_parameters, parameters_by_formula
 from jaxformer.paper.picture import draw
 from jaxformer.paper.report import Line, make_lines, to_markdown

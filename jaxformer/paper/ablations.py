@@ -1,4 +1,6 @@
-"""The ablations of the paper's Table 3 in small: which rows there are, and what a folder of their runs scored."""
+"""The ablations of the paper's Table 3 in small: which rows there are, and what a
+folder of their runs scored.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ ROWS: Mapping[str, str | None] = types.MappingProxyType(
         "pre_norm": None,
     }
 )
-"""The rows, ``configs/proxy.py:ROW`` each, with the row of Table 3 that each stands for; None: there is none."""
+"""The rows, ``configs/proxy.py:ROW`` each, with the row of Table 3 that each stands
+for; None: there is none.
+"""
 
 AVERAGED = 5
 """Checkpoints of the average that is scored too (Vaswani et al. 2017, section 6.1)."""
@@ -51,7 +55,9 @@ _OF_A_RECORD = ("dataset", "text", "sentences", "checkpoint", "bleu", "bleu_sign
 
 @dataclasses.dataclass(frozen=True)
 class Decoding:
-    """How a run is scored: a search, of the last checkpoint or of the average of the last ones."""
+    """How a run is scored: a search, of the last checkpoint or of the average of the
+    last ones.
+    """
 
     name: str
     beam_size: int = 4
@@ -79,7 +85,8 @@ class Result:
         row: of the ablations.
         seed: of the run.
         decoding: the name of the search.
-        changes: what the run has otherwise than the base, by the keys of a configuration.
+        changes: what the run has otherwise than the base, by the keys of a
+            configuration.
         steps: that it was trained for.
         parameters: of its model.
         valid: the text of the perplexity.
@@ -109,7 +116,7 @@ class Result:
 
 
 def decodings(row: str) -> tuple[Decoding, ...]:
-    """Give the searches that a row is scored by."""
+    """Return the searches that a row is scored by."""
     return (USUAL, *OTHERS) if row == BASE_ROW else (USUAL,)
 
 
@@ -123,23 +130,44 @@ def run_directory(output: Path, row: str, seed: int) -> Path:
     return output / f"{row}-{seed}"
 
 
-def find_runs(output: Path, rows: Iterable[str] = tuple(ROWS)) -> Iterator[tuple[str, int, Path]]:
-    """Find the runs in a folder, finished or not: row, seed and directory, in the order of rows and seeds."""
+def find_runs(
+    output: Path, rows: Iterable[str] = tuple(ROWS)
+) -> Iterator[tuple[str, int, Path]]:
+    """Find the runs in a folder, finished or not: row, seed and directory, in the
+    order of rows and seeds.
+    """
     for row in rows:
-        names = (path.parent.name.removeprefix(f"{row}-") for path in output.glob(f"{row}-*/config.json"))
+        names = (
+            path.parent.name.removeprefix(f"{row}-")
+            for path in output.glob(f"{row}-*/config.json")
+        )
         # base-01 is no run of seed 1: that one is base-1
-        for seed in sorted(int(name) for name in names if name.isdecimal() and name == str(int(name))):
+        for seed in sorted(
+            int(name) for name in names if name.isdecimal() and name == str(int(name))
+        ):
             yield row, seed, run_directory(output, row, seed)
 
 
 def differences(before: RunConfig, after: RunConfig) -> dict[str, tuple[Any, Any]]:
-    """Give what differs between two configurations, but for seed, length and what the vocabulary decides."""
-    free = {"training.seed", "training.steps", *(f"model.{name}" for name in configuration.OF_THE_VOCABULARY)}
+    """Return what differs between two configurations, but for seed, length and what
+    the vocabulary decides.
+    """
+    free = {
+        "training.seed",
+        "training.steps",
+        *(f"model.{name}" for name in configuration.OF_THE_VOCABULARY),
+    }
     old, new = configuration.flatten(before), configuration.flatten(after)
-    return {key: (old[key], new[key]) for key in old if key not in free and old[key] != new[key]}
+    return {
+        key: (old[key], new[key])
+        for key in old
+        if key not in free and old[key] != new[key]
+    }
 
 
-def find_record(directory: Path, config: RunConfig, decoding: Decoding) -> Mapping[str, Any] | None:
+def find_record(
+    directory: Path, config: RunConfig, decoding: Decoding
+) -> Mapping[str, Any] | None:
     """Find what a run scored at its end by a search; None where it was not scored so.
 
     Entries that hold no BLEU of a search, such as the F1 of a parser, are passed over.
@@ -159,40 +187,55 @@ def find_record(directory: Path, config: RunConfig, decoding: Decoding) -> Mappi
         if not {*_OF_A_RECORD, "decoding"} <= record.keys():
             continue
         search = record["decoding"]
-        usual = json.loads(json.dumps(dataclasses.asdict(config.decoding)))  # as a record has it
-        usual |= {"beam_size": decoding.beam_size, "alpha": decoding.alpha, "shortlist": False}
-        if wanted == (record["dataset"], record["checkpoint"], search.get("beam_size"), search.get("alpha")) and all(
-            search.get(key, value) == value for key, value in usual.items()
-        ):
+        # as a record has it
+        usual = json.loads(json.dumps(dataclasses.asdict(config.decoding)))
+        usual |= {
+            "beam_size": decoding.beam_size,
+            "alpha": decoding.alpha,
+            "shortlist": False,
+        }
+        if wanted == (
+            record["dataset"],
+            record["checkpoint"],
+            search.get("beam_size"),
+            search.get("alpha"),
+        ) and all(search.get(key, value) == value for key, value in usual.items()):
             return record
     return None
 
 
 def is_finished(row: str, directory: Path, steps: int) -> bool:
-    """Tell whether a run was trained for so many steps and has all its scores."""
+    """Return whether a run was trained for so many steps and has all its scores."""
     if not (directory / "config.json").is_file():
         return False
     config = configuration.load(directory / "config.json")
-    return config.training.steps == steps and all(find_record(directory, config, each) for each in decodings(row))
+    return config.training.steps == steps and all(
+        find_record(directory, config, each) for each in decodings(row)
+    )
 
 
 def collect(output: Path) -> list[Result]:
-    """Read the results of all finished runs in a folder that were trained for as long as the longest of them.
+    """Read the results of all finished runs in a folder that were trained for as long
+    as the longest of them.
 
     Raises:
-        InputError: no run of the base is finished, or the runs were scored on different text.
+        InputError: no run of the base is finished, or the runs were scored on different
+            text.
     """
     found = [
         (row, seed, directory, configuration.load(directory / "config.json"))
         for row, seed, directory in find_runs(output)
     ]
-    done = [each for each in found if is_finished(each[0], each[2], each[3].training.steps)]
+    done = [
+        each for each in found if is_finished(each[0], each[2], each[3].training.steps)
+    ]
     longest = max((config.training.steps for *_, config in done), default=0)
     done = [each for each in done if each[3].training.steps == longest]
     bases = [config for row, *_, config in done if row == BASE_ROW]
     if not bases:
         raise InputError(
-            f"{output} has no finished run of the row {BASE_ROW}, which all are compared with: run it first"
+            f"{output} has no finished run of the row {BASE_ROW}, which all are"
+            " compared with: run it first"
         )
     results = [
         _result(row, seed, directory, config, bases[0], decoding)
@@ -203,7 +246,14 @@ def collect(output: Path) -> list[Result]:
     return results
 
 
-def _result(row: str, seed: int, directory: Path, config: RunConfig, base: RunConfig, decoding: Decoding) -> Result:
+def _result(
+    row: str,
+    seed: int,
+    directory: Path,
+    config: RunConfig,
+    base: RunConfig,
+    decoding: Decoding,
+) -> Result:
     record = find_record(directory, config, decoding)
     assert record is not None  # the run is finished
     return Result(
@@ -220,12 +270,20 @@ def _result(row: str, seed: int, directory: Path, config: RunConfig, base: RunCo
 
 
 def _last_perplexity(directory: Path, steps: int) -> float:
-    curve = dict(records.read_curves(directory / "metrics.jsonl").get("valid/perplexity", ()))
+    curve = dict(
+        records.read_curves(directory / "metrics.jsonl").get("valid/perplexity", ())
+    )
     if steps not in curve:
-        raise InputError(f"{directory / 'metrics.jsonl'} has no valid/perplexity at step {steps}: move the run away")
+        raise InputError(
+            f"{directory / 'metrics.jsonl'} has no valid/perplexity at step {steps}:"
+            " move the run away"
+        )
     return curve[steps]
 
 
 def _check_text(output: Path, results: Sequence[Result]) -> None:
     if len({(result.text, result.bleu_signature) for result in results}) > 1:
-        raise InputError(f"the runs in {output} were scored on different text or by different BLEU: move some away")
+        raise InputError(
+            f"the runs in {output} were scored on different text or by different BLEU:"
+            " move some away"
+        )

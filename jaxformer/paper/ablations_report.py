@@ -1,4 +1,6 @@
-"""Ablations beside the paper's: what each row changes for the better or the worse, as Markdown."""
+"""Ablations beside the paper's: what each row changes for the better or the worse,
+as Markdown.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ BETTER, WORSE, WITHIN_NOISE = "better", "worse", "within noise"
 
 
 HARDLY = {"perplexity": 0.05, "bleu": 0.15}
-"""Differences of the paper's that are too small to be agreed with; it gives none of its noise."""
+"""Differences of the paper's that are too small to be agreed with; it gives none of
+its noise.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +30,8 @@ class Comparison:
     Attributes:
         value: the mean over the seeds of the row.
         difference: of that mean from the base's.
-        verdict: better, worse or within noise; None where the noise is not known, and of the base itself.
+        verdict: better, worse or within noise; None where the noise is not known, and
+            of the base itself.
         paper: the paper's value; None where the paper has no such row.
         paper_difference: of the paper's value from its base's.
         hardly: a difference of the paper's below this is none to agree with.
@@ -41,12 +46,18 @@ class Comparison:
 
     @property
     def agreement(self) -> str:
-        """Say whether a row that leaves the noise does so in the paper's direction; empty where nothing can be said."""
+        """Return whether a row that leaves the noise does so in the paper's direction;
+        empty where nothing can be said.
+        """
         if self.verdict in (None, WITHIN_NOISE) or self.paper_difference is None:
             return ""
         if abs(self.paper_difference) < self.hardly:
             return "where the paper's hardly differs"
-        return "as in the paper" if self.difference * self.paper_difference > 0 else "unlike the paper"
+        return (
+            "as in the paper"
+            if self.difference * self.paper_difference > 0
+            else "unlike the paper"
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,12 +84,18 @@ class Line:
 
 
 def spread(values: Sequence[float]) -> float | None:
-    """Give the distance of the largest from the smallest, the noise of a measurement; None where there is only one."""
+    """Return the distance of the largest from the smallest, the noise of a
+    measurement; None where there is only one.
+    """
     return max(values) - min(values) if len(values) > 1 else None
 
 
-def judge(difference: float, noise: float | None, *, lower_is_better: bool) -> str | None:
-    """Say whether a difference is for the better, for the worse, or no larger than the noise; None: it is not known."""
+def judge(
+    difference: float, noise: float | None, *, lower_is_better: bool
+) -> str | None:
+    """Return whether a difference is for the better, for the worse, or no larger than
+    the noise; None: it is not known.
+    """
     if noise is None:
         return None
     if abs(difference) <= noise:
@@ -87,7 +104,8 @@ def judge(difference: float, noise: float | None, *, lower_is_better: bool) -> s
 
 
 def judge_pairs(differences: Sequence[float]) -> str | None:
-    """Say whether differences in BLEU of the same runs are all for the better or all for the worse, or neither.
+    """Return whether differences in BLEU of the same runs are all for the better or all
+    for the worse, or neither.
 
     None for a single one, of which nothing can be said.
     """
@@ -107,7 +125,10 @@ def compare(results: Iterable[Result]) -> list[Line]:
     usual = [result for result in results if result.decoding == USUAL.name]
     rows = {row: [result for result in usual if result.row == row] for row in ROWS}
     if not rows[BASE_ROW]:
-        raise InputError(f"there is no result of the row {BASE_ROW}, which all are compared with: run it first")
+        raise InputError(
+            f"there is no result of the row {BASE_ROW}, which all are compared with:"
+            " run it first"
+        )
     return [_line(row, found, rows[BASE_ROW]) for row, found in rows.items() if found]
 
 
@@ -120,18 +141,38 @@ def _line(row: str, found: Sequence[Result], base: Sequence[Result]) -> Line:
         bases = [getattr(result, key) for result in base]
         value = statistics.fmean(getattr(result, key) for result in found)
         difference = value - statistics.fmean(bases)
-        verdict = None if row == BASE_ROW else judge(difference, spread(bases), lower_is_better=lower_is_better)
+        verdict = (
+            None
+            if row == BASE_ROW
+            else judge(difference, spread(bases), lower_is_better=lower_is_better)
+        )
         if of_paper is None:
             return Comparison(value, difference, verdict, None, None)
         paper = of_paper.scores[key]
-        return Comparison(value, difference, verdict, paper, paper - base_of_paper.scores[key], HARDLY[key])
+        return Comparison(
+            value,
+            difference,
+            verdict,
+            paper,
+            paper - base_of_paper.scores[key],
+            HARDLY[key],
+        )
 
     perplexity, bleu = metric("perplexity", True), metric("bleu", False)
-    return Line(row, of_paper, found[0].changes, found[0].parameters, len(found), perplexity, bleu)
+    return Line(
+        row,
+        of_paper,
+        found[0].changes,
+        found[0].parameters,
+        len(found),
+        perplexity,
+        bleu,
+    )
 
 
 def to_markdown(results: Sequence[Result]) -> str:
-    """Write the rows beside the paper's, then the other searches of the base, with what the numbers are.
+    """Write the rows beside the paper's, then the other searches of the base, with what
+    the numbers are.
 
     Raises:
         InputError: there is no result of the base.
@@ -143,13 +184,24 @@ def to_markdown(results: Sequence[Result]) -> str:
 
 def _rows(lines: Sequence[Line]) -> str:
     header = (
-        *("row", "what differs", "parameters", "seeds", "perplexity", "BLEU", "row of the paper"),
+        *(
+            "row",
+            "what differs",
+            "parameters",
+            "seeds",
+            "perplexity",
+            "BLEU",
+            "row of the paper",
+        ),
         *("its perplexity", "its BLEU", "perplexity against base", "BLEU against base"),
     )
     rows = [
         (
             f"`{line.row}`",
-            ", ".join(f"{key.partition('.')[2]} {value}" for key, value in line.changes.items()),
+            ", ".join(
+                f"{key.partition('.')[2]} {value}"
+                for key, value in line.changes.items()
+            ),
             f"{line.parameters:,}",
             str(line.seeds),
             f"{line.perplexity.value:.2f}",
@@ -174,17 +226,36 @@ def _against(line: Line, metric: Comparison) -> str:
 
 
 def _searches(results: Sequence[Result]) -> list[str]:
-    """Write the other searches of the base's runs, each beside the usual one of the same run."""
+    """Write the other searches of the base's runs, each beside the usual one of the
+    same run.
+    """
     base = [result for result in results if result.row == BASE_ROW]
-    usual = {result.seed: result.bleu for result in base if result.decoding == USUAL.name}
-    rows = [(USUAL.name, str(len(usual)), f"{statistics.fmean(usual.values()):.2f}", "")]
+    usual = {
+        result.seed: result.bleu for result in base if result.decoding == USUAL.name
+    }
+    rows = [
+        (USUAL.name, str(len(usual)), f"{statistics.fmean(usual.values()):.2f}", "")
+    ]
     for decoding in OTHERS:
-        found = {result.seed: result.bleu for result in base if result.decoding == decoding.name}
+        found = {
+            result.seed: result.bleu
+            for result in base
+            if result.decoding == decoding.name
+        }
         pairs = [bleu - usual[seed] for seed, bleu in found.items() if seed in usual]
         if pairs:
             verdict = judge_pairs(pairs)
-            against = f"{statistics.fmean(pairs):+.2f}" + (f": {verdict}" if verdict else "")
-            rows.append((decoding.name, str(len(pairs)), f"{statistics.fmean(found.values()):.2f}", against))
+            against = f"{statistics.fmean(pairs):+.2f}" + (
+                f": {verdict}" if verdict else ""
+            )
+            rows.append(
+                (
+                    decoding.name,
+                    str(len(pairs)),
+                    f"{statistics.fmean(found.values()):.2f}",
+                    against,
+                )
+            )
     if len(rows) == 1:
         return []
     return [
@@ -196,20 +267,35 @@ def _searches(results: Sequence[Result]) -> list[str]:
 def _explain(results: Sequence[Result]) -> list[str]:
     """Say what the numbers are of, and what counts as noise."""
     first = results[0]
-    base = [result for result in results if result.row == BASE_ROW and result.decoding == USUAL.name]
-    perplexity, bleu = (spread([getattr(result, key) for result in base]) for key in ("perplexity", "bleu"))
+    base = [
+        result
+        for result in results
+        if result.row == BASE_ROW and result.decoding == USUAL.name
+    ]
+    perplexity, bleu = (
+        spread([getattr(result, key) for result in base])
+        for key in ("perplexity", "bleu")
+    )
     if perplexity is None or bleu is None:
-        noise = "One seed of the base says nothing of the noise, so that no difference is judged: run it with more."
+        noise = (
+            "One seed of the base says nothing of the noise, so that no difference is"
+            " judged: run it with more."
+        )
     else:
         noise = (
-            f"Noise is the distance between the highest and the lowest of the base's {len(base)} seeds: "
-            f"{perplexity:.2f} in perplexity and {bleu:.2f} BLEU. A row whose mean is no farther from the base's is "
-            "within noise. Another search is judged by whether it changes the same runs all for the better or all for "
-            "the worse."
+            "Noise is the distance between the highest and the lowest of the base's"
+            f" {len(base)} seeds: {perplexity:.2f} in perplexity and {bleu:.2f} BLEU. A"
+            " row whose mean is no farther from the base's is within noise. Another"
+            " search is judged by whether it changes the same runs all for the better"
+            " or all for the worse."
         )
     return [
-        f"Perplexity: of `{first.valid}`, a piece of the vocabulary, after {first.steps:,} steps. BLEU: sacreBLEU of "
-        f"the {first.sentences:,} sentences of `{first.dataset}`, `{first.bleu_signature}`, {USUAL.name}, of the last "
-        "checkpoint. Both are means over the seeds. The paper's are of newstest2013.",
+        (
+            f"Perplexity: of `{first.valid}`, a piece of the vocabulary, after"
+            f" {first.steps:,} steps. BLEU: sacreBLEU of the {first.sentences:,}"
+            f" sentences of `{first.dataset}`, `{first.bleu_signature}`, {USUAL.name},"
+            " of the last checkpoint. Both are means over the seeds. The paper's are"
+            " of newstest2013."
+        ),
         noise,
     ]

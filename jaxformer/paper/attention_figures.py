@@ -1,4 +1,6 @@
-"""Pictures of section 3.2: attention step by step, what masks allow, and why scores are scaled."""
+"""Pictures of section 3.2: attention step by step, what masks allow, and why scores
+are scaled.
+"""
 
 from __future__ import annotations
 
@@ -33,15 +35,18 @@ _SHOWN_LENGTH = 12
 
 
 def draw_attention_steps(picture: Path | str, seed: int = 0) -> Path:
-    """Draw figure 2 (left) of the paper with numbers: scores, scaled and masked scores, weights, output.
+    """Draw figure 2 (left) of the paper with numbers: scores, scaled and masked scores,
+    weights, output.
 
-    One head, six positions, d_k = d_v = 16, a causal mask; queries, keys and values are drawn from a normal
-    distribution.
+    One head, six positions, d_k = d_v = 16, a causal mask; queries, keys and values are
+    drawn from a normal distribution.
     """
     length, width = 6, 16
     drawn = jax.random.normal(jax.random.key(seed), (3, 1, length, 1, width))
     mask = masks.causal_mask(length)
-    output, weights = attention.dot_product_attention(drawn[0], drawn[1], drawn[2], mask)
+    output, weights = attention.dot_product_attention(
+        drawn[0], drawn[1], drawn[2], mask
+    )
     query, key, value = np.asarray(drawn[:, 0, :, 0], np.float64)
     scores, allowed = query @ key.T, np.asarray(mask[0, 0])
     scaled = np.where(allowed, scores / width**0.5, np.nan)
@@ -50,14 +55,32 @@ def draw_attention_steps(picture: Path | str, seed: int = 0) -> Path:
         ("2. / √d_k, masked", "key", scaled, figures.SIGNED, -3, 3),
         ("3. softmax", "key", np.asarray(weights[0, 0]), figures.WEIGHTS, 0, 1),
         ("   V", "channel", value, figures.SIGNED, -3, 3),
-        ("4. softmax(...) V", "channel", np.asarray(output[0, :, 0]), figures.SIGNED, -3, 3),
+        (
+            "4. softmax(...) V",
+            "channel",
+            np.asarray(output[0, :, 0]),
+            figures.SIGNED,
+            -3,
+            3,
+        ),
     )
     figure = style.new_figure(9, 2.5)
     every = figure.subplots(1, len(panels), width_ratios=(1, 1, 1, 1.25, 1.25))
-    for place, (axes, (title, across, matrix, names, low, high)) in enumerate(zip(every, panels, strict=True)):
+    for place, (axes, (title, across, matrix, names, low, high)) in enumerate(
+        zip(every, panels, strict=True)
+    ):
         axes.set_facecolor("#e3e6ea")  # what the mask forbids
         down = "query" if place == 0 else ""
-        figures.show_matrix(axes, matrix, title=title, down=down, across=across, names=names, low=low, high=high)
+        figures.show_matrix(
+            axes,
+            matrix,
+            title=title,
+            down=down,
+            across=across,
+            names=names,
+            low=low,
+            high=high,
+        )
         axes.set_xticks([])
         axes.set_yticks([])
         if across == "key":
@@ -68,13 +91,18 @@ def draw_attention_steps(picture: Path | str, seed: int = 0) -> Path:
 def _write_numbers(axes: Any, matrix: np.ndarray, dark: float) -> None:
     for (row, column), value in np.ndenumerate(matrix):
         if not np.isnan(value):
-            text = f"{round(value)}" if dark > 2 else f"{round(value, 1) + 0.0:.1f}"  # no minus before 0
+            # no minus before 0
+            text = f"{round(value)}" if dark > 2 else f"{round(value, 1) + 0.0:.1f}"
             colour = "white" if abs(value) > dark else style.INK
-            axes.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
+            axes.text(
+                column, row, text, ha="center", va="center", fontsize=7, color=colour
+            )
 
 
 def example_masks() -> Mapping[str, np.ndarray]:
-    """Make the masks of the picture with the functions of the library, True = may attend; rows are queries."""
+    """Make the masks of the picture with the functions of the library, True = may
+    attend; rows are queries.
+    """
     tokens = jnp.array([[5, 8, 6, 9, 7, 0, 0, 0]])
     segments = jnp.array([[1, 1, 1, 2, 2, 2, 3, 3]])
     padding, causal = masks.padding_mask(tokens, pad_id=0), masks.causal_mask(8)
@@ -82,18 +110,31 @@ def example_masks() -> Mapping[str, np.ndarray]:
         "encoder: padding": padding,
         "decoder: causal": causal,
         "decoder: both": masks.combine(padding, causal),
-        "packed: 3 sentences": masks.combine(masks.segment_mask(segments, segments), causal),
+        "packed: 3 sentences": masks.combine(
+            masks.segment_mask(segments, segments), causal
+        ),
     }
-    return {name: np.broadcast_to(np.asarray(mask)[0, 0], (8, 8)) for name, mask in every.items()}
+    return {
+        name: np.broadcast_to(np.asarray(mask)[0, 0], (8, 8))
+        for name, mask in every.items()
+    }
 
 
 def draw_masks(picture: Path | str) -> Path:
-    """Draw which keys each query may attend to: padding, causal, both, and three sentences packed in a row."""
+    """Draw which keys each query may attend to: padding, causal, both, and three
+    sentences packed in a row.
+    """
     figure = style.new_figure(9, 2.7)
     every = example_masks()
-    for place, (axes, (name, mask)) in enumerate(zip(figure.subplots(1, len(every)), every.items(), strict=True)):
+    for place, (axes, (name, mask)) in enumerate(
+        zip(figure.subplots(1, len(every)), every.items(), strict=True)
+    ):
         down = "query" if place == 0 else ""
-        looks: dict[str, Any] = {"names": ("#e9ecf0", style.BLUE), "low": 0.0, "high": 1.0}
+        looks: dict[str, Any] = {
+            "names": ("#e9ecf0", style.BLUE),
+            "low": 0.0,
+            "high": 1.0,
+        }
         figures.show_matrix(axes, mask, title=name, down=down, across="key", **looks)
         axes.set_aspect("equal")
         axes.set_xticks(np.arange(9) - 0.5, [])
@@ -104,12 +145,18 @@ def draw_masks(picture: Path | str) -> Path:
 
 
 def measure_kinds(draws: int, seed: int = 0) -> Mapping[str, list[JacobianStatistics]]:
-    """Measure Jacobians of each length of :data:`LENGTHS`, scaled and not, at random queries and keys."""
+    """Measure Jacobians of each length of :data:`LENGTHS`, scaled and not, at random
+    queries and keys.
+    """
     return {
         name: [
             measure_jacobians(
                 draw_weights(
-                    jax.random.fold_in(jax.random.key(seed), length), draws=draws, length=length, d_k=d_k, scaled=scaled
+                    jax.random.fold_in(jax.random.key(seed), length),
+                    draws=draws,
+                    length=length,
+                    d_k=d_k,
+                    scaled=scaled,
                 )
             )
             for length in LENGTHS
@@ -119,10 +166,11 @@ def measure_kinds(draws: int, seed: int = 0) -> Mapping[str, list[JacobianStatis
 
 
 def draw_jacobians(picture: Path | str, draws: int = 2000, seed: int = 0) -> Path:
-    """Draw what the softmax lets through of a gradient, with the division by the square root of d_k and without.
+    """Draw what the softmax lets through of a gradient, with the division by the square
+    root of d_k and without.
 
-    Above the Jacobian of one draw; below, over the lengths and all draws, mean size, deviation and range of the
-    entries, and mean, deviation and range of the trace.
+    Above the Jacobian of one draw; below, over the lengths and all draws, mean size,
+    deviation and range of the entries, and mean, deviation and range of the trace.
 
     Args:
         picture: the file to write.
@@ -133,15 +181,25 @@ def draw_jacobians(picture: Path | str, draws: int = 2000, seed: int = 0) -> Pat
     above, below = figure.subfigures(2, 1, height_ratios=(1, 1.15))
     _draw_examples(above, seed)
     left, middle, right = below.subplots(1, 3)
-    for (name, found), (*_, colour) in zip(measure_kinds(draws, seed).items(), _KINDS, strict=True):
-        looks: dict[str, Any] = {"color": colour, "linewidth": 1.8, "marker": "o", "markersize": 3.6}
+    for (name, found), (*_, colour) in zip(
+        measure_kinds(draws, seed).items(), _KINDS, strict=True
+    ):
+        looks: dict[str, Any] = {
+            "color": colour,
+            "linewidth": 1.8,
+            "marker": "o",
+            "markersize": 3.6,
+        }
         left.plot(LENGTHS, [one.size for one in found], label=name, **looks)
         _plot_deviations(middle, found, looks)
         traces = np.stack([one.traces for one in found])
         mean, deviation = traces.mean(axis=1), traces.std(axis=1)
         right.plot(LENGTHS, mean, **looks)
         least, most = traces.min(axis=1), traces.max(axis=1)
-        low, high = np.maximum(mean - deviation, least), np.minimum(mean + deviation, most)
+        low, high = (
+            np.maximum(mean - deviation, least),
+            np.minimum(mean + deviation, most),
+        )
         right.fill_between(LENGTHS, low, high, color=colour, alpha=0.14, linewidth=0)
         for end in (least, most):
             right.plot(LENGTHS, end, color=colour, linewidth=1, linestyle=":")
@@ -153,11 +211,19 @@ def draw_jacobians(picture: Path | str, draws: int = 2000, seed: int = 0) -> Pat
     return style.save(figure, picture)
 
 
-def _plot_deviations(axes: Any, found: Sequence[JacobianStatistics], looks: Mapping[str, Any]) -> None:
+def _plot_deviations(
+    axes: Any, found: Sequence[JacobianStatistics], looks: Mapping[str, Any]
+) -> None:
     axes.axhline(0.0, color=style.LINE, linewidth=0.8)
     axes.plot(LENGTHS, [one.deviation for one in found], **looks)
     for end in ("least", "greatest"):
-        axes.plot(LENGTHS, [getattr(one, end) for one in found], color=looks["color"], linewidth=1, linestyle=":")
+        axes.plot(
+            LENGTHS,
+            [getattr(one, end) for one in found],
+            color=looks["color"],
+            linewidth=1,
+            linestyle=":",
+        )
 
 
 def _style_lengths(axes: Any, title: str, *, legend: str | None = None) -> None:
@@ -166,8 +232,11 @@ def _style_lengths(axes: Any, title: str, *, legend: str | None = None) -> None:
     axes.set_xticks(LENGTHS, map(str, LENGTHS))
 
 
-def draw_both_derivatives(picture: Path | str, draws: int = 2000, seed: int = 0) -> Path:
-    """Draw sizes of the Jacobian by the scores that the softmax receives and by the products q·k, with d_k = length.
+def draw_both_derivatives(
+    picture: Path | str, draws: int = 2000, seed: int = 0
+) -> Path:
+    """Draw sizes of the Jacobian by the scores that the softmax receives and by the
+    products q·k, with d_k = length.
 
     The third panel has deviation and range of the entries by the products.
 
@@ -178,14 +247,31 @@ def draw_both_derivatives(picture: Path | str, draws: int = 2000, seed: int = 0)
     """
     figure = style.new_figure(9, 2.8)
     left, middle, right = figure.subplots(1, 3)
-    for name, scaled, colour in (("scaled, d_k = n", True, style.BLUE), ("not scaled, d_k = n", False, style.RED)):
-        looks: dict[str, Any] = {"color": colour, "linewidth": 1.8, "marker": "o", "markersize": 3.6}
+    for name, scaled, colour in (
+        ("scaled, d_k = n", True, style.BLUE),
+        ("not scaled, d_k = n", False, style.RED),
+    ):
+        looks: dict[str, Any] = {
+            "color": colour,
+            "linewidth": 1.8,
+            "marker": "o",
+            "markersize": 3.6,
+        }
         keys = [jax.random.fold_in(jax.random.key(seed), n) for n in LENGTHS]
         weights = [
-            draw_weights(key, draws=draws, length=n, d_k=n, scaled=scaled) for key, n in zip(keys, LENGTHS, strict=True)
+            draw_weights(key, draws=draws, length=n, d_k=n, scaled=scaled)
+            for key, n in zip(keys, LENGTHS, strict=True)
         ]
-        by_products = [measure_jacobians(one, one.shape[-1] ** 0.5 if scaled else 1.0) for one in weights]
-        left.plot(LENGTHS, [measure_jacobians(one).size for one in weights], label=name, **looks)
+        by_products = [
+            measure_jacobians(one, one.shape[-1] ** 0.5 if scaled else 1.0)
+            for one in weights
+        ]
+        left.plot(
+            LENGTHS,
+            [measure_jacobians(one).size for one in weights],
+            label=name,
+            **looks,
+        )
         middle.plot(LENGTHS, [one.size for one in by_products], **looks)
         _plot_deviations(right, by_products, looks)
     for axes in (left, middle):
@@ -202,11 +288,15 @@ def _draw_examples(figure: Any, seed: int) -> None:
     image = None
     for axes, (name, d_k, scaled, _) in zip(every, _KINDS, strict=True):
         key = jax.random.key(seed)
-        weights = draw_weights(key, draws=1, length=_SHOWN_LENGTH, d_k=d_k, scaled=scaled)
+        weights = draw_weights(
+            key, draws=1, length=_SHOWN_LENGTH, d_k=d_k, scaled=scaled
+        )
         matrix = np.asarray(softmax_jacobian(weights))[0]
         title = f"{name}: trace {np.trace(matrix):.2f}"
         looks: dict[str, Any] = {"names": figures.SIGNED, "low": -0.25, "high": 0.25}
-        image = figures.show_matrix(axes, matrix, title=title, down="∂ weight", across="∂ score", **looks)
+        image = figures.show_matrix(
+            axes, matrix, title=title, down="∂ weight", across="∂ score", **looks
+        )
         axes.set_xticks([])
         axes.set_yticks([])
     figures.add_scale(figure, image, list(every), (-0.25, 0, 0.25))

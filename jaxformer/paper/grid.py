@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 
-def to_grid(header: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[int]) -> str:
-    """Lay out a table of Markdown whose columns are numbers, to the right, but for those of words.
+def to_grid(
+    header: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[int]
+) -> str:
+    """Lay out a table of Markdown whose columns are numbers, to the right, but for
+    those of words.
 
     Args:
         header: of the columns.

@@ -1,4 +1,6 @@
-"""How many parameters a Transformer has: counted on the model itself, and by the formula that a person can check."""
+"""How many parameters a Transformer has: counted on the model itself, and by the
+formula that a person can check.
+"""
 
 from __future__ import annotations
 
@@ -13,31 +15,41 @@ from jaxformer.models.config import TransformerConfig
 
 
 def count_parameters(config: TransformerConfig) -> int:
-    """Count the parameters of the model that a configuration makes; nothing is allocated.
+    """Count the parameters of the model that a configuration makes; nothing is
+    allocated.
 
     >>> count_parameters(TransformerConfig.base(vocabulary_size=37_000))
     63082496
     """
     # These change no shape: rows that differ in nothing else are traced once.
     return _count(
-        dataclasses.replace(config, dropout_rate=0.0, attention_dropout_rate=0.0, activation_dropout_rate=0.0)
+        dataclasses.replace(
+            config,
+            dropout_rate=0.0,
+            attention_dropout_rate=0.0,
+            activation_dropout_rate=0.0,
+        )
     )
 
 
 @functools.lru_cache(maxsize=64)
 def _count(config: TransformerConfig) -> int:
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(seq2seq.Transformer(config).init, jax.random.key(0), tokens, tokens)
+    shapes = jax.eval_shape(
+        seq2seq.Transformer(config).init, jax.random.key(0), tokens, tokens
+    )
     return seq2seq.count_parameters(shapes["params"])
 
 
 def parameters_by_formula(config: TransformerConfig) -> int:
     """Count the parameters by arithmetic alone.
 
-    With width d, h heads of widths d_k and d_v, and a feed-forward layer of width f, an attention has
-    ``2 d h d_k + 2 d h d_v`` weights and ``2 h d_k + h d_v + d`` biases, a feed-forward layer ``2 d f + f + d``, and a
-    norm ``2 d``. An encoder layer has one attention and two norms, a decoder layer two and three; each table of
-    embeddings has V d (section 3.4: one for source, target and output), each of learned positions ``max_length`` d.
+    With width d, h heads of widths d_k and d_v, and a feed-forward layer of width f, an
+    attention has ``2 d h d_k + 2 d h d_v`` weights and ``2 h d_k + h d_v + d`` biases,
+    a feed-forward layer ``2 d f + f + d``, and a norm ``2 d``. An encoder layer has one
+    attention and two norms, a decoder layer two and three; each table of embeddings has
+    V d (section 3.4: one for source, target and output), each of learned positions
+    ``max_length`` d.
     """
     width, heads = config.d_model, config.num_heads
     d_k, d_v = config.d_k or width // heads, config.d_v or width // heads
@@ -55,5 +67,7 @@ def _vocabulary(config: TransformerConfig) -> int:
     """Count tables of embeddings, output weights and output biases."""
     target = config.vocabulary_size
     source = config.source_vocabulary_size or target
-    tables = {"all": target, "target": source + target, "none": source + 2 * target}[config.tied_embeddings]
+    tables = {"all": target, "target": source + target, "none": source + 2 * target}[
+        config.tied_embeddings
+    ]
     return tables * config.d_model + (target if config.output_bias else 0)

@@ -1,4 +1,6 @@
-"""A table of the paper beside ours, as a picture: scores on the left, what they cost on the right."""
+"""A table of the paper beside ours, as a picture: scores on the left, what they cost
+on the right.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ _PAPER, _OURS = style.GREY, style.BLUE
 def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
     """Draw a table, 1000 pixels wide, as a PNG.
 
-    On the left each row's scores in the paper and, where there are some, those of a run, hollow where the two do not
-    compare. On the right the parameters (Tables 3 and 4) or the training FLOPs (Table 2), the paper's and ours.
+    On the left each row's scores in the paper and, where there are some, those of a
+    run, hollow where the two do not compare. On the right the parameters (Tables 3 and
+    4) or the training FLOPs (Table 2), the paper's and ours.
 
     Args:
         table: of the paper.
@@ -31,7 +34,11 @@ def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
     height = 1.3 + 0.27 * len(lines)
     figure = style.new_figure(10, height)
     figure.suptitle(
-        f"Table {table.number}: {table.title}", fontsize=11.5, color=style.INK, x=0.02, horizontalalignment="left"
+        f"Table {table.number}: {table.title}",
+        fontsize=11.5,
+        color=style.INK,
+        x=0.02,
+        horizontalalignment="left",
     )
     metrics = table.metrics.items()
     widths = (*(6 / len(metrics) for _ in metrics), 5)
@@ -40,10 +47,16 @@ def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
         _draw_scores(axes, metric, heading, lines)
     _draw_cost(right, table, lines)
     left = panels[0]
-    # It may reach over the next panels: the right one's, as high, keeps the room above them all.
+    # It may reach over the next panels: the right one's, as high, keeps the room above
+    # them all.
     _explain(left, panels).set_in_layout(False)
     _explain(right, [right])
-    left.set_yticks(range(len(lines)), [line.row.title for line in lines], fontsize=9, color=style.INK)
+    left.set_yticks(
+        range(len(lines)),
+        [line.row.title for line in lines],
+        fontsize=9,
+        color=style.INK,
+    )
     left.set_ylim(len(lines) - 0.4, -0.6)
     return style.save(figure, picture)
 
@@ -52,18 +65,41 @@ def _draw_scores(axes: Any, metric: str, heading: str, lines: Sequence[Line]) ->
     """Mark the paper's scores by a metric, and those of runs."""
     paper = [(line.row.scores[metric], place) for place, line in enumerate(lines)]
     axes.scatter(*zip(*paper, strict=True), s=30, color=_PAPER, label="paper", zorder=3)
-    runs = [(line.run, line.run.get(metric), place) for place, line in enumerate(lines) if line.run is not None]
-    for label, noted, fill in (("run", False, _OURS), ("run, not comparable", True, "white")):
-        points = [(value, place) for run, value, place in runs if value is not None and _is_noted(run, metric) == noted]
+    runs = [
+        (line.run, line.run.get(metric), place)
+        for place, line in enumerate(lines)
+        if line.run is not None
+    ]
+    for label, noted, fill in (
+        ("run", False, _OURS),
+        ("run, not comparable", True, "white"),
+    ):
+        points = [
+            (value, place)
+            for run, value, place in runs
+            if value is not None and _is_noted(run, metric) == noted
+        ]
         if points:
             x, y = zip(*points, strict=True)
-            axes.scatter(x, y, s=36, marker="D", facecolor=fill, edgecolor=_OURS, linewidth=1.4, label=label, zorder=4)
+            axes.scatter(
+                x,
+                y,
+                s=36,
+                marker="D",
+                facecolor=fill,
+                edgecolor=_OURS,
+                linewidth=1.4,
+                label=label,
+                zorder=4,
+            )
     _finish(axes, heading)
     axes.margins(x=0.08)
 
 
 def _is_noted(run: RunScore, metric: str) -> bool:
-    """Say whether a score does not compare with the paper's, as no perplexity of other pieces than its own does."""
+    """Return whether a score does not compare with the paper's, as no perplexity of
+    other pieces than its own does.
+    """
     return bool(run.notes) or metric == "perplexity"
 
 
@@ -74,18 +110,28 @@ def _draw_cost(axes: Any, table: Table, lines: Sequence[Line]) -> None:
         axes.set_xscale("log")
     else:
         name, scale = "parameters, millions", 1e6
-        paper, ours = [line.row.parameters for line in lines], [line.parameters for line in lines]
+        paper, ours = (
+            [line.row.parameters for line in lines],
+            [line.parameters for line in lines],
+        )
     for label, values, unit, colour, shift in (
         ("paper", paper, 1.0, _PAPER, -0.18),
         ("jaxformer", ours, scale, _OURS, 0.18),
     ):
-        bars = [(place + shift, value / unit) for place, value in enumerate(values) if value is not None]
+        bars = [
+            (place + shift, value / unit)
+            for place, value in enumerate(values)
+            if value is not None
+        ]
         if bars:
             places, lengths = zip(*bars, strict=True)
-            if table.number == 2:  # on a logarithmic axis the length of a bar says nothing
+            # on a logarithmic axis the length of a bar says nothing
+            if table.number == 2:
                 axes.scatter(lengths, places, s=30, color=colour, label=label, zorder=3)
             else:
-                axes.barh(places, lengths, height=0.34, color=colour, label=label, zorder=3)
+                axes.barh(
+                    places, lengths, height=0.34, color=colour, label=label, zorder=3
+                )
     _finish(axes, name)
 
 
@@ -96,7 +142,11 @@ def _finish(axes: Any, name: str) -> None:
 
 def _explain(axes: Any, panels: Sequence[Any]) -> Any:
     """Write above one panel what the marks in some are; give what was written."""
-    marks = {label: mark for panel in panels for mark, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    marks = {
+        label: mark
+        for panel in panels
+        for mark, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
     return axes.legend(
         list(marks.values()),
         list(marks),

@@ -5,7 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
-from jaxformer.paper.cost import SENTENCE, check_utilisation, count_flops, expected_hours
+from jaxformer.paper.cost import (
+    SENTENCE,
+    check_utilisation,
+    count_flops,
+    expected_hours,
+)
 from jaxformer.paper.grid import to_grid
 from jaxformer.paper.parameters import count_parameters
 from jaxformer.paper.runs import RunScore
@@ -20,7 +25,8 @@ class Line:
         row: the paper's.
         parameters: of our model; None for a system that is not the paper's own.
         flops: of training it, by formula.
-        hours: that training is expected to take; None where the speed of the devices is not known.
+        hours: that training is expected to take; None where the speed of the devices is
+            not known.
         run: the score of a run.
     """
 
@@ -32,7 +38,11 @@ class Line:
 
 
 def make_lines(
-    table: Table, runs: Mapping[str, RunScore], *, flops_per_second: float | None, utilisation: float
+    table: Table,
+    runs: Mapping[str, RunScore],
+    *,
+    flops_per_second: float | None,
+    utilisation: float,
 ) -> list[Line]:
     """Compute what stands beside each row of a table.
 
@@ -46,21 +56,36 @@ def make_lines(
         InputError: the speed or the utilisation is out of range.
     """
     check_utilisation(utilisation)
-    return [_line(row, runs.get(row.name), flops_per_second, utilisation) for row in table.rows]
+    return [
+        _line(row, runs.get(row.name), flops_per_second, utilisation)
+        for row in table.rows
+    ]
 
 
-def _line(row: Row, run: RunScore | None, flops_per_second: float | None, utilisation: float) -> Line:
+def _line(
+    row: Row, run: RunScore | None, flops_per_second: float | None, utilisation: float
+) -> Line:
     if row.config is None:
         return Line(row)
     model, settings = row.model, row.settings
-    steps, tokens = int(settings["training.steps"]), int(settings["data.tokens_per_batch"])
+    steps, tokens = (
+        int(settings["training.steps"]),
+        int(settings["data.tokens_per_batch"]),
+    )
     operations = count_flops(model, steps=steps, tokens_per_batch=tokens)
-    hours = None if flops_per_second is None else expected_hours(operations, flops_per_second, utilisation)
+    hours = (
+        None
+        if flops_per_second is None
+        else expected_hours(operations, flops_per_second, utilisation)
+    )
     return Line(row, count_parameters(model), operations, hours, run)
 
 
-def to_markdown(table: Table, lines: Sequence[Line], *, devices: str, utilisation: float) -> str:
-    """Write a table as Markdown, with what each run lacks to compare, and how the numbers were counted.
+def to_markdown(
+    table: Table, lines: Sequence[Line], *, devices: str, utilisation: float
+) -> str:
+    """Write a table as Markdown, with what each run lacks to compare, and how the
+    numbers were counted.
 
     Args:
         table: of the paper.
@@ -69,7 +94,9 @@ def to_markdown(table: Table, lines: Sequence[Line], *, devices: str, utilisatio
         utilisation: the part of their peak that the hours are for.
     """
     header, *rows = _columns(table, lines)
-    remarks = [f"- `{line.row.name}`: {line.row.remark}." for line in lines if line.row.remark]
+    remarks = [
+        f"- `{line.row.name}`: {line.row.remark}." for line in lines if line.row.remark
+    ]
     runs = [_describe(line.row, line.run) for line in lines if line.run is not None]
     parts = [
         f'# Table {table.number} of "Attention Is All You Need": {table.title}',
@@ -92,12 +119,21 @@ def _columns(table: Table, lines: Sequence[Line]) -> list[list[str]]:
         digits = 2 if metric == "perplexity" else 1
         columns += [
             [f"{heading}, paper", *(_paper_score(line.row, metric) for line in lines)],
-            [f"{heading}, run", *(_run_score(line.run, metric, digits) for line in lines)],
+            [
+                f"{heading}, run",
+                *(_run_score(line.run, metric, digits) for line in lines),
+            ],
         ]
     columns += [
-        ["parameters, paper", *(_number(line.row.parameters, "{:.0f} M") for line in lines)],
+        [
+            "parameters, paper",
+            *(_number(line.row.parameters, "{:.0f} M") for line in lines),
+        ],
         ["parameters", *(_number(line.parameters, "{:,}") for line in lines)],
-        ["training FLOPs, paper", *(_number(line.row.flops, "{:.1e}") for line in lines)],
+        [
+            "training FLOPs, paper",
+            *(_number(line.row.flops, "{:.1e}") for line in lines),
+        ],
         ["training FLOPs", *(_number(line.flops, "{:.1e}") for line in lines)],
         ["hours", *(_hours(line) for line in lines)],
     ]
@@ -110,13 +146,15 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _paper_score(row: Row, metric: str) -> str:
-    """Give a score with the decimals that the paper has: two in all perplexities and in some BLEU."""
+    """Return a score with the decimals that the paper has: two in all perplexities and
+    in some BLEU.
+    """
     digits = 2 if metric == "perplexity" else row.decimals
     return f"{row.scores[metric]:.{digits}f}"
 
 
 def _run_score(run: RunScore | None, metric: str, digits: int) -> str:
-    """Give a score of a run, with a star where it does not compare."""
+    """Return a score of a run, with a star where it does not compare."""
     value = None if run is None else run.get(metric)
     if run is None or value is None:
         return ""
@@ -127,36 +165,65 @@ def _run_score(run: RunScore | None, metric: str, digits: int) -> str:
 def _hours(line: Line) -> str:
     if line.flops is None:
         return ""
-    return "unknown" if line.hours is None else f"{line.hours:,.1f}" if line.hours >= 1 else f"{line.hours:.2g}"
+    return (
+        "unknown"
+        if line.hours is None
+        else f"{line.hours:,.1f}"
+        if line.hours >= 1
+        else f"{line.hours:.2g}"
+    )
 
 
 def _describe(row: Row, run: RunScore) -> str:
     """Say of a run what was scored and why it does not compare."""
-    scored = f"checkpoint {run.checkpoint}" if isinstance(run.checkpoint, int) else run.checkpoint
+    scored = (
+        f"checkpoint {run.checkpoint}"
+        if isinstance(run.checkpoint, int)
+        else run.checkpoint
+    )
     head = (
-        f"- `{row.name}`: {run.directory}, {run.parameters:,} parameters, trained on {run.trained_on}, {scored}, "
-        f"{run.metric} {run.value:g} on {run.dataset}."
+        f"- `{row.name}`: {run.directory}, {run.parameters:,} parameters, trained on"
+        f" {run.trained_on}, {scored}, {run.metric} {run.value:g} on {run.dataset}."
     )
     if not run.notes:
         return f"{head} Comparable with the paper, where that is its training text."
-    return "\n".join([f"{head} Not comparable with the paper:", *(f"  - {note}" for note in run.notes)])
+    return "\n".join(
+        [
+            f"{head} Not comparable with the paper:",
+            *(f"  - {note}" for note in run.notes),
+        ]
+    )
 
 
 def _explain(table: Table, devices: str, utilisation: float) -> Iterator[str]:
     yield (
-        "Parameters are counted on the model of the row's configuration file, at the vocabulary that it names; those "
-        "of a run stand in its line. Training FLOPs are those of the matrix products of forward and backward passes "
-        f"over real tokens, in full batches of {SENTENCE} tokens a sentence."
-        + (" Trees are longer than that: here they are a rough figure." if table.number == 4 else "")
+        "Parameters are counted on the model of the row's configuration file, at the"
+        " vocabulary that it names; those of a run stand in its line. Training FLOPs"
+        " are those of the matrix products of forward and backward passes over real"
+        f" tokens, in full batches of {SENTENCE} tokens a sentence."
+        + (
+            " Trees are longer than that: here they are a rough figure."
+            if table.number == 4
+            else ""
+        )
     )
     if table.number == 2:
         yield (
-            "The paper's FLOPs are time by devices by what a device sustains: what was spent, and not what the model "
-            "needs."
+            "The paper's FLOPs are time by devices by what a device sustains: what was"
+            " spent, and not what the model needs."
         )
     if devices:
-        yield f"Hours are an estimate: the FLOPs at {utilisation:.0%} of the peak of {devices}."
+        yield (
+            f"Hours are an estimate: the FLOPs at {utilisation:.0%} of the peak of"
+            f" {devices}."
+        )
     else:
-        yield "Hours are unknown where the peak of the devices is: give it by --flops_per_second."
+        yield (
+            "Hours are unknown where the peak of the devices is: give it by"
+            " --flops_per_second."
+        )
     if table.number == 3:
-        yield "Perplexities are per piece of the vocabulary, and compare only between equal vocabularies."
+        yield (
+            "Perplexities are per piece of the vocabulary, and compare only between"
+            " equal vocabularies."
+        )

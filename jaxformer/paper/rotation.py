@@ -1,4 +1,6 @@
-"""What a shift does to sinusoidal positions: it turns each pair of a sine and a cosine by an angle of its own."""
+"""What a shift does to sinusoidal positions: it turns each pair of a sine and a
+cosine by an angle of its own.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,8 @@ from jaxformer.errors import InputError
 
 
 def rotation(offset: int, d_model: int, base: float = 10_000.0) -> np.ndarray:
-    """Give the matrix M with PE(p + k) = M PE(p) for every position p, in the paper's interleaved layout.
+    """Return the matrix M with PE(p + k) = M PE(p) for every position p, in the paper's
+    interleaved layout.
 
     M has one block of 2 by 2 for each frequency w, the rotation by the angle k w::
 
@@ -16,8 +19,8 @@ def rotation(offset: int, d_model: int, base: float = 10_000.0) -> np.ndarray:
                         =                       *
         cos(w (p + k))     -sin(w k)  cos(w k)     cos(w p)
 
-    It depends on k and not on p: this is what "can be represented as a linear function" means in Vaswani et al. 2017,
-    section 3.5.
+    It depends on k and not on p: this is what "can be represented as a linear function"
+    means in Vaswani et al. 2017, section 3.5.
 
     Args:
         offset: k, of either sign.
@@ -35,7 +38,10 @@ def rotation(offset: int, d_model: int, base: float = 10_000.0) -> np.ndarray:
         [[0.5403, 0.8415], [-0.8415, 0.5403]]
     """
     if d_model % 2:
-        raise InputError(f"sinusoidal positions need an even d_model, not {d_model}; try {d_model + 1}")
+        raise InputError(
+            f"sinusoidal positions need an even d_model, not {d_model}; try"
+            f" {d_model + 1}"
+        )
     sines = np.arange(0, d_model, 2)
     angles = offset * base ** (-sines / d_model)
     matrix = np.zeros((d_model, d_model))

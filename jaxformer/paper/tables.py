@@ -1,4 +1,6 @@
-"""Tables 2, 3 and 4 of "Attention Is All You Need" (Vaswani et al. 2017, arXiv 1706.03762 v5), row by row."""
+"""Tables 2, 3 and 4 of "Attention Is All You Need" (Vaswani et al. 2017, arXiv
+1706.03762 v5), row by row.
+"""
 
 from __future__ import annotations
 
@@ -38,15 +40,35 @@ BASE: Mapping[str, Value] = types.MappingProxyType(
         "decoding.max_extra_length": 50,
     }
 )
-"""What the paper says of its base model for English to German (sections 5 and 6.1, Table 3)."""
+"""What the paper says of its base model for English to German (sections 5 and 6.1,
+Table 3).
+"""
 
 LEARNING_KEYS = (
-    *("schedule", "learning_rate", "cooldown_steps", "optimizer", "adam_b1", "adam_b2", "adam_epsilon"),
-    *("weight_decay", "gradient_clip", "ema_decay", "frozen", "smoothing_convention", "z_loss", "r_drop"),
+    *(
+        "schedule",
+        "learning_rate",
+        "cooldown_steps",
+        "optimizer",
+        "adam_b1",
+        "adam_b2",
+        "adam_epsilon",
+    ),
+    *(
+        "weight_decay",
+        "gradient_clip",
+        "ema_decay",
+        "frozen",
+        "smoothing_convention",
+        "z_loss",
+        "r_drop",
+    ),
     "initial_run",
 )
-"""Keys of the section ``training``, besides those that rows name, that change what is learned; the defaults of
-:class:`jaxformer.runs.training.TrainingConfig` are the paper's."""
+"""Keys of the section ``training``, besides those that rows name, that change what is
+learned; the defaults of :class:`jaxformer.runs.training.TrainingConfig` are the
+paper's.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,11 +79,13 @@ class Row:
         name: what the command line calls it.
         title: what the paper calls it.
         scores: the paper's, by metric.
-        config: its configuration file, with the variant; None for a system that is not the paper's own.
+        config: its configuration file, with the variant; None for a system that is not
+            the paper's own.
         changes: what it has otherwise than :data:`BASE`.
         parameters: the paper's, in millions; None where it says nothing.
         flops: of training, the paper's estimate; None where it says nothing.
-        averaged: checkpoints whose mean is scored; 1: the last one alone; None where the paper does not say.
+        averaged: checkpoints whose mean is scored; 1: the last one alone; None where
+            the paper does not say.
         remark: what is to be known of the paper's numbers.
         decimals: of its BLEU or F1 in the paper.
     """
@@ -79,17 +103,25 @@ class Row:
 
     @property
     def settings(self) -> dict[str, Value]:
-        """What the paper says of this row, by the keys of a configuration; the width of heads follows the others."""
+        """What the paper says of this row, by the keys of a configuration; the width
+        of heads follows the others.
+        """
         settings = {**BASE, **self.changes}
         for key in ("model.d_k", "model.d_v"):
             if key not in self.changes:
-                settings[key] = int(settings["model.d_model"]) // int(settings["model.num_heads"])
+                settings[key] = int(settings["model.d_model"]) // int(
+                    settings["model.num_heads"]
+                )
         return settings
 
     @property
     def model(self) -> TransformerConfig:
         """The row's model."""
-        values = {key.removeprefix("model."): value for key, value in self.settings.items() if key.startswith("model.")}
+        values = {
+            key.removeprefix("model."): value
+            for key, value in self.settings.items()
+            if key.startswith("model.")
+        }
         values["vocabulary_size"] = self.settings["data.vocabulary_size"]
         return TransformerConfig(**values)  # type: ignore[arg-type]  # the tests hold every value against its type
 
@@ -102,7 +134,8 @@ class Table:
         number: the paper's.
         title: what it shows.
         metrics: the heading of each metric of its rows.
-        test: what the scores are of, as :func:`jaxformer.evaluation.known_sets.find_known` calls it.
+        test: what the scores are of, as
+            :func:`jaxformer.evaluation.known_sets.find_known` calls it.
         rows: in the paper's order, with one for each pair of languages.
     """
 
@@ -118,14 +151,17 @@ class Table:
         return SENTENCES[self.test]
 
     def find(self, name: str) -> Row:
-        """Give the row of this name that has a model of jaxformer.
+        """Return the row of this name that has a model of jaxformer.
 
         Raises:
             InputError: there is none; all names are listed.
         """
         own = {row.name: row for row in self.rows if row.config is not None}
         if name not in own:
-            raise InputError(f"table {self.number} has no row {name!r} to compare a run with: take {', '.join(own)}")
+            raise InputError(
+                f"table {self.number} has no row {name!r} to compare a run with: take"
+                f" {', '.join(own)}"
+            )
         return own[name]
 
 
@@ -136,16 +172,29 @@ _BIG: Mapping[str, Value] = {
     "model.dropout_rate": 0.3,
     "training.steps": 300_000,
 }
-# Section 5.1: 32,000 word pieces for French; section 6.1: the big model for French has less dropout.
-_FRENCH: Mapping[str, Value] = {"data.target_language": "fr", "data.vocabulary_size": 32_000}
+# Section 5.1: 32,000 word pieces for French; section 6.1: the big model for French has
+# less dropout.
+_FRENCH: Mapping[str, Value] = {
+    "data.target_language": "fr",
+    "data.vocabulary_size": 32_000,
+}
 
 
 def _other(name: str, title: str, bleu: str, flops: float | None = None) -> Row:
-    """Make the row of a system with as many decimals as the paper gives its score: 26.30 has two."""
-    return Row(name, title, {"bleu": float(bleu)}, flops=flops, decimals=len(bleu.partition(".")[2]))
+    """Make the row of a system with as many decimals as the paper gives its score:
+    26.30 has two.
+    """
+    return Row(
+        name,
+        title,
+        {"bleu": float(bleu)},
+        flops=flops,
+        decimals=len(bleu.partition(".")[2]),
+    )
 
 
-# The paper gives one number of FLOPs for both pairs of a model: time by devices by 9.5 TFLOP/s of a P100.
+# The paper gives one number of FLOPs for both pairs of a model: time by devices by 9.5
+# TFLOP/s of a P100.
 _TABLE_2 = Table(
     2,
     "translation, newstest2014",
@@ -160,7 +209,12 @@ _TABLE_2 = Table(
         _other("convs2s-enfr", "ConvS2S, En-Fr", "40.46", 1.5e20),
         _other("moe-ende", "MoE, En-De", "26.03", 2.0e19),
         _other("moe-enfr", "MoE, En-Fr", "40.56", 1.2e20),
-        _other("deep-att-ensemble-enfr", "Deep-Att + PosUnk ensemble, En-Fr", "40.4", 8.0e20),
+        _other(
+            "deep-att-ensemble-enfr",
+            "Deep-Att + PosUnk ensemble, En-Fr",
+            "40.4",
+            8.0e20,
+        ),
         _other("gnmt-ensemble-ende", "GNMT + RL ensemble, En-De", "26.30", 1.8e20),
         _other("gnmt-ensemble-enfr", "GNMT + RL ensemble, En-Fr", "41.16", 1.1e21),
         _other("convs2s-ensemble-ende", "ConvS2S ensemble, En-De", "26.36", 7.7e19),
@@ -206,7 +260,12 @@ _TABLE_2 = Table(
 
 
 def _variation(
-    name: str, title: str, perplexity: float, bleu: float, changes: Mapping[str, Value], parameters: float | None = None
+    name: str,
+    title: str,
+    perplexity: float,
+    bleu: float,
+    changes: Mapping[str, Value],
+    parameters: float | None = None,
 ) -> Row:
     return Row(
         name,
@@ -226,36 +285,84 @@ _TABLE_3 = Table(
     "newstest2013",
     (
         _variation("base", "base", 4.92, 25.8, {}, 65),
-        _variation("a_h1", "(A) 1 head of width 512", 5.29, 24.9, {"model.num_heads": 1}),
-        _variation("a_h4", "(A) 4 heads of width 128", 5.00, 25.5, {"model.num_heads": 4}),
-        _variation("a_h16", "(A) 16 heads of width 32", 4.91, 25.8, {"model.num_heads": 16}),
-        _variation("a_h32", "(A) 32 heads of width 16", 5.01, 25.4, {"model.num_heads": 32}),
+        _variation(
+            "a_h1", "(A) 1 head of width 512", 5.29, 24.9, {"model.num_heads": 1}
+        ),
+        _variation(
+            "a_h4", "(A) 4 heads of width 128", 5.00, 25.5, {"model.num_heads": 4}
+        ),
+        _variation(
+            "a_h16", "(A) 16 heads of width 32", 4.91, 25.8, {"model.num_heads": 16}
+        ),
+        _variation(
+            "a_h32", "(A) 32 heads of width 16", 5.01, 25.4, {"model.num_heads": 32}
+        ),
         _variation("b_dk16", "(B) d_k 16", 5.16, 25.1, {"model.d_k": 16}, 58),
         _variation("b_dk32", "(B) d_k 32", 5.01, 25.4, {"model.d_k": 32}, 60),
         _variation(
-            "c_n2", "(C) 2 layers", 6.11, 23.7, {"model.num_encoder_layers": 2, "model.num_decoder_layers": 2}, 36
+            "c_n2",
+            "(C) 2 layers",
+            6.11,
+            23.7,
+            {"model.num_encoder_layers": 2, "model.num_decoder_layers": 2},
+            36,
         ),
         _variation(
-            "c_n4", "(C) 4 layers", 5.19, 25.3, {"model.num_encoder_layers": 4, "model.num_decoder_layers": 4}, 50
+            "c_n4",
+            "(C) 4 layers",
+            5.19,
+            25.3,
+            {"model.num_encoder_layers": 4, "model.num_decoder_layers": 4},
+            50,
         ),
         _variation(
-            "c_n8", "(C) 8 layers", 4.88, 25.5, {"model.num_encoder_layers": 8, "model.num_decoder_layers": 8}, 80
+            "c_n8",
+            "(C) 8 layers",
+            4.88,
+            25.5,
+            {"model.num_encoder_layers": 8, "model.num_decoder_layers": 8},
+            80,
         ),
         _variation("c_d256", "(C) d_model 256", 5.75, 24.5, {"model.d_model": 256}, 28),
-        _variation("c_d1024", "(C) d_model 1024", 4.66, 26.0, {"model.d_model": 1024}, 168),
+        _variation(
+            "c_d1024", "(C) d_model 1024", 4.66, 26.0, {"model.d_model": 1024}, 168
+        ),
         _variation("c_ff1024", "(C) d_ff 1024", 5.12, 25.4, {"model.d_ff": 1024}, 53),
         _variation("c_ff4096", "(C) d_ff 4096", 4.75, 26.2, {"model.d_ff": 4096}, 90),
-        _variation("d_dropout00", "(D) dropout 0.0", 5.77, 24.6, {"model.dropout_rate": 0.0}),
-        _variation("d_dropout02", "(D) dropout 0.2", 4.95, 25.5, {"model.dropout_rate": 0.2}),
-        _variation("d_smoothing00", "(D) label smoothing 0.0", 4.67, 25.3, {"training.label_smoothing": 0.0}),
-        _variation("d_smoothing02", "(D) label smoothing 0.2", 5.47, 25.7, {"training.label_smoothing": 0.2}),
-        _variation("e_learned", "(E) learned positions", 4.92, 25.7, {"model.positions": "learned"}),
+        _variation(
+            "d_dropout00", "(D) dropout 0.0", 5.77, 24.6, {"model.dropout_rate": 0.0}
+        ),
+        _variation(
+            "d_dropout02", "(D) dropout 0.2", 4.95, 25.5, {"model.dropout_rate": 0.2}
+        ),
+        _variation(
+            "d_smoothing00",
+            "(D) label smoothing 0.0",
+            4.67,
+            25.3,
+            {"training.label_smoothing": 0.0},
+        ),
+        _variation(
+            "d_smoothing02",
+            "(D) label smoothing 0.2",
+            5.47,
+            25.7,
+            {"training.label_smoothing": 0.2},
+        ),
+        _variation(
+            "e_learned",
+            "(E) learned positions",
+            4.92,
+            25.7,
+            {"model.positions": "learned"},
+        ),
         _variation("big", "big", 4.33, 26.4, _BIG, 213),
     ),
 )
 
-# Section 6.3 names layers, width, vocabulary, beam, alpha and length, and says that dropout and learning rate were
-# chosen on section 22, but not what they were: the values here are those of tensor2tensor's hyper-parameter sets
+# Section 6.3 names layers, width, vocabulary, beam, alpha and length, and says that
+# dropout and learning rate were chosen on section 22, but not what they were: the
+# values here are those of tensor2tensor's hyper-parameter sets
 # `transformer_parsing_base` (WSJ only) and `transformer_parsing_big`.
 _PARSING: Mapping[str, Value] = {
     "model.d_model": 1024,
@@ -287,7 +394,13 @@ _TABLE_4 = Table(
         _parser("petrov", "Petrov et al. 2006, WSJ only", 90.4),
         _parser("zhu-wsj", "Zhu et al. 2013, WSJ only", 90.4),
         _parser("dyer-wsj", "Dyer et al. 2016, WSJ only", 91.7),
-        Row("wsj", "Transformer (4 layers), WSJ only", {"f1": 91.3}, "configs/paper/parsing_wsj.py", _PARSING),
+        Row(
+            "wsj",
+            "Transformer (4 layers), WSJ only",
+            {"f1": 91.3},
+            "configs/paper/parsing_wsj.py",
+            _PARSING,
+        ),
         _parser("zhu-semi", "Zhu et al. 2013, semi-supervised", 91.3),
         _parser("huang-semi", "Huang & Harper 2009, semi-supervised", 91.3),
         _parser("mcclosky-semi", "McClosky et al. 2006, semi-supervised", 92.1),
@@ -310,16 +423,21 @@ _TABLE_4 = Table(
     ),
 )
 
-TABLES: Mapping[int, Table] = types.MappingProxyType({table.number: table for table in (_TABLE_2, _TABLE_3, _TABLE_4)})
+TABLES: Mapping[int, Table] = types.MappingProxyType(
+    {table.number: table for table in (_TABLE_2, _TABLE_3, _TABLE_4)}
+)
 """The tables by their numbers."""
 
 
 def find_table(number: int) -> Table:
-    """Give a table.
+    """Return a table.
 
     Raises:
         InputError: there is none of this number with scores.
     """
     if number not in TABLES:
-        raise InputError(f"there is no table {number} of scores in the paper: take {', '.join(map(str, TABLES))}")
+        raise InputError(
+            f"there is no table {number} of scores in the paper: take"
+            f" {', '.join(map(str, TABLES))}"
+        )
     return TABLES[number]

@@ -1,4 +1,6 @@
-"""The folder of a run: what training writes in it, and whether a vocabulary and a configuration belong to it."""
+"""The folder of a run: what training writes in it, and whether a vocabulary and a
+configuration belong to it.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ WRITTEN = (
 """What training writes in place; it writes other files whole, which follows no link."""
 
 
-def check_vocabulary(directory: Path, vocabularies: Vocabularies, recorded: str, step: int | str) -> None:
+def check_vocabulary(
+    directory: Path, vocabularies: Vocabularies, recorded: str, step: int | str
+) -> None:
     """Refuse a vocabulary that is not the one that a checkpoint was trained with.
 
     Raises:
@@ -25,8 +29,9 @@ def check_vocabulary(directory: Path, vocabularies: Vocabularies, recorded: str,
     """
     if recorded != vocabularies.hash:
         raise InputError(
-            f"{directory / 'vocabulary'} is not the vocabulary of checkpoint {step}: its hash is "
-            f"{vocabularies.hash[:12]}, not {recorded[:12]}; put back the files that the run was trained with"
+            f"{directory / 'vocabulary'} is not the vocabulary of checkpoint {step}:"
+            f" its hash is {vocabularies.hash[:12]}, not {recorded[:12]}; put back the"
+            " files that the run was trained with"
         )
 
 
@@ -34,13 +39,14 @@ def complete_config(config: RunConfig, vocabularies: Vocabularies) -> RunConfig:
     """Give the model the sizes and ids of the vocabularies.
 
     Raises:
-        InputError: the two sides disagree on the id of padding, or the model cannot be made for these vocabularies.
+        InputError: the two sides disagree on the id of padding, or the model cannot be
+            made for these vocabularies.
     """
     source, target = vocabularies.source, vocabularies.target
     if source.pad_id != target.pad_id:
         raise InputError(
-            f"the source vocabulary pads with id {source.pad_id} and the target vocabulary with {target.pad_id}; "
-            "train both with the same pad id"
+            f"the source vocabulary pads with id {source.pad_id} and the target"
+            f" vocabulary with {target.pad_id}; train both with the same pad id"
         )
     model = dataclasses.replace(
         config.model,

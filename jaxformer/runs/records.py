@@ -1,4 +1,6 @@
-"""The records of a run: ``metrics.jsonl``, ``samples.jsonl`` and ``results.json``, read and written here only."""
+"""The records of a run: ``metrics.jsonl``, ``samples.jsonl`` and ``results.json``,
+read and written here only.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,27 @@ MEASURED = frozenset(
         *("compilations", "compile_seconds", "memory_bytes"),
     )
 )
-"""Metrics that tell of the machine: of all of a record, they alone differ when the same run is made again."""
+"""Metrics that tell of the machine: of all of a record, they alone differ when the
+same run is made again.
+"""
 
 Curve: TypeAlias = Sequence[tuple[int, float]]
 """Points ``(step, value)``, in the order of the steps."""
 
 
 class Validation(NamedTuple):
-    """What translating the validation set gave: scores by name, and some of the translations."""
+    """What translating the validation set gave: scores by name, and some of the
+    translations.
+    """
 
     scores: dict[str, float]
     samples: list[dict[str, str]]
 
 
 Validator = Callable[[PyTree, Callable[[], bool]], Validation | None]
-"""Translates the validation set with some parameters; asks whether to stop, and gives None if it did."""
+"""Translates the validation set with some parameters; asks whether to stop, and
+gives None if it did.
+"""
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
@@ -47,32 +55,44 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
     """
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(finite(dict(record)), ensure_ascii=False, allow_nan=False) + "\n")
+            file.write(
+                json.dumps(finite(dict(record)), ensure_ascii=False, allow_nan=False)
+                + "\n"
+            )
     except OSError as error:
         raise InputError(
-            f"cannot write {path}: {error.strerror}; mend that and run the same command again: it goes on from the "
-            "last checkpoint"
+            f"cannot write {path}: {error.strerror}; mend that and run the same command"
+            " again: it goes on from the last checkpoint"
         ) from error
 
 
 def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Remove the lines of a record that are not to be kept, and a last line that was cut off.
+    """Remove the lines of a record that are not to be kept, and a last line that was
+    cut off.
 
-    Other lines that are no JSON object with a step were not written by a run: they stay.
+    Other lines that are no JSON object with a step were not written by a run: they
+    stay.
     """
     if not path.exists():
         return
     *whole, last = path.read_bytes().split(b"\n")
-    kept = [line for line in whole if (record := parse_step(line)) is None or keep(record)]
+    kept = [
+        line for line in whole if (record := parse_step(line)) is None or keep(record)
+    ]
     if (record := parse_step(last)) is not None and keep(record):
         kept.append(last)
     write_whole(path, b"".join(line + b"\n" for line in kept))
 
 
 def last_step(path: Path) -> int:
-    """Return the last step that ``metrics.jsonl`` or ``samples.jsonl`` has a line of; 0 where there is none."""
+    """Return the last step that ``metrics.jsonl`` or ``samples.jsonl`` has a line
+    of; 0 where there is none.
+    """
     lines = path.read_bytes().split(b"\n") if path.exists() else []
-    return max((record["step"] for record in map(parse_step, lines) if record is not None), default=0)
+    return max(
+        (record["step"] for record in map(parse_step, lines) if record is not None),
+        default=0,
+    )
 
 
 def is_evaluation(metrics: Mapping[str, Any]) -> bool:
@@ -81,23 +101,30 @@ def is_evaluation(metrics: Mapping[str, Any]) -> bool:
 
 
 def read_curves(metrics_file: Path | str) -> dict[str, Curve]:
-    """Read the curves of a run by their keys, each without the points that are no finite numbers.
+    """Read the curves of a run by their keys, each without the points that are no
+    finite numbers.
 
     A last line that a killed process left unfinished is passed over.
 
     Raises:
-        InputError: the file is missing, or a line before the last is no JSON object with a step.
+        InputError: the file is missing, or a line before the last is no JSON object
+            with a step.
     """
     curves: dict[str, dict[int, float]] = {}
     for record in _records(Path(metrics_file)):
         for key, value in record.items():
-            if key != "step" and isinstance(value, int | float) and math.isfinite(value):
+            if (
+                key != "step"
+                and isinstance(value, int | float)
+                and math.isfinite(value)
+            ):
                 curves.setdefault(key, {})[record["step"]] = float(value)
     return {key: sorted(points.items()) for key, points in curves.items()}
 
 
 def read_gaps(metrics_file: Path | str) -> dict[str, list[int]]:
-    """Read at which steps the curves of a run have no finite number, by their keys; those without any are left out.
+    """Read at which steps the curves of a run have no finite number, by their keys;
+    those without any are left out.
 
     Raises:
         InputError: as :func:`read_curves`.
@@ -111,11 +138,11 @@ def read_gaps(metrics_file: Path | str) -> dict[str, list[int]]:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Give the lines of a record, but for a last one that is torn."""
+    """Return the lines of a record, but for a last one that is torn."""
     if not path.is_file():
         raise InputError(
-            f"a learning curve needs the record of a run, but there is no file {path}: name the "
-            "directory of a run that has trained"
+            f"a learning curve needs the record of a run, but there is no file {path}:"
+            " name the directory of a run that has trained"
         )
     lines = path.read_text(encoding="utf-8", errors="replace").split("\n")
     for number, line in enumerate(lines, start=1):
@@ -125,24 +152,36 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
         if record is None:
             if number == len(lines):  # no line break after it: torn
                 break
-            raise InputError(f"a line of a record is a JSON object with a step, but line {number} of {path} is not")
+            raise InputError(
+                f"a line of a record is a JSON object with a step, but line {number} of"
+                f" {path} is not"
+            )
         yield record
 
 
 def fingerprint(sources: Sequence[str], references: Sequence[Sequence[str]]) -> str:
-    """Give 16 digits that differ where sources or references do: scores compare where these agree."""
+    """Return 16 digits that differ where sources or references do: scores compare
+    where these agree.
+    """
     digest = hashlib.sha256()
     for lines in (sources, *references):
         digest.update(json.dumps(list(lines)).encode())
     return digest.hexdigest()[:16]
 
 
-def write_result(directory: Path, record: dict[str, Any], hypotheses: Sequence[str], *, variant: str = "") -> Path:
+def write_result(
+    directory: Path,
+    record: dict[str, Any],
+    hypotheses: Sequence[str],
+    *,
+    variant: str = "",
+) -> Path:
     """Write the translations into the run, and the record into its ``results.json``.
 
-    There is one entry for each data set and variant, and scoring the same again replaces it. The entry has a digest of
-    the translations, by which :func:`read_hypotheses` knows those of another entry. Processes that write at the same
-    time wait for each other.
+    There is one entry for each data set and variant, and scoring the same again
+    replaces it. The entry has a digest of the translations, by which
+    :func:`read_hypotheses` knows those of another entry. Processes that write at the
+    same time wait for each other.
 
     Args:
         directory: of the run.
@@ -157,12 +196,22 @@ def write_result(directory: Path, record: dict[str, Any], hypotheses: Sequence[s
         InputError: a file cannot be written, or ``results.json`` is damaged.
     """
     name = f"{record['dataset']} {variant}".rstrip()
-    output, text = directory / f"hypotheses.{_stem(name)}.txt", "".join(line + "\n" for line in hypotheses).encode()
-    entry = {**record, "hypotheses": output.name, "hypotheses_sha256": hashlib.sha256(text).hexdigest()}
+    output, text = (
+        directory / f"hypotheses.{_stem(name)}.txt",
+        "".join(line + "\n" for line in hypotheses).encode(),
+    )
+    entry = {
+        **record,
+        "hypotheses": output.name,
+        "hypotheses_sha256": hashlib.sha256(text).hexdigest(),
+    }
     with in_turn(directory):
         records = finite({**read_results(directory), name: entry})
         write_whole(output, text)
-        write_whole(directory / "results.json", json.dumps(records, indent=2, ensure_ascii=False) + "\n")
+        write_whole(
+            directory / "results.json",
+            json.dumps(records, indent=2, ensure_ascii=False) + "\n",
+        )
     return output
 
 
@@ -170,19 +219,29 @@ def read_hypotheses(directory: Path, record: Mapping[str, Any]) -> list[str]:
     """Read the translations that a record of :func:`read_results` names.
 
     Raises:
-        InputError: the file is a link or cannot be read, or is not the one that was scored.
+        InputError: the file is a link or cannot be read, or is not the one that was
+            scored.
     """
     path = directory / record["hypotheses"]
     if path.is_symlink():
-        raise InputError(f"{path} is a link: copy the file that it names into its place")
+        raise InputError(
+            f"{path} is a link: copy the file that it names into its place"
+        )
     lines = read_lines(path)
-    if record.get("hypotheses_sha256") not in (None, hashlib.sha256(path.read_bytes()).hexdigest()):
-        raise InputError(f"{path} is not the text that results.json has the score of: evaluate the run again")
+    if record.get("hypotheses_sha256") not in (
+        None,
+        hashlib.sha256(path.read_bytes()).hexdigest(),
+    ):
+        raise InputError(
+            f"{path} is not the text that results.json has the score of: evaluate the"
+            " run again"
+        )
     return lines
 
 
 _NUMBER, _COUNT = ("a number", (int, float)), ("a whole number", (int,))
-# What a record's fields are, where it has them; other fields are read by nothing that counts on them.
+# What a record's fields are, where it has them; other fields are read by nothing that
+# counts on them.
 _FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "bleu": _NUMBER,
     "sentences": _COUNT,
@@ -190,12 +249,16 @@ _FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "checkpoint": ("a step or a name", (int, str)),
     "decoding": ("an object", (dict,)),
     **dict.fromkeys(("dataset", "hypotheses"), ("a string", (str,))),
-    **dict.fromkeys(("text", "hypotheses_sha256"), ("a string, or null where it is not known", (str, type(None)))),
+    **dict.fromkeys(
+        ("text", "hypotheses_sha256"),
+        ("a string, or null where it is not known", (str, type(None))),
+    ),
 }
 
 
 def read_results(directory: Path) -> dict[str, Any]:
-    """Read the records of a run's ``results.json`` by data set; none where nothing was evaluated yet.
+    """Read the records of a run's ``results.json`` by data set; none where nothing was
+    evaluated yet.
 
     Raises:
         InputError: the file is damaged, or a field of a record is not what it must be.
@@ -209,18 +272,22 @@ def read_results(directory: Path) -> dict[str, Any]:
         raise InputError(f"{path} holds no JSON object; move it away")
     for name, record in records.items():
         if not isinstance(record, dict):
-            raise InputError(f"the entry {name!r} of {path} is no JSON object; move the file away")
+            raise InputError(
+                f"the entry {name!r} of {path} is no JSON object; move the file away"
+            )
         for field in _FIELDS.keys() & record.keys():
             rule, kinds = _FIELDS[field]
             if type(record[field]) not in kinds:  # True is no number
                 raise InputError(
-                    f"{field} of the entry {name!r} of {path} must be {rule}, not {json.dumps(record[field])[:40]}; "
-                    "move the file away and evaluate again"
+                    f"{field} of the entry {name!r} of {path} must be {rule}, not"
+                    f" {json.dumps(record[field])[:40]}; move the file away and"
+                    " evaluate again"
                 )
         if not re.fullmatch(r"(?!\.\.?$)[^/\0]+", record.get("hypotheses", "-")):
             raise InputError(
-                f"hypotheses of the entry {name!r} of {path} must be the name of a file in the run, not "
-                f"{json.dumps(record['hypotheses'])[:40]}; move the file away and evaluate again"
+                f"hypotheses of the entry {name!r} of {path} must be the name of a file"
+                f" in the run, not {json.dumps(record['hypotheses'])[:40]}; move the"
+                " file away and evaluate again"
             )
     return records
 
@@ -228,7 +295,11 @@ def read_results(directory: Path) -> dict[str, Any]:
 def _stem(name: str) -> str:
     """Turn the name of a data set into a part of a file's name, another for each."""
     stem = re.sub(r"[^A-Za-z0-9.-]", "_", name)
-    # One like bundled:en-de/test can be read back. Others, such as paths, might coincide, or be too long for a file.
-    if re.fullmatch(r"[a-z]+:[A-Za-z0-9.-]+(/[A-Za-z0-9.-]+)?", name) and len(stem) <= 100:
+    # One like bundled:en-de/test can be read back. Others, such as paths, might
+    # coincide, or be too long for a file.
+    if (
+        re.fullmatch(r"[a-z]+:[A-Za-z0-9.-]+(/[A-Za-z0-9.-]+)?", name)
+        and len(stem) <= 100
+    ):
         return stem
     return f"{stem[-80:]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"

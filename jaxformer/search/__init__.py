@@ -1,6 +1,14 @@
-"""Search over a step function, without a model or a text. Text in, text out is :class:`jaxformer.Translator`."""
+"""Search over a step function, without a model or a text. Text in, text out is
+:class:`jaxformer.Translator`.
+"""
 
-from jaxformer.search.beam import BeamState, beam_finish, beam_init, beam_search, beam_step
+from jaxformer.search.beam import (
+    BeamState,
+    beam_finish,
+    beam_init,
+    beam_search,
+    beam_step,
+)
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.constraints import Constraints
 from jaxformer.search.ensemble import mean_log_probabilities

@@ -1,4 +1,6 @@
-"""Which continuations of a beam end and which live on: the best ones, in groups or by the phrases that they have."""
+"""Which continuations of a beam end and which live on: the best ones, in groups or
+by the phrases that they have.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,15 @@ from jaxformer.search.rules import SearchRules
 from jaxformer.typing import Array, Bool, Float, Int
 
 
-def largest(values: Float[Array, "B M"], count: int) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """Give the largest values of each row and their indices as ``lax.top_k`` does, ties by the lower index, but faster.
+def largest(
+    values: Float[Array, "B M"], count: int
+) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
+    """Return the largest values of each row and their indices as ``lax.top_k`` does,
+    ties by the lower index, but faster.
 
-    The k largest lie in the k blocks with the largest maxima: a value elsewhere has k others before it. So one pass
-    finds the blocks, and only they are ranked. Long rows gain a factor of two to four on a CPU.
+    The k largest lie in the k blocks with the largest maxima: a value elsewhere has k
+    others before it. So one pass finds the blocks, and only they are ranked. Long rows
+    gain a factor of two to four on a CPU.
     """
     batch, size = values.shape
     block = 64
@@ -32,42 +38,58 @@ def largest(values: Float[Array, "B M"], count: int) -> tuple[Float[Array, "B k"
         return lax.top_k(values, count)
     end = size - size % block
     blocks = values[:, :end].reshape(batch, -1, block)
-    # In the order of their indices, so that ties are found in that order; what does not fill a block comes last.
+    # In the order of their indices, so that ties are found in that order; what does not
+    # fill a block comes last.
     chosen = jnp.sort(lax.top_k(jnp.max(blocks, axis=-1), count)[1], axis=-1)
-    candidates = jnp.concatenate([take(blocks, chosen).reshape(batch, -1), values[:, end:]], axis=1)
+    candidates = jnp.concatenate(
+        [take(blocks, chosen).reshape(batch, -1), values[:, end:]], axis=1
+    )
     top, place = lax.top_k(candidates, count)
-    in_block = take(chosen, jnp.minimum(place // block, count - 1)) * block + place % block
+    in_block = (
+        take(chosen, jnp.minimum(place // block, count - 1)) * block + place % block
+    )
     return top, jnp.where(place < count * block, in_block, place - count * block + end)
 
 
 def take(x: Array, index: Int[Array, "B k"]) -> Array:
     """Choose along the second axis in each row of the first."""
-    return jax.vmap(lambda row, places: row.at[places].get(mode="promise_in_bounds"))(x, index)
+    return jax.vmap(lambda row, places: row.at[places].get(mode="promise_in_bounds"))(
+        x, index
+    )
 
 
 def put(x: Array, values: Array, place: Int[Array, ""]) -> Array:
-    """Write one value at a place of the last axis: a slice is updated at once, where a scatter goes value by value."""
-    return lax.dynamic_update_index_in_dim(x, values.astype(x.dtype), place, axis=x.ndim - 1)
+    """Write one value at a place of the last axis: a slice is updated at once, where
+    a scatter goes value by value.
+    """
+    return lax.dynamic_update_index_in_dim(
+        x, values.astype(x.dtype), place, axis=x.ndim - 1
+    )
 
 
 class Candidates(NamedTuple):
     """Continuations of a beam's hypotheses by one token each, k of them."""
 
     values: Float[Array, "B k"]
-    """Sums of log-probabilities, changed by the constraints; minus infinity: there is none at this place."""
+    """Sums of log-probabilities, changed by the constraints; minus infinity: there
+    is none at this place.
+    """
     parents: Int[Array, "B k"]
     """Places of the hypotheses in the beam."""
     tokens: Int[Array, "B k"]
 
 
 def choose(
-    rules: SearchRules, totals: Float[Array, "B W V"], tokens: Int[Array, "B W 1+T"], position: Int[Array, ""]
+    rules: SearchRules,
+    totals: Float[Array, "B W V"],
+    tokens: Int[Array, "B W 1+T"],
+    position: Int[Array, ""],
 ) -> tuple[Candidates, Candidates]:
     """Choose W candidates that end and W that live on.
 
     Args:
-        rules: of the search. With G groups, B is G times the sentences and W the width of a group, and the groups of a
-            sentence are adjacent.
+        rules: of the search. With G groups, B is G times the sentences and W the width
+            of a group, and the groups of a sentence are adjacent.
         totals: the value of every continuation of every live hypothesis.
         tokens: the live hypotheses, with ``position`` tokens each.
         position: see ``tokens``.
@@ -87,11 +109,12 @@ def _choose_diverse(
     tokens: Int[Array, "B W 1+T"],
     position: Int[Array, ""],
 ) -> tuple[Candidates, Candidates]:
-    """Let one group after the other choose, each away from the tokens of those before (Vijayakumar et al. 2018,
-    section 4, with the Hamming diversity of section 5.1).
+    """Let one group after the other choose, each away from the tokens of those before
+    (Vijayakumar et al. 2018, section 4, with the Hamming diversity of section 5.1).
 
-    What a token has lost is what it costs a continuation to be chosen, and not a part of its value: values, and so the
-    scores and the stop rule, stay the model's. A hypothesis' choice is its token if it lives on; to end costs nothing.
+    What a token has lost is what it costs a continuation to be chosen, and not a part
+    of its value: values, and so the scores and the stop rule, stay the model's. A
+    hypothesis' choice is its token if it lives on; to end costs nothing.
     """
     _, width, vocabulary = totals.shape
     by_group = totals.reshape(-1, rules.groups, width, vocabulary)
@@ -105,17 +128,24 @@ def _choose_diverse(
         phrases = None if required is None else required[own]
         kinds = _choose(rules.eos_id, ranked, phrases, tokens[own], position)
         kinds = tuple(each._replace(values=_value(values, each)) for each in kinds)
-        counts = counts.at[sentences, kinds[1].tokens].add((kinds[1].values > -jnp.inf).astype(jnp.float32))
+        counts = counts.at[sentences, kinds[1].tokens].add(
+            (kinds[1].values > -jnp.inf).astype(jnp.float32)
+        )
         chosen.append(kinds)
     ended, live = (
-        Candidates(*(jnp.stack(parts, axis=1).reshape(-1, width) for parts in zip(*kind, strict=True)))
+        Candidates(
+            *(
+                jnp.stack(parts, axis=1).reshape(-1, width)
+                for parts in zip(*kind, strict=True)
+            )
+        )
         for kind in zip(*chosen, strict=True)
     )
     return ended, live
 
 
 def _value(values: Float[Array, "B W V"], chosen: Candidates) -> Float[Array, "B k"]:
-    """Give the values of candidates whose places were ranked by something else."""
+    """Return the values of candidates whose places were ranked by something else."""
     batch, _, vocabulary = values.shape
     found = take(values.reshape(batch, -1), chosen.parents * vocabulary + chosen.tokens)
     return jnp.where(chosen.values > -jnp.inf, found, -jnp.inf)
@@ -130,22 +160,32 @@ def _choose(
 ) -> tuple[Candidates, Candidates]:
     """Choose from one beam by a value for every continuation."""
     batch, width, vocabulary = ranked.shape
-    # W of them can end at most, one for each live hypothesis, so 2 W always leave W that live on.
-    values, index = largest(ranked.reshape(batch, -1), min(2 * width, width * vocabulary))
+    # W of them can end at most, one for each live hypothesis, so 2 W always leave W
+    # that live on.
+    values, index = largest(
+        ranked.reshape(batch, -1), min(2 * width, width * vocabulary)
+    )
     found = Candidates(values, index // vocabulary, index % vocabulary)
     if required is not None:
         found = _by_banks(eos_id, ranked, found, required, tokens, position)
     ends = found.tokens == eos_id
-    # Only the first W may end: with W = 1 and alpha = 0, this makes beam search greedy search.
-    ended = Candidates(jnp.where(ends, found.values, -jnp.inf), found.parents, found.tokens)
+    # Only the first W may end: with W = 1 and alpha = 0, this makes beam search greedy
+    # search.
+    ended = Candidates(
+        jnp.where(ends, found.values, -jnp.inf), found.parents, found.tokens
+    )
     if required is None:
         live_values, order = lax.top_k(jnp.where(ends, -jnp.inf, found.values), width)
     else:
         # They stand in the order of their turns, not of their values.
         lives = ~ends & (found.values > -jnp.inf)
-        _, order = lax.top_k(jnp.where(lives, -jnp.arange(ends.shape[1]), -ends.shape[1]), width)
+        _, order = lax.top_k(
+            jnp.where(lives, -jnp.arange(ends.shape[1]), -ends.shape[1]), width
+        )
         live_values = take(jnp.where(lives, found.values, -jnp.inf), order)
-    live = Candidates(live_values, take(found.parents, order), take(found.tokens, order))
+    live = Candidates(
+        live_values, take(found.parents, order), take(found.tokens, order)
+    )
     return Candidates(*(part[:, :width] for part in ended)), live
 
 
@@ -157,24 +197,34 @@ def _by_banks(
     tokens: Int[Array, "B W 1+T"],
     position: Int[Array, ""],
 ) -> Candidates:
-    """Add what goes on with required phrases, and put all in the order in which they get places (Post and Vilar 2018,
-    section 3; Hu et al. 2019, section 3).
+    """Add what goes on with required phrases, and put all in the order in which they
+    get places (Post and Vilar 2018, section 3; Hu et al. 2019, section 3).
 
-    A bank holds the candidates that have the same number of required tokens. Banks take turns: first comes the best
-    candidate of each, then the second of each, and so on, in each turn the bank with the most tokens first. Those that
-    end have all phrases and are a bank of their own, the first. So the furthest hypothesis always has a place, and one
-    that has all phrases always gets its chance to end. Where nothing is required there is one bank: the plain order.
+    A bank holds the candidates that have the same number of required tokens. Banks take
+    turns: first comes the best candidate of each, then the second of each, and so on,
+    in each turn the bank with the most tokens first. Those that end have all phrases
+    and are a bank of their own, the first. So the furthest hypothesis always has a
+    place, and one that has all phrases always gets its chance to end. Where nothing is
+    required there is one bank: the plain order.
     """
     all_ = _with_more(eos_id, ranked, best, required, tokens, position)
     banks = _required_tokens(all_, required, tokens, position)
     anything = jnp.sum(phrase_lengths(required), axis=1, keepdims=True) > 0
     banks += jnp.where((all_.tokens == eos_id) & anything, 1, 0)
     places = jnp.broadcast_to(jnp.arange(banks.shape[1]), banks.shape)
-    sorted_banks, values, order = lax.sort((banks, -all_.values, places), dimension=1, num_keys=2, is_stable=True)
-    first = jnp.pad(sorted_banks[:, 1:] != sorted_banks[:, :-1], ((0, 0), (1, 0)), constant_values=True)
+    sorted_banks, values, order = lax.sort(
+        (banks, -all_.values, places), dimension=1, num_keys=2, is_stable=True
+    )
+    first = jnp.pad(
+        sorted_banks[:, 1:] != sorted_banks[:, :-1],
+        ((0, 0), (1, 0)),
+        constant_values=True,
+    )
     turns = places - lax.cummax(jnp.where(first, places, 0), axis=1)
     turns = jnp.where(values < jnp.inf, turns, banks.shape[1])
-    *_, order = lax.sort((turns, -sorted_banks, order), dimension=1, num_keys=2, is_stable=True)
+    *_, order = lax.sort(
+        (turns, -sorted_banks, order), dimension=1, num_keys=2, is_stable=True
+    )
     return Candidates(*(take(part, order) for part in all_))
 
 
@@ -186,13 +236,19 @@ def _with_more(
     tokens: Int[Array, "B W 1+T"],
     position: Int[Array, ""],
 ) -> Candidates:
-    """Add, for each hypothesis, the next token of each required phrase, its best token and the end of sentence."""
+    """Add, for each hypothesis, the next token of each required phrase, its best
+    token and the end of sentence.
+    """
     batch, width, vocabulary = ranked.shape
     following = next_phrase_tokens(
         tokens.reshape(batch * width, -1), position, jnp.repeat(required, width, axis=0)
     ).reshape(batch, width, -1)
     more = jnp.concatenate(
-        [following, jnp.argmax(ranked, axis=2)[:, :, None], jnp.full((batch, width, 1), eos_id)],
+        [
+            following,
+            jnp.argmax(ranked, axis=2)[:, :, None],
+            jnp.full((batch, width, 1), eos_id),
+        ],
         axis=2,
         dtype=jnp.int32,
     )
@@ -200,7 +256,9 @@ def _with_more(
     index = jnp.concatenate(
         [
             best.parents * vocabulary + best.tokens,
-            jnp.where(more >= 0, parents * vocabulary + more, width * vocabulary).reshape(batch, -1),
+            jnp.where(
+                more >= 0, parents * vocabulary + more, width * vocabulary
+            ).reshape(batch, -1),
         ],
         axis=1,
     )
@@ -219,14 +277,30 @@ def _repeats(index: Int[Array, "B M"]) -> Bool[Array, "B M"]:
 
 
 def _required_tokens(
-    candidates: Candidates, required: Int[Array, "B C L"], tokens: Int[Array, "B W 1+T"], position: Int[Array, ""]
+    candidates: Candidates,
+    required: Int[Array, "B C L"],
+    tokens: Int[Array, "B W 1+T"],
+    position: Int[Array, ""],
 ) -> Int[Array, "B M"]:
-    """Count the required tokens that each candidate has: of phrases that are met, all; of others, the progress."""
+    """Count the required tokens that each candidate has: of phrases that are met,
+    all; of others, the progress.
+    """
     batch, width, _ = tokens.shape
     rows = tokens.reshape(batch * width, -1)
-    met = met_phrases(rows, position, jnp.repeat(required, width, axis=0)).reshape(batch, width, -1)
-    latest = latest_tokens(rows, position, required.shape[2] - 1).reshape(batch, width, -1)
-    latest = jnp.concatenate([take(latest, candidates.parents), candidates.tokens[:, :, None]], axis=2)
-    every = jnp.broadcast_to(required[:, None], (*candidates.tokens.shape, *required.shape[1:]))
+    met = met_phrases(rows, position, jnp.repeat(required, width, axis=0)).reshape(
+        batch, width, -1
+    )
+    latest = latest_tokens(rows, position, required.shape[2] - 1).reshape(
+        batch, width, -1
+    )
+    latest = jnp.concatenate(
+        [take(latest, candidates.parents), candidates.tokens[:, :, None]], axis=2
+    )
+    every = jnp.broadcast_to(
+        required[:, None], (*candidates.tokens.shape, *required.shape[1:])
+    )
     progress = phrase_progress(latest, every)
-    return jnp.sum(jnp.where(take(met, candidates.parents), phrase_lengths(every), progress), axis=2)
+    return jnp.sum(
+        jnp.where(take(met, candidates.parents), phrase_lengths(every), progress),
+        axis=2,
+    )

@@ -13,7 +13,8 @@ from jaxformer.typing import Array, Float, Int, PyTree
 
 
 def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -> Step:
-    """Give the step of M models together, for any search; its cache is the tuple of theirs.
+    """Return the step of M models together, for any search; its cache is the tuple of
+    theirs.
 
     Args:
         steps: of models that share a vocabulary; whatever else they are may differ.
@@ -27,9 +28,13 @@ def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -
         [[0.30000001192092896, 0.699999988079071]]
     """
 
-    def step(tokens: Int[Array, " N"], caches: PyTree) -> tuple[Float[Array, "N V"], PyTree]:
+    def step(
+        tokens: Int[Array, " N"], caches: PyTree
+    ) -> tuple[Float[Array, "N V"], PyTree]:
         found = [own(tokens, cache) for own, cache in zip(steps, caches, strict=True)]
-        return mean_log_probabilities([logits for logits, _ in found], weights), tuple(cache for _, cache in found)
+        return mean_log_probabilities([logits for logits, _ in found], weights), tuple(
+            cache for _, cache in found
+        )
 
     return step
 
@@ -37,20 +42,28 @@ def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -
 def mean_log_probabilities(
     logits: Sequence[Float[Array, "*B V"]], weights: Float[Array, " M"] | None = None
 ) -> Float[Array, "*B V"]:
-    """Give the logarithms of the mean of the models' probabilities, float32 whatever the types of the logits.
+    """Return the logarithms of the mean of the models' probabilities, float32 whatever
+    the types of the logits.
 
-    It is the probabilities that are averaged, as in a mixture, and not their logarithms: what one model holds possible
-    stays possible.
+    It is the probabilities that are averaged, as in a mixture, and not their
+    logarithms: what one model holds possible stays possible.
 
     Args:
         logits: of each of the M models; minus infinity is allowed.
-        weights: of the models, at least 0 and not all 0; they are made to add up to 1. None: all alike.
+        weights: of the models, at least 0 and not all 0; they are made to add up to 1.
+            None: all alike.
 
     Returns:
         Log-probabilities; normalising them again changes nothing but rounding.
     """
-    own = jnp.stack([jax.nn.log_softmax(each.astype(jnp.float32), axis=-1) for each in logits])
-    shares = jnp.ones(len(logits), jnp.float32) if weights is None else jnp.asarray(weights, jnp.float32)
+    own = jnp.stack(
+        [jax.nn.log_softmax(each.astype(jnp.float32), axis=-1) for each in logits]
+    )
+    shares = (
+        jnp.ones(len(logits), jnp.float32)
+        if weights is None
+        else jnp.asarray(weights, jnp.float32)
+    )
     shares = (shares / jnp.sum(shares)).reshape(-1, *(1,) * (own.ndim - 1))
     return jax.nn.logsumexp(own, axis=0, b=jnp.broadcast_to(shares, own.shape))
 
@@ -59,11 +72,17 @@ def check_weights(weights: Sequence[float], models: int) -> None:
     """Refuse weights that :func:`mean_log_probabilities` does not take.
 
     Raises:
-        InputError: their number is not that of the models, one is negative or not finite, or all are 0.
+        InputError: their number is not that of the models, one is negative or not
+            finite, or all are 0.
     """
     if len(weights) != models:
-        raise InputError(f"there are {len(weights)} weights for an ensemble of {models} models: give one for each")
-    if not all(0 <= weight <= 1e9 for weight in weights) or not any(weight >= 1e-9 for weight in weights):
+        raise InputError(
+            f"there are {len(weights)} weights for an ensemble of {models} models: give"
+            " one for each"
+        )
+    if not all(0 <= weight <= 1e9 for weight in weights) or not any(
+        weight >= 1e-9 for weight in weights
+    ):
         raise InputError(
             "the weights of an ensemble must be at least 0, and not all 0: not "
             f"{list(weights)}; give numbers up to 1e9, and one above 1e-9"

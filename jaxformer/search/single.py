@@ -1,7 +1,8 @@
 """Greedy search and sampling: each hypothesis grows in a row of its own.
 
-Each truncation takes log-probabilities [N V], minus infinity allowed, and gives minus infinity to what it cuts off. A
-row that had a possible token keeps one. What is as probable as the last token kept is kept too.
+Each truncation takes log-probabilities [N V], minus infinity allowed, and gives minus
+infinity to what it cuts off. A row that had a possible token keeps one. What is as
+probable as the last token kept is kept too.
 """
 
 from __future__ import annotations
@@ -15,23 +16,39 @@ from jax import lax
 
 from jaxformer.search.candidates import put
 from jaxformer.search.constraints import constrain
-from jaxformer.search.rules import SearchResult, SearchRules, Step, blank, check_cache, of_words, run_search
+from jaxformer.search.rules import (
+    SearchResult,
+    SearchRules,
+    Step,
+    blank,
+    check_cache,
+    of_words,
+    run_search,
+)
 from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
 Choose: TypeAlias = Callable[[Array, Array], Array]
-"""``choose(log_probabilities: Float[N V], position: Int[]) -> Int[N]``: the next token of each row."""
+"""``choose(log_probabilities: Float[N V], position: Int[]) -> Int[N]``: the next
+token of each row.
+"""
 
 
 class RowState(NamedTuple):
-    """All that changes during the search; N rows, ``beam_size`` of them for each sentence."""
+    """All that changes during the search; N rows, ``beam_size`` of them for each
+    sentence.
+    """
 
     position: Int[Array, ""]
     """How often the step function was called."""
     tokens: Int[Array, "N 1+T"]
     values: Float[Array, " N"]
-    """Sum of the log-probabilities, changed by the constraints; minus infinity: the hypothesis died."""
+    """Sum of the log-probabilities, changed by the constraints; minus infinity: the
+    hypothesis died.
+    """
     token_log_probabilities: Float[Array, "N 1+T"]
-    """As the model gives them, whatever the constraints; 0 at padding and for the begin-of-sentence token."""
+    """As the model gives them, whatever the constraints; 0 at padding and for the
+    begin-of-sentence token.
+    """
     coverage: Float[Array, " N"] | None
     """The coverage penalty without its strength; None where there is none."""
     lengths: Int[Array, " N"]
@@ -40,24 +57,34 @@ class RowState(NamedTuple):
     cache: PyTree
 
 
-def most_probable(log_probabilities: Float[Array, "N V"], position: Int[Array, ""]) -> Int[Array, " N"]:
+def most_probable(
+    log_probabilities: Float[Array, "N V"], position: Int[Array, ""]
+) -> Int[Array, " N"]:
     """Choose as greedy search does; ties go to the lowest token id."""
     del position
     return jnp.argmax(log_probabilities, axis=-1)
 
 
-def row_search(rules: SearchRules, step: Step, choose: Choose, cache: PyTree, halvings: int = 0) -> SearchResult:
-    """Run the whole search in compiled loops; see :func:`~jaxformer.search.rules.run_search`.
+def row_search(
+    rules: SearchRules, step: Step, choose: Choose, cache: PyTree, halvings: int = 0
+) -> SearchResult:
+    """Run the whole search in compiled loops; see
+    :func:`~jaxformer.search.rules.run_search`.
 
     Args:
         rules: of the search.
         step: gives the logits of what comes next.
         choose: takes the next token of each row from its log-probabilities.
-        cache: what ``step`` takes and returns, a pytree; see :func:`~jaxformer.search.beam.beam_search`.
+        cache: what ``step`` takes and returns, a pytree; see
+            :func:`~jaxformer.search.beam.beam_search`.
         halvings: how often the batch is halved when half of its sentences are done.
     """
     return run_search(
-        rules, row_init(rules, cache), lambda rules, state: row_step(rules, step, choose, state), row_finish, halvings
+        rules,
+        row_init(rules, cache),
+        lambda rules, state: row_step(rules, step, choose, state),
+        row_finish,
+        halvings,
     )
 
 
@@ -65,10 +92,14 @@ def row_init(rules: SearchRules, cache: PyTree) -> RowState:
     """Begin with the empty hypothesis in every row.
 
     Raises:
-        ValueError: a cache with leaves of another leading axis, or phrases that are required.
+        ValueError: a cache with leaves of another leading axis, or phrases that are
+            required.
     """
     if rules.constraints.required is not None:
-        raise ValueError("required phrases need a beam search: a hypothesis that grows alone never turns to them")
+        raise ValueError(
+            "required phrases need a beam search: a hypothesis that grows alone never"
+            " turns to them"
+        )
     limits = _row_limits(rules)
     rows = limits.shape[0]
     check_cache(cache, rules)
@@ -85,17 +116,26 @@ def row_init(rules: SearchRules, cache: PyTree) -> RowState:
     )
 
 
-def row_step(rules: SearchRules, step: Step, choose: Choose, state: RowState) -> RowState:
+def row_step(
+    rules: SearchRules, step: Step, choose: Choose, state: RowState
+) -> RowState:
     """Lengthen every hypothesis that is not done by one token."""
-    last = lax.dynamic_index_in_dim(state.tokens, state.position, axis=1, keepdims=False)
+    last = lax.dynamic_index_in_dim(
+        state.tokens, state.position, axis=1, keepdims=False
+    )
     logits, cache = step(last, state.cache)
     position = state.position + 1
 
     natural = of_words(rules, logits)
-    candidates = constrain(rules.constraints, natural, state.tokens, state.position, rules.eos_id)
+    candidates = constrain(
+        rules.constraints, natural, state.tokens, state.position, rules.eos_id
+    )
     token = choose(candidates, state.position).astype(jnp.int32)
-    # Logits that are NaN end the hypothesis, whatever the constraints have made of them.
-    value = jnp.where(jnp.isnan(natural[:, rules.eos_id]), jnp.nan, _at(candidates, token))
+    # Logits that are NaN end the hypothesis, whatever the constraints have made of
+    # them.
+    value = jnp.where(
+        jnp.isnan(natural[:, rules.eos_id]), jnp.nan, _at(candidates, token)
+    )
     values = state.values + jnp.where(state.done, 0.0, value)
     grows = ~state.done & (value > -jnp.inf)
     added = jnp.where(grows, _at(natural, token), 0.0)
@@ -117,15 +157,21 @@ def row_step(rules: SearchRules, step: Step, choose: Choose, state: RowState) ->
 
 
 def row_finish(rules: SearchRules, state: RowState) -> SearchResult:
-    """Give the hypotheses of each sentence, in the order of their rows; those that died are empty."""
+    """Return the hypotheses of each sentence, in the order of their rows; those that
+    died are empty.
+    """
     shape = (state.values.shape[0] // rules.beam_size, rules.beam_size)
     exists = state.values > -jnp.inf
     each = jnp.where(exists[:, None], state.token_log_probabilities[:, 1:], 0.0)
     lengths = jnp.where(exists, state.lengths, 0)
     return SearchResult(
-        tokens=jnp.where(exists[:, None], state.tokens[:, 1:], rules.pad_id).reshape(*shape, rules.length),
+        tokens=jnp.where(exists[:, None], state.tokens[:, 1:], rules.pad_id).reshape(
+            *shape, rules.length
+        ),
         scores=rules.score(state.values, lengths, state.coverage).reshape(shape),
-        log_probabilities=jnp.where(exists, jnp.sum(each, axis=1), -jnp.inf).reshape(shape),
+        log_probabilities=jnp.where(exists, jnp.sum(each, axis=1), -jnp.inf).reshape(
+            shape
+        ),
         lengths=lengths.reshape(shape),
         finished=state.finished.reshape(shape),
         token_log_probabilities=each.reshape(*shape, rules.length),
@@ -142,25 +188,34 @@ def _at(values: Float[Array, "N V"], token: Int[Array, " N"]) -> Float[Array, " 
 
 
 class Sampling(NamedTuple):
-    """The distribution to draw from; None cuts nothing off. All values may be traced."""
+    """The distribution to draw from; None cuts nothing off. All values may be
+    traced.
+    """
 
     temperature: Float[Array, ""] | float = 1.0
-    """At least 0: below 1 the probable becomes more probable, and 0 leaves the most probable alone."""
+    """At least 0: below 1 the probable becomes more probable, and 0 leaves the most
+    probable alone.
+    """
     top_k: Int[Array, ""] | None = None
     """How many tokens are kept, the most probable; at least 1."""
     top_p: Float[Array, ""] | None = None
-    """Probability that the tokens kept have together, the most probable first; above 0."""
+    """Probability that the tokens kept have together, the most probable first; above
+    0.
+    """
     min_p: Float[Array, ""] | None = None
     """Least probability as a part of that of the most probable token; from 0 to 1."""
     epsilon: Float[Array, ""] | None = None
     """Least probability; from 0 to 1."""
 
 
-def greedy_search(step: Step, cache: PyTree, rules: SearchRules, *, halvings: int = 0) -> SearchResult:
-    """Follow the most probable token in every sentence: one row a sentence, whose cache is never reordered.
+def greedy_search(
+    step: Step, cache: PyTree, rules: SearchRules, *, halvings: int = 0
+) -> SearchResult:
+    """Follow the most probable token in every sentence: one row a sentence, whose cache
+    is never reordered.
 
-    The result is that of :func:`~jaxformer.search.beam.beam_search` with a beam of 1 and ``alpha`` 0; ``alpha`` and
-    ``beta`` of the rules change scores only.
+    The result is that of :func:`~jaxformer.search.beam.beam_search` with a beam of 1
+    and ``alpha`` 0; ``alpha`` and ``beta`` of the rules change scores only.
 
     Args:
         step: see :mod:`~jaxformer.search.beam`.
@@ -169,38 +224,51 @@ def greedy_search(step: Step, cache: PyTree, rules: SearchRules, *, halvings: in
         halvings: as for :func:`~jaxformer.search.beam.beam_search`.
 
     Raises:
-        ValueError: a beam above 1, an end-of-sentence token that has no logits, a cache with leaves of another leading
-            axis, or required phrases, which need a beam.
+        ValueError: a beam above 1, an end-of-sentence token that has no logits, a cache
+            with leaves of another leading axis, or required phrases, which need a beam.
     """
     if rules.beam_size != 1:
-        raise ValueError(f"greedy search has a beam_size of 1, not {rules.beam_size}: use beam_search")
+        raise ValueError(
+            f"greedy search has a beam_size of 1, not {rules.beam_size}: use"
+            " beam_search"
+        )
     return row_search(rules, step, most_probable, cache, halvings)
 
 
-def sample_search(step: Step, cache: PyTree, rules: SearchRules, keys: Key, sampling: Sampling) -> SearchResult:
-    """Sample n translations of each sentence, token by token, independently of each other.
+def sample_search(
+    step: Step, cache: PyTree, rules: SearchRules, keys: Key, sampling: Sampling
+) -> SearchResult:
+    """Sample n translations of each sentence, token by token, independently of each
+    other.
 
-    The samples are returned in the order of their drawing; two may be equal. Sample j of a sentence depends on the
-    sentence's key and j, and neither on n nor on other sentences. A sample that is left no token is empty.
+    The samples are returned in the order of their drawing; two may be equal. Sample j
+    of a sentence depends on the sentence's key and j, and neither on n nor on other
+    sentences. A sample that is left no token is empty.
 
     Args:
         step: see :mod:`~jaxformer.search.beam`.
         cache: what ``step`` takes and returns, with B times n rows.
-        rules: what to search for; ``beam_size`` and ``n_best`` are n. Its penalties change scores only.
+        rules: what to search for; ``beam_size`` and ``n_best`` are n. Its penalties
+            change scores only.
         keys: a random key for each sentence, [B].
         sampling: the distribution to draw from.
 
     Raises:
-        ValueError: ``n_best`` is not ``beam_size``, an end-of-sentence token that has no logits, a cache with leaves of
-            another leading axis, or required phrases, which need a beam.
+        ValueError: ``n_best`` is not ``beam_size``, an end-of-sentence token that has
+            no logits, a cache with leaves of another leading axis, or required phrases,
+            which need a beam.
     """
     if rules.n_best != rules.beam_size:
-        raise ValueError(f"beam_size and n_best are both the number of samples, not {rules.beam_size}, {rules.n_best}")
+        raise ValueError(
+            "beam_size and n_best are both the number of samples, not"
+            f" {rules.beam_size}, {rules.n_best}"
+        )
     return row_search(rules, step, draw(sampling, keys, rules.beam_size), cache)
 
 
 def draw(sampling: Sampling, keys: Key, samples: int) -> Choose:
-    """Give the function that chooses the next token at random, for :func:`~jaxformer.search.single.row_step`.
+    """Return the function that chooses the next token at random, for
+    :func:`~jaxformer.search.single.row_step`.
 
     Args:
         sampling: what to draw from.
@@ -208,9 +276,13 @@ def draw(sampling: Sampling, keys: Key, samples: int) -> Choose:
         samples: rows of each sentence.
     """
     numbers = jnp.arange(samples)
-    row_keys = jax.vmap(lambda key: jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers))(keys).reshape(-1)
+    row_keys = jax.vmap(
+        lambda key: jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
+    )(keys).reshape(-1)
 
-    def choose(log_probabilities: Float[Array, "N V"], position: Int[Array, ""]) -> Int[Array, " N"]:
+    def choose(
+        log_probabilities: Float[Array, "N V"], position: Int[Array, ""]
+    ) -> Int[Array, " N"]:
         distribution = truncate(log_probabilities, sampling)
         now = jax.vmap(lambda key: jax.random.fold_in(key, position))(row_keys)
         return jax.vmap(jax.random.categorical)(now, distribution)
@@ -218,11 +290,14 @@ def draw(sampling: Sampling, keys: Key, samples: int) -> Choose:
     return choose
 
 
-def truncate(log_probabilities: Float[Array, "N V"], sampling: Sampling) -> Float[Array, "N V"]:
-    """Give the log-probabilities of the distribution to draw from.
+def truncate(
+    log_probabilities: Float[Array, "N V"], sampling: Sampling
+) -> Float[Array, "N V"]:
+    """Return the log-probabilities of the distribution to draw from.
 
-    First the temperature, then `top_k`, `top_p`, `min_p` and `epsilon`, in this order, each on what the one before has
-    left, normalised again. A row without any possible token stays so.
+    First the temperature, then `top_k`, `top_p`, `min_p` and `epsilon`, in this order,
+    each on what the one before has left, normalised again. A row without any possible
+    token stays so.
     """
     found = normalise(heat(log_probabilities, sampling.temperature))
     for keep, value in (
@@ -236,35 +311,57 @@ def truncate(log_probabilities: Float[Array, "N V"], sampling: Sampling) -> Floa
     return found
 
 
-def heat(log_probabilities: Float[Array, "N V"], temperature: Float[Array, ""] | float) -> Float[Array, "N V"]:
-    """Divide by the temperature, behind a shift that gives the most probable token 0; temperature 0 leaves it alone."""
+def heat(
+    log_probabilities: Float[Array, "N V"], temperature: Float[Array, ""] | float
+) -> Float[Array, "N V"]:
+    """Divide by the temperature, behind a shift that gives the most probable token
+    0; temperature 0 leaves it alone.
+    """
     shifted = log_probabilities - _largest(log_probabilities)
-    return jnp.where(shifted == 0.0, 0.0, shifted / jnp.asarray(temperature, shifted.dtype))
+    return jnp.where(
+        shifted == 0.0, 0.0, shifted / jnp.asarray(temperature, shifted.dtype)
+    )
 
 
-def keep_top_k(log_probabilities: Float[Array, "N V"], k: Int[Array, ""]) -> Float[Array, "N V"]:
+def keep_top_k(
+    log_probabilities: Float[Array, "N V"], k: Int[Array, ""]
+) -> Float[Array, "N V"]:
     """Keep the k most probable tokens (Fan et al. 2018, section 5.1)."""
-    return _keep_heaviest(log_probabilities, jnp.ones_like(log_probabilities), jnp.asarray(k, jnp.float32))
+    return _keep_heaviest(
+        log_probabilities, jnp.ones_like(log_probabilities), jnp.asarray(k, jnp.float32)
+    )
 
 
-def keep_top_p(log_probabilities: Float[Array, "N V"], p: Float[Array, ""]) -> Float[Array, "N V"]:
-    """Keep the fewest tokens, the most probable first, that have probability p together (Holtzman et al. 2020,
-    section 3.1).
+def keep_top_p(
+    log_probabilities: Float[Array, "N V"], p: Float[Array, ""]
+) -> Float[Array, "N V"]:
+    """Keep the fewest tokens, the most probable first, that have probability p together
+    (Holtzman et al. 2020, section 3.1).
     """
     # Rounding must not cut off the last ones where nothing is to be cut off.
     least = jnp.where(jnp.asarray(p) >= 1, jnp.inf, p).astype(jnp.float32)
     return _keep_heaviest(log_probabilities, jnp.exp(log_probabilities), least)
 
 
-def keep_min_p(log_probabilities: Float[Array, "N V"], ratio: Float[Array, ""]) -> Float[Array, "N V"]:
-    """Keep tokens with at least a part of the most probable token's probability (Nguyen et al. 2024, section 3)."""
+def keep_min_p(
+    log_probabilities: Float[Array, "N V"], ratio: Float[Array, ""]
+) -> Float[Array, "N V"]:
+    """Keep tokens with at least a part of the most probable token's probability
+    (Nguyen et al. 2024, section 3).
+    """
     least = _largest(log_probabilities) + jnp.log(jnp.asarray(ratio, jnp.float32))
     return jnp.where(log_probabilities >= least, log_probabilities, -jnp.inf)
 
 
-def keep_epsilon(log_probabilities: Float[Array, "N V"], epsilon: Float[Array, ""]) -> Float[Array, "N V"]:
-    """Keep tokens with at least this probability, or else the most probable alone (Hewitt et al. 2022, section 4)."""
-    least = jnp.minimum(_largest(log_probabilities), jnp.log(jnp.asarray(epsilon, jnp.float32)))
+def keep_epsilon(
+    log_probabilities: Float[Array, "N V"], epsilon: Float[Array, ""]
+) -> Float[Array, "N V"]:
+    """Keep tokens with at least this probability, or else the most probable alone
+    (Hewitt et al. 2022, section 4).
+    """
+    least = jnp.minimum(
+        _largest(log_probabilities), jnp.log(jnp.asarray(epsilon, jnp.float32))
+    )
     return jnp.where(log_probabilities >= least, log_probabilities, -jnp.inf)
 
 
@@ -276,27 +373,35 @@ def normalise(log_probabilities: Float[Array, "N V"]) -> Float[Array, "N V"]:
 
 
 def _largest(log_probabilities: Float[Array, "N V"]) -> Float[Array, "N 1"]:
-    """Give the largest of each row, or 0 where nothing is possible, so that it can be subtracted."""
+    """Return the largest of each row, or 0 where nothing is possible, so that it can
+    be subtracted.
+    """
     largest = jnp.max(log_probabilities, axis=-1, keepdims=True)
     return jnp.where(largest > -jnp.inf, largest, 0.0)
 
 
 def _keep_heaviest(
-    log_probabilities: Float[Array, "N V"], weights: Float[Array, "N V"], least: Float[Array, ""]
+    log_probabilities: Float[Array, "N V"],
+    weights: Float[Array, "N V"],
+    least: Float[Array, ""],
 ) -> Float[Array, "N V"]:
-    """Keep the most probable tokens until their weights add up to ``least``, or all where they never do.
+    """Keep the most probable tokens until their weights add up to ``least``, or all
+    where they never do.
 
-    The cut is found by halving its range 31 times rather than by sorting: the bits of a float that is not negative,
-    read as a whole number, are in the order of the floats. That takes a small part of the time of a sort of rows as
-    long as a vocabulary.
+    The cut is found by halving its range 31 times rather than by sorting: the bits of a
+    float that is not negative, read as a whole number, are in the order of the floats.
+    That takes a small part of the time of a sort of rows as long as a vocabulary.
     """
     ranks = lax.bitcast_convert_type(jnp.abs(log_probabilities), jnp.int32)
-    impossible = jnp.full((ranks.shape[0], 1), 0x7F800000, jnp.int32)  # the bits of infinity
+    # the bits of infinity
+    impossible = jnp.full((ranks.shape[0], 1), 0x7F800000, jnp.int32)
 
     def halve(_: int, bounds: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = bounds  # the least cut is from low to high
         middle = low + (high - low) // 2
-        weight = jnp.sum(jnp.where(ranks <= middle, weights, 0.0), axis=-1, keepdims=True)
+        weight = jnp.sum(
+            jnp.where(ranks <= middle, weights, 0.0), axis=-1, keepdims=True
+        )
         enough = weight >= least
         return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
 

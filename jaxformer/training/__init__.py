@@ -1,4 +1,6 @@
-"""Training: schedules, optimizers, the step as a pure function, engines that run it, and the loop around them."""
+"""Training: schedules, optimizers, the step as a pure function, engines that run it,
+and the loop around them.
+"""
 
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import Engine, make_engine

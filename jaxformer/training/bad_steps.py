@@ -1,4 +1,6 @@
-"""Steps whose loss or gradient is not finite: their batches are kept, so that one can find out why."""
+"""Steps whose loss or gradient is not finite: their batches are kept, so that one
+can find out why.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +12,21 @@ import numpy as np
 from jaxformer.errors import InputError
 from jaxformer.files import open_whole
 
-# Files of one host that a run keeps: the first bad steps tell why, and a run that diverges has thousands.
+# Files of one host that a run keeps: the first bad steps tell why, and a run that
+# diverges has thousands.
 MOST_FILES = 10
 
 
 def save_bad_batch(
-    directory: Path, step: int, batch: Mapping[str, np.ndarray], *, host: int = 0, hosts: int = 1
+    directory: Path,
+    step: int,
+    batch: Mapping[str, np.ndarray],
+    *,
+    host: int = 0,
+    hosts: int = 1,
 ) -> Path | None:
-    """Write a batch to ``bad_batches/step-N.npz`` in the directory of a run, one array a name.
+    """Write a batch to ``bad_batches/step-N.npz`` in the directory of a run, one array
+    a name.
 
     Args:
         directory: of the run.
@@ -27,7 +36,8 @@ def save_bad_batch(
         hosts: number of hosts.
 
     Returns:
-        The file; None if this host has already kept ten, or if it cannot be written, which stops no training.
+        The file; None if this host has already kept ten, or if it cannot be written,
+        which stops no training.
     """
     folder = directory / "bad_batches"
     ending = f".host-{host}.npz" if hosts > 1 else ".npz"
@@ -38,13 +48,19 @@ def save_bad_batch(
         if len(others) >= MOST_FILES:
             return None
         with open_whole(path) as file:
-            np.savez(file, allow_pickle=False, **{name: np.asarray(rows) for name, rows in batch.items()})
+            np.savez(
+                file,
+                allow_pickle=False,
+                **{name: np.asarray(rows) for name, rows in batch.items()},
+            )
     except (OSError, InputError):
         return None
     return path
 
 
-def describe_bad_step(step: int, loss: float, gradient_norm: float, kept: Path | None) -> str:
+def describe_bad_step(
+    step: int, loss: float, gradient_norm: float, kept: Path | None
+) -> str:
     """Say that a step was skipped, why, and where its batch is.
 
     Args:
@@ -54,4 +70,7 @@ def describe_bad_step(step: int, loss: float, gradient_norm: float, kept: Path |
         kept: the file with its batch, if there is one.
     """
     where = f"; its batch is kept in {kept}" if kept is not None else ""
-    return f"step {step} is skipped: its loss is {loss:g} and its gradient norm {gradient_norm:g}{where}"
+    return (
+        f"step {step} is skipped: its loss is {loss:g} and its gradient norm"
+        f" {gradient_norm:g}{where}"
+    )

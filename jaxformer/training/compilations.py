@@ -1,4 +1,6 @@
-"""What a run asks of its machine besides time: programs that are compiled, and memory."""
+"""What a run asks of its machine besides time: programs that are compiled, and
+memory.
+"""
 
 from __future__ import annotations
 
@@ -7,12 +9,14 @@ from types import TracebackType
 
 import jax
 
-# JAX's own name of the event that a program is ready for its devices: compiled, or read from the persistent cache.
+# JAX's own name of the event that a program is ready for its devices: compiled, or read
+# from the persistent cache.
 _EVENT = "/jax/core/compile/backend_compile_duration"
 
 
 class Compilations:
-    """Counts the programs that this process compiles, and the seconds that it takes; one read from the cache is short.
+    """Counts the programs that this process compiles, and the seconds that it takes;
+    one read from the cache is short.
 
     A number that grows after the first epoch tells of shapes that change.
     """
@@ -29,14 +33,22 @@ class Compilations:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Listen no longer."""
         jax.monitoring.unregister_event_duration_listener(self._note)
 
     def read(self) -> dict[str, float]:
-        """Give ``train/compilations`` and ``train/compile_seconds``, both since the process began to train."""
-        return {"train/compilations": float(self.count), "train/compile_seconds": self.seconds}
+        """Return ``train/compilations`` and ``train/compile_seconds``, both since the
+        process began to train.
+        """
+        return {
+            "train/compilations": float(self.count),
+            "train/compile_seconds": self.seconds,
+        }
 
     def _note(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
         if event == _EVENT:
@@ -46,7 +58,13 @@ class Compilations:
 
 
 def read_memory() -> dict[str, float]:
-    """Give ``train/memory_bytes``: the most that any device of this host has held at a time, where devices tell it."""
+    """Return ``train/memory_bytes``: the most that any device of this host has held at
+    a time, where devices tell it.
+    """
     statistics = (device.memory_stats() or {} for device in jax.local_devices())
-    peaks = [found["peak_bytes_in_use"] for found in statistics if "peak_bytes_in_use" in found]
+    peaks = [
+        found["peak_bytes_in_use"]
+        for found in statistics
+        if "peak_bytes_in_use" in found
+    ]
     return {"train/memory_bytes": float(max(peaks))} if peaks else {}

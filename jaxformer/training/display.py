@@ -34,7 +34,9 @@ class Display(Protocol):
 
 
 class Lines:
-    """Plain lines on standard error, where there is no terminal: one for each entry of the log."""
+    """Plain lines on standard error, where there is no terminal: one for each entry
+    of the log.
+    """
 
     def __init__(self, steps: int) -> None:
         """Begin a run of so many steps."""
@@ -62,17 +64,23 @@ class Lines:
 class Bar:
     """A progress bar of rich on standard error, for a terminal.
 
-    Where the terminal is narrow the metrics that matter least are left out; with 100 columns there is room for all.
+    Where the terminal is narrow the metrics that matter least are left out; with 100
+    columns there is room for all.
     """
 
     def __init__(self, steps: int) -> None:
         """Begin a run of so many steps."""
-        progress, column = require("rich.progress", "train"), require("rich.table", "train").Column
+        progress, column = (
+            require("rich.progress", "train"),
+            require("rich.table", "train").Column,
+        )
         console = require("rich.console", "train").Console(stderr=True)
         self._steps, self._words = steps, []
         self._progress = progress.Progress(
             progress.BarColumn(bar_width=None, table_column=column(ratio=1)),
-            progress.TextColumn("{task.description}", markup=False, table_column=column(no_wrap=True)),
+            progress.TextColumn(
+                "{task.description}", markup=False, table_column=column(no_wrap=True)
+            ),
             console=console,
             expand=True,
         )
@@ -81,7 +89,9 @@ class Bar:
 
     def say(self, text: str) -> None:
         """Show a line above the bar."""
-        self._progress.console.print(escape_controls(text), markup=False, highlight=False)
+        self._progress.console.print(
+            escape_controls(text), markup=False, highlight=False
+        )
 
     def warn(self, text: str) -> None:
         """Show a line above the bar."""
@@ -98,11 +108,16 @@ class Bar:
         self._progress.stop()
 
     def _text(self, step: int) -> str:
-        return fit([f"{step}/{self._steps}", *self._words], self._progress.console.width - _SHORTEST_BAR)
+        return fit(
+            [f"{step}/{self._steps}", *self._words],
+            self._progress.console.width - _SHORTEST_BAR,
+        )
 
 
 class Silent:
-    """What the other hosts of a run show: nothing but warnings, since the first speaks for all."""
+    """What the other hosts of a run show: nothing but warnings, since the first
+    speaks for all.
+    """
 
     def __init__(self, host: int) -> None:
         """Begin on the host of this number."""
@@ -124,7 +139,9 @@ class Silent:
 
 
 def make_display(steps: int) -> Display:
-    """Give a bar on a terminal, and plain lines elsewhere; on other hosts than the first, silence."""
+    """Return a bar on a terminal, and plain lines elsewhere; on other hosts than the
+    first, silence.
+    """
     if jax.process_index() > 0:
         return Silent(jax.process_index())
     return Bar(steps) if sys.stderr.isatty() else Lines(steps)
@@ -142,26 +159,36 @@ def describe(metrics: Mapping[str, float]) -> list[str]:
     words = (
         ("train/loss", "loss", lambda value: f"{value:.3f}"),
         ("train/perplexity", "ppl", _short),
-        ("train/learning_rate", "lr", lambda value: f"{value:.1e}".replace("e-0", "e-")),
+        (
+            "train/learning_rate",
+            "lr",
+            lambda value: f"{value:.1e}".replace("e-0", "e-"),
+        ),
         ("train/gradient_norm", "norm", _short),
         (
             "train/tokens_per_second",
             "tok/s",
-            lambda value: f"{value:,.0f}" if value < 100_000.0 else f"{value / 1000.0:,.0f}k",
+            lambda value: (
+                f"{value:,.0f}" if value < 100_000.0 else f"{value / 1000.0:,.0f}k"
+            ),
         ),
         ("train/mfu", "MFU", lambda value: f"{value:.0%}"),
         ("train/padding", "pad", lambda value: f"{value:.0%}"),
         ("train/seconds_left", "left", clock),
     )
     return [
-        f"{form(metrics[key])} {word}" if word == "tok/s" else f"{word} {form(metrics[key])}"
+        f"{form(metrics[key])} {word}"
+        if word == "tok/s"
+        else f"{word} {form(metrics[key])}"
         for key, word, form in words
         if key in metrics
     ]
 
 
 def fit(words: list[str], width: int) -> str:
-    """Join the words that :func:`describe` gave, without those that matter least if they are longer than ``width``."""
+    """Join the words that :func:`describe` gave, without those that matter least if
+    they are longer than ``width``.
+    """
     for least in _LEAST:
         if len(" ".join(words)) <= width:
             break

@@ -14,14 +14,17 @@ import jax
 from jaxformer.errors import InputError
 
 GRACE = 10.0
-"""Seconds that a process which failed waits for the others to fail too, before it takes its connections away."""
+"""Seconds that a process which failed waits for the others to fail too, before it
+takes its connections away.
+"""
 
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
     """The processes that train together.
 
-    Without values JAX asks the machine: Slurm, Open MPI, Kubernetes and Cloud TPU tell it.
+    Without values JAX asks the machine: Slurm, Open MPI, Kubernetes and Cloud TPU tell
+    it.
 
     Attributes:
         coordinator: address and port of the first process, as every other reaches it.
@@ -44,32 +47,45 @@ class Cluster:
             return
         if missing:
             raise InputError(
-                f"--coordinator, --num_processes and --process_id go together: give {' and '.join(missing)} too"
+                "--coordinator, --num_processes and --process_id go together: give"
+                f" {' and '.join(missing)} too"
             )
         assert self.coordinator is not None
         assert self.num_processes is not None
         assert self.process_id is not None
         port = re.fullmatch(r".*[^:]:(\d{1,5})|\[.*\]:(\d{1,5})", self.coordinator)
         if port is None or not 0 < int(port[1] or port[2]) < 65_536:
-            raise InputError(f"--coordinator must be HOST:PORT, such as 10.0.0.1:4321, not {self.coordinator!r}")
+            raise InputError(
+                "--coordinator must be HOST:PORT, such as 10.0.0.1:4321, not"
+                f" {self.coordinator!r}"
+            )
         if self.num_processes < 1:
-            raise InputError(f"--num_processes must be at least 1, not {self.num_processes}")
+            raise InputError(
+                f"--num_processes must be at least 1, not {self.num_processes}"
+            )
         if self.num_processes > 1_000_000:
-            raise InputError(f"--num_processes must be at most 1,000,000, not {self.num_processes}")
+            raise InputError(
+                f"--num_processes must be at most 1,000,000, not {self.num_processes}"
+            )
         if not 0 <= self.process_id < self.num_processes:
             raise InputError(
-                f"--process_id must be from 0 to {self.num_processes - 1} with --num_processes={self.num_processes}, "
-                f"not {self.process_id}"
+                f"--process_id must be from 0 to {self.num_processes - 1} with"
+                f" --num_processes={self.num_processes}, not {self.process_id}"
             )
 
 
 def run_together(
-    cluster: Cluster, seconds: float, work: Callable[[], int], report: Callable[[BaseException], int]
+    cluster: Cluster,
+    seconds: float,
+    work: Callable[[], int],
+    report: Callable[[BaseException], int],
 ) -> int:
-    """Work as one of several processes, each of which calls this before anything touches a device.
+    """Work as one of several processes, each of which calls this before anything
+    touches a device.
 
-    After an error the process ends here, without the end of the interpreter: there JAX would wait minutes for the
-    others, and these for what this process no longer sends. They end too, since its connections are gone.
+    After an error the process ends here, without the end of the interpreter: there JAX
+    would wait minutes for the others, and these for what this process no longer sends.
+    They end too, since its connections are gone.
 
     Args:
         cluster: the processes.
@@ -88,7 +104,8 @@ def run_together(
         code = work()
     except BaseException as error:
         code = report(_explain(error))
-        # Where the same error ends all processes, none may go before the others have told it: they would be aborted.
+        # Where the same error ends all processes, none may go before the others have
+        # told it: they would be aborted.
         goodbye = threading.Thread(target=jax.distributed.shutdown, daemon=True)
         goodbye.start()
         goodbye.join(GRACE)
@@ -98,13 +115,16 @@ def run_together(
 
 
 def join(cluster: Cluster, seconds: float) -> None:
-    """Connect this process with the others; on CPU they exchange arrays by gloo, which is JAX's choice there.
+    """Connect this process with the others; on CPU they exchange arrays by gloo, which
+    is JAX's choice there.
 
     Raises:
-        InputError: JAX finds no cluster, the first process cannot be reached or not all processes come in time. The
-            connection may then still be tried in the background.
+        InputError: JAX finds no cluster, the first process cannot be reached or not all
+            processes come in time. The connection may then still be tried in the
+            background.
     """
-    # The loop has its own answer to SIGTERM, and before the loop begins SIGTERM ends the process.
+    # The loop has its own answer to SIGTERM, and before the loop begins SIGTERM ends
+    # the process.
     jax.config.update("jax_enable_preemption_service", False)
     explicit = cluster.coordinator is not None
     faults: list[Exception] = []
@@ -115,14 +135,16 @@ def join(cluster: Cluster, seconds: float) -> None:
                 cluster.coordinator,
                 cluster.num_processes,
                 cluster.process_id,
-                # A process that is told its place has all devices of its machine, even where Slurm would count them.
+                # A process that is told its place has all devices of its machine, even
+                # where Slurm would count them.
                 cluster_detection_method="deactivate" if explicit else None,
                 initialization_timeout=int(seconds) + 60,
             )
         except Exception as error:
             faults.append(error)
 
-    # When its own time is over JAX aborts the process with a trace of its C++ stack, and until then hears no Ctrl-C.
+    # When its own time is over JAX aborts the process with a trace of its C++ stack,
+    # and until then hears no Ctrl-C.
     connection = threading.Thread(target=connect, name="connection", daemon=True)
     connection.start()
     connection.join(seconds)
@@ -138,21 +160,31 @@ def _describe_absence(cluster: Cluster, seconds: float) -> str:
     elif cluster.process_id == 0:
         who = f"not all of --num_processes={cluster.num_processes} processes did"
     else:
-        who = f"the coordinator {cluster.coordinator} or another of {cluster.num_processes} processes did not"
+        who = (
+            f"the coordinator {cluster.coordinator} or another of"
+            f" {cluster.num_processes} processes did not"
+        )
     return (
-        f"{who} answer within {seconds:g} s: look at what the other processes said and whether the port is open, or "
-        "set --distributed_timeout"
+        f"{who} answer within {seconds:g} s: look at what the other processes said and"
+        " whether the port is open, or set --distributed_timeout"
     )
 
 
 def _describe_fault(cluster: Cluster, fault: Exception) -> str:
-    reason = str(fault).strip().splitlines()[0] if str(fault).strip() else type(fault).__name__
+    reason = (
+        str(fault).strip().splitlines()[0]
+        if str(fault).strip()
+        else type(fault).__name__
+    )
     if cluster.coordinator is None:
         return (
-            f"--distributed finds no Slurm, Open MPI, Kubernetes or Cloud TPU here ({reason}): give --coordinator, "
-            "--num_processes and --process_id instead"
+            "--distributed finds no Slurm, Open MPI, Kubernetes or Cloud TPU here"
+            f" ({reason}): give --coordinator, --num_processes and --process_id instead"
         )
-    return f"cannot start process {cluster.process_id} of {cluster.num_processes} at {cluster.coordinator}: {reason}"
+    return (
+        f"cannot start process {cluster.process_id} of {cluster.num_processes} at"
+        f" {cluster.coordinator}: {reason}"
+    )
 
 
 def _explain(error: BaseException) -> BaseException:
@@ -160,8 +192,8 @@ def _explain(error: BaseException) -> BaseException:
     if isinstance(error, (ValueError, RuntimeError)) and "Gloo" in str(error):
         reason = str(error).strip().splitlines()[0]
         return InputError(
-            f"another process of this run has ended ({reason}): see what it said; the same command goes on from the "
-            "last checkpoint"
+            f"another process of this run has ended ({reason}): see what it said; the"
+            " same command goes on from the last checkpoint"
         )
     return error
 

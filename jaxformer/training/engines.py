@@ -1,4 +1,6 @@
-"""How a step runs: on one device, replicated over the devices of all hosts, or sharded over a mesh of them."""
+"""How a step runs: on one device, replicated over the devices of all hosts, or
+sharded over a mesh of them.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,11 @@ from jaxformer.typing import PyTree
 
 
 class Engine(Protocol):
-    """Runs steps on devices. A state has the engine's own form; :meth:`place` and :meth:`collect` change it.
+    """Runs steps on devices. A state has the engine's own form; :meth:`place` and
+    :meth:`collect` change it.
 
-    A collected state is made of arrays over the devices of all hosts, as checkpoints hold them.
+    A collected state is made of arrays over the devices of all hosts, as checkpoints
+    hold them.
     """
 
     @property
@@ -39,35 +43,49 @@ class Engine(Protocol):
         ...
 
     def abstract(self) -> TrainState:
-        """Give shapes, types and shardings of a collected state."""
+        """Return shapes, types and shardings of a collected state."""
         ...
 
     def place(self, state: TrainState) -> TrainState:
-        """Put a collected state, or one of plain arrays, where the steps run; the given one may be kept."""
+        """Put a collected state, or one of plain arrays, where the steps run; the
+        given one may be kept.
+        """
         ...
 
     def collect(self, state: TrainState) -> TrainState:
-        """Give the state as checkpoints hold it."""
+        """Return the state as checkpoints hold it."""
         ...
 
     def weights(self, state: TrainState) -> PyTree:
-        """Give the parameters to translate with, whole, on one device of this host."""
+        """Return the parameters to translate with, whole, on one device of this
+        host.
+        """
         ...
 
     def put(self, batch: Batch) -> Placed:
-        """Begin to copy this host's rows of a batch to where the steps run; rows of padding may be added."""
+        """Begin to copy this host's rows of a batch to where the steps run; rows of
+        padding may be added.
+        """
         ...
 
-    def step(self, state: TrainState, batch: Batch | Placed) -> tuple[TrainState, Metrics]:
-        """Update once; the old state is used up. The batch is as the data give it, or as :meth:`put` placed it."""
+    def step(
+        self, state: TrainState, batch: Batch | Placed
+    ) -> tuple[TrainState, Metrics]:
+        """Update once; the old state is used up. The batch is as the data give it,
+        or as :meth:`put` placed it.
+        """
         ...
 
     def evaluate(self, state: TrainState, batch: Batch) -> Metrics:
-        """Sum the metrics of a batch without any change; every host gives the whole of it."""
+        """Sum the metrics of a batch without any change; every host gives the whole
+        of it.
+        """
         ...
 
     def compilations(self) -> int:
-        """Count how often the training step was compiled: once for each shape of a batch."""
+        """Count how often the training step was compiled: once for each shape of a
+        batch.
+        """
         ...
 
 
@@ -81,8 +99,8 @@ def make_engine(model: Transformer, config: TrainingConfig) -> Engine:
     name = ("pmap" if several else "jit") if config.engine == "auto" else config.engine
     if name == "jit" and jax.process_count() > 1:
         raise InputError(
-            f"training.engine=jit is for one host, and there are {jax.process_count()}: set training.engine=pmap or "
-            "mesh"
+            f"training.engine=jit is for one host, and there are {jax.process_count()}:"
+            " set training.engine=pmap or mesh"
         )
     if name == "pmap":
         return PmapEngine.of(model, config)

@@ -1,9 +1,12 @@
-"""The arithmetic that a batch asks of a Transformer, and how much of it a device can do in a second.
+"""The arithmetic that a batch asks of a Transformer, and how much of it a device can do
+in a second.
 
-A product of an [M, K] and a [K, N] matrix is 2 M K N operations. Counted are the matrix products of projections,
-attention, feed-forward layers and logits, as model FLOPs are in the literature (Kaplan et al. 2020, section 2.1;
-Chowdhery et al. 2022, appendix B): not embeddings, norms, softmax, dropout and the optimizer; causal attention like
-any other; and nothing for what rematerialisation computes twice. The backward pass takes twice the forward one.
+A product of an [M, K] and a [K, N] matrix is 2 M K N operations. Counted are the matrix
+products of projections, attention, feed-forward layers and logits, as model FLOPs are
+in the literature (Kaplan et al. 2020, section 2.1; Chowdhery et al. 2022, appendix B):
+not embeddings, norms, softmax, dropout and the optimizer; causal attention like any
+other; and nothing for what rematerialisation computes twice. The backward pass takes
+twice the forward one.
 """
 
 from __future__ import annotations
@@ -18,12 +21,14 @@ from jaxformer.models.config import TransformerConfig
 
 
 class Work(NamedTuple):
-    """What the arithmetic of some sentences depends on; that of several batches is the sum of their fields.
+    """What the arithmetic of some sentences depends on; that of several batches is the
+    sum of their fields.
 
     Attributes:
         source: positions of the encoder.
         target: positions of the decoder.
-        source_pairs: pairs of a position that asks and one that answers in the encoder's self-attention.
+        source_pairs: pairs of a position that asks and one that answers in the
+            encoder's self-attention.
         target_pairs: likewise in the decoder's self-attention.
         cross_pairs: likewise in the decoder's attention to the encoder.
     """
@@ -43,18 +48,28 @@ def slots(batch: Mapping[str, np.ndarray]) -> Work:
     """
     rows, source = batch["source"].shape
     target = batch["target"].shape[1]
-    return Work(rows * source, rows * target, rows * source**2, rows * target**2, rows * source * target)
+    return Work(
+        rows * source,
+        rows * target,
+        rows * source**2,
+        rows * target**2,
+        rows * source * target,
+    )
 
 
 def tokens(batch: Mapping[str, np.ndarray], pad_id: int) -> Work:
     """Count the real tokens of a batch: what was asked for.
 
     Args:
-        batch: ``source`` [B, S] and ``target`` [B, T], padded on the right; with ``source_segments`` and
-            ``target_segments`` of the same shapes where rows are packed, whose sentences do not see each other.
+        batch: ``source`` [B, S] and ``target`` [B, T], padded on the right; with
+            ``source_segments`` and ``target_segments`` of the same shapes where rows
+            are packed, whose sentences do not see each other.
         pad_id: the token that is padding.
     """
-    source, target = _lengths(batch, "source", pad_id), _lengths(batch, "target", pad_id)
+    source, target = (
+        _lengths(batch, "source", pad_id),
+        _lengths(batch, "target", pad_id),
+    )
     return Work(
         float(source.sum()),
         float(target.sum()),
@@ -65,14 +80,20 @@ def tokens(batch: Mapping[str, np.ndarray], pad_id: int) -> Work:
 
 
 def _lengths(batch: Mapping[str, np.ndarray], side: str, pad_id: int) -> np.ndarray:
-    """Count the tokens of each sentence: [B, 1], or [B, N] of rows that hold up to N sentences."""
+    """Count the tokens of each sentence: [B, 1], or [B, N] of rows that hold up to N
+    sentences.
+    """
     real = batch[side] != pad_id
     if f"{side}_segments" not in batch:
         return real.sum(axis=1, keepdims=True, dtype=np.int64)
     # Segments are numbered from 1, and 0 is padding; both sides of a row have the same.
-    most = max(int(batch[f"{name}_segments"].max(initial=0)) for name in ("source", "target"))
+    most = max(
+        int(batch[f"{name}_segments"].max(initial=0)) for name in ("source", "target")
+    )
     sentences = (most + 1) * np.arange(len(real))[:, None] + batch[f"{side}_segments"]
-    return np.bincount(sentences[real], minlength=(most + 1) * len(real)).reshape(len(real), most + 1)
+    return np.bincount(sentences[real], minlength=(most + 1) * len(real)).reshape(
+        len(real), most + 1
+    )
 
 
 def forward_flops(config: TransformerConfig, work: Work) -> float:
@@ -100,7 +121,11 @@ def forward_flops(config: TransformerConfig, work: Work) -> float:
         + work.cross_pairs * pair
     )
     logits = 2.0 * work.target * width * config.vocabulary_size
-    return config.num_encoder_layers * encoder + config.num_decoder_layers * decoder + logits
+    return (
+        config.num_encoder_layers * encoder
+        + config.num_decoder_layers * decoder
+        + logits
+    )
 
 
 def training_flops(config: TransformerConfig, work: Work, *, passes: int = 1) -> float:
@@ -108,16 +133,19 @@ def training_flops(config: TransformerConfig, work: Work, *, passes: int = 1) ->
 
     Args:
         config: the model.
-        work: of the batch: :func:`tokens` for model FLOPs, :func:`slots` for what the devices compute.
+        work: of the batch: :func:`tokens` for model FLOPs, :func:`slots` for what the
+            devices compute.
         passes: how often the batch goes through the model; 2 with R-Drop.
     """
     return 3.0 * passes * forward_flops(config, work)
 
 
-# Peaks of dense matrix products in TFLOP/s, by what JAX calls the device. The vendors' figures: NVIDIA's data sheets of
-# V100 (2017), T4 (2018), A100 (2020), L4 (2023), H100 (2022) and H200 (2023), without their sparsity; Google's "Cloud
-# TPU system architecture" of v2 to v6e, a chip. float32 is what JAX computes products of float32 by at its default
-# precision: TF32 from A100 on, one pass of bfloat16 on TPUs. V100 and T4 have no bfloat16.
+# Peaks of dense matrix products in TFLOP/s, by what JAX calls the device. The vendors'
+# figures: NVIDIA's data sheets of V100 (2017), T4 (2018), A100 (2020), L4 (2023), H100
+# (2022) and H200 (2023), without their sparsity; Google's "Cloud TPU system
+# architecture" of v2 to v6e, a chip. float32 is what JAX computes products of float32
+# by at its default precision: TF32 from A100 on, one pass of bfloat16 on TPUs. V100 and
+# T4 have no bfloat16.
 _SXM_HOPPER = {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}
 _NVL_HOPPER = {"bfloat16": 835.5, "float16": 835.5, "float32": 417.5}
 _PEAKS: tuple[tuple[str, Mapping[str, float]], ...] = (
@@ -130,7 +158,8 @@ _PEAKS: tuple[tuple[str, Mapping[str, float]], ...] = (
     (r"\bV100\b", {"float16": 125.0, "float32": 15.7}),
     (r"\bL4\b", {"bfloat16": 121.0, "float16": 121.0, "float32": 60.0}),
     (r"\bT4\b", {"float16": 65.0, "float32": 8.1}),
-    # A device of JAX is one of the two cores of a chip of v2 and v3, and the whole chip from v4 on.
+    # A device of JAX is one of the two cores of a chip of v2 and v3, and the whole chip
+    # from v4 on.
     (r"^TPU v2$", {"bfloat16": 45.0 / 2, "float32": 45.0 / 2}),
     (r"^TPU v3$", {"bfloat16": 123.0 / 2, "float32": 123.0 / 2}),
     (r"^TPU v4$", {"bfloat16": 275.0, "float32": 275.0}),
@@ -155,7 +184,8 @@ class Device(Protocol):
 
 
 def peak_flops(device: Device, dtype: str) -> float | None:
-    """Give the published peak of a device in operations a second; None where it is not known, as of every CPU.
+    """Return the published peak of a device in operations a second; None where it is
+    not known, as of every CPU.
 
     Args:
         device: one device of JAX.

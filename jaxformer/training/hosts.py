@@ -19,13 +19,16 @@ Made = TypeVar("Made")
 
 
 def make_once(make: Callable[[], Made]) -> Made:
-    """Call ``make`` on the first host alone and give its result to all; what can be pickled can be given.
+    """Call ``make`` on the first host alone and give its result to all; what can be
+    pickled can be given.
 
-    No file is shared. An error that a person can mend is raised on every host, so that none waits for ever.
+    No file is shared. An error that a person can mend is raised on every host, so that
+    none waits for ever.
 
     Raises:
         InputError: ``make`` raised it, on the first host.
-        RuntimeError: on the other hosts, where ``make`` failed by any other error on the first.
+        RuntimeError: on the other hosts, where ``make`` failed by any other error on
+            the first.
     """
     if jax.process_count() == 1:
         return make()
@@ -35,8 +38,14 @@ def make_once(make: Callable[[], Made]) -> Made:
             message = pickle.dumps(("made", make()))
         except InputError as error:
             message = pickle.dumps(("refused", str(error)))
-        except BaseException as error:  # the other hosts must not wait for what will not come
-            message, fault = pickle.dumps(("failed", f"{type(error).__name__} on the first host: {error}")), error
+        # the other hosts must not wait for what will not come
+        except BaseException as error:
+            message, fault = (
+                pickle.dumps(
+                    ("failed", f"{type(error).__name__} on the first host: {error}")
+                ),
+                error,
+            )
     kind, value = pickle.loads(_from_first(message))
     if fault is not None:
         raise fault
@@ -48,7 +57,8 @@ def make_once(make: Callable[[], Made]) -> Made:
 
 
 def together(make: Callable[[], Made]) -> Made:
-    """Call ``make`` on every host, each for itself; where it fails on one, all hosts fail, so that none waits for ever.
+    """Call ``make`` on every host, each for itself; where it fails on one, all hosts
+    fail, so that none waits for ever.
 
     Within ``make`` hosts must not tell each other anything.
 
@@ -87,11 +97,15 @@ def check_same(facts: Mapping[str, object], cure: str) -> None:
         for name in dict.fromkeys([*first, *other]):
             ours, theirs = first.get(name), other.get(name)
             if ours != theirs:
-                raise InputError(f"{name} is {ours} on host 0 and {theirs} on host {host}: {cure}")
+                raise InputError(
+                    f"{name} is {ours} on host 0 and {theirs} on host {host}: {cure}"
+                )
 
 
 def gather(value: Made) -> list[Made]:
-    """Give every host the values of all, in the order of the hosts; what can be pickled can be given."""
+    """Give every host the values of all, in the order of the hosts; what can be
+    pickled can be given.
+    """
     if jax.process_count() == 1:
         return [value]
     message = np.frombuffer(pickle.dumps(value), np.uint8)
@@ -99,20 +113,26 @@ def gather(value: Made) -> list[Made]:
     padded = np.zeros(int(lengths.max()), np.uint8)
     padded[: len(message)] = message
     messages = np.asarray(_all(padded)).reshape(len(lengths), -1)
-    return [pickle.loads(row[:length].tobytes()) for row, length in zip(messages, lengths, strict=True)]
+    return [
+        pickle.loads(row[:length].tobytes())
+        for row, length in zip(messages, lengths, strict=True)
+    ]
 
 
 def any_host(flag: bool) -> Any:
-    """Ask whether the flag is set on any host, all of which must ask; ``bool`` of the answer waits for it.
+    """Ask whether the flag is set on any host, all of which must ask; ``bool`` of the
+    answer waits for it.
 
-    On several hosts the answer comes from the devices in its turn, so that a loop that reads it a step late does not
-    wait.
+    On several hosts the answer comes from the devices in its turn, so that a loop that
+    reads it a step late does not wait.
     """
     if jax.process_count() == 1:
         return flag
     mesh = Mesh(np.array(jax.devices()), "devices")
     own = np.full(jax.local_device_count(), flag, np.int32)
-    flags = jax.make_array_from_process_local_data(NamedSharding(mesh, PartitionSpec("devices")), own)
+    flags = jax.make_array_from_process_local_data(
+        NamedSharding(mesh, PartitionSpec("devices")), own
+    )
     return _most(mesh)(flags)
 
 

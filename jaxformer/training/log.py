@@ -1,4 +1,6 @@
-"""The record of a run: its metrics, for programs and for the pages on which people watch, and its samples."""
+"""The record of a run: its metrics, for programs and for the pages on which people
+watch, and its samples.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ class Writer(Protocol):
 
 
 class Log:
-    """The record of a run: ``metrics.jsonl``, ``samples.jsonl`` and ``tensorboard/`` in its directory.
+    """The record of a run: ``metrics.jsonl``, ``samples.jsonl`` and ``tensorboard/`` in
+    its directory.
 
     With several hosts the first writes, and the logs of the others keep nothing.
     """
@@ -41,7 +44,8 @@ class Log:
         wandb_project: str | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open the record of a run that stands at ``step`` and was last evaluated at ``evaluated``.
+        """Open the record of a run that stands at ``step`` and was last evaluated at
+        ``evaluated``.
 
         What a killed process wrote beyond them is taken back.
 
@@ -61,10 +65,15 @@ class Log:
         self._writers: list[Writer] = []
         if not self._first:
             return
-        rewind(self.metrics_file, lambda line: line["step"] <= (evaluated if is_evaluation(line) else step))
+        rewind(
+            self.metrics_file,
+            lambda line: line["step"] <= (evaluated if is_evaluation(line) else step),
+        )
         rewind(self.samples_file, lambda line: line["step"] <= evaluated)
         if wandb_project is not None:  # before TensorBoard, which refuses nothing
-            self._writers.append(WeightsAndBiases(directory, wandb_project, config or {}))
+            self._writers.append(
+                WeightsAndBiases(directory, wandb_project, config or {})
+            )
         self._writers.append(TensorBoard(directory / "tensorboard", step))
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -100,7 +109,9 @@ class TensorBoard:
     """Event files that TensorBoard shows."""
 
     def __init__(self, directory: Path, step: int) -> None:
-        """Open one for a run that stands at ``step``; TensorBoard then forgets what an older one has beyond it."""
+        """Open one for a run that stands at ``step``; TensorBoard then forgets what
+        an older one has beyond it.
+        """
         writer = require("tensorboardX", "train").SummaryWriter
         self._file = writer(str(directory), purge_step=step + 1 if step else None)
 
@@ -116,9 +127,13 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run on Weights & Biases; a resumed run goes on with the same one, whose id its directory keeps."""
+    """A run on Weights & Biases; a resumed run goes on with the same one, whose id
+    its directory keeps.
+    """
 
-    def __init__(self, directory: Path, project: str, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, directory: Path, project: str, config: Mapping[str, Any]
+    ) -> None:
         """Begin the run, or go on with it.
 
         Raises:
@@ -133,14 +148,17 @@ class WeightsAndBiases:
                 name=directory.resolve().name,
                 dir=str(directory),
                 config=dict(config),
-                settings=wandb.Settings(console="off"),  # the progress bar belongs to the terminal
+                # the progress bar belongs to the terminal
+                settings=wandb.Settings(console="off"),
             )
         except wandb.Error as error:
             raise InputError(
-                f"Weights & Biases does not take training.wandb_project={project} ({error}): run `wandb login`, or set "
-                "the environment variable WANDB_MODE=offline"
+                f"Weights & Biases does not take training.wandb_project={project}"
+                f" ({error}): run `wandb login`, or set the environment variable"
+                " WANDB_MODE=offline"
             ) from error
-        # Steps are a metric of their own: Weights & Biases refuses what comes again after a kill by its own step.
+        # Steps are a metric of their own: Weights & Biases refuses what comes again
+        # after a kill by its own step.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -154,7 +172,9 @@ class WeightsAndBiases:
 
 
 def _saved_id(path: Path) -> str:
-    """Give the id that the file keeps; the first time, draw one, since paths and names come again."""
+    """Return the id that the file keeps; the first time, draw one, since paths and
+    names come again.
+    """
     if not path.exists():
         write_whole(path, secrets.token_hex(8))
     return path.read_text(encoding="ascii").strip()

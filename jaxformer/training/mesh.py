@@ -1,4 +1,5 @@
-"""The engines ``mesh`` and ``jit``: one compiled step over a mesh; the compiler adds what devices exchange.
+"""The engines ``mesh`` and ``jit``: one compiled step over a mesh; the compiler adds
+what devices exchange.
 
 =========== ============================================= ==============================
 axis        shares out                                    devices
@@ -31,7 +32,9 @@ from jaxformer.training.step import Batch, Metrics, make_eval_step, make_train_s
 from jaxformer.typing import Array, PyTree
 
 AXES = (*ROW_AXES, "tensor")
-"""The axes of a mesh: batches and optimizer state are divided over the first two, layers over the last."""
+"""The axes of a mesh: batches and optimizer state are divided over the first two,
+layers over the last.
+"""
 
 DATA, FSDP, TENSOR = AXES
 
@@ -47,35 +50,42 @@ RULES: Mapping[str, str | None] = {
     "position": None,
     "layers": None,
 }
-"""Over which axis of the mesh each logical axis of a parameter is sharded. A length that the axis does not divide stays
-whole on every device."""
+"""Over which axis of the mesh each logical axis of a parameter is sharded. A length
+that the axis does not divide stays whole on every device.
+"""
 
 
 def mesh_shape(devices: int, config: TrainingConfig) -> tuple[int, int, int]:
-    """Give the lengths of :data:`AXES` for so many devices.
+    """Return the lengths of :data:`AXES` for so many devices.
 
     Raises:
-        InputError: ``training.mesh_fsdp`` times ``training.mesh_tensor`` does not divide their number.
+        InputError: ``training.mesh_fsdp`` times ``training.mesh_tensor`` does not
+            divide their number.
     """
     inner = config.mesh_fsdp * config.mesh_tensor
     if devices % inner:
         raise InputError(
-            f"training.mesh_fsdp={config.mesh_fsdp} times training.mesh_tensor={config.mesh_tensor} must divide the "
-            f"{devices} devices: their product is to be {_either(devices, devices)}"
+            f"training.mesh_fsdp={config.mesh_fsdp} times"
+            f" training.mesh_tensor={config.mesh_tensor} must divide the {devices}"
+            f" devices: their product is to be {_either(devices, devices)}"
         )
     return devices // inner, config.mesh_fsdp, config.mesh_tensor
 
 
 def make_mesh(devices: np.ndarray, config: TrainingConfig) -> Mesh:
-    """Arrange devices in the mesh that ``training.mesh_fsdp`` and ``training.mesh_tensor`` describe.
+    """Arrange devices in the mesh that ``training.mesh_fsdp`` and
+    ``training.mesh_tensor`` describe.
 
     Raises:
         InputError: they do not divide the number of devices.
     """
     shape = mesh_shape(devices.size, config)
-    # With explicit axes, which are the default, every operation on sharded arrays would have to name its sharding.
+    # With explicit axes, which are the default, every operation on sharded arrays would
+    # have to name its sharding.
     types = (AxisType.Auto,) * len(AXES)
-    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices.reshape(-1).tolist())
+    return jax.make_mesh(
+        shape, AXES, axis_types=types, devices=devices.reshape(-1).tolist()
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,10 +123,15 @@ class MeshEngine:
 
             return run
 
-        train_step, traces = count_traces(over_mesh(make_train_step(model, config, place=place)))
+        train_step, traces = count_traces(
+            over_mesh(make_train_step(model, config, place=place))
+        )
         shapes = jax.eval_shape(first_state)
         shardings = shard(shapes, mesh, moments_over_data=config.shard_moments)
-        rows, everywhere = NamedSharding(mesh, ROWS), NamedSharding(mesh, PartitionSpec())
+        rows, everywhere = (
+            NamedSharding(mesh, ROWS),
+            NamedSharding(mesh, PartitionSpec()),
+        )
         return cls(
             mesh,
             jax.jit(
@@ -148,14 +163,17 @@ class MeshEngine:
     def create(self) -> TrainState:
         """Make the first state, each device its own part."""
         if self.mesh.size == 1:
-            # Parameters of the same shape are drawn by one small program; as a single program, each is compiled anew.
+            # Parameters of the same shape are drawn by one small program; as a single
+            # program, each is compiled anew.
             return jax.device_put(self.first_state(), self.shardings)
         return jax.jit(self.first_state, out_shardings=self.shardings)()
 
     def abstract(self) -> TrainState:
-        """Give shapes, types and shardings."""
+        """Return shapes, types and shardings."""
         return jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            lambda leaf, sharding: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=sharding
+            ),
             self.shapes,
             self.shardings,
         )
@@ -163,30 +181,40 @@ class MeshEngine:
     def place(self, state: TrainState) -> TrainState:
         """Copy the state, since the first step uses up what it is given."""
         return jax.tree.map(
-            lambda leaf, sharding: jax.device_put(jax.numpy.array(leaf), sharding), state, self.shardings
+            lambda leaf, sharding: jax.device_put(jax.numpy.array(leaf), sharding),
+            state,
+            self.shardings,
         )
 
     def collect(self, state: TrainState) -> TrainState:
-        """Give the state as it is."""
+        """Return the state as it is."""
         return state
 
     def weights(self, state: TrainState) -> PyTree:
-        """Give the parameters, gathered from all devices."""
+        """Return the parameters, gathered from all devices."""
         if self.mesh.size == 1:
             return state.weights
-        return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, self.gather(state.weights))
+        return jax.tree.map(
+            lambda leaf: leaf.addressable_shards[0].data, self.gather(state.weights)
+        )
 
     def put(self, batch: Batch) -> Placed:
         """Begin to copy each device's rows to it."""
         return self._placed(batch, self.accumulation_steps)
 
-    def step(self, state: TrainState, batch: Batch | Placed) -> tuple[TrainState, Metrics]:
+    def step(
+        self, state: TrainState, batch: Batch | Placed
+    ) -> tuple[TrainState, Metrics]:
         """Update once."""
-        return self.train_step(state, dict(batch if isinstance(batch, Placed) else self.put(batch)))
+        return self.train_step(
+            state, dict(batch if isinstance(batch, Placed) else self.put(batch))
+        )
 
     def evaluate(self, state: TrainState, batch: Batch) -> Metrics:
         """Sum the metrics of a batch."""
-        return self.eval_step(state.weights, dict(self._placed(cut(batch, *self.share, self.pad_id), 1)))
+        return self.eval_step(
+            state.weights, dict(self._placed(cut(batch, *self.share, self.pad_id), 1))
+        )
 
     def compilations(self) -> int:
         """Count the compiled training steps."""
@@ -210,34 +238,45 @@ def row_shards(mesh: Mesh) -> int:
 
 
 def share_of(mesh: Mesh) -> tuple[int, int]:
-    """Tell which rows of a batch this host's devices hold, as one of how many equal shares.
+    """Tell which rows of a batch this host's devices hold, as one of how many equal
+    shares.
 
-    Hosts whose devices hold parts of the same rows, because ``tensor`` reaches over them, have the same share.
+    Hosts whose devices hold parts of the same rows, because ``tensor`` reaches over
+    them, have the same share.
     """
     count = row_shards(mesh)
     held: dict[int, set[int]] = {}
-    for device, (rows,) in NamedSharding(mesh, ROWS).devices_indices_map((count,)).items():
+    for device, (rows,) in (
+        NamedSharding(mesh, ROWS).devices_indices_map((count,)).items()
+    ):
         held.setdefault(device.process_index, set()).update(range(*rows.indices(count)))
     shares = sorted(set(map(frozenset, held.values())), key=min)
     return shares.index(frozenset(held[jax.process_index()])), len(shares)
 
 
-def shard(state: TrainState, mesh: Mesh | AbstractMesh, *, moments_over_data: bool = False) -> TrainState:
-    """Give every array of a state its sharding: parameters by :data:`RULES`, moments as their parameters.
+def shard(
+    state: TrainState, mesh: Mesh | AbstractMesh, *, moments_over_data: bool = False
+) -> TrainState:
+    """Give every array of a state its sharding: parameters by :data:`RULES`, moments as
+    their parameters.
 
     Args:
         state: shapes and types.
         mesh: with the axes :data:`AXES`.
-        moments_over_data: whether the optimizer's arrays are sharded over the data axis too (ZeRO; Rajbhandari et al.
-            2020, section 5.1).
+        moments_over_data: whether the optimizer's arrays are sharded over the data axis
+            too (ZeRO; Rajbhandari et al. 2020, section 5.1).
     """
     names = logical_axes(state.params)
-    specs = jax.tree.map(lambda leaf, axes: _spec(leaf.shape, axes, mesh), state.params, names)
+    specs = jax.tree.map(
+        lambda leaf, axes: _spec(leaf.shape, axes, mesh), state.params, names
+    )
     by_path = {
         _keys(path): (leaf.shape, spec)
         for (path, leaf), spec in zip(
             jax.tree_util.tree_leaves_with_path(state.params),
-            jax.tree.leaves(specs, is_leaf=lambda node: isinstance(node, PartitionSpec)),
+            jax.tree.leaves(
+                specs, is_leaf=lambda node: isinstance(node, PartitionSpec)
+            ),
             strict=True,
         )
     }
@@ -245,7 +284,14 @@ def shard(state: TrainState, mesh: Mesh | AbstractMesh, *, moments_over_data: bo
     def choose(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         # A moment's path ends with that of its parameter.
         keys = _keys(path)
-        found = next((by_path[keys[start:]] for start in range(len(keys)) if keys[start:] in by_path), None)
+        found = next(
+            (
+                by_path[keys[start:]]
+                for start in range(len(keys))
+                if keys[start:] in by_path
+            ),
+            None,
+        )
         spec = PartitionSpec() if found is None or found[0] != leaf.shape else found[1]
         if moments_over_data and keys[0] == "optimizer":
             spec = _over_data(spec, leaf.shape, mesh)
@@ -264,49 +310,82 @@ def _check_divisible(model: Transformer, mesh: Mesh) -> None:
     ):
         if length % mesh.shape[axis]:
             raise InputError(
-                f"training.mesh_{axis}={mesh.shape[axis]} must divide model.{key}={length}: of {mesh.size} devices "
-                f"take {_either(length, mesh.size)}, or change the model"
+                f"training.mesh_{axis}={mesh.shape[axis]} must divide"
+                f" model.{key}={length}: of {mesh.size} devices take"
+                f" {_either(length, mesh.size)}, or change the model"
             )
 
 
 def _either(length: int, devices: int) -> str:
     """Write the numbers that divide both."""
-    return " or ".join(str(number) for number in range(1, devices + 1) if length % number == devices % number == 0)
+    return " or ".join(
+        str(number)
+        for number in range(1, devices + 1)
+        if length % number == devices % number == 0
+    )
 
 
-def _spec(shape: tuple[int, ...], axes: tuple[str, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
+def _spec(
+    shape: tuple[int, ...], axes: tuple[str, ...], mesh: Mesh | AbstractMesh
+) -> PartitionSpec:
     wanted = [RULES[name] for name in axes]
     return PartitionSpec(
         *(
-            axis if axis is not None and mesh.shape[axis] > 1 and length % mesh.shape[axis] == 0 else None
+            (
+                axis
+                if axis is not None
+                and mesh.shape[axis] > 1
+                and length % mesh.shape[axis] == 0
+                else None
+            )
             for length, axis in zip(shape, wanted, strict=True)
         )
     )
 
 
 def _gather_tables(params: PyTree, mesh: Mesh) -> PyTree:
-    """Let every device have the whole width of the vocabulary's tables while it uses them.
+    """Let every device have the whole width of the vocabulary's tables while it uses
+    them.
 
-    Left to itself, the compiler would rather gather what was looked up, for all rows of the batch, than the table.
+    Left to itself, the compiler would rather gather what was looked up, for all rows of
+    the batch, than the table.
     """
 
     def gather(leaf: Array, axes: tuple[str, ...]) -> Array:
         if "vocabulary" not in axes:
             return leaf
-        spec = [None if axis == FSDP else axis for axis in _spec(leaf.shape, axes, mesh)]
-        return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, PartitionSpec(*spec)))
+        spec = [
+            None if axis == FSDP else axis for axis in _spec(leaf.shape, axes, mesh)
+        ]
+        return jax.lax.with_sharding_constraint(
+            leaf, NamedSharding(mesh, PartitionSpec(*spec))
+        )
 
-    return params if mesh.shape[FSDP] == 1 else jax.tree.map(gather, params, logical_axes(params))
+    return (
+        params
+        if mesh.shape[FSDP] == 1
+        else jax.tree.map(gather, params, logical_axes(params))
+    )
 
 
-def _over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | AbstractMesh) -> PartitionSpec:
-    """Shard the longest axis that can be, over the data axis besides what it is sharded over."""
+def _over_data(
+    spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | AbstractMesh
+) -> PartitionSpec:
+    """Shard the longest axis that can be, over the data axis besides what it is
+    sharded over.
+    """
     entries = [*spec, *([None] * (len(shape) - len(spec)))]
 
     def parts(number: int) -> int:
-        return math.prod(mesh.shape[axis] for axis in (entries[number], DATA) if axis is not None)
+        return math.prod(
+            mesh.shape[axis] for axis in (entries[number], DATA) if axis is not None
+        )
 
-    fitting = [number for number, length in enumerate(shape) if length % parts(number) == 0 and length >= parts(number)]
+    fitting = [
+        number
+        for number, length in enumerate(shape)
+        if length % parts(number) == 0 and length >= parts(number)
+    ]
     if not fitting or mesh.shape[DATA] == 1:
         return spec
     chosen = max(fitting, key=lambda number: shape[number])
@@ -315,4 +394,7 @@ def _over_data(spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | Abstrac
 
 
 def _keys(path: tuple[Any, ...]) -> tuple[str, ...]:
-    return tuple(str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key)))) for key in path)
+    return tuple(
+        str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
+        for key in path
+    )

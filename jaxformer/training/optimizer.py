@@ -1,4 +1,6 @@
-"""How gradients become updates: the optimizer under its schedule, clipping, and parameters that stay as they are."""
+"""How gradients become updates: the optimizer under its schedule, clipping, and
+parameters that stay as they are.
+"""
 
 from __future__ import annotations
 
@@ -16,65 +18,98 @@ from jaxformer.training.schedules import Schedule, make_schedule
 from jaxformer.typing import Array, Bool, PyTree
 
 NOT_DECAYED = ("bias", "scale")
-"""Names of the parameters that weight decay leaves alone: biases and the scales of norms. All others are kernels and
-embeddings. Dimensions do not tell them apart: the bias of an attention projection has two, heads and width."""
+"""Names of the parameters that weight decay leaves alone: biases and the scales of
+norms. All others are kernels and embeddings. Dimensions do not tell them apart: the
+bias of an attention projection has two, heads and width.
+"""
 
 MIN_FACTORED_SIZE = 32
-"""Adafactor keeps the second moment of a parameter as two vectors if its two longest axes are at least so long. The
-optax default, 128, would leave all attention kernels whole, since a head is 64 wide in every model of the paper."""
+"""Adafactor keeps the second moment of a parameter as two vectors if its two longest
+axes are at least so long. The optax default, 128, would leave all attention kernels
+whole, since a head is 64 wide in every model of the paper.
+"""
 
 
-def make_optimizer(config: TrainingConfig, d_model: int) -> optax.GradientTransformationExtraArgs:
-    """Build the optimizer; by default Adam with the paper's schedule, without clipping or decay (section 5.3).
+def make_optimizer(
+    config: TrainingConfig, d_model: int
+) -> optax.GradientTransformationExtraArgs:
+    """Build the optimizer; by default Adam with the paper's schedule, without clipping
+    or decay (section 5.3).
 
     - ``adam``: Kingma and Ba 2015.
     - ``adamw``: Loshchilov and Hutter 2019.
-    - ``lion``: Chen et al. 2023; ``adam_b1`` and ``adam_b2`` are its two decay rates, and there is no epsilon. It wants
-      a rate 3 to 10 times lower than Adam's, and as much more decay (their section 5).
-    - ``adafactor``: Shazeer and Stern 2018 with the factored second moment, no first moment, updates clipped to a root
-      mean square of 1 and the decay 1 - step^-0.8 (their sections 3, 6 and 7). The step size is absolute as Adam's, not
-      relative to the size of each parameter (section 8), so that a schedule made for Adam serves here too.
+    - ``lion``: Chen et al. 2023; ``adam_b1`` and ``adam_b2`` are its two decay rates,
+      and there is no epsilon. It wants a rate 3 to 10 times lower than Adam's, and as
+      much more decay (their section 5).
+    - ``adafactor``: Shazeer and Stern 2018 with the factored second moment, no first
+      moment, updates clipped to a root mean square of 1 and the decay 1 - step^-0.8
+      (their sections 3, 6 and 7). The step size is absolute as Adam's, not relative to
+      the size of each parameter (section 8), so that a schedule made for Adam serves
+      here too.
 
-    Weight decay is decoupled from the gradient and multiplied by the learning rate, for all optimizers alike: each
-    update takes rate * weight_decay * parameter off, except from biases and the scales of norms (``NOT_DECAYED``).
+    Weight decay is decoupled from the gradient and multiplied by the learning rate, for
+    all optimizers alike: each update takes rate * weight_decay * parameter off, except
+    from biases and the scales of norms (``NOT_DECAYED``).
 
-    Clipping sees the gradient that ``update`` is given, which is to be that of the global batch; frozen parameters do
-    not count in its norm. Moments are float32 like the parameters, and frozen parameters have none.
+    Clipping sees the gradient that ``update`` is given, which is to be that of the
+    global batch; frozen parameters do not count in its norm. Moments are float32 like
+    the parameters, and frozen parameters have none.
 
     Args:
         config: the recipe.
         d_model: width of the model, on which the paper's schedule depends.
 
     Returns:
-        A transformation; its ``init`` raises :class:`InputError` if ``frozen`` does not fit the parameters, as
-        :func:`frozen_mask` does. ``update(gradients, state, params, good=...)`` leaves the state as it is where
-        ``good`` [] is False; without it all steps are good.
+        A transformation; its ``init`` raises :class:`InputError` if ``frozen`` does not
+        fit the parameters, as :func:`frozen_mask` does. ``update(gradients, state,
+        params, good=...)`` leaves the state as it is where ``good`` [] is False;
+        without it all steps are good.
     """
     optimizer = _descend(config, make_schedule(config, d_model))
     if config.gradient_clip is not None:
-        optimizer = optax.chain(optax.clip_by_global_norm(config.gradient_clip), optimizer)
+        optimizer = optax.chain(
+            optax.clip_by_global_norm(config.gradient_clip), optimizer
+        )
     if config.frozen is None:
         return optimizer
     patterns = config.frozen
 
     def labels(params: PyTree) -> PyTree:
-        return jax.tree.map(lambda frozen: "frozen" if frozen else "trained", frozen_mask(params, patterns))
+        return jax.tree.map(
+            lambda frozen: "frozen" if frozen else "trained",
+            frozen_mask(params, patterns),
+        )
 
-    return optax.partition({"trained": optimizer, "frozen": optax.set_to_zero()}, labels)
+    return optax.partition(
+        {"trained": optimizer, "frozen": optax.set_to_zero()}, labels
+    )
 
 
-def _descend(config: TrainingConfig, schedule: Schedule) -> optax.GradientTransformationExtraArgs:
-    b1, b2, epsilon, decay = config.adam_b1, config.adam_b2, config.adam_epsilon, config.weight_decay
+def _descend(
+    config: TrainingConfig, schedule: Schedule
+) -> optax.GradientTransformationExtraArgs:
+    b1, b2, epsilon, decay = (
+        config.adam_b1,
+        config.adam_b2,
+        config.adam_epsilon,
+        config.weight_decay,
+    )
     rate = _unless_bad(optax.scale_by_learning_rate(schedule))
     if config.optimizer == "adam":
         return optax.chain(_adam(b1, b2, epsilon), rate)
     if config.optimizer == "adamw":
-        return optax.chain(_adam(b1, b2, epsilon), optax.add_decayed_weights(decay, decay_mask), rate)
+        return optax.chain(
+            _adam(b1, b2, epsilon), optax.add_decayed_weights(decay, decay_mask), rate
+        )
     if config.optimizer == "lion":
-        return _unless_bad(optax.lion(schedule, b1=b1, b2=b2, weight_decay=decay, mask=decay_mask))
+        return _unless_bad(
+            optax.lion(schedule, b1=b1, b2=b2, weight_decay=decay, mask=decay_mask)
+        )
     # The parts of optax.adafactor, whose own decay does not follow the learning rate.
     return optax.chain(
-        _unless_bad(optax.scale_by_factored_rms(min_dim_size_to_factor=MIN_FACTORED_SIZE)),
+        _unless_bad(
+            optax.scale_by_factored_rms(min_dim_size_to_factor=MIN_FACTORED_SIZE)
+        ),
         optax.clip_by_block_rms(1.0),
         optax.add_decayed_weights(decay, decay_mask),
         rate,
@@ -82,35 +117,59 @@ def _descend(config: TrainingConfig, schedule: Schedule) -> optax.GradientTransf
 
 
 def keep(good: Bool[Array, ""] | bool, new: PyTree, old: PyTree) -> PyTree:
-    """Give the new arrays of a state where the step was good, and the old ones where not."""
+    """Return the new arrays of a state where the step was good, and the old ones where
+    not.
+    """
     return jax.tree.map(lambda changed, kept: jnp.where(good, changed, kept), new, old)
 
 
-def _adam(b1: float, b2: float, epsilon: float) -> optax.GradientTransformationExtraArgs:
-    """Do as optax.scale_by_adam does, with the moments that are kept as the only ones that anything is computed from.
+def _adam(
+    b1: float, b2: float, epsilon: float
+) -> optax.GradientTransformationExtraArgs:
+    """Do as optax.scale_by_adam does, with the moments that are kept as the only ones
+    that anything is computed from.
 
-    Were the direction computed from the old moments and the gradient, as a compiler would have it once a bad step may
-    keep the old ones, then old and new could not share memory: 8 bytes a parameter more, copied in every step.
+    Were the direction computed from the old moments and the gradient, as a compiler
+    would have it once a bad step may keep the old ones, then old and new could not
+    share memory: 8 bytes a parameter more, copied in every step.
     """
     moments = optax.scale_by_adam(b1, b2, epsilon)
 
     def update(
-        updates: PyTree, state: Any, params: PyTree = None, *, good: Bool[Array, ""] | bool = True, **_: Any
+        updates: PyTree,
+        state: Any,
+        params: PyTree = None,
+        *,
+        good: Bool[Array, ""] | bool = True,
+        **_: Any,
     ) -> tuple[PyTree, Any]:
         new = keep(good, moments.update(updates, state, params)[1], state)
         first, second = (
-            optax.tree.bias_correction(moment, decay, new.count) for moment, decay in ((new.mu, b1), (new.nu, b2))
+            optax.tree.bias_correction(moment, decay, new.count)
+            for moment, decay in ((new.mu, b1), (new.nu, b2))
         )
-        return jax.tree.map(lambda mean, square: mean / (jnp.sqrt(square) + epsilon), first, second), new
+        return (
+            jax.tree.map(
+                lambda mean, square: mean / (jnp.sqrt(square) + epsilon), first, second
+            ),
+            new,
+        )
 
     return optax.GradientTransformationExtraArgs(moments.init, update)
 
 
-def _unless_bad(transformation: optax.GradientTransformation) -> optax.GradientTransformationExtraArgs:
+def _unless_bad(
+    transformation: optax.GradientTransformation,
+) -> optax.GradientTransformationExtraArgs:
     """Let a transformation keep its state in a bad step."""
 
     def update(
-        updates: PyTree, state: Any, params: PyTree = None, *, good: Bool[Array, ""] | bool = True, **_: Any
+        updates: PyTree,
+        state: Any,
+        params: PyTree = None,
+        *,
+        good: Bool[Array, ""] | bool = True,
+        **_: Any,
     ) -> tuple[PyTree, Any]:
         updates, new = transformation.update(updates, state, params)
         return updates, keep(good, new, state)
@@ -119,17 +178,24 @@ def _unless_bad(transformation: optax.GradientTransformation) -> optax.GradientT
 
 
 def decay_mask(params: PyTree) -> PyTree:
-    """Tell for each parameter whether weight decay holds for it: for kernels and embeddings, by their names."""
-    return jax.tree_util.tree_map_with_path(lambda path, _: _path(path).split("/")[-1] not in NOT_DECAYED, params)
+    """Tell for each parameter whether weight decay holds for it: for kernels and
+    embeddings, by their names.
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: _path(path).split("/")[-1] not in NOT_DECAYED, params
+    )
 
 
 def frozen_mask(params: PyTree, patterns: str) -> PyTree:
-    """Tell for each parameter whether it is frozen: whether one of the patterns matches its path.
+    """Tell for each parameter whether it is frozen: whether one of the patterns matches
+    its path.
 
     Args:
         params: nested dicts.
-        patterns: shell patterns of paths such as ``encoder/layer_0/self_attention/query/kernel``, separated by commas;
-            ``*`` matches any characters, ``/`` too, so that ``encoder/*`` is the whole encoder.
+        patterns: shell patterns of paths such as
+            ``encoder/layer_0/self_attention/query/kernel``, separated by commas; ``*``
+            matches any characters, ``/`` too, so that ``encoder/*`` is the whole
+            encoder.
 
     Raises:
         InputError: a pattern matches no parameter, or together they match all.
@@ -139,15 +205,20 @@ def frozen_mask(params: PyTree, patterns: str) -> PyTree:
     for pattern in split:
         if not any(fnmatchcase(path, pattern) for path in paths):
             raise InputError(
-                f"training.frozen: no parameter matches {pattern!r}; the nearest is {_near(pattern, paths)}"
+                f"training.frozen: no parameter matches {pattern!r}; the nearest is"
+                f" {_near(pattern, paths)}"
             )
-    frozen = {path for path in paths if any(fnmatchcase(path, pattern) for pattern in split)}
+    frozen = {
+        path for path in paths if any(fnmatchcase(path, pattern) for pattern in split)
+    }
     if len(frozen) == len(paths):
         raise InputError(
-            f"training.frozen={patterns} matches every parameter and leaves nothing to train: let it spare some, such "
-            f"as {paths[-1]}"
+            f"training.frozen={patterns} matches every parameter and leaves nothing to"
+            f" train: let it spare some, such as {paths[-1]}"
         )
-    return jax.tree_util.tree_map_with_path(lambda path, _: _path(path) in frozen, params)
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: _path(path) in frozen, params
+    )
 
 
 def _path(path: tuple[Any, ...]) -> str:
@@ -157,5 +228,11 @@ def _path(path: tuple[Any, ...]) -> str:
 def _near(pattern: str, paths: list[str]) -> str:
     """Find what was meant by a pattern: a parameter, or all in one folder of them."""
     names = [path.split("/") for path in paths]
-    folders = {"/".join([*name[:depth], "*"]) for name in names for depth in range(1, len(name))}
-    return difflib.get_close_matches(pattern, sorted({*paths, *folders}), n=1, cutoff=0.0)[0]
+    folders = {
+        "/".join([*name[:depth], "*"])
+        for name in names
+        for depth in range(1, len(name))
+    }
+    return difflib.get_close_matches(
+        pattern, sorted({*paths, *folders}), n=1, cutoff=0.0
+    )[0]

@@ -1,4 +1,6 @@
-"""The engine ``pmap``: the state on every device of every host, and of each batch an equal share of the rows."""
+"""The engine ``pmap``: the state on every device of every host, and of each batch an
+equal share of the rows.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ AXIS = "devices"
 
 @dataclasses.dataclass(frozen=True)
 class PmapEngine:
-    """All devices, ``jax.pmap``; its states have a leading axis, one entry for each device of this host."""
+    """All devices, ``jax.pmap``; its states have a leading axis, one entry for each
+    device of this host.
+    """
 
     train_step: Any
     eval_step: Any
@@ -35,7 +39,9 @@ class PmapEngine:
     @classmethod
     def of(cls, model: Transformer, config: TrainingConfig) -> PmapEngine:
         """Build the steps."""
-        train_step, traces = count_traces(make_train_step(model, config, axis_name=AXIS))
+        train_step, traces = count_traces(
+            make_train_step(model, config, axis_name=AXIS)
+        )
 
         def first_state() -> TrainState:
             return create_state(model, config)
@@ -65,22 +71,27 @@ class PmapEngine:
         return self.place(self.first_state())
 
     def abstract(self) -> TrainState:
-        """Give shapes and types, replicated over all devices."""
+        """Return shapes and types, replicated over all devices."""
         everywhere = _replicated()
         return jax.tree.map(
-            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=everywhere),
+            lambda leaf: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=everywhere
+            ),
             self.shapes,
         )
 
     def place(self, state: TrainState) -> TrainState:
         """Copy the state to every device."""
         count = jax.local_device_count()
-        stacked = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (count, *np.shape(leaf))), state)
-        # By the axis name of the steps: by another one the first step would be compiled twice.
+        stacked = jax.tree.map(
+            lambda leaf: np.broadcast_to(leaf, (count, *np.shape(leaf))), state
+        )
+        # By the axis name of the steps: by another one the first step would be compiled
+        # twice.
         return jax.pmap(lambda leaf: leaf, axis_name=AXIS)(stacked)
 
     def collect(self, state: TrainState) -> TrainState:
-        """Give the state without its leading axis; all copies are equal."""
+        """Return the state without its leading axis; all copies are equal."""
         everywhere = _replicated()
 
         def whole(leaf: Array) -> Array:
@@ -91,20 +102,32 @@ class PmapEngine:
         return jax.tree.map(whole, state)
 
     def weights(self, state: TrainState) -> PyTree:
-        """Give the parameters of the first device of this host."""
+        """Return the parameters of the first device of this host."""
         return jax.tree.map(_first, state.weights)
 
     def put(self, batch: Batch) -> Placed:
         """Begin to copy each device's rows to it."""
         shared = self._shared(batch, self.accumulation_steps)
-        if jax.process_count() > 1:  # pmap itself knows which part of its whole the rows of this host are
+        # pmap itself knows which part of its whole the rows of this host are
+        if jax.process_count() > 1:
             return Placed(shared)
         # On the same axis as the steps, so that nothing is copied again.
-        return Placed(jax.device_put(shared, NamedSharding(Mesh(np.array(jax.devices()), AXIS), PartitionSpec(AXIS))))
+        return Placed(
+            jax.device_put(
+                shared,
+                NamedSharding(Mesh(np.array(jax.devices()), AXIS), PartitionSpec(AXIS)),
+            )
+        )
 
-    def step(self, state: TrainState, batch: Batch | Placed) -> tuple[TrainState, Metrics]:
+    def step(
+        self, state: TrainState, batch: Batch | Placed
+    ) -> tuple[TrainState, Metrics]:
         """Update once on all devices together."""
-        rows = dict(batch) if isinstance(batch, Placed) else self._shared(batch, self.accumulation_steps)
+        rows = (
+            dict(batch)
+            if isinstance(batch, Placed)
+            else self._shared(batch, self.accumulation_steps)
+        )
         state, metrics = self.train_step(state, rows)
         return state, jax.tree.map(_first, metrics)
 
@@ -121,7 +144,10 @@ class PmapEngine:
         """Give each device of this host an equal number of rows."""
         count = jax.local_device_count()
         filled = fill(batch, count * parts, self.pad_id)
-        return {name: rows.reshape(count, -1, rows.shape[1]) for name, rows in filled.items()}
+        return {
+            name: rows.reshape(count, -1, rows.shape[1])
+            for name, rows in filled.items()
+        }
 
 
 def _replicated() -> NamedSharding:

@@ -10,14 +10,17 @@ from jaxformer.typing import PyTree
 
 
 class Profile:
-    """Traces some steps of a run, on its first host; it ends cleanly if the run does before."""
+    """Traces some steps of a run, on its first host; it ends cleanly if the run does
+    before.
+    """
 
     def __init__(self, directory: Path, first: int | None, steps: int) -> None:
         """Choose what to trace.
 
         Args:
             directory: where the trace is written: ``plugins/profile/`` and the time.
-            first: number of the first step that is traced, counted from 1; None: nothing is.
+            first: number of the first step that is traced, counted from 1; None:
+                nothing is.
             steps: how many.
         """
         self._directory = directory
@@ -30,7 +33,8 @@ class Profile:
 
         Args:
             step: steps made.
-            state: what they gave; it is waited for, so that the trace holds whole steps and no other.
+            state: what they gave; it is waited for, so that the trace holds whole steps
+                and no other.
 
         Returns:
             The directory of the trace when it has just been written.

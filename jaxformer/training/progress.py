@@ -30,7 +30,8 @@ class Progress:
         best_metric: by which score the best is chosen.
         best: the best score so far; None before there is one.
         stale: evaluations since then.
-        valid: hash of the text that each score was measured on; see :func:`hash_validation`.
+        valid: hash of the text that each score was measured on; see
+            :func:`hash_validation`.
     """
 
     step: int = 0
@@ -55,7 +56,9 @@ class Progress:
         self.sums["learning_rate"] = metrics["learning_rate"]
 
     def judge(self, scores: dict[str, float], metric: str) -> None:
-        """Note the scores of an evaluation at this step; the best has the highest ``metric``, or the lowest loss."""
+        """Note the scores of an evaluation at this step; the best has the highest
+        ``metric``, or the lowest loss.
+        """
         self.evaluated, self.scores = self.step, scores
         if metric not in scores:
             return
@@ -68,29 +71,40 @@ class Progress:
             self.stale += 1
 
     def choose_by(self, metric: str) -> bool:
-        """Choose the best by this score from now on; return whether the best so far, by another one, is forgotten."""
+        """Choose the best by this score from now on; return whether the best so far,
+        by another one, is forgotten.
+        """
         if metric == self.best_metric:
             return False
-        known, self.best_metric, self.best, self.stale = self.best_metric, metric, None, 0
+        known, self.best_metric, self.best, self.stale = (
+            self.best_metric,
+            metric,
+            None,
+            0,
+        )
         return bool(known)
 
     def to_json(self) -> dict[str, Any]:
-        """Give the counters as a JSON object."""
+        """Return the counters as a JSON object."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_json(cls, record: dict[str, Any]) -> Progress:
-        """Read what :meth:`to_json` gave, in this version or an earlier one: what it did not count yet begins at 0.
+        """Read what :meth:`to_json` gave, in this version or an earlier one: what it
+        did not count yet begins at 0.
 
         Raises:
             InputError: a later version counted what this one does not know.
         """
         for known, given in ((cls, record), (Position, record["position"])):
-            unknown = sorted(set(given) - {field.name for field in dataclasses.fields(known)})
+            unknown = sorted(
+                set(given) - {field.name for field in dataclasses.fields(known)}
+            )
             if unknown:
                 raise InputError(
-                    f"the checkpoint has {', '.join(unknown)}, which jaxformer {__version__} does not know: go on with "
-                    "the version that wrote it"
+                    f"the checkpoint has {', '.join(unknown)}, which jaxformer"
+                    f" {__version__} does not know: go on with the version that"
+                    " wrote it"
                 )
         return cls(**{**record, "position": Position(**record["position"])})
 
@@ -100,7 +114,11 @@ def hash_validation(pairs: Sequence[Pair], translated: int | None) -> dict[str, 
 
     Args:
         pairs: of ``data.valid``, on which the loss is measured.
-        translated: how many of them are translated and scored, from the first on; None: all.
+        translated: how many of them are translated and scored, from the first on; None:
+            all.
     """
-    whole, part = (hashlib.sha256(json.dumps(texts).encode()).hexdigest() for texts in (pairs, pairs[:translated]))
+    whole, part = (
+        hashlib.sha256(json.dumps(texts).encode()).hexdigest()
+        for texts in (pairs, pairs[:translated])
+    )
     return {metric: whole if metric == "loss" else part for metric in BEST_METRICS}

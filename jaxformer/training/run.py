@@ -1,4 +1,6 @@
-"""The directory of a run: what lies where, and whether a configuration and a vocabulary belong to it."""
+"""The directory of a run: what lies where, and whether a configuration and a
+vocabulary belong to it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from jaxformer.data.files import check_folder, make_folder
-from jaxformer.data.loading import Report, TrainingText, load_evaluation, open_evaluation
+from jaxformer.data.loading import (
+    Report,
+    TrainingText,
+    load_evaluation,
+    open_evaluation,
+)
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
@@ -20,7 +27,15 @@ from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import WRITTEN, check_vocabulary, complete_config
 from jaxformer.training.hosts import make_once, together
 
-_OF_A_START = {"config.json", "vocabulary", "checkpoints", "tensorboard", "wandb", "wandb_id", LOCK}
+_OF_A_START = {
+    "config.json",
+    "vocabulary",
+    "checkpoints",
+    "tensorboard",
+    "wandb",
+    "wandb_id",
+    LOCK,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,20 +65,29 @@ class Run:
 
     @contextlib.contextmanager
     def claim(self, is_begun: Callable[[], bool] = lambda: True) -> Iterator[None]:
-        """Make the directory this run's, once everything is checked; no other process can claim it within the block.
+        """Make the directory this run's, once everything is checked; no other process
+        can claim it within the block.
 
-        The configuration is written first, since a vocabulary that is missing is trained again just as it was.
+        The configuration is written first, since a vocabulary that is missing is
+        trained again just as it was.
 
         Args:
-            is_begun: whether a step was made. Where the block of a new run ends with an error before the first step,
-                what it has written is removed, and the directory if it was made here.
+            is_begun: whether a step was made. Where the block of a new run ends with an
+                error before the first step, what it has written is removed, and the
+                directory if it was made here.
 
         Raises:
             InputError: another process has claimed it, or it cannot be written.
         """
-        made, new = not self.directory.exists(), not (self.directory / "config.json").exists()
+        made, new = (
+            not self.directory.exists(),
+            not (self.directory / "config.json").exists(),
+        )
         make_folder(self.directory, "--workdir")
-        refusal = f"another process trains in {self.directory}: wait until it ends, or choose another --workdir"
+        refusal = (
+            f"another process trains in {self.directory}: wait until it ends, or choose"
+            " another --workdir"
+        )
         with hold(self.directory, refusal):
             try:
                 configuration.save(self.config, self.directory / "config.json")
@@ -75,10 +99,18 @@ class Run:
                 raise
 
     def _withdraw(self, made: bool) -> None:
-        """Remove what a start has written, if there is nothing else, and the directory if it was made here."""
-        if {path.name for path in self.directory.iterdir()} <= _OF_A_START and not any(self.checkpoints.glob("*")):
+        """Remove what a start has written, if there is nothing else, and the
+        directory if it was made here.
+        """
+        if {path.name for path in self.directory.iterdir()} <= _OF_A_START and not any(
+            self.checkpoints.glob("*")
+        ):
             for path in self.directory.iterdir():
-                shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+                (
+                    shutil.rmtree(path, ignore_errors=True)
+                    if path.is_dir()
+                    else path.unlink()
+                )
             if made:
                 self.directory.rmdir()
 
@@ -91,8 +123,11 @@ class Run:
         check_vocabulary(self.directory, self.vocabularies, recorded, step)
 
 
-def open_run(config: RunConfig, directory: Path, *, report: Report = lambda _: None) -> Run:
-    """Read the text, get the vocabulary, complete the model's sizes; :meth:`Run.claim` then takes the directory.
+def open_run(
+    config: RunConfig, directory: Path, *, report: Report = lambda _: None
+) -> Run:
+    """Read the text, get the vocabulary, complete the model's sizes; :meth:`Run.claim`
+    then takes the directory.
 
     Nothing is written. The test text is looked for and not read.
 
@@ -102,7 +137,8 @@ def open_run(config: RunConfig, directory: Path, *, report: Report = lambda _: N
         report: is told when a vocabulary is to be trained.
 
     Raises:
-        InputError: the directory holds another run, or the text is missing, empty or broken.
+        InputError: the directory holds another run, or the text is missing, empty or
+            broken.
     """
     text, (valid, language) = together(lambda: _look(config, directory))
     folder, initial_run = directory / "vocabulary", config.training.initial_run
@@ -110,11 +146,22 @@ def open_run(config: RunConfig, directory: Path, *, report: Report = lambda _: N
         vocabularies = make_once(lambda: text.vocabularies(folder, report=report))
     else:
         vocabularies = make_once(lambda: _first_vocabularies(text, initial_run, report))
-    return Run(directory, complete_config(config, vocabularies), vocabularies, text, valid, language)
+    return Run(
+        directory,
+        complete_config(config, vocabularies),
+        vocabularies,
+        text,
+        valid,
+        language,
+    )
 
 
-def _look(config: RunConfig, directory: Path) -> tuple[TrainingText, tuple[list[Pair], str]]:
-    """Find the text, read what validates, and make sure that the directory is free or this run's."""
+def _look(
+    config: RunConfig, directory: Path
+) -> tuple[TrainingText, tuple[list[Pair], str]]:
+    """Find the text, read what validates, and make sure that the directory is free
+    or this run's.
+    """
     check_folder(directory, "--workdir")
     if directory.exists():
         check_writable(directory, *WRITTEN)
@@ -125,11 +172,20 @@ def _look(config: RunConfig, directory: Path) -> tuple[TrainingText, tuple[list[
         _refuse_another(old, config, directory)
         _refuse_end(old, config, directory)
         _refuse_replaced(old, directory / "vocabulary")
-    elif directory.exists() and any(path.name != LOCK and path.suffix != TEMPORARY for path in directory.iterdir()):
-        raise InputError(f"{directory} holds files but no run (no config.json); choose an empty --workdir")
-    elif config.training.initial_run is not None and not (Path(config.training.initial_run) / "config.json").is_file():
+    elif directory.exists() and any(
+        path.name != LOCK and path.suffix != TEMPORARY for path in directory.iterdir()
+    ):
         raise InputError(
-            f"training.initial_run={config.training.initial_run} has no config.json; name the directory of a run"
+            f"{directory} holds files but no run (no config.json); choose an empty"
+            " --workdir"
+        )
+    elif (
+        config.training.initial_run is not None
+        and not (Path(config.training.initial_run) / "config.json").is_file()
+    ):
+        raise InputError(
+            f"training.initial_run={config.training.initial_run} has no config.json;"
+            " name the directory of a run"
         )
     try:
         open_evaluation(data.test, data)
@@ -139,39 +195,61 @@ def _look(config: RunConfig, directory: Path) -> tuple[TrainingText, tuple[list[
 
 
 def _refuse_end(old: RunConfig, new: RunConfig, directory: Path) -> None:
-    """Refuse an end of training that is past, and another one once the rate falls, or would have, towards it."""
+    """Refuse an end of training that is past, and another one once the rate falls,
+    or would have, towards it.
+    """
     before, after = old.training, new.training
     if (before.steps, before.cooldown_steps) == (after.steps, after.cooldown_steps):
         return
-    made = max((int(path.name) for path in (directory / "checkpoints").glob("*") if path.name.isdecimal()), default=0)
+    made = max(
+        (
+            int(path.name)
+            for path in (directory / "checkpoints").glob("*")
+            if path.name.isdecimal()
+        ),
+        default=0,
+    )
     if made > after.steps:
         raise InputError(
-            f"training.steps={after.steps} is less than the {made} steps that {directory} has made: ask for as many at "
-            "least, or choose another --workdir"
+            f"training.steps={after.steps} is less than the {made} steps that"
+            f" {directory} has made: ask for as many at least, or choose another"
+            " --workdir"
         )
     for training in (before, after):
         if training.cooldown_steps and made > training.steps - training.cooldown_steps:
             raise InputError(
-                f"{directory} is at step {made}, within the last training.cooldown_steps={training.cooldown_steps} of "
-                f"training.steps={training.steps}: change neither from there on, or choose another --workdir"
+                f"{directory} is at step {made}, within the last"
+                f" training.cooldown_steps={training.cooldown_steps} of"
+                f" training.steps={training.steps}: change neither from there on, or"
+                " choose another --workdir"
             )
 
 
 def _refuse_replaced(old: RunConfig, folder: Path) -> None:
-    """Refuse vocabularies of another size than a run began with; others are known by their hash."""
+    """Refuse vocabularies of another size than a run began with; others are known by
+    their hash.
+    """
     if not any(folder.glob("*.model")):
         return  # they are trained again
     found = Vocabularies.load(folder)
-    sizes = old.model.source_vocabulary_size or old.model.vocabulary_size, old.model.vocabulary_size
+    sizes = (
+        old.model.source_vocabulary_size or old.model.vocabulary_size,
+        old.model.vocabulary_size,
+    )
     if (found.source.size, found.target.size) != sizes:
         raise InputError(
-            f"{folder} is not the vocabulary of this run: it has {found.source.size} and {found.target.size} pieces of "
-            f"source and target, and had {sizes[0]} and {sizes[1]}; put back the files that the run was trained with"
+            f"{folder} is not the vocabulary of this run: it has {found.source.size}"
+            f" and {found.target.size} pieces of source and target, and had {sizes[0]}"
+            f" and {sizes[1]}; put back the files that the run was trained with"
         )
 
 
-def _first_vocabularies(text: TrainingText, initial_run: str | None, report: Report) -> Vocabularies:
-    """Train the vocabularies on the text, or take those of the run whose parameters this one begins with."""
+def _first_vocabularies(
+    text: TrainingText, initial_run: str | None, report: Report
+) -> Vocabularies:
+    """Train the vocabularies on the text, or take those of the run whose parameters
+    this one begins with.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         if initial_run is not None:
             for path in (Path(initial_run) / "vocabulary").glob("*.model"):
@@ -183,14 +261,17 @@ _NAMED = 5  # differences that a refusal names at most
 
 
 def _refuse_another(old: RunConfig, new: RunConfig, directory: Path) -> None:
-    # The vocabulary's own keys are not in a configuration file; they are checked by its hash.
+    # The vocabulary's own keys are not in a configuration file; they are checked by its
+    # hash.
     model = dataclasses.replace(
-        new.model, **{name: getattr(old.model, name) for name in configuration.OF_THE_VOCABULARY}
+        new.model,
+        **{name: getattr(old.model, name) for name in configuration.OF_THE_VOCABULARY},
     )
     changed = configuration.differences(old, dataclasses.replace(new, model=model))
     if changed:
         more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
         raise InputError(
-            f"{directory} holds a run of another configuration: {', '.join(changed[:_NAMED])}{more}; "
-            "go on with the same values or choose another --workdir"
+            f"{directory} holds a run of another configuration:"
+            f" {', '.join(changed[:_NAMED])}{more}; go on with the same values or"
+            " choose another --workdir"
         )

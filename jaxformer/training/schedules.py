@@ -14,18 +14,23 @@ from jaxformer.runs.training import TrainingConfig
 from jaxformer.typing import Array
 
 Schedule: TypeAlias = Callable[[ArrayLike], Array]
-"""The learning rate by the number of updates made before, as optax counts them: 0 gives that of the first update."""
+"""The learning rate by the number of updates made before, as optax counts them: 0
+gives that of the first update.
+"""
 
 
 def make_schedule(config: TrainingConfig, d_model: int) -> Schedule:
-    """Build the schedule that the configuration names, with its warm-up and its cool-down.
+    """Build the schedule that the configuration names, with its warm-up and its
+    cool-down.
 
-    Every schedule rises linearly from the first update, whose rate is the peak divided by ``warmup_steps``, to the peak
-    at update number ``warmup_steps``; 0 and 1 both begin at the peak. The peak is ``learning_rate`` itself, and with
-    ``paper`` that times (d_model * warmup_steps)^-0.5.
+    Every schedule rises linearly from the first update, whose rate is the peak divided
+    by ``warmup_steps``, to the peak at update number ``warmup_steps``; 0 and 1 both
+    begin at the peak. The peak is ``learning_rate`` itself, and with ``paper`` that
+    times (d_model * warmup_steps)^-0.5.
 
     Args:
-        config: ``schedule``, ``learning_rate``, ``warmup_steps``, ``cooldown_steps`` and ``steps`` of it.
+        config: ``schedule``, ``learning_rate``, ``warmup_steps``, ``cooldown_steps``
+            and ``steps`` of it.
         d_model: width of the model, on which the paper's schedule depends.
     """
     peak, warmup, steps = config.learning_rate, config.warmup_steps, config.steps
@@ -39,14 +44,19 @@ def make_schedule(config: TrainingConfig, d_model: int) -> Schedule:
         schedule = inverse_sqrt_schedule(peak, warmup)
     else:
         schedule = constant_schedule(peak, warmup)
-    return cool_down(schedule, steps, config.cooldown_steps) if config.cooldown_steps else schedule
+    return (
+        cool_down(schedule, steps, config.cooldown_steps)
+        if config.cooldown_steps
+        else schedule
+    )
 
 
 def paper_schedule(d_model: int, warmup_steps: int, factor: float = 1.0) -> Schedule:
-    """Rise linearly over the warm-up, then fall with the inverse square root of the step.
+    """Rise linearly over the warm-up, then fall with the inverse square root of the
+    step.
 
-    lrate = factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Vaswani et al. 2017, equation 3), where
-    the first update is step 1.
+    lrate = factor * d_model^-0.5 * min(step^-0.5, step * warmup_steps^-1.5) (Vaswani et
+    al. 2017, equation 3), where the first update is step 1.
 
     Args:
         d_model: width of the model.
@@ -57,12 +67,18 @@ def paper_schedule(d_model: int, warmup_steps: int, factor: float = 1.0) -> Sche
         InputError: a width or a length that is none.
     """
     if d_model < 1:
-        raise InputError(f"the paper's schedule needs the d_model of a model, at least 1, not {d_model}")
-    return inverse_sqrt_schedule(factor * (d_model * float(max(warmup_steps, 1))) ** -0.5, warmup_steps)
+        raise InputError(
+            "the paper's schedule needs the d_model of a model, at least 1, not"
+            f" {d_model}"
+        )
+    return inverse_sqrt_schedule(
+        factor * (d_model * float(max(warmup_steps, 1))) ** -0.5, warmup_steps
+    )
 
 
 def inverse_sqrt_schedule(peak: float, warmup_steps: int) -> Schedule:
-    """Rise linearly to the peak, then fall as peak * sqrt(warmup_steps / step): the paper's shape under a given peak.
+    """Rise linearly to the peak, then fall as peak * sqrt(warmup_steps / step): the
+    paper's shape under a given peak.
 
     Args:
         peak: rate of update number ``warmup_steps``.
@@ -81,14 +97,16 @@ def inverse_sqrt_schedule(peak: float, warmup_steps: int) -> Schedule:
 
 
 def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
-    """Rise linearly to the peak, then fall linearly so that the rate is 0 when all updates were made.
+    """Rise linearly to the peak, then fall linearly so that the rate is 0 when all
+    updates were made.
 
-    rate = peak * updates left / updates left at the peak, where those left include the one that is made with the rate:
-    the last update still moves the parameters.
+    rate = peak * updates left / updates left at the peak, where those left include the
+    one that is made with the rate: the last update still moves the parameters.
 
     Args:
         peak: rate of update number ``warmup_steps``.
-        warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the peak.
+        warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the
+            peak.
         steps: updates of the whole training, at least 1; behind them the rate stays 0.
 
     Raises:
@@ -98,20 +116,24 @@ def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
 
     def schedule(count: ArrayLike) -> Array:
         count = jnp.asarray(count, jnp.float32)
-        return peak * jnp.minimum((count + 1.0) / warmup, _left(count, steps) / (steps - warmup + 1))
+        return peak * jnp.minimum(
+            (count + 1.0) / warmup, _left(count, steps) / (steps - warmup + 1)
+        )
 
     return schedule
 
 
 def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
-    """Rise linearly to the peak, then fall along half a cosine so that the rate is 0 when all updates were made.
+    """Rise linearly to the peak, then fall along half a cosine so that the rate is 0
+    when all updates were made.
 
-    rate = peak * (1 + cos(pi * x)) / 2, with x the share of the updates behind the peak that were made (Loshchilov and
-    Hutter 2017, equation 5, without restarts).
+    rate = peak * (1 + cos(pi * x)) / 2, with x the share of the updates behind the peak
+    that were made (Loshchilov and Hutter 2017, equation 5, without restarts).
 
     Args:
         peak: rate of update number ``warmup_steps``.
-        warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the peak.
+        warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the
+            peak.
         steps: updates of the whole training, at least 1; behind them the rate stays 0.
 
     Raises:
@@ -122,8 +144,13 @@ def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
     def schedule(count: ArrayLike) -> Array:
         count = jnp.asarray(count, jnp.float32)
         left = jnp.minimum(_left(count, steps) / (steps - warmup + 1), 1.0)
-        # (1 + cos(pi * x)) / 2 = sin(pi / 2 * (1 - x))^2, which loses no digits as it nears 0, and reaches it.
-        return peak * jnp.minimum((count + 1.0) / warmup, 1.0) * jnp.sin(0.5 * math.pi * left) ** 2
+        # (1 + cos(pi * x)) / 2 = sin(pi / 2 * (1 - x))^2, which loses no digits as it
+        # nears 0, and reaches it.
+        return (
+            peak
+            * jnp.minimum((count + 1.0) / warmup, 1.0)
+            * jnp.sin(0.5 * math.pi * left) ** 2
+        )
 
     return schedule
 
@@ -147,10 +174,11 @@ def constant_schedule(peak: float, warmup_steps: int) -> Schedule:
 
 
 def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
-    """Let a schedule fall linearly over its last updates, to 0 when all were made (Zhai et al. 2022, section 3.5).
+    """Let a schedule fall linearly over its last updates, to 0 when all were made (Zhai
+    et al. 2022, section 3.5).
 
-    The rate at which the cool-down begins is held and multiplied by updates left / ``cooldown_steps``, which is 1 for
-    the first of them.
+    The rate at which the cool-down begins is held and multiplied by updates left /
+    ``cooldown_steps``, which is 1 for the first of them.
 
     Args:
         schedule: what holds until the cool-down begins.
@@ -161,22 +189,30 @@ def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
         InputError: a fall of no update.
     """
     if cooldown_steps < 1:
-        raise InputError(f"a cool-down takes at least 1 step, not {cooldown_steps}; leave it out for none")
+        raise InputError(
+            f"a cool-down takes at least 1 step, not {cooldown_steps}; leave it out for"
+            " none"
+        )
     begin = max(steps - cooldown_steps, 0)
 
     def cooled(count: ArrayLike) -> Array:
         count = jnp.asarray(count, jnp.float32)
-        return schedule(jnp.minimum(count, begin)) * jnp.minimum(_left(count, steps) / cooldown_steps, 1.0)
+        return schedule(jnp.minimum(count, begin)) * jnp.minimum(
+            _left(count, steps) / cooldown_steps, 1.0
+        )
 
     return cooled
 
 
 def _rise(warmup_steps: int, steps: int | None = None) -> int:
-    """Give the updates of the rise, at least 1, or refuse it."""
+    """Return the updates of the rise, at least 1, or refuse it."""
     if warmup_steps < 0:
         raise InputError(f"warmup_steps must be at least 0, not {warmup_steps}")
     if steps is not None and not max(warmup_steps, 1) <= steps:
-        raise InputError(f"warmup_steps {warmup_steps} do not fit into {steps} steps; lower them or raise steps")
+        raise InputError(
+            f"warmup_steps {warmup_steps} do not fit into {steps} steps; lower them or"
+            " raise steps"
+        )
     return max(warmup_steps, 1)
 
 

@@ -16,7 +16,8 @@ class WaitInterruptedError(Exception):
 
 
 class StopSignal:
-    """Notes Ctrl-C, SIGTERM and SIGHUP, so that the loop can save before it ends; a second Ctrl-C ends it at once.
+    """Notes Ctrl-C, SIGTERM and SIGHUP, so that the loop can save before it ends; a
+    second Ctrl-C ends it at once.
 
     Outside the main thread, where Python allows no handlers, it notes nothing.
     """
@@ -37,14 +38,17 @@ class StopSignal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Restore what was there before."""
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
     def __bool__(self) -> bool:
-        """Tell whether to stop."""
+        """Return whether to stop."""
         return self.received is not None
 
     @contextlib.contextmanager

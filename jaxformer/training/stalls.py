@@ -11,33 +11,40 @@ Item = TypeVar("Item")
 
 
 class Watched(Generic[Item]):
-    """An iterator of batches that knows how long it was waited for, and reports a stall while it lasts.
+    """An iterator of batches that knows how long it was waited for, and reports a stall
+    while it lasts.
 
     Attributes:
         waited: seconds that the consumer has waited for batches so far.
     """
 
-    def __init__(self, batches: Iterator[Item], limit: float, report: Callable[[float], None]) -> None:
+    def __init__(
+        self, batches: Iterator[Item], limit: float, report: Callable[[float], None]
+    ) -> None:
         """Watch an iterator; :meth:`close` it in the end.
 
         Args:
             batches: what is waited for.
             limit: seconds of waiting for one batch after which it is reported.
-            report: is given the seconds waited, in a thread of its own, once for each batch that takes so long.
+            report: is given the seconds waited, in a thread of its own, once for each
+                batch that takes so long.
         """
         self.waited = 0.0
         self._batches, self._limit, self._report = batches, limit, report
-        self._asked: float | None = None  # when the batch was asked for that is not here yet
+        # when the batch was asked for that is not here yet
+        self._asked: float | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="stalls", daemon=True)
         self._thread.start()
 
     def __iter__(self) -> Watched[Item]:
-        """Give itself."""
+        """Return itself."""
         return self
 
     def __next__(self) -> Item:
-        """Wait for the next batch; the end of the batches, or their error, is the end of the watch."""
+        """Wait for the next batch; the end of the batches, or their error, is the
+        end of the watch.
+        """
         begun = self._asked = time.monotonic()
         try:
             return next(self._batches)
@@ -60,8 +67,8 @@ class Watched(Generic[Item]):
         self._thread.join()
 
     def _watch(self) -> None:
-        # It sleeps until the batch of the moment would be late, and wakes no more than once in a limit: a step costs
-        # no more than two readings of the clock.
+        # It sleeps until the batch of the moment would be late, and wakes no more than
+        # once in a limit: a step costs no more than two readings of the clock.
         reported, sleep = None, self._limit
         while not self._closed.wait(sleep):
             asked, now = self._asked, time.monotonic()
@@ -83,6 +90,7 @@ def describe_stall(seconds: float, train: str) -> str:
         train: what ``data.train`` names.
     """
     return (
-        f"training has waited {seconds:.0f} s for its next batch (data.train={train}): the disk or the network it is "
-        "read from is slow or gone, or another program takes the processors; it goes on as soon as the batch is there"
+        f"training has waited {seconds:.0f} s for its next batch (data.train={train}):"
+        " the disk or the network it is read from is slow or gone, or another program"
+        " takes the processors; it goes on as soon as the batch is there"
     )

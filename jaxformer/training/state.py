@@ -20,7 +20,9 @@ from jaxformer.typing import Array, Float, Int, Key, Parameters, PyTree, UInt32
 
 @flax.struct.dataclass
 class LossScale:
-    """The factor on a float16 loss, and how many steps in a row it left everything finite."""
+    """The factor on a float16 loss, and how many steps in a row it left everything
+    finite.
+    """
 
     scale: Float[Array, ""]
     good_steps: Int[Array, ""]
@@ -32,11 +34,14 @@ class TrainState:
 
     Attributes:
         step: batches seen.
-        updates: updates made: batches seen but those that were skipped. The schedule counts these.
+        updates: updates made: batches seen but those that were skipped. The schedule
+            counts these.
         params: float32, whatever the type of the computation.
         optimizer: the optimizer's own.
-        key: raw random key; the key of a step is this one folded with ``step``, so that it never changes.
-        average: the moving average of the parameters; None without ``training.ema_decay``.
+        key: raw random key; the key of a step is this one folded with ``step``, so that
+            it never changes.
+        average: the moving average of the parameters; None without
+            ``training.ema_decay``.
         loss_scale: None but under float16.
     """
 
@@ -50,16 +55,26 @@ class TrainState:
 
     @property
     def weights(self) -> PyTree:
-        """The parameters that are evaluated and translated with: the average, where there is one."""
+        """The parameters that are evaluated and translated with: the average, where
+        there is one.
+        """
         return self.params if self.average is None else self.average
 
     def rest(self) -> dict[str, PyTree]:
-        """Give what a checkpoint holds besides the weights."""
-        rest = {"step": self.step, "updates": self.updates, "optimizer": self.optimizer, "key": self.key}
+        """Return what a checkpoint holds besides the weights."""
+        rest = {
+            "step": self.step,
+            "updates": self.updates,
+            "optimizer": self.optimizer,
+            "key": self.key,
+        }
         if self.average is not None:
             rest["params"] = self.params
         if self.loss_scale is not None:
-            rest["loss_scale"] = {"scale": self.loss_scale.scale, "good_steps": self.loss_scale.good_steps}
+            rest["loss_scale"] = {
+                "scale": self.loss_scale.scale,
+                "good_steps": self.loss_scale.good_steps,
+            }
         return rest
 
     @classmethod
@@ -80,9 +95,13 @@ def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
     """Make the state of a run that begins, from its seed alone."""
     parameters_key, dropout_key = jax.random.split(jax.random.key(config.seed))
     # Scanned layers begin as looped ones do.
-    params = _draw(Transformer(dataclasses.replace(model.config, scan_layers=False)), parameters_key)
+    params = _draw(
+        Transformer(dataclasses.replace(model.config, scan_layers=False)),
+        parameters_key,
+    )
     if model.config.scan_layers:
-        params = jax.jit(stack_layers)(params)  # one program, and not one for each shape
+        # one program, and not one for each shape
+        params = jax.jit(stack_layers)(params)
     scaled = model.config.dtype == "float16"
     return TrainState(
         step=jnp.zeros((), jnp.int32),
@@ -90,22 +109,31 @@ def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
         params=params,
         optimizer=jax.jit(make_optimizer(config, model.config.d_model).init)(params),
         key=jax.random.key_data(dropout_key),
-        # Arrays of its own: a step uses up what it is given, and must not be given the same array twice.
+        # Arrays of its own: a step uses up what it is given, and must not be given the
+        # same array twice.
         average=None if config.ema_decay is None else jax.tree.map(jnp.copy, params),
-        loss_scale=LossScale(jnp.float32(config.loss_scale), jnp.zeros((), jnp.int32)) if scaled else None,
+        loss_scale=LossScale(jnp.float32(config.loss_scale), jnp.zeros((), jnp.int32))
+        if scaled
+        else None,
     )
 
 
 def _draw(model: Transformer, key: Key) -> Parameters:
-    """Draw the parameters and compute nothing else, each by the program of its kind and shape.
+    """Draw the parameters and compute nothing else, each by the program of its kind and
+    shape.
 
-    Compiled as a whole, the code that draws would be compiled once for each parameter; and what a forward pass computes
-    besides, such as positions and masks, would be compiled and run if what is traced were not rid of it.
+    Compiled as a whole, the code that draws would be compiled once for each parameter;
+    and what a forward pass computes besides, such as positions and masks, would be
+    compiled and run if what is traced were not rid of it.
     """
     traced = _parameters.trace(model, key)
     structure = jax.tree.structure(traced.out_info)
-    drawing, _ = dce_jaxpr(traced.jaxpr.jaxpr, [True] * structure.num_leaves, instantiate=True)
-    return jax.tree.unflatten(structure, jaxpr_as_fun(ClosedJaxpr(drawing, traced.jaxpr.consts))(key))
+    drawing, _ = dce_jaxpr(
+        traced.jaxpr.jaxpr, [True] * structure.num_leaves, instantiate=True
+    )
+    return jax.tree.unflatten(
+        structure, jaxpr_as_fun(ClosedJaxpr(drawing, traced.jaxpr.consts))(key)
+    )
 
 
 @functools.partial(jax.jit, static_argnums=0)

@@ -1,4 +1,6 @@
-"""One update and one evaluation of a batch: pure functions that know of devices no more than an axis name."""
+"""One update and one evaluation of a batch: pure functions that know of devices no
+more than an axis name.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,11 @@ from jaxformer.training.state import LossScale, TrainState
 from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
 Batch: TypeAlias = Mapping[str, Int[Array | np.ndarray, "B T"]]
-"""``source`` [B, S] and ``target`` [B, T], padded on the right; a row of padding alone weighs nothing.
+"""``source`` [B, S] and ``target`` [B, T], padded on the right; a row of padding alone
+weighs nothing.
 
-With packed rows also ``source_segments`` [B, S] and ``target_segments`` [B, T]: see :class:`jaxformer.Transformer`.
+With packed rows also ``source_segments`` [B, S] and ``target_segments`` [B, T]: see
+:class:`jaxformer.Transformer`.
 """
 
 SEGMENTS = ("source_segments", "target_segments")
@@ -35,8 +39,8 @@ Metrics: TypeAlias = dict[str, Float[Array, ""]]
 TrainStep: TypeAlias = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 EvalStep: TypeAlias = Callable[[PyTree, Batch], Metrics]
 
-# Under float16 the scale of the loss is doubled after so many good steps, and halved after a bad one (Micikevicius et
-# al. 2018, section 3.2).
+# Under float16 the scale of the loss is doubled after so many good steps, and halved
+# after a bad one (Micikevicius et al. 2018, section 3.2).
 _SCALE_GROWS_AFTER = 2000
 
 
@@ -45,21 +49,27 @@ Place: TypeAlias = Callable[[PyTree], PyTree]
 
 
 def make_train_step(
-    model: Transformer, config: TrainingConfig, *, axis_name: str | None = None, place: Place = lambda params: params
+    model: Transformer,
+    config: TrainingConfig,
+    *,
+    axis_name: str | None = None,
+    place: Place = lambda params: params,
 ) -> TrainStep:
     """Build ``train_step(state, batch) -> (state, metrics)``.
 
-    The loss is the sum over all target tokens of the global batch divided by their number: with an axis name, sums and
-    counts are added over the axis before the one division, so that a device with fewer tokens weighs less and one with
-    padding alone weighs nothing. So do the parts of ``accumulation_steps``. A batch without any token leaves loss and
-    gradient 0.
+    The loss is the sum over all target tokens of the global batch divided by their
+    number: with an axis name, sums and counts are added over the axis before the one
+    division, so that a device with fewer tokens weighs less and one with padding alone
+    weighs nothing. So do the parts of ``accumulation_steps``. A batch without any token
+    leaves loss and gradient 0.
 
     A step whose loss or gradient is not finite changes nothing but ``state.step``.
 
-    The metrics are sums: ``loss`` (what is minimised) and ``nll`` (neither smoothed nor regularised) in nats,
-    ``tokens`` of the target, ``source_tokens`` and ``slots`` (of both sides, padding included); and of the step
-    ``gradient_norm``, the global norm of the gradient of the mean loss before it is clipped, ``learning_rate``,
-    ``skipped`` (1 or 0), and under float16 ``loss_scale``.
+    The metrics are sums: ``loss`` (what is minimised) and ``nll`` (neither smoothed nor
+    regularised) in nats, ``tokens`` of the target, ``source_tokens`` and ``slots`` (of
+    both sides, padding included); and of the step ``gradient_norm``, the global norm of
+    the gradient of the mean loss before it is clipped, ``learning_rate``, ``skipped``
+    (1 or 0), and under float16 ``loss_scale``.
     """
     optimizer = make_optimizer(config, model.config.d_model)
     schedule = make_schedule(config, model.config.d_model)
@@ -69,13 +79,22 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         if axis_name is not None:
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        # Under float16 what is differentiated is about the mean: gradients of sums would not fit.
-        scale = 1.0 if state.loss_scale is None else state.loss_scale.scale / batch["target"].size
-        differentiate = jax.grad(lambda *given: _scaled(total_loss(*given), scale), has_aux=True)
+        # Under float16 what is differentiated is about the mean: gradients of sums
+        # would not fit.
+        scale = (
+            1.0
+            if state.loss_scale is None
+            else state.loss_scale.scale / batch["target"].size
+        )
+        differentiate = jax.grad(
+            lambda *given: _scaled(total_loss(*given), scale), has_aux=True
+        )
         if config.accumulation_steps == 1:
             gradients, sums = differentiate(state.params, batch, key)
         else:
-            gradients, sums = _accumulate(differentiate, state.params, batch, key, config.accumulation_steps)
+            gradients, sums = _accumulate(
+                differentiate, state.params, batch, key, config.accumulation_steps
+            )
         if axis_name is not None:
             gradients, sums = jax.lax.psum((gradients, sums), axis_name)
         count = jnp.maximum(sums["tokens"], 1.0) * scale
@@ -90,13 +109,20 @@ def make_train_step(
         }
         if state.loss_scale is not None:
             metrics["loss_scale"] = state.loss_scale.scale
-        # What a bad step keeps is chosen stage by stage, and each stage is computed from what the one before has kept:
-        # then the new state takes the old one's place in memory.
-        updates, optimizer_state = optimizer.update(gradients, state.optimizer, state.params, good=good)
+        # What a bad step keeps is chosen stage by stage, and each stage is computed
+        # from what the one before has kept: then the new state takes the old one's
+        # place in memory.
+        updates, optimizer_state = optimizer.update(
+            gradients, state.optimizer, state.params, good=good
+        )
         params = keep(good, optax.apply_updates(state.params, updates), state.params)
         average = state.average
         if config.ema_decay is not None:
-            average = keep(good, update_average(average, params, config.ema_decay, state.updates), average)
+            average = keep(
+                good,
+                update_average(average, params, config.ema_decay, state.updates),
+                average,
+            )
         new = dataclasses.replace(
             state,
             step=state.step + 1,
@@ -112,9 +138,15 @@ def make_train_step(
 
 
 def make_eval_step(
-    model: Transformer, config: TrainingConfig, *, axis_name: str | None = None, place: Place = lambda params: params
+    model: Transformer,
+    config: TrainingConfig,
+    *,
+    axis_name: str | None = None,
+    place: Place = lambda params: params,
 ) -> EvalStep:
-    """Build ``eval_step(params, batch) -> metrics``: sums of ``loss``, ``nll``, ``correct`` and ``tokens``."""
+    """Build ``eval_step(params, batch) -> metrics``: sums of ``loss``, ``nll``,
+    ``correct`` and ``tokens``.
+    """
     pad_id = model.config.pad_id
 
     def eval_step(params: PyTree, batch: Batch) -> Metrics:
@@ -134,10 +166,14 @@ TotalLoss: TypeAlias = Callable[[PyTree, Batch, Key], tuple[Float[Array, ""], Me
 
 
 def make_loss(model: Transformer, config: TrainingConfig, place: Place) -> TotalLoss:
-    """Build ``total_loss(params, batch, key)``: what is minimised, summed over a batch, and sums for the metrics."""
+    """Build ``total_loss(params, batch, key)``: what is minimised, summed over a
+    batch, and sums for the metrics.
+    """
     pad_id = model.config.pad_id
 
-    def total_loss(params: PyTree, batch: Batch, key: Key) -> tuple[Float[Array, ""], Metrics]:
+    def total_loss(
+        params: PyTree, batch: Batch, key: Key
+    ) -> tuple[Float[Array, ""], Metrics]:
         source, target = jnp.asarray(batch["source"]), jnp.asarray(batch["target"])
         sums = {
             "source_tokens": jnp.sum(source != pad_id, dtype=jnp.float32),
@@ -145,36 +181,64 @@ def make_loss(model: Transformer, config: TrainingConfig, place: Place) -> Total
         }
         if config.r_drop:
             # Each row beside its copy, so that a device computes both.
-            batch = {name: jnp.repeat(jnp.asarray(rows), 2, axis=0) for name, rows in batch.items()}
+            batch = {
+                name: jnp.repeat(jnp.asarray(rows), 2, axis=0)
+                for name, rows in batch.items()
+            }
             target = batch["target"]
         real = target != pad_id
-        logits = _logits(model, place(_without_frozen(params, config.frozen)), batch, key)
+        logits = _logits(
+            model, place(_without_frozen(params, config.frozen)), batch, key
+        )
         loss, tokens = _smoothed(logits, target, real, config)
         nll, _ = losses.cross_entropy(logits, target, real)
         if config.z_loss:
             loss += config.z_loss * losses.z_loss(logits, real)[0]
         if config.r_drop:
-            divergence, _ = losses.symmetric_divergence(logits[::2], logits[1::2], real[::2])
-            # The mean of the two passes: half of Wu et al. (2021), equation 4, which adds them.
-            loss, nll, tokens = (loss + config.r_drop * divergence) / 2, nll / 2, tokens / 2
-        return loss, {**sums, "loss": loss, "nll": jax.lax.stop_gradient(nll), "tokens": tokens}
+            divergence, _ = losses.symmetric_divergence(
+                logits[::2], logits[1::2], real[::2]
+            )
+            # The mean of the two passes: half of Wu et al. (2021), equation 4, which
+            # adds them.
+            loss, nll, tokens = (
+                (loss + config.r_drop * divergence) / 2,
+                nll / 2,
+                tokens / 2,
+            )
+        return loss, {
+            **sums,
+            "loss": loss,
+            "nll": jax.lax.stop_gradient(nll),
+            "tokens": tokens,
+        }
 
     return total_loss
 
 
 def _without_frozen(params: PyTree, patterns: str | None) -> PyTree:
-    """Keep frozen parameters out of the gradient, so that they count in its norm as little as in its clipping."""
+    """Keep frozen parameters out of the gradient, so that they count in its norm as
+    little as in its clipping.
+    """
     if patterns is None:
         return params
     frozen = frozen_mask(params, patterns)
-    return jax.tree.map(lambda leaf, stays: jax.lax.stop_gradient(leaf) if stays else leaf, params, frozen)
+    return jax.tree.map(
+        lambda leaf, stays: jax.lax.stop_gradient(leaf) if stays else leaf,
+        params,
+        frozen,
+    )
 
 
 def _smoothed(
-    logits: Float[Array, "B T V"], target: Int[Array, "B T"], real: Bool[Array, "B T"], config: TrainingConfig
+    logits: Float[Array, "B T V"],
+    target: Int[Array, "B T"],
+    real: Bool[Array, "B T"],
+    config: TrainingConfig,
 ) -> tuple[Float[Array, ""], Float[Array, ""]]:
     smoothing, convention = config.label_smoothing, config.smoothing_convention
-    return losses.cross_entropy(logits, target, real, smoothing=smoothing, convention=convention)
+    return losses.cross_entropy(
+        logits, target, real, smoothing=smoothing, convention=convention
+    )
 
 
 def _scaled(
@@ -191,10 +255,13 @@ def _accumulate(
     key: Key,
     parts: int,
 ) -> tuple[PyTree, Metrics]:
-    """Add gradients and sums over parts of a batch, one after another, each with dropout of its own."""
+    """Add gradients and sums over parts of a batch, one after another, each with
+    dropout of its own.
+    """
 
     def split(rows: Array | np.ndarray) -> Array:
-        # Row r goes to part r modulo parts: rows that lie together on a device stay there.
+        # Row r goes to part r modulo parts: rows that lie together on a device stay
+        # there.
         return jnp.asarray(rows).reshape(-1, parts, *rows.shape[1:]).swapaxes(0, 1)
 
     def add(total: PyTree, part: tuple[Int[Array, ""], Batch]) -> tuple[PyTree, None]:
@@ -203,7 +270,9 @@ def _accumulate(
         return jax.tree.map(jnp.add, total, more), None
 
     micro = {name: split(rows) for name, rows in batch.items()}
-    shapes = jax.eval_shape(differentiate, params, {name: rows[0] for name, rows in micro.items()}, key)
+    shapes = jax.eval_shape(
+        differentiate, params, {name: rows[0] for name, rows in micro.items()}, key
+    )
     zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
     total, _ = jax.lax.scan(add, zeros, (jnp.arange(parts), micro))
     return total
@@ -218,9 +287,12 @@ def _rescale(loss_scale: LossScale | None, good: Bool[Array, ""]) -> LossScale |
     return LossScale(loss_scale.scale * factor, jnp.where(grows, 0, good_steps))
 
 
-def _logits(model: Transformer, params: PyTree, batch: Batch, key: Key | None = None) -> Float[Array, "B T V"]:
+def _logits(
+    model: Transformer, params: PyTree, batch: Batch, key: Key | None = None
+) -> Float[Array, "B T V"]:
     """Predict the targets of a batch, with dropout where there is a key for it."""
-    # Whether rows are packed is part of the batch's structure, as its shapes are: each kind has its own compiled step.
+    # Whether rows are packed is part of the batch's structure, as its shapes are: each
+    # kind has its own compiled step.
     segments = {name: jnp.asarray(batch[name]) for name in SEGMENTS if name in batch}
     logits = model.apply(
         {"params": params},

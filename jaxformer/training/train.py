@@ -2,15 +2,19 @@
 
 How a run resumes:
 
-1. The directory of a run holds one configuration. The same command on the same directory goes on where the latest
-   whole checkpoint stands; another configuration is refused, but for keys that leave what is trained right.
-2. A checkpoint holds parameters and their average, optimizer, step and key, the position in the data, the best score,
-   the sums of the metrics since the last line of the log, and the hashes of the vocabulary and of the training text.
-   Resumed and uninterrupted runs are equal bit for bit on the same CPUs; on a GPU XLA must be asked for it.
-3. The records are cut back to the checkpoint's step, and to its last evaluation, before they grow again.
+1. The directory of a run holds one configuration. The same command on the same
+   directory goes on where the latest whole checkpoint stands; another configuration is
+   refused, but for keys that leave what is trained right.
+2. A checkpoint holds parameters and their average, optimizer, step and key, the
+   position in the data, the best score, the sums of the metrics since the last line of
+   the log, and the hashes of the vocabulary and of the training text. Resumed and
+   uninterrupted runs are equal bit for bit on the same CPUs; on a GPU XLA must be asked
+   for it.
+3. The records are cut back to the checkpoint's step, and to its last evaluation, before
+  they grow again.
 4. An evaluation that was due but interrupted is made up first.
-5. Ctrl-C, SIGTERM and SIGHUP save before the loop ends, on all hosts at the same step; whatever else ends it leaves the
-   last good checkpoint.
+5. Ctrl-C, SIGTERM and SIGHUP save before the loop ends, on all hosts at the same step;
+   whatever else ends it leaves the last good checkpoint.
 """
 
 from __future__ import annotations
@@ -53,7 +57,9 @@ from jaxformer.training.warm_start import load_initial
 from jaxformer.typing import PyTree
 
 VISIBLE_AFTER = 60.0
-"""Seconds after which every host sees what another has written into a directory that they share."""
+"""Seconds after which every host sees what another has written into a directory that
+they share.
+"""
 
 _SHARE = "put --workdir on a file system that all hosts share"
 
@@ -63,28 +69,40 @@ def train(
     workdir: Path,
     make_validator: Callable[[Run, Transformer], Validator] | None = None,
 ) -> Outcome:
-    """Train a run from its configuration, or go on with the run that the directory holds.
+    """Train a run from its configuration, or go on with the run that the directory
+    holds.
 
     Args:
-        config: the configuration; ``vocabulary_size`` and token ids of its model come from the vocabulary.
+        config: the configuration; ``vocabulary_size`` and token ids of its model come
+            from the vocabulary.
         workdir: directory of the run; made where it is missing. Several hosts share it.
-        make_validator: builds what translates the validation set; without it, only the validation loss is measured.
+        make_validator: builds what translates the validation set; without it, only the
+            validation loss is measured.
 
     Returns:
-        Where the run stands and whether it is finished; ``signal`` names what interrupted it.
+        Where the run stands and whether it is finished; ``signal`` names what
+        interrupted it.
 
     Raises:
-        InputError: something given does not fit; nothing that is already saved is harmed.
+        InputError: something given does not fit; nothing that is already saved is
+            harmed.
     """
     with contextlib.ExitStack() as open_parts:
         compilations = open_parts.enter_context(Compilations())
-        check_same(configuration.flatten(config), "give every host the same configuration")
-        display = open_parts.enter_context(contextlib.closing(make_display(config.training.steps)))
+        check_same(
+            configuration.flatten(config), "give every host the same configuration"
+        )
+        display = open_parts.enter_context(
+            contextlib.closing(make_display(config.training.steps))
+        )
         run = open_run(config, workdir, report=display.say)
         config, model = run.config, Transformer(run.config.model)
         engine = make_engine(model, config.training)
         data, valid = together(lambda: _load(run, display))
-        check_same({"the hash of the training text": data.hash}, "give every host the same text")
+        check_same(
+            {"the hash of the training text": data.hash},
+            "give every host the same text",
+        )
         # Before anything is written: what the state begins with may be refused.
         first = None if _has_checkpoints(run) else _first_state(run, engine)
         texts = hash_validation(run.valid, config.evaluation.max_sentences)
@@ -98,29 +116,58 @@ def train(
         stop = open_parts.enter_context(StopSignal())
         progress = Progress()
         _claim(run, open_parts, lambda: progress.step > 0)
-        checkpoints = open_parts.enter_context(contextlib.closing(_open_checkpoints(run, display)))
+        checkpoints = open_parts.enter_context(
+            contextlib.closing(_open_checkpoints(run, display))
+        )
         checkpoints.remove_leftovers()
         identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
         state, progress = _begin(run, engine, identity, checkpoints, first)
         progress.valid, metric = texts, config.evaluation.best_metric
         if progress.choose_by(metric):
-            display.say(f"evaluation.best_metric={metric} is new: the best so far begins again from nothing")
-        log = open_parts.enter_context(contextlib.closing(together(lambda: _open_log(run, progress))))
-        profile = Profile(workdir / "profile", config.training.profile_step, config.training.profile_steps)
+            display.say(
+                f"evaluation.best_metric={metric} is new: the best so far begins again"
+                " from nothing"
+            )
+        log = open_parts.enter_context(
+            contextlib.closing(together(lambda: _open_log(run, progress)))
+        )
+        profile = Profile(
+            workdir / "profile",
+            config.training.profile_step,
+            config.training.profile_steps,
+        )
         open_parts.enter_context(contextlib.closing(profile))
         _introduce(display, run, data, engine, progress)
         display.advance(progress.step, {})
-        parts = config, workdir, engine, data, valid, checkpoints, log, display, validate, identity, stop
+        parts = (
+            config,
+            workdir,
+            engine,
+            data,
+            valid,
+            checkpoints,
+            log,
+            display,
+            validate,
+            identity,
+            stop,
+        )
         return Loop(*parts, profile, compilations).run(state, progress)
 
 
 def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
-    data = run.text.load(run.vocabularies, seed=run.config.training.seed, report=display.say)
+    data = run.text.load(
+        run.vocabularies, seed=run.config.training.seed, report=display.say
+    )
     return data, validation_batches(run, data)
 
 
-def _claim(run: Run, open_parts: contextlib.ExitStack, is_begun: Callable[[], bool]) -> None:
-    """Let the first host take the directory until the parts are closed, and the others see what it has written."""
+def _claim(
+    run: Run, open_parts: contextlib.ExitStack, is_begun: Callable[[], bool]
+) -> None:
+    """Let the first host take the directory until the parts are closed, and the
+    others see what it has written.
+    """
 
     def claim() -> None:
         open_parts.enter_context(run.claim(is_begun))
@@ -131,15 +178,25 @@ def _claim(run: Run, open_parts: contextlib.ExitStack, is_begun: Callable[[], bo
 
 def _open_log(run: Run, progress: Progress) -> Log:
     project, config = run.config.training.wandb_project, dataclasses.asdict(run.config)
-    return Log(run.directory, progress.step, progress.evaluated, wandb_project=project, config=config)
+    return Log(
+        run.directory,
+        progress.step,
+        progress.evaluated,
+        wandb_project=project,
+        config=config,
+    )
 
 
 def _await(path: Path) -> None:
-    """Wait until this host sees a file that the first has written: network file systems take their time."""
+    """Wait until this host sees a file that the first has written: network file
+    systems take their time.
+    """
     begun = time.monotonic()
     while not path.exists():
         if time.monotonic() - begun > VISIBLE_AFTER:
-            raise InputError(f"the first host has written {path}, and here it is not: {_SHARE}")
+            raise InputError(
+                f"the first host has written {path}, and here it is not: {_SHARE}"
+            )
         time.sleep(0.1)
 
 
@@ -147,8 +204,8 @@ def _open_checkpoints(run: Run, display: Display) -> CheckpointManager:
     training = run.config.training
     if training.on_failed_save == "continue" and jax.process_count() > 1:
         raise InputError(
-            "training.on_failed_save=continue is for one host: after a failure several no longer save together; set "
-            "training.on_failed_save=stop"
+            "training.on_failed_save=continue is for one host: after a failure several"
+            " no longer save together; set training.on_failed_save=stop"
         )
 
     def go_on(error: InputError) -> None:
@@ -165,9 +222,15 @@ def _open_checkpoints(run: Run, display: Display) -> CheckpointManager:
 
 
 def _begin(
-    run: Run, engine: Engine, identity: dict[str, str], checkpoints: CheckpointManager, first: TrainState | None
+    run: Run,
+    engine: Engine,
+    identity: dict[str, str],
+    checkpoints: CheckpointManager,
+    first: TrainState | None,
 ) -> tuple[TrainState, Progress]:
-    check_same({f"the list of checkpoints in {run.checkpoints}": checkpoints.steps}, _SHARE)
+    check_same(
+        {f"the list of checkpoints in {run.checkpoints}": checkpoints.steps}, _SHARE
+    )
     if not checkpoints.steps:
         return first or _first_state(run, engine), Progress()
     step = checkpoints.find("latest")
@@ -175,29 +238,38 @@ def _begin(
     run.check_vocabulary(record.pop("vocabulary"), step)
     if record.pop("data") != identity["data"]:
         raise InputError(
-            f"{run.config.data.train} is not the text that {run.directory} was trained on up to step {step}; put that "
-            "text back, or choose another --workdir"
+            f"{run.config.data.train} is not the text that {run.directory} was trained"
+            f" on up to step {step}; put that text back, or choose another --workdir"
         )
     like = engine.abstract()
     parts = checkpoints.restore(step, params=like.weights, training=like.rest())
-    return engine.place(TrainState.of(parts["params"], parts["training"])), Progress.from_json(record)
+    return engine.place(
+        TrainState.of(parts["params"], parts["training"])
+    ), Progress.from_json(record)
 
 
 def _check_validation(run: Run, texts: dict[str, str]) -> None:
-    """Refuse to compare scores of two validation texts, of whichever checkpoints are kept."""
+    """Refuse to compare scores of two validation texts, of whichever checkpoints are
+    kept.
+    """
     config, metric = run.config, run.config.evaluation.best_metric
     checkpoints, records = open_to_read(run.checkpoints, metric), []
     for step in {*checkpoints.ranking(), *checkpoints.steps[-1:]}:
-        with contextlib.suppress(InputError):  # a damaged one, which is refused where it is used
+        # a damaged one, which is refused where it is used
+        with contextlib.suppress(InputError):
             records.append(checkpoints.progress(step))
     if any(
-        each.get("evaluated") and each.get("valid", {}).get(metric, texts[metric]) != texts[metric] for each in records
+        each.get("evaluated")
+        and each.get("valid", {}).get(metric, texts[metric]) != texts[metric]
+        for each in records
     ):
         raise InputError(
-            f"data.valid={config.data.valid} with evaluation.max_sentences={config.evaluation.max_sentences} is "
-            f"another text than {run.directory} was evaluated on, and scores of two texts do not compare: put the old "
-            "text back, and score the new one by jaxformer evaluate --dataset; or begin a new --workdir with "
-            f"training.initial_run={run.directory}"
+            f"data.valid={config.data.valid} with"
+            f" evaluation.max_sentences={config.evaluation.max_sentences} is another"
+            f" text than {run.directory} was evaluated on, and scores of two texts do"
+            " not compare: put the old text back, and score the new one by jaxformer"
+            " evaluate --dataset; or begin a new --workdir with"
+            f" training.initial_run={run.directory}"
         )
 
 
@@ -219,35 +291,57 @@ def _first_state(run: Run, engine: Engine) -> TrainState:
             state,
             params=initial.params,
             average=None if state.average is None else initial.params,
-            optimizer=state.optimizer if initial.optimizer is None else _begin_schedule(initial.optimizer),
+            optimizer=(
+                state.optimizer
+                if initial.optimizer is None
+                else _begin_schedule(initial.optimizer)
+            ),
         )
     )
 
 
 def _refuse_lost_checkpoints(run: Run) -> None:
-    """Refuse to begin again where a run had a checkpoint: its record would be cut back to nothing.
+    """Refuse to begin again where a run had a checkpoint: its record would be cut back
+    to nothing.
 
-    The folder of checkpoints is made before the first line of the record. The second save waits for the end of the
-    first, so a line after it proves that there was a checkpoint.
+    The folder of checkpoints is made before the first line of the record. The second
+    save waits for the end of the first, so a line after it proves that there was a
+    checkpoint.
     """
     cure = f"put {run.checkpoints} back, or choose another --workdir"
     for name in ("results.json", "averages", "curve.png"):  # made from checkpoints only
         if (run.directory / name).exists():
-            raise InputError(f"{run.directory} has {name} of a run whose checkpoints are gone: {cure}")
-    training, files = run.config.training, [run.directory / name for name in ("metrics.jsonl", "samples.jsonl")]
+            raise InputError(
+                f"{run.directory} has {name} of a run whose checkpoints are gone:"
+                f" {cure}"
+            )
+    training, files = (
+        run.config.training,
+        [run.directory / name for name in ("metrics.jsonl", "samples.jsonl")],
+    )
     made = max(map(last_step, files))
-    if made > (2 * min(training.evaluate_every, training.checkpoint_every) if run.checkpoints.is_dir() else 0):
+    if made > (
+        2 * min(training.evaluate_every, training.checkpoint_every)
+        if run.checkpoints.is_dir()
+        else 0
+    ):
         raise InputError(
-            f"{run.directory} has the record of {made} steps and no checkpoint: {cure}, or remove metrics.jsonl and "
-            "samples.jsonl to begin again"
+            f"{run.directory} has the record of {made} steps and no checkpoint: {cure},"
+            " or remove metrics.jsonl and samples.jsonl to begin again"
         )
 
 
 def _begin_schedule(optimizer: PyTree) -> PyTree:
-    """Let another run's moments go on under this run's schedule, from its first update."""
+    """Let another run's moments go on under this run's schedule, from its first
+    update.
+    """
 
     def begin(node: PyTree) -> PyTree:
-        return optax.ScaleByScheduleState(jnp.zeros_like(node.count)) if _is_schedule(node) else node
+        return (
+            optax.ScaleByScheduleState(jnp.zeros_like(node.count))
+            if _is_schedule(node)
+            else node
+        )
 
     return jax.tree.map(begin, optimizer, is_leaf=_is_schedule)
 
@@ -257,9 +351,11 @@ def _is_schedule(node: PyTree) -> bool:
 
 
 def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
-    """Put every validation pair into a batch once, in the shapes of training and at most one more.
+    """Put every validation pair into a batch once, in the shapes of training and at
+    most one more.
 
-    Packed training has one shape, for rows of several pairs: then validation has shapes of its own.
+    Packed training has one shape, for rows of several pairs: then validation has shapes
+    of its own.
 
     Raises:
         InputError: a sentence is longer than the model has positions for.
@@ -275,37 +371,63 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
         )
     except InputError as error:
         raise InputError(f"data.valid ({config.data.valid}): {error}") from None
-    lengths, budget = (encoded.source_lengths, encoded.target_lengths), config.data.tokens_per_batch
+    lengths, budget = (
+        (encoded.source_lengths, encoded.target_lengths),
+        config.data.tokens_per_batch,
+    )
     if data.buckets:
         buckets = cover(data.buckets, *lengths, tokens_per_batch=budget)
     else:
-        buckets = plan_buckets(*lengths, num_buckets=config.data.num_buckets, tokens_per_batch=budget)
+        buckets = plan_buckets(
+            *lengths, num_buckets=config.data.num_buckets, tokens_per_batch=budget
+        )
     return [batch for batch, _ in evaluation_batches(encoded, buckets)]
 
 
-def _introduce(display: Display, run: Run, data: TrainingData, engine: Engine, progress: Progress) -> None:
-    where = f"{engine.devices} {jax.devices()[0].platform} device{'s' if engine.devices > 1 else ''}"
-    display.say(f"model: {count_parameters(engine.abstract().params):,} parameters on {where}")
+def _introduce(
+    display: Display, run: Run, data: TrainingData, engine: Engine, progress: Progress
+) -> None:
+    where = (
+        f"{engine.devices} {jax.devices()[0].platform}"
+        f" device{'s' if engine.devices > 1 else ''}"
+    )
+    display.say(
+        f"model: {count_parameters(engine.abstract().params):,} parameters on {where}"
+    )
     facts = data.statistics
     display.say(
-        f"data: {facts.pairs:,} pairs an epoch, {facts.source_tokens:,} + {facts.target_tokens:,} tokens, "
-        f"{facts.batches:,} batches in {facts.shapes} shape{'s' * (facts.shapes > 1)}, {facts.padding:.1%} padding"
+        f"data: {facts.pairs:,} pairs an epoch, {facts.source_tokens:,} +"
+        f" {facts.target_tokens:,} tokens, {facts.batches:,} batches in {facts.shapes}"
+        f" shape{'s' * (facts.shapes > 1)}, {facts.padding:.1%} padding"
     )
     for name, count in data.counts.items():
         display.say(f"  {name}: {count.read:,} pairs read, {summary(count)}")
     if len(data.shares) > 1:
         for part in data.shares:
             size = part.stop - part.start
-            display.say(f"  {part.name}: {size:,} pairs x {part.weight:g}, {size * part.weight / facts.pairs:.1%}")
+            display.say(
+                f"  {part.name}: {size:,} pairs x {part.weight:g},"
+                f" {size * part.weight / facts.pairs:.1%}"
+            )
     display.say(f"validation: {run.config.data.valid}, {len(run.valid):,} pairs")
     training = run.config.training
     if training.initial_run is not None and not progress.step:
         with_optimizer = " and its moments" if training.initial_optimizer else ""
-        display.say(f"beginning with the best parameters of {training.initial_run}{with_optimizer}")
+        display.say(
+            "beginning with the best parameters of"
+            f" {training.initial_run}{with_optimizer}"
+        )
     if training.frozen is not None:
         params = engine.abstract().params
         frozen = frozen_mask(params, training.frozen)
-        kept = sum(leaf.size for leaf, stays in zip(*map(jax.tree.leaves, (params, frozen)), strict=True) if stays)
+        kept = sum(
+            leaf.size
+            for leaf, stays in zip(*map(jax.tree.leaves, (params, frozen)), strict=True)
+            if stays
+        )
         display.say(f"frozen: {kept:,} parameters by training.frozen={training.frozen}")
     if progress.step:
-        display.say(f"resuming at step {progress.step} of {run.config.training.steps} in {run.directory}")
+        display.say(
+            f"resuming at step {progress.step} of {run.config.training.steps} in"
+            f" {run.directory}"
+        )

@@ -27,38 +27,50 @@ class Initial(NamedTuple):
     optimizer: PyTree | None
 
 
-def load_initial(config: TrainingConfig, vocabulary: str, params: PyTree, optimizer: PyTree) -> Initial:
-    """Read the best checkpoint of ``training.initial_run``, the latest where none was evaluated.
+def load_initial(
+    config: TrainingConfig, vocabulary: str, params: PyTree, optimizer: PyTree
+) -> Initial:
+    """Read the best checkpoint of ``training.initial_run``, the latest where none was
+    evaluated.
 
     Args:
         config: of the run that begins; ``initial_run`` is set.
         vocabulary: the hash of its vocabulary.
         params: shapes, types and, where given, shardings of its parameters.
-        optimizer: the same of its optimizer's state; read with ``training.initial_optimizer``.
+        optimizer: the same of its optimizer's state; read with
+            ``training.initial_optimizer``.
 
     Raises:
-        InputError: there is no such run or no checkpoint, it has another vocabulary or another optimizer, or an array
-            has another shape.
+        InputError: there is no such run or no checkpoint, it has another vocabulary or
+            another optimizer, or an array has another shape.
     """
     run = Path(config.initial_run or "")
     if not (run / "config.json").is_file():
-        raise InputError(f"training.initial_run={run} has no config.json; name the directory of a trained run")
+        raise InputError(
+            f"training.initial_run={run} has no config.json; name the directory of a"
+            " trained run"
+        )
     other = configuration.load(run / "config.json")
     if config.initial_optimizer and other.training.optimizer != config.optimizer:
         raise InputError(
-            f"training.initial_run={run} was trained by {other.training.optimizer}, not by {config.optimizer}: set "
-            f"training.optimizer={other.training.optimizer}, or training.initial_optimizer=False"
+            f"training.initial_run={run} was trained by {other.training.optimizer}, not"
+            f" by {config.optimizer}: set"
+            f" training.optimizer={other.training.optimizer}, or"
+            " training.initial_optimizer=False"
         )
     saved = find_parameters(run, "best", other.evaluation.best_metric)
     if saved.vocabulary != vocabulary:
         raise InputError(
-            f"training.initial_run={run} has another vocabulary: its hash is {saved.vocabulary[:12]}, not "
-            f"{vocabulary[:12]}; train with the files that {run / 'vocabulary'} holds"
+            f"training.initial_run={run} has another vocabulary: its hash is"
+            f" {saved.vocabulary[:12]}, not {vocabulary[:12]}; train with the files"
+            f" that {run / 'vocabulary'} holds"
         )
     where = f"checkpoint {saved.name} of training.initial_run={run}"
     parts = folder.restore(saved.path, {"params": params}, where)
     if config.initial_optimizer:
         # Of the rest, such as its random key and its counters, nothing is taken.
-        rest = folder.restore(saved.path, {"training": {"optimizer": optimizer}}, where, partial=True)
+        rest = folder.restore(
+            saved.path, {"training": {"optimizer": optimizer}}, where, partial=True
+        )
         return Initial(saved.name, parts["params"], rest["training"]["optimizer"])
     return Initial(saved.name, parts["params"], None)

@@ -21,14 +21,18 @@ _OPENING = "\"'“„‚‘«»(["
 
 
 class Passage(NamedTuple):
-    """The tokens of a line in the parts in which it is translated: one, unless it is a paragraph or too long."""
+    """The tokens of a line in the parts in which it is translated: one, unless it is
+    a paragraph or too long.
+    """
 
     parts: list[list[int]]
     """Tokens of each part, complete; a blank one has none."""
     spaces: list[str]
     """White space before each part."""
     longest: int
-    """Most tokens of what was to be translated at once, before it was cut for its length."""
+    """Most tokens of what was to be translated at once, before it was cut for its
+    length.
+    """
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +43,11 @@ class Codec:
         vocabularies: of source and target.
         positions: most tokens that the model takes, on either side.
         source_eos: whether sources end with the end-of-sentence token.
-        tag: the language to translate into, for a model whose sources begin with its tag.
+        tag: the language to translate into, for a model whose sources begin with its
+            tag.
         source_language: for the abbreviations of paragraphs; empty: not known.
-        trained: most tokens of a source in training, those added to it included; None: not known.
+        trained: most tokens of a source in training, those added to it included; None:
+            not known.
 
     Raises:
         InputError: the vocabulary has no such tag.
@@ -75,16 +81,22 @@ class Codec:
 
     @property
     def longest(self) -> int:
-        """Most tokens of a source that training saw, or, where that is not known, that the model has positions for."""
+        """Most tokens of a source that training saw, or, where that is not known,
+        that the model has positions for.
+        """
         return min(self.trained or self.positions, self.positions)
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode, with the tag and the end of sentence where the run has them; a blank text gives no token at all.
+        """Encode, with the tag and the end of sentence where the run has them; a blank
+        text gives no token at all.
 
         Raises:
             InputError: a text has more tokens than the model has positions.
         """
-        encoded = [self._complete(ids) for ids in self.vocabularies.source.encode_batch(list(texts))]
+        encoded = [
+            self._complete(ids)
+            for ids in self.vocabularies.source.encode_batch(list(texts))
+        ]
         for number, ids in enumerate(encoded, start=1):
             check_length("source", number, ids, self.positions, self.positions)
         return encoded
@@ -96,15 +108,20 @@ class Codec:
             InputError: a text has more tokens than the model has positions.
         """
         vocabulary = self.vocabularies.target
-        encoded = [[*ids, vocabulary.eos_id] for ids in vocabulary.encode_batch(list(texts))]
+        encoded = [
+            [*ids, vocabulary.eos_id] for ids in vocabulary.encode_batch(list(texts))
+        ]
         for number, ids in enumerate(encoded, start=1):
             check_length("target", number, ids, self.positions, self.positions)
         return encoded
 
     def fit(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
-        """Say of each pair whether the model has positions for both of its sides, as ``encode_...`` asks for."""
+        """Say of each pair whether the model has positions for both of its sides, as
+        ``encode_...`` asks for.
+        """
         return [
-            max(len(source) + self.added * bool(source), len(target) + 1) <= self.positions
+            max(len(source) + self.added * bool(source), len(target) + 1)
+            <= self.positions
             for source, target in zip(
                 self.vocabularies.source.encode_batch(list(sources)),
                 self.vocabularies.target.encode_batch(list(targets)),
@@ -113,13 +130,18 @@ class Codec:
         ]
 
     def passages(
-        self, texts: Sequence[str], decoding: DecodingConfig, *, paragraphs: bool = False, before: int = 0
+        self,
+        texts: Sequence[str],
+        decoding: DecodingConfig,
+        *,
+        paragraphs: bool = False,
+        before: int = 0,
     ) -> list[Passage]:
         """Encode lines, in parts where that is asked for.
 
-        A source that is too long is cut at the end of every sentence, and sentences that are still too long between
-        clauses or words. A model that was trained on single sentences leaves out text where a part has several, even
-        if they fit.
+        A source that is too long is cut at the end of every sentence, and sentences
+        that are still too long between clauses or words. A model that was trained on
+        single sentences leaves out text where a part has several, even if they fit.
 
         Args:
             texts: the lines.
@@ -132,9 +154,20 @@ class Codec:
         """
         asked, language = decoding.max_source_length, self.source_language
         most = min(asked or self.positions, self.positions)
-        room = max(1, min(asked or self.longest, most) - self.added) if decoding.long_sources == "split" else None
-        divided = [split_sentences(text, language) if paragraphs else [("", text)] for text in texts]
-        encoded = iter(self.vocabularies.source.encode_batch([text for each in divided for _, text in each]))
+        room = (
+            max(1, min(asked or self.longest, most) - self.added)
+            if decoding.long_sources == "split"
+            else None
+        )
+        divided = [
+            split_sentences(text, language) if paragraphs else [("", text)]
+            for text in texts
+        ]
+        encoded = iter(
+            self.vocabularies.source.encode_batch(
+                [text for each in divided for _, text in each]
+            )
+        )
         found = []
         for number, sentences in enumerate(divided, start=before + 1):
             parts, spaces, longest = [], [], 0
@@ -144,33 +177,49 @@ class Codec:
                 for cut, part in self._cut(text, ids, room):
                     parts.append(self._complete(part))
                     spaces.append(space if cut is None else cut)
-            check_length("source", number, max(parts, key=len), most, self.positions, _SHORTER)
+            check_length(
+                "source", number, max(parts, key=len), most, self.positions, _SHORTER
+            )
             found.append(Passage(parts, spaces, longest))
         return found
 
     def _complete(self, ids: list[int]) -> list[int]:
         return [*self.before, *ids, *self.behind] if ids else []
 
-    def _cut(self, text: str, ids: list[int], room: int | None) -> Iterator[tuple[str | None, list[int]]]:
-        """Cut a text that is too long into its sentences, and these if need be; all but the first have their space."""
+    def _cut(
+        self, text: str, ids: list[int], room: int | None
+    ) -> Iterator[tuple[str | None, list[int]]]:
+        """Cut a text that is too long into its sentences, and these if need be; all
+        but the first have their space.
+        """
         if room is None or len(ids) <= room:
             yield None, ids
             return
         sentences = split_sentences(text, self.source_language)
-        encoded = self.vocabularies.source.encode_batch([sentence for _, sentence in sentences])
-        for number, ((between, _), own) in enumerate(zip(sentences, encoded, strict=True)):
+        encoded = self.vocabularies.source.encode_batch(
+            [sentence for _, sentence in sentences]
+        )
+        for number, ((between, _), own) in enumerate(
+            zip(sentences, encoded, strict=True)
+        ):
             pieces = self.vocabularies.source.pieces(own)
             for start, stop in split(pieces, room):
-                space = (" " if pieces[start].startswith(_SPACE_MARK) else "") if start else between
+                space = (
+                    (" " if pieces[start].startswith(_SPACE_MARK) else "")
+                    if start
+                    else between
+                )
                 yield space if number or start else None, own[start:stop]
 
     def banned(self, phrases: Sequence[str]) -> list[list[int]]:
-        """Encode what must not be written, in every form that a reader takes for the same words.
+        """Encode what must not be written, in every form that a reader takes for the
+        same words.
 
-        A word that is written small is banned with a capital first letter too, as a sentence begins with it; one with a
-        capital is banned as it is. Both are also banned right behind an opening quote, an opening bracket and a hyphen,
-        where the vocabulary has other pieces for them. Within a longer word they may come: who bans "he" does not mean
-        "the".
+        A word that is written small is banned with a capital first letter too, as a
+        sentence begins with it; one with a capital is banned as it is. Both are also
+        banned right behind an opening quote, an opening bracket and a hyphen, where the
+        vocabulary has other pieces for them. Within a longer word they may come: who
+        bans "he" does not mean "the".
 
         Raises:
             InputError: a phrase is blank.
@@ -178,80 +227,126 @@ class Codec:
         vocabulary = self.vocabularies.target
         if not all(vocabulary.encode_batch(list(phrases))):
             raise InputError("a banned word must not be blank: leave it out")
-        forms = list(dict.fromkeys(form for phrase in phrases for form in (phrase.strip(), _capital(phrase))))
+        forms = list(
+            dict.fromkeys(
+                form
+                for phrase in phrases
+                for form in (phrase.strip(), _capital(phrase))
+            )
+        )
         found = vocabulary.encode_batch(forms)
-        for ids in vocabulary.encode_batch([mark + form for form in forms for mark in _OPENING]):
+        for ids in vocabulary.encode_batch(
+            [mark + form for form in forms for mark in _OPENING]
+        ):
             # A space that is a piece of its own need not be there.
-            found.append(ids[1:] if vocabulary.pieces(ids[:1]) == [_SPACE_MARK] else ids)
+            found.append(
+                ids[1:] if vocabulary.pieces(ids[:1]) == [_SPACE_MARK] else ids
+            )
         # Behind a hyphen no word begins: "x" brings the pieces of its inside.
         word = vocabulary.encode("x")
         for ids in vocabulary.encode_batch([f"x-{form}" for form in forms]):
             found.append(ids[len(word) :] if ids[: len(word)] == word else ids)
         return [list(ids) for ids in dict.fromkeys(map(tuple, found))]
 
-    def hypotheses(self, found: SearchResult, row: int) -> list[tuple[list[int], Hypothesis]]:
+    def hypotheses(
+        self, found: SearchResult, row: int
+    ) -> list[tuple[list[int], Hypothesis]]:
         """Read the translations of one sentence of a batch, each with its tokens.
 
-        Those that the sentence has fewer of than were asked for are left out; one at least is given.
+        Those that the sentence has fewer of than were asked for are left out; one at
+        least is given.
         """
         vocabulary = self.vocabularies.target
         hypotheses = []
         for rank, score in enumerate(found.scores[row]):
             if not np.isfinite(score):
                 continue  # the sentence has fewer hypotheses than were asked for
-            ids = [int(token) for token in found.tokens[row][rank][: found.lengths[row][rank]]]
+            ids = [
+                int(token)
+                for token in found.tokens[row][rank][: found.lengths[row][rank]]
+            ]
             hypothesis = Hypothesis(
                 " ".join(vocabulary.decode(ids).split("\n")),
                 float(score),
                 float(found.log_probabilities[row][rank]),
                 vocabulary.pieces(ids),
                 bool(found.finished[row][rank]),
-                token_log_probabilities=found.token_log_probabilities[row][rank][: len(ids)].tolist(),
+                token_log_probabilities=found.token_log_probabilities[row][rank][
+                    : len(ids)
+                ].tolist(),
             )
             hypotheses.append((ids, hypothesis))
         return hypotheses or [([], nothing())]
 
 
-_SHORTER = "translate it in parts (--split_long, decoding.long_sources=split), or give one sentence a line"
+_SHORTER = (
+    "translate it in parts (--split_long, decoding.long_sources=split), or give one"
+    " sentence a line"
+)
 _LARGER = "give one sentence a line, or train with a larger model.max_length"
 
 
-def check_length(side: str, number: int, ids: list[int], limit: int, positions: int, cure: str = _LARGER) -> None:
+def check_length(
+    side: str,
+    number: int,
+    ids: list[int],
+    limit: int,
+    positions: int,
+    cure: str = _LARGER,
+) -> None:
     """Refuse a sentence that is too long.
 
     Raises:
-        LineError: it has more tokens than ``limit``; side, number and the rule are named.
+        LineError: it has more tokens than ``limit``; side, number and the rule are
+            named.
     """
     if len(ids) > limit:
-        rule = f"decoding.max_source_length is {limit}" if limit < positions else f"the model has {limit} positions"
+        rule = (
+            f"decoding.max_source_length is {limit}"
+            if limit < positions
+            else f"the model has {limit} positions"
+        )
         fault = f"has {len(ids)} tokens and {rule}; {cure}"
-        raise LineError(f"{side} sentence {number} {fault}", kind=side, number=number, fault=fault)
+        raise LineError(
+            f"{side} sentence {number} {fault}", kind=side, number=number, fault=fault
+        )
 
 
 def not_a_number(side: str, number: int) -> LineError:
     """Return the error of a sentence whose probabilities are NaN."""
     fault = (
-        "has probabilities that are not a number (NaN): weights of the model are NaN or infinite, or overflow in its "
-        "precision; use another checkpoint (--checkpoint), or decoding.precision=float32"
+        "has probabilities that are not a number (NaN): weights of the model are NaN or"
+        " infinite, or overflow in its precision; use another checkpoint"
+        " (--checkpoint), or decoding.precision=float32"
     )
-    return LineError(f"{side} sentence {number} {fault}", kind=side, number=number, fault=fault)
+    return LineError(
+        f"{side} sentence {number} {fault}", kind=side, number=number, fault=fault
+    )
 
 
 def number_words(
-    vocabulary: Vocabulary, ids: Sequence[int], controls: Collection[int], *, unknown_alone: bool = False
+    vocabulary: Vocabulary,
+    ids: Sequence[int],
+    controls: Collection[int],
+    *,
+    unknown_alone: bool = False,
 ) -> list[int | None]:
-    """Say which word between white space each token belongs to, counted from 0; None: to no text.
+    """Say which word between white space each token belongs to, counted from 0; None:
+    to no text.
 
     Args:
         vocabulary: of the tokens.
         ids: the tokens.
         controls: tokens that are no text.
-        unknown_alone: whether an unknown token is a word of its own, as where it is written out as " ⁇ ".
+        unknown_alone: whether an unknown token is a word of its own, as where it is
+            written out as " ⁇ ".
     """
     numbers: list[int | None] = []
     word, begun = -1, False
     for token, piece in zip(ids, vocabulary.pieces(ids), strict=True):
-        alone = unknown_alone and (token == vocabulary.unk_id or token >= vocabulary.size)
+        alone = unknown_alone and (
+            token == vocabulary.unk_id or token >= vocabulary.size
+        )
         begun = begun and not alone and not piece.startswith(_SPACE_MARK)
         if token in controls or not piece.strip(_SPACE_MARK):
             numbers.append(None)

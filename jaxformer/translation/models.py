@@ -17,22 +17,28 @@ from jaxformer.search.config import Precision
 from jaxformer.typing import Array, Int, Parameters, PyTree
 
 
-def prepare(config: TransformerConfig, params: PyTree, precision: Precision) -> tuple[TransformerConfig, PyTree]:
-    """Give configuration and parameters of the same model in another precision.
+def prepare(
+    config: TransformerConfig, params: PyTree, precision: Precision
+) -> tuple[TransformerConfig, PyTree]:
+    """Return configuration and parameters of the same model in another precision.
 
-    ========== ==================================================== =================================================
+    ========== ====================================================
+    =================================================
     precision  weights                                              computation
-    ========== ==================================================== =================================================
+    ========== ====================================================
+    =================================================
     `model`    as ``config.dtype`` says                             in the same
     `float32`  float32                                              float32
     `bfloat16` bfloat16                                             bfloat16, added up in float32
     `int8`     8 bits, a float32 scale and sum for each output      products in 8 bits, added up exactly; the rest in
                                                                     float32
-    ========== ==================================================== =================================================
+    ========== ====================================================
+    =================================================
 
-    Weights are the kernels of all linear maps and the table that gives logits. Embeddings are looked up in the type of
-    the computation, in `int8` in float32: a step reads no more of them than the rows of its tokens. Biases, norms and
-    learned positions stay float32, and so do softmax and log-probabilities.
+    Weights are the kernels of all linear maps and the table that gives logits.
+    Embeddings are looked up in the type of the computation, in `int8` in float32: a
+    step reads no more of them than the rows of its tokens. Biases, norms and learned
+    positions stay float32, and so do softmax and log-probabilities.
 
     Args:
         config: of the model, with looped layers.
@@ -40,48 +46,64 @@ def prepare(config: TransformerConfig, params: PyTree, precision: Precision) -> 
         precision: a name above.
     """
     if precision != "model":
-        config = dataclasses.replace(config, dtype="float32" if precision == "int8" else precision)
+        config = dataclasses.replace(
+            config, dtype="float32" if precision == "int8" else precision
+        )
     dtype = jnp.dtype(config.dtype)
 
     def convert(path: tuple[Any, ...], leaf: Array) -> Any:
         names = [entry.key for entry in path]
         if names[-1] == "kernel":
-            # The output projection of attention sums over heads and their width, all others over one axis.
+            # The output projection of attention sums over heads and their width, all
+            # others over one axis.
             axes = (0, 1) if names[-2] == "output" and leaf.ndim == 3 else (0,)
             return quantize(leaf, axes) if precision == "int8" else leaf.astype(dtype)
         if names[-1] == "output":
-            return quantize(leaf, (1,)) if precision == "int8" else _table(leaf.astype(dtype))
+            return (
+                quantize(leaf, (1,))
+                if precision == "int8"
+                else _table(leaf.astype(dtype))
+            )
         if names[-1] == "table" and "embedding" in names[-2]:
             if config.tied_embeddings == "none" or names[-2] == "source_embedding":
                 return leaf.astype(dtype)  # nothing is multiplied with it
             rows = leaf.astype(dtype)
-            return Table(rows, quantize(leaf, (1,))) if precision == "int8" else _table(rows)
+            return (
+                Table(rows, quantize(leaf, (1,)))
+                if precision == "int8"
+                else _table(rows)
+            )
         return leaf
 
     return config, jax.tree_util.tree_map_with_path(convert, params)
 
 
 def _table(rows: Array) -> Array | Table:
-    # A CPU multiplies few rows twice as fast with a matrix whose columns are the outputs.
+    # A CPU multiplies few rows twice as fast with a matrix whose columns are the
+    # outputs.
     return Table(rows, rows.T) if jax.default_backend() == "cpu" else rows
 
 
 def reduce_vocabulary(
     model: Transformer, params: Parameters, tokens: Int[Array, " L"]
 ) -> tuple[Transformer, Parameters]:
-    """Give a model and parameters for :meth:`~jaxformer.models.seq2seq.Transformer.step` over some target tokens.
+    """Return a model and parameters for
+    :meth:`~jaxformer.models.seq2seq.Transformer.step` over some target tokens.
 
-    Token i of that model is ``tokens[i]`` of the given one, and its logits are those of the given one. What it does
-    with sources is of no use: :meth:`~jaxformer.models.seq2seq.Transformer.start` is the given model's.
+    Token i of that model is ``tokens[i]`` of the given one, and its logits are those of
+    the given one. What it does with sources is of no use:
+    :meth:`~jaxformer.models.seq2seq.Transformer.start` is the given model's.
 
     Args:
         model: over the whole vocabulary.
         params: of the model.
-        tokens: those that are kept; the ids of padding and begin of sentence keep their numbers among them.
+        tokens: those that are kept; the ids of padding and begin of sentence keep their
+            numbers among them.
     """
     config, kept = model.config, dict(params)
     tied = config.tied_embeddings
-    # One table for both sides becomes one for the target alone: the source is read by the whole.
+    # One table for both sides becomes one for the target alone: the source is read by
+    # the whole.
     table = kept["embedding" if tied == "all" else "target_embedding"]["table"]
     kept["target_embedding"] = {"table": take_rows(table, tokens)}
     if tied == "none":
@@ -120,16 +142,23 @@ class Models(NamedTuple):
         return 1 if self.mesh is None else self.mesh.size
 
     def prepare(self, precision: Precision) -> Models:
-        """Give the same models in another precision, on all devices of this host."""
-        prepared = [prepare(model.config, own, precision) for model, own in zip(self.models, self.params, strict=True)]
+        """Return the same models in another precision, on all devices of this host."""
+        prepared = [
+            prepare(model.config, own, precision)
+            for model, own in zip(self.models, self.params, strict=True)
+        ]
         params = tuple(own for _, own in prepared)
         mesh = None
         if jax.local_device_count() > 1:
             mesh = Mesh(np.array(jax.local_devices()), (SENTENCES,))
             params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
-        narrow = precision == "int8" or any(config.dtype != "float32" for config, _ in prepared)
+        narrow = precision == "int8" or any(
+            config.dtype != "float32" for config, _ in prepared
+        )
         models = tuple(Transformer(config) for config, _ in prepared)
-        return self._replace(models=models, params=params, mesh=mesh, least_rows=2 if narrow else 1)
+        return self._replace(
+            models=models, params=params, mesh=mesh, least_rows=2 if narrow else 1
+        )
 
 
 SENTENCES = "sentences"

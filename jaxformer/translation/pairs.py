@@ -23,10 +23,11 @@ from jaxformer.typing import Array, Float, Int, PyTree
 
 
 def choose_layer(layer: int | None, layers: int) -> int:
-    """Give the decoder layer whose attention aligns, counted from 1.
+    """Return the decoder layer whose attention aligns, counted from 1.
 
-    By default the one before the last, which aligns best among those of the paper's model: Garg et al. 2019, "Jointly
-    Learning to Align and Translate with Transformer Models".
+    By default the one before the last, which aligns best among those of the paper's
+    model: Garg et al. 2019, "Jointly Learning to Align and Translate with Transformer
+    Models".
 
     Raises:
         InputError: there is no such layer.
@@ -34,7 +35,10 @@ def choose_layer(layer: int | None, layers: int) -> int:
     if layer is None:
         return max(1, layers - 1)
     if not 1 <= layer <= layers:
-        raise InputError(f"the decoder has layers 1 to {layers}, and none {layer}: choose another alignment layer")
+        raise InputError(
+            f"the decoder has layers 1 to {layers}, and none {layer}: choose another"
+            " alignment layer"
+        )
     return layer
 
 
@@ -47,7 +51,8 @@ def align(
     layer: int,
     rows: int,
 ) -> list[Alignment]:
-    """Read translations once more, all their tokens at a time, and take the cross-attention of a layer.
+    """Read translations once more, all their tokens at a time, and take the
+    cross-attention of a layer.
 
     Args:
         model: that translated.
@@ -63,18 +68,31 @@ def align(
         part = pairs[start : start + rows]
         shape = row_count(len(part), rows)
         source, target = (
-            pad([pair[side] for pair in part], shape, round_width(longest, config.max_length), config.pad_id)
-            for side, longest in ((side, max(len(pair[side]) for pair in part)) for side in (0, 1))
+            pad(
+                [pair[side] for pair in part],
+                shape,
+                round_width(longest, config.max_length),
+                config.pad_id,
+            )
+            for side, longest in (
+                (side, max(len(pair[side]) for pair in part)) for side in (0, 1)
+            )
         )
         weights = np.asarray(_weights(model, params, source, target, layer))
         found += [_name(codec, *pair, weights[row]) for row, pair in enumerate(part)]
     return found
 
 
-def _name(codec: Codec, source: list[int], target: list[int], weights: np.ndarray) -> Alignment:
-    """Cut the weights of a pair out of its padding and say what the rows and the columns are."""
+def _name(
+    codec: Codec, source: list[int], target: list[int], weights: np.ndarray
+) -> Alignment:
+    """Cut the weights of a pair out of its padding and say what the rows and the
+    columns are.
+    """
     sides = codec.vocabularies
-    ends = [(each.pad_id, each.bos_id, each.eos_id) for each in (sides.source, sides.target)]
+    ends = [
+        (each.pad_id, each.bos_id, each.eos_id) for each in (sides.source, sides.target)
+    ]
     return Alignment(
         sides.source.pieces(source),
         weights[: len(target), : len(source)].copy(),
@@ -85,29 +103,49 @@ def _name(codec: Codec, source: list[int], target: list[int], weights: np.ndarra
 
 @functools.partial(jax.jit, static_argnums=(0, 4))
 def _weights(
-    model: Transformer, params: PyTree, source: Int[Array, "B S"], target: Int[Array, "B T"], layer: int
+    model: Transformer,
+    params: PyTree,
+    source: Int[Array, "B S"],
+    target: Int[Array, "B T"],
+    layer: int,
 ) -> Float[Array, "B T S"]:
     # The logits and the layers above are pruned.
-    weights = cast(Any, model.apply({"params": params}, source, target, method="forward"))[1]
+    weights = cast(
+        Any, model.apply({"params": params}, source, target, method="forward")
+    )[1]
     return weights.cross[layer - 1].mean(axis=1)
 
 
-def score(models: Models, codec: Codec, pairs: Sequence[Pair], decoding: DecodingConfig) -> list[PairScore]:
-    """Give the log-probability of each target under its source, in batches as large as ``decoding`` says.
+def score(
+    models: Models, codec: Codec, pairs: Sequence[Pair], decoding: DecodingConfig
+) -> list[PairScore]:
+    """Return the log-probability of each target under its source, in batches as large
+    as ``decoding`` says.
 
     Raises:
-        InputError: a sentence has more tokens than the model has positions, or its log-probability is NaN.
+        InputError: a sentence has more tokens than the model has positions, or its
+            log-probability is NaN.
     """
     sources = codec.encode_sources([pair.source for pair in pairs])
     targets = codec.encode_targets([pair.target for pair in pairs])
     results = [PairScore(0.0, 0)] * len(pairs)
-    longest = [max(len(source), len(target)) for source, target in zip(sources, targets, strict=True)]
+    longest = [
+        max(len(source), len(target))
+        for source, target in zip(sources, targets, strict=True)
+    ]
     pad_id = models.models[0].config.pad_id
-    for indices, most in batches(longest, decoding.batch_size, decoding.tokens_per_batch, codec.positions):
-        width, rows = round_width(longest[indices[0]], codec.positions), row_count(len(indices), most)
+    for indices, most in batches(
+        longest, decoding.batch_size, decoding.tokens_per_batch, codec.positions
+    ):
+        width, rows = (
+            round_width(longest[indices[0]], codec.positions),
+            row_count(len(indices), most),
+        )
         source = pad([sources[i] for i in indices], rows, width, pad_id)
         target = pad([targets[i] for i in indices], rows, width, pad_id)
-        totals = np.asarray(_score(models.models, models.params, models.weights, source, target))
+        totals = np.asarray(
+            _score(models.models, models.params, models.weights, source, target)
+        )
         broken = [index for row, index in enumerate(indices) if np.isnan(totals[row])]
         if broken:
             raise not_a_number("source", min(broken) + 1)
@@ -116,7 +154,9 @@ def score(models: Models, codec: Codec, pairs: Sequence[Pair], decoding: Decodin
     return results
 
 
-def attend(model: Transformer, params: PyTree, codec: Codec, source: str, target: str) -> Attention:
+def attend(
+    model: Transformer, params: PyTree, codec: Codec, source: str, target: str
+) -> Attention:
     """Give all attention weights of a pair.
 
     Args:
@@ -129,10 +169,15 @@ def attend(model: Transformer, params: PyTree, codec: Codec, source: str, target
     Raises:
         InputError: a sentence has more tokens than the model has positions.
     """
-    (source_ids,), (target_ids,) = codec.encode_sources([source]), codec.encode_targets([target])
+    (source_ids,), (target_ids,) = (
+        codec.encode_sources([source]),
+        codec.encode_targets([target]),
+    )
     pair = (np.asarray([ids], np.int32) for ids in (source_ids, target_ids))
     weights = _attention(model, params, *pair)
-    encoder, decoder, cross = (np.concatenate([np.asarray(layer) for layer in kind]) for kind in weights)
+    encoder, decoder, cross = (
+        np.concatenate([np.asarray(layer) for layer in kind]) for kind in weights
+    )
     sides = codec.vocabularies
     return Attention(
         sides.source.pieces(source_ids),
@@ -153,7 +198,8 @@ def _score(
     target: Int[Array, "B T"],
 ) -> Float[Array, " B"]:
     logits = [
-        cast(Array, model.apply({"params": own}, source, target)) for model, own in zip(models, params, strict=True)
+        cast(Array, model.apply({"params": own}, source, target))
+        for model, own in zip(models, params, strict=True)
     ]
     log_probabilities = mean_log_probabilities(logits, weights)
     chosen = jnp.take_along_axis(log_probabilities, target[..., None], axis=-1)[..., 0]
@@ -162,6 +208,11 @@ def _score(
 
 @functools.partial(jax.jit, static_argnums=0)
 def _attention(
-    model: Transformer, params: PyTree, source: Int[Array, "B S"], target: Int[Array, "B T"]
+    model: Transformer,
+    params: PyTree,
+    source: Int[Array, "B S"],
+    target: Int[Array, "B T"],
 ) -> AttentionWeights:
-    return cast(Any, model.apply({"params": params}, source, target, method="forward"))[1]
+    return cast(Any, model.apply({"params": params}, source, target, method="forward"))[
+        1
+    ]

@@ -10,16 +10,19 @@ import numpy as np
 from jaxformer.translation.results import Alignment, Hypothesis
 
 _WORD_BEGIN = "▁"
-# A cut after the first kind is better than one after the second, and that than one between any two words.
+# A cut after the first kind is better than one after the second, and that than one
+# between any two words.
 _FULL_WIDTH = "。！？"
 _ENDS = (".!?…。！？।؟", ",;:–—、，；：،")
 
 
 def split(pieces: Sequence[str], limit: int) -> list[tuple[int, int]]:
-    """Cut the pieces of a sentence into runs of at most ``limit``, each as ``(start, stop)``.
+    """Cut the pieces of a sentence into runs of at most ``limit``, each as ``(start,
+    stop)``.
 
-    A run ends before the last word that follows the end of a sentence, or else another mark, or else before the last
-    word that begins, always in the second half of what it may hold; or, where no word begins there, at the limit.
+    A run ends before the last word that follows the end of a sentence, or else another
+    mark, or else before the last word that begins, always in the second half of what it
+    may hold; or, where no word begins there, at the limit.
 
     Example:
         >>> split(["▁One", ".", "▁Two", "▁and", "▁three", "."], 4)
@@ -35,7 +38,9 @@ def split(pieces: Sequence[str], limit: int) -> list[tuple[int, int]]:
 
 
 def _length(pieces: Sequence[str], limit: int) -> int:
-    """Choose how many of the first ``limit`` pieces to take, given one more than these."""
+    """Choose how many of the first ``limit`` pieces to take, given one more than
+    these.
+    """
     places = range(limit, limit // 2, -1)
     words = [index for index in places if pieces[index].startswith(_WORD_BEGIN)]
     # In scripts without spaces a mark ends a sentence wherever it stands.
@@ -47,31 +52,43 @@ def _length(pieces: Sequence[str], limit: int) -> int:
 
 
 # Han, kana and their marks: what is written without spaces, also between sentences.
-_UNSPACED = re.compile("[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff65\U00020000-\U0003ffff]")
+_UNSPACED = re.compile(
+    "[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff65\U00020000-\U0003ffff]"
+)
 
 
 def spacing(left: str, right: str, source: str) -> str:
-    """Give what stands between two translated parts of which ``source`` stood between in the source.
+    """Return what stands between two translated parts of which ``source`` stood between
+    in the source.
 
-    That is the source's own white space, on one line; a space where the source has none, as between sentences of
-    Chinese; and nothing where the translation itself is in a script without spaces, or one side is empty.
+    That is the source's own white space, on one line; a space where the source has
+    none, as between sentences of Chinese; and nothing where the translation itself is
+    in a script without spaces, or one side is empty.
 
     Example:
         >>> spacing("Eins.", "Zwei.", "  "), spacing("One.", "Two.", ""), spacing("一。", "二。", " ")
         ('  ', ' ', '')
     """
-    if not left or not right or (_UNSPACED.match(left[-1]) and _UNSPACED.match(right[0])):
+    if (
+        not left
+        or not right
+        or (_UNSPACED.match(left[-1]) and _UNSPACED.match(right[0]))
+    ):
         return ""
     return re.sub(r"[\r\n]", " ", source) or " "
 
 
-def join(parts: Sequence[Sequence[Hypothesis]], spaces: Sequence[str]) -> list[Hypothesis]:
+def join(
+    parts: Sequence[Sequence[Hypothesis]], spaces: Sequence[str]
+) -> list[Hypothesis]:
     """Put the translations of the parts of a line together, the best with the best.
 
-    Scores and log-probabilities add up, pieces follow each other, each part's end of sentence among them.
+    Scores and log-probabilities add up, pieces follow each other, each part's end of
+    sentence among them.
 
     Args:
-        parts: hypotheses of each part, the best first; a part without any leaves the line without any.
+        parts: hypotheses of each part, the best first; a part without any leaves the
+            line without any.
         spaces: white space before each part in the source.
     """
     if len(parts) == 1:
@@ -84,7 +101,9 @@ def _join_row(row: Sequence[Hypothesis], spaces: Sequence[str]) -> Hypothesis:
     for number, (part, space) in enumerate(zip(row, spaces, strict=True)):
         between = spacing(text, part.text, space)
         if number and alignment is not None and part.alignment is not None:
-            alignment = _join_alignments(alignment, part.alignment, bool(space), bool(between))
+            alignment = _join_alignments(
+                alignment, part.alignment, bool(space), bool(between)
+            )
         text += between + part.text
     return Hypothesis(
         text,
@@ -97,10 +116,16 @@ def _join_row(row: Sequence[Hypothesis], spaces: Sequence[str]) -> Hypothesis:
     )
 
 
-def _join_alignments(left: Alignment, right: Alignment, spaced_source: bool, spaced_target: bool) -> Alignment:
-    """Put two alignments end to end; where no space is between them, the last word goes on."""
+def _join_alignments(
+    left: Alignment, right: Alignment, spaced_source: bool, spaced_target: bool
+) -> Alignment:
+    """Put two alignments end to end; where no space is between them, the last word
+    goes on.
+    """
     rows, columns = left.weights.shape
-    weights = np.zeros((rows + right.weights.shape[0], columns + right.weights.shape[1]), np.float32)
+    weights = np.zeros(
+        (rows + right.weights.shape[0], columns + right.weights.shape[1]), np.float32
+    )
     weights[:rows, :columns], weights[rows:, columns:] = left.weights, right.weights
     return Alignment(
         left.source_tokens + right.source_tokens,
@@ -110,18 +135,22 @@ def _join_alignments(left: Alignment, right: Alignment, spaced_source: bool, spa
     )
 
 
-def _join_words(left: list[int | None], right: list[int | None], spaced: bool) -> list[int | None]:
+def _join_words(
+    left: list[int | None], right: list[int | None], spaced: bool
+) -> list[int | None]:
     last = max((word for word in left if word is not None), default=None)
     first = 0 if last is None else last + spaced
     return [*left, *(None if word is None else word + first for word in right)]
 
 
-# Closing and opening marks that stand between the end of a sentence and the next. A straight one is either.
+# Closing and opening marks that stand between the end of a sentence and the next. A
+# straight one is either.
 _CLOSING = "\"'”’“‘»›«‹)\\]}」』）】》〉"
 _OPENING = "\"'“‘”„‚«‹»›(\\[{「『（【《〈¿¡-–—*•"
 
-# Marks that end a sentence before white space, the full-width ones of scripts without spaces, which need none, and the
-# characters that break a line, which end a sentence without a mark. The line feed is not among them: no line holds it.
+# Marks that end a sentence before white space, the full-width ones of scripts without
+# spaces, which need none, and the characters that break a line, which end a sentence
+# without a mark. The line feed is not among them: no line holds it.
 _MARKS = ".!?…؟۔।॥։።။"
 _PLACES = re.compile(
     rf"(?<![{_MARKS}])(?P<end>[{_MARKS}]++)(?:[{_CLOSING}]|[\u00a0\u202f][»›])*+(?=\s)"
@@ -129,24 +158,37 @@ _PLACES = re.compile(
     r"|(?P<line>[\u2028\u2029\x85\x0b\x0c])"
 )
 
-# Words before a full stop that ends no sentence, by language. Single letters and those with stops inside ("z. B.",
-# "i.e.", "J. S.") are known without a list; words that often end a sentence ("etc.", "Inc.") are not in one.
+# Words before a full stop that ends no sentence, by language. Single letters and those
+# with stops inside ("z. B.", "i.e.", "J. S.") are known without a list; words that
+# often end a sentence ("etc.", "Inc.") are not in one.
 _ABBREVIATIONS = {
-    "en": "Mr Mrs Ms Dr Prof Rev Hon Gen Col Capt Lt Sgt Gov Sen Rep St Mt vs cf al approx",
-    "de": "Dr Prof Hr Fr Frl Hrn Dipl Ing Mag St bzw ca evtl ggf inkl exkl insb sog vgl zzgl zzt Tel Str lt Mio Mrd",
+    "en": (
+        "Mr Mrs Ms Dr Prof Rev Hon Gen Col Capt Lt Sgt Gov Sen Rep St Mt vs cf al"
+        " approx"
+    ),
+    "de": (
+        "Dr Prof Hr Fr Frl Hrn Dipl Ing Mag St bzw ca evtl ggf inkl exkl insb sog vgl"
+        " zzgl zzt Tel Str lt Mio Mrd"
+    ),
     "fr": "MM Mme Mmes Mlle Mlles Dr Pr St Ste cf env av apr",
     "es": "Sr Sra Sres Sras Srta Dr Dra Prof Ud Uds Gral Lic Av Avda aprox pág cf",
     "it": "Sig Sigg Dott Prof Avv Ing On cfr ca",
     "pt": "Sr Sra Srs Sras Dr Dra Prof Profa Exmo Av cf aprox",
     "nl": "Dhr Mevr dhr mevr mw dr prof ir ing bijv ca resp incl excl",
 }
-ABBREVIATIONS = {language: frozenset(words.split()) for language, words in _ABBREVIATIONS.items()}
+ABBREVIATIONS = {
+    language: frozenset(words.split()) for language, words in _ABBREVIATIONS.items()
+}
 
-# Words before a full stop that ends no sentence where a number follows: "No. 5", "Fig. 3", in any language.
+# Words before a full stop that ends no sentence where a number follows: "No. 5", "Fig.
+# 3", in any language.
 _BEFORE_NUMBERS = frozenset(
     word.lower()
     for words in (
-        "No Nos Nr Nrn Num Núm Nº Fig Figs Abb Tab Art Arts Abs Kap Cap Bd Sec Sect Ch Vol p pp pág págs Eq Eqs",
+        (
+            "No Nos Nr Nrn Num Núm Nº Fig Figs Abb Tab Art Arts Abs Kap Cap Bd Sec Sect"
+            " Ch Vol p pp pág págs Eq Eqs"
+        ),
         "Ref Refs Ziff Rn Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Okt Nov Dec Dez",
     )
     for word in words.split()
@@ -188,17 +230,20 @@ _LOOK_BACK = 24
 
 
 def split_sentences(text: str, language: str = "") -> list[tuple[str, str]]:
-    """Cut a paragraph into its sentences, each with the white space before it; end to end they are the paragraph.
+    """Cut a paragraph into its sentences, each with the white space before it; end to
+    end they are the paragraph.
 
-    A sentence ends at ``.``, ``!``, ``?``, ``…`` or their like in other scripts, with quotes and brackets that close
-    behind it, where white space follows and then no small letter; at a full-width mark nothing need follow. A single
-    full stop ends none behind an initial, an abbreviation or the number of an item, nor behind an ordinal number in
-    languages that write them so. Where a rule cannot tell, two sentences stay together: a model translates those well,
-    and halves of a sentence badly.
+    A sentence ends at ``.``, ``!``, ``?``, ``…`` or their like in other scripts, with
+    quotes and brackets that close behind it, where white space follows and then no
+    small letter; at a full-width mark nothing need follow. A single full stop ends none
+    behind an initial, an abbreviation or the number of an item, nor behind an ordinal
+    number in languages that write them so. Where a rule cannot tell, two sentences stay
+    together: a model translates those well, and halves of a sentence badly.
 
     Args:
         text: of one line; white space at its ends is left out.
-        language: of the text, as a code such as ``de``, for its abbreviations; empty: only the rules without a list.
+        language: of the text, as a code such as ``de``, for its abbreviations; empty:
+            only the rules without a list.
 
     Example:
         >>> split_sentences("Mr. Hill paid 3.50. Why?  Nobody knows.", "en")
@@ -214,36 +259,60 @@ def split_sentences(text: str, language: str = "") -> list[tuple[str, str]]:
             break
         if found["line"] is None and not _ends(text, start, found, language):
             continue
-        stop = found.end() if found["line"] is None else start + len(text[start : found.start()].rstrip())
+        stop = (
+            found.end()
+            if found["line"] is None
+            else start + len(text[start : found.start()].rstrip())
+        )
         sentences.append((space, text[start:stop]))
         start, space = following, text[stop:following]
     return [*sentences, (space, text[start:])]
 
 
 def _ends(text: str, start: int, found: re.Match[str], language: str) -> bool:
-    """Say whether the sentence that begins at ``start`` ends with the marks that were found."""
+    """Return whether the sentence that begins at ``start`` ends with the marks that
+    were found.
+    """
     if found["wide"]:
         # Behind a quote within a sentence the sentence goes on at once.
-        return found.end() == found.end("wide") or text[found.end()].isspace() or text[found.end()] in _OPENING
+        return (
+            found.end() == found.end("wide")
+            or text[found.end()].isspace()
+            or text[found.end()] in _OPENING
+        )
     following = _NEXT.match(text, found.end())
     if following is not None and following[1].islower():
         return False
-    return found["end"] != "." or not _is_abbreviated(text, start, found.start(), following, language)
+    return found["end"] != "." or not _is_abbreviated(
+        text, start, found.start(), following, language
+    )
 
 
-def _is_abbreviated(text: str, start: int, stop: int, following: re.Match[str] | None, language: str) -> bool:
-    """Say whether a single full stop at ``stop`` belongs to the word before it."""
+def _is_abbreviated(
+    text: str, start: int, stop: int, following: re.Match[str] | None, language: str
+) -> bool:
+    """Return whether a single full stop at ``stop`` belongs to the word before it."""
     before = _WORD.search(text, max(start, stop - _LOOK_BACK), stop)
     word = before[0] if before else ""
     if word.isdigit():
-        item = stop - start < _LOOK_BACK and not text[start : stop - len(word)].strip(_OPENING)
+        item = stop - start < _LOOK_BACK and not text[start : stop - len(word)].strip(
+            _OPENING
+        )
         return item or (language in _ORDINALS and len(word) <= 3)
     initial = len(word) == 1 and word.isalpha() and word.lower() != word.upper()
-    if initial or word in ABBREVIATIONS.get(language, ()) or _INNER_STOPS.fullmatch(word):
+    if (
+        initial
+        or word in ABBREVIATIONS.get(language, ())
+        or _INNER_STOPS.fullmatch(word)
+    ):
         return True
     if language in _ORDINALS and _ROMAN.fullmatch(word):
         return True
-    return word.lower() in _BEFORE_NUMBERS and following is not None and following[1].isdigit()
+    return (
+        word.lower() in _BEFORE_NUMBERS
+        and following is not None
+        and following[1].isdigit()
+    )
 
 
 def _space_end(text: str, place: int) -> int:

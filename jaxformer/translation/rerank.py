@@ -1,10 +1,13 @@
-"""Reranking: n-best lists in the order of a weighted sum of scores, of which the search's own is one.
+"""Reranking: n-best lists in the order of a weighted sum of scores, of which the
+search's own is one.
 
-Others see what the search did not: a model of the opposite direction, how probable it holds the source once the
-translation is known; a language model, how good the translation is as text (the noisy channel of Yee et al. 2019,
-section 2). Whatever takes sources and translations and gives numbers may join them.
+Others see what the search did not: a model of the opposite direction, how probable it
+holds the source once the translation is known; a language model, how good the
+translation is as text (the noisy channel of Yee et al. 2019, section 2). Whatever takes
+sources and translations and gives numbers may join them.
 
-Lists are lists of translations, one for each sentence; scores of a kind are lists of numbers of the same lengths.
+Lists are lists of translations, one for each sentence; scores of a kind are lists of
+numbers of the same lengths.
 """
 
 from __future__ import annotations
@@ -23,7 +26,9 @@ from jaxformer.translation.translator import Translator
 from jaxformer.typing import Float
 
 Utility: TypeAlias = Callable[[Sequence[str]], np.ndarray]
-"""``utility(texts) -> Float[n n]``: in row i, how good text i is where text j is the truth."""
+"""``utility(texts) -> Float[n n]``: in row i, how good text i is where text j is the
+truth.
+"""
 
 _ORDER, _BETA = 6, 2
 _COLUMNS = 1 << 14
@@ -32,24 +37,30 @@ _ROUNDING = 1e-9
 
 
 def choose(texts: Sequence[str], utility: Utility | None = None) -> int:
-    """Give the number of the text with the highest expected utility; of equally good ones the first.
+    """Return the number of the text with the highest expected utility; of equally good
+    ones the first.
 
     Args:
-        texts: translations of one sentence, samples or an n-best list, at least one. Each counts once: what was drawn
-            several times counts so often.
-        utility: of some texts against each other; by default :func:`chrf`. :func:`pairwise` makes one of another
-            metric.
+        texts: translations of one sentence, samples or an n-best list, at least one.
+            Each counts once: what was drawn several times counts so often.
+        utility: of some texts against each other; by default :func:`chrf`.
+            :func:`pairwise` makes one of another metric.
 
     Example:
         >>> choose(["Das ist ein Haus.", "Das ist das Haus.", "Ein Haus ist das.", "Guten Tag."])
         1
     """
     values = expected_utilities(texts, utility)
-    return int(np.argmax(values >= values.max() - _ROUNDING * max(1.0, abs(values.max()))))
+    return int(
+        np.argmax(values >= values.max() - _ROUNDING * max(1.0, abs(values.max())))
+    )
 
 
-def expected_utilities(texts: Sequence[str], utility: Utility | None = None) -> Float[np.ndarray, " n"]:
-    """Give the mean utility of each text against all the others; 0 for one that is alone.
+def expected_utilities(
+    texts: Sequence[str], utility: Utility | None = None
+) -> Float[np.ndarray, " n"]:
+    """Return the mean utility of each text against all the others; 0 for one that is
+    alone.
 
     Args:
         texts: translations of one sentence.
@@ -58,16 +69,19 @@ def expected_utilities(texts: Sequence[str], utility: Utility | None = None) -> 
     counts = Counter(texts)
     place = {text: number for number, text in enumerate(counts)}
     matrix = np.asarray((utility or chrf)(list(counts)), np.float64)
-    # A text is compared with the others, its repetitions among them, and not with itself.
+    # A text is compared with the others, its repetitions among them, and not with
+    # itself.
     sums = matrix @ np.array(list(counts.values()), np.float64) - np.diag(matrix)
     return sums[[place[text] for text in texts]] / max(len(texts) - 1, 1)
 
 
 def chrf(texts: Sequence[str]) -> Float[np.ndarray, "n n"]:
-    """Give the chrF2 of each text against each as the reference, from 0 to 100 (Popović 2015).
+    """Return the chrF2 of each text against each as the reference, from 0 to 100
+    (Popović 2015).
 
-    The numbers are those of sacreBLEU's sentence scores in its default settings. The n-grams of each text are counted
-    once; what two texts share is then one product of matrices for each order.
+    The numbers are those of sacreBLEU's sentence scores in its default settings. The
+    n-grams of each text are counted once; what two texts share is then one product of
+    matrices for each order.
     """
     precision = np.zeros((len(texts), len(texts)))
     recall, orders = precision.copy(), precision.copy()
@@ -80,16 +94,25 @@ def chrf(texts: Sequence[str]) -> Float[np.ndarray, "n n"]:
         precision += np.where(both, matches / np.maximum(totals[:, None], 1), 0)
         recall += np.where(both, matches / np.maximum(totals[None, :], 1), 0)
         orders += both
-    precision, recall = precision / np.maximum(orders, 1), recall / np.maximum(orders, 1)
+    precision, recall = (
+        precision / np.maximum(orders, 1),
+        recall / np.maximum(orders, 1),
+    )
     weighted = _BETA**2 * precision + recall
-    return 100 * (1 + _BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1)
+    return (
+        100 * (1 + _BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1)
+    )
 
 
-def pairwise(score: Callable[[Sequence[str], Sequence[str]], Sequence[float]]) -> Utility:
-    """Turn a metric of sentences into a utility; it is called once, for all n * n pairs.
+def pairwise(
+    score: Callable[[Sequence[str], Sequence[str]], Sequence[float]],
+) -> Utility:
+    """Turn a metric of sentences into a utility; it is called once, for all n * n
+    pairs.
 
     Args:
-        score: ``score(hypotheses, references)`` gives a number for each pair, more where it is better.
+        score: ``score(hypotheses, references)`` gives a number for each pair, more
+            where it is better.
     """
 
     def utility(texts: Sequence[str]) -> Float[np.ndarray, "n n"]:
@@ -103,8 +126,8 @@ def pairwise(score: Callable[[Sequence[str], Sequence[str]], Sequence[float]]) -
 def _matches(texts: Sequence[str], order: int) -> Float[np.ndarray, "n n"]:
     """Count the n-grams that each two texts share.
 
-    The k-th time that an n-gram comes in a text is a feature of its own: two texts share min(a, b) of an n-gram that
-    comes a and b times.
+    The k-th time that an n-gram comes in a text is a feature of its own: two texts
+    share min(a, b) of an n-gram that comes a and b times.
     """
     columns: dict[tuple[str, int], int] = {}
     places: list[tuple[int, int]] = []
@@ -118,7 +141,8 @@ def _matches(texts: Sequence[str], order: int) -> Float[np.ndarray, "n n"]:
     if not places:
         return matches
     rows, features = np.array(places).T
-    for first in range(0, len(columns), _COLUMNS):  # many long texts have more features than fit at once
+    # many long texts have more features than fit at once
+    for first in range(0, len(columns), _COLUMNS):
         inside = (features >= first) & (features < first + _COLUMNS)
         has = np.zeros((len(texts), min(_COLUMNS, len(columns) - first)), np.float32)
         has[rows[inside], features[inside] - first] = 1
@@ -127,10 +151,14 @@ def _matches(texts: Sequence[str], order: int) -> Float[np.ndarray, "n n"]:
 
 
 Scorer: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[float]]
-"""``scorer(sources, translations) -> scores``: a number for each pair, more where it is better."""
+"""``scorer(sources, translations) -> scores``: a number for each pair, more where it
+is better.
+"""
 
 LANGUAGE_MODEL_SOURCE = "."
-"""What every source is in the training data of a run that is to serve as a language model."""
+"""What every source is in the training data of a run that is to serve as a language
+model.
+"""
 
 SEARCH = "search"
 """The name of the search's own score."""
@@ -140,9 +168,11 @@ SOURCE_LANGUAGE, TARGET_LANGUAGE = "source_language", "target_language"
 
 
 def reverse_scorer(translator: Translator) -> Scorer:
-    """Give the scorer of a model of the opposite direction: log p(source | translation) for each source token.
+    """Return the scorer of a model of the opposite direction: log p(source |
+    translation) for each source token.
 
-    A pair for which the model has too few positions gets minus infinity, and so comes last.
+    A pair for which the model has too few positions gets minus infinity, and so comes
+    last.
 
     Args:
         translator: from the language of the translations to that of the sources.
@@ -154,8 +184,11 @@ def reverse_scorer(translator: Translator) -> Scorer:
     return score
 
 
-def check_reverse(translator: Translator, records: Sequence[Mapping[str, Any]], name: str) -> None:
-    """Refuse a model that does not translate back, where its languages and those of the lists are known.
+def check_reverse(
+    translator: Translator, records: Sequence[Mapping[str, Any]], name: str
+) -> None:
+    """Refuse a model that does not translate back, where its languages and those of the
+    lists are known.
 
     Args:
         translator: that is to be the reverse model.
@@ -166,35 +199,47 @@ def check_reverse(translator: Translator, records: Sequence[Mapping[str, Any]], 
         InputError: it has another direction.
     """
     own = translator.languages
-    for forward in dict.fromkeys((record.get(SOURCE_LANGUAGE), record.get(TARGET_LANGUAGE)) for record in records):
+    for forward in dict.fromkeys(
+        (record.get(SOURCE_LANGUAGE), record.get(TARGET_LANGUAGE)) for record in records
+    ):
         if all(own) and all(forward) and own != forward[::-1]:
-            here, there, back = (f"{first} into {last}" for first, last in (own, forward, forward[::-1]))
+            here, there, back = (
+                f"{first} into {last}" for first, last in (own, forward, forward[::-1])
+            )
             raise InputError(
-                f"{name} translates from {here}, and the lists are from {there}: give a run from {back}, or to one of "
-                f"several languages --reverse_language={forward[0]}"
+                f"{name} translates from {here}, and the lists are from {there}: give a"
+                f" run from {back}, or to one of several languages"
+                f" --reverse_language={forward[0]}"
             )
 
 
 def language_model_scorer(translator: Translator) -> Scorer:
-    """Give the scorer of a language model: log p(translation) for each of its tokens.
+    """Return the scorer of a language model: log p(translation) for each of its tokens.
 
-    The model is a run that was trained on pairs whose source is always :data:`LANGUAGE_MODEL_SOURCE`. What it attends
-    to is then the same for every sentence, and its p(target | source) is p(target).
+    The model is a run that was trained on pairs whose source is always
+    :data:`LANGUAGE_MODEL_SOURCE`. What it attends to is then the same for every
+    sentence, and its p(target | source) is p(target).
 
     Args:
-        translator: of such a run, whose targets are of the language of the translations.
+        translator: of such a run, whose targets are of the language of the
+            translations.
     """
 
     def score(sources: Sequence[str], translations: Sequence[str]) -> list[float]:
-        return _per_token(translator, [LANGUAGE_MODEL_SOURCE] * len(sources), translations)
+        return _per_token(
+            translator, [LANGUAGE_MODEL_SOURCE] * len(sources), translations
+        )
 
     return score
 
 
-def score_lists(scorer: Scorer, sources: Sequence[str], lists: Sequence[Sequence[str]]) -> list[list[float]]:
+def score_lists(
+    scorer: Scorer, sources: Sequence[str], lists: Sequence[Sequence[str]]
+) -> list[list[float]]:
     """Score all translations of all sentences, by one call of the scorer.
 
-    Blank translations, and those of blank sentences, are not scored: they get minus infinity, and so come last.
+    Blank translations, and those of blank sentences, are not scored: they get minus
+    infinity, and so come last.
 
     Args:
         scorer: of pairs.
@@ -210,19 +255,35 @@ def score_lists(scorer: Scorer, sources: Sequence[str], lists: Sequence[Sequence
         for place, text in enumerate(texts)
         if source.strip() and text.strip()
     ]
-    found = list(scorer([source for *_, source, _ in pairs], [text for *_, text in pairs])) if pairs else []
+    found = (
+        list(scorer([source for *_, source, _ in pairs], [text for *_, text in pairs]))
+        if pairs
+        else []
+    )
     if len(found) != len(pairs):
-        raise InputError(f"a scorer gave {len(found)} scores for {len(pairs)} translations: it must give one for each")
+        raise InputError(
+            f"a scorer gave {len(found)} scores for {len(pairs)} translations: it must"
+            " give one for each"
+        )
     if any(math.isnan(value) or value == math.inf for value in found):
-        raise InputError("a scorer gave a score that is no number below infinity: nothing can be ordered by it")
+        raise InputError(
+            "a scorer gave a score that is no number below infinity: nothing can be"
+            " ordered by it"
+        )
     scores = [[-math.inf] * len(texts) for texts in lists]
     for (number, place, *_), value in zip(pairs, found, strict=True):
         scores[number][place] = float(value)
     return scores
 
 
-def count_unscored(sources: Sequence[str], lists: Sequence[Sequence[str]], scores: Sequence[Sequence[float]]) -> int:
-    """Count the translations that :func:`score_lists` has asked for a score and that have got minus infinity."""
+def count_unscored(
+    sources: Sequence[str],
+    lists: Sequence[Sequence[str]],
+    scores: Sequence[Sequence[float]],
+) -> int:
+    """Count the translations that :func:`score_lists` has asked for a score and that
+    have got minus infinity.
+    """
     return sum(
         bool(source.strip() and text.strip()) and score == -math.inf
         for source, texts, row in zip(sources, lists, scores, strict=True)
@@ -230,27 +291,36 @@ def count_unscored(sources: Sequence[str], lists: Sequence[Sequence[str]], score
     )
 
 
-def weighted_sum(scores: Mapping[str, Sequence[Sequence[float]]], weights: Mapping[str, float]) -> list[list[float]]:
+def weighted_sum(
+    scores: Mapping[str, Sequence[Sequence[float]]], weights: Mapping[str, float]
+) -> list[list[float]]:
     """Add up the scores of each translation, each times its weight.
 
     Args:
-        scores: by name. Minus infinity in any of them makes the sum minus infinity, whatever the weights.
+        scores: by name. Minus infinity in any of them makes the sum minus infinity,
+            whatever the weights.
         weights: by the same names; they may be 0 or negative.
 
     Raises:
         InputError: a score has no weight, or a weight no score.
     """
     if scores.keys() != weights.keys():
-        raise InputError(f"there are scores {', '.join(scores)} and weights for {', '.join(weights)}: give each both")
+        raise InputError(
+            f"there are scores {', '.join(scores)} and weights for"
+            f" {', '.join(weights)}: give each both"
+        )
     sums = []
     for rows in zip(*scores.values(), strict=True):
         columns = zip(*rows, strict=True)
-        sums.append([_sum(values, [weights[name] for name in scores]) for values in columns])
+        sums.append(
+            [_sum(values, [weights[name] for name in scores]) for values in columns]
+        )
     return sums
 
 
 def order(sums: Sequence[float]) -> list[int]:
-    """Give the numbers of translations, the best first; equally good ones stay in their order.
+    """Return the numbers of translations, the best first; equally good ones stay in
+    their order.
 
     Example:
         >>> order([-2.0, -1.0, -2.0])
@@ -260,9 +330,11 @@ def order(sums: Sequence[float]) -> list[int]:
 
 
 def read_records(lines: Sequence[str], name: str = "input") -> list[dict[str, Any]]:
-    """Read what ``translate --format=jsonl`` wrote: `source`, and `translations` of which each has `text` and `score`.
+    """Read what ``translate --format=jsonl`` wrote: `source`, and `translations` of
+    which each has `text` and `score`.
 
-    A score of null, where the options of the search left no translation, becomes minus infinity.
+    A score of null, where the options of the search left no translation, becomes minus
+    infinity.
 
     Args:
         lines: of the file.
@@ -277,21 +349,26 @@ def read_records(lines: Sequence[str], name: str = "input") -> list[dict[str, An
             records.append(_record(line))
         except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
             raise InputError(
-                f"{name}, line {number} is no object with source and translations: give what translate --format=jsonl "
-                "wrote"
+                f"{name}, line {number} is no object with source and translations: give"
+                " what translate --format=jsonl wrote"
             ) from None
     return records
 
 
 def texts_of(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Give the lists of translations of records as :func:`read_records` gives them."""
+    """Return the lists of translations of records as :func:`read_records` gives
+    them.
+    """
     return [[each["text"] for each in record["translations"]] for record in records]
 
 
 def write_record(
-    record: Mapping[str, Any], scores: Mapping[str, Sequence[float]], sums: Sequence[float]
+    record: Mapping[str, Any],
+    scores: Mapping[str, Sequence[float]],
+    sums: Sequence[float],
 ) -> dict[str, Any]:
-    """Give a record as JSON has it: its translations in their :func:`order`, each with its scores and their sum.
+    """Return a record as JSON has it: its translations in their :func:`order`, each
+    with its scores and their sum.
 
     Minus infinity, for which JSON has no number, becomes null.
 
@@ -308,7 +385,9 @@ def write_record(
     return {**record, "translations": translations}
 
 
-def read_scores(lines: Sequence[str], lists: Sequence[Sequence[str]], name: str) -> list[list[float]]:
+def read_scores(
+    lines: Sequence[str], lists: Sequence[Sequence[str]], name: str
+) -> list[list[float]]:
     """Read a number for each translation, one a line, in the order of the lists.
 
     Args:
@@ -317,12 +396,21 @@ def read_scores(lines: Sequence[str], lists: Sequence[Sequence[str]], name: str)
         name: what an error calls the file.
 
     Raises:
-        InputError: their number is not that of the translations, or one is no finite number.
+        InputError: their number is not that of the translations, or one is no finite
+            number.
     """
     count = sum(map(len, lists))
     if len(lines) != count:
-        raise InputError(f"{name} has {len(lines)} lines for {count} translations: give one number for each")
-    values = iter([_number(line, f"{name}, line {number}") for number, line in enumerate(lines, start=1)])
+        raise InputError(
+            f"{name} has {len(lines)} lines for {count} translations: give one number"
+            " for each"
+        )
+    values = iter(
+        [
+            _number(line, f"{name}, line {number}")
+            for number, line in enumerate(lines, start=1)
+        ]
+    )
     return [[next(values) for _ in texts] for texts in lists]
 
 
@@ -363,13 +451,22 @@ def _sum(values: Sequence[float], weights: Sequence[float]) -> float:
     return sum(weight * value for weight, value in zip(weights, values, strict=True))
 
 
-def _per_token(translator: Translator, sources: Sequence[str], targets: Sequence[str]) -> list[float]:
-    """Give the mean log-probability of the tokens of each target, its end of sentence among them.
+def _per_token(
+    translator: Translator, sources: Sequence[str], targets: Sequence[str]
+) -> list[float]:
+    """Return the mean log-probability of the tokens of each target, its end of sentence
+    among them.
 
-    It is minus infinity where a side has more tokens than the model has positions: one such translation among many is
-    no reason to end the work on all of them.
+    It is minus infinity where a side has more tokens than the model has positions: one
+    such translation among many is no reason to end the work on all of them.
     """
     fits = translator.codec.fit(sources, targets)
-    pairs = [Pair(*pair) for *pair, fitting in zip(sources, targets, fits, strict=True) if fitting]
-    found = iter([score.log_probability / score.tokens for score in translator.score(pairs)])
+    pairs = [
+        Pair(*pair)
+        for *pair, fitting in zip(sources, targets, fits, strict=True)
+        if fitting
+    ]
+    found = iter(
+        [score.log_probability / score.tokens for score in translator.score(pairs)]
+    )
     return [next(found) if fitting else -math.inf for fitting in fits]

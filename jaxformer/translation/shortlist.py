@@ -1,8 +1,10 @@
-"""Vocabulary shortlists: the few target tokens that a sentence is likely to need, found from its source tokens.
+"""Vocabulary shortlists: the few target tokens that a sentence is likely to need, found
+from its source tokens.
 
-A search that multiplies with their rows of the output table alone saves most of that product (Jean et al. 2015, section
-4.2; Mi et al. 2016). Each sentence has a list of its own; a batch is multiplied with the union of its sentences' lists,
-and what is not on a sentence's own list never comes in it, so that no sentence depends on its neighbours.
+A search that multiplies with their rows of the output table alone saves most of that
+product (Jean et al. 2015, section 4.2; Mi et al. 2016). Each sentence has a list of its
+own; a batch is multiplied with the union of its sentences' lists, and what is not on a
+sentence's own list never comes in it, so that no sentence depends on its neighbours.
 """
 
 from __future__ import annotations
@@ -35,14 +37,18 @@ class Side(NamedTuple):
 
 
 class Translations(NamedTuple):
-    """What a source token may become, the most probable first; ties by the lower token."""
+    """What a source token may become, the most probable first; ties by the lower
+    token.
+    """
 
     tokens: Int[np.ndarray, " k"]
     probabilities: Float[np.ndarray, " k"]
 
 
 class _Index(NamedTuple):
-    """Where each source token stands; one more than the vocabulary has stands in every sentence: the null word."""
+    """Where each source token stands; one more than the vocabulary has stands in
+    every sentence: the null word.
+    """
 
     sentences: np.ndarray
     """Of the first token, then of the second, ..."""
@@ -52,13 +58,17 @@ class _Index(NamedTuple):
     """Where each token's begin."""
 
 
-def learn_translations(source: Side, target: Side, *, iterations: int = 4, candidates: int = 256) -> list[Translations]:
-    """Estimate t(target token | source token) by expectation maximisation, from uniform probabilities on.
+def learn_translations(
+    source: Side, target: Side, *, iterations: int = 4, candidates: int = 256
+) -> list[Translations]:
+    """Estimate t(target token | source token) by expectation maximisation, from uniform
+    probabilities on.
 
-    Each target token comes from a source token of its pair or from the null word, all alike probable before t is known.
-    The first iteration counts all tokens that come in pairs together; after it and each later one, a source token keeps
-    its most probable candidates alone, so that memory is that of the text and of ``candidates`` numbers a token,
-    whatever the number of different pairs of tokens is.
+    Each target token comes from a source token of its pair or from the null word, all
+    alike probable before t is known. The first iteration counts all tokens that come in
+    pairs together; after it and each later one, a source token keeps its most probable
+    candidates alone, so that memory is that of the text and of ``candidates`` numbers a
+    token, whatever the number of different pairs of tokens is.
 
     Args:
         source: sentences.
@@ -70,8 +80,11 @@ def learn_translations(source: Side, target: Side, *, iterations: int = 4, candi
         Translations of each source token; none for one that does not come.
     """
     index = _index(source)
-    # Before t is known, every source token of the pair and the null word is as likely as any other.
-    totals = np.repeat(np.diff(source.offsets) + 1, np.diff(target.offsets)).astype(np.float64)
+    # Before t is known, every source token of the pair and the null word is as likely
+    # as any other.
+    totals = np.repeat(np.diff(source.offsets) + 1, np.diff(target.offsets)).astype(
+        np.float64
+    )
     table: list[Translations | None] = [None] * (source.size + 1)
     for _ in range(max(iterations, 1)):
         following = np.zeros_like(totals)
@@ -79,7 +92,9 @@ def learn_translations(source: Side, target: Side, *, iterations: int = 4, candi
             known = table[token]
             row = np.ones(target.size) if known is None else _row(known, target.size)
             counts = _expected_counts(index, token, target, row, totals)
-            found = table[token] = _best(counts, target.size if token == source.size else candidates)
+            found = table[token] = _best(
+                counts, target.size if token == source.size else candidates
+            )
             row = _row(found, target.size)
             for places, times in _links(index, token, target):
                 following[places] += times * row[target.tokens[places]]
@@ -90,8 +105,12 @@ def learn_translations(source: Side, target: Side, *, iterations: int = 4, candi
 def _index(source: Side) -> _Index:
     sentences = len(source.offsets) - 1
     owners = np.repeat(np.arange(sentences, dtype=np.int64), np.diff(source.offsets))
-    found, counts = np.unique(source.tokens.astype(np.int64) * sentences + owners, return_counts=True)
-    starts = np.searchsorted(found, np.arange(source.size + 1, dtype=np.int64) * sentences)
+    found, counts = np.unique(
+        source.tokens.astype(np.int64) * sentences + owners, return_counts=True
+    )
+    starts = np.searchsorted(
+        found, np.arange(source.size + 1, dtype=np.int64) * sentences
+    )
     everywhere = np.arange(sentences, dtype=np.int64)
     return _Index(
         np.concatenate([found % max(sentences, 1), everywhere]),
@@ -100,8 +119,12 @@ def _index(source: Side) -> _Index:
     )
 
 
-def _links(index: _Index, token: int, target: Side) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Give the places in the target text that a source token may have made, each once, and how often it comes there."""
+def _links(
+    index: _Index, token: int, target: Side
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Return the places in the target text that a source token may have made, each
+    once, and how often it comes there.
+    """
     inside = slice(index.starts[token], index.starts[token + 1])
     sentences, counts = index.sentences[inside], index.counts[inside]
     ends = np.cumsum(target.offsets[sentences + 1] - target.offsets[sentences])
@@ -110,21 +133,32 @@ def _links(index: _Index, token: int, target: Side) -> Iterator[tuple[np.ndarray
         before = ends[first - 1] if first else 0
         last = max(int(np.searchsorted(ends, before + _LINKS, side="right")), first + 1)
         part = sentences[first:last]
-        starts, lengths = target.offsets[part], target.offsets[part + 1] - target.offsets[part]
+        starts, lengths = (
+            target.offsets[part],
+            target.offsets[part + 1] - target.offsets[part],
+        )
         shifts = np.repeat(starts - (ends[first:last] - lengths - before), lengths)
         yield np.arange(len(shifts)) + shifts, np.repeat(counts[first:last], lengths)
         first = last
 
 
 def _expected_counts(
-    index: _Index, token: int, target: Side, row: Float[np.ndarray, " V"], totals: Float[np.ndarray, " M"]
+    index: _Index,
+    token: int,
+    target: Side,
+    row: Float[np.ndarray, " V"],
+    totals: Float[np.ndarray, " M"],
 ) -> Float[np.ndarray, " V"]:
-    """Count how often a source token became each target token, as the probabilities of this iteration expect it."""
+    """Count how often a source token became each target token, as the probabilities
+    of this iteration expect it.
+    """
     expected = np.zeros(target.size)
     for places, counts in _links(index, token, target):
         words = target.tokens[places]
         total = totals[places]
-        shares = np.divide(counts * row[words], total, out=np.zeros(len(places)), where=total > 0)
+        shares = np.divide(
+            counts * row[words], total, out=np.zeros(len(places)), where=total > 0
+        )
         expected += np.bincount(words, shares, minlength=target.size)
     return expected
 
@@ -140,37 +174,51 @@ def _best(counts: Float[np.ndarray, " V"], keep: int) -> Translations:
     """Make probabilities of the highest counts."""
     tokens = np.flatnonzero(counts)
     tokens = tokens[np.argsort(-counts[tokens], kind="stable")][:keep]
-    return Translations(tokens.astype(np.int32), counts[tokens] / max(counts[tokens].sum(), np.finfo(float).tiny))
+    return Translations(
+        tokens.astype(np.int32),
+        counts[tokens] / max(counts[tokens].sum(), np.finfo(float).tiny),
+    )
 
 
 FILE = "shortlist.npz"
 """Its name in the directory of a run."""
 
 SPECIAL = (0, 1, 2, 3)
-"""Ids of padding, unknown token, begin and end of sentence: on every list, so that they keep their numbers."""
+"""Ids of padding, unknown token, begin and end of sentence: on every list, so that
+they keep their numbers.
+"""
 
 _SMALLEST, _MOST_TOKENS = 256, 10_000
 
 
 class Within(NamedTuple):
-    """The part of a vocabulary that a batch is searched in. Token i of the search is ``tokens[i]`` of the model."""
+    """The part of a vocabulary that a batch is searched in. Token i of the search is
+    ``tokens[i]`` of the model.
+    """
 
     tokens: Int[Array, " L"]
-    """Ascending; behind the union of the lists the last one comes again, up to one of few sizes."""
+    """Ascending; behind the union of the lists the last one comes again, up to one
+    of few sizes.
+    """
     allowed: Bool[Array, "B L"]
-    """True at what is on the list of each sentence, and everywhere in rows without a sentence."""
+    """True at what is on the list of each sentence, and everywhere in rows without a
+    sentence.
+    """
 
     def numbers(self, tokens: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
-        """Give the places of tokens here; -1 where one is not here, or is negative."""
+        """Return the places of tokens here; -1 where one is not here, or is
+        negative.
+        """
         own = np.asarray(self.tokens)
         places = np.minimum(np.searchsorted(own, tokens), len(own) - 1)
         return np.where(own[places] == tokens, places, -1).astype(np.int32)
 
     def constraints(self, constraints: Constraints) -> Constraints:
-        """Translate constraints on tokens of the model into such on tokens of the search.
+        """Translate constraints on tokens of the model into such on tokens of the
+        search.
 
-        A phrase that the search cannot write bans nothing. Prefixes and required phrases must be on their sentences'
-        lists.
+        A phrase that the search cannot write bans nothing. Prefixes and required
+        phrases must be on their sentences' lists.
         """
         banned, phrases = constraints.banned_tokens, constraints.banned_phrases
         if banned is not None:
@@ -204,8 +252,17 @@ class Shortlist(NamedTuple):
     """The hash of the run's vocabularies."""
 
     @classmethod
-    def learn(cls, source: Side, target: Side, vocabulary: str, *, first: int = 50, best: int = 50) -> Shortlist:
-        """Learn from training pairs; the translations by :func:`~jaxformer.translation.shortlist.learn_translations`.
+    def learn(
+        cls,
+        source: Side,
+        target: Side,
+        vocabulary: str,
+        *,
+        first: int = 50,
+        best: int = 50,
+    ) -> Shortlist:
+        """Learn from training pairs; the translations by
+        :func:`~jaxformer.translation.shortlist.learn_translations`.
 
         Args:
             source: sentences, with all tokens that a search adds to them.
@@ -218,32 +275,49 @@ class Shortlist(NamedTuple):
             InputError: a number below 1 or above 10,000.
         """
         if first < 1 or best < 1:
-            raise InputError(f"a shortlist needs at least 1 token of each kind: first is {first}, best {best}")
+            raise InputError(
+                f"a shortlist needs at least 1 token of each kind: first is {first},"
+                f" best {best}"
+            )
         if max(first, best) > _MOST_TOKENS:
             raise InputError(
-                f"a shortlist has at most {_MOST_TOKENS:,} tokens of each kind: first is {first}, best {best}"
+                f"a shortlist has at most {_MOST_TOKENS:,} tokens of each kind: first"
+                f" is {first}, best {best}"
             )
         found = learn_translations(source, target, candidates=max(256, 4 * best))
         counts = np.bincount(target.tokens, minlength=target.size)
         frequent = np.argsort(-counts, kind="stable")[:first]
-        return cls(np.union1d(frequent, SPECIAL).astype(np.int32), _table(found, best), vocabulary)
+        return cls(
+            np.union1d(frequent, SPECIAL).astype(np.int32),
+            _table(found, best),
+            vocabulary,
+        )
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
         with open_whole(path) as file:
-            np.savez_compressed(file, first=self.first, best=self.best, vocabulary=np.array(self.vocabulary))
+            np.savez_compressed(
+                file,
+                first=self.first,
+                best=self.best,
+                vocabulary=np.array(self.vocabulary),
+            )
 
     @classmethod
-    def load(cls, path: str | Path, vocabulary: str, sizes: tuple[int, int] | None = None) -> Shortlist:
+    def load(
+        cls, path: str | Path, vocabulary: str, sizes: tuple[int, int] | None = None
+    ) -> Shortlist:
         """Read what :meth:`save` wrote.
 
         Args:
             path: of the file.
             vocabulary: the hash of the run's vocabularies.
-            sizes: tokens of the source and of the target vocabulary, which the file must fit; None: not checked.
+            sizes: tokens of the source and of the target vocabulary, which the file
+                must fit; None: not checked.
 
         Raises:
-            InputError: there is no such file, it is damaged, or it was made with other vocabularies than this hash.
+            InputError: there is no such file, it is damaged, or it was made with other
+                vocabularies than this hash.
         """
         path = Path(path)
         make = f"make one: jaxformer shortlist --workdir={path.parent}"
@@ -252,24 +326,41 @@ class Shortlist(NamedTuple):
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
                 found = cls(parts["first"], parts["best"], str(parts["vocabulary"]))
-        except (ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error):
+        except (
+            ValueError,
+            KeyError,
+            EOFError,
+            NotImplementedError,
+            zipfile.BadZipFile,
+            zlib.error,
+        ):
             raise InputError(f"{path} is damaged; {make}") from None
         if not found.fits(sizes):
-            raise InputError(f"{path} is damaged: its tables have other shapes than the vocabularies need; {make}")
+            raise InputError(
+                f"{path} is damaged: its tables have other shapes than the vocabularies"
+                f" need; {make}"
+            )
         if found.vocabulary != vocabulary:
             raise InputError(
-                f"{path} was made with another vocabulary (hash {found.vocabulary[:12]}) than the run's "
-                f"({vocabulary[:12]}); {make}"
+                f"{path} was made with another vocabulary (hash"
+                f" {found.vocabulary[:12]}) than the run's ({vocabulary[:12]}); {make}"
             )
         return found
 
     def fits(self, sizes: tuple[int, int] | None = None) -> bool:
-        """Check shapes, integer types and the range of the token ids; see :meth:`load`."""
-        rows, columns = (len(self.best) if self.best.ndim else 0, 2**31) if sizes is None else sizes
+        """Check shapes, integer types and the range of the token ids; see
+        :meth:`load`.
+        """
+        rows, columns = (
+            (len(self.best) if self.best.ndim else 0, 2**31) if sizes is None else sizes
+        )
         return (
             (self.first.ndim, self.best.ndim) == (1, 2)
             and len(self.best) == rows
-            and all(np.issubdtype(part.dtype, np.integer) for part in (self.first, self.best))
+            and all(
+                np.issubdtype(part.dtype, np.integer)
+                for part in (self.first, self.best)
+            )
             and set(SPECIAL) <= set(self.first.tolist())
             and all(
                 least <= part.min(initial=0) and part.max(initial=0) < columns
@@ -277,8 +368,10 @@ class Shortlist(NamedTuple):
             )
         )
 
-    def tokens_of(self, source: Sequence[int] | np.ndarray, needed: Sequence[int] = ()) -> Int[np.ndarray, " L"]:
-        """Give the list of a sentence, ascending.
+    def tokens_of(
+        self, source: Sequence[int] | np.ndarray, needed: Sequence[int] = ()
+    ) -> Int[np.ndarray, " L"]:
+        """Return the list of a sentence, ascending.
 
         Args:
             source: its tokens [S].
@@ -289,15 +382,23 @@ class Shortlist(NamedTuple):
         return np.unique(np.concatenate(parts)).astype(np.int32)
 
 
-def within(lists: Sequence[Int[np.ndarray, " L"]], rows: int, columns: int, *, whole: bool = False) -> Within:
+def within(
+    lists: Sequence[Int[np.ndarray, " L"]],
+    rows: int,
+    columns: int,
+    *,
+    whole: bool = False,
+) -> Within:
     """Put the lists of a batch together, in one of few sizes.
 
     Args:
         lists: of each sentence; see :meth:`Shortlist.tokens_of`.
         rows: of the batch, those that fill it among them.
-        columns: of the model's output. Where the union comes near, it is the whole output.
-        whole: whether it is the whole output in any case, as drawing at random needs it: what is drawn depends on the
-            place of each token, which must not depend on a sentence's neighbours.
+        columns: of the model's output. Where the union comes near, it is the whole
+            output.
+        whole: whether it is the whole output in any case, as drawing at random needs
+            it: what is drawn depends on the place of each token, which must not depend
+            on a sentence's neighbours.
     """
     union = np.unique(np.concatenate(lists))
     size = columns if whole else static_size(len(union))
@@ -311,7 +412,8 @@ def within(lists: Sequence[Int[np.ndarray, " L"]], rows: int, columns: int, *, w
 
 
 def static_size(count: int) -> int:
-    """Round a number of tokens up to one of few, each of which compiles the search anew: 256, 512, 1024, ...
+    """Round a number of tokens up to one of few, each of which compiles the search
+    anew: 256, 512, 1024, ...
 
     Example:
         >>> [static_size(count) for count in (3, 256, 257, 1025)]

@@ -1,4 +1,6 @@
-"""The page that shows attention maps in a browser: one file, without a network, for light and dark displays."""
+"""The page that shows attention maps in a browser: one file, without a network, for
+light and dark displays.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,9 @@ from jaxformer.visualization.page import begin
 
 TITLE_SLOT = "{{title}}"
 
-# The script writes tokens only as text, never as markup. Colours grow with the square root of the weight, as in the
-# figures: most weights are small, and one looks for their differences.
+# The script writes tokens only as text, never as markup. Colours grow with the square
+# root of the weight, as in the figures: most weights are small, and one looks for their
+# differences.
 PAGE = (
     begin(TITLE_SLOT)
     + """\

@@ -27,11 +27,27 @@ _PANELS = (
     ("train/mfu", "model FLOP utilisation"),
 )
 
-# Of these the first steps are far from all others: the view is that of the steps after. The rest begin at 0.
-_SETTLING = ("train/nll", "valid/nll", "valid/bleu", "valid/chrf", "train/gradient_norm")
+# Of these the first steps are far from all others: the view is that of the steps after.
+# The rest begin at 0.
+_SETTLING = (
+    "train/nll",
+    "valid/nll",
+    "valid/bleu",
+    "valid/chrf",
+    "train/gradient_norm",
+)
 
-# Colours that people with any colour vision tell apart (after Okabe and Ito 2008), and dashes for more runs than those.
-_COLOURS = (style.BLUE, "#c2571a", "#1a8a63", "#a64d8c", "#8a6d00", "#3a9bd0", "#5d6877")
+# Colours that people with any colour vision tell apart (after Okabe and Ito 2008), and
+# dashes for more runs than those.
+_COLOURS = (
+    style.BLUE,
+    "#c2571a",
+    "#1a8a63",
+    "#a64d8c",
+    "#8a6d00",
+    "#3a9bd0",
+    "#5d6877",
+)
 _DASHES = ("-", "--", ":")
 
 # Of more points than these means are drawn: the noise of one run would hide the others.
@@ -44,7 +60,8 @@ class Panel(NamedTuple):
     Attributes:
         key: its name in the records.
         title: what it is.
-        lines: its curve of each run, by the run's name; runs without it are absent. Of many points it is the means.
+        lines: its curve of each run, by the run's name; runs without it are absent. Of
+            many points it is the means.
         low: lower end of the view.
         high: upper end of the view.
     """
@@ -57,7 +74,8 @@ class Panel(NamedTuple):
 
 
 def read_runs(directories: Sequence[Path]) -> dict[str, dict[str, Curve]]:
-    """Read the curves of some runs, by names that tell them apart: the directories' own, with parents where needed.
+    """Read the curves of some runs, by names that tell them apart: the directories'
+    own, with parents where needed.
 
     Raises:
         InputError: a directory has no record of a run, a broken one, or is named twice.
@@ -78,7 +96,10 @@ def name_runs(directories: Sequence[Path]) -> list[str]:
     paths = [directory.resolve() for directory in directories]
     for number, path in enumerate(paths):
         if path in paths[:number]:
-            raise InputError(f"what is compared must differ, but {directories[number]} is named twice")
+            raise InputError(
+                f"what is compared must differ, but {directories[number]} is named"
+                " twice"
+            )
     for length in range(1, max(len(path.parts) for path in paths) + 1):
         names = ["/".join(path.parts[-length:]) for path in paths]
         if len(set(names)) == len(names):
@@ -99,17 +120,25 @@ def arrange(runs: Mapping[str, Mapping[str, Curve]]) -> list[Panel]:
             panels.append(Panel(key, title, lines, *_view(key, lines)))
     if not panels:
         names = ", ".join(runs)
-        raise InputError(f"the records of {names} have no points that could be drawn: train for longer")
+        raise InputError(
+            f"the records of {names} have no points that could be drawn: train for"
+            " longer"
+        )
     return panels
 
 
 def thin(curve: Curve, most: int = _MOST_POINTS) -> Curve:
-    """Give the means of equally many neighbours, so that at most so many points are left; fewer stay as they are."""
+    """Return the means of equally many neighbours, so that at most so many points are
+    left; fewer stay as they are.
+    """
     size = -(-len(curve) // most) or 1
     if size == 1:
         return curve
     groups = [curve[start : start + size] for start in range(0, len(curve), size)]
-    return [(group[-1][0], sum(value for _, value in group) / len(group)) for group in groups]
+    return [
+        (group[-1][0], sum(value for _, value in group) / len(group))
+        for group in groups
+    ]
 
 
 def _view(key: str, lines: Mapping[str, Curve]) -> tuple[float, float]:
@@ -138,7 +167,8 @@ def draw(runs: Mapping[str, Mapping[str, Curve]], picture: Path) -> Path:
     panels = arrange(runs)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
-    beside = max(1, 62 * columns // (max(map(len, runs)) + 9))  # entries of the legend in a line
+    # entries of the legend in a line
+    beside = max(1, 62 * columns // (max(map(len, runs)) + 9))
     legend = 0.25 * -(-len(runs) // beside)
     figure = style.new_figure(5.2 * columns, 2.7 * rows + legend)
     grid = list(figure.subplots(rows, columns, squeeze=False).flat)
@@ -153,7 +183,8 @@ def draw(runs: Mapping[str, Mapping[str, Curve]], picture: Path) -> Path:
     named = [name for name in runs if name in handles]
     figure.legend(
         [handles[name] for name in named],
-        [name.replace("$", r"\$") for name in named],  # a pair of dollar signs would begin a formula
+        # a pair of dollar signs would begin a formula
+        [name.replace("$", r"\$") for name in named],
         loc="outside upper left",
         ncols=beside,
         frameon=False,
@@ -161,13 +192,16 @@ def draw(runs: Mapping[str, Mapping[str, Curve]], picture: Path) -> Path:
         labelcolor=style.INK,
     )
     with warnings.catch_warnings():
-        # A letter that no installed font has is drawn as a box; the page shows it with the fonts of the browser.
+        # A letter that no installed font has is drawn as a box; the page shows it with
+        # the fonts of the browser.
         warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
         return style.save(figure, picture, dpi=110)
 
 
 def find_last(panels: Sequence[Panel]) -> int:
-    """Give the last step of all curves, at least 1: every panel has the same steps."""
+    """Return the last step of all curves, at least 1: every panel has the same
+    steps.
+    """
     return max(1, *(curve[-1][0] for panel in panels for curve in panel.lines.values()))
 
 
@@ -196,9 +230,11 @@ def _dress(axes: Any, panel: Panel, last: int) -> None:
 
 
 def write_html(runs: Mapping[str, Mapping[str, Curve]], page: Path) -> Path:
-    """Write one page that shows the curves in a browser, with values to read and runs to hide.
+    """Write one page that shows the curves in a browser, with values to read and runs
+    to hide.
 
-    The page is self-contained: it loads nothing from anywhere, and names are only ever text in it.
+    The page is self-contained: it loads nothing from anywhere, and names are only ever
+    text in it.
 
     Args:
         runs: the curves by the runs' names, of :func:`read_runs`.
@@ -217,7 +253,9 @@ def write_html(runs: Mapping[str, Mapping[str, Curve]], page: Path) -> Path:
         }
         for panel in panels
     ]
-    return write_page(PAGE, {"runs": names, "last": find_last(panels), "panels": drawn}, page)
+    return write_page(
+        PAGE, {"runs": names, "last": find_last(panels), "panels": drawn}, page
+    )
 
 
 def _rounded(curve: Curve) -> list[tuple[int, float]]:

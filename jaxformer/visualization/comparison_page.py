@@ -1,4 +1,6 @@
-"""The page that shows curves of runs in a browser: one file, without a network, for light and dark displays."""
+"""The page that shows curves of runs in a browser: one file, without a network, for
+light and dark displays.
+"""
 
 from __future__ import annotations
 

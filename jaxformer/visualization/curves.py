@@ -1,4 +1,6 @@
-"""The learning curve of a run as a picture: the likelihood in training and validation, and the validation scores."""
+"""The learning curve of a run as a picture: the likelihood in training and
+validation, and the validation scores.
+"""
 
 from __future__ import annotations
 
@@ -11,57 +13,89 @@ from jaxformer.errors import InputError
 from jaxformer.runs.records import Curve, read_curves
 from jaxformer.visualization import style
 
-# The panels: title, then for each curve its key in the record, its name, colour and marker.
+# The panels: title, then for each curve its key in the record, its name, colour and
+# marker.
 _PANELS = (
     (
         "negative log-likelihood per token, in nats",
-        (("train/nll", "training", style.GREY, ""), ("valid/nll", "validation", style.BLUE, "o")),
+        (
+            ("train/nll", "training", style.GREY, ""),
+            ("valid/nll", "validation", style.BLUE, "o"),
+        ),
     ),
     ("validation BLEU", (("valid/bleu", "BLEU", style.RED, "o"),)),
 )
 
 
 def draw(metrics_file: Path | str, picture: Path | str) -> Path:
-    """Draw the learning curve that ``metrics.jsonl`` records, 900 pixels wide, as a PNG.
+    """Draw the learning curve that ``metrics.jsonl`` records, 900 pixels wide, as a
+    PNG.
 
-    The left panel shows the unsmoothed negative log-likelihood per token in training and validation, with the
-    perplexity of the last validation; the right one, if the run decoded its validation set, BLEU.
+    The left panel shows the unsmoothed negative log-likelihood per token in training
+    and validation, with the perplexity of the last validation; the right one, if the
+    run decoded its validation set, BLEU.
 
     Args:
-        metrics_file: the record of a run: one JSON object a line, with ``step`` and any of ``train/nll``,
-            ``valid/nll`` and ``valid/bleu``. Other keys do not matter.
+        metrics_file: the record of a run: one JSON object a line, with ``step`` and any
+            of ``train/nll``, ``valid/nll`` and ``valid/bleu``. Other keys do not
+            matter.
         picture: the file to write; its directory is created.
 
     Returns:
         The picture.
 
     Raises:
-        InputError: the record is missing, broken or without points, or matplotlib is not installed.
+        InputError: the record is missing, broken or without points, or matplotlib is
+            not installed.
     """
     curves = read_curves(metrics_file)
     panels = [panel for panel in _PANELS if any(key in curves for key, *_ in panel[1])]
     if not panels:
         keys = ", ".join(key for _, lines in _PANELS for key, *_ in lines)
-        raise InputError(f"a learning curve needs points, but {metrics_file} has none of {keys}: train for longer")
+        raise InputError(
+            f"a learning curve needs points, but {metrics_file} has none of {keys}:"
+            " train for longer"
+        )
     figure = style.new_figure(9, 3.4)
-    every = figure.subplots(1, len(panels), squeeze=False, width_ratios=(5, 4)[: len(panels)])[0]
+    every = figure.subplots(
+        1, len(panels), squeeze=False, width_ratios=(5, 4)[: len(panels)]
+    )[0]
     for axes, (title, lines) in zip(every, panels, strict=True):
         _draw_panel(axes, title, lines, curves)
     return style.save(figure, picture)
 
 
-def _draw_panel(axes: Any, title: str, lines: Sequence[tuple[str, str, str, str]], curves: Mapping[str, Curve]) -> None:
+def _draw_panel(
+    axes: Any,
+    title: str,
+    lines: Sequence[tuple[str, str, str, str]],
+    curves: Mapping[str, Curve],
+) -> None:
     for key, name, colour, marker in lines:
         if key not in curves:
             continue
         steps, values = zip(*curves[key], strict=True)
         label = f"{name}, {_last(key, values[-1])}"
         mark = marker or ("o" if len(steps) == 1 else "")
-        axes.plot(steps, values, color=colour, linewidth=1.8, marker=mark, markersize=3.8, label=label)
+        axes.plot(
+            steps,
+            values,
+            color=colour,
+            linewidth=1.8,
+            marker=mark,
+            markersize=3.8,
+            label=label,
+        )
     style.title(axes, title)
     style.count_steps(axes, 6)
     style.frame(axes)
-    axes.legend(framealpha=1, edgecolor="white", fontsize=9, labelcolor=style.INK, handlelength=1.6)
+    axes.legend(
+        framealpha=1,
+        edgecolor="white",
+        fontsize=9,
+        labelcolor=style.INK,
+        handlelength=1.6,
+    )
 
 
 def _last(key: str, value: float) -> str:

@@ -1,4 +1,6 @@
-"""What all pages have in common: they load nothing, and data go into them as text that nothing can break out of."""
+"""What all pages have in common: they load nothing, and data go into them as text
+that nothing can break out of.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ _HEAD = """\
 
 
 def begin(title: str) -> str:
-    """Give the first lines of a page, with its title as HTML; its style is to follow."""
+    """Return the first lines of a page, with its title as HTML; its style is to
+    follow.
+    """
     return _HEAD.replace("{{title}}", title)
 
 
@@ -42,7 +46,8 @@ def write_page(template: str, data: Any, page: Path) -> Path:
         The file.
     """
     content = json.dumps(data, separators=(",", ":"))
-    for sign in "<>&":  # escaped in this way no text can end the element that holds the data
+    # escaped in this way no text can end the element that holds the data
+    for sign in "<>&":
         content = content.replace(sign, f"\\u{ord(sign):04x}")
     head, tail = template.rsplit(DATA_SLOT, 1)
     page.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,6 @@
-"""What all pictures have in common: their colours, the frame of their axes, and how they are opened and written."""
+"""What all pictures have in common: their colours, the frame of their axes, and how
+they are opened and written.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +11,31 @@ from jaxformer.errors import InputError, require
 from jaxformer.files import open_whole
 
 INK, QUIET, LINE, BAND = "#1c2430", "#4a5563", "#d5dbe3", "#eef1f5"
-"""Of titles and legends, of names and numbers at the axes, of lines that only guide the eye, of shaded stretches."""
+"""Of titles and legends, of names and numbers at the axes, of lines that only guide
+the eye, of shaded stretches.
+"""
 
 BLUE, RED, GREEN, GREY = "#1f5fa8", "#b4451f", "#3f7d58", "#7a8799"
-"""Of what is shown: the first thing, a second and a third one, and what the first is held against."""
+"""Of what is shown: the first thing, a second and a third one, and what the first is
+held against.
+"""
 
 
 def new_figure(width: float, height: float) -> Any:
     """Open a white figure that makes room for what is written around its axes.
 
     Args:
-        width: in inches, of a hundred pixels each unless :func:`save` is told otherwise.
+        width: in inches, of a hundred pixels each unless :func:`save` is told
+            otherwise.
         height: likewise.
 
     Raises:
         InputError: matplotlib is not installed.
     """
     module = require("matplotlib.figure", "train")
-    figure = module.Figure(figsize=(width, height), facecolor="white", layout="constrained")
+    figure = module.Figure(
+        figsize=(width, height), facecolor="white", layout="constrained"
+    )
     figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
     return figure
 
@@ -36,7 +45,8 @@ def frame(axes: Any, grid: Literal["x", "y"] = "y") -> None:
 
     Args:
         axes: of a figure.
-        grid: the axis whose values the lines of the grid mark; with ``x`` the other one has rows, and no ticks.
+        grid: the axis whose values the lines of the grid mark; with ``x`` the other one
+            has rows, and no ticks.
     """
     axes.tick_params(labelsize=9, labelcolor=QUIET, color=LINE)
     if grid == "x":
@@ -78,7 +88,9 @@ def check_picture(picture: Path | str) -> None:
         InputError: it has another ending than ``.png``, in small letters or capitals.
     """
     if Path(picture).suffix.lower() != ".png":
-        raise InputError(f"{picture}: pictures are written as PNG; name it {picture}.png")
+        raise InputError(
+            f"{picture}: pictures are written as PNG; name it {picture}.png"
+        )
 
 
 def save(figure: Any, picture: Path | str, dpi: int = 100) -> Path:

@@ -1,4 +1,6 @@
-"""Compared systems as one page for the browser; see :mod:`jaxformer.visualization.translations_table` for text."""
+"""Compared systems as one page for the browser; see
+:mod:`jaxformer.visualization.translations_table` for text.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +14,11 @@ from jaxformer.visualization.translations_table import DIGITS, format_range
 
 
 def write_html(comparison: Comparison, page: Path) -> Path:
-    """Write one page with scores, tests, breakdowns, and the sentences that differ most, to look through.
+    """Write one page with scores, tests, breakdowns, and the sentences that differ
+    most, to look through.
 
-    The page is self-contained: it loads nothing from anywhere, and translations are only ever text in it.
+    The page is self-contained: it loads nothing from anywhere, and translations are
+    only ever text in it.
 
     Args:
         comparison: of :func:`jaxformer.evaluation.comparison.compare`.
@@ -50,7 +54,11 @@ def write_html(comparison: Comparison, page: Path) -> Path:
             for key in titles
         ],
         "words": [
-            {"label": format_range(bucket.least, bucket.most), "count": bucket.words, "values": list(bucket.f1)}
+            {
+                "label": format_range(bucket.least, bucket.most),
+                "count": bucket.words,
+                "values": list(bucket.f1),
+            }
             for bucket in comparison.words
         ],
         "differences": record["differences"],
@@ -64,4 +72,6 @@ def _rounded(data: Any) -> Any:
         return float(f"{data:.6g}")
     if isinstance(data, dict):
         return {key: _rounded(value) for key, value in data.items()}
-    return [_rounded(value) for value in data] if isinstance(data, (list, tuple)) else data
+    return (
+        [_rounded(value) for value in data] if isinstance(data, (list, tuple)) else data
+    )

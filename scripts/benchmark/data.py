@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Measure the data room: pairs a second from text and from prepared shards, padding, and memory.
+"""Measure the data room: pairs a second from text and from prepared shards, padding,
+and memory.
 
     python scripts/benchmark/data.py speed   --source=train.en --target=train.de
     python scripts/benchmark/data.py padding --source=train.en --target=train.de
     python scripts/benchmark/data.py memory  --pairs=20000000 --steps=10000
     python scripts/benchmark/data.py memory  --road=text --pairs=2000000
 
-``speed`` runs every way in turn, several times, and prints medians: ours from text (clean, tokenise, plan, pad) and
-from prepared shards, a plain Python loop over the same text, and Hugging Face `datasets` (extra `benchmark`), which
-was tokenised by the same SentencePiece model before, shuffles, and pads each batch to its longest sentence, by the
-collator of `transformers` and by a loop. ``padding`` prints how much of the batches of an epoch is padding, and how
-little any such lengths could reach. ``memory`` writes a prepared folder of invented pairs and reads all of it; with
-``--road=text`` it writes plain text instead, made of the bundled corpus, and trains straight from that. By default
-``speed`` and ``padding`` read the bundled corpus, ten times over.
+``speed`` runs every way in turn, several times, and prints medians: ours from text
+(clean, tokenise, plan, pad) and from prepared shards, a plain Python loop over the same
+text, and Hugging Face `datasets` (extra `benchmark`), which was tokenised by the same
+SentencePiece model before, shuffles, and pads each batch to its longest sentence, by
+the collator of `transformers` and by a loop. ``padding`` prints how much of the batches
+of an epoch is padding, and how little any such lengths could reach. ``memory`` writes a
+prepared folder of invented pairs and reads all of it; with ``--road=text`` it writes
+plain text instead, made of the bundled corpus, and trains straight from that. By
+default ``speed`` and ``padding`` read the bundled corpus, ten times over.
 """
 
 from __future__ import annotations
@@ -53,29 +56,56 @@ PAGE = resource.getpagesize()
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["speed", "padding", "memory"])
-    parser.add_argument("--source", help="text of speed and padding, a sentence a line (default: bundled, ten times)")
+    parser.add_argument(
+        "--source",
+        help=(
+            "text of speed and padding, a sentence a line (default: bundled, ten times)"
+        ),
+    )
     parser.add_argument("--target", help="its translation")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--vocabulary_size", type=int, default=8000)
     parser.add_argument("--tokens_per_batch", type=int, default=25_000)
-    parser.add_argument("--road", choices=["prepared", "text"], default="prepared", help="what memory reads")
-    parser.add_argument("--pairs", type=int, help="of memory (default: 20 million prepared ones, 2 million of text)")
-    parser.add_argument("--steps", type=int, default=10_000, help="least steps of memory from prepared shards")
+    parser.add_argument(
+        "--road",
+        choices=["prepared", "text"],
+        default="prepared",
+        help="what memory reads",
+    )
+    parser.add_argument(
+        "--pairs",
+        type=int,
+        help="of memory (default: 20 million prepared ones, 2 million of text)",
+    )
+    parser.add_argument(
+        "--steps",
+        type=int,
+        default=10_000,
+        help="least steps of memory from prepared shards",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
         memory = {"prepared": memory_of_prepared, "text": memory_of_text}[options.road]
-        {"speed": speed, "padding": padding, "memory": memory}[options.what](options, Path(scratch))
+        {"speed": speed, "padding": padding, "memory": memory}[options.what](
+            options, Path(scratch)
+        )
 
 
-def config_of(options: argparse.Namespace, scratch: Path, **changes: object) -> DataConfig:
-    """Give a configuration that reads the text of the command line."""
+def config_of(
+    options: argparse.Namespace, scratch: Path, **changes: object
+) -> DataConfig:
+    """Return a configuration that reads the text of the command line."""
     source, target = options.source, options.target
     if source is None:
         source, target = scratch / "train.en", scratch / "train.de"
         if not source.exists():
-            write_text(list(load("bundled:en-de/train", "en", "de")) * 10, source, target)
+            write_text(
+                list(load("bundled:en-de/train", "en", "de")) * 10, source, target
+            )
     values = {
         "train": f"text:{source},{target}",
         "vocabulary_size": options.vocabulary_size,
@@ -89,7 +119,10 @@ def config_of(options: argparse.Namespace, scratch: Path, **changes: object) -> 
 
 def write_text(pairs: Iterable[Pair], source: Path, target: Path) -> None:
     """Write a sentence a line, the two sides into two files."""
-    with source.open("w", encoding="utf-8") as sources, target.open("w", encoding="utf-8") as targets:
+    with (
+        source.open("w", encoding="utf-8") as sources,
+        target.open("w", encoding="utf-8") as targets,
+    ):
         for pair in pairs:
             sources.write(pair.source + "\n")
             targets.write(pair.target + "\n")
@@ -109,14 +142,23 @@ def speed(options: argparse.Namespace, scratch: Path) -> None:
     prepare(config, scratch / "prepared")
     vocabularies = Vocabularies.load(scratch / "prepared" / "vocabulary")
     from_shards = config_of(options, scratch, train=f"prepared:{scratch}/prepared")
-    packed = config_of(options, scratch, train=f"prepared:{scratch}/prepared", packing=True)
-    opened = {name: TrainingText.open(c).load(vocabularies, seed=0) for name, c in (("b", from_shards), ("p", packed))}
+    packed = config_of(
+        options, scratch, train=f"prepared:{scratch}/prepared", packing=True
+    )
+    opened = {
+        name: TrainingText.open(c).load(vocabularies, seed=0)
+        for name, c in (("b", from_shards), ("p", packed))
+    }
     ways: dict[str, Callable[[], int]] = {
         "text, tokenised in this process": lambda: epoch(
-            TrainingText.open(config_of(options, scratch, workers=1)).load(vocabularies, seed=0)
+            TrainingText.open(config_of(options, scratch, workers=1)).load(
+                vocabularies, seed=0
+            )
         ),
         "text, tokenised in a process a core": lambda: epoch(
-            TrainingText.open(config_of(options, scratch, workers=cores())).load(vocabularies, seed=0)
+            TrainingText.open(config_of(options, scratch, workers=cores())).load(
+                vocabularies, seed=0
+            )
         ),
         "prepared shards, buckets": lambda: epoch(opened["b"]),
         "prepared shards, packed": lambda: epoch(opened["p"]),
@@ -134,34 +176,57 @@ def speed(options: argparse.Namespace, scratch: Path) -> None:
             rates[name].append(pairs / (time.perf_counter() - begun))
     for name, measured in rates.items():
         print(
-            f"{name:<42} {statistics.median(measured):>10,.0f} pairs/s   "
-            f"(least {min(measured):,.0f}, most {max(measured):,.0f}, {len(measured)} runs)"
+            f"{name:<42} {statistics.median(measured):>10,.0f} pairs/s   (least"
+            f" {min(measured):,.0f}, most {max(measured):,.0f}, {len(measured)} runs)"
         )
 
 
 def padding(options: argparse.Namespace, scratch: Path) -> None:
-    """Print the share of padding of an epoch, by number of buckets and packed, and the least of twelve lengths."""
+    """Print the share of padding of an epoch, by number of buckets and packed, and
+    the least of twelve lengths.
+    """
     text = TrainingText.open(config_of(options, scratch))
     vocabularies = text.vocabularies(scratch / "vocabulary")
-    for change in [{"num_buckets": count} for count in (6, 12, 16, 24, 32, 48)] + [{"packing": True}]:
-        facts = TrainingText.open(config_of(options, scratch, **change)).load(vocabularies, seed=0).statistics
-        print(f"{change}: {facts.padding:.2%} padding, {facts.batches} batches, {facts.pairs:,} pairs")
+    for change in [{"num_buckets": count} for count in (6, 12, 16, 24, 32, 48)] + [
+        {"packing": True}
+    ]:
+        facts = (
+            TrainingText.open(config_of(options, scratch, **change))
+            .load(vocabularies, seed=0)
+            .statistics
+        )
+        print(
+            f"{change}: {facts.padding:.2%} padding, {facts.batches} batches,"
+            f" {facts.pairs:,} pairs"
+        )
     store = text.load(vocabularies, seed=0).store
     tokens = slots = 0
-    for side, lengths in (("source", store.source_lengths), ("target", store.target_lengths)):
+    for side, lengths in (
+        ("source", store.source_lengths),
+        ("target", store.target_lengths),
+    ):
         best = best_lengths(lengths, 12)
         tokens += lengths.sum(dtype=np.int64)
         slots += best[np.searchsorted(best, lengths)].sum()
-        print(f"best 12 lengths of the {side} ({lengths.min()} to {lengths.max()} tokens): {best.tolist()}")
-    print(f"each side alone at its best 12 lengths: {1 - tokens / slots:.2%} padding; no 12 shapes do better")
+        print(
+            f"best 12 lengths of the {side} ({lengths.min()} to {lengths.max()}"
+            f" tokens): {best.tolist()}"
+        )
+    print(
+        f"each side alone at its best 12 lengths: {1 - tokens / slots:.2%} padding; no"
+        " 12 shapes do better"
+    )
 
 
 def best_lengths(lengths: NDArray[np.integer], count: int) -> NDArray[np.int64]:
-    """Choose the at most ``count`` lengths that waste fewest slots when each sentence is padded to the next of them.
+    """Choose the at most ``count`` lengths that waste fewest slots when each sentence
+    is padded to the next of them.
 
-    Exact, by a dynamic programme over the histogram: with ``k`` lengths of which the last is ``n``, sentences of at
-    most ``n`` tokens take the slots that those up to some shorter ``m`` take with ``k - 1`` lengths, and ``n`` each
-    for the rest. Batches of ``count`` shapes have no more lengths than this on either side, so none can waste less.
+    Exact, by a dynamic programme over the histogram: with ``k`` lengths of which the
+    last is ``n``, sentences of at most ``n`` tokens take the slots that those up to
+    some shorter ``m`` take with ``k - 1`` lengths, and ``n`` each for the rest. Batches
+    of ``count`` shapes have no more lengths than this on either side, so none can waste
+    less.
 
     Args:
         lengths: tokens of each sentence, at least one sentence [N].
@@ -172,8 +237,11 @@ def best_lengths(lengths: NDArray[np.integer], count: int) -> NDArray[np.int64]:
     """
     up_to = np.bincount(lengths).cumsum()
     ends = np.arange(len(up_to))
-    # [m, n]: the slots of the sentences of more than m and at most n tokens, each padded to n.
-    slots = np.where(ends[:, None] < ends, ends * (up_to - up_to[:, None]).astype(np.float64), np.inf)
+    # [m, n]: the slots of the sentences of more than m and at most n tokens, each
+    # padded to n.
+    slots = np.where(
+        ends[:, None] < ends, ends * (up_to - up_to[:, None]).astype(np.float64), np.inf
+    )
     least = np.where(ends == 0, 0.0, np.inf)
     before = []
     for _ in range(min(count, len(np.unique(lengths)))):
@@ -187,7 +255,9 @@ def best_lengths(lengths: NDArray[np.integer], count: int) -> NDArray[np.int64]:
 
 
 def memory_of_prepared(options: argparse.Namespace, scratch: Path) -> None:
-    """Write a prepared folder of invented pairs, read all of it, and print the memory of the process on the way."""
+    """Write a prepared folder of invented pairs, read all of it, and print the
+    memory of the process on the way.
+    """
     count = options.pairs or 20_000_000
     begun = time.perf_counter()
     writer = ShardWriter(scratch / "prepared", {})
@@ -195,24 +265,39 @@ def memory_of_prepared(options: argparse.Namespace, scratch: Path) -> None:
         writer.add(piece, options.vocabulary_size)
     writer.finish({"vocabulary": "", "counts": {}, "lengths": []})
     size = sum(path.stat().st_size for path in (scratch / "prepared").iterdir())
-    print(f"wrote {count:,} pairs, {size / 2**30:.2f} GiB, in {time.perf_counter() - begun:.0f} s")
+    print(
+        f"wrote {count:,} pairs, {size / 2**30:.2f} GiB, in"
+        f" {time.perf_counter() - begun:.0f} s"
+    )
     del writer
     begun = time.perf_counter()
-    store = Prepared.open(scratch / "prepared", pad_id=(0, 0), vocabulary_size=options.vocabulary_size)
-    data = TrainingData.of(store, DataConfig(tokens_per_batch=options.tokens_per_batch, num_buckets=12), seed=0)
-    print(f"opened and planned in {time.perf_counter() - begun:.1f} s, {resident():,.0f} MB")
+    store = Prepared.open(
+        scratch / "prepared", pad_id=(0, 0), vocabulary_size=options.vocabulary_size
+    )
+    data = TrainingData.of(
+        store,
+        DataConfig(tokens_per_batch=options.tokens_per_batch, num_buckets=12),
+        seed=0,
+    )
+    print(
+        f"opened and planned in {time.perf_counter() - begun:.1f} s,"
+        f" {resident():,.0f} MB"
+    )
     read(data, steps=options.steps, every=1000)
 
 
 def memory_of_text(options: argparse.Namespace, scratch: Path) -> None:
-    """Write plain text, train straight from it for an epoch, and print the memory of the process on the way."""
+    """Write plain text, train straight from it for an epoch, and print the memory of
+    the process on the way.
+    """
     count = options.pairs or 2_000_000
     bundled = TrainingText.open(DataConfig(vocabulary_size=options.vocabulary_size))
     source, target = scratch / "train.en", scratch / "train.de"
     write_text(varied(list(bundled.pairs), count), source, target)
     text_size = source.stat().st_size + target.stat().st_size
     print(f"wrote {count:,} pairs of text, {text_size / 1e6:,.0f} MB")
-    # Of the bundled corpus, which has the same words: SentencePiece holds the text that it trains on in memory.
+    # Of the bundled corpus, which has the same words: SentencePiece holds the text that
+    # it trains on in memory.
     vocabularies = bundled.vocabularies(scratch / "vocabulary")
     config = config_of(options, scratch, train=f"text:{source},{target}")
     print(f"before reading: {resident():,.0f} MB")
@@ -222,20 +307,38 @@ def memory_of_text(options: argparse.Namespace, scratch: Path) -> None:
     took = time.perf_counter() - begun
     assert isinstance(data.store, Encoded)  # the spooled text of one data set
     spooled = sum(side.tokens.nbytes for side in (data.store.source, data.store.target))
-    print(f"tokenised and planned in {took:.0f} s, {resident():,.0f} MB; {len(data.store):,} pairs are left")
-    print(f"temporary files: {spooled / 1e6:,.0f} MB, {spooled / text_size:.2f} bytes for each byte of text")
+    print(
+        f"tokenised and planned in {took:.0f} s, {resident():,.0f} MB;"
+        f" {len(data.store):,} pairs are left"
+    )
+    print(
+        f"temporary files: {spooled / 1e6:,.0f} MB, {spooled / text_size:.2f} bytes for"
+        " each byte of text"
+    )
     read(data, steps=0, every=200)
 
 
 def read(data: TrainingData, *, steps: int, every: int) -> None:
-    """Read an epoch, and on to at least so many steps; print the memory ``every`` so many, and the most."""
+    """Read an epoch, and on to at least so many steps; print the memory ``every`` so
+    many, and the most.
+    """
     begun, pairs = time.perf_counter(), 0
     for step, (batch, position) in enumerate(data.batches(), 1):
         pairs += int((batch["target"][:, 0] != 0).sum())
         ended = position.epoch > 0 and step >= steps
         rate = pairs / (time.perf_counter() - begun)
         if step % every == 0 or ended:
-            print(json.dumps({"step": step, "pairs": pairs, **megabytes(), "pairs/s": round(rate)}), flush=True)
+            print(
+                json.dumps(
+                    {
+                        "step": step,
+                        "pairs": pairs,
+                        **megabytes(),
+                        "pairs/s": round(rate),
+                    }
+                ),
+                flush=True,
+            )
         if ended:
             break
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
@@ -254,7 +357,10 @@ def watched(interval: float = 10.0) -> Iterator[None]:
     def watch() -> None:
         begun = time.perf_counter()
         while not ended.wait(interval):
-            print(json.dumps({"s": round(time.perf_counter() - begun), **megabytes()}), flush=True)
+            print(
+                json.dumps({"s": round(time.perf_counter() - begun), **megabytes()}),
+                flush=True,
+            )
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -273,30 +379,45 @@ def invented(pairs: int, size: int) -> Iterator[Encoded]:
         means = generator.lognormal(3.1, 0.55, count)
         sides = []
         for _ in range(2):
-            lengths = np.clip(means * generator.lognormal(0, 0.15, count), 2, 120).astype(np.int64)
+            lengths = np.clip(
+                means * generator.lognormal(0, 0.15, count), 2, 120
+            ).astype(np.int64)
             offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-            sides.append(Sentences(generator.integers(4, size, offsets[-1], np.int32), offsets, 0))
+            sides.append(
+                Sentences(
+                    generator.integers(4, size, offsets[-1], np.int32), offsets, 0
+                )
+            )
         yield Encoded(*sides)
 
 
 def varied(pairs: list[Pair], count: int) -> Iterator[Pair]:
-    """Invent pairs of text: one to four of these end to end, drawn at random, so that hardly any two are the same."""
+    """Invent pairs of text: one to four of these end to end, drawn at random, so
+    that hardly any two are the same.
+    """
     generator = np.random.default_rng(0)
     for start in range(0, count, 50_000):
         chosen = generator.integers(0, len(pairs), (min(50_000, count - start), 4))
-        for row, parts in zip(chosen.tolist(), generator.integers(1, 5, len(chosen)).tolist(), strict=True):
+        for row, parts in zip(
+            chosen.tolist(), generator.integers(1, 5, len(chosen)).tolist(), strict=True
+        ):
             drawn = [pairs[index] for index in row[:parts]]
-            yield Pair(" ".join(pair.source for pair in drawn), " ".join(pair.target for pair in drawn))
+            yield Pair(
+                " ".join(pair.source for pair in drawn),
+                " ".join(pair.target for pair in drawn),
+            )
 
 
 def megabytes() -> dict[str, int]:
-    """Give the memory that the process holds now, and how much of it the system may take back: mapped files."""
+    """Return the memory that the process holds now, and how much of it the system may
+    take back: mapped files.
+    """
     shared = int(Path("/proc/self/statm").read_text().split()[2]) * PAGE / 1e6
     return {"MB": round(resident()), "of mapped files": round(shared)}
 
 
 def resident() -> float:
-    """Give the memory that the process holds now, in megabytes."""
+    """Return the memory that the process holds now, in megabytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE / 1e6
 
 

@@ -1,4 +1,6 @@
-"""Other ways from text to padded batches, for `data.py` to compare with: a plain loop, and Hugging Face `datasets`."""
+"""Other ways from text to padded batches, for `data.py` to compare with: a plain
+loop, and Hugging Face `datasets`.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +12,35 @@ import numpy as np
 from jaxformer.data import DataConfig, Vocabularies, Vocabulary, load
 from jaxformer.errors import require
 
-# Sentences of the bundled corpus are about this long when they are padded to the longest of some hundred.
+# Sentences of the bundled corpus are about this long when they are padded to the
+# longest of some hundred.
 _LIKELY_LENGTH = 32
 
 
 def plain_loop(config: DataConfig, vocabularies: Vocabularies) -> int:
-    """Read, tokenise a sentence at a time, fill buckets by length, pad: what a person writes first."""
+    """Read, tokenise a sentence at a time, fill buckets by length, pad: what a
+    person writes first.
+    """
     lengths = [16, 32, 48, 64, 96, 128]
-    buckets: dict[int, list[tuple[list[int], list[int]]]] = {length: [] for length in lengths}
+    buckets: dict[int, list[tuple[list[int], list[int]]]] = {
+        length: [] for length in lengths
+    }
     source, target = vocabularies.source, vocabularies.target
     pairs = 0
 
     def pad(rows: list[list[int]], length: int) -> np.ndarray:
-        return np.array([row + [source.pad_id] * (length - len(row)) for row in rows], np.int32)
+        return np.array(
+            [row + [source.pad_id] * (length - len(row)) for row in rows], np.int32
+        )
 
     for pair in load(config.train, "en", "de"):
-        ids = [*source.encode(pair.source), source.eos_id], [*target.encode(pair.target), target.eos_id]
-        length = next((length for length in lengths if length >= max(map(len, ids))), None)
+        ids = (
+            [*source.encode(pair.source), source.eos_id],
+            [*target.encode(pair.target), target.eos_id],
+        )
+        length = next(
+            (length for length in lengths if length >= max(map(len, ids))), None
+        )
         if length is None:
             continue
         pairs += 1
@@ -38,12 +52,16 @@ def plain_loop(config: DataConfig, vocabularies: Vocabularies) -> int:
     return pairs
 
 
-def hugging_face(config: DataConfig, vocabularies: Vocabularies, folder: Path) -> Mapping[str, Callable[[], int]]:
-    """Give epochs over a data set that was tokenised and saved as Arrow before, shuffled and padded batch by batch.
+def hugging_face(
+    config: DataConfig, vocabularies: Vocabularies, folder: Path
+) -> Mapping[str, Callable[[], int]]:
+    """Give epochs over a data set that was tokenised and saved as Arrow before,
+    shuffled and padded batch by batch.
 
-    One pads as their users do, with the collator for translation; one with the fewest lines of NumPy. Of the ways to
-    join data set and collator the quickest was taken: iterating in batches and asking for NumPy. PyTorch's DataLoader
-    is as quick without workers and slower with them, and so is asking for its tensors.
+    One pads as their users do, with the collator for translation; one with the fewest
+    lines of NumPy. Of the ways to join data set and collator the quickest was taken:
+    iterating in batches and asking for NumPy. PyTorch's DataLoader is as quick without
+    workers and slower with them, and so is asking for its tensors.
 
     Args:
         config: names the text.
@@ -53,26 +71,43 @@ def hugging_face(config: DataConfig, vocabularies: Vocabularies, folder: Path) -
     Raises:
         InputError: a package is missing.
     """
-    datasets, transformers = require("datasets", "benchmark"), require("transformers", "benchmark")
+    datasets, transformers = (
+        require("datasets", "benchmark"),
+        require("transformers", "benchmark"),
+    )
     datasets.disable_progress_bars()
     pairs = list(load(config.train, "en", "de"))
     source, target = vocabularies.source, vocabularies.target
     columns = {
-        "input_ids": [[*ids, source.eos_id] for ids in source.encode_batch([pair.source for pair in pairs])],
-        "labels": [[*ids, target.eos_id] for ids in target.encode_batch([pair.target for pair in pairs])],
+        "input_ids": [
+            [*ids, source.eos_id]
+            for ids in source.encode_batch([pair.source for pair in pairs])
+        ],
+        "labels": [
+            [*ids, target.eos_id]
+            for ids in target.encode_batch([pair.target for pair in pairs])
+        ],
     }
     datasets.Dataset.from_dict(columns).save_to_disk(folder)
     data = datasets.load_from_disk(folder)
-    collator = transformers.DataCollatorForSeq2Seq(_fast_tokenizer(source), return_tensors="np")
+    collator = transformers.DataCollatorForSeq2Seq(
+        _fast_tokenizer(source), return_tensors="np"
+    )
 
     def batches() -> Iterator[Mapping[str, Sequence[Sequence[int]]]]:
-        return data.shuffle(seed=0).iter(batch_size=config.tokens_per_batch // _LIKELY_LENGTH)
+        return data.shuffle(seed=0).iter(
+            batch_size=config.tokens_per_batch // _LIKELY_LENGTH
+        )
 
     def collated() -> int:
         count = 0
         for batch in batches():
             rows = zip(batch["input_ids"], batch["labels"], strict=True)
-            count += len(collator([{"input_ids": ids, "labels": labels} for ids, labels in rows])["labels"])
+            count += len(
+                collator(
+                    [{"input_ids": ids, "labels": labels} for ids, labels in rows]
+                )["labels"]
+            )
         return count
 
     def padded() -> int:
@@ -80,7 +115,10 @@ def hugging_face(config: DataConfig, vocabularies: Vocabularies, folder: Path) -
         for batch in batches():
             for rows in batch.values():
                 longest = max(map(len, rows))
-                np.array([[*ids, *[source.pad_id] * (longest - len(ids))] for ids in rows], np.int32)
+                np.array(
+                    [[*ids, *[source.pad_id] * (longest - len(ids))] for ids in rows],
+                    np.int32,
+                )
             count += len(batch["labels"])
         return count
 
@@ -91,12 +129,19 @@ def hugging_face(config: DataConfig, vocabularies: Vocabularies, folder: Path) -
 
 
 def _fast_tokenizer(vocabulary: Vocabulary):
-    """Give a tokenizer of theirs with our pieces, which the collator asks for the padding."""
-    tokenizers, transformers = require("tokenizers", "benchmark"), require("transformers", "benchmark")
+    """Return a tokenizer of theirs with our pieces, which the collator asks for the
+    padding.
+    """
+    tokenizers, transformers = (
+        require("tokenizers", "benchmark"),
+        require("transformers", "benchmark"),
+    )
     pieces = vocabulary.pieces(range(vocabulary.size))
     words = tokenizers.models.WordLevel(
-        {piece: id_ for id_, piece in enumerate(pieces)}, unk_token=pieces[vocabulary.unk_id]
+        {piece: id_ for id_, piece in enumerate(pieces)},
+        unk_token=pieces[vocabulary.unk_id],
     )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=tokenizers.Tokenizer(words), pad_token=pieces[vocabulary.pad_id]
+        tokenizer_object=tokenizers.Tokenizer(words),
+        pad_token=pieces[vocabulary.pad_id],
     )

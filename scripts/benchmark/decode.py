@@ -1,26 +1,34 @@
 #!/usr/bin/env python3
-"""Compare the speed of translation with CTranslate2 and Hugging Face: sentences and tokens a second, start-up, memory.
+"""Compare the speed of translation with CTranslate2 and Hugging Face: sentences and
+tokens a second, start-up, memory.
 
     python scripts/benchmark/decode.py --model=tiny --batch=16                     # beam 4, all systems
-    python scripts/benchmark/decode.py --model=base --batch=1,16,64 --beam=1,4 --corpus train.en train.de
-    python scripts/benchmark/decode.py --model=base --systems=jaxformer-float32,ctranslate2-float32 --repeats=7
+    python scripts/benchmark/decode.py --model=base --batch=1,16,64 --beam=1,4 --corpus
+    train.en train.de python scripts/benchmark/decode.py --model=base
+    --systems=jaxformer-float32,ctranslate2-float32 --repeats=7
 
-The models are the paper's base (6 + 6 layers, 512, 32,000 tokens) and a tiny one (3 + 3, 256, 8,000) with random
-weights, the same in jaxformer and CTranslate2. Since these end nowhere in particular, lengths are forced, on all
-systems alike: ``forced`` is 32 tokens in and 32 out. Their tokens are drawn at random, or with ``--corpus``, two files
-of parallel text, come from its lines by a vocabulary trained on it. There is then ``natural`` beside it: whole lines,
-sorted into batches by length, of which a batch writes as many tokens as its longest source has; and
-``jaxformer-int8-shortlist``, which keeps to the tokens that a shortlist learned from the corpus gives for its sources.
+The models are the paper's base (6 + 6 layers, 512, 32,000 tokens) and a tiny one (3 +
+3, 256, 8,000) with random weights, the same in jaxformer and CTranslate2. Since these
+end nowhere in particular, lengths are forced, on all systems alike: ``forced`` is 32
+tokens in and 32 out. Their tokens are drawn at random, or with ``--corpus``, two files
+of parallel text, come from its lines by a vocabulary trained on it. There is then
+``natural`` beside it: whole lines, sorted into batches by length, of which a batch
+writes as many tokens as its longest source has; and ``jaxformer-int8-shortlist``, which
+keeps to the tokens that a shortlist learned from the corpus gives for its sources.
 
-Every system is a process of its own with all cores, and they take turns: each repeat runs each case once on each
-system, while the others wait. Every shape is compiled before the clock runs. Printed are medians over the repeats, and
-the median of the ratios to ctranslate2-float32 of the same repeat, as a table and as one line of JSON a case and
-system. The start-up is the time from the start of the process to the first sentence, reading the model and compiling
-included (``JAX_COMPILATION_CACHE_DIR`` keeps what is compiled for the next start); memory is the most that the process
-held. CTranslate2 takes the backend that it holds for the best on this machine: ``CT2_USE_MKL`` and
-``CT2_USE_EXPERIMENTAL_PACKED_GEMM`` choose others. On a GPU, where JAX takes it by itself:
+Every system is a process of its own with all cores, and they take turns: each repeat
+runs each case once on each system, while the others wait. Every shape is compiled
+before the clock runs. Printed are medians over the repeats, and the median of the
+ratios to ctranslate2-float32 of the same repeat, as a table and as one line of JSON a
+case and system. The start-up is the time from the start of the process to the first
+sentence, reading the model and compiling included (``JAX_COMPILATION_CACHE_DIR`` keeps
+what is compiled for the next start); memory is the most that the process held.
+CTranslate2 takes the backend that it holds for the best on this machine:
+``CT2_USE_MKL`` and ``CT2_USE_EXPERIMENTAL_PACKED_GEMM`` choose others. On a GPU, where
+JAX takes it by itself:
 
-    python scripts/benchmark/decode.py --model=base --device=cuda --batch=64,256,1024 --beam=1,4 --sentences=2048
+    python scripts/benchmark/decode.py --model=base --device=cuda --batch=64,256,1024
+    --beam=1,4 --sentences=2048
 
 with ``--systems=jaxformer-bfloat16,ctranslate2-float16,huggingface-float16``.
 """
@@ -63,7 +71,9 @@ PAD, UNK, EOS, FIRST = 0, 1, 3, 4  # as a vocabulary of jaxformer has them
 SHORTLIST = "shortlist.npz"
 
 Translate: TypeAlias = Callable[[Sequence[list[int]], int, int], int]
-"""``translate(batch, length, beam) -> tokens``: write so many tokens for each source; give how many they are in all."""
+"""``translate(batch, length, beam) -> tokens``: write so many tokens for each
+source; give how many they are in all.
+"""
 
 
 class Case(NamedTuple):
@@ -80,7 +90,10 @@ def main() -> None:
     if options.serve:
         serve(options)
         return
-    print(f"{options.model}: {options.vocabulary_size:,} tokens, {cores()} cores", flush=True)
+    print(
+        f"{options.model}: {options.vocabulary_size:,} tokens, {cores()} cores",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory() as folder:
         options.folder = Path(folder)
         write_models(options)
@@ -93,38 +106,77 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", choices=[*VOCABULARIES], default="tiny")
     parser.add_argument("--systems", help="several separated by commas; by default all")
-    parser.add_argument("--batch", default="16", help="sentences at a time, several separated by commas")
-    parser.add_argument("--beam", default="4", help="1 is greedy search; several separated by commas")
     parser.add_argument(
-        "--corpus", nargs=2, type=Path, metavar=("SOURCE", "TARGET"), help="parallel text; real tokens and lengths"
+        "--batch", default="16", help="sentences at a time, several separated by commas"
     )
-    parser.add_argument("--sentences", type=int, default=16, help="of a case and repeat, at least one batch")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--vocabulary_size", type=int, help="by default that of the model")
     parser.add_argument(
-        "--device", choices=("cpu", "cuda"), default="cpu", help="of the other systems; JAX takes its own"
+        "--beam", default="4", help="1 is greedy search; several separated by commas"
+    )
+    parser.add_argument(
+        "--corpus",
+        nargs=2,
+        type=Path,
+        metavar=("SOURCE", "TARGET"),
+        help="parallel text; real tokens and lengths",
+    )
+    parser.add_argument(
+        "--sentences",
+        type=int,
+        default=16,
+        help="of a case and repeat, at least one batch",
+    )
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument(
+        "--vocabulary_size", type=int, help="by default that of the model"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="of the other systems; JAX takes its own",
     )
     parser.add_argument("--serve", help=argparse.SUPPRESS)  # the process of this system
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     for name in ("batch", "beam"):
         sizes = getattr(options, name)
-        if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes.split(",")):
-            parser.error(f"--{name} must be whole numbers from 1 separated by commas, not {sizes!r}: --{name}=1,4")
+        if not all(
+            size.strip().isdecimal() and int(size) > 0 for size in sizes.split(",")
+        ):
+            parser.error(
+                f"--{name} must be whole numbers from 1 separated by commas, not"
+                f" {sizes!r}: --{name}=1,4"
+            )
     if options.repeats < 1:
-        parser.error(f"--repeats must be at least 1, not {options.repeats}: give another, or leave it out for 5")
+        parser.error(
+            f"--repeats must be at least 1, not {options.repeats}: give another, or"
+            " leave it out for 5"
+        )
     for path in options.corpus or ():
         if path.is_dir() or not path.exists():
-            parser.error(f"no file {path}: --corpus must name two files of parallel text")
+            parser.error(
+                f"no file {path}: --corpus must name two files of parallel text"
+            )
     options.vocabulary_size = options.vocabulary_size or VOCABULARIES[options.model]
-    possible = [name for name in (*SYSTEMS, *ON_GPU) if options.corpus or not name.endswith("shortlist")]
-    options.systems = options.systems or ",".join(name for name in possible if name not in ON_GPU)
+    possible = [
+        name
+        for name in (*SYSTEMS, *ON_GPU)
+        if options.corpus or not name.endswith("shortlist")
+    ]
+    options.systems = options.systems or ",".join(
+        name for name in possible if name not in ON_GPU
+    )
     unknown = set(options.systems.split(",")) - set(possible)
     if unknown and not options.serve:
-        parser.error(f"there is no system {', '.join(sorted(unknown))}: choose from {', '.join(possible)}")
+        parser.error(
+            f"there is no system {', '.join(sorted(unknown))}: choose from"
+            f" {', '.join(possible)}"
+        )
     return options
 
 
@@ -132,7 +184,9 @@ def make_config(options: argparse.Namespace) -> Any:
     """Describe the model."""
     from jaxformer.models.config import TransformerConfig
 
-    return {"base": TransformerConfig.base, "tiny": TransformerConfig.tiny}[options.model](options.vocabulary_size)
+    return {"base": TransformerConfig.base, "tiny": TransformerConfig.tiny}[
+        options.model
+    ](options.vocabulary_size)
 
 
 def write_models(options: argparse.Namespace) -> None:
@@ -146,34 +200,48 @@ def write_models(options: argparse.Namespace) -> None:
 
     config = make_config(options)
     token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)["params"]
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)[
+        "params"
+    ]
     rng = np.random.default_rng(0)
 
     def draw(path: tuple[Any, ...], leaf: Any) -> np.ndarray:
-        return (path[-1].key == "scale") + np.float32(0.05) * rng.standard_normal(leaf.shape, np.float32)
+        return (path[-1].key == "scale") + np.float32(0.05) * rng.standard_normal(
+            leaf.shape, np.float32
+        )
 
     params = jax.tree_util.tree_map_with_path(draw, shapes)
     flat: dict[str, Any] = dict(flatten_dict(params, sep="/"))
     np.savez(options.folder / "params.npz", **flat)
     if "ctranslate2" in options.systems:
         words = [f"t{i}" for i in range(config.vocabulary_size)]
-        tokens = ctranslate2.Tokens(words, words, unk_id=UNK, eos_id=EOS, source_eos=False)
+        tokens = ctranslate2.Tokens(
+            words, words, unk_id=UNK, eos_id=EOS, source_eos=False
+        )
         ctranslate2.save(options.folder / "ctranslate2", config, params, tokens)
     if "huggingface" in options.systems:
         write_huggingface(options.folder / "huggingface", config)
 
 
 def read_corpus(options: argparse.Namespace) -> list[list[int]]:
-    """Train a vocabulary on the corpus and write a shortlist for it; give the tokens of the source's lines."""
+    """Train a vocabulary on the corpus and write a shortlist for it; give the tokens
+    of the source's lines.
+    """
     from jaxformer.data.vocabulary import Vocabulary
     from jaxformer.translation.shortlist import Shortlist, Side
 
     texts = [path.read_text(encoding="utf-8").split("\n") for path in options.corpus]
-    vocabulary = Vocabulary.train((line for text in texts for line in text), options.vocabulary_size)
+    vocabulary = Vocabulary.train(
+        (line for text in texts for line in text), options.vocabulary_size
+    )
     sides = [vocabulary.encode_batch(text) for text in texts]
     source, target = ([[*ids, EOS] for ids in side] for side in sides)
     flat = [
-        Side(np.concatenate(side).astype(np.int32), np.cumsum([0, *map(len, side)]), vocabulary.size)
+        Side(
+            np.concatenate(side).astype(np.int32),
+            np.cumsum([0, *map(len, side)]),
+            vocabulary.size,
+        )
         for side in (source, target)
     ]
     Shortlist.learn(flat[0], flat[1], vocabulary.hash).save(options.folder / SHORTLIST)
@@ -186,8 +254,15 @@ def write_huggingface(folder: Path, config: Any) -> None:
 
     sizes = {
         f"{side}_{name}": size
-        for side, layers in (("encoder", config.num_encoder_layers), ("decoder", config.num_decoder_layers))
-        for name, size in (("layers", layers), ("ffn_dim", config.d_ff), ("attention_heads", config.num_heads))
+        for side, layers in (
+            ("encoder", config.num_encoder_layers),
+            ("decoder", config.num_decoder_layers),
+        )
+        for name, size in (
+            ("layers", layers),
+            ("ffn_dim", config.d_ff),
+            ("attention_heads", config.num_heads),
+        )
     }
     settings = transformers.MarianConfig(
         vocab_size=config.vocabulary_size,
@@ -204,7 +279,9 @@ def write_huggingface(folder: Path, config: Any) -> None:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Be the process of one system: run what comes in, one line of JSON a batch list, and answer with a line each."""
+    """Be the process of one system: run what comes in, one line of JSON a batch
+    list, and answer with a line each.
+    """
     system, _, kind = options.serve.partition("-")
     make: Callable[[argparse.Namespace, str], Translate] = {
         "jaxformer": make_jaxformer,
@@ -219,11 +296,18 @@ def serve(options: argparse.Namespace) -> None:
         begun = time.perf_counter()
         tokens = sum(translate(batch, max(map(len, batch)), beam) for batch in batches)
         seconds = time.perf_counter() - begun
-        print(json.dumps({"seconds": seconds, "tokens": tokens, "memory_gib": read_peak()}), flush=True)
+        print(
+            json.dumps(
+                {"seconds": seconds, "tokens": tokens, "memory_gib": read_peak()}
+            ),
+            flush=True,
+        )
 
 
 def read_peak() -> float:
-    """Give the most memory that this process held, in GiB; what ``getrusage`` says may be its parent's."""
+    """Return the most memory that this process held, in GiB; what ``getrusage`` says
+    may be its parent's.
+    """
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) / 2**20
@@ -243,19 +327,27 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
 
     freed_memory.manage()  # as the command line does
     with np.load(options.folder / "params.npz") as saved:
-        params = unflatten_dict({name: jnp.asarray(saved[name]) for name in saved}, sep="/")
+        params = unflatten_dict(
+            {name: jnp.asarray(saved[name]) for name in saved}, sep="/"
+        )
     precision, _, listed = kind.partition("-")
-    models = Models((Transformer(make_config(options)),), (params,)).prepare(cast(Any, precision))
+    models = Models((Transformer(make_config(options)),), (params,)).prepare(
+        cast(Any, precision)
+    )
     del params
     shortlist = None
     if listed:
         with np.load(options.folder / SHORTLIST) as parts:
-            shortlist = Shortlist(parts["first"], parts["best"], str(parts["vocabulary"]))
+            shortlist = Shortlist(
+                parts["first"], parts["best"], str(parts["vocabulary"])
+            )
 
     def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:
         # As if each source had as many words as are to be written.
         sentences = [Sentence(ids, length, [], (0, 0)) for ids in batch]
-        decoding = DecodingConfig(beam_size=beam, max_extra_length=0, min_length=length, batch_size=len(batch))
+        decoding = DecodingConfig(
+            beam_size=beam, max_extra_length=0, min_length=length, batch_size=len(batch)
+        )
         found = search_batch(
             models,
             sentences,
@@ -299,12 +391,16 @@ def make_huggingface(options: argparse.Namespace, dtype: str) -> Translate:
     import torch
     import transformers
 
-    model: Any = transformers.MarianMTModel.from_pretrained(options.folder / "huggingface", dtype=dtype)
+    model: Any = transformers.MarianMTModel.from_pretrained(
+        options.folder / "huggingface", dtype=dtype
+    )
     model = model.eval().to(options.device)
 
     def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:
         width = max(map(len, batch))
-        source = torch.tensor([ids + [PAD] * (width - len(ids)) for ids in batch], device=options.device)
+        source = torch.tensor(
+            [ids + [PAD] * (width - len(ids)) for ids in batch], device=options.device
+        )
         found = model.generate(
             source,
             attention_mask=(source != PAD).long(),
@@ -323,10 +419,20 @@ class Server:
 
     def __init__(self, system: str, options: argparse.Namespace) -> None:
         """Start it, and wait for its first sentence."""
-        given = {name: getattr(options, name) for name in ("model", "beam", "vocabulary_size", "folder", "device")}
-        line = [sys.executable, __file__, f"--serve={system}", *(f"--{name}={value}" for name, value in given.items())]
+        given = {
+            name: getattr(options, name)
+            for name in ("model", "beam", "vocabulary_size", "folder", "device")
+        }
+        line = [
+            sys.executable,
+            __file__,
+            f"--serve={system}",
+            *(f"--{name}={value}" for name, value in given.items()),
+        ]
         begun = time.perf_counter()
-        self.process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         self._answer()
         self.startup_seconds = time.perf_counter() - begun
 
@@ -349,11 +455,18 @@ class Server:
         raise SystemExit("a system's process ended; what it wrote is above")
 
 
-def compare(options: argparse.Namespace, lines: Sequence[list[int]] | None) -> list[dict[str, Any]]:
+def compare(
+    options: argparse.Namespace, lines: Sequence[list[int]] | None
+) -> list[dict[str, Any]]:
     """Run every case on every system in turn; give a row for each."""
     kinds = ("forced", "natural") if lines else ("forced",)
-    batches, beams = ([int(size) for size in sizes.split(",")] for sizes in (options.batch, options.beam))
-    cases = [Case(kind, batch, beam) for kind in kinds for batch in batches for beam in beams]
+    batches, beams = (
+        [int(size) for size in sizes.split(",")]
+        for sizes in (options.batch, options.beam)
+    )
+    cases = [
+        Case(kind, batch, beam) for kind in kinds for batch in batches for beam in beams
+    ]
     work = {case: make_batches(options, case, lines) for case in cases}
     systems = options.systems.split(",")
     servers: dict[str, Server] = {}
@@ -380,35 +493,53 @@ def compare(options: argparse.Namespace, lines: Sequence[list[int]] | None) -> l
 
 
 def summarize(
-    sentences: int, runs: Sequence[Mapping[str, float]], reference: Sequence[Mapping[str, float]] | None
+    sentences: int,
+    runs: Sequence[Mapping[str, float]],
+    reference: Sequence[Mapping[str, float]] | None,
 ) -> dict[str, float | None]:
-    """Give medians over the repeats of a case and system."""
+    """Return medians over the repeats of a case and system."""
     ratio = None
     if reference is not None:
-        ratio = statistics.median(its["seconds"] / run["seconds"] for run, its in zip(runs, reference, strict=True))
+        ratio = statistics.median(
+            its["seconds"] / run["seconds"]
+            for run, its in zip(runs, reference, strict=True)
+        )
     return {
-        "sentences_per_second": statistics.median(sentences / run["seconds"] for run in runs),
-        "tokens_per_second": statistics.median(run["tokens"] / run["seconds"] for run in runs),
+        "sentences_per_second": statistics.median(
+            sentences / run["seconds"] for run in runs
+        ),
+        "tokens_per_second": statistics.median(
+            run["tokens"] / run["seconds"] for run in runs
+        ),
         "ratio": ratio,
         "memory_gib": max(run["memory_gib"] for run in runs),
     }
 
 
-def make_batches(options: argparse.Namespace, case: Case, lines: Sequence[list[int]] | None) -> list[list[list[int]]]:
-    """Give sources of the case's lengths, sorted into batches, the longest first; invented where there are no lines."""
+def make_batches(
+    options: argparse.Namespace, case: Case, lines: Sequence[list[int]] | None
+) -> list[list[list[int]]]:
+    """Return sources of the case's lengths, sorted into batches, the longest first;
+    invented where there are no lines.
+    """
     rng = random.Random(0)
     count = max(options.sentences // case.batch, 1) * case.batch
 
     def draw() -> list[int]:
         if lines is None:
-            return [rng.randrange(FIRST, options.vocabulary_size) for _ in range(LENGTH - 1)]
+            return [
+                rng.randrange(FIRST, options.vocabulary_size) for _ in range(LENGTH - 1)
+            ]
         ids = list(rng.choice(lines))
-        while case.lengths == "forced" and len(ids) < LENGTH - 1:  # as many lines as fill it
+        # as many lines as fill it
+        while case.lengths == "forced" and len(ids) < LENGTH - 1:
             ids += rng.choice(lines)
         return ids[: (LENGTH if case.lengths == "forced" else LONGEST) - 1]
 
     sources = sorted(([*draw(), EOS] for _ in range(count)), key=len, reverse=True)
-    return [sources[start : start + case.batch] for start in range(0, count, case.batch)]
+    return [
+        sources[start : start + case.batch] for start in range(0, count, case.batch)
+    ]
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -424,7 +555,14 @@ def table(rows: Sequence[Mapping[str, Any]]) -> str:
         "startup_seconds": "start s",
         "memory_gib": "GiB",
     }
-    return "\n".join(align([[*columns.values()], *([form(row[name]) for name in columns] for row in rows)]))
+    return "\n".join(
+        align(
+            [
+                [*columns.values()],
+                *([form(row[name]) for name in columns] for row in rows),
+            ]
+        )
+    )
 
 
 def form(value: float | str | None) -> str:

@@ -1,18 +1,23 @@
 #!/usr/bin/env python3
-"""Measure what the training loop costs beside its steps: data, putting, metrics, log and display.
+"""Measure what the training loop costs beside its steps: data, putting, metrics, log
+and display.
 
     python scripts/benchmark/loop.py                          # the tiny model, in batches of the quickstart
     python scripts/benchmark/loop.py --model=quickstart       # a model of half its size
-    python scripts/benchmark/loop.py --config.data.tokens_per_batch=4000 --profile=loop.prof
+    python scripts/benchmark/loop.py --config.data.tokens_per_batch=4000
+    --profile=loop.prof
 
-A run on the bundled corpus stops after each line of its log, before the next step, and the same compiled step runs over
-the same batches, which then lie in place already, on a state of its own. So blocks of the loop and blocks of bare steps
-take turns; printed are medians over the blocks and their ratio, as text and as one line of JSON: of the time on the
-clock, and of the processor time of the whole process, which other programs disturb less. Every shape of a batch is
-compiled before. The loop makes up to four batches while bare steps run: of every block those few are free. Evaluations
-and checkpoints are no part of it.
+A run on the bundled corpus stops after each line of its log, before the next step, and
+the same compiled step runs over the same batches, which then lie in place already, on a
+state of its own. So blocks of the loop and blocks of bare steps take turns; printed are
+medians over the blocks and their ratio, as text and as one line of JSON: of the time on
+the clock, and of the processor time of the whole process, which other programs disturb
+less. Every shape of a batch is compiled before. The loop makes up to four batches while
+bare steps run: of every block those few are free. Evaluations and checkpoints are no
+part of it.
 
-With ``--profile`` the main thread's time in the loop's blocks is written for ``python -m pstats``.
+With ``--profile`` the main thread's time in the loop's blocks is written for ``python
+-m pstats``.
 """
 
 from __future__ import annotations
@@ -54,27 +59,52 @@ from jaxformer.training.state import TrainState
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.py"
 
 MODELS: Mapping[str, Mapping[str, int]] = {
-    "tiny": {"d_model": 256, "d_ff": 1024, "num_heads": 4, "num_encoder_layers": 3, "num_decoder_layers": 3},
+    "tiny": {
+        "d_model": 256,
+        "d_ff": 1024,
+        "num_heads": 4,
+        "num_encoder_layers": 3,
+        "num_decoder_layers": 3,
+    },
     "quickstart": {},
 }
 
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--model", choices=[*MODELS], default="tiny", help="TransformerConfig.tiny, or the quickstart's"
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--steps", type=int, default=20, help="of a block, and between lines of the log")
-    parser.add_argument("--blocks", type=int, default=20, help="of the loop, and as many of bare steps")
-    parser.add_argument("--profile", type=Path, metavar="FILE", help="profile the loop's blocks")
+    parser.add_argument(
+        "--model",
+        choices=[*MODELS],
+        default="tiny",
+        help="TransformerConfig.tiny, or the quickstart's",
+    )
+    parser.add_argument(
+        "--steps", type=int, default=20, help="of a block, and between lines of the log"
+    )
+    parser.add_argument(
+        "--blocks", type=int, default=20, help="of the loop, and as many of bare steps"
+    )
+    parser.add_argument(
+        "--profile", type=Path, metavar="FILE", help="profile the loop's blocks"
+    )
     options, overrides = parser.parse_known_args()
-    # One block more than is counted: in the first the log's and the display's own libraries load.
+    # One block more than is counted: in the first the log's and the display's own
+    # libraries load.
     steps = (options.blocks + 1) * options.steps
     changes = {f"model.{name}": value for name, value in MODELS[options.model].items()}
-    changes |= {"training.steps": steps, "training.evaluate_every": steps, "training.checkpoint_every": steps}
+    changes |= {
+        "training.steps": steps,
+        "training.evaluate_every": steps,
+        "training.checkpoint_every": steps,
+    }
     changes |= {"training.log_every": options.steps, "training.warmup_steps": 4000}
-    overrides = [*(f"{config_file.PREFIX}{key}={value}" for key, value in changes.items()), *overrides]
+    overrides = [
+        *(f"{config_file.PREFIX}{key}={value}" for key, value in changes.items()),
+        *overrides,
+    ]
     config = configuration.parse(config_file.read(str(CONFIG), overrides))
     with tempfile.TemporaryDirectory() as scratch:
         measure(config, Path(scratch), options.profile)
@@ -92,7 +122,7 @@ class Seconds(NamedTuple):
         return cls(time.perf_counter(), time.process_time())
 
     def since(self, begun: Seconds) -> Seconds:
-        """Give the time between."""
+        """Return the time between."""
         return Seconds(self.wall - begun.wall, self.processor - begun.processor)
 
 
@@ -100,7 +130,11 @@ class Alternating:
     """A display that runs bare steps between the loop's blocks, and times both."""
 
     def __init__(
-        self, config: RunConfig, engine: Engine, data: TrainingData, profiler: cProfile.Profile | None
+        self,
+        config: RunConfig,
+        engine: Engine,
+        data: TrainingData,
+        profiler: cProfile.Profile | None,
     ) -> None:
         """Compile a step for every shape of a batch, and begin."""
         self.loop: list[Seconds] = []
@@ -142,7 +176,9 @@ class Alternating:
 
     def _run_bare(self) -> None:
         """Take the batches of the loop's block again."""
-        batches = list(itertools.islice(self._data.batches(self._position), self._block))
+        batches = list(
+            itertools.islice(self._data.batches(self._position), self._block)
+        )
         self._position = batches[-1][1]
         placed = [self._engine.put(batch) for batch, _ in batches]
         jax.block_until_ready([dict(batch) for batch in placed])
@@ -180,7 +216,9 @@ def measure(config: RunConfig, directory: Path, profile: Path | None) -> None:
             engine,
             data,
             [batch for batch, _ in itertools.islice(data.batches(), 1)],
-            parts.enter_context(contextlib.closing(CheckpointManager(directory / "checkpoints"))),
+            parts.enter_context(
+                contextlib.closing(CheckpointManager(directory / "checkpoints"))
+            ),
             parts.enter_context(contextlib.closing(Log(directory, 0, 0))),
             display,
             None,
@@ -191,8 +229,9 @@ def measure(config: RunConfig, directory: Path, profile: Path | None) -> None:
         )
         state = engine.create()
         display.say(
-            f"model: {count_parameters(engine.abstract().params):,} parameters on {engine.devices} "
-            f"{jax.devices()[0].platform} device, {config.data.tokens_per_batch:,} tokens on each side of a batch"
+            f"model: {count_parameters(engine.abstract().params):,} parameters on"
+            f" {engine.devices} {jax.devices()[0].platform} device,"
+            f" {config.data.tokens_per_batch:,} tokens on each side of a batch"
         )
         loop.run(state, Progress())
     report(config, display.loop[1:], display.bare[1:])
@@ -210,10 +249,16 @@ def report(config: RunConfig, loop: Sequence[Seconds], bare: Sequence[Seconds]) 
         "blocks": len(loop),
     }
     for kind in Seconds._fields:
-        long, short = ([getattr(block, kind) for block in blocks] for blocks in (loop, bare))
+        long, short = (
+            [getattr(block, kind) for block in blocks] for blocks in (loop, bare)
+        )
         ratios = [ours / theirs for ours, theirs in zip(long, short, strict=True)]
         both = [1e3 * statistics.median(times) / steps for times in (long, short)]
-        quarters = statistics.quantiles(ratios, method="inclusive") if len(ratios) > 1 else ratios * 3
+        quarters = (
+            statistics.quantiles(ratios, method="inclusive")
+            if len(ratios) > 1
+            else ratios * 3
+        )
         result[kind] = dict(
             zip(
                 ("loop_ms", "bare_ms", "lower_quartile", "ratio", "upper_quartile"),
@@ -222,9 +267,9 @@ def report(config: RunConfig, loop: Sequence[Seconds], bare: Sequence[Seconds]) 
             )
         )
         print(
-            f"{kind:<10} loop {both[0]:8.2f} ms a step, bare step {both[1]:8.2f} ms: the loop costs "
-            f"{quarters[1] - 1:+.1%} (median of {len(ratios)} blocks; "
-            f"quartiles {quarters[0] - 1:+.1%}, {quarters[2] - 1:+.1%})"
+            f"{kind:<10} loop {both[0]:8.2f} ms a step, bare step {both[1]:8.2f} ms:"
+            f" the loop costs {quarters[1] - 1:+.1%} (median of {len(ratios)} blocks;"
+            f" quartiles {quarters[0] - 1:+.1%}, {quarters[2] - 1:+.1%})"
         )
     print(json.dumps(result))
 

@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
-"""Compile training steps ahead of time, and print what memory they ask of each device beside the arithmetic.
+"""Compile training steps ahead of time, and print what memory they ask of each device
+beside the arithmetic.
 
-    python scripts/benchmark/memory.py --models=base,big --rematerialization=none,layer,dots
-    python scripts/benchmark/memory.py --models=big --devices=8 --meshes=8x1x1,2x4x1,2x2x2
-    python scripts/benchmark/memory.py --models=big --platform=cuda --config.model.dtype=bfloat16
+    python scripts/benchmark/memory.py --models=base,big
+    --rematerialization=none,layer,dots python scripts/benchmark/memory.py --models=big
+    --devices=8 --meshes=8x1x1,2x4x1,2x2x2 python scripts/benchmark/memory.py
+    --models=big --platform=cuda --config.model.dtype=bfloat16
 
-No parameter is ever made. The batch is the paper's: 25,000 tokens a side over all devices, in rows of 128. A mesh is
-data x fsdp x tensor, and 1x1x1 is the engine `jit`; `pmap` compiles the engine of that name. On CPU (the default) the
-devices are virtual. The CPU's compiler computes attention's gradients and all of float16 in float32 and undoes the
-rematerialisation of looped layers, so that its temporary memory is no GPU's: on a machine with GPUs give
---platform=cuda. Any key of the configuration can be set as for `jaxformer train`.
+No parameter is ever made. The batch is the paper's: 25,000 tokens a side over all
+devices, in rows of 128. A mesh is data x fsdp x tensor, and 1x1x1 is the engine `jit`;
+`pmap` compiles the engine of that name. On CPU (the default) the devices are virtual.
+The CPU's compiler computes attention's gradients and all of float16 in float32 and
+undoes the rematerialisation of looped layers, so that its temporary memory is no GPU's:
+on a machine with GPUs give --platform=cuda. Any key of the configuration can be set as
+for `jaxformer train`.
 """
 
 from __future__ import annotations
@@ -26,16 +30,31 @@ if TYPE_CHECKING:
     from jaxformer.training.memory import BatchShape
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-COLUMNS = ("model", "engine", "rematerialization", "arguments", "temporary", "state", "passing", "compiled in")
+COLUMNS = (
+    "model",
+    "engine",
+    "rematerialization",
+    "arguments",
+    "temporary",
+    "state",
+    "passing",
+    "compiled in",
+)
 GIGABYTE = 10**9
 
 
 def main() -> None:
     """Compile what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--models", default="base,big")
     parser.add_argument("--devices", type=int, default=1)
-    parser.add_argument("--meshes", default="1x1x1", help="data x fsdp x tensor, or pmap; several with commas")
+    parser.add_argument(
+        "--meshes",
+        default="1x1x1",
+        help="data x fsdp x tensor, or pmap; several with commas",
+    )
     parser.add_argument("--rematerialization", default="none")
     parser.add_argument("--length", type=int, default=128, help="tokens of a row")
     parser.add_argument("--platform", default="cpu")
@@ -43,15 +62,23 @@ def main() -> None:
     # Before JAX is imported.
     os.environ["JAX_PLATFORMS"] = options.platform
     if options.platform == "cpu":
-        os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={options.devices}"
+        os.environ["XLA_FLAGS"] = (
+            f"--xla_force_host_platform_device_count={options.devices}"
+        )
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     for model in options.models.split(","):
         for mesh in options.meshes.split(","):
             for kind in options.rematerialization.split(","):
-                print(f"| {model} | {mesh} | {kind} | {measure(options, overrides, model, mesh, kind)} |", flush=True)
+                print(
+                    f"| {model} | {mesh} | {kind} |"
+                    f" {measure(options, overrides, model, mesh, kind)} |",
+                    flush=True,
+                )
 
 
-def measure(options: argparse.Namespace, overrides: list[str], model: str, mesh: str, kind: str) -> str:
+def measure(
+    options: argparse.Namespace, overrides: list[str], model: str, mesh: str, kind: str
+) -> str:
     """Compile one step; give the last columns of its row, in gigabytes a device."""
     import jax
 
@@ -60,7 +87,10 @@ def measure(options: argparse.Namespace, overrides: list[str], model: str, mesh:
     from jaxformer.training.engines import make_engine
 
     if jax.device_count() != options.devices:
-        raise SystemExit(f"--devices={options.devices}, and this machine has {jax.device_count()}: say how many it has")
+        raise SystemExit(
+            f"--devices={options.devices}, and this machine has {jax.device_count()}:"
+            " say how many it has"
+        )
     config = read(options, overrides, model, mesh, kind)
     batch = memory.longest_batch(config.data)
     training = config.training
@@ -68,16 +98,37 @@ def measure(options: argparse.Namespace, overrides: list[str], model: str, mesh:
     multiple = options.devices // training.mesh_tensor * training.accumulation_steps
     batch = batch._replace(rows=-(-batch.rows // multiple) * multiple)
     name = training.engine
-    expected = memory.estimate(config.model, training, batch, memory.abstract_mesh(name, options.devices, training))
+    expected = memory.estimate(
+        config.model,
+        training,
+        batch,
+        memory.abstract_mesh(name, options.devices, training),
+    )
     state = expected.parameters + expected.optimizer + expected.average
     begun = time.monotonic()
-    found = compile_step(make_engine(Transformer(config.model), training), batch).memory_analysis()
-    sizes = (found.argument_size_in_bytes, found.temp_size_in_bytes, state, expected.total - state)
-    return " | ".join([*(f"{size / GIGABYTE:.2f}" for size in sizes), f"{time.monotonic() - begun:.0f} s"])
+    found = compile_step(
+        make_engine(Transformer(config.model), training), batch
+    ).memory_analysis()
+    sizes = (
+        found.argument_size_in_bytes,
+        found.temp_size_in_bytes,
+        state,
+        expected.total - state,
+    )
+    return " | ".join(
+        [
+            *(f"{size / GIGABYTE:.2f}" for size in sizes),
+            f"{time.monotonic() - begun:.0f} s",
+        ]
+    )
 
 
-def read(options: argparse.Namespace, overrides: list[str], model: str, mesh: str, kind: str) -> RunConfig:
-    """Read the configuration of one of the paper's models, and set what the row says."""
+def read(
+    options: argparse.Namespace, overrides: list[str], model: str, mesh: str, kind: str
+) -> RunConfig:
+    """Read the configuration of one of the paper's models, and set what the row
+    says.
+    """
     from jaxformer.cli import config_file
     from jaxformer.errors import InputError
     from jaxformer.runs.config import parse
@@ -87,10 +138,16 @@ def read(options: argparse.Namespace, overrides: list[str], model: str, mesh: st
         changes["training.engine"] = "pmap" if mesh == "pmap" else "jit"
     else:
         _, fsdp, tensor = map(int, mesh.split("x"))
-        changes |= {"training.engine": "mesh", "training.mesh_fsdp": fsdp, "training.mesh_tensor": tensor}
+        changes |= {
+            "training.engine": "mesh",
+            "training.mesh_fsdp": fsdp,
+            "training.mesh_tensor": tensor,
+        }
     flags = [*overrides, *(f"--config.{key}={value}" for key, value in changes.items())]
     try:
-        return parse(config_file.read(str(CONFIGS / "paper" / f"ende_{model}.py"), flags))
+        return parse(
+            config_file.read(str(CONFIGS / "paper" / f"ende_{model}.py"), flags)
+        )
     except InputError as error:
         raise SystemExit(f"error: {error}") from None
 
@@ -107,17 +164,23 @@ def compile_step(engine: Engine, batch: BatchShape) -> Any:
     if isinstance(engine, MeshEngine):
         rows = NamedSharding(engine.mesh, ROWS)
         sides = {
-            side: jax.ShapeDtypeStruct((batch.rows, length), jax.numpy.int32, sharding=rows)
+            side: jax.ShapeDtypeStruct(
+                (batch.rows, length), jax.numpy.int32, sharding=rows
+            )
             for side, length in (("source", batch.source), ("target", batch.target))
         }
         return engine.train_step.lower(state, sides).compile()
     assert isinstance(engine, PmapEngine)
     count = engine.devices
     sides = {
-        side: jax.ShapeDtypeStruct((count, batch.rows // count, length), jax.numpy.int32)
+        side: jax.ShapeDtypeStruct(
+            (count, batch.rows // count, length), jax.numpy.int32
+        )
         for side, length in (("source", batch.source), ("target", batch.target))
     }
-    copies = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), state)
+    copies = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), state
+    )
     return engine.train_step.lower(copies, sides).compile()
 
 

@@ -1,19 +1,24 @@
 #!/usr/bin/env python3
-r"""Train one model in jaxformer and in PyTorch, and see whether both end at the same loss.
+r"""Train one model in jaxformer and in PyTorch, and see whether both end at the same
+loss.
 
-    python scripts/benchmark/quality.py --config=configs/quickstart.py --workdir=runs/quality
+    python scripts/benchmark/quality.py --config=configs/quickstart.py
+    --workdir=runs/quality
     python scripts/benchmark/quality.py --config=configs/quickstart.py --workdir=runs/quality-mine \
         --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \
         --config.data.test=text:test.en,test.de --config.training.steps=6000 --config.training.evaluate_every=500
 
-Vocabulary, batches and their order, initial parameters, learning rates, Adam, dropout and label smoothing are those of
-the run that the configuration describes, in both; what differs is who computes, and dropout's random bits. PyTorch's
-side is torch.nn.Transformer as its users write it. Both compute on the CPU, and take turns: each trains up to the next
-evaluation (training.evaluate_every) while the other waits. At the end both translate the test set with jaxformer's
-search, as decoding.beam_size and its like say, PyTorch's parameters carried back.
+Vocabulary, batches and their order, initial parameters, learning rates, Adam, dropout
+and label smoothing are those of the run that the configuration describes, in both; what
+differs is who computes, and dropout's random bits. PyTorch's side is
+torch.nn.Transformer as its users write it. Both compute on the CPU, and take turns:
+each trains up to the next evaluation (training.evaluate_every) while the other waits.
+At the end both translate the test set with jaxformer's search, as decoding.beam_size
+and its like say, PyTorch's parameters carried back.
 
-The working directory gets the configuration and the vocabulary, quality.jsonl with a line for each measurement and one
-for the result, and the curves as quality.png. It needs pip install 'jaxformer[benchmark]'.
+The working directory gets the configuration and the vocabulary, quality.jsonl with a
+line for each measurement and one for the result, and the curves as quality.png. It
+needs pip install 'jaxformer[benchmark]'.
 """
 
 from __future__ import annotations
@@ -55,20 +60,38 @@ from jaxformer.training.train import validation_batches
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", required=True, metavar="FILE", help="a Python file with get_config()")
-    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR", help="where the results go")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--config",
+        required=True,
+        metavar="FILE",
+        help="a Python file with get_config()",
+    )
+    parser.add_argument(
+        "--workdir",
+        required=True,
+        type=Path,
+        metavar="DIR",
+        help="where the results go",
+    )
     options, overrides = parser.parse_known_args()
-    jax.config.update("jax_platforms", "cpu")  # where PyTorch's model is, whatever else there is
+    # where PyTorch's model is, whatever else there is
+    jax.config.update("jax_platforms", "cpu")
     config = configuration.parse(config_file.read(options.config, overrides))
-    check_comparable(config)  # before a vocabulary is trained, and with its ids once more
+    # before a vocabulary is trained, and with its ids once more
+    check_comparable(config)
     with contextlib.ExitStack() as parts:
         run = open_run(config, options.workdir, report=tell)
         check_comparable(run.config)
         parts.enter_context(run.claim())
         systems = make_systems(run.config)
-        test = load_test(run, systems[OURS].parameters())  # what cannot be translated is found before hours of training
-        file = parts.enter_context((options.workdir / "quality.jsonl").open("w", encoding="utf-8"))
+        # what cannot be translated is found before hours of training
+        test = load_test(run, systems[OURS].parameters())
+        file = parts.enter_context(
+            (options.workdir / "quality.jsonl").open("w", encoding="utf-8")
+        )
         points = train(run, systems, file)
         picture = draw(points, options.workdir / "quality.png")
         result = finish(run, systems, test, points)
@@ -82,7 +105,10 @@ def train(run: Run, systems: dict[str, System], file: TextIO) -> list[Point]:
     data = run.text.load(run.vocabularies, seed=run.config.training.seed, report=tell)
     valid = validation_batches(run, data)
     parameters = count_parameters(systems[OURS].parameters())
-    tell(f"model: {parameters:,} parameters; data: {data.statistics.batches:,} batches an epoch")
+    tell(
+        f"model: {parameters:,} parameters; data: {data.statistics.batches:,} batches"
+        " an epoch"
+    )
     points = []
     for point in train_in_turns(systems, data, valid, measured_steps(run.config)):
         points.append(point)
@@ -94,7 +120,9 @@ def train(run: Run, systems: dict[str, System], file: TextIO) -> list[Point]:
     return points
 
 
-def finish(run: Run, systems: dict[str, System], test: TestSet, points: list[Point]) -> dict[str, Any]:
+def finish(
+    run: Run, systems: dict[str, System], test: TestSet, points: list[Point]
+) -> dict[str, Any]:
     """Translate with both, and put together what is to be told."""
     last = {point.system: point for point in points}
     records = {}
@@ -117,12 +145,19 @@ def report(result: dict[str, Any]) -> None:
     """Print the result for a person."""
     print(f"{'':>9}  valid nll     BLEU")
     for name in (OURS, THEIRS):
-        print(f"{name:>9}  {result['valid_nll'][name]:>9.4f}  {result['bleu'][name]:>7.2f}")
+        print(
+            f"{name:>9}  {result['valid_nll'][name]:>9.4f} "
+            f" {result['bleu'][name]:>7.2f}"
+        )
     print(
-        f"after {result['step']:,} steps the loss of jaxformer is {abs(result['relative_difference']):.2%} "
-        f"{'above' if result['relative_difference'] > 0 else 'below'} that of PyTorch"
+        f"after {result['step']:,} steps the loss of jaxformer is"
+        f" {abs(result['relative_difference']):.2%}"
+        f" {'above' if result['relative_difference'] > 0 else 'below'} that of PyTorch"
     )
-    print(f"BLEU on {result['sentences']:,} sentences, beam {result['beam_size']}, {result['bleu_signature']}")
+    print(
+        f"BLEU on {result['sentences']:,} sentences, beam {result['beam_size']},"
+        f" {result['bleu_signature']}"
+    )
     print(result["machine"])
 
 
@@ -144,5 +179,10 @@ if __name__ == "__main__":
     except InputError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        tell("interrupted; quality.jsonl has what was measured, and the same command begins anew")
-        os._exit(INTERRUPTED)  # threads may still compile or compute: the memory that they use must not go before them
+        tell(
+            "interrupted; quality.jsonl has what was measured, and the same command"
+            " begins anew"
+        )
+        # threads may still compile or compute: the memory that they use must not go
+        # before them
+        os._exit(INTERRUPTED)

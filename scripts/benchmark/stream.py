@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Translate a stream of lines by a small model of random parameters, and print how much memory the process had at most.
+"""Translate a stream of lines by a small model of random parameters, and print how much
+memory the process had at most.
 
     python scripts/benchmark/stream.py --text=train.en
     python scripts/benchmark/stream.py --text=train.en --at=10000,50000,100000
 
-The lines are those of a text, over and over where it is too short. Peak memory is that of the whole process so far: it
-rises until every shape of a batch has come once and is compiled, and then stays. The search is greedy, and translations
-are short, since it is memory that is measured and not speed.
+The lines are those of a text, over and over where it is too short. Peak memory is that
+of the whole process so far: it rises until every shape of a batch has come once and is
+compiled, and then stays. The search is greedy, and translations are short, since it is
+memory that is measured and not speed.
 """
 
 from __future__ import annotations
@@ -26,10 +28,21 @@ if TYPE_CHECKING:
 
 def main() -> None:
     """Translate, and print a line at each of the numbers that were asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--text", required=True, type=Path, help="one sentence a line")
-    parser.add_argument("--at", default="10000,50000,100000", help="after how many lines to print; the last ends it")
-    parser.add_argument("--max_extra_length", type=int, default=0, help="most tokens beyond those of the source")
+    parser.add_argument(
+        "--at",
+        default="10000,50000,100000",
+        help="after how many lines to print; the last ends it",
+    )
+    parser.add_argument(
+        "--max_extra_length",
+        type=int,
+        default=0,
+        help="most tokens beyond those of the source",
+    )
     options = parser.parse_args()
     places = [int(place) for place in options.at.split(",")]
     translator = make_translator(options.text, options.max_extra_length)
@@ -41,7 +54,9 @@ def main() -> None:
 
 
 def make_translator(text: Path, max_extra_length: int) -> Translator:
-    """Put a model of random parameters together whose vocabulary is made from the first lines of the text."""
+    """Put a model of random parameters together whose vocabulary is made from the
+    first lines of the text.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -66,7 +81,10 @@ def make_translator(text: Path, max_extra_length: int) -> Translator:
     tokens = jnp.ones((1, 1), jnp.int32)
     params = Transformer(config).init(jax.random.key(0), tokens, tokens)["params"]
     decoding = DecodingConfig(
-        beam_size=1, max_extra_length=max_extra_length, max_length_ratio=0.25, long_sources="split"
+        beam_size=1,
+        max_extra_length=max_extra_length,
+        max_length_ratio=0.25,
+        long_sources="split",
     )
     return Translator(config, params, Vocabularies(vocabulary, vocabulary), decoding)
 
@@ -81,7 +99,9 @@ class _Meter:
         self._lines += 1
         if self._lines in self._places:
             # Kilobytes on Linux, bytes on macOS.
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1000 if sys.platform != "darwin" else 10**6)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
+                1000 if sys.platform != "darwin" else 10**6
+            )
             rate = self._lines / (time.monotonic() - self._begun)
             print(f"| {self._lines:,} | {peak:,.0f} | {rate:,.0f} |", flush=True)
 

@@ -1,25 +1,30 @@
 #!/usr/bin/env python3
-"""Measure training steps of the paper's models: tokens a second, use of the devices, compilation, memory.
+"""Measure training steps of the paper's models: tokens a second, use of the devices,
+compilation, memory.
 
     python scripts/benchmark/train.py --preset=gpu --model=big                      # 25,000 tokens a side, bfloat16
     python scripts/benchmark/train.py --preset=gpu --model=big --tokens=sweep       # the best size of batch
-    python scripts/benchmark/train.py --preset=gpu --model=base --packing --profile=trace
+    python scripts/benchmark/train.py --preset=gpu --model=base --packing
+    --profile=trace
     python scripts/benchmark/train.py --preset=cpu                                  # the same on a laptop, little
 
-The batches are invented: lengths spread as those of news are, in buckets as training has them (``--buckets=1``: one
-shape; ``--packing``: rows of several pairs). The steps are those of training, dropout on, by the engine that training
-would take. Every shape is compiled before the clock runs; the batches then lie in place, as training puts them there
-ahead. A step's time is that between the metrics of two steps, read as the loop reads them: one step late, but on a CPU
-at once.
+The batches are invented: lengths spread as those of news are, in buckets as training
+has them (``--buckets=1``: one shape; ``--packing``: rows of several pairs). The steps
+are those of training, dropout on, by the engine that training would take. Every shape
+is compiled before the clock runs; the batches then lie in place, as training puts them
+there ahead. A step's time is that between the metrics of two steps, read as the loop
+reads them: one step late, but on a CPU at once.
 
-Printed are, as a table and as one line of JSON a size of batch, tokens a second of the target and of both sides
-(padding is none of them), the median step, the utilisation of the devices by real tokens (MFU) and by slots with
-padding, seconds of compilation, and the most memory that a device held; the last two only where JAX tells them.
-A sweep doubles the batch until the memory is full.
+Printed are, as a table and as one line of JSON a size of batch, tokens a second of the
+target and of both sides (padding is none of them), the median step, the utilisation of
+the devices by real tokens (MFU) and by slots with padding, seconds of compilation, and
+the most memory that a device held; the last two only where JAX tells them. A sweep
+doubles the batch until the memory is full.
 
-What to pass: 82,059 target tokens a second for big, which NVIDIA published for its fairseq code on one A100 in mixed
-precision (Deep Learning Examples, PyTorch/Translation/Transformer). The goals are an MFU of 50 % for big and of 35 %
-for base, of the bfloat16 peak without sparsity (jaxformer/training/flops.py).
+What to pass: 82,059 target tokens a second for big, which NVIDIA published for its
+fairseq code on one A100 in mixed precision (Deep Learning Examples,
+PyTorch/Translation/Transformer). The goals are an MFU of 50 % for big and of 35 % for
+base, of the bfloat16 peak without sparsity (jaxformer/training/flops.py).
 """
 
 from __future__ import annotations
@@ -61,8 +66,20 @@ MODELS: Mapping[str, Callable[[int], TransformerConfig]] = {
 
 # What the command line does not say.
 PRESETS: Mapping[str, Mapping[str, str | int]] = {
-    "gpu": {"model": "big", "dtype": "bfloat16", "vocabulary_size": 37_000, "tokens": "25000", "steps": 40},
-    "cpu": {"model": "tiny", "dtype": "float32", "vocabulary_size": 8_000, "tokens": "1000", "steps": 10},
+    "gpu": {
+        "model": "big",
+        "dtype": "bfloat16",
+        "vocabulary_size": 37_000,
+        "tokens": "25000",
+        "steps": 40,
+    },
+    "cpu": {
+        "model": "tiny",
+        "dtype": "float32",
+        "vocabulary_size": 8_000,
+        "tokens": "1000",
+        "steps": 10,
+    },
 }
 
 SMALLEST = {"gpu": 6_250, "cpu": 250}
@@ -95,11 +112,16 @@ def main() -> None:
         rematerialization=options.rematerialization,
         scan_layers=options.scan_layers,
     )
-    training = TrainingConfig(engine=options.engine, accumulation_steps=options.accumulation_steps)
+    training = TrainingConfig(
+        engine=options.engine, accumulation_steps=options.accumulation_steps
+    )
     model = Transformer(config)
     parameters = count_parameters(make_engine(model, training).abstract().params)
     device = jax.devices()[0]
-    print(f"{options.model}: {parameters:,} parameters, {config.dtype}, on {jax.device_count()} x {device.device_kind}")
+    print(
+        f"{options.model}: {parameters:,} parameters, {config.dtype}, on"
+        f" {jax.device_count()} x {device.device_kind}"
+    )
     rows: list[dict[str, float | str | None]] = []
     for tokens in sizes(options.tokens, SMALLEST[options.preset]):
         try:
@@ -107,9 +129,19 @@ def main() -> None:
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            print(f"{tokens:,} tokens a side of a batch do not fit: {str(error).splitlines()[0]}")
+            print(
+                f"{tokens:,} tokens a side of a batch do not fit:"
+                f" {str(error).splitlines()[0]}"
+            )
             break
-        rows.append({"model": options.model, "dtype": config.dtype, "device": device.device_kind, **row})
+        rows.append(
+            {
+                "model": options.model,
+                "dtype": config.dtype,
+                "device": device.device_kind,
+                **row,
+            }
+        )
         print(json.dumps(rows[-1]), flush=True)
         if options.tokens == "sweep" and tokens >= options.most_tokens:
             break
@@ -118,22 +150,46 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=[*PRESETS], required=True, help="what holds for all that is not given")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--preset",
+        choices=[*PRESETS],
+        required=True,
+        help="what holds for all that is not given",
+    )
     parser.add_argument("--model", choices=[*MODELS])
     parser.add_argument("--dtype", choices=DTYPES)
     parser.add_argument("--vocabulary_size", type=int)
-    parser.add_argument("--tokens", help="slots on each side of a batch, several separated by commas; or sweep")
-    parser.add_argument("--most_tokens", type=int, default=400_000, help="where a sweep ends at the latest")
+    parser.add_argument(
+        "--tokens",
+        help="slots on each side of a batch, several separated by commas; or sweep",
+    )
+    parser.add_argument(
+        "--most_tokens",
+        type=int,
+        default=400_000,
+        help="where a sweep ends at the latest",
+    )
     parser.add_argument("--steps", type=int, help="that are timed")
-    parser.add_argument("--buckets", type=int, default=6, help="shapes of batches at most")
-    parser.add_argument("--packing", action="store_true", help="rows of several pairs, all of one shape")
-    parser.add_argument("--rematerialization", choices=REMATERIALIZATIONS, default="none")
+    parser.add_argument(
+        "--buckets", type=int, default=6, help="shapes of batches at most"
+    )
+    parser.add_argument(
+        "--packing", action="store_true", help="rows of several pairs, all of one shape"
+    )
+    parser.add_argument(
+        "--rematerialization", choices=REMATERIALIZATIONS, default="none"
+    )
     parser.add_argument("--scan_layers", action="store_true")
     parser.add_argument("--accumulation_steps", type=int, default=1)
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     parser.add_argument(
-        "--profile", type=Path, metavar="DIR", help="trace some steps more, for TensorBoard or Perfetto"
+        "--profile",
+        type=Path,
+        metavar="DIR",
+        help="trace some steps more, for TensorBoard or Perfetto",
     )
     options = parser.parse_args()
     for name, value in PRESETS[options.preset].items():
@@ -143,14 +199,19 @@ def parse() -> argparse.Namespace:
 
 
 def sizes(tokens: str, smallest: int) -> Iterator[int]:
-    """Give the sizes of batches that the command line names; those of a sweep without end."""
+    """Return the sizes of batches that the command line names; those of a sweep
+    without end.
+    """
     if tokens != "sweep":
         return map(int, tokens.split(","))
     return (smallest * 2**number for number in itertools.count())
 
 
 def measure(
-    model: Transformer, training: TrainingConfig, tokens: int, options: argparse.Namespace
+    model: Transformer,
+    training: TrainingConfig,
+    tokens: int,
+    options: argparse.Namespace,
 ) -> dict[str, float | None]:
     """Time the steps of batches of so many slots a side."""
     batches = make_batches(model.config.vocabulary_size, tokens, options)
@@ -161,7 +222,8 @@ def measure(
         begun = time.perf_counter()
         # Packed rows have the same shape all; of other batches each shape once.
         for index in {
-            tuple(batch[side].shape for side in sorted(batch)): i for i, batch in enumerate(batches)
+            tuple(batch[side].shape for side in sorted(batch)): i
+            for i, batch in enumerate(batches)
         }.values():
             state, _ = engine.step(state, placed[index])
         jax.block_until_ready(state)
@@ -179,12 +241,20 @@ def measure(
     slots = [flops.slots(batch) for batch in batches]
     peak = flops.peak_flops(jax.devices()[0], model.config.dtype)
     used = {
-        name: None
-        if peak is None
-        else sum(flops.training_flops(model.config, work) for work in works) / seconds / peak / engine.devices
+        name: (
+            None
+            if peak is None
+            else sum(flops.training_flops(model.config, work) for work in works)
+            / seconds
+            / peak
+            / engine.devices
+        )
         for name, works in (("mfu", real), ("mfu_slots", slots))
     }
-    target, both = sum(work.target for work in real), sum(work.source + work.target for work in real)
+    target, both = (
+        sum(work.target for work in real),
+        sum(work.source + work.target for work in real),
+    )
     memory = read_memory().get("train/memory_bytes")
     return {
         "tokens": tokens,
@@ -201,8 +271,12 @@ def measure(
     }
 
 
-def timed(engine: Engine, state: TrainState, placed: list) -> tuple[TrainState, list[float]]:
-    """Run a step on each batch; give the time between the metrics of one step and the next, in seconds."""
+def timed(
+    engine: Engine, state: TrainState, placed: list
+) -> tuple[TrainState, list[float]]:
+    """Run a step on each batch; give the time between the metrics of one step and
+    the next, in seconds.
+    """
     ends, unread = [time.perf_counter()], []
     for number, batch in enumerate(placed, start=1):
         state, metrics = engine.step(state, batch)
@@ -215,11 +289,16 @@ def timed(engine: Engine, state: TrainState, placed: list) -> tuple[TrainState, 
     return state, [end - begin for begin, end in itertools.pairwise(ends)]
 
 
-def make_batches(vocabulary_size: int, tokens: int, options: argparse.Namespace) -> list[Batch]:
+def make_batches(
+    vocabulary_size: int, tokens: int, options: argparse.Namespace
+) -> list[Batch]:
     """Invent the batches of the steps that are timed."""
-    # Of about 25 tokens a side on average: enough for two epochs at most, so that no bucket lacks pairs.
+    # Of about 25 tokens a side on average: enough for two epochs at most, so that no
+    # bucket lacks pairs.
     pairs = join(list(invented(1_000 + options.steps * tokens // 25, vocabulary_size)))
-    config = DataConfig(tokens_per_batch=tokens, num_buckets=options.buckets, packing=options.packing)
+    config = DataConfig(
+        tokens_per_batch=tokens, num_buckets=options.buckets, packing=options.packing
+    )
     data = TrainingData.of(pairs, config, seed=0)
     return list(itertools.islice(whole_batches(data), options.steps))
 
@@ -230,9 +309,14 @@ def join(pieces: Sequence[Encoded]) -> Encoded:
     def side(parts: Sequence[Sentences]) -> Sentences:
         lengths = np.concatenate([np.diff(part.offsets) for part in parts])
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-        return Sentences(np.concatenate([part.tokens for part in parts]), offsets, parts[0].pad_id)
+        return Sentences(
+            np.concatenate([part.tokens for part in parts]), offsets, parts[0].pad_id
+        )
 
-    return Encoded(side([piece.source for piece in pieces]), side([piece.target for piece in pieces]))
+    return Encoded(
+        side([piece.source for piece in pieces]),
+        side([piece.target for piece in pieces]),
+    )
 
 
 def whole_batches(data: TrainingData) -> Iterator[Batch]:
@@ -246,7 +330,14 @@ def whole_batches(data: TrainingData) -> Iterator[Batch]:
 def table(rows: list[dict[str, float | str | None]]) -> str:
     """Lay out what was measured, the best speed last."""
     rows = sorted(rows, key=lambda row: float(row["target_tokens_per_second"] or 0))
-    return "\n".join(align([[*COLUMNS.values()], *([form(name, row[name]) for name in COLUMNS] for row in rows)]))
+    return "\n".join(
+        align(
+            [
+                [*COLUMNS.values()],
+                *([form(name, row[name]) for name in COLUMNS] for row in rows),
+            ]
+        )
+    )
 
 
 def form(name: str, value: float | str | None) -> str:
@@ -255,7 +346,11 @@ def form(name: str, value: float | str | None) -> str:
         return value or "-"
     if name in ("padding", "mfu", "mfu_slots"):
         return f"{value:.1%}"
-    return f"{value:,.1f}" if name in ("step_ms", "compile_seconds", "memory_gib") else f"{value:,.0f}"
+    return (
+        f"{value:,.1f}"
+        if name in ("step_ms", "compile_seconds", "memory_gib")
+        else f"{value:,.0f}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Batches of the benchmark of training: real tokens are counted, and sorting leaves the least padding."""
+"""Batches of the benchmark of training: real tokens are counted, and sorting leaves
+the least padding.
+"""
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +26,11 @@ def draw(count, seed=0):
     rng = np.random.default_rng(seed)
 
     def side():
-        return Sentences.of([rng.integers(4, 50, rng.integers(1, 30)).tolist() for _ in range(count)], PAD, last=EOS)
+        return Sentences.of(
+            [rng.integers(4, 50, rng.integers(1, 30)).tolist() for _ in range(count)],
+            PAD,
+            last=EOS,
+        )
 
     return Encoded(side(), side())
 
@@ -36,14 +42,18 @@ def test_fixed_batches_have_no_padding_and_an_end():
     assert padding(batches) == 0.0
     assert real_tokens(batches) == 3 * task.rows * task.length
     for batch in batches:
-        assert batch["source"].shape == batch["target"].shape == (task.rows, task.length)
+        assert (
+            batch["source"].shape == batch["target"].shape == (task.rows, task.length)
+        )
         assert (batch["target"][:, -1] == EOS).all()
     assert not np.array_equal(batches[0]["target"], batches[1]["target"])
 
 
 @pytest.mark.parametrize("budget", [64, 200, 1000])
 def test_sorted_batches_hold_each_pair_once_within_the_budget(budget):
-    """No slot beyond the budget on either side, whatever the order, and little padding."""
+    """No slot beyond the budget on either side, whatever the order, and little
+    padding.
+    """
     pairs = draw(200)
     batches = sorted_batches(pairs, budget)
     rows = [
@@ -51,9 +61,13 @@ def test_sorted_batches_hold_each_pair_once_within_the_budget(budget):
         for batch in batches
         for source, target in zip(batch["source"], batch["target"], strict=True)
     ]
-    assert sorted(rows) == sorted((tuple(pairs.source[i]), tuple(pairs.target[i])) for i in range(len(pairs)))
+    assert sorted(rows) == sorted(
+        (tuple(pairs.source[i]), tuple(pairs.target[i])) for i in range(len(pairs))
+    )
     assert all(
-        max(batch["source"].shape[1], batch["target"].shape[1]) * len(batch["source"]) <= budget for batch in batches
+        max(batch["source"].shape[1], batch["target"].shape[1]) * len(batch["source"])
+        <= budget
+        for batch in batches
     )
     assert real_tokens(batches) == pairs.target_lengths.sum()
     assert padding(batches) < 0.35
@@ -69,4 +83,6 @@ def test_pairs_come_back_from_their_file(tmp_path):
 @pytest.mark.parametrize(("length", "width"), [(1, 2), (40, 16)])
 def test_positions_of_the_other_systems_are_those_of_ours(length, width):
     """Equation of section 3.5."""
-    np.testing.assert_allclose(sinusoids(length, width), sinusoidal(jnp.arange(length), width), atol=1e-5)
+    np.testing.assert_allclose(
+        sinusoids(length, width), sinusoidal(jnp.arange(length), width), atol=1e-5
+    )

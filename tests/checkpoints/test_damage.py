@@ -1,4 +1,6 @@
-"""Damage: a checkpoint loads as it was saved, or one line names what is wrong with it; the others still load."""
+"""Damage: a checkpoint loads as it was saved, or one line names what is wrong with
+it; the others still load.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,14 @@ from jaxformer.files import hold
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = {10: 5.0, 20: 9.0, 30: 7.0}
-PARAMS = {"table": jnp.asarray(np.random.default_rng(0).normal(size=(40, 30)), jnp.float32), "bias": jnp.ones(3)}
-CURE = "restore it from a copy, choose another by --checkpoint, or remove it to resume from the one before"
+PARAMS = {
+    "table": jnp.asarray(np.random.default_rng(0).normal(size=(40, 30)), jnp.float32),
+    "bias": jnp.ones(3),
+}
+CURE = (
+    "restore it from a copy, choose another by --checkpoint, or remove it to resume"
+    " from the one before"
+)
 TRAINING = {"step": jnp.int32(7), "optimizer": {"moment": jnp.full((40, 30), 0.5)}}
 
 
@@ -36,7 +44,12 @@ def saved(tmp_path_factory) -> Path:
     manager = CheckpointManager(run / "checkpoints", keep_latest=len(STEPS))
     for step, bleu in STEPS.items():
         scores = {"bleu": bleu}
-        progress = {"step": step, "vocabulary": "abc", "evaluated": step, "scores": scores}
+        progress = {
+            "step": step,
+            "vocabulary": "abc",
+            "evaluated": step,
+            "scores": scores,
+        }
         manager.save(step, PARAMS, TRAINING, progress, scores)
     manager.close()
     save_average(run, "mean", SavedCheckpoints(run / "checkpoints"), [10, 20])
@@ -54,7 +67,9 @@ def _no_waiting(monkeypatch):
 
 
 def load(run: Path, step: int = 20) -> None:
-    """Read a checkpoint as translating and as resuming does; what is read must be what was saved."""
+    """Read a checkpoint as translating and as resuming does; what is read must be
+    what was saved.
+    """
     assert_trees_equal(find_parameters(run, str(step), "bleu").load(PARAMS), PARAMS)
     checkpoints = SavedCheckpoints(run / "checkpoints")
     found = checkpoints.restore(step, params=PARAMS, training=TRAINING)
@@ -65,7 +80,9 @@ def load(run: Path, step: int = 20) -> None:
 
 def largest(path: Path) -> Path:
     """Find the file of the values of the arrays."""
-    return max((path / "ocdbt.process_0" / "d").iterdir(), key=lambda file: file.stat().st_size)
+    return max(
+        (path / "ocdbt.process_0" / "d").iterdir(), key=lambda file: file.stat().st_size
+    )
 
 
 def refusal(action: Callable[[], None]) -> str | None:
@@ -92,7 +109,9 @@ def damages(content: bytes) -> dict[str, bytes | None]:
 
 
 def test_any_damage_of_any_file_is_refused_or_harmless(run, capfd):
-    """Whatever file is lost, cut, cleared or changed by a bit, the arrays are those saved, or one line refuses them."""
+    """Whatever file is lost, cut, cleared or changed by a bit, the arrays are those
+    saved, or one line refuses them.
+    """
     path, refused = run / "checkpoints" / "20", 0
     for file in sorted(file for file in path.rglob("*") if file.is_file()):
         content = file.read_bytes()
@@ -104,7 +123,9 @@ def test_any_damage_of_any_file_is_refused_or_harmless(run, capfd):
             error = refusal(lambda: load(run))
             if error is not None:
                 refused += 1
-                assert error.startswith(f"checkpoint 20 in {path.parent} is damaged: "), (file, kind)
+                assert error.startswith(
+                    f"checkpoint 20 in {path.parent} is damaged: "
+                ), (file, kind)
                 assert error.endswith("; " + CURE)
                 assert "\n" not in error
             file.write_bytes(content)
@@ -115,14 +136,21 @@ def test_any_damage_of_any_file_is_refused_or_harmless(run, capfd):
 
 @pytest.mark.parametrize("tree", ["params", "training"])
 def test_a_flipped_bit_of_an_array_is_refused(run, tree):
-    """Weights and the state of the optimizer, wherever the bit is; the line names the file."""
+    """Weights and the state of the optimizer, wherever the bit is; the line names
+    the file.
+    """
     file = largest(run / "checkpoints" / "20" / tree)
     content = bytearray(file.read_bytes())
     for place in range(0, len(content), len(content) // 5):
         content[place] ^= 4
         file.write_bytes(content)
-        with pytest.raises(InputError, match=f"the content of {tree}/ocdbt.process_0/d/{file.name} has changed"):
-            SavedCheckpoints(run / "checkpoints").restore(20, params=PARAMS, training=TRAINING)
+        with pytest.raises(
+            InputError,
+            match=f"the content of {tree}/ocdbt.process_0/d/{file.name} has changed",
+        ):
+            SavedCheckpoints(run / "checkpoints").restore(
+                20, params=PARAMS, training=TRAINING
+            )
         content[place] ^= 4
     file.write_bytes(content)
     load(run)
@@ -133,12 +161,17 @@ def test_an_average_with_a_flipped_bit_is_refused(run):
     content = bytearray(file.read_bytes())
     content[-9] ^= 1
     file.write_bytes(content)
-    with pytest.raises(InputError, match=r"checkpoint average/mean in .* is damaged: the content of params/"):
+    with pytest.raises(
+        InputError,
+        match=r"checkpoint average/mean in .* is damaged: the content of params/",
+    ):
         find_parameters(run, "average", "bleu").load(PARAMS)
 
 
 def test_checkpoints_without_checksums_load(run):
-    """Those of earlier versions, and those of a process that was killed before it wrote them."""
+    """Those of earlier versions, and those of a process that was killed before it
+    wrote them.
+    """
     for file in run.rglob(folder.CHECKSUMS):
         file.unlink()
     load(run)
@@ -151,29 +184,39 @@ def test_damage_without_checksums_is_no_other_model(run, file, zeros, capfd):
     """Orbax describes a tree that it cannot read as an empty one."""
     path = run / "checkpoints" / "20"
     (path / folder.CHECKSUMS).unlink()
-    for each in [path / "params" / file] if file != "d" else (path / "params" / "d").iterdir():
+    for each in (
+        [path / "params" / file] if file != "d" else (path / "params" / "d").iterdir()
+    ):
         each.write_bytes(bytes(each.stat().st_size) if zeros else b"")
     with pytest.raises(InputError, match=r"checkpoint 20 in .* is damaged: "):
         find_parameters(run, "20", "bleu").load(PARAMS)
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize("lost", ["_CHECKPOINT_METADATA", "params", "training", "metrics"])
+@pytest.mark.parametrize(
+    "lost", ["_CHECKPOINT_METADATA", "params", "training", "metrics"]
+)
 def test_a_damaged_checkpoint_hides_no_other(run, lost):
-    """The others are listed, ranked and read; the damaged one is refused by what it lacks."""
+    """The others are listed, ranked and read; the damaged one is refused by what it
+    lacks.
+    """
     path = run / "checkpoints" / "30" / lost
     path.unlink() if path.is_file() else shutil.rmtree(path)
     load(run, 10)
     checkpoints = SavedCheckpoints(run / "checkpoints")
     assert (checkpoints.steps, checkpoints.ranking()) == ([10, 20, 30], [20, 30, 10])
     if lost != "metrics":
-        with pytest.raises(InputError, match=f"checkpoint 30 in .* is damaged: {lost}.* is missing"):
+        with pytest.raises(
+            InputError, match=f"checkpoint 30 in .* is damaged: {lost}.* is missing"
+        ):
             load(run, 30)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}}", b"\0" * 20])
 def test_lost_scores_make_no_other_checkpoint_the_best(run, content):
-    """The loop's own record has them too; training that resumes keeps the best by them."""
+    """The loop's own record has them too; training that resumes keeps the best by
+    them.
+    """
     file = run / "checkpoints" / "20" / "metrics" / "metrics"
     file.unlink()
     if content is not None:
@@ -182,7 +225,10 @@ def test_lost_scores_make_no_other_checkpoint_the_best(run, content):
     assert (checkpoints.best(), best_steps(checkpoints, 2)) == (20, [20, 30])
     assert find_parameters(run, "best", "bleu").name == 20
     if content is not None:
-        with pytest.raises(InputError, match=r"checkpoint 20 in .* is damaged: metrics is not valid JSON"):
+        with pytest.raises(
+            InputError,
+            match=r"checkpoint 20 in .* is damaged: metrics is not valid JSON",
+        ):
             CheckpointManager(run / "checkpoints")
         return
     manager = CheckpointManager(run / "checkpoints", keep_latest=1)
@@ -194,7 +240,9 @@ def test_lost_scores_make_no_other_checkpoint_the_best(run, content):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_parameters_that_are_not_finite_are_refused(tmp_path, value):
-    """By every reader of parameters, resuming and averaging included; the line names the array."""
+    """By every reader of parameters, resuming and averaging included; the line names
+    the array.
+    """
     bad = {**PARAMS, "table": PARAMS["table"].at[3, 4].set(value)}
     manager = CheckpointManager(tmp_path / "checkpoints", keep_latest=3)
     manager.save(1, PARAMS, TRAINING, {"vocabulary": "abc"}, None)
@@ -205,10 +253,17 @@ def test_parameters_that_are_not_finite_are_refused(tmp_path, value):
     for read in (
         lambda: find_parameters(tmp_path, "2", "bleu").load(PARAMS),
         lambda: checkpoints.restore(2, params=PARAMS, training=TRAINING),
-        lambda: checkpoints.restore(3, params=PARAMS, training={**TRAINING, "params": PARAMS}),
+        lambda: checkpoints.restore(
+            3, params=PARAMS, training={**TRAINING, "params": PARAMS}
+        ),
         lambda: save_average(tmp_path, "mean", checkpoints, [1, 2]),
     ):
-        with pytest.raises(InputError, match=r"checkpoint \d in .* has parameters that are not finite: table; choose"):
+        with pytest.raises(
+            InputError,
+            match=(
+                r"checkpoint \d in .* has parameters that are not finite: table; choose"
+            ),
+        ):
             read()
     assert list_averages(tmp_path) == []
 
@@ -227,8 +282,12 @@ def test_a_damaged_average_hides_no_other(run):
     checkpoints = SavedCheckpoints(run / "checkpoints")
     save_average(run, "other", checkpoints, [30])
     shutil.rmtree(run / "averages" / "mean" / "params")
-    assert_trees_equal(find_parameters(run, "average/other", "bleu").load(PARAMS), PARAMS)
-    with pytest.raises(InputError, match=r"average mean in .* is damaged: params/_METADATA is missing"):
+    assert_trees_equal(
+        find_parameters(run, "average/other", "bleu").load(PARAMS), PARAMS
+    )
+    with pytest.raises(
+        InputError, match=r"average mean in .* is damaged: params/_METADATA is missing"
+    ):
         find_parameters(run, "average", "bleu")
     save_average(run, "mean", checkpoints, [10])
     assert find_parameters(run, "average", "bleu").name == "average/mean"
@@ -237,13 +296,18 @@ def test_a_damaged_average_hides_no_other(run):
 def test_two_averages_at_once(run):
     """The second is refused, and the first stays."""
     before = list_averages(run)
-    with hold(run / "averages", "held"), pytest.raises(InputError, match="another process makes an average in "):
+    with (
+        hold(run / "averages", "held"),
+        pytest.raises(InputError, match="another process makes an average in "),
+    ):
         save_average(run, "mean", SavedCheckpoints(run / "checkpoints"), [30])
     assert list_averages(run) == before
 
 
 def test_an_average_into_a_folder_that_cannot_be_written(run, monkeypatch):
-    """It is refused before anything is read, and no thread of orbax begins, for which the process would wait."""
+    """It is refused before anything is read, and no thread of orbax begins, for
+    which the process would wait.
+    """
     monkeypatch.setattr(folder, "restore", None)
     monkeypatch.setattr(folder, "write", None)
     shutil.rmtree(run / "averages")
@@ -269,35 +333,60 @@ except InputError as error:
 
 
 def test_an_average_on_a_full_disk(run):
-    """One line says so, nothing else is printed, the older average stays, and nothing unfinished does."""
+    """One line says so, nothing else is printed, the older average stays, and
+    nothing unfinished does.
+    """
     script = [sys.executable, "-c", FULL, run]
-    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120)
-    assert done.stdout.startswith(f"cannot write {run / 'averages' / 'mean.unfinished'}: ")
+    done = subprocess.run(
+        script, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout.startswith(
+        f"cannot write {run / 'averages' / 'mean.unfinished'}: "
+    )
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
     assert [each.steps for each in list_averages(run)] == [[10, 20]]
-    assert sorted(path.name for path in (run / "averages").iterdir()) == [".lock", "mean"]
+    assert sorted(path.name for path in (run / "averages").iterdir()) == [
+        ".lock",
+        "mean",
+    ]
 
 
 @pytest.mark.parametrize("moment", ["found", "checked", "half"])
 def test_a_checkpoint_that_goes_while_it_is_read(run, monkeypatch, moment):
-    """Training removes old checkpoints; who reads one just then is told so, and not that it is damaged."""
+    """Training removes old checkpoints; who reads one just then is told so, and not
+    that it is damaged.
+    """
     path = run / "checkpoints" / "10"
     found = find_parameters(run, "10", "bleu")
     if moment == "half":
         shutil.rmtree(path / "params")
-        monkeypatch.setattr(folder.time, "sleep", lambda seconds: shutil.rmtree(path / "training", ignore_errors=True))
+        monkeypatch.setattr(
+            folder.time,
+            "sleep",
+            lambda seconds: shutil.rmtree(path / "training", ignore_errors=True),
+        )
     elif moment == "checked":
         monkeypatch.setattr(folder, "check", lambda *_, **__: shutil.rmtree(path))
     else:
         shutil.rmtree(path)
-    with pytest.raises(InputError, match=r"checkpoint 10 in .* was removed while it was read: .* run"):
+    with pytest.raises(
+        InputError, match=r"checkpoint 10 in .* was removed while it was read: .* run"
+    ):
         found.load(PARAMS)
 
 
 def test_checksums_are_those_of_the_files(run):
-    """Every file of a checkpoint is in the list, with its size; the folder of checkpoints holds steps only."""
+    """Every file of a checkpoint is in the list, with its size; the folder of
+    checkpoints holds steps only.
+    """
     path = run / "checkpoints" / "20"
     sums = json.loads((path / folder.CHECKSUMS).read_text())
-    files = {file.relative_to(path).as_posix(): file.stat().st_size for file in path.rglob("*") if file.is_file()}
-    assert {name: size for name, (size, _) in sums.items()} | {folder.CHECKSUMS: files[folder.CHECKSUMS]} == files
+    files = {
+        file.relative_to(path).as_posix(): file.stat().st_size
+        for file in path.rglob("*")
+        if file.is_file()
+    }
+    assert {name: size for name, (size, _) in sums.items()} | {
+        folder.CHECKSUMS: files[folder.CHECKSUMS]
+    } == files
     assert sorted(each.name for each in path.parent.iterdir()) == ["10", "20", "30"]

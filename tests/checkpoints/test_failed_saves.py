@@ -1,4 +1,6 @@
-"""Saves that fail: the last good checkpoint stays, and with space again the next save works."""
+"""Saves that fail: the last good checkpoint stays, and with space again the next
+save works.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,11 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def arrays(step):
-    return {"table": jnp.asarray(np.random.default_rng(step).normal(size=(300, 300)), jnp.float32)}
+    return {
+        "table": jnp.asarray(
+            np.random.default_rng(step).normal(size=(300, 300)), jnp.float32
+        )
+    }
 
 
 def is_whole(manager, step):
@@ -75,11 +81,15 @@ for line in told:
 
 
 def test_a_disk_that_is_full_for_a_while(tmp_path):
-    """Saves that fail in the background are told, each once in one line, nothing good is removed, and the next save
-    with space works and clears what they left behind.
+    """Saves that fail in the background are told, each once in one line, nothing good
+    is removed, and the next save with space works and clears what they left behind.
     """
     done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", FULL, tmp_path], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-W", "error", "-c", FULL, tmp_path],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
@@ -93,14 +103,18 @@ def test_a_disk_that_is_full_for_a_while(tmp_path):
 
 @pytest.fixture
 def refuse(monkeypatch):
-    """Give a function that lets the next saves of a manager fail at once, or no longer."""
+    """Return a function that lets the next saves of a manager fail at once, or no
+    longer.
+    """
 
     def full(self, *arguments, **keywords):
         raise OSError(28, "No space left on device")
 
     def set_(manager, failing):
         if failing:
-            monkeypatch.setattr(type(manager._checkpointer), "save_checkpointables_async", full)
+            monkeypatch.setattr(
+                type(manager._checkpointer), "save_checkpointables_async", full
+            )
         else:
             monkeypatch.undo()
 
@@ -108,16 +122,19 @@ def refuse(monkeypatch):
 
 
 def test_a_save_that_fails_at_once(tmp_path, refuse):
-    """It is given to ``on_failure``, and waiting for it raises it until a later save worked."""
+    """It is given to ``on_failure``, and waiting for it raises it until a later save
+    worked.
+    """
     told = []
     manager = CheckpointManager(tmp_path, on_failure=told.append)
     manager.save(1, arrays(1), {"step": jnp.int32(1)}, {}, None)
     refuse(manager, True)
     manager.save(2, arrays(2), {"step": jnp.int32(2)}, {}, None)
     (error,) = told
-    assert str(error) == (
-        f"could not save a checkpoint in {tmp_path}: [Errno 28] No space left on device; the last good checkpoint is "
-        "step 1"
+    assert (
+        str(error)
+        == f"could not save a checkpoint in {tmp_path}: [Errno 28] No space left on"
+        " device; the last good checkpoint is step 1"
     )
     with pytest.raises(InputError, match="No space left on device"):
         manager.wait()
@@ -131,10 +148,14 @@ def test_a_save_that_fails_at_once(tmp_path, refuse):
 
 
 def test_a_failed_save_is_raised_where_nobody_is_told(tmp_path, refuse):
-    """Without ``on_failure`` the save raises, and the manager still saves afterwards."""
+    """Without ``on_failure`` the save raises, and the manager still saves
+    afterwards.
+    """
     manager = CheckpointManager(tmp_path)
     refuse(manager, True)
-    with pytest.raises(InputError, match="No space left on device; no checkpoint is saved yet"):
+    with pytest.raises(
+        InputError, match="No space left on device; no checkpoint is saved yet"
+    ):
         manager.save(1, arrays(1), {"step": jnp.int32(1)}, {}, None)
     refuse(manager, False)
     manager.save(1, arrays(1), {"step": jnp.int32(1)}, {}, None)

@@ -1,4 +1,6 @@
-"""Checkpoints: whole or not at all, the latest and the best, from any number of devices to any other."""
+"""Checkpoints: whole or not at all, the latest and the best, from any number of
+devices to any other.
+"""
 
 import gc
 import os
@@ -28,14 +30,18 @@ from jaxformer.translation.translator import Translator
 
 @pytest.fixture(autouse=True)
 def _promotion():
-    """Let optax promote types: its bias correction is a float to the power of an integer."""
+    """Let optax promote types: its bias correction is a float to the power of an
+    integer.
+    """
     with jax.numpy_dtype_promotion("standard"):
         yield
 
 
 @pytest.fixture
 def open_manager(tmp_path):
-    """Give a function that opens this test's directory anew, as another process would."""
+    """Return a function that opens this test's directory anew, as another process
+    would.
+    """
     opened = []
 
     def open_(**options):
@@ -51,7 +57,9 @@ def open_manager(tmp_path):
 
 
 def arrays(step):
-    """Give a little tree of parameters and one of other state, different at each step."""
+    """Return a little tree of parameters and one of other state, different at each
+    step.
+    """
     generator = np.random.default_rng(step)
     params = {"table": jnp.asarray(generator.normal(size=(5, 3)), jnp.float32)}
     training = {"step": jnp.int32(step), "key": jnp.asarray([step, 7], jnp.uint32)}
@@ -76,7 +84,11 @@ def folders(manager):
 def test_what_is_saved_comes_back(open_manager):
     """Arrays bit for bit, counters as JSON, scores by name; parts alone too."""
     manager = open_manager()
-    progress = {"sums": {"loss": 0.1 + 0.2}, "position": {"epoch": 1, "batch": 2}, "vocabulary": "é"}
+    progress = {
+        "sums": {"loss": 0.1 + 0.2},
+        "position": {"epoch": 1, "batch": 2},
+        "vocabulary": "é",
+    }
     save(manager, 7, {"bleu": 12.5, "loss": 1.5}, **progress)
     again = open_manager()
     assert again.steps == [7]
@@ -90,12 +102,16 @@ def test_nothing_is_saved_yet(open_manager):
     """An empty directory has no checkpoint, and says so."""
     manager = open_manager()
     assert (manager.steps, manager.best()) == ([], None)
-    with pytest.raises(InputError, match=r"^.* holds no checkpoint yet; train the run first$"):
+    with pytest.raises(
+        InputError, match=r"^.* holds no checkpoint yet; train the run first$"
+    ):
         manager.find("latest")
 
 
 def test_latest_and_best_are_kept(open_manager):
-    """The two latest and the best are kept, however many worse ones follow, also over a restart."""
+    """The two latest and the best are kept, however many worse ones follow, also
+    over a restart.
+    """
     scores = {10: 3.0, 20: 9.0, 30: 4.0, 40: 8.0, 50: 1.0, 60: 2.0}
     manager = open_manager(keep_latest=2, keep_best=1)
     for step, bleu in scores.items():
@@ -104,7 +120,12 @@ def test_latest_and_best_are_kept(open_manager):
         if step == 30:
             manager = open_manager(keep_latest=2, keep_best=1)
     assert folders(manager) == ["20", "60", "65"]
-    assert (manager.best(), manager.find("best"), manager.find("latest"), manager.find("60")) == (20, 20, 65, 60)
+    assert (
+        manager.best(),
+        manager.find("best"),
+        manager.find("latest"),
+        manager.find("60"),
+    ) == (20, 20, 65, 60)
 
 
 def test_the_k_best_are_the_best(open_manager):
@@ -118,7 +139,19 @@ def test_the_k_best_are_the_best(open_manager):
 def test_every_kth_is_kept_besides(open_manager):
     """The latest, the best and every k-th step are kept together, and only they."""
     manager = open_manager(keep_latest=2, keep_best=2, keep_every=40)
-    scores = {10: 9.0, 20: 1.0, 30: 8.0, 40: 2.0, 50: 3.0, 60: 7.0, 70: 4.0, 80: 5.0, 90: 0.0, 100: 6.0, 110: 1.0}
+    scores = {
+        10: 9.0,
+        20: 1.0,
+        30: 8.0,
+        40: 2.0,
+        50: 3.0,
+        60: 7.0,
+        70: 4.0,
+        80: 5.0,
+        90: 0.0,
+        100: 6.0,
+        110: 1.0,
+    }
     for step, bleu in scores.items():
         save(manager, step, {"bleu": bleu})
         save(manager, step + 5)
@@ -138,7 +171,9 @@ def test_a_score_that_is_not_a_number_is_the_worst(open_manager):
 
 
 def test_a_lower_loss_is_better(open_manager):
-    """For ``loss`` the lowest is the best, for other scores the highest, and of equals the later."""
+    """For ``loss`` the lowest is the best, for other scores the highest, and of
+    equals the later.
+    """
     manager = open_manager(keep_latest=5, best_metric="loss")
     for step, loss in ((1, 3.0), (2, 1.0), (3, 2.0), (4, 1.0)):
         save(manager, step, {"loss": loss, "bleu": -loss})
@@ -147,13 +182,18 @@ def test_a_lower_loss_is_better(open_manager):
 
 
 def test_best_without_any_evaluation(open_manager):
-    """Where nothing was evaluated, ``best`` is the latest; another name is refused with those that there are."""
+    """Where nothing was evaluated, ``best`` is the latest; another name is refused
+    with those that there are.
+    """
     manager = open_manager()
     save(manager, 9)
     save(manager, 10)
     assert (manager.best(), manager.find("best")) == (None, 10)
     for which in ("8", "bset", "-1"):
-        with pytest.raises(InputError, match=rf"no checkpoint '{which}' in .*; there are best, latest, 9, 10$"):
+        with pytest.raises(
+            InputError,
+            match=rf"no checkpoint '{which}' in .*; there are best, latest, 9, 10$",
+        ):
             manager.find(which)
 
 
@@ -167,7 +207,9 @@ def test_steps_are_numbers(open_manager):
 
 
 def test_what_killed_saves_left_behind(open_manager):
-    """Folders of unfinished saves are no checkpoints, and the process that writes removes them."""
+    """Folders of unfinished saves are no checkpoints, and the process that writes
+    removes them.
+    """
     manager = open_manager()
     save(manager, 4)
     manager.wait()
@@ -212,7 +254,9 @@ def test_the_same_step_is_saved_once(open_manager):
 
 
 def test_scores_are_added_later(open_manager):
-    """A checkpoint without scores is saved again with those of its evaluation, and counts for the best."""
+    """A checkpoint without scores is saved again with those of its evaluation, and
+    counts for the best.
+    """
     manager = open_manager()
     save(manager, 5, None, evaluated=0)
     manager = open_manager()
@@ -227,7 +271,9 @@ def test_scores_are_added_later(open_manager):
 
 @pytest.mark.parametrize("when", ["before", "while"])
 def test_killed_while_scores_are_added(open_manager, monkeypatch, when):
-    """A process that is killed while it saves a checkpoint again leaves the old one or the new one."""
+    """A process that is killed while it saves a checkpoint again leaves the old one
+    or the new one.
+    """
     manager = open_manager()
     save(manager, 5, None, note="old")
     manager.wait()
@@ -242,7 +288,8 @@ def test_killed_while_scores_are_added(open_manager, monkeypatch, when):
 
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointManager, "_save", killed)
-        patch.setattr(manager_module, "_settle", lambda replaced: None)  # nothing is tidied by a killed process
+        # nothing is tidied by a killed process
+        patch.setattr(manager_module, "_settle", lambda replaced: None)
         with pytest.raises(Killed):
             save(manager, 5, {"bleu": 3.0}, note="new")
     again = open_manager()
@@ -268,7 +315,9 @@ def test_killed_before_the_replaced_one_is_removed(open_manager):
 
 
 def test_a_failed_save(open_manager, monkeypatch):
-    """A disk without space is told in one line with the last good checkpoint, which still loads."""
+    """A disk without space is told in one line with the last good checkpoint, which
+    still loads.
+    """
     manager = open_manager()
     save(manager, 4)
     manager.wait()
@@ -280,9 +329,10 @@ def test_a_failed_save(open_manager, monkeypatch):
         patch.setattr(type(manager._checkpointer), "save_checkpointables_async", full)
         with pytest.raises(InputError) as caught:
             save(manager, 8)
-    assert str(caught.value) == (
-        f"could not save a checkpoint in {manager.directory}: [Errno 28] No space left on device; "
-        "the last good checkpoint is step 4"
+    assert (
+        str(caught.value)
+        == f"could not save a checkpoint in {manager.directory}: [Errno 28] No space"
+        " left on device; the last good checkpoint is step 4"
     )
     assert_trees_equal(restored(open_manager(), 4), arrays(4))
 
@@ -314,7 +364,9 @@ late.join()
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_late_failures_of_a_failed_save(when):
-    """Once a save has failed, its other writes print no traceback each; before, such a report is not suppressed."""
+    """Once a save has failed, its other writes print no traceback each; before, such
+    a report is not suppressed.
+    """
     script = [sys.executable, "-c", LATE, when]
     errors = subprocess.run(script, capture_output=True, text=True, check=True).stderr
     assert ("Event loop is closed" in errors) == (when == "before")
@@ -326,15 +378,26 @@ def test_a_checkpoint_of_another_model(open_manager):
     save(manager, 4)
     manager.wait()
     with pytest.raises(
-        InputError, match=r"checkpoint 4 in .* is of another model: table is \(5, 3\) there and \(5, 4\) by"
+        InputError,
+        match=(
+            r"checkpoint 4 in .* is of another model: table is \(5, 3\) there and \(5,"
+            r" 4\) by"
+        ),
     ):
         manager.restore(4, params={"table": jnp.zeros((5, 4))})
-    with pytest.raises(InputError, match=r"is of another model: bias is absent there and \(3,\) by the configuration"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"is of another model: bias is absent there and \(3,\) by the configuration"
+        ),
+    ):
         manager.restore(4, params={"table": jnp.zeros((5, 3)), "bias": jnp.zeros(3)})
 
 
 def test_changed_arrays_do_not_change_the_checkpoint(open_manager):
-    """Training goes on while a checkpoint is saved: what the memory is reused for does not get into it."""
+    """Training goes on while a checkpoint is saved: what the memory is reused for
+    does not get into it.
+    """
     manager = open_manager(keep_latest=20)
     update = jax.jit(lambda table: table * 1.5 + 1.0, donate_argnums=0)
     table = jnp.zeros((256, 256))
@@ -346,7 +409,9 @@ def test_changed_arrays_do_not_change_the_checkpoint(open_manager):
             table = update(table)
     manager.wait()
     for step, wanted in enumerate(expected):
-        found = manager.restore(step, params={"table": jnp.zeros((256, 256))})["params"]["table"]
+        found = manager.restore(step, params={"table": jnp.zeros((256, 256))})[
+            "params"
+        ]["table"]
         np.testing.assert_array_equal(np.asarray(found), wanted)
 
 
@@ -359,10 +424,12 @@ ENGINES = {
 
 @pytest.mark.slow
 @pytest.mark.skipif(jax.local_device_count() < 8, reason="needs eight devices")
-@pytest.mark.parametrize(("before", "after"), [("pmap", "jit"), ("jit", "mesh"), ("mesh", "pmap")])
+@pytest.mark.parametrize(
+    ("before", "after"), [("pmap", "jit"), ("jit", "mesh"), ("mesh", "pmap")]
+)
 def test_saved_by_one_engine_restored_by_another(open_manager, before, after):
-    """A checkpoint of any engine restores in any other, bit for bit; training goes on from it as on the devices that
-    saved it.
+    """A checkpoint of any engine restores in any other, bit for bit; training goes on
+    from it as on the devices that saved it.
     """
     model = Transformer(
         TransformerConfig(
@@ -372,10 +439,17 @@ def test_saved_by_one_engine_restored_by_another(open_manager, before, after):
     )  # fmt: skip
     generator = np.random.default_rng(0)
     batches = [
-        {side: generator.integers(3, 16, (16, 9)).astype(np.int32) for side in ("source", "target")} for _ in "ab"
+        {
+            side: generator.integers(3, 16, (16, 9)).astype(np.int32)
+            for side in ("source", "target")
+        }
+        for _ in "ab"
     ]
     engines = {
-        name: cached_make_engine(model, TrainingConfig(warmup_steps=300, **ENGINES[name])) for name in (before, after)
+        name: cached_make_engine(
+            model, TrainingConfig(warmup_steps=300, **ENGINES[name])
+        )
+        for name in (before, after)
     }
 
     state, _ = engines[before].step(engines[before].create(), batches[0])
@@ -390,7 +464,9 @@ def test_saved_by_one_engine_restored_by_another(open_manager, before, after):
     parts = open_manager().restore(1, params=like.weights, training=like.rest())
     found = TrainState.of(parts["params"], parts["training"])
     assert_trees_equal(found, kept)
-    assert [leaf.sharding for leaf in jax.tree.leaves(found)] == [leaf.sharding for leaf in jax.tree.leaves(like)]
+    assert [leaf.sharding for leaf in jax.tree.leaves(found)] == [
+        leaf.sharding for leaf in jax.tree.leaves(like)
+    ]
     state, _ = engines[after].step(engines[after].place(found), batches[1])
     again = engines[after].collect(state)
     assert_trees_close(again.optimizer, expected.optimizer, atol=1e-6, rtol=1e-5)
@@ -398,7 +474,9 @@ def test_saved_by_one_engine_restored_by_another(open_manager, before, after):
 
 
 def test_an_interruption_while_a_checkpoint_is_read_is_not_lost(monkeypatch, capfd):
-    """Orbax reads in an event loop, which would keep the exception or make another one of it."""
+    """Orbax reads in an event loop, which would keep the exception or make another
+    one of it.
+    """
     original, sent = tensorstore.open, []
 
     def interrupted(*arguments, **keywords):

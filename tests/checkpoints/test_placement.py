@@ -1,4 +1,6 @@
-"""Where the arrays of a checkpoint lie: saved and restored over any devices, by one process or several."""
+"""Where the arrays of a checkpoint lie: saved and restored over any devices, by one
+process or several.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,15 @@ from jaxformer.checkpoints.manager import CheckpointManager
 
 ROOT = Path(__file__).resolve().parents[2]
 AXES = ("data", "fsdp", "tensor")
-MESHES = {"one": (1, 1, 1), "two": (1, 2, 1), "replicated": (8, 1, 1), "sharded": (2, 2, 2), "other": (1, 4, 2)}
-# How the arrays of a little tree are cut, where the mesh has more than one device along these axes.
+MESHES = {
+    "one": (1, 1, 1),
+    "two": (1, 2, 1),
+    "replicated": (8, 1, 1),
+    "sharded": (2, 2, 2),
+    "other": (1, 4, 2),
+}
+# How the arrays of a little tree are cut, where the mesh has more than one device along
+# these axes.
 CUTS = {
     "kernel": PartitionSpec("fsdp", "tensor"),
     "moments": PartitionSpec(("data", "fsdp"), None),
@@ -46,7 +55,9 @@ def values(seed):
 
 def abstract(name):
     return {
-        array: jax.ShapeDtypeStruct(np.shape(value), value.dtype, sharding=shardings(name)[array])
+        array: jax.ShapeDtypeStruct(
+            np.shape(value), value.dtype, sharding=shardings(name)[array]
+        )
         for array, value in values(0).items()
     }
 
@@ -55,33 +66,59 @@ def abstract(name):
 @pytest.mark.parametrize("before", MESHES)
 @pytest.mark.parametrize("after", MESHES)
 def test_saved_on_a_mesh_restored_on_another(tmp_path, before, after):
-    """Every array comes back bit for bit in the sharding that is asked for, whatever the sharding that was saved; and
-    from there back again.
+    """Every array comes back bit for bit in the sharding that is asked for, whatever
+    the sharding that was saved; and from there back again.
     """
     expected = {"params": values(7), "training": values(8)}
     manager = CheckpointManager(tmp_path)
-    parts = {part: jax.device_put(tree, shardings(before)) for part, tree in expected.items()}
-    for step, (saved_on, restored_on) in enumerate(((before, after), (after, before)), start=1):
-        assert all(parts[part][array].sharding == shardings(saved_on)[array] for part in parts for array in CUTS)
+    parts = {
+        part: jax.device_put(tree, shardings(before)) for part, tree in expected.items()
+    }
+    for step, (saved_on, restored_on) in enumerate(
+        ((before, after), (after, before)), start=1
+    ):
+        assert all(
+            parts[part][array].sharding == shardings(saved_on)[array]
+            for part in parts
+            for array in CUTS
+        )
         manager.save(step, parts["params"], parts["training"], {}, None)
         manager.wait()
-        parts = manager.restore(step, params=abstract(restored_on), training=abstract(restored_on))
+        parts = manager.restore(
+            step, params=abstract(restored_on), training=abstract(restored_on)
+        )
         assert_trees_equal(parts, expected)
-    assert all(parts[part][array].sharding == shardings(before)[array] for part in parts for array in CUTS)
+    assert all(
+        parts[part][array].sharding == shardings(before)[array]
+        for part in parts
+        for array in CUTS
+    )
     manager.close()
 
 
 @pytest.mark.skipif(jax.local_device_count() < 8, reason="needs eight devices")
 def test_without_a_sharding_it_comes_to_one_device(tmp_path):
-    """What a mesh of eight saved is read on one device by whoever does not ask for a mesh."""
+    """What a mesh of eight saved is read on one device by whoever does not ask for a
+    mesh.
+    """
     manager = CheckpointManager(tmp_path)
-    manager.save(1, jax.device_put(values(7), shardings("sharded")), {"step": jnp.int32(1)}, {}, None)
+    manager.save(
+        1,
+        jax.device_put(values(7), shardings("sharded")),
+        {"step": jnp.int32(1)},
+        {},
+        None,
+    )
     manager.wait()
-    plain = jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), abstract("sharded"))
+    plain = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), abstract("sharded")
+    )
     for like in (plain, values(0)):
         found = manager.restore(1, params=like)["params"]
         assert_trees_equal(found, values(7))
-        assert {device for leaf in jax.tree.leaves(found) for device in leaf.devices()} == {jax.local_devices()[0]}
+        assert {
+            device for leaf in jax.tree.leaves(found) for device in leaf.devices()
+        } == {jax.local_devices()[0]}
     manager.close()
 
 
@@ -125,8 +162,8 @@ manager.close()
 
 @pytest.mark.slow
 def test_two_processes_save_and_restore_together(tmp_path):
-    """Each process saves and restores its own shards, the first alone renames and removes folders while the other
-    waits, and one process reads the result.
+    """Each process saves and restores its own shards, the first alone renames and
+    removes folders while the other waits, and one process reads the result.
     """
     directory = tmp_path / "checkpoints"
     directory.mkdir()
@@ -148,12 +185,16 @@ def test_two_processes_save_and_restore_together(tmp_path):
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0, 0], [error.decode()[-2000:] for _, error in outputs]
+    assert [process.returncode for process in processes] == [0, 0], [
+        error.decode()[-2000:] for _, error in outputs
+    ]
     first, second = (output.decode().splitlines()[-1] for output, _ in outputs)
     assert first == "[8, 12] 12 True ['12.replaced'] None"
     assert second == "[8, 12] 12 True [] None"
     assert sorted(path.name for path in directory.iterdir()) == ["12", "8"]
     manager = CheckpointManager(directory)
-    found = manager.restore(12, params={"table": np.zeros((8, 4), np.float32)})["params"]["table"]
+    found = manager.restore(12, params={"table": np.zeros((8, 4), np.float32)})[
+        "params"
+    ]["table"]
     np.testing.assert_array_equal(found, 12.0 * np.arange(32).reshape(8, 4))
     manager.close()

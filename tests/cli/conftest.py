@@ -26,7 +26,9 @@ class Outcome(NamedTuple):
 
     @property
     def error(self) -> str:
-        """The one line of a command that failed, or of a wrong command line, whose usage may stand before it."""
+        """The one line of a command that failed, or of a wrong command line, whose
+        usage may stand before it.
+        """
         assert self.code in (1, 2), self
         assert self.out == b""
         *usage, last = self.err.removesuffix("\n").split("\n")
@@ -41,10 +43,12 @@ Call = Callable[..., Outcome]
 
 @pytest.fixture
 def call(monkeypatch, capfdbinary) -> Call:
-    """Give a function that runs a command."""
+    """Return a function that runs a command."""
 
     def run(*arguments: object, stdin: bytes = b"") -> Outcome:
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="ascii"))
+        monkeypatch.setattr(
+            sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="ascii")
+        )
         capfdbinary.readouterr()
         try:
             code = main([str(argument) for argument in arguments])

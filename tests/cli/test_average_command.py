@@ -1,4 +1,6 @@
-"""``average``: the mean of checkpoints, which every command then takes as a checkpoint."""
+"""``average``: the mean of checkpoints, which every command then takes as a
+checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ import pytest
 import runs
 from jaxformer.translation.translator import Translator
 
-LINES = b"".join(f"{line}\n".encode() for line in ("Insert a new table.", "Open the document.", "Close all windows."))
+LINES = b"".join(
+    f"{line}\n".encode()
+    for line in ("Insert a new table.", "Open the document.", "Close all windows.")
+)
 
 
 @pytest.fixture
@@ -39,14 +44,18 @@ def test_the_mean_is_kept(options, name, steps, call, run):
     assert found.checkpoint == f"average/{name}"
     each = [Translator.load(run, str(step)).params for step in steps]
     jax.tree.map(
-        lambda mean, *leaves: np.testing.assert_allclose(mean, np.mean(leaves, axis=0), rtol=1e-6, atol=1e-7),
+        lambda mean, *leaves: np.testing.assert_allclose(
+            mean, np.mean(leaves, axis=0), rtol=1e-6, atol=1e-7
+        ),
         found.params,
         *each,
     )
 
 
 def test_every_command_takes_it(call, run, tmp_path):
-    """Translating, scoring, attention, evaluation and info know averages, the newest and those by name."""
+    """Translating, scoring, attention, evaluation and info know averages, the newest
+    and those by name.
+    """
     call("average", f"--workdir={run}", "--steps=10", "--name=ten")
     call("average", f"--workdir={run}", "--last=2")
     options = [f"--workdir={run}", "--beam_size=1"]
@@ -62,17 +71,34 @@ def test_every_command_takes_it(call, run, tmp_path):
         file.write_bytes(LINES)
     source, target = files
     by_which = {
-        which: call(
-            "score", f"--workdir={run}", f"--checkpoint={which}", f"--source={source}", f"--target={target}"
-        ).out
+        which: (
+            call(
+                "score",
+                f"--workdir={run}",
+                f"--checkpoint={which}",
+                f"--source={source}",
+                f"--target={target}",
+            ).out
+        )
         for which in ("average/ten", "10", "average")
     }
     assert by_which["average/ten"] == by_which["10"] != by_which["average"]
     output = tmp_path / "attention"
-    assert call("attention", f"--workdir={run}", "--checkpoint=average", f"--output={output}", "Open it.").code == 0
+    assert (
+        call(
+            "attention",
+            f"--workdir={run}",
+            "--checkpoint=average",
+            f"--output={output}",
+            "Open it.",
+        ).code
+        == 0
+    )
 
     data = [f"--source={source}", f"--reference={target}"]
-    record = json.loads(call("evaluate", *options, *data, "--checkpoint=average/ten").out)
+    record = json.loads(
+        call("evaluate", *options, *data, "--checkpoint=average/ten").out
+    )
     assert record["checkpoint"] == "average/ten"
     assert json.loads(call("evaluate", *options, *data).out)["checkpoint"] == 10
     results = json.loads((run / "results.json").read_text())
@@ -91,8 +117,20 @@ def test_every_command_takes_it(call, run, tmp_path):
     ("options", "rule"),
     [
         ([], "--last=5 asks for 5 checkpoints and"),
-        (["--last=3"], "holds 2 checkpoints: ask for fewer, or train with a larger training.keep_latest"),
-        (["--best=3"], "holds 2 evaluated checkpoints: ask for fewer, or train with a larger training.keep_best"),
+        (
+            ["--last=3"],
+            (
+                "holds 2 checkpoints: ask for fewer, or train with a larger"
+                " training.keep_latest"
+            ),
+        ),
+        (
+            ["--best=3"],
+            (
+                "holds 2 evaluated checkpoints: ask for fewer, or train with a larger"
+                " training.keep_best"
+            ),
+        ),
         (["--best=0"], "argument --best: must be at least 1, not 0"),
         (["--steps=10,30"], "there is no checkpoint '30' in"),
         (["--steps=10,ten"], "--steps must be numbers separated by commas"),
@@ -114,7 +152,12 @@ def test_one_choice_at_a_time(call, run):
 
 
 def test_no_average_yet(call, run):
-    error = call("translate", f"--workdir={run}", "--checkpoint=average", stdin=LINES).error
-    assert error == f"{run} holds no average yet; make one: jaxformer average --workdir={run}"
+    error = call(
+        "translate", f"--workdir={run}", "--checkpoint=average", stdin=LINES
+    ).error
+    assert (
+        error
+        == f"{run} holds no average yet; make one: jaxformer average --workdir={run}"
+    )
     error = call("average", f"--workdir={run.parent / 'none'}").error
     assert "--workdir must name the directory of a run" in error

@@ -1,4 +1,6 @@
-"""Whatever a person can give wrongly ends in one line, with exit code 1, before the work begins."""
+"""Whatever a person can give wrongly ends in one line, with exit code 1, before the
+work begins.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,9 @@ def test_unequal_files(call, workdir, file):
 def test_invalid_utf8(call, workdir, file):
     """The file, or standard input, and the line are named."""
     bad, good = file("latin1.en", BAD_UTF8), file("good", b"a\n" * 4)
-    assert call("translate", workdir, stdin=BAD_UTF8).error.startswith("standard input, line 3: not UTF-8")
+    assert call("translate", workdir, stdin=BAD_UTF8).error.startswith(
+        "standard input, line 3: not UTF-8"
+    )
     for arguments in (
         ["translate", f"--input={bad}"],
         ["score", f"--source={good}", f"--target={bad}"],
@@ -88,27 +92,49 @@ def test_invalid_utf8(call, workdir, file):
 
 def test_directory_for_a_file(call, workdir, tmp_path):
     assert str(tmp_path) in call("translate", workdir, f"--input={tmp_path}").error
-    assert str(tmp_path) in call("translate", workdir, f"--output={tmp_path}", stdin=b"a\n").error
+    assert (
+        str(tmp_path)
+        in call("translate", workdir, f"--output={tmp_path}", stdin=b"a\n").error
+    )
 
 
 def test_output_without_a_folder(call, workdir, file, tmp_path, monkeypatch):
     """Where to write is looked at before the translation, not after it."""
-    monkeypatch.setattr("jaxformer.translation.translator.Translator.load", lambda *_: 1 / 0)
+    monkeypatch.setattr(
+        "jaxformer.translation.translator.Translator.load", lambda *_: 1 / 0
+    )
     output = tmp_path / "none" / "out"
     rule = f"cannot write {output}: there is no folder {output.parent}; make it first"
     assert call("translate", workdir, f"--output={output}", stdin=b"a\n").error == rule
     there = file("there", b"a\n")
-    assert call("score", workdir, f"--source={there}", f"--target={there}", f"--output={output}").error == rule
+    assert (
+        call(
+            "score",
+            workdir,
+            f"--source={there}",
+            f"--target={there}",
+            f"--output={output}",
+        ).error
+        == rule
+    )
 
 
 def test_too_long_a_sentence(call, file):
-    """The file, the number of the line, its tokens, the positions and the cure are named."""
-    long, workdir = b"ok\n\n" + b"word " * 20_000 + b"\n", f"--workdir={runs.refusing_run()}"
+    """The file, the number of the line, its tokens, the positions and the cure are
+    named.
+    """
+    long, workdir = (
+        b"ok\n\n" + b"word " * 20_000 + b"\n",
+        f"--workdir={runs.refusing_run()}",
+    )
     error = call("translate", workdir, stdin=long).error
     assert error.startswith("standard input, line 3 has ")
     rule, cure = error.removeprefix("standard input").split("; ")
     assert rule.endswith(" tokens and the model has 128 positions")
-    parts = "translate it in parts (--split_long, decoding.long_sources=split), or give one sentence a line"
+    parts = (
+        "translate it in parts (--split_long, decoding.long_sources=split), or give one"
+        " sentence a line"
+    )
     assert cure == parts
     source, target = file("source", long), file("target", b"a\n" * 3)
     other = "give one sentence a line, or train with a larger model.max_length"
@@ -123,12 +149,17 @@ def test_too_long_a_sentence(call, file):
 
 
 def test_a_model_whose_weights_are_not_numbers(call, file, monkeypatch):
-    """Each command ends with one line that names the first sentence, and writes no result."""
+    """Each command ends with one line that names the first sentence, and writes no
+    result.
+    """
     load = Translator.load.__func__
 
     def broken(cls, *arguments) -> Translator:
         translator = load(cls, *arguments)
-        params = {**translator.params, "output": translator.params["output"].at[9].set(np.nan)}
+        params = {
+            **translator.params,
+            "output": translator.params["output"].at[9].set(np.nan),
+        }
         translator.models = translator.models._replace(params=(params,))
         return translator
 
@@ -136,53 +167,104 @@ def test_a_model_whose_weights_are_not_numbers(call, file, monkeypatch):
     run = runs.copy(runs.random_run(), file("x", b"").parent / "run")
     source = file("source", b"\na\nb\n")
     target = file("target", b"x\ny\nz\n")
-    rule = "has probabilities that are not a number (NaN): weights of the model are NaN or infinite"
+    rule = (
+        "has probabilities that are not a number (NaN): weights of the model are NaN or"
+        " infinite"
+    )
     for arguments, line in (
         (["translate", f"--input={source}"], 2),
         (["translate", f"--input={source}", "--beam_size=1"], 2),
         (["score", f"--source={source}", f"--target={target}"], 1),
         (["evaluate", f"--source={source}", f"--reference={target}"], 2),
     ):
-        assert call(*arguments, f"--workdir={run}").error.startswith(f"{source}, line {line} {rule}")
+        assert call(*arguments, f"--workdir={run}").error.startswith(
+            f"{source}, line {line} {rule}"
+        )
     assert not (run / "results.json").exists()
 
 
 @pytest.mark.parametrize(
     ("content", "rule"),
     [
-        ("\tein\n\n日本\tein\n", ", line 3 has the {} '日本', which the vocabulary cannot write: leave it out, or"),
-        (f"\n\n{'word ' * 300}\n", r" tokens, and its translation has at most \d+ with its end: shorten it, or"),
-        ("\n\n", ", line 3 is missing: there are 2 {}s and more sentences; give one for each, empty where nothing"),
-        ("\n\n\n\n", ", line 4 is one too many: there are more {}s than the 3 sentences: give one for each"),
+        (
+            "\tein\n\n日本\tein\n",
+            (
+                ", line 3 has the {} '日本', which the vocabulary cannot write: leave"
+                " it out, or"
+            ),
+        ),
+        (
+            f"\n\n{'word ' * 300}\n",
+            (
+                r" tokens, and its translation has at most \d+ with its end: shorten"
+                r" it, or"
+            ),
+        ),
+        (
+            "\n\n",
+            (
+                ", line 3 is missing: there are 2 {}s and more sentences; give one for"
+                " each, empty where nothing"
+            ),
+        ),
+        (
+            "\n\n\n\n",
+            (
+                ", line 4 is one too many: there are more {}s than the 3 sentences:"
+                " give one for each"
+            ),
+        ),
     ],
 )
 def test_lines_that_stand_beside_others(content, rule, call, workdir, file):
     """A line of prefixes or required phrases is named by its own file."""
-    for option, word, many in (("prefix", "prefix", "prefixes"), ("require", "required phrase", None)):
+    for option, word, many in (
+        ("prefix", "prefix", "prefixes"),
+        ("require", "required phrase", None),
+    ):
         beside = file(option, content.encode())
-        expected = rule.replace("{}s", many or "lists of required phrases").replace("{}", word)
-        error = call("translate", workdir, f"--{option}={beside}", stdin=b"a\nb\nc\n").error
+        expected = rule.replace("{}s", many or "lists of required phrases").replace(
+            "{}", word
+        )
+        error = call(
+            "translate", workdir, f"--{option}={beside}", stdin=b"a\nb\nc\n"
+        ).error
         assert error.startswith(f"{beside}, line ")
         assert re.search(expected, error)
 
 
 def test_lists_that_cannot_be_read(call, file):
-    """The file, or standard input, and the line are named, also where a control character stands in a text."""
-    good, bad = b'{"source": "a", "translations": [{"text": "b", "score": -1}]}\n', b'{"source": "a\x01"}\n'
+    """The file, or standard input, and the line are named, also where a control
+    character stands in a text.
+    """
+    good, bad = (
+        b'{"source": "a", "translations": [{"text": "b", "score": -1}]}\n',
+        b'{"source": "a\x01"}\n',
+    )
     lists = file("lists", good + bad)
-    rule = ", line 2 is no object with source and translations: give what translate --format=jsonl wrote"
+    rule = (
+        ", line 2 is no object with source and translations: give what translate"
+        " --format=jsonl wrote"
+    )
     assert call("rerank", f"--input={lists}").error == f"{lists}{rule}"
     assert call("rerank", stdin=good + bad).error == f"standard input{rule}"
 
 
 def test_more_translations_than_hypotheses(call, workdir):
-    error = call("translate", workdir, "--beam_size=2", "--n_best=3", stdin=b"a\n").error
+    error = call(
+        "translate", workdir, "--beam_size=2", "--n_best=3", stdin=b"a\n"
+    ).error
     assert error == "--n_best must be at most the beam of 2, not 3: widen --beam_size"
 
 
 # Runs
 
-COMMANDS = (["translate"], ["evaluate", "--dataset=bundled:en-de/valid"], ["attention", "a"], ["info"])
+COMMANDS = (
+    ["translate"],
+    ["evaluate", "--dataset=bundled:en-de/valid"],
+    ["attention", "a"],
+    ["info"],
+)
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)
@@ -201,11 +283,13 @@ def test_no_checkpoint(arguments, call, damaged):
     for path in (damaged / "checkpoints").iterdir():
         shutil.rmtree(path)
     assert (
-        "holds no checkpoint yet; train the run first" in call(*arguments, f"--workdir={damaged}", stdin=b"a\n").error
+        "holds no checkpoint yet; train the run first"
+        in call(*arguments, f"--workdir={damaged}", stdin=b"a\n").error
     )
     (damaged / "checkpoints").rmdir()
     assert (
-        "holds no checkpoint yet; train the run first" in call(*arguments, f"--workdir={damaged}", stdin=b"a\n").error
+        "holds no checkpoint yet; train the run first"
+        in call(*arguments, f"--workdir={damaged}", stdin=b"a\n").error
     )
     assert not (damaged / "checkpoints").exists()
 
@@ -220,16 +304,23 @@ def test_unknown_checkpoint(which, call, workdir):
 
 def test_vocabulary_of_another_run(call, damaged):
     """A vocabulary that was replaced is refused, not used for nonsense."""
-    shutil.copy(runs.reversal_run() / "vocabulary" / "shared.model", damaged / "vocabulary" / "shared.model")
+    shutil.copy(
+        runs.reversal_run() / "vocabulary" / "shared.model",
+        damaged / "vocabulary" / "shared.model",
+    )
     for arguments in COMMANDS[:3]:
         error = call(*arguments, f"--workdir={damaged}", stdin=b"a\n").error
-        assert f"{damaged / 'vocabulary'} is not the vocabulary of checkpoint 10" in error
+        assert (
+            f"{damaged / 'vocabulary'} is not the vocabulary of checkpoint 10" in error
+        )
 
 
 def test_damaged_vocabulary(call, damaged):
     (damaged / "vocabulary" / "shared.model").write_bytes(b"nothing")
     error = call("translate", f"--workdir={damaged}", stdin=b"a\n").error
-    assert f"{damaged / 'vocabulary' / 'shared.model'}: not a SentencePiece model" in error
+    assert (
+        f"{damaged / 'vocabulary' / 'shared.model'}: not a SentencePiece model" in error
+    )
     (damaged / "vocabulary" / "shared.model").unlink()
     error = call("translate", f"--workdir={damaged}", stdin=b"a\n").error
     assert f"no vocabulary in {damaged / 'vocabulary'}" in error
@@ -237,21 +328,36 @@ def test_damaged_vocabulary(call, damaged):
 
 @pytest.mark.parametrize(
     "content",
-    [b"{", b"", b'{"model": {"depth": 3}}', b'{"modle": {}}', b"[]", b"3", b'{"model": 3}', b'{"model": "\xff"}'],
+    [
+        b"{",
+        b"",
+        b'{"model": {"depth": 3}}',
+        b'{"modle": {}}',
+        b"[]",
+        b"3",
+        b'{"model": 3}',
+        b'{"model": "\xff"}',
+    ],
 )
 def test_damaged_configuration(content, call, damaged):
     """A configuration that is none, or of another version, is named."""
     (damaged / "config.json").write_bytes(content)
     for command in ("info", "translate"):
         error = call(command, f"--workdir={damaged}", stdin=b"a\n").error
-        assert "config.json is not a configuration" in error or "there is no configuration key" in error
+        assert (
+            "config.json is not a configuration" in error
+            or "there is no configuration key" in error
+        )
 
 
 def test_configuration_of_another_model(call, damaged):
     """Parameters of other shapes than the configuration asks for are not loaded."""
     path = damaged / "config.json"
     path.write_text(path.read_text().replace('"d_ff": 64', '"d_ff": 96'))
-    assert "is of another model" in call("translate", f"--workdir={damaged}", stdin=b"a\n").error
+    assert (
+        "is of another model"
+        in call("translate", f"--workdir={damaged}", stdin=b"a\n").error
+    )
 
 
 @pytest.mark.parametrize("content", ["{", "[]"])
@@ -262,13 +368,17 @@ def test_damaged_results(content, call, damaged):
 
 def test_the_run_that_is_missing_is_named_by_its_option(call, workdir, file):
     """Not by --workdir, which is right."""
-    lists = file("lists", b'{"source": "a", "translations": [{"text": "b", "score": -1}]}\n')
+    lists = file(
+        "lists", b'{"source": "a", "translations": [{"text": "b", "score": -1}]}\n'
+    )
     rule = "nowhere/config.json does not exist; {} must name the directory of a run"
     error = call("translate", workdir, "--ensemble=nowhere", stdin=b"a\n").error
     assert error == rule.format("--ensemble")
     for option in ("--reverse", "--language_model"):
         for name in ("nowhere", "nowhere@20"):
-            assert call("rerank", f"--input={lists}", f"{option}={name}").error == rule.format(option)
+            assert call(
+                "rerank", f"--input={lists}", f"{option}={name}"
+            ).error == rule.format(option)
 
 
 # Arguments
@@ -278,9 +388,18 @@ def test_the_run_that_is_missing_is_named_by_its_option(call, workdir, file):
     ("arguments", "wrong"),
     [
         (["--data.train", "x"], "--data.train x; did you mean --config.data.train=x?"),
-        (["--data.train=a b"], "--data.train=a b; did you mean '--config.data.train=a b'?"),
-        (["--config.data.train", "x"], "--config.data.train x; did you mean --config.data.train=x?"),
-        (["--config.data.train"], "--config.data.train; did you mean --config.data.train=VALUE?"),
+        (
+            ["--data.train=a b"],
+            "--data.train=a b; did you mean '--config.data.train=a b'?",
+        ),
+        (
+            ["--config.data.train", "x"],
+            "--config.data.train x; did you mean --config.data.train=x?",
+        ),
+        (
+            ["--config.data.train"],
+            "--config.data.train; did you mean --config.data.train=VALUE?",
+        ),
         (["--bogus"], "--bogus"),
     ],
 )
@@ -290,7 +409,10 @@ def test_wrong_arguments_among_right_ones(arguments, wrong, call):
     outcome = call("train", *right, *arguments, "--config.data.max_length=9")
     assert outcome.code == 2
     assert outcome.err.startswith("usage: jaxformer train [-h]")
-    assert outcome.err.splitlines()[-1] == f"jaxformer train: error: unrecognized arguments: {wrong}"
+    assert (
+        outcome.err.splitlines()[-1]
+        == f"jaxformer train: error: unrecognized arguments: {wrong}"
+    )
 
 
 @pytest.mark.parametrize("name", ["file", "file/x", "/proc/x"])
@@ -299,7 +421,12 @@ def test_a_directory_that_cannot_be_made(call, tmp_path, name):
     (tmp_path / "file").write_text("")
     config = f"--config={runs.ROOT}/configs/reverse.py"
     for command, option in (("train", "--workdir"), ("prepare", "--output")):
-        outcome = call(command, config, f"{option}={tmp_path / name}", "--config.data.train=synthetic:reverse/valid")
+        outcome = call(
+            command,
+            config,
+            f"{option}={tmp_path / name}",
+            "--config.data.train=synthetic:reverse/valid",
+        )
         assert outcome.code == 1
         last = outcome.err.splitlines()[-1]
         assert last.endswith(f"choose another {option}")
@@ -319,54 +446,85 @@ def test_a_directory_that_cannot_be_made(call, tmp_path, name):
         ("info", "--workdir"),
     ],
 )
-def test_an_empty_path_is_not_the_current_folder(command, option, call, tmp_path, monkeypatch):
+def test_an_empty_path_is_not_the_current_folder(
+    command, option, call, tmp_path, monkeypatch
+):
     """It is wrong usage, before anything is read or written."""
     monkeypatch.chdir(tmp_path)
     outcome = call(*command.split(), f"{option}=")
     assert (outcome.code, outcome.out) == (2, b"")
-    assert f"error: argument {option}: the path is empty: name a file or a folder" in outcome.err
+    assert (
+        f"error: argument {option}: the path is empty: name a file or a folder"
+        in outcome.err
+    )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_empty_run_of_an_ensemble(call, workdir, monkeypatch):
     monkeypatch.chdir(runs.random_run())
-    assert "--ensemble must name the directory of a run" in call("translate", workdir, "--ensemble=", stdin=b"").error
+    assert (
+        "--ensemble must name the directory of a run"
+        in call("translate", workdir, "--ensemble=", stdin=b"").error
+    )
 
 
 @pytest.mark.parametrize("command", ["evaluate", "average --last=1", "shortlist"])
-def test_a_run_that_cannot_be_written_is_found_before_the_work(command, call, damaged, monkeypatch):
+def test_a_run_that_cannot_be_written_is_found_before_the_work(
+    command, call, damaged, monkeypatch
+):
     """Hours of work do not end at the last line."""
 
     def refuse(*_, dir, **__):
         raise OSError(errno.EACCES, "Permission denied", str(dir))
 
     monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    monkeypatch.setattr("jaxformer.translation.translator.Translator.load", lambda *_: 1 / 0)
+    monkeypatch.setattr(
+        "jaxformer.translation.translator.Translator.load", lambda *_: 1 / 0
+    )
     name, *more = command.split()
-    rule = f"cannot write {damaged}: Permission denied; change its permissions, or choose another place"
+    rule = (
+        f"cannot write {damaged}: Permission denied; change its permissions, or choose"
+        " another place"
+    )
     assert call(name, f"--workdir={damaged}", *more).error == rule
 
 
-@pytest.mark.parametrize(("name", "command"), [("attention", "attention a"), ("averages", "average --last=1")])
-def test_commands_write_through_no_link_in_a_run(name, command, call, damaged, tmp_path):
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("attention", "attention a"), ("averages", "average --last=1")],
+)
+def test_commands_write_through_no_link_in_a_run(
+    name, command, call, damaged, tmp_path
+):
     """What a link in the run points to is left as it was."""
     (tmp_path / "outside").mkdir()
     (damaged / name).symlink_to(tmp_path / "outside")
     first, *more = command.split()
     error = call(first, f"--workdir={damaged}", *more).error
-    assert error.startswith(f"{damaged / name} is a symbolic link, and nothing is written through links: ")
+    assert error.startswith(
+        f"{damaged / name} is a symbolic link, and nothing is written through links: "
+    )
     assert list((tmp_path / "outside").iterdir()) == []
 
 
 def test_an_error_gives_a_terminal_no_orders(call, tmp_path):
     """Names and text in it are escaped."""
-    assert "\\u001b[2J" in call("translate", f"--workdir={tmp_path}/\x1b[2J", stdin=b"").error
+    assert (
+        "\\u001b[2J"
+        in call("translate", f"--workdir={tmp_path}/\x1b[2J", stdin=b"").error
+    )
 
 
 # Input without bound.
 
 
-@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes")])
+@pytest.mark.parametrize(
+    "error",
+    [
+        MemoryError(),
+        RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes"),
+    ],
+)
 def test_memory_that_is_used_up(call, workdir, monkeypatch, error):
     """It ends in one line that names what to lower."""
 
@@ -374,7 +532,9 @@ def test_memory_that_is_used_up(call, workdir, monkeypatch, error):
         raise error
 
     monkeypatch.setattr("jaxformer.cli.translate.run", fail)
-    assert call("translate", workdir).error.startswith("there is not enough memory: lower ")
+    assert call("translate", workdir).error.startswith(
+        "there is not enough memory: lower "
+    )
 
 
 def test_other_faults_of_the_runtime_stay_faults(call, workdir, monkeypatch):
@@ -391,8 +551,14 @@ def test_other_faults_of_the_runtime_stay_faults(call, workdir, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "rule"),
     [
-        (["translate", "--beam_size=100000"], "--beam_size must be at most 10,000, not 100000"),
-        (["translate", "--n_best=100000000", "--sample"], "argument --n_best: must be at most 10,000, not 100000000"),
+        (
+            ["translate", "--beam_size=100000"],
+            "--beam_size must be at most 10,000, not 100000",
+        ),
+        (
+            ["translate", "--n_best=100000000", "--sample"],
+            "argument --n_best: must be at most 10,000, not 100000000",
+        ),
         (["translate", "--sample", f"--seed={10**23}"], "--seed must be"),
         (["translate", f"--window={10**23}"], "a window must have at most"),
         (["shortlist", f"--best={10**23}"], "a shortlist has at most"),
@@ -406,7 +572,9 @@ def test_absurd_numbers(arguments, rule, call, workdir):
 def test_absurd_resamples(call, file):
     """The tests of a comparison end."""
     text = file("a.de", b"ein Satz\n")
-    error = call("compare", f"--reference={text}", text, text, f"--resamples={10**12}").error
+    error = call(
+        "compare", f"--reference={text}", text, text, f"--resamples={10**12}"
+    ).error
     assert error == "resamples must be at most 1,000,000, not 1000000000000"
 
 
@@ -422,4 +590,7 @@ def test_lists_with_half_a_character(call, file):
     """Text that UTF-8 cannot hold is refused where it is read."""
     line = b'{"source": "a", "translations": [{"text": "\\ud800", "score": -1.0}]}\n'
     lists = file("lists.jsonl", line)
-    assert "lists.jsonl, line 1 is no object with source and translations" in call("rerank", f"--input={lists}").error
+    assert (
+        "lists.jsonl, line 1 is no object with source and translations"
+        in call("rerank", f"--input={lists}").error
+    )

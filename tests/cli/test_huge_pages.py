@@ -11,7 +11,9 @@ from jaxformer.cli import huge_pages
 
 @pytest.fixture
 def setting(tmp_path, monkeypatch):
-    """Give a file that stands for the system's setting: large pages for those who ask."""
+    """Return a file that stands for the system's setting: large pages for those who
+    ask.
+    """
     path = tmp_path / "enabled"
     path.write_text("always [madvise] never\n")
     monkeypatch.setattr(huge_pages, "_SETTING", path)
@@ -22,9 +24,16 @@ def setting(tmp_path, monkeypatch):
 
 
 def test_where_it_is_of_use(setting, monkeypatch):
-    """Not where all programs have large pages or none, nor with another C library, nor where the user has decided."""
+    """Not where all programs have large pages or none, nor with another C library,
+    nor where the user has decided.
+    """
     assert huge_pages.is_of_use()
-    for version, found in (("glibc 2.35", True), ("glibc 2.34", False), ("glibc 3.0", True), ("musl 1.2", False)):
+    for version, found in (
+        ("glibc 2.35", True),
+        ("glibc 2.34", False),
+        ("glibc 3.0", True),
+        ("musl 1.2", False),
+    ):
         monkeypatch.setattr(os, "confstr", lambda name, version=version: version)
         assert huge_pages.is_of_use() == found
     monkeypatch.setattr(os, "confstr", lambda name: None)
@@ -45,7 +54,9 @@ def test_where_it_is_of_use(setting, monkeypatch):
 
 
 def test_the_process_begins_anew_once(setting):
-    """With the same number, the same arguments and the same options of the interpreter."""
+    """With the same number, the same arguments and the same options of the
+    interpreter.
+    """
     program = setting.parent / "program.py"
     program.write_text(
         "import os, pathlib, sys\n"

@@ -34,8 +34,14 @@ def test_a_damaged_checkpoint_or_average_is_named(call, tmp_path):
     (run / "averages" / "last-1" / "params" / "_METADATA").write_bytes(b"")
     after = json.loads(call("info", f"--workdir={run}").out)
     average, checkpoint = after.pop("damaged")
-    assert average.startswith(f"average last-1 in {run / 'averages'} is damaged: params/_METADATA has 0 bytes, and ")
-    assert checkpoint.startswith(f"checkpoint 20 in {run / 'checkpoints'} is damaged: _CHECKPOINT_METADATA is missing")
+    assert average.startswith(
+        f"average last-1 in {run / 'averages'} is damaged: params/_METADATA has 0"
+        " bytes, and "
+    )
+    assert checkpoint.startswith(
+        f"checkpoint 20 in {run / 'checkpoints'} is damaged: _CHECKPOINT_METADATA is"
+        " missing"
+    )
     assert after == {**before, "averages": {}}
 
 
@@ -44,17 +50,31 @@ def test_checkpoints_without_checksums_are_listed(call, tmp_path):
     run = runs.copy(runs.random_run(), tmp_path / "run")
     assert call("average", f"--workdir={run}", "--last=1").code == 0
     (run / "checkpoints" / "20" / "checksums.json").unlink()
-    assert json.loads(call("info", f"--workdir={run}").out)["without_checksums"] == ["20"]
+    assert json.loads(call("info", f"--workdir={run}").out)["without_checksums"] == [
+        "20"
+    ]
     (run / "averages" / "last-1" / "checksums.json").unlink()
-    assert json.loads(call("info", f"--workdir={run}").out)["without_checksums"] == ["average/last-1", "20"]
+    assert json.loads(call("info", f"--workdir={run}").out)["without_checksums"] == [
+        "average/last-1",
+        "20",
+    ]
 
 
 def test_memory_of_a_configuration(call, tmp_path, monkeypatch):
-    """For more devices than there are, each engine's bytes are those of the arithmetic; nothing is written."""
+    """For more devices than there are, each engine's bytes are those of the
+    arithmetic; nothing is written.
+    """
     monkeypatch.chdir(tmp_path)
     keys = [
-        *("--config.training.engine=mesh", "--config.training.mesh_fsdp=4", "--config.training.mesh_tensor=2"),
-        *("--config.model.rematerialization=layer", "--config.data.train=text:is,missing"),
+        *(
+            "--config.training.engine=mesh",
+            "--config.training.mesh_fsdp=4",
+            "--config.training.mesh_tensor=2",
+        ),
+        *(
+            "--config.model.rematerialization=layer",
+            "--config.data.train=text:is,missing",
+        ),
     ]
     outcome = call("info", f"--config={FILE}", "--devices=64", *keys)
     assert outcome.code == 0
@@ -73,7 +93,12 @@ def test_memory_of_a_configuration(call, tmp_path, monkeypatch):
         "mesh": {"data": 8, "fsdp": 4, "tensor": 2},
     }
     for engine, entry in record["memory"].items():
-        found = estimate(config.model, config.training, batch, abstract_mesh(engine, 64, config.training))
+        found = estimate(
+            config.model,
+            config.training,
+            batch,
+            abstract_mesh(engine, 64, config.training),
+        )
         assert entry["parameters"] == found.parameters
         assert set(entry["rematerialization"]) == set(REMATERIALIZATIONS)
         chosen = entry["rematerialization"]["layer"]
@@ -88,7 +113,9 @@ def test_memory_of_a_configuration(call, tmp_path, monkeypatch):
 
 def test_one_device_has_one_engine(call):
     """Where there is nothing to share, only jit is shown."""
-    assert list(json.loads(call("info", f"--config={FILE}", "--devices=1").out)["memory"]) == ["jit"]
+    assert list(
+        json.loads(call("info", f"--config={FILE}", "--devices=1").out)["memory"]
+    ) == ["jit"]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +123,11 @@ def test_one_device_has_one_engine(call):
     [
         (["--devices=0"], "argument --devices: must be at least 1, not 0"),
         (
-            ["--devices=6", "--config.training.engine=mesh", "--config.training.mesh_fsdp=4"],
+            [
+                "--devices=6",
+                "--config.training.engine=mesh",
+                "--config.training.mesh_fsdp=4",
+            ],
             "must divide the 6 devices",
         ),
         (["--config.model.d_modell=8"], "did you mean model.d_model?"),
@@ -109,7 +140,10 @@ def test_what_does_not_fit_is_refused(arguments, rule, call):
 @pytest.mark.parametrize("argument", ["--devices=8", "--config.model.d_model=8"])
 def test_a_run_is_as_it_is(argument, call):
     """What is about a configuration is refused beside a run, not ignored."""
-    assert "give --config=FILE" in call("info", f"--workdir={runs.random_run()}", argument).error
+    assert (
+        "give --config=FILE"
+        in call("info", f"--workdir={runs.random_run()}", argument).error
+    )
 
 
 def test_run_or_configuration(call):

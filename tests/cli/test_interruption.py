@@ -39,15 +39,24 @@ sys.exit(main.start())
 
 @pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3])
 def test_interrupted_while_libraries_load(delay):
-    """Ctrl-C ends with 130 and without a traceback however early it comes; here JAX loads, or has just been loaded."""
+    """Ctrl-C ends with 130 and without a traceback however early it comes; here JAX
+    loads, or has just been loaded.
+    """
     line = [sys.executable, "-c", EARLY.format(run=runs.random_run())]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(line, cwd=runs.ROOT, env=runs.environment(), **pipes) as process:
+    pipes = {
+        "stdin": subprocess.PIPE,
+        "stdout": subprocess.PIPE,
+        "stderr": subprocess.PIPE,
+    }
+    with subprocess.Popen(
+        line, cwd=runs.ROOT, env=runs.environment(), **pipes
+    ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)  # with its input open till now: there is nothing else that ends it
+        # with its input open till now: there is nothing else that ends it
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"")
 
 
@@ -61,8 +70,13 @@ def test_an_interruption_during_the_work_can_be_caught(monkeypatch, ends):
         raise InputError("none")
 
     monkeypatch.setattr(Translator, "load", load)
-    monkeypatch.setattr(main_module.huge_pages, "use", lambda: found.append(signal.getsignal(signal.SIGINT)))
-    monkeypatch.setattr(main_module.freed_memory, "manage", lambda: None)  # this process goes on
+    monkeypatch.setattr(
+        main_module.huge_pages,
+        "use",
+        lambda: found.append(signal.getsignal(signal.SIGINT)),
+    )
+    # this process goes on
+    monkeypatch.setattr(main_module.freed_memory, "manage", lambda: None)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         main_module.start()
@@ -74,7 +88,9 @@ def test_an_interruption_during_the_work_can_be_caught(monkeypatch, ends):
 
 @pytest.mark.parametrize("then", [lambda: None, lambda: 1 / 0])
 def test_a_lost_interruption_ends_a_command_all_the_same(then, monkeypatch, call):
-    """Where a library loses the exception, or raises another one for it, the exit code is 130 too."""
+    """Where a library loses the exception, or raises another one for it, the exit
+    code is 130 too.
+    """
 
     def load(*_):
         with contextlib.suppress(KeyboardInterrupt):
@@ -107,11 +123,17 @@ main.start()
 """
 
 
-@pytest.mark.parametrize("stuck", ["hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)", "time.sleep(60)"])
+@pytest.mark.parametrize(
+    "stuck", ["hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)", "time.sleep(60)"]
+)
 def test_an_interruption_ends_what_is_stuck(stuck):
-    """Compiled code that does not return keeps Python's handler waiting; the process ends with 130 all the same."""
+    """Compiled code that does not return keeps Python's handler waiting; the process
+    ends with 130 all the same.
+    """
     begun = time.monotonic()
     line = [sys.executable, "-c", STUCK.format(stuck=stuck)]
-    done = subprocess.run(line, capture_output=True, cwd=runs.ROOT, env=runs.environment(), check=False)
+    done = subprocess.run(
+        line, capture_output=True, cwd=runs.ROOT, env=runs.environment(), check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
     assert time.monotonic() - begun < 20.0

@@ -25,8 +25,10 @@ def assert_pictures(directory: Path) -> None:
         assert len(content) > 2000
     page = (directory / "attention.html").read_text("utf-8")
     assert "<!doctype html>" in page.lower()
-    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)  # it needs no network
-    assert page.count("<script") == page.count("</script>")  # no sentence ends the page's own program
+    # it needs no network
+    assert not re.search(r"""(?:src|href)=["']?(?:https?:)?//""", page)
+    # no sentence ends the page's own program
+    assert page.count("<script") == page.count("</script>")
 
 
 def test_attention(call, tmp_path):
@@ -41,21 +43,37 @@ def test_attention(call, tmp_path):
 
 
 def test_attention_of_a_given_pair(call, tmp_path):
-    """A translation of the user's and a folder of the user's; both sides are on the page."""
+    """A translation of the user's and a folder of the user's; both sides are on the
+    page.
+    """
     where = tmp_path / "some" / "folder"
-    options = [f"--workdir={runs.random_run()}", "--target=Datei öffnen 🙂", f"--output={where}"]
+    options = [
+        f"--workdir={runs.random_run()}",
+        "--target=Datei öffnen 🙂",
+        f"--output={where}",
+    ]
     assert call("attention", *options, "Open the file.").code == 0
     assert_pictures(where)
     page = (where / "attention.html").read_text("utf-8")
-    found = Translator.load(runs.random_run()).attention("Open the file.", "Datei öffnen 🙂")
+    found = Translator.load(runs.random_run()).attention(
+        "Open the file.", "Datei öffnen 🙂"
+    )
     for token in {*found.source_tokens, *found.target_tokens}:
-        assert json.dumps(token).strip('"').replace("<", "\\u003c").replace(">", "\\u003e") in page
+        assert (
+            json.dumps(token).strip('"').replace("<", "\\u003c").replace(">", "\\u003e")
+            in page
+        )
 
 
-@pytest.mark.parametrize(("sentence", "rule"), [("", "not blank"), ("  ", "not blank"), ("ab" * 200, "128 positions")])
+@pytest.mark.parametrize(
+    ("sentence", "rule"),
+    [("", "not blank"), ("  ", "not blank"), ("ab" * 200, "128 positions")],
+)
 def test_attention_of_what_has_none(sentence, rule, call, tmp_path):
     where = tmp_path / "none"
-    error = call("attention", f"--workdir={runs.random_run()}", f"--output={where}", sentence).error
+    error = call(
+        "attention", f"--workdir={runs.random_run()}", f"--output={where}", sentence
+    ).error
     assert rule in error
     assert not where.exists()
 
@@ -88,7 +106,9 @@ def test_info_after_training_and_evaluation(call, tmp_path):
     record = json.loads(call("info", f"--workdir={run}").out)
     assert record["step"] == record["best"] == 200
     assert {"bleu", "chrf", "loss"} <= set(record["checkpoints"]["200"])
-    assert list(record["results"]) == [f"text:{tmp_path / 'source'},{tmp_path / 'source'}"]
+    assert list(record["results"]) == [
+        f"text:{tmp_path / 'source'},{tmp_path / 'source'}"
+    ]
 
 
 def test_info_of_a_run_that_has_not_trained(call, tmp_path):
@@ -110,4 +130,6 @@ def test_info_changes_nothing(call, tmp_path):
     before = files()
     call("info", f"--workdir={run}")
     assert files() == before
-    assert configuration.load(run / "config.json") == configuration.load(runs.random_run() / "config.json")
+    assert configuration.load(run / "config.json") == configuration.load(
+        runs.random_run() / "config.json"
+    )

@@ -64,12 +64,25 @@ def test_help_lists_the_commands(call):
         ["train", "--config=configs/reverse.py"],
         ["train", "--config=configs/reverse.py", "--workdir=x", "--bogus=3"],
         ["train", "--config=configs/reverse.py", "--workdir=x", "more"],
-        ["train", "--config=configs/reverse.py", "--workdir=x", "--config.training.steps"],
-        ["train", "--config=configs/reverse.py", "--workdir=x", "--config.training.steps", "3"],
+        [
+            "train",
+            "--config=configs/reverse.py",
+            "--workdir=x",
+            "--config.training.steps",
+        ],
+        [
+            "train",
+            "--config=configs/reverse.py",
+            "--workdir=x",
+            "--config.training.steps",
+            "3",
+        ],
     ],
 )
 def test_wrong_usage(arguments, call):
-    """Unknown commands and arguments, and missing ones, end with 2 and a usage line, and nothing is done."""
+    """Unknown commands and arguments, and missing ones, end with 2 and a usage line,
+    and nothing is done.
+    """
     outcome = call(*arguments)
     assert outcome.code == 2
     assert outcome.out == b""
@@ -79,8 +92,9 @@ def test_wrong_usage(arguments, call):
 
 def test_a_misspelt_option_is_named(call):
     """Before the one that is missing for it."""
-    assert "unrecognized arguments: --workdri; the following arguments are required: --workdir" in " ".join(
-        call("evaluate", "--workdri=x").err.split()
+    assert (
+        "unrecognized arguments: --workdri; the following arguments are required:"
+        " --workdir" in " ".join(call("evaluate", "--workdri=x").err.split())
     )
 
 
@@ -88,13 +102,19 @@ def test_a_wrong_option_before_the_command(call):
     """It is named too."""
     outcome = call("--verbose", "train")
     assert outcome.code == 2
-    assert outcome.err.splitlines()[-1] == "jaxformer: error: unrecognized arguments: --verbose"
+    assert (
+        outcome.err.splitlines()[-1]
+        == "jaxformer: error: unrecognized arguments: --verbose"
+    )
 
 
 def test_the_version(call):
     """It is that of the package."""
     outcome = call("--version")
-    assert (outcome.code, outcome.out.decode()) == (0, f"jaxformer {jaxformer.__version__}\n")
+    assert (outcome.code, outcome.out.decode()) == (
+        0,
+        f"jaxformer {jaxformer.__version__}\n",
+    )
 
 
 def test_the_package_is_a_program_too():
@@ -106,11 +126,16 @@ def test_the_package_is_a_program_too():
         env=runs.environment(),
         check=False,
     )
-    assert (process.returncode, process.stdout) == (0, f"jaxformer {jaxformer.__version__}\n")
+    assert (process.returncode, process.stdout) == (
+        0,
+        f"jaxformer {jaxformer.__version__}\n",
+    )
 
 
 def test_faults_of_ours_are_not_hidden(monkeypatch, call):
-    """Only what a person can mend becomes one line; another exception keeps its traceback."""
+    """Only what a person can mend becomes one line; another exception keeps its
+    traceback.
+    """
     monkeypatch.setattr(Translator, "load", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         call("translate", "--workdir=x", stdin=b"a\n")
@@ -118,17 +143,26 @@ def test_faults_of_ours_are_not_hidden(monkeypatch, call):
 
 def test_the_installed_command():
     """``jaxformer`` is this command line."""
-    scripts = tomllib.loads((runs.ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    scripts = tomllib.loads((runs.ROOT / "pyproject.toml").read_text())["project"][
+        "scripts"
+    ]
     module, name = scripts["jaxformer"].split(":")
     assert getattr(importlib.import_module(module), name) is main_module.start
 
 
 def test_memory_is_managed_in_a_process_of_the_command(monkeypatch, capsys):
-    """Who calls a command within another program keeps that program's memory as it is."""
+    """Who calls a command within another program keeps that program's memory as it
+    is.
+    """
     done = []
-    monkeypatch.setattr(main_module.freed_memory, "manage", lambda: done.append("managed"))
+    monkeypatch.setattr(
+        main_module.freed_memory, "manage", lambda: done.append("managed")
+    )
     for alone in (False, True):
-        assert main_module.main(["info", "--workdir=nowhere"], alone=alone) == main_module.FAILED
+        assert (
+            main_module.main(["info", "--workdir=nowhere"], alone=alone)
+            == main_module.FAILED
+        )
         assert done == ["managed"] * alone
     assert "nowhere" in capsys.readouterr().err
 
@@ -143,10 +177,16 @@ def test_memory_is_managed_in_a_process_of_the_command(monkeypatch, capsys):
     ],
 )
 def test_arguments_of_the_process(before, given, arguments, large, monkeypatch, ends):
-    """A script puts its command before them; what may compute for long begins with large pages."""
+    """A script puts its command before them; what may compute for long begins with
+    large pages.
+    """
     done = []
-    monkeypatch.setattr(main_module.huge_pages, "use", lambda: done.append("large pages"))
-    monkeypatch.setattr(main_module, "main", lambda found, alone: done.append((found, alone)) or 7)
+    monkeypatch.setattr(
+        main_module.huge_pages, "use", lambda: done.append("large pages")
+    )
+    monkeypatch.setattr(
+        main_module, "main", lambda found, alone: done.append((found, alone)) or 7
+    )
     monkeypatch.setattr("sys.argv", ["jaxformer", *given])
     found = main_module.start(*before)
     assert [found] == [7] if arguments[:1] == ["train"] else ends == [7]
@@ -154,7 +194,9 @@ def test_arguments_of_the_process(before, given, arguments, large, monkeypatch, 
 
 
 def test_translator_by_its_short_name():
-    """``import jaxformer as jf`` is enough for ``jf.Translator``; another name is an AttributeError."""
+    """``import jaxformer as jf`` is enough for ``jf.Translator``; another name is an
+    AttributeError.
+    """
     assert jf.Translator is Translator
     with pytest.raises(AttributeError, match="Translater"):
         _ = jf.Translater
@@ -165,7 +207,9 @@ def test_errors_name_the_flag_that_was_given(monkeypatch, call):
     monkeypatch.setattr(Translator, "load", lambda *_: runs.translator())
     error = call("translate", "--workdir=x", "--beam_size=0", stdin=b"a\n").error
     assert error.startswith("--beam_size must be at least 1")
-    error = call("translate", "--workdir=x", "--n_best=9", "--beam_size=2", stdin=b"a\n").error
+    error = call(
+        "translate", "--workdir=x", "--n_best=9", "--beam_size=2", stdin=b"a\n"
+    ).error
     assert error == "--n_best must be at most the beam of 2, not 9: widen --beam_size"
 
 
@@ -196,7 +240,9 @@ def test_errors_name_the_flag_that_was_given(monkeypatch, call):
     ],
 )
 def test_exit_codes_follow_one_rule(line, code, call, tmp_path, monkeypatch):
-    """2: the command line is wrong whatever files there are. 1: a file, a run or a configuration is."""
+    """2: the command line is wrong whatever files there are. 1: a file, a run or a
+    configuration is.
+    """
     monkeypatch.chdir(tmp_path)
     outcome = call(*line.split(), stdin=b"")
     assert outcome.code == code

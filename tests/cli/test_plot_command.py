@@ -11,11 +11,19 @@ import pytest
 
 @pytest.fixture
 def trained(tmp_path: Path) -> Path:
-    """Give the directory of a run that has recorded something; the command reads no more of it."""
+    """Return the directory of a run that has recorded something; the command reads no
+    more of it.
+    """
     directory = tmp_path / "run"
     directory.mkdir()
-    entries = [{"step": step, "train/nll": 9.0 / step, "train/learning_rate": 0.001 * step} for step in range(1, 50)]
-    lines = [json.dumps(entry) for entry in [*entries, {"step": 40, "valid/nll": 1.5, "valid/bleu": 7.5}]]
+    entries = [
+        {"step": step, "train/nll": 9.0 / step, "train/learning_rate": 0.001 * step}
+        for step in range(1, 50)
+    ]
+    lines = [
+        json.dumps(entry)
+        for entry in [*entries, {"step": 40, "valid/nll": 1.5, "valid/bleu": 7.5}]
+    ]
     (directory / "metrics.jsonl").write_text("".join(line + "\n" for line in lines))
     return directory
 
@@ -30,17 +38,25 @@ def test_one_run(call, trained):
     """Picture and page lie in the run, and where they are said to lie."""
     outcome = call("plot", f"--workdir={trained}")
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.lines == [str(trained / "plot" / name) for name in ("curves.png", "curves.html")]
+    assert outcome.lines == [
+        str(trained / "plot" / name) for name in ("curves.png", "curves.html")
+    ]
     assert_drawn(trained / "plot", "run")
 
 
 def test_several_runs(call, trained, tmp_path):
-    """Runs over each other, by the names of their directories, in a folder of the user's."""
+    """Runs over each other, by the names of their directories, in a folder of the
+    user's.
+    """
     other = shutil.copytree(trained, tmp_path / "other")
     where = tmp_path / "some" / "folder"
-    outcome = call("plot", f"--workdir={trained}", f"--workdir={other}", f"--output={where}")
+    outcome = call(
+        "plot", f"--workdir={trained}", f"--workdir={other}", f"--output={where}"
+    )
     assert (outcome.code, outcome.err) == (0, "")
-    assert outcome.lines == [str(where / name) for name in ("curves.png", "curves.html")]
+    assert outcome.lines == [
+        str(where / name) for name in ("curves.png", "curves.html")
+    ]
     assert_drawn(where, "run", "other")
     assert not (trained / "plot").exists()
 
@@ -50,5 +66,8 @@ def test_no_run(call, trained, tmp_path):
     error = call("plot", f"--workdir={trained}", f"--workdir={tmp_path / 'none'}").error
     assert f"there is no file {tmp_path / 'none' / 'metrics.jsonl'}" in error
     assert not (trained / "plot").exists()
-    assert "named twice" in call("plot", f"--workdir={trained}", f"--workdir={trained}").error
+    assert (
+        "named twice"
+        in call("plot", f"--workdir={trained}", f"--workdir={trained}").error
+    )
     assert call("plot").code == 2

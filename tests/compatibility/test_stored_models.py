@@ -1,4 +1,5 @@
-"""The promise of compatibility: a model stored by an earlier version says today what it said then.
+"""The promise of compatibility: a model stored by an earlier version says today what it
+said then.
 
 ``scripts/store_compatibility_model.py`` stores one of each release.
 """
@@ -53,7 +54,9 @@ def said(version) -> dict[str, Any]:
 def script(tmp_path, monkeypatch):
     """Load the script that stores a model, which here goes into a folder of its own."""
     path = runs.ROOT / "scripts" / "store_compatibility_model.py"
-    specification = importlib.util.spec_from_file_location("store_compatibility_model", path)
+    specification = importlib.util.spec_from_file_location(
+        "store_compatibility_model", path
+    )
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
@@ -97,12 +100,21 @@ def test_storing_can_be_repeated_after_a_failure(script, monkeypatch, capsys):
 def test_the_first_version_is_there():
     """Each is small, and names the version that wrote it."""
     assert "0.1.0" in VERSIONS
-    assert max(path.stat().st_size for path in FOLDER.iterdir() if path.is_file()) < 300_000
+    assert (
+        max(path.stat().st_size for path in FOLDER.iterdir() if path.is_file())
+        < 300_000
+    )
 
 
 def test_it_translates_and_scores_as_before(run, said, version):
-    """Texts are the same, greedy and by beam search; log-probabilities, BLEU and chrF are to five places."""
-    assert said["version"] == version == json.loads((run / "config.json").read_text())["version"]
+    """Texts are the same, greedy and by beam search; log-probabilities, BLEU and
+    chrF are to five places.
+    """
+    assert (
+        said["version"]
+        == version
+        == json.loads((run / "config.json").read_text())["version"]
+    )
     pairs = [Pair(*pair) for pair in said["pairs"]]
     texts = [pair.source for pair in pairs]
     translator = Translator.load(run)
@@ -110,14 +122,25 @@ def test_it_translates_and_scores_as_before(run, said, version):
         found = [best[0] for best in translator.search(texts, beam_size=int(beam_size))]
         assert [best.text for best in found] == [best["text"] for best in expected]
         for key in ("score", "log_probability"):
-            close([getattr(best, key) for best in found], [best[key] for best in expected])
+            close(
+                [getattr(best, key) for best in found], [best[key] for best in expected]
+            )
     scores = translator.score(pairs)
-    assert [score.tokens for score in scores] == [score["tokens"] for score in said["pair_scores"]]
-    close([score.log_probability for score in scores], [score["log_probability"] for score in said["pair_scores"]])
+    assert [score.tokens for score in scores] == [
+        score["tokens"] for score in said["pair_scores"]
+    ]
+    close(
+        [score.log_probability for score in scores],
+        [score["log_probability"] for score in said["pair_scores"]],
+    )
     record, _ = evaluate(translator, pairs, "stored")
     close([record["bleu"], record["chrf"]], [said["bleu"], said["chrf"]])
-    # What was stored tells sentences and models apart: it is not one answer to everything.
-    assert len({best["text"] for best in said["translations_by_beam"]["4"]}) > len(texts) // 2
+    # What was stored tells sentences and models apart: it is not one answer to
+    # everything.
+    assert (
+        len({best["text"] for best in said["translations_by_beam"]["4"]})
+        > len(texts) // 2
+    )
 
 
 def close(found: list[float], expected: list[float]) -> None:
@@ -125,27 +148,37 @@ def close(found: list[float], expected: list[float]) -> None:
 
 
 def test_its_training_goes_on(run):
-    """A step more, from the parameters and moments that are there: its loss is about that of the steps before."""
+    """A step more, from the parameters and moments that are there: its loss is about
+    that of the steps before.
+    """
     config = configuration.load(run / "config.json")
     last = records(run)[-1]["train/loss"]
     steps = config.training.steps + 1
     changed = dataclasses.replace(config.training, steps=steps, log_every=1)
     with jax.numpy_dtype_promotion("standard"):
-        outcome = train(dataclasses.replace(config, training=changed), run, make_validator)
+        outcome = train(
+            dataclasses.replace(config, training=changed), run, make_validator
+        )
     assert (outcome.step, outcome.finished) == (steps, True)
-    loss = next(record["train/loss"] for record in reversed(records(run)) if "train/loss" in record)
+    loss = next(
+        record["train/loss"]
+        for record in reversed(records(run))
+        if "train/loss" in record
+    )
     assert math.isclose(loss, last, rel_tol=0.3)
     assert json.loads((run / "config.json").read_text())["version"] == __version__
 
 
 def records(run: Path) -> list[dict[str, Any]]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    lines = [
+        json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
     return [line for line in lines if "train/loss" in line]
 
 
 def test_every_key_may_be_missing(run):
-    """A configuration of an earlier version lacks the keys that were added since: each has its default then, those of
-    the vocabulary alone were always there.
+    """A configuration of an earlier version lacks the keys that were added since: each
+    has its default then, those of the vocabulary alone were always there.
     """
     whole = json.loads((run / "config.json").read_text())
     defaults = configuration.parse(configuration.default_config().to_dict())
@@ -153,11 +186,20 @@ def test_every_key_may_be_missing(run):
         for key in values if section != "version" else ():
             if section == "model" and key in configuration.OF_THE_VOCABULARY:
                 continue
-            if (section, key) in (("data", "vocabulary_size"), ("model", "max_length"), ("data", "max_length")):
+            if (section, key) in (
+                ("data", "vocabulary_size"),
+                ("model", "max_length"),
+                ("data", "max_length"),
+            ):
                 continue  # other values would not go together with the rest
-            older = {**whole, section: {name: value for name, value in values.items() if name != key}}
+            older = {
+                **whole,
+                section: {name: value for name, value in values.items() if name != key},
+            }
             (run / "config.json").write_text(json.dumps(older))
-            assert value_of(configuration.load(run / "config.json"), section, key) == value_of(defaults, section, key)
+            assert value_of(
+                configuration.load(run / "config.json"), section, key
+            ) == value_of(defaults, section, key)
 
 
 def value_of(config: RunConfig, section: str, key: str) -> object:
@@ -167,13 +209,20 @@ def value_of(config: RunConfig, section: str, key: str) -> object:
 @pytest.mark.parametrize(
     ("section", "key", "value", "fault"),
     [
-        ("model", "memory_layers", 3, "there is no configuration key model.memory_layers"),
+        (
+            "model",
+            "memory_layers",
+            3,
+            "there is no configuration key model.memory_layers",
+        ),
         ("model", "activation", "sine", "model.activation must be one of "),
         ("serving", "port", 80, "there is no configuration key serving"),
     ],
 )
 def test_a_version_to_come_is_named(section, key, value, fault, run):
-    """What only a later version can know is refused by one line, which says what to install."""
+    """What only a later version can know is refused by one line, which says what to
+    install.
+    """
     record = json.loads((run / "config.json").read_text()) | {"version": "7.3.0"}
     configuration.load(run / "config.json")
     record.setdefault(section, {})[key] = value
@@ -182,7 +231,8 @@ def test_a_version_to_come_is_named(section, key, value, fault, run):
         Translator.load(run)
     message = str(caught.value)
     assert message.startswith(
-        f"{run}/config.json was written by jaxformer 7.3.0 and cannot be read by this {__version__}: {fault}"
+        f"{run}/config.json was written by jaxformer 7.3.0 and cannot be read by this"
+        f" {__version__}: {fault}"
     )
     assert message.endswith("; install jaxformer 7.3.0")
     assert "did you mean" not in message
@@ -198,10 +248,17 @@ def test_a_version_to_come_that_adds_nothing_is_read(run):
 
 @pytest.mark.parametrize("place", ["", "position"])
 def test_counters_of_a_version_to_come(place):
-    """Training does not go on from a checkpoint that counts what this version would lose; one that counts less does."""
+    """Training does not go on from a checkpoint that counts what this version would
+    lose; one that counts less does.
+    """
     record = Progress(step=7).to_json()
     assert Progress.from_json({"step": 7, "position": {}}) == Progress.from_json(record)
     target = record[place] if place else record
     target["epochs_left"] = 3
-    with pytest.raises(InputError, match=rf"the checkpoint has epochs_left, which jaxformer {__version__} does not"):
+    with pytest.raises(
+        InputError,
+        match=(
+            rf"the checkpoint has epochs_left, which jaxformer {__version__} does not"
+        ),
+    ):
         Progress.from_json(record)

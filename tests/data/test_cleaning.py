@@ -1,4 +1,6 @@
-"""Cleaning takes whole pairs, counts each that it takes, and does the same in chunks as in one piece."""
+"""Cleaning takes whole pairs, counts each that it takes, and does the same in chunks
+as in one piece.
+"""
 
 import dataclasses
 import json
@@ -11,7 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import Cleaning, Counts, Pair, clean, find_duplicates, load, why_nothing_is_left
+from jaxformer.data import (
+    Cleaning,
+    Counts,
+    Pair,
+    clean,
+    find_duplicates,
+    load,
+    why_nothing_is_left,
+)
 from jaxformer.data import languages as languages_module
 from jaxformer.data.cleaning import (
     STEPS,
@@ -28,7 +38,8 @@ from jaxformer.data.languages import check_language, is_foreign
 from jaxformer.errors import InputError
 
 LANGUAGES = ("en", "de")
-# A few letters, so that equal, identical and empty sides are frequent; "ﬁ" and the two spellings of "ä" change form.
+# A few letters, so that equal, identical and empty sides are frequent; "ﬁ" and the two
+# spellings of "ä" change form.
 TEXTS = st.text("ab \u200b\u3000\ufb01äa\u0308", max_size=6)
 CORPORA = st.lists(st.builds(Pair, TEXTS, TEXTS), max_size=40)
 CLEANINGS = st.builds(
@@ -46,7 +57,18 @@ def run(pairs, cleaning, languages=LANGUAGES):
     """Clean a corpus in one piece."""
     counts = Counts()
     duplicates = find_duplicates(iter(pairs), cleaning)
-    return list(clean(iter(pairs), cleaning, counts, languages=languages, duplicates=duplicates)), counts
+    return (
+        list(
+            clean(
+                iter(pairs),
+                cleaning,
+                counts,
+                languages=languages,
+                duplicates=duplicates,
+            )
+        ),
+        counts,
+    )
 
 
 def oracle(pairs, cleaning):
@@ -54,16 +76,26 @@ def oracle(pairs, cleaning):
     kept, dropped, seen = [], [], set()
     for pair in pairs:
         if cleaning.unicode_normalization != "none":
-            pair = Pair(*(unicodedata.normalize(cleaning.unicode_normalization, text) for text in pair))
+            pair = Pair(
+                *(
+                    unicodedata.normalize(cleaning.unicode_normalization, text)
+                    for text in pair
+                )
+            )
         bare = source, target = tuple(text.strip() for text in pair)
         lengths = sorted([len(source), len(target)])
         if any(not set(text) - set(" \u200b\u3000\u0308") for text in bare):
             dropped.append("empty")
-        elif cleaning.max_words and any(len(text.split()) > cleaning.max_words for text in bare):
+        elif cleaning.max_words and any(
+            len(text.split()) > cleaning.max_words for text in bare
+        ):
             dropped.append("max_words")
         elif cleaning.max_characters and lengths[1] > cleaning.max_characters:
             dropped.append("max_characters")
-        elif cleaning.max_length_ratio and lengths[1] > cleaning.max_length_ratio * lengths[0]:
+        elif (
+            cleaning.max_length_ratio
+            and lengths[1] > cleaning.max_length_ratio * lengths[0]
+        ):
             dropped.append("max_length_ratio")
         elif cleaning.drop_identical and source == target:
             dropped.append("drop_identical")
@@ -78,7 +110,9 @@ def oracle(pairs, cleaning):
 @settings(deadline=None)
 @given(pairs=CORPORA, cleaning=CLEANINGS)
 def test_every_pair_is_kept_or_counted(pairs, cleaning):
-    """Each pair stays, whole and in its place, or counts once, under the first step to take it."""
+    """Each pair stays, whole and in its place, or counts once, under the first step
+    to take it.
+    """
     kept, counts = run(pairs, cleaning)
     expected, dropped = oracle(pairs, cleaning)
     assert kept == expected
@@ -100,7 +134,14 @@ def test_chunks_give_what_the_whole_gives(pairs, cleaning, size):
     for first in range(0, len(pairs), size):
         part = Counts()
         chunk = pairs[first : first + size]
-        parts += clean(chunk, cleaning, part, languages=LANGUAGES, duplicates=duplicates, first=first)
+        parts += clean(
+            chunk,
+            cleaning,
+            part,
+            languages=LANGUAGES,
+            duplicates=duplicates,
+            first=first,
+        )
         total += pickle.loads(pickle.dumps(part))
     assert parts == kept
     if pairs:
@@ -108,8 +149,14 @@ def test_chunks_give_what_the_whole_gives(pairs, cleaning, size):
 
 
 def test_nothing_is_cut():
-    """A side beyond a limit takes its pair along; what stays has every character of it."""
-    pairs = [Pair(" one two three ", "eins zwei drei\r"), Pair("one two three four", "eins"), Pair("one", "1 2 3 4")]
+    """A side beyond a limit takes its pair along; what stays has every character of
+    it.
+    """
+    pairs = [
+        Pair(" one two three ", "eins zwei drei\r"),
+        Pair("one two three four", "eins"),
+        Pair("one", "1 2 3 4"),
+    ]
     kept, counts = run(pairs, Cleaning(max_words=3))
     assert kept == pairs[:1]
     assert counts == Counts(3, {}, {"empty": 0, "max_words": 2})
@@ -117,11 +164,23 @@ def test_nothing_is_cut():
 
 @pytest.mark.parametrize(
     "nothing",
-    ["", " ", "\t\r\n", "\u00a0\u2003", "\u200b\u200d\ufeff", "\x00\x1f\x7f\x85", "\u2028\u2029", "\u3164", "\u0301"]
+    [
+        "",
+        " ",
+        "\t\r\n",
+        "\u00a0\u2003",
+        "\u200b\u200d\ufeff",
+        "\x00\x1f\x7f\x85",
+        "\u2028\u2029",
+        "\u3164",
+        "\u0301",
+    ]
     + ["\u2800", "\u00ad", "\u202e\u2069", "\ud800"],
 )
 def test_what_cannot_be_seen_is_empty(nothing):
-    """White space, control, format and filling characters are no sentence, on either side."""
+    """White space, control, format and filling characters are no sentence, on either
+    side.
+    """
     assert is_empty(Pair(nothing, "ein Baum"))
     assert is_empty(Pair("a tree", nothing))
     assert is_empty(Pair(nothing, nothing))
@@ -133,7 +192,9 @@ def test_what_cannot_be_seen_is_empty(nothing):
 
 @pytest.mark.parametrize("swap", [False, True])
 def test_limits_hold_for_both_sides(swap):
-    """A pair at the limit stays, one beyond it goes, whichever side is longer; outer white space does not count."""
+    """A pair at the limit stays, one beyond it goes, whichever side is longer; outer
+    white space does not count.
+    """
 
     def pair(source, target):
         return Pair(target, source) if swap else Pair(source, target)
@@ -150,18 +211,31 @@ def test_limits_hold_for_both_sides(swap):
 
 
 def test_a_duplicate_goes_and_its_first_stays():
-    """Also when another step takes the first, and when normalisation makes them equal."""
-    pairs = [Pair("\ufb01n", "x"), Pair("fin", "x"), Pair("too long", "y"), Pair("too long", "y"), Pair("fin", "z")]
+    """Also when another step takes the first, and when normalisation makes them
+    equal.
+    """
+    pairs = [
+        Pair("\ufb01n", "x"),
+        Pair("fin", "x"),
+        Pair("too long", "y"),
+        Pair("too long", "y"),
+        Pair("fin", "z"),
+    ]
     cleaning = Cleaning(drop_duplicates=True, unicode_normalization="NFKC", max_words=1)
     kept, counts = run(pairs, cleaning)
     assert kept == [("fin", "x"), ("fin", "z")]
     assert counts.dropped == {"empty": 0, "max_words": 2, "drop_duplicates": 1}
     assert counts.changed == {"unicode_normalization": 1}
-    assert len(run(pairs, dataclasses.replace(cleaning, unicode_normalization="none"))[0]) == 3
+    assert (
+        len(run(pairs, dataclasses.replace(cleaning, unicode_normalization="none"))[0])
+        == 3
+    )
 
 
 def test_normal_forms():
-    """NFC joins letter and accent; NFKC also resolves ligatures and full-width letters."""
+    """NFC joins letter and accent; NFKC also resolves ligatures and full-width
+    letters.
+    """
     pair = Pair("a\u0308 \ufb01", "\uff21 x\u00b2")
     assert normalize(pair, "none") is pair
     assert normalize(pair, "NFC") == ("ä \ufb01", "\uff21 x\u00b2")
@@ -170,7 +244,9 @@ def test_normal_forms():
 
 
 def test_cleaning_is_lazy():
-    """No more is read than was asked for, so that a corpus larger than memory streams."""
+    """No more is read than was asked for, so that a corpus larger than memory
+    streams.
+    """
     read = []
 
     def endless():
@@ -186,32 +262,50 @@ def test_cleaning_is_lazy():
 
 
 def test_duplicates_must_have_been_sought():
-    """A pass that was forgotten, and a corpus that grew between the passes, do not go unnoticed."""
+    """A pass that was forgotten, and a corpus that grew between the passes, do not
+    go unnoticed.
+    """
     cleaning, pairs = Cleaning(drop_duplicates=True), [Pair("a", "b")] * 3
     with pytest.raises(ValueError, match="find_duplicates"):
         clean(pairs, cleaning, Counts(), languages=LANGUAGES)
     duplicates = find_duplicates(pairs, cleaning)
     with pytest.raises(InputError, match=r"had 3 pairs .* gives pair 4"):
-        list(clean([*pairs, Pair("c", "d")], cleaning, Counts(), languages=LANGUAGES, duplicates=duplicates))
+        list(
+            clean(
+                [*pairs, Pair("c", "d")],
+                cleaning,
+                Counts(),
+                languages=LANGUAGES,
+                duplicates=duplicates,
+            )
+        )
     assert find_duplicates(iter(pairs), Cleaning()) is None
 
 
 @pytest.mark.parametrize("key", ["max_words", "max_characters"])
 @pytest.mark.parametrize("value", [0, -1])
 def test_limits_of_nothing_are_refused(key, value):
-    with pytest.raises(InputError, match=rf"^data\.{key} must be at least 1, not {value}; None sets no limit$"):
+    with pytest.raises(
+        InputError,
+        match=rf"^data\.{key} must be at least 1, not {value}; None sets no limit$",
+    ):
         Cleaning(**{key: value})
 
 
 @pytest.mark.parametrize("ratio", [0.99, 0, -3, math.inf, math.nan])
 def test_ratios_below_one_are_refused(ratio):
-    with pytest.raises(InputError, match=r"^data\.max_length_ratio must be a number from 1 up, not"):
+    with pytest.raises(
+        InputError, match=r"^data\.max_length_ratio must be a number from 1 up, not"
+    ):
         Cleaning(max_length_ratio=ratio)
 
 
 @pytest.mark.parametrize("form", ["nfc", "NFD", ""])
 def test_unknown_forms_are_refused(form):
-    with pytest.raises(InputError, match=rf"^data\.unicode_normalization must be none, NFC or NFKC, not '{form}'$"):
+    with pytest.raises(
+        InputError,
+        match=rf"^data\.unicode_normalization must be none, NFC or NFKC, not '{form}'$",
+    ):
         Cleaning(unicode_normalization=form)
 
 
@@ -219,7 +313,9 @@ def test_counts_go_through_json():
     counts = Counts(9, {"unicode_normalization": 3}, {"empty": 2, "max_words": 0})
     assert Counts(**json.loads(json.dumps(dataclasses.asdict(counts)))) == counts
     assert counts + Counts() == counts
-    assert sum([counts, counts], Counts()) == Counts(18, {"unicode_normalization": 6}, {"empty": 4, "max_words": 0})
+    assert sum([counts, counts], Counts()) == Counts(
+        18, {"unicode_normalization": 6}, {"empty": 4, "max_words": 0}
+    )
     assert counts + Counts(1, {}, {"max_length": 1}) == Counts(
         10, {"unicode_normalization": 3}, {"empty": 2, "max_words": 0, "max_length": 1}
     )
@@ -227,7 +323,11 @@ def test_counts_go_through_json():
 
 def test_the_report_is_a_table():
     """Each step that ran has a row in the order of the steps, with what it leaves."""
-    counts = Counts(4000, {"unicode_normalization": 10}, {"max_length": 30, "own step": 1, "drop_identical": 1969})
+    counts = Counts(
+        4000,
+        {"unicode_normalization": 10},
+        {"max_length": 30, "own step": 1, "drop_identical": 1969},
+    )
     counts += Counts(dropped={"empty": 0})
     assert table(counts) == [
         "step             dropped    share   kept",
@@ -251,7 +351,8 @@ def test_why_nothing_is_left():
     counts = Counts(1000, {}, {"empty": 100, "max_words": 0, "drop_identical": 900})
     reason = why_nothing_is_left(counts)
     assert reason.startswith(
-        "every one of 1,000 pairs was dropped, 900 by identical sides (data.drop_identical), 100 by empty side: "
+        "every one of 1,000 pairs was dropped, 900 by identical sides"
+        " (data.drop_identical), 100 by empty side: "
     )
     assert "max_words" not in reason
     assert "\n" not in reason
@@ -260,12 +361,19 @@ def test_why_nothing_is_left():
 
 @pytest.mark.parametrize("key", ["source", "target"])
 def test_a_language_without_its_package(monkeypatch, key):
-    """Asked for at once, not after the first million pairs; without the step nothing is needed."""
-    monkeypatch.setattr(languages_module, "_identifier", languages_module._identifier.__wrapped__)
+    """Asked for at once, not after the first million pairs; without the step nothing
+    is needed.
+    """
+    monkeypatch.setattr(
+        languages_module, "_identifier", languages_module._identifier.__wrapped__
+    )
     for name in [name for name in sys.modules if name.split(".")[0] == "py3langid"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "py3langid", None)
-    with pytest.raises(InputError, match=r"py3langid, which is not installed: pip install 'jaxformer\[langid\]'"):
+    with pytest.raises(
+        InputError,
+        match=r"py3langid, which is not installed: pip install 'jaxformer\[langid\]'",
+    ):
         clean([], Cleaning(detect_languages=True), Counts(), languages=LANGUAGES)
     assert run([Pair("a", "b")], Cleaning())[1].kept == 1
 
@@ -278,26 +386,47 @@ class TestLanguages:
         pytest.importorskip("py3langid")
 
     def test_foreign_sides_take_their_pair(self):
-        """A sentence left untranslated, one in a third language and a pair the wrong way round go."""
-        english, german = "The children were playing in the garden.", "Die Kinder haben im Garten gespielt."
+        """A sentence left untranslated, one in a third language and a pair the wrong
+        way round go.
+        """
+        english, german = (
+            "The children were playing in the garden.",
+            "Die Kinder haben im Garten gespielt.",
+        )
         french = "Les enfants jouaient dans le jardin de leur voisine."
-        right = [Pair(english, german), Pair("OK", "In Ordnung"), Pair("1,234.5 km", "1.234,5 km")]
+        right = [
+            Pair(english, german),
+            Pair("OK", "In Ordnung"),
+            Pair("1,234.5 km", "1.234,5 km"),
+        ]
         wrong = [
             Pair(english, "The children played outside in the garden."),
             Pair(french, german),
             Pair(english, french),
         ]
-        kept, counts = run([right[0], *wrong, Pair(german, english), *right[1:]], Cleaning(detect_languages=True))
+        kept, counts = run(
+            [right[0], *wrong, Pair(german, english), *right[1:]],
+            Cleaning(detect_languages=True),
+        )
         assert kept == right
         assert counts.dropped == {"empty": 0, "detect_languages": 4}
         assert run([right[0]], Cleaning(detect_languages=True), ("de", "en"))[0] == []
 
     def test_hardly_any_good_pair_goes(self):
-        """Of short labels and product names, which are hard, fewer than one in 200 goes; swapped, most do."""
+        """Of short labels and product names, which are hard, fewer than one in 200
+        goes; swapped, most do.
+        """
         pairs = list(load("bundled:en-de/valid", "en", "de"))
-        assert sum(has_other_language(pair, ("en", "de")) for pair in pairs) < len(pairs) / 200
+        assert (
+            sum(has_other_language(pair, ("en", "de")) for pair in pairs)
+            < len(pairs) / 200
+        )
         long = [pair for pair in pairs if min(map(len, pair)) > 60]
-        assert sum(has_other_language(pair, ("de", "en")) for pair in long) > 0.9 * len(long) > 50
+        assert (
+            sum(has_other_language(pair, ("de", "en")) for pair in long)
+            > 0.9 * len(long)
+            > 50
+        )
 
     @pytest.mark.parametrize(
         ("language", "text"),
@@ -311,27 +440,43 @@ class TestLanguages:
         ],
     )
     def test_next_of_kin_are_not_foreign(self, language, text):
-        """Where the model wavers between kin the sentence stays; as English it is foreign."""
+        """Where the model wavers between kin the sentence stays; as English it is
+        foreign.
+        """
         assert not is_foreign(text, language)
         assert is_foreign(text, "en")
 
     @pytest.mark.parametrize(
-        "text", ["", "Bonjour", "Monsieur le maire", "123 456 789 000 111 222 333", "我们明天会去"]
+        "text",
+        [
+            "",
+            "Bonjour",
+            "Monsieur le maire",
+            "123 456 789 000 111 222 333",
+            "我们明天会去",
+        ],
     )
     def test_short_text_is_never_foreign(self, text):
         """Fewer than 20 letters tell too little."""
         assert not is_foreign(text, "de")
 
     @pytest.mark.parametrize(
-        ("code", "known"), [("de", "de"), ("de-AT", "de"), ("zh_TW", "zh"), ("EN", "en"), ("nb", "no")]
+        ("code", "known"),
+        [("de", "de"), ("de-AT", "de"), ("zh_TW", "zh"), ("EN", "en"), ("nb", "no")],
     )
     def test_regions_do_not_matter(self, code, known):
         assert check_language(code, "data.source_language") == known
 
     def test_unknown_languages(self):
         """The key and a cure are named, before anything is read."""
-        with pytest.raises(InputError, match=r"^data\.target_language='dee' .* did you mean de\?$") as caught:
-            clean([], Cleaning(detect_languages=True), Counts(), languages=("en", "dee"))
+        with pytest.raises(
+            InputError, match=r"^data\.target_language='dee' .* did you mean de\?$"
+        ) as caught:
+            clean(
+                [], Cleaning(detect_languages=True), Counts(), languages=("en", "dee")
+            )
         assert "set data.detect_languages=False" in str(caught.value)
         with pytest.raises(InputError, match=r"^data\.source_language='tlh' .*False"):
-            clean([], Cleaning(detect_languages=True), Counts(), languages=("tlh", "de"))
+            clean(
+                [], Cleaning(detect_languages=True), Counts(), languages=("tlh", "de")
+            )

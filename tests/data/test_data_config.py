@@ -53,8 +53,16 @@ def test_a_value_of_another_type_is_refused_where_a_configuration_is_read(key, v
 
 
 def test_a_source_size_needs_separate_vocabularies():
-    assert DataConfig(shared_vocabulary=False, source_vocabulary_size=500).source_vocabulary_size == 500
-    with pytest.raises(InputError, match=r"data\.source_vocabulary_size=500 needs data\.shared_vocabulary=False"):
+    assert (
+        DataConfig(
+            shared_vocabulary=False, source_vocabulary_size=500
+        ).source_vocabulary_size
+        == 500
+    )
+    with pytest.raises(
+        InputError,
+        match=r"data\.source_vocabulary_size=500 needs data\.shared_vocabulary=False",
+    ):
         DataConfig(source_vocabulary_size=500)
 
 
@@ -64,10 +72,14 @@ def test_two_languages_are_two():
 
 
 def test_the_documentation_has_every_key():
-    """Each in its place, with its default and whether a prepared folder has its own value."""
+    """Each in its place, with its default and whether a prepared folder has its own
+    value.
+    """
     text = (Path(__file__).parents[2] / "docs" / "data.md").read_text("utf-8")
     rows = re.findall(
-        r"^\| `(\w+)`( P)? \| `?([^|`]+?)`? \| .+ \|$", text.split("## All keys")[1].split("\n## ")[0], re.M
+        r"^\| `(\w+)`( P)? \| `?([^|`]+?)`? \| .+ \|$",
+        text.split("## All keys")[1].split("\n## ")[0],
+        re.M,
     )
     fixed = set(DataConfig().request) - {"train", "max_length"}
     assert rows == [

@@ -99,12 +99,15 @@ def test_a_host_that_nobody_knows_is_not_asked_again(tmp_path, monkeypatch):
 
     monkeypatch.setattr(socket, "getaddrinfo", unknown)
     monkeypatch.setenv("no_proxy", "*")
-    file = RemoteFile("corpus.tgz", ("https://nowhere.example/a", "http://nowhere.example/a"), "md5:0")
+    file = RemoteFile(
+        "corpus.tgz", ("https://nowhere.example/a", "http://nowhere.example/a"), "md5:0"
+    )
     message = refused(file, tmp_path)
     assert asked == ["nowhere.example"] * 2
     assert message.startswith(
-        "cannot fetch corpus.tgz: https://nowhere.example/a and http://nowhere.example/a: no host nowhere.example "
-        "(Temporary failure in name resolution): check the network; run again"
+        "cannot fetch corpus.tgz: https://nowhere.example/a and"
+        " http://nowhere.example/a: no host nowhere.example (Temporary failure in name"
+        " resolution): check the network; run again"
     )
 
 
@@ -112,7 +115,10 @@ def test_a_server_that_stalls_is_asked_again(server, tmp_path):
     """And what came before is kept."""
     lines = []
     file = remote(server.serve("/a", CONTENT, silent, stall(200_000)))
-    assert fetch(file, tmp_path, patience=PATIENCE, report=lines.append).read_bytes() == CONTENT
+    assert (
+        fetch(file, tmp_path, patience=PATIENCE, report=lines.append).read_bytes()
+        == CONTENT
+    )
     assert starts(server) == [0, 0, 200_000]
     assert sum("trying again" in line for line in lines) == 2
 
@@ -131,10 +137,15 @@ def test_a_server_that_answers_another_range(server, tmp_path):
 
 
 def test_failures_in_a_row_end(server, tmp_path):
-    """A server without ranges that always breaks off at one place is not asked forever."""
+    """A server without ranges that always breaks off at one place is not asked
+    forever.
+    """
     address = server.serve("/a", CONTENT, *[break_off(100_000, ranges=False)] * 50)
     message = refused(remote(address), tmp_path)
-    assert f"{address}: broke off after 100,000 of 300,000 bytes (3 failures in a row)" in message
+    assert (
+        f"{address}: broke off after 100,000 of 300,000 bytes (3 failures in a row)"
+        in message
+    )
     assert starts(server) == [0, 100_000, 100_000]
     assert os.listdir(tmp_path) == ["corpus.tgz.part"]
 
@@ -197,7 +208,12 @@ def test_a_lasting_failure_falls_back_to_the_mirror_at_once(server, tmp_path, co
     lines = []
     dead = server.serve("/dead", CONTENT, status(code))
     mirror = server.serve("/mirror", CONTENT)
-    assert fetch(remote(dead, mirror), tmp_path, patience=PATIENCE, report=lines.append).read_bytes() == CONTENT
+    assert (
+        fetch(
+            remote(dead, mirror), tmp_path, patience=PATIENCE, report=lines.append
+        ).read_bytes()
+        == CONTENT
+    )
     assert [path for path, _ in server.requests] == ["/dead", "/mirror"]
     assert any(line.startswith(f"{dead}: HTTP {code}") for line in lines)
 
@@ -205,7 +221,10 @@ def test_a_lasting_failure_falls_back_to_the_mirror_at_once(server, tmp_path, co
 def test_a_mirror_goes_on_where_the_first_address_stopped(server, tmp_path):
     first = server.serve("/first", CONTENT, break_off(200_000), *[status(500)] * 5)
     mirror = server.serve("/mirror", CONTENT)
-    assert fetch(remote(first, mirror), tmp_path, patience=PATIENCE).read_bytes() == CONTENT
+    assert (
+        fetch(remote(first, mirror), tmp_path, patience=PATIENCE).read_bytes()
+        == CONTENT
+    )
     assert server.requests[-1] == ("/mirror", 200_000)
 
 
@@ -223,7 +242,14 @@ def test_every_address_that_failed_is_named(server, tmp_path):
             "nowhere",
         )
         message = refused(remote(*addresses), tmp_path)
-    causes = ("HTTP 404", "HTTP 500", "(stalled|timed out)", "wrong file", ".*refused", "no address")
+    causes = (
+        "HTTP 404",
+        "HTTP 500",
+        "(stalled|timed out)",
+        "wrong file",
+        ".*refused",
+        "no address",
+    )
     for address, cause in zip(addresses, causes, strict=True):
         assert re.search(f"{re.escape(address)}: {cause}", message)
     assert f"bring the file by other means to {tmp_path / 'corpus.tgz'}" in message
@@ -234,11 +260,19 @@ def test_a_wrong_file_is_refused_and_removed(server, tmp_path):
     """One line with address, both digests and cure; nothing is left."""
     address = server.serve("/a", OTHER)
     message = refused(remote(address), tmp_path)
-    expected, found = (hashlib.sha256(content).hexdigest() for content in (CONTENT, OTHER))
-    assert f"{address}: wrong file: expected sha256 {expected}, found {found}; removed" in message
+    expected, found = (
+        hashlib.sha256(content).hexdigest() for content in (CONTENT, OTHER)
+    )
+    assert (
+        f"{address}: wrong file: expected sha256 {expected}, found {found}; removed"
+        in message
+    )
     assert os.listdir(tmp_path) == []
     mirror = server.serve("/mirror", CONTENT)
-    assert fetch(remote(address, mirror), tmp_path, patience=PATIENCE).read_bytes() == CONTENT
+    assert (
+        fetch(remote(address, mirror), tmp_path, patience=PATIENCE).read_bytes()
+        == CONTENT
+    )
 
 
 @pytest.mark.parametrize("content", [b"<html>log in first</html>", CONTENT + b"more"])
@@ -275,7 +309,9 @@ def test_a_chunked_answer_that_breaks_off(server, tmp_path):
 @pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
 def test_redirects_are_followed_with_the_range(server, tmp_path, code):
     target = server.serve("/b", CONTENT, break_off(100_000))
-    file = remote(server.serve("/a", CONTENT, redirect(target, code), redirect(target, code)))
+    file = remote(
+        server.serve("/a", CONTENT, redirect(target, code), redirect(target, code))
+    )
     assert fetch(file, tmp_path, patience=PATIENCE).read_bytes() == CONTENT
     assert server.requests == [("/a", 0), ("/b", 0), ("/a", 100_000), ("/b", 100_000)]
 
@@ -283,7 +319,9 @@ def test_redirects_are_followed_with_the_range(server, tmp_path, code):
 def test_a_redirect_cannot_read_this_machine(server, tmp_path):
     secret = tmp_path / "secret"
     secret.write_bytes(CONTENT)
-    message = refused(remote(server.serve("/a", CONTENT, redirect(secret.as_uri()))), tmp_path)
+    message = refused(
+        remote(server.serve("/a", CONTENT, redirect(secret.as_uri()))), tmp_path
+    )
     assert "HTTP 302" in message
     assert not (tmp_path / "corpus.tgz").exists()
 
@@ -292,7 +330,11 @@ def test_waits_double_up_to_the_longest(server, tmp_path, monkeypatch):
     waits = []
     monkeypatch.setattr(download.time, "sleep", waits.append)
     file = remote(server.serve("/a", CONTENT, *[status(503)] * 6))
-    fetch(file, tmp_path, patience=Patience(timeout=1, attempts=7, wait=0.5, longest_wait=4))
+    fetch(
+        file,
+        tmp_path,
+        patience=Patience(timeout=1, attempts=7, wait=0.5, longest_wait=4),
+    )
     assert waits == [0.5, 1, 2, 4, 4, 4]
 
 
@@ -305,7 +347,9 @@ def test_a_directory_that_cannot_be_written(server, tmp_path):
     assert "Is a directory" in refused(file, tmp_path)
 
 
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device that is always full")
+@pytest.mark.skipif(
+    not os.path.exists("/dev/full"), reason="a device that is always full"
+)
 def test_a_full_disk_is_one_line(server, tmp_path):
     """Not a server's fault: no other address is tried."""
     (tmp_path / "corpus.tgz.part").symlink_to("/dev/full")

@@ -1,4 +1,6 @@
-"""Duplicates are those that a Python set finds, in memory that the size of the corpus does not change."""
+"""Duplicates are those that a Python set finds, in memory that the size of the
+corpus does not change.
+"""
 
 import pickle
 import random
@@ -57,7 +59,8 @@ def test_where_the_source_ends_matters():
         Pair("ab\tc", ""),
         Pair("ab", "\tc"),
     ]
-    assert indices(find_repeated(pairs)) == [5]  # white space around a text does not count: it repeats the first
+    # white space around a text does not count: it repeats the first
+    assert indices(find_repeated(pairs)) == [5]
     assert indices(find_repeated([Pair("a", "b"), Pair("b", "a")])) == []
 
 
@@ -85,7 +88,8 @@ def test_memory_does_not_grow_with_the_corpus(distinct):
         find_repeated(pairs, memory=memory)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-    assert max(peaks) < memory + 80_000 / 8 + 2**18  # the names of 256 files, whatever the corpus
+    # the names of 256 files, whatever the corpus
+    assert max(peaks) < memory + 80_000 / 8 + 2**18
     assert peaks[1] < peaks[0] + 80_000 / 8 + 2**16
 
 
@@ -103,14 +107,22 @@ def test_no_temporary_file_stays(tmp_path):
 
 
 def test_temporary_files_are_used_and_bounded(tmp_path):
-    """24 bytes a pair, and as much again while a file is split; a corpus that fits into memory writes none."""
+    """24 bytes a pair, and as much again while a file is split; a corpus that fits
+    into memory writes none.
+    """
     sizes = []
 
     def watched(count):
         for index, pair in enumerate(number_pairs(range(count))):
             yield pair
             if index % 500 == 499:
-                sizes.append(sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()))
+                sizes.append(
+                    sum(
+                        path.stat().st_size
+                        for path in tmp_path.rglob("*")
+                        if path.is_file()
+                    )
+                )
 
     find_repeated(watched(2000), memory=2**14, directory=tmp_path)
     assert 0.9 * 2000 * 24 < max(sizes) <= 2000 * 24
@@ -121,7 +133,9 @@ def test_temporary_files_are_used_and_bounded(tmp_path):
 
 def test_nowhere_to_write(tmp_path):
     """A directory that cannot be written is named, with the cure."""
-    with pytest.raises(InputError, match=r"nowhere: No such file or directory; set TMPDIR") as caught:
+    with pytest.raises(
+        InputError, match=r"nowhere: No such file or directory; set TMPDIR"
+    ) as caught:
         find_repeated(number_pairs(range(10)), directory=tmp_path / "nowhere")
     assert "\n" not in str(caught.value)
 

@@ -10,7 +10,9 @@ from jaxformer.data import hub
 def test_gpus_are_hidden_from_tensorflow(monkeypatch):
     """Where TensorFlow is loaded it sees no GPU."""
     calls = []
-    config = types.SimpleNamespace(set_visible_devices=lambda devices, kind: calls.append((devices, kind)))
+    config = types.SimpleNamespace(
+        set_visible_devices=lambda devices, kind: calls.append((devices, kind))
+    )
     monkeypatch.setitem(sys.modules, "tensorflow", types.SimpleNamespace(config=config))
     hub.hide_gpus_from_tensorflow()
     assert calls == [([], "GPU")]
@@ -35,9 +37,17 @@ def test_tensorflow_is_not_imported_to_hide_it(monkeypatch):
 
 
 def test_importing_the_data_room_imports_no_hub():
-    """Neither the package nor its data room loads TensorFlow, TFDS, `datasets` or torch."""
-    heavy = "('tensorflow', 'tensorflow_datasets', 'torch', 'datasets', 'sacrebleu', 'pyarrow')"
-    code = f"import sys, jaxformer, jaxformer.data.hub; print([name for name in {heavy} if name in sys.modules])"
+    """Neither the package nor its data room loads TensorFlow, TFDS, `datasets` or
+    torch.
+    """
+    heavy = (
+        "('tensorflow', 'tensorflow_datasets', 'torch', 'datasets', 'sacrebleu',"
+        " 'pyarrow')"
+    )
+    code = (
+        f"import sys, jaxformer, jaxformer.data.hub; print([name for name in {heavy} if"
+        " name in sys.modules])"
+    )
     assert run(code).stdout.strip() == "[]"
 
 

@@ -26,7 +26,9 @@ def hf_folder(tmp_path_factory, hf_cache):
             json.dumps({"id": n, "translation": dict(zip(CODES, pair, strict=True))})
             for n, pair in enumerate(texts(count))
         ]
-        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (folder / f"{split}.jsonl").write_text(
+            "\n".join(lines) + "\n", encoding="utf-8"
+        )
     return folder
 
 
@@ -41,34 +43,55 @@ def test_reading_hugging_face_hides_gpus(hf_folder, monkeypatch):
 def test_a_folder_of_hugging_face(hf_folder):
     """All records come in their order, in the direction that the languages say."""
     assert list(load(f"hf:{hf_folder}/train", "de", "en")) == texts(2_500)
-    assert list(load(f"hf:{hf_folder}/test", "en", "de")) == [pair[::-1] for pair in texts(5)]
+    assert list(load(f"hf:{hf_folder}/test", "en", "de")) == [
+        pair[::-1] for pair in texts(5)
+    ]
 
 
 def test_a_saved_data_set_of_hugging_face(tmp_path, hf_cache):
     """What `save_to_disk` wrote is read, with columns by language, and parquet too."""
     datasets = pytest.importorskip("datasets")
     german, english = zip(*texts(30), strict=True)
-    whole = datasets.Dataset.from_dict({"n": list(range(30)), "de": list(german), "en": list(english)})
-    datasets.DatasetDict(train=whole, valid=whole.select(range(3))).save_to_disk(tmp_path / "dict")
+    whole = datasets.Dataset.from_dict(
+        {"n": list(range(30)), "de": list(german), "en": list(english)}
+    )
+    datasets.DatasetDict(train=whole, valid=whole.select(range(3))).save_to_disk(
+        tmp_path / "dict"
+    )
     whole.save_to_disk(tmp_path / "one")
     (tmp_path / "parquet").mkdir()
     whole.to_parquet(tmp_path / "parquet" / "train-00000-of-00001.parquet")
     for name in ("dict/train", "one/train", "parquet/train"):
         assert list(load(f"hf:{tmp_path}/{name}", *CODES)) == texts(30)
     assert list(load(f"hf:{tmp_path}/dict/valid", *CODES)) == texts(3)
-    refuse(f"hf:{tmp_path}/dict/vali", r"no split 'vali': there are train, valid; did you mean valid\?")
-    refuse(f"hf:{tmp_path}/dict/train", r"record 0: no language 'fr': the fields are n, de, en", ("de", "fr"))
+    refuse(
+        f"hf:{tmp_path}/dict/vali",
+        r"no split 'vali': there are train, valid; did you mean valid\?",
+    )
+    refuse(
+        f"hf:{tmp_path}/dict/train",
+        r"record 0: no language 'fr': the fields are n, de, en",
+        ("de", "fr"),
+    )
 
 
 def test_broken_folders_of_hugging_face(tmp_path, hf_cache, caplog):
     """One line and nothing from the library's own log."""
     (tmp_path / "empty").mkdir()
-    refuse(f"hf:{tmp_path}/empty/train", r"^cannot read hf:.*data files; mend the files in .*/empty")
+    refuse(
+        f"hf:{tmp_path}/empty/train",
+        r"^cannot read hf:.*data files; mend the files in .*/empty",
+    )
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "train.jsonl").write_text('{"de": "a", "en": "b"}\n{"de": \n')
-    refuse(f"hf:{tmp_path}/bad/train", r"^cannot read hf:.*JSON.*; mend the files in .*/bad")
+    refuse(
+        f"hf:{tmp_path}/bad/train",
+        r"^cannot read hf:.*JSON.*; mend the files in .*/bad",
+    )
     (tmp_path / "null").mkdir()
-    (tmp_path / "null" / "train.jsonl").write_text('{"de": "a", "en": "b"}\n{"de": "a", "en": null}\n')
+    (tmp_path / "null" / "train.jsonl").write_text(
+        '{"de": "a", "en": "b"}\n{"de": "a", "en": null}\n'
+    )
     refuse(f"hf:{tmp_path}/null/train", r"record 1: field 'en' holds NoneType")
     assert not caplog.records
 
@@ -82,10 +105,12 @@ def test_a_name_that_cannot_be_fetched(hf_cache, tmp_path):
     )
     found = run(code, HF_HUB_OFFLINE="1", HF_HOME=str(tmp_path))
     assert found.stdout.startswith(
-        "cannot read hf:nobody/nothing#de-en/train: there is no folder nobody/nothing here, and the hub says: Couldn't "
-        "reach 'nobody/nothing'"
+        "cannot read hf:nobody/nothing#de-en/train: there is no folder nobody/nothing"
+        " here, and the hub says: Couldn't reach 'nobody/nothing'"
     )
-    assert found.stdout.endswith("check the name and the network, or give a local folder\n")
+    assert found.stdout.endswith(
+        "check the name and the network, or give a local folder\n"
+    )
     assert found.stderr == ""
 
 
@@ -110,6 +135,8 @@ def test_the_parts_of_a_name_of_hugging_face(rest, parts):
     assert hub.split_hf(rest) == parts
 
 
-@pytest.mark.parametrize("name", ["hf:corpus", "hf:corpus/", "hf:/train", "hf:#de-en/train"])
+@pytest.mark.parametrize(
+    "name", ["hf:corpus", "hf:corpus/", "hf:/train", "hf:#de-en/train"]
+)
 def test_hugging_face_needs_a_split(name):
     refuse(name, r"must end with a split: hf:NAME/SPLIT")

@@ -19,20 +19,31 @@ def little_corpus(tfds):
     """A builder written with TFDS's own tools, of the form of its translations."""
 
     class LittleCorpus(tfds.core.GeneratorBasedBuilder):
-        code_path = None  # it stands in no package, where TFDS would look for its checksums
+        # it stands in no package, where TFDS would look for its checksums
+        code_path = None
         VERSION = tfds.core.Version("1.0.0")
-        BUILDER_CONFIGS = [tfds.core.BuilderConfig(name="de-en"), tfds.core.BuilderConfig(name="many")]  # noqa: RUF012
+        BUILDER_CONFIGS = [
+            tfds.core.BuilderConfig(name="de-en"),
+            tfds.core.BuilderConfig(name="many"),
+        ]  # noqa: RUF012
 
         def _info(self):
             if self.builder_config.name == "many":
-                languages = tfds.features.TranslationVariableLanguages(languages=["de", "en", "fr"])
-                features = tfds.features.FeaturesDict({"talk": tfds.features.Text(), "translations": languages})
+                languages = tfds.features.TranslationVariableLanguages(
+                    languages=["de", "en", "fr"]
+                )
+                features = tfds.features.FeaturesDict(
+                    {"talk": tfds.features.Text(), "translations": languages}
+                )
             else:
                 features = tfds.features.Translation(languages=CODES)
             return tfds.core.DatasetInfo(builder=self, features=features)
 
         def _split_generators(self, dl_manager):
-            return {"train": self._generate_examples(200), "test": self._generate_examples(5)}
+            return {
+                "train": self._generate_examples(200),
+                "test": self._generate_examples(5),
+            }
 
         def _generate_examples(self, count):
             for number, (german, english) in enumerate(texts(count)):
@@ -49,7 +60,9 @@ def little_corpus(tfds):
 def prepared_folder(tmp_path_factory, little_corpus):
     folder = tmp_path_factory.mktemp("tfds")
     for config in ("de-en", "many"):
-        little_corpus(config=config, data_dir=folder, file_format="array_record").download_and_prepare()
+        little_corpus(
+            config=config, data_dir=folder, file_format="array_record"
+        ).download_and_prepare()
     return folder
 
 
@@ -68,12 +81,17 @@ def test_reading_tfds_hides_gpus(tfds_folder, monkeypatch):
 
 
 def test_tfds_in_both_directions(tfds_folder):
-    """All records come, in one order, as text, in the direction that the languages say."""
+    """All records come, in one order, as text, in the direction that the languages
+    say.
+    """
     forward = list(load("tfds:little_corpus/de-en/train", "de", "en"))
     backward = list(load("tfds:little_corpus/de-en/train", "en", "de"))
     assert sorted(forward) == sorted(texts(200))
     assert backward == [(english, german) for german, english in forward]
-    assert list(load("tfds:little_corpus/de-en:1.0.0/train[:10]", "de", "en")) == forward[:10]
+    assert (
+        list(load("tfds:little_corpus/de-en:1.0.0/train[:10]", "de", "en"))
+        == forward[:10]
+    )
 
 
 def test_tfds_with_many_languages(tfds_folder):
@@ -86,8 +104,9 @@ def test_tfds_with_many_languages(tfds_folder):
 def test_tfds_is_read_without_tensorflow(tfds_folder):
     """In a process of its own, from the files alone, TensorFlow is never imported."""
     code = (
-        "import sys; from jaxformer.data import load; "
-        "print(sum(1 for _ in load('tfds:little_corpus/de-en/train', 'de', 'en')), 'tensorflow' in sys.modules)"
+        "import sys; from jaxformer.data import load; print(sum(1 for _ in"
+        " load('tfds:little_corpus/de-en/train', 'de', 'en')), 'tensorflow' in"
+        " sys.modules)"
     )
     assert run(code, TFDS_DATA_DIR=str(tfds_folder)).stdout.split() == ["200", "False"]
 
@@ -97,7 +116,11 @@ def test_the_wmt_data_sets_of_tfds(tfds, tmp_path, monkeypatch, year):
     """The names of WMT 2013 to 2019 are known, and their records become pairs."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     name = f"tfds:wmt{year}_translate/de-en/train"
-    refuse(name, rf"^tfds:wmt{year}_translate/de-en is not prepared in {tmp_path}.*--dataset=tfds:wmt{year}_")
+    refuse(
+        name,
+        rf"^tfds:wmt{year}_translate/de-en is not prepared in"
+        rf" {tmp_path}.*--dataset=tfds:wmt{year}_",
+    )
     with tfds.testing.mock_data(num_examples=3):
         forward, backward = list(load(name, "de", "en")), list(load(name, "en", "de"))
     assert len(forward) == 3
@@ -112,7 +135,11 @@ def test_the_command_that_prepares(tfds, tmp_path, monkeypatch):
         load("tfds:wmt14_translate/de-en/train", *CODES)
     program, *arguments = shlex.split(str(error.value).rpartition(": ")[2])
     asked = []
-    monkeypatch.setattr(hub, "prepare_tfds", lambda name: asked.append((name, os.environ["TFDS_DATA_DIR"])) or tmp_path)
+    monkeypatch.setattr(
+        hub,
+        "prepare_tfds",
+        lambda name: asked.append((name, os.environ["TFDS_DATA_DIR"])) or tmp_path,
+    )
     assert (program, main(arguments)) == ("jaxformer", 0)
     assert asked == [("wmt14_translate/de-en", str(tmp_path / "a folder"))]
 
@@ -121,12 +148,27 @@ def test_the_command_that_prepares(tfds, tmp_path, monkeypatch):
     ("name", "message"),
     [
         ("little_corpus/de-en/tran", r"Unknown split 'tran'.*did you mean train\?"),
-        ("little_corpus/de-en", r"must end with a split: try tfds:little_corpus/de-en/train"),
-        ("little_corpus/en-de/train", r"no config 'en-de': it has de-en, many; did you mean de-en\?.*direction"),
-        ("little_corpus/mani/train", r"no config 'mani': it has de-en, many; did you mean many\?"),
-        ("little_corpse/de-en/train", r"neither known to TFDS nor prepared in .*; did you mean little_corpus\?"),
+        (
+            "little_corpus/de-en",
+            r"must end with a split: try tfds:little_corpus/de-en/train",
+        ),
+        (
+            "little_corpus/en-de/train",
+            r"no config 'en-de': it has de-en, many; did you mean de-en\?.*direction",
+        ),
+        (
+            "little_corpus/mani/train",
+            r"no config 'mani': it has de-en, many; did you mean many\?",
+        ),
+        (
+            "little_corpse/de-en/train",
+            r"neither known to TFDS nor prepared in .*; did you mean little_corpus\?",
+        ),
         ("wmt41_translate/de-en/train", r"; did you mean wmt1\d_translate\?"),
-        ("little_corpus", r"must end with a split, as in tfds:wmt14_translate/de-en/train"),
+        (
+            "little_corpus",
+            r"must end with a split, as in tfds:wmt14_translate/de-en/train",
+        ),
         ("../little_corpus/train", r"no data set tfds:\.\./little_corpus"),
     ],
 )
@@ -135,7 +177,11 @@ def test_an_unknown_name_in_tfds(tfds_folder, name, message):
 
 
 def test_an_unknown_language_in_tfds(tfds_folder):
-    refuse("tfds:little_corpus/de-en/train", r"record 0: no language 'fr': the fields are de, en", ("de", "fr"))
+    refuse(
+        "tfds:little_corpus/de-en/train",
+        r"record 0: no language 'fr': the fields are de, en",
+        ("de", "fr"),
+    )
 
 
 def copy_without_shard(tfds_folder, tmp_path, monkeypatch):
@@ -156,12 +202,19 @@ def test_a_missing_or_damaged_shard_is_refused(tfds_folder, tmp_path, monkeypatc
     changed[110] ^= 0xFF
     for broken in (b"", content[: len(content) // 2], content[:-10], bytes(changed)):
         shard.write_bytes(broken)
-        refuse("tfds:little_corpus/de-en/train", r"^tfds:little_corpus/de-en/train, record \d+.*prepare it again")
+        refuse(
+            "tfds:little_corpus/de-en/train",
+            r"^tfds:little_corpus/de-en/train, record \d+.*prepare it again",
+        )
     shard.unlink()
-    refuse("tfds:little_corpus/de-en/train", r"record 0: .*No such file.*prepare it again")
+    refuse(
+        "tfds:little_corpus/de-en/train", r"record 0: .*No such file.*prepare it again"
+    )
 
 
-def test_records_that_only_tensorflow_reads_are_refused(tfds_folder, tmp_path, monkeypatch):
+def test_records_that_only_tensorflow_reads_are_refused(
+    tfds_folder, tmp_path, monkeypatch
+):
     """TFDS's own default form is answered with the command for ours."""
     shard = copy_without_shard(tfds_folder, tmp_path, monkeypatch)
     for path in shard.parent.glob("*array_record*"):
@@ -194,5 +247,10 @@ def test_preparing_says_what_package_is_missing(little_corpus, tmp_path, monkeyp
         raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
 
     monkeypatch.setattr(little_corpus, "download_and_prepare", unpack)
-    with pytest.raises(InputError, match=r"No module named 'tensorflow'\): pip install tensorflow .*, or prepare it"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"No module named 'tensorflow'\): pip install tensorflow .*, or prepare it"
+        ),
+    ):
         hub.prepare_tfds("little_corpus/de-en")

@@ -15,7 +15,9 @@ from jaxformer.errors import InputError
 
 
 def in_callback(number, count):
-    """Send a signal from within a callback of the garbage collector, named as JAX's is."""
+    """Send a signal from within a callback of the garbage collector, named as JAX's
+    is.
+    """
 
     def _xla_gc_callback(phase, info):
         if phase == "start" and count:
@@ -78,7 +80,9 @@ def test_a_second_signal_ends_the_process():
         "    signal.raise_signal(signal.SIGINT)\n"
         "print('second')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
     assert (done.returncode, done.stdout) == (-signal.SIGINT, "first\n")
 
 
@@ -117,7 +121,11 @@ def test_a_signal_while_a_vocabulary_is_trained():
 
     with interruption.noted(), pytest.raises(KeyboardInterrupt):
         Vocabulary.train(sentences(), 300)
-    (thread,) = (thread for thread in threading.enumerate() if thread.daemon and "work" in thread.name)
+    (thread,) = (
+        thread
+        for thread in threading.enumerate()
+        if thread.daemon and "work" in thread.name
+    )
     thread.join(10)
     assert not thread.is_alive()
     assert len(read) < 10_000_000

@@ -1,4 +1,6 @@
-"""What ``data.train`` names becomes training data: text or prepared folders, mixed, cleaned, tagged."""
+"""What ``data.train`` names becomes training data: text or prepared folders, mixed,
+cleaned, tagged.
+"""
 
 import dataclasses
 import itertools
@@ -45,7 +47,8 @@ def first_batches(data, count=30):
 
 def same(one, other):
     return len(one) == len(other) and all(
-        first.keys() == second.keys() and all(np.array_equal(first[name], second[name]) for name in first)
+        first.keys() == second.keys()
+        and all(np.array_equal(first[name], second[name]) for name in first)
         for first, second in zip(one, other, strict=True)
     )
 
@@ -55,7 +58,12 @@ def same(one, other):
     [
         {},
         {"packing": True},
-        {"drop_duplicates": True, "max_length_ratio": 1.5, "vocabulary_model": "unigram", "source_eos": False},
+        {
+            "drop_duplicates": True,
+            "max_length_ratio": 1.5,
+            "vocabulary_model": "unigram",
+            "source_eos": False,
+        },
         {"shared_vocabulary": False, "language_tags": True},
     ],
 )
@@ -63,11 +71,17 @@ def test_prepared_equals_text(tmp_path, options):
     """The same batches in the same order, and the same identity."""
     straight = training_of(tmp_path, **options)
     done = prepare(config_of(**options), tmp_path / "prepared")
-    prepared = training_of(tmp_path, **{**options, "train": f"prepared:{tmp_path}/prepared"})
+    prepared = training_of(
+        tmp_path, **{**options, "train": f"prepared:{tmp_path}/prepared"}
+    )
     assert same(first_batches(straight), first_batches(prepared))
     assert straight.hash == prepared.hash
     assert straight.statistics == prepared.statistics
-    assert done.counts == dict(straight.counts) == {"bundled:en-de/valid": next(iter(prepared.counts.values()))}
+    assert (
+        done.counts
+        == dict(straight.counts)
+        == {"bundled:en-de/valid": next(iter(prepared.counts.values()))}
+    )
     assert done.lengths[0].sum() == done.lengths[1].sum() >= straight.statistics.pairs
 
 
@@ -75,12 +89,21 @@ def test_prepared_equals_text(tmp_path, options):
     ("options", "message"),
     [
         ({"max_length": 61}, "with data.max_length=60 and lacks longer pairs"),
-        ({"source_eos": False}, "with other values: give --config.data.source_eos=True, or"),
+        (
+            {"source_eos": False},
+            "with other values: give --config.data.source_eos=True, or",
+        ),
         ({"drop_duplicates": True}, "give --config.data.drop_duplicates=False, or"),
-        ({"vocabulary_model": "unigram"}, "give --config.data.vocabulary_model=bpe, or"),
+        (
+            {"vocabulary_model": "unigram"},
+            "give --config.data.vocabulary_model=bpe, or",
+        ),
         (
             {"source_language": "de", "target_language": "en"},
-            "give --config.data.source_language=en --config.data.target_language=de, or",
+            (
+                "give --config.data.source_language=en"
+                " --config.data.target_language=de, or"
+            ),
         ),
         ({"language_tags": True}, "give --config.data.language_tags=False, or"),
         ({"segmentation_alpha": 0.1}, "a prepared folder has no text"),
@@ -98,9 +121,13 @@ def test_a_folder_prepared_for_something_else_is_refused(tmp_path, options, mess
 def test_a_run_keeps_its_vocabulary(tmp_path):
     """A prepared folder of another vocabulary than the run's is refused."""
     prepare(config_of(), tmp_path / "prepared")
-    other = TrainingText.open(config_of(vocabulary_model="unigram")).vocabularies(tmp_path / "other")
+    other = TrainingText.open(config_of(vocabulary_model="unigram")).vocabularies(
+        tmp_path / "other"
+    )
     text = TrainingText.open(config_of(train=f"prepared:{tmp_path}/prepared"))
-    with pytest.raises(InputError, match=r"was tokenised with another vocabulary .*prepare it again"):
+    with pytest.raises(
+        InputError, match=r"was tokenised with another vocabulary .*prepare it again"
+    ):
         text.load(other, seed=0)
 
 
@@ -109,9 +136,9 @@ def test_a_lower_limit_of_tokens_is_that_of_the_text(tmp_path):
     prepare(config_of(), tmp_path / "prepared")
     vocabularies = Vocabularies.load(tmp_path / "prepared" / "vocabulary")
     straight = TrainingText.open(config_of(max_length=20)).load(vocabularies, seed=3)
-    prepared = TrainingText.open(config_of(max_length=20, train=f"prepared:{tmp_path}/prepared")).load(
-        vocabularies, seed=3
-    )
+    prepared = TrainingText.open(
+        config_of(max_length=20, train=f"prepared:{tmp_path}/prepared")
+    ).load(vocabularies, seed=3)
     assert same(first_batches(straight), first_batches(prepared))
     (one,), (other,) = straight.counts.values(), prepared.counts.values()
     assert one == other
@@ -125,8 +152,14 @@ def test_text_and_prepared_folders_do_not_mix(tmp_path):
 
 def test_a_mixture_of_text(tmp_path):
     """Each part is counted, weighed and named in the log's own terms."""
-    data = training_of(tmp_path, train="bundled:en-de/valid + 3 * bundled:en-de/test [de>en]", language_tags=True)
-    assert [(share.name, share.stop - share.start, share.weight) for share in data.shares] == [
+    data = training_of(
+        tmp_path,
+        train="bundled:en-de/valid + 3 * bundled:en-de/test [de>en]",
+        language_tags=True,
+    )
+    assert [
+        (share.name, share.stop - share.start, share.weight) for share in data.shares
+    ] == [
         ("bundled:en-de/valid", 500, 1.0),
         ("bundled:en-de/test", 500, 3.0),
     ]
@@ -140,23 +173,37 @@ def test_a_mixture_of_text(tmp_path):
 def test_temperature_repeats_the_smaller(tmp_path):
     pairs = list(load("bundled:en-de/test", "en", "de"))[:100]
     for side, name in enumerate(("s", "t")):
-        (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in pairs), "utf-8")
+        (tmp_path / name).write_text(
+            "".join(pair[side] + "\n" for pair in pairs), "utf-8"
+        )
     mixture = f"bundled:en-de/valid + text:{tmp_path}/s,{tmp_path}/t"
     data = training_of(tmp_path, train=mixture, temperature=2.0)
     assert [share.weight for share in data.shares] == [1.0, pytest.approx(5**0.5)]
     with pytest.raises(InputError, match="both say how often pairs come"):
-        training_of(tmp_path, train=f"{mixture} + 2 * bundled:en-de/test", temperature=2.0)
+        training_of(
+            tmp_path, train=f"{mixture} + 2 * bundled:en-de/test", temperature=2.0
+        )
 
 
 def test_tags_ask_for_the_language_of_each_part(tmp_path):
-    """Each source begins with the tag of its own target language (Johnson et al. 2017, section 3)."""
-    text = TrainingText.open(config_of(train="bundled:en-de/valid + bundled:en-de/test [de>en]", language_tags=True))
+    """Each source begins with the tag of its own target language (Johnson et al.
+    2017, section 3).
+    """
+    text = TrainingText.open(
+        config_of(
+            train="bundled:en-de/valid + bundled:en-de/test [de>en]", language_tags=True
+        )
+    )
     vocabularies = text.vocabularies(tmp_path / "vocabulary")
     data = text.load(vocabularies, seed=0)
     vocabulary = vocabularies.source
-    first = {int(data.store.take(np.array([i])).source.tokens[0]) for i in range(data.shares[0].stop)}
+    first = {
+        int(data.store.take(np.array([i])).source.tokens[0])
+        for i in range(data.shares[0].stop)
+    }
     second = {
-        int(data.store.take(np.array([i])).source.tokens[0]) for i in range(data.shares[1].start, data.shares[1].stop)
+        int(data.store.take(np.array([i])).source.tokens[0])
+        for i in range(data.shares[1].start, data.shares[1].stop)
     }
     assert first == {vocabulary.tag_id("de")}
     assert second == {vocabulary.tag_id("en")}
@@ -168,10 +215,16 @@ def test_tags_ask_for_the_language_of_each_part(tmp_path):
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
 def test_each_epoch_has_its_own_segmentation(tmp_path, model):
-    """Each pair once an epoch in other pieces; data made anew, resumed in the second epoch, is the same (119)."""
+    """Each pair once an epoch in other pieces; data made anew, resumed in the second
+    epoch, is the same (119).
+    """
     options = {"segmentation_alpha": 0.3, "vocabulary_model": model}
     data, anew = (training_of(tmp_path, **options) for _ in range(2))
-    vocabulary = TrainingText.open(config_of(**options)).vocabularies(tmp_path / "vocabulary").target
+    vocabulary = (
+        TrainingText.open(config_of(**options))
+        .vocabularies(tmp_path / "vocabulary")
+        .target
+    )
     straight = list(itertools.islice(data.batches(), len(data.plan(0)) + 8))
     position = straight[len(data.plan(0)) + 2][1]
     assert position.epoch == 1
@@ -180,8 +233,16 @@ def test_each_epoch_has_its_own_segmentation(tmp_path, model):
     epochs = []
     for epoch in (0, 1):
         plan = data.plan(epoch)
-        rows = [row for number in range(len(plan)) for row in plan.batch(number, 0, 1)["target"]]
-        epochs.append(sorted(vocabulary.decode(row) for row in rows if row[0] != vocabulary.pad_id))
+        rows = [
+            row
+            for number in range(len(plan))
+            for row in plan.batch(number, 0, 1)["target"]
+        ]
+        epochs.append(
+            sorted(
+                vocabulary.decode(row) for row in rows if row[0] != vocabulary.pad_id
+            )
+        )
     assert epochs[0] == epochs[1]
     assert len(epochs[0]) == data.statistics.pairs
     first, second = (data.plan(epoch).store.take(np.arange(200)) for epoch in (0, 1))
@@ -192,27 +253,44 @@ def test_text_that_changes_while_it_is_read_again_is_noticed(tmp_path):
     """Each epoch of another segmentation reads the same pairs, or training stops."""
     pairs = list(load("bundled:en-de/test", "en", "de"))
     for side, name in enumerate(("s", "t")):
-        (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in pairs), "utf-8")
-    data = training_of(tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t", segmentation_alpha=0.2)
+        (tmp_path / name).write_text(
+            "".join(pair[side] + "\n" for pair in pairs), "utf-8"
+        )
+    data = training_of(
+        tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t", segmentation_alpha=0.2
+    )
     assert len(data.plan(1).pairs) == 500
     for name in ("s", "t"):
         lines = (tmp_path / name).read_text("utf-8").splitlines(keepends=True)
         (tmp_path / name).write_text("".join(lines[:-5]), "utf-8")
-    with pytest.raises(InputError, match=r"the text of data\.train has changed since training began .* of 495 pairs"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"the text of data\.train has changed since training began .* of 495 pairs"
+        ),
+    ):
         data.plan(2)
 
 
 def test_another_text_of_the_same_counts_has_another_identity(tmp_path):
-    """Also where each epoch draws its own segmentation: the best one tells texts apart."""
+    """Also where each epoch draws its own segmentation: the best one tells texts
+    apart.
+    """
     pairs = list(load("bundled:en-de/test", "en", "de"))
     hashes = []
     for chosen in (pairs, [*pairs[1:], pairs[0]], pairs):
         for side, name in enumerate(("s", "t")):
-            (tmp_path / name).write_text("".join(pair[side] + "\n" for pair in chosen), "utf-8")
-        data = training_of(tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t", segmentation_alpha=0.2)
+            (tmp_path / name).write_text(
+                "".join(pair[side] + "\n" for pair in chosen), "utf-8"
+            )
+        data = training_of(
+            tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t", segmentation_alpha=0.2
+        )
         hashes.append(data.hash)
     assert hashes[0] == hashes[2] != hashes[1]
-    assert training_of(tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t").hash == hashes[0]
+    assert (
+        training_of(tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t").hash == hashes[0]
+    )
 
 
 def test_an_epoch_that_nobody_waits_for_is_not_read_to_its_end(tmp_path):
@@ -246,30 +324,49 @@ def test_a_mixture_is_the_same_text_and_prepared(tmp_path):
 @pytest.mark.parametrize(
     ("train", "message"),
     [
-        ("bundled:en-de/valid + bundled:en-de/test [de>en]", "set data.language_tags=True for several languages"),
-        ("text:{0}/s,{0}/t [en>de] + text:{0}/s,{0}/t [de>en]", "is named in two directions"),
+        (
+            "bundled:en-de/valid + bundled:en-de/test [de>en]",
+            "set data.language_tags=True for several languages",
+        ),
+        (
+            "text:{0}/s,{0}/t [en>de] + text:{0}/s,{0}/t [de>en]",
+            "is named in two directions",
+        ),
     ],
 )
 def test_directions_that_cannot_be_meant(tmp_path, train, message):
-    """What a model could not tell apart is refused, and so is one source file for two directions."""
+    """What a model could not tell apart is refused, and so is one source file for
+    two directions.
+    """
     for name in ("s", "t"):
         (tmp_path / name).write_text("a\n")
     with pytest.raises(InputError, match=message):
-        TrainingText.open(config_of(train=train.format(tmp_path), language_tags="two" in message))
+        TrainingText.open(
+            config_of(train=train.format(tmp_path), language_tags="two" in message)
+        )
 
 
 def test_a_prepared_folder_without_its_vocabulary(tmp_path):
     prepare(config_of(), tmp_path / "prepared")
     (tmp_path / "prepared" / "vocabulary" / "shared.model").unlink()
-    with pytest.raises(InputError, match=r"vocabulary is missing: put it back, or remove .* and prepare it again"):
+    with pytest.raises(
+        InputError,
+        match=r"vocabulary is missing: put it back, or remove .* and prepare it again",
+    ):
         training_of(tmp_path, train=f"prepared:{tmp_path}/prepared")
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"drop_remainder": True, "tokens_per_batch": 100_000}, "drop_remainder=True leaves no batch"),
-        ({"train": "0.0001 * bundled:en-de/valid"}, "the weights of data.train leave no pair"),
+        (
+            {"drop_remainder": True, "tokens_per_batch": 100_000},
+            "drop_remainder=True leaves no batch",
+        ),
+        (
+            {"train": "0.0001 * bundled:en-de/valid"},
+            "the weights of data.train leave no pair",
+        ),
     ],
 )
 def test_an_epoch_without_batches(tmp_path, options, message):
@@ -279,7 +376,9 @@ def test_an_epoch_without_batches(tmp_path, options, message):
 
 
 def test_a_large_text_tells_how_far_it_is(tmp_path, monkeypatch):
-    """Now and then, the same from all roads, and of the vocabulary where one is trained."""
+    """Now and then, the same from all roads, and of the vocabulary where one is
+    trained.
+    """
     monkeypatch.setattr(loading, "_TELL_EVERY", 300)
     monkeypatch.setattr(tokenizing.chunks, "__defaults__", (100,))
     told = []
@@ -287,9 +386,16 @@ def test_a_large_text_tells_how_far_it_is(tmp_path, monkeypatch):
     vocabularies = text.vocabularies(tmp_path / "vocabulary", report=told.append)
     assert told == ["training the vocabulary on bundled:en-de/valid"]
     vocabularies.save(tmp_path / "vocabulary")
-    text.load(text.vocabularies(tmp_path / "vocabulary", report=told.append), seed=0, report=told.append)
+    text.load(
+        text.vocabularies(tmp_path / "vocabulary", report=told.append),
+        seed=0,
+        report=told.append,
+    )
     read = sum(1 for _ in text.pairs)
-    assert told[1:] == [f"bundled:en-de/valid: {count:,} pairs read" for count in range(300, read + 1, 300)]
+    assert told[1:] == [
+        f"bundled:en-de/valid: {count:,} pairs read"
+        for count in range(300, read + 1, 300)
+    ]
     assert len(told) > 1
 
 
@@ -311,12 +417,20 @@ def test_cleaning_keys_are_those_of_the_configuration():
 
 
 def test_what_is_judged_is_one_set_of_text(tmp_path):
-    pairs, language = load_evaluation("bundled:en-de/test [de>en]", config_of(language_tags=True))
+    pairs, language = load_evaluation(
+        "bundled:en-de/test [de>en]", config_of(language_tags=True)
+    )
     assert (len(pairs), language) == (500, "en")
     assert pairs[0].target == next(iter(load("bundled:en-de/test", "en", "de"))).source
-    with pytest.raises(InputError, match=r"into en and the run into de: set data\.language_tags=True"):
+    with pytest.raises(
+        InputError, match=r"into en and the run into de: set data\.language_tags=True"
+    ):
         load_evaluation("bundled:en-de/test [de>en]", config_of())
-    for name in ("bundled:en-de/test + bundled:en-de/valid", "2 * bundled:en-de/test", "prepared:x"):
+    for name in (
+        "bundled:en-de/test + bundled:en-de/valid",
+        "2 * bundled:en-de/test",
+        "prepared:x",
+    ):
         with pytest.raises(InputError, match="cannot be judged by: name one data set"):
             load_evaluation(name, config_of())
 
@@ -333,7 +447,11 @@ def test_what_is_judged_is_one_set_of_text(tmp_path):
     ],
 )
 def test_a_line_of_a_source_is_one_of_its_file(name, said, tmp_path):
-    """Where all sources stand in one file an error names that, else the set, whose lines are counted as if they did."""
+    """Where all sources stand in one file an error names that, else the set, whose
+    lines are counted as if they did.
+    """
     for file in ("a.en", "a.de", "b.en", "b.de", "a.tsv", "b.tsv"):
         (tmp_path / file).write_text("a\ta\n")
-    assert loading.name_sources(name.format(tmp_path), config_of()) == said.format(tmp_path)
+    assert loading.name_sources(name.format(tmp_path), config_of()) == said.format(
+        tmp_path
+    )

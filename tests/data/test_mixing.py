@@ -12,12 +12,19 @@ from jaxformer.errors import InputError
 
 
 def test_a_plain_name_is_a_mixture_of_one():
-    assert mixing.parse("text:a.en,a.de", "en", "de") == (Part("text:a.en,a.de", 1.0, "en", "de"),)
+    assert mixing.parse("text:a.en,a.de", "en", "de") == (
+        Part("text:a.en,a.de", 1.0, "en", "de"),
+    )
 
 
 def test_weights_and_languages_belong_to_their_part():
-    """Spaces around the plus and the star separate; those within a name, and a plus in it, do not."""
-    mixture = "2.5 * text:my a.en,my+a.fr [en>fr] + tfds:b/c/train + .5 * tsv:c.tsv#2,1 [ de > en ]"
+    """Spaces around the plus and the star separate; those within a name, and a plus
+    in it, do not.
+    """
+    mixture = (
+        "2.5 * text:my a.en,my+a.fr [en>fr] + tfds:b/c/train + .5 * tsv:c.tsv#2,1 [ de"
+        " > en ]"
+    )
     assert mixing.parse(mixture, "en", "de") == (
         Part("text:my a.en,my+a.fr", 2.5, "en", "fr"),
         Part("tfds:b/c/train", 1.0, "en", "de"),
@@ -32,7 +39,10 @@ def test_weights_and_languages_belong_to_their_part():
         ("-1 * text:a,b", "must be a number above 0, not -1"),
         ("nan * text:a,b", "must be a number above 0, not nan"),
         ("much * text:a,b", "must be a number above 0, not much"),
-        ("1e300 * text:a,b", "must be a number above 0, not 1e300; the most is 1,000,000"),
+        (
+            "1e300 * text:a,b",
+            "must be a number above 0, not 1e300; the most is 1,000,000",
+        ),
         ("text:a,b + ", "a part without a name"),
         (" + text:a,b", "a part without a name"),
         ("text:a,b +", "a part without a name"),
@@ -60,7 +70,9 @@ def test_a_part_that_says_nothing_is_refused(mixture, message):
     epoch=st.integers(0, 9),
 )
 def test_each_pair_comes_as_often_as_its_weight(sizes, weights, seed, epoch):
-    """Rounded down or up for each pair, and right in the sum; the same for the same seed and epoch."""
+    """Rounded down or up for each pair, and right in the sum; the same for the same
+    seed and epoch.
+    """
     stops = np.cumsum(sizes)
     shares = [
         Share("", int(stop) - size, int(stop), weight)
@@ -77,14 +89,19 @@ def test_each_pair_comes_as_often_as_its_weight(sizes, weights, seed, epoch):
 
 def test_over_many_epochs_every_pair_comes_equally_often():
     shares = [Share("a", 0, 20, 0.5)]
-    counts = sum(np.bincount(mixing.choose(shares, seed=3, epoch=epoch), minlength=20) for epoch in range(400))
+    counts = sum(
+        np.bincount(mixing.choose(shares, seed=3, epoch=epoch), minlength=20)
+        for epoch in range(400)
+    )
     assert counts.sum() == 4000
     assert (abs(counts - 200) < 60).all()  # six standard deviations
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0, 1e9])
 def test_temperature_draws_in_proportion_to_a_power_of_the_size(temperature):
-    """Shares of an epoch are those of Arivazhagan et al., section 4.2, and nothing comes less than once."""
+    """Shares of an epoch are those of Arivazhagan et al., section 4.2, and nothing
+    comes less than once.
+    """
     sizes = [1_000_000, 50_000, 400]
     weights = mixing.level(sizes, temperature)
     shares = np.array(weights) * sizes / np.dot(weights, sizes)

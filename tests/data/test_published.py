@@ -24,7 +24,10 @@ COUNTS = {"europarl-v7": 700, "commoncrawl": 40, "newstest2013": 12, "newstest20
 
 def draw_lines(name, language):
     draw = random.Random(f"{name}.{language}")
-    return [f"{language} {number} {draw.randbytes(draw.randrange(9, 40)).hex()}" for number in range(COUNTS[name])]
+    return [
+        f"{language} {number} {draw.randbytes(draw.randrange(9, 40)).hex()}"
+        for number in range(COUNTS[name])
+    ]
 
 
 def text(lines):
@@ -32,21 +35,40 @@ def text(lines):
 
 
 def sgml(lines):
-    return "".join(f'<seg id="{number}">{line}</seg>\n' for number, line in enumerate(lines, start=1)).encode()
+    return "".join(
+        f'<seg id="{number}">{line}</seg>\n'
+        for number, line in enumerate(lines, start=1)
+    ).encode()
 
 
 def release(server, name, suffix, write):
-    form = Files({language: f"{name}/{name}.{language}{suffix}" for language in ("en", "de")})
-    content = tar_gz({member: write(draw_lines(name, language)) for language, member in form.members.items()})
+    form = Files(
+        {language: f"{name}/{name}.{language}{suffix}" for language in ("en", "de")}
+    )
+    content = tar_gz(
+        {
+            member: write(draw_lines(name, language))
+            for language, member in form.members.items()
+        }
+    )
     address = server.serve(f"/{name}.tgz", content)
-    file = RemoteFile(f"{name}.tgz", (address,), f"sha256:{hashlib.sha256(content).hexdigest()}", len(content))
+    file = RemoteFile(
+        f"{name}.tgz",
+        (address,),
+        f"sha256:{hashlib.sha256(content).hexdigest()}",
+        len(content),
+    )
     return Release(name, file, form)
 
 
 @pytest.fixture
 def task(server):
-    train = tuple(release(server, name, "", text) for name in ("europarl-v7", "commoncrawl"))
-    tests = [release(server, name, ".sgm", sgml) for name in ("newstest2013", "newstest2014")]
+    train = tuple(
+        release(server, name, "", text) for name in ("europarl-v7", "commoncrawl")
+    )
+    tests = [
+        release(server, name, ".sgm", sgml) for name in ("newstest2013", "newstest2014")
+    ]
     return Task("toy.en-de", "en", "de", train, (tests[0],), (tests[1],))
 
 
@@ -58,20 +80,30 @@ def check_texts(directory):
     ):
         for name in names:
             for language in ("en", "de"):
-                assert (directory / f"{split}.{name}.{language}").read_bytes() == text(draw_lines(name, language))
+                assert (directory / f"{split}.{name}.{language}").read_bytes() == text(
+                    draw_lines(name, language)
+                )
 
 
 def files(directory):
-    """List what lies in a folder, but for the empty file that holds it for one process."""
-    return [path for path in directory.rglob("*") if path.is_file() and path.name != LOCK]
+    """List what lies in a folder, but for the empty file that holds it for one
+    process.
+    """
+    return [
+        path for path in directory.rglob("*") if path.is_file() and path.name != LOCK
+    ]
 
 
 def snapshot(directory):
-    return {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files(directory)}
+    return {
+        path: (path.stat().st_mtime_ns, path.read_bytes()) for path in files(directory)
+    }
 
 
 def test_a_task_becomes_parallel_text(server, task, tmp_path):
-    """One pair of files a corpus, named so that patterns pair them, and a record of what came from where."""
+    """One pair of files a corpus, named so that patterns pair them, and a record of
+    what came from where.
+    """
     lines = []
     names = prepare(task, tmp_path / "wmt", patience=PATIENCE, report=lines.append)
     folder = tmp_path / "wmt"
@@ -81,21 +113,34 @@ def test_a_task_becomes_parallel_text(server, task, tmp_path):
         "test": f"text:{folder}/test.newstest2014.en,{folder}/test.newstest2014.de",
     }
     check_texts(folder)
-    paired = [sorted(path.name for path in folder.glob(f"train.*.{language}")) for language in ("en", "de")]
-    assert [name.removesuffix(".en") for name in paired[0]] == [name.removesuffix(".de") for name in paired[1]]
+    paired = [
+        sorted(path.name for path in folder.glob(f"train.*.{language}"))
+        for language in ("en", "de")
+    ]
+    assert [name.removesuffix(".en") for name in paired[0]] == [
+        name.removesuffix(".de") for name in paired[1]
+    ]
     assert not list(folder.rglob("*.part"))
     record = json.loads((folder / published.MANIFEST).read_text())
     assert record["task"] == "toy.en-de"
-    assert {key.partition(".")[2]: entry["pairs"] for key, entry in record["corpora"].items()} == COUNTS
+    assert {
+        key.partition(".")[2]: entry["pairs"]
+        for key, entry in record["corpora"].items()
+    } == COUNTS
     entry = record["corpora"]["train.europarl-v7"]
-    assert (entry["address"], entry["checksum"]) == (task.train[0].file.addresses[0], task.train[0].file.checksum)
+    assert (entry["address"], entry["checksum"]) == (
+        task.train[0].file.addresses[0],
+        task.train[0].file.checksum,
+    )
     digest = hashlib.sha256((folder / "train.europarl-v7.en").read_bytes()).hexdigest()
     assert entry["sha256"]["train.europarl-v7.en"] == digest
     assert "train.europarl-v7: 700 pairs" in lines
 
 
 def test_what_is_whole_is_left_alone(server, task, tmp_path):
-    """A second run asks for nothing and writes nothing, with or without the archives."""
+    """A second run asks for nothing and writes nothing, with or without the
+    archives.
+    """
     first = prepare(task, tmp_path, patience=PATIENCE)
     before, asked = snapshot(tmp_path), len(server.requests)
     assert prepare(task, tmp_path, patience=PATIENCE) == first
@@ -107,8 +152,12 @@ def test_what_is_whole_is_left_alone(server, task, tmp_path):
 
 
 @pytest.mark.parametrize("moment", range(14))
-def test_a_run_killed_at_any_moment_goes_on(server, task, tmp_path, monkeypatch, moment):
-    """Whatever bears a final name is whole, and the next run fetches only what is missing."""
+def test_a_run_killed_at_any_moment_goes_on(
+    server, task, tmp_path, monkeypatch, moment
+):
+    """Whatever bears a final name is whole, and the next run fetches only what is
+    missing.
+    """
     calls = 0
 
     def stopping(function):
@@ -137,7 +186,12 @@ def test_a_run_killed_at_any_moment_goes_on(server, task, tmp_path, monkeypatch,
 def test_an_archive_that_fails_leaves_the_others(server, task, tmp_path):
     """The next run begins where this one stopped."""
     server.plans["/newstest2013.tgz"] = [status(404)]
-    with pytest.raises(InputError, match=r"cannot fetch newstest2013\.tgz: http://127.*/newstest2013\.tgz: HTTP 404"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"cannot fetch newstest2013\.tgz: http://127.*/newstest2013\.tgz: HTTP 404"
+        ),
+    ):
         prepare(task, tmp_path, patience=PATIENCE)
     assert (tmp_path / "train.commoncrawl.de").exists()
     prepare(task, tmp_path, patience=PATIENCE)
@@ -158,7 +212,9 @@ def test_an_archive_brought_by_other_means(server, task, tmp_path):
 def test_mirrors_come_first(server, task, tmp_path):
     """A mirror serves what it has, and the published address the rest."""
     content = server.files["/commoncrawl.tgz"]
-    mirror = server.serve("/copies/commoncrawl.tgz", content, break_off(len(content) // 2)).rsplit("/", 1)[0]
+    mirror = server.serve(
+        "/copies/commoncrawl.tgz", content, break_off(len(content) // 2)
+    ).rsplit("/", 1)[0]
     prepare(task, tmp_path, mirrors=[f"{mirror}/"], patience=PATIENCE)
     check_texts(tmp_path)
     paths = [path for path, _ in server.requests]
@@ -172,19 +228,32 @@ def test_a_wrong_archive_is_never_unpacked(server, task, tmp_path):
     content = bytearray(server.files["/europarl-v7.tgz"])
     content[100] ^= 1
     server.serve("/europarl-v7.tgz", bytes(content))
-    with pytest.raises(InputError, match=r"/europarl-v7\.tgz: wrong file: expected sha256 [0-9a-f]+, found [0-9a-f]+"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"/europarl-v7\.tgz: wrong file: expected sha256 [0-9a-f]+, found [0-9a-f]+"
+        ),
+    ):
         prepare(task, tmp_path, patience=PATIENCE)
     assert files(tmp_path) == []
 
 
-def test_files_of_somebody_else_are_neither_overwritten_nor_read(server, task, tmp_path):
+def test_files_of_somebody_else_are_neither_overwritten_nor_read(
+    server, task, tmp_path
+):
     own = tmp_path / "train.commoncrawl.en"
     own.write_text("mine\n")
-    with pytest.raises(InputError, match=r"train\.commoncrawl\.en is not what toy\.en-de gives: move or remove it"):
+    with pytest.raises(
+        InputError,
+        match=r"train\.commoncrawl\.en is not what toy\.en-de gives: move or remove it",
+    ):
         prepare(task, tmp_path, patience=PATIENCE)
     assert own.read_text() == "mine\n"
     own.rename(tmp_path / "train.extra.en")
-    with pytest.raises(InputError, match=r"train\.extra\.en is no file of toy\.en-de but would be read with it"):
+    with pytest.raises(
+        InputError,
+        match=r"train\.extra\.en is no file of toy\.en-de but would be read with it",
+    ):
         prepare(task, tmp_path, patience=PATIENCE)
 
 
@@ -193,7 +262,9 @@ def test_a_text_that_was_changed_is_refused(server, task, tmp_path):
     prepare(task, tmp_path, patience=PATIENCE)
     changed = tmp_path / "test.newstest2014.de"
     changed.write_bytes(changed.read_bytes()[:-10])
-    with pytest.raises(InputError, match=r"test\.newstest2014\.de is not what toy\.en-de gives"):
+    with pytest.raises(
+        InputError, match=r"test\.newstest2014\.de is not what toy\.en-de gives"
+    ):
         prepare(task, tmp_path, patience=PATIENCE)
     changed.unlink()
     prepare(task, tmp_path, patience=PATIENCE)
@@ -205,18 +276,31 @@ def test_another_archive_behind_the_same_name_is_noticed(server, task, tmp_path)
     first = task.train[0]
     other = replace(first, file=replace(first.file, checksum="sha256:" + "0" * 64))
     with pytest.raises(InputError, match="move or remove it"):
-        prepare(replace(task, train=(other, task.train[1])), tmp_path, patience=PATIENCE)
+        prepare(
+            replace(task, train=(other, task.train[1])), tmp_path, patience=PATIENCE
+        )
 
 
 def test_a_directory_serves_one_task(server, task, tmp_path):
     prepare(task, tmp_path, patience=PATIENCE)
-    with pytest.raises(InputError, match=r"holds toy\.en-de: choose another directory for toy\.de-en"):
+    with pytest.raises(
+        InputError, match=r"holds toy\.en-de: choose another directory for toy\.de-en"
+    ):
         prepare(replace(task, name="toy.de-en"), tmp_path, patience=PATIENCE)
 
 
 @pytest.mark.parametrize(
     "content",
-    ["", "{", "[]", "{}", "null", '{"task": "toy.en-de"}', '{"task": "toy.en-de", "corpora": {"a": 1}}', "\xff"],
+    [
+        "",
+        "{",
+        "[]",
+        "{}",
+        "null",
+        '{"task": "toy.en-de"}',
+        '{"task": "toy.en-de", "corpora": {"a": 1}}',
+        "\xff",
+    ],
 )
 def test_a_foreign_record_is_refused(task, tmp_path, content):
     (tmp_path / published.MANIFEST).write_bytes(content.encode("latin-1"))
@@ -240,7 +324,9 @@ def test_two_processes_do_not_write_one_directory(server, task, tmp_path):
 
 @pytest.mark.parametrize("form", ["{0}", "file://{0}"])
 def test_a_mirror_may_be_a_folder(server, task, tmp_path, monkeypatch, form):
-    """Its archives are copied, and verified like all others; what it lacks comes from the published address."""
+    """Its archives are copied, and verified like all others; what it lacks comes
+    from the published address.
+    """
     prepare(task, tmp_path / "first", patience=PATIENCE)
     mirror = (tmp_path / "first" / "archives").rename(tmp_path / "copies")
     archives = sorted(path.name for path in mirror.iterdir())
@@ -251,7 +337,9 @@ def test_a_mirror_may_be_a_folder(server, task, tmp_path, monkeypatch, form):
     assert len(server.requests) == before + 1
 
 
-@pytest.mark.parametrize("mirror", ["nowhere", "file:///nowhere", "sftp://mirror.example/a"])
+@pytest.mark.parametrize(
+    "mirror", ["nowhere", "file:///nowhere", "sftp://mirror.example/a"]
+)
 def test_a_mirror_that_is_none(server, task, tmp_path, mirror):
     """It is refused before anything is asked or made."""
     with pytest.raises(InputError, match=f"the mirror {mirror} is no folder"):
@@ -271,23 +359,34 @@ def test_directories_that_cannot_serve(task, tmp_path):
 def test_signs_of_patterns_in_a_directory(server, task, tmp_path):
     """The name of the data set matches the files all the same."""
     folder = tmp_path / "a[1]*"
-    pattern = prepare(task, folder, patience=PATIENCE)["train"].removeprefix("text:").split(",")[0]
+    pattern = (
+        prepare(task, folder, patience=PATIENCE)["train"]
+        .removeprefix("text:")
+        .split(",")[0]
+    )
     assert [path.name for path in map(type(folder), published.glob.glob(pattern))] != []
 
 
 def test_a_real_task_by_name(tmp_path, monkeypatch):
-    """The published addresses are asked in their order after the mirrors, each named when it fails."""
+    """The published addresses are asked in their order after the mirrors, each named
+    when it fails.
+    """
     asked = []
 
     def refuse(request, timeout):
         asked.append(request.full_url)
-        raise urllib.error.HTTPError(request.full_url, 404, "Not Found", request.headers, io.BytesIO())
+        raise urllib.error.HTTPError(
+            request.full_url, 404, "Not Found", request.headers, io.BytesIO()
+        )
 
     monkeypatch.setattr(urllib.request, "urlopen", refuse)
     with pytest.raises(InputError) as error:
         prepare_published("wmt14.en-de", tmp_path, mirrors=["https://mirror.example"])
     addresses = find_task("wmt14.en-de").train[0].file.addresses
-    assert asked == ["https://mirror.example/training-parallel-europarl-v7.tgz", *addresses]
+    assert asked == [
+        "https://mirror.example/training-parallel-europarl-v7.tgz",
+        *addresses,
+    ]
     assert f"{' and '.join(asked)}: HTTP 404 Not Found; run again" in str(error.value)
     with pytest.raises(InputError, match=r"did you mean wmt14\.en-de"):
         prepare_published("wmt14.ende", tmp_path)

@@ -14,18 +14,29 @@ TRAIN = {release.file.name: release.file for task in TASKS for release in task.t
 
 
 def test_the_papers_tasks():
-    """WMT 2014 with its three corpora for German and two more for French, newstest2013 and newstest2014."""
+    """WMT 2014 with its three corpora for German and two more for French,
+    newstest2013 and newstest2014.
+    """
     german, french = find_task("wmt14.en-de"), find_task("wmt14.en-fr")
-    assert [release.name for release in german.train] == ["europarl-v7", "commoncrawl", "news-commentary-v9"]
+    assert [release.name for release in german.train] == [
+        "europarl-v7",
+        "commoncrawl",
+        "news-commentary-v9",
+    ]
     assert [release.name for release in french.train[3:]] == ["un", "giga-fren"]
     for task in (german, french):
-        assert [release.name for release in task.valid + task.test] == ["newstest2013", "newstest2014"]
+        assert [release.name for release in task.valid + task.test] == [
+            "newstest2013",
+            "newstest2014",
+        ]
     assert (german.source_language, german.target_language) == ("en", "de")
 
 
 def test_every_name_is_a_task_of_its_own():
     assert [task.name for task in TASKS] == task_names()
-    assert {"wmt13.en-de", "wmt14.en-de", "wmt14.fr-en", "wmt19.de-en"} <= set(task_names())
+    assert {"wmt13.en-de", "wmt14.en-de", "wmt14.fr-en", "wmt19.de-en"} <= set(
+        task_names()
+    )
     for task in TASKS:
         languages = {task.source_language, task.target_language}
         for releases in task.splits.values():
@@ -33,7 +44,9 @@ def test_every_name_is_a_task_of_its_own():
             assert len(set(names)) == len(names)
             assert not any("." in name or "/" in name for name in names)
             for release in releases:
-                sides = {Files: "members", Table: "columns", Memory: "languages"}[type(release.form)]
+                sides = {Files: "members", Table: "columns", Memory: "languages"}[
+                    type(release.form)
+                ]
                 assert set(getattr(release.form, sides)) == languages
 
 
@@ -44,8 +57,13 @@ def test_one_name_is_one_file():
         for releases in task.splits.values():
             for release in releases:
                 assert files.setdefault(release.file.name, release.file) == release.file
-                assert re.fullmatch(r"(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})", release.file.checksum)
-                assert all(address.startswith(("https://", "http://")) for address in release.file.addresses)
+                assert re.fullmatch(
+                    r"(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})", release.file.checksum
+                )
+                assert all(
+                    address.startswith(("https://", "http://"))
+                    for address in release.file.addresses
+                )
                 assert release.file.addresses[0].startswith("https://")
 
 
@@ -75,7 +93,9 @@ def test_training_archives_are_those_of_tensorflow_datasets():
     if package is None or package.origin is None:
         pytest.skip("tensorflow-datasets is not installed")
     records = {}
-    for path in (Path(package.origin).parent / "url_checksums").glob("wmt1*_translate.txt"):
+    for path in (Path(package.origin).parent / "url_checksums").glob(
+        "wmt1*_translate.txt"
+    ):
         for line in path.read_text().splitlines():
             address, size, digest, *_ = line.split("\t")
             records[without_protocol(address)] = (int(size), f"sha256:{digest}")
@@ -90,20 +110,48 @@ def test_training_members_are_those_of_tensorflow_datasets():
     pytest.importorskip("tensorflow_datasets")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from tensorflow_datasets.translate import wmt, wmt13, wmt14, wmt15, wmt16, wmt17, wmt18, wmt19
-    builders = dict(zip(range(13, 20), (wmt13, wmt14, wmt15, wmt16, wmt17, wmt18, wmt19), strict=True))
+        from tensorflow_datasets.translate import (
+            wmt,
+            wmt13,
+            wmt14,
+            wmt15,
+            wmt16,
+            wmt17,
+            wmt18,
+            wmt19,
+        )
+    builders = dict(
+        zip(
+            range(13, 20),
+            (wmt13, wmt14, wmt15, wmt16, wmt17, wmt18, wmt19),
+            strict=True,
+        )
+    )
     for task in TASKS:
-        year, other = int(task.name[3:5]), (set(task.name[6:].split("-")) - {"en"}).pop()
+        year, other = (
+            int(task.name[3:5]),
+            (set(task.name[6:].split("-")) - {"en"}).pop(),
+        )
         module = builders[year]
         names = getattr(module, f"Wmt{year}Translate")._subsets.fget(None)["train"]
         theirs = {}
         for name in names:
             subset = wmt.DATASET_MAP[name]
-            if other in subset.sources and subset.target == "en" and not subset.get_manual_dl_files(other):
-                theirs[without_protocol(subset.get_url(other)[0])] = set(subset.get_path(other))
+            if (
+                other in subset.sources
+                and subset.target == "en"
+                and not subset.get_manual_dl_files(other)
+            ):
+                theirs[without_protocol(subset.get_url(other)[0])] = set(
+                    subset.get_path(other)
+                )
         ours = {}
         for release in task.train:
-            inside = set(release.form.members.values()) if isinstance(release.form, Files) else {""}
+            inside = (
+                set(release.form.members.values())
+                if isinstance(release.form, Files)
+                else {""}
+            )
             ours[without_protocol(release.file.addresses[0])] = inside
         assert ours == theirs
 
@@ -121,4 +169,7 @@ def test_test_sets_are_those_that_sacrebleu_scores():
             ]
             assert [f"md5:{md5}" for md5 in theirs.md5] == [release.file.checksum]
             members = release.form.members
-            assert [members[task.source_language], members[task.target_language]] == theirs.langpairs[pair]
+            assert [
+                members[task.source_language],
+                members[task.target_language],
+            ] == theirs.langpairs[pair]

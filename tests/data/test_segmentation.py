@@ -1,4 +1,6 @@
-"""Segmentations drawn at random: as the papers have it, and the same for a seed in every process."""
+"""Segmentations drawn at random: as the papers have it, and the same for a seed in
+every process.
+"""
 
 import collections
 import functools
@@ -30,15 +32,24 @@ OPTIONS = {
     "bytes": {"byte_fallback": True, "character_coverage": 0.98},
     "suffix": {"treat_whitespace_as_suffix": True},
     "across": {"split_by_whitespace": False},
-    "bare": {"add_dummy_prefix": False, "remove_extra_whitespaces": False, "allow_whitespace_only_pieces": True},
-    "defined": {"user_defined_symbols": ["<x>", "<xyz>", "--"], "control_symbols": ["<2de>"]},
+    "bare": {
+        "add_dummy_prefix": False,
+        "remove_extra_whitespaces": False,
+        "allow_whitespace_only_pieces": True,
+    },
+    "defined": {
+        "user_defined_symbols": ["<x>", "<xyz>", "--"],
+        "control_symbols": ["<2de>"],
+    },
     "identity": {"normalization_rule_name": "identity", "character_coverage": 0.98},
 }
 
 
 @functools.cache
 def processor(kind, name="plain", size=700):
-    """Train a model with SentencePiece itself; character coverage below 1 leaves unknown characters."""
+    """Train a model with SentencePiece itself; character coverage below 1 leaves
+    unknown characters.
+    """
     model = sentencepiece.SentencePieceProcessor()
     writer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -49,12 +60,29 @@ def processor(kind, name="plain", size=700):
     return model
 
 
-every_model = pytest.mark.parametrize(("kind", "name"), list(itertools.product(["bpe", "unigram"], OPTIONS)))
+every_model = pytest.mark.parametrize(
+    ("kind", "name"), list(itertools.product(["bpe", "unigram"], OPTIONS))
+)
 every_bpe_model = pytest.mark.parametrize("name", OPTIONS)
 text = st.lists(
     st.one_of(
         st.sampled_from(
-            ["▁", " ", "<x>", "<xyz>", "--", "</s>", "<2de>", "ß", "漢", "😀", "...", "\n", "ä", "e\u0301"]
+            [
+                "▁",
+                " ",
+                "<x>",
+                "<xyz>",
+                "--",
+                "</s>",
+                "<2de>",
+                "ß",
+                "漢",
+                "😀",
+                "...",
+                "\n",
+                "ä",
+                "e\u0301",
+            ]
         ),
         st.sampled_from(" ".join(SENTENCES[:200]).split()),
         st.text(max_size=4),
@@ -68,7 +96,9 @@ class TestEnds:
 
     def test_nothing_left_out_is_the_best(self, name):
         model = processor("bpe", name)
-        assert sample(model, SENTENCES + ODD_TEXTS, alpha=0.0, seed=3) == model.encode(SENTENCES + ODD_TEXTS)
+        assert sample(model, SENTENCES + ODD_TEXTS, alpha=0.0, seed=3) == model.encode(
+            SENTENCES + ODD_TEXTS
+        )
 
     @settings(max_examples=60, deadline=None)
     @given(text=text)
@@ -78,13 +108,21 @@ class TestEnds:
 
     def test_all_left_out_are_characters(self, name):
         """As SentencePiece has them: unknown ones in a row are one unk, or bytes."""
-        model, texts = processor("bpe", name), SENTENCES[:100] + [text for text in ODD_TEXTS if "<x" not in text]
-        for text, ids in zip(texts, sample(model, texts, alpha=1.0, seed=0), strict=True):
+        model, texts = (
+            processor("bpe", name),
+            SENTENCES[:100] + [text for text in ODD_TEXTS if "<x" not in text],
+        )
+        for text, ids in zip(
+            texts, sample(model, texts, alpha=1.0, seed=0), strict=True
+        ):
             expected = []
             for character in model.normalize(text):
                 id_ = model.piece_to_id(character)
                 if id_ == model.unk_id() and name == "bytes":
-                    expected += [model.piece_to_id(f"<0x{byte:02X}>") for byte in character.encode()]
+                    expected += [
+                        model.piece_to_id(f"<0x{byte:02X}>")
+                        for byte in character.encode()
+                    ]
                 elif id_ != model.unk_id() or expected[-1:] != [id_]:
                     expected.append(id_)
             assert ids == expected
@@ -110,7 +148,9 @@ def test_any_text_stays(kind, name, text, alpha, seed):
 
 
 def assert_drawn_from(counts, probabilities):
-    """Compare by chi-square, five standard deviations wide; outcomes expected fewer than five times count together."""
+    """Compare by chi-square, five standard deviations wide; outcomes expected fewer
+    than five times count together.
+    """
     assert set(counts) <= set(probabilities)
     total = sum(counts.values())
     assert sum(probabilities.values()) == pytest.approx(1)
@@ -126,7 +166,9 @@ def assert_drawn_from(counts, probabilities):
 
 
 def dropout(symbols, scores, alpha):
-    """Work out Provilkov et al. (2020), algorithm 1: every set of merges that may be left out, at every step."""
+    """Work out Provilkov et al. (2020), algorithm 1: every set of merges that may be
+    left out, at every step.
+    """
     merges = [
         (-scores[left + right], place)
         for place, (left, right) in enumerate(itertools.pairwise(symbols))
@@ -138,8 +180,14 @@ def dropout(symbols, scores, alpha):
         if not any(stay):
             result[symbols] += chance
             continue
-        _, place = min(merge for merge, stays in zip(merges, stay, strict=True) if stays)
-        merged = (*symbols[:place], symbols[place] + symbols[place + 1], *symbols[place + 2 :])
+        _, place = min(
+            merge for merge, stays in zip(merges, stay, strict=True) if stays
+        )
+        merged = (
+            *symbols[:place],
+            symbols[place] + symbols[place + 1],
+            *symbols[place + 2 :],
+        )
         for outcome, p in dropout(merged, scores, alpha).items():
             result[outcome] += chance * p
     return result
@@ -159,7 +207,11 @@ def segmentations(word, scores):
 
 class TestDistribution:
     def scores(self, model):
-        spelt = [i for i in range(model.get_piece_size()) if not model.is_control(i) and not model.is_unknown(i)]
+        spelt = [
+            i
+            for i in range(model.get_piece_size())
+            if not model.is_control(i) and not model.is_unknown(i)
+        ]
         return {model.id_to_piece(i): model.get_score(i) for i in spelt}
 
     def drawn(self, model, word, alpha):
@@ -169,20 +221,29 @@ class TestDistribution:
     @pytest.mark.parametrize("alpha", [0.1, 0.35, 0.8])
     @pytest.mark.parametrize("word", ["table", "Zellen", "the", "enenen"])
     def test_bpe(self, word, alpha):
-        """Each merge, at each step, is left out with probability alpha (Provilkov et al. 2020, section 3.1)."""
+        """Each merge, at each step, is left out with probability alpha (Provilkov et
+        al. 2020, section 3.1).
+        """
         model = processor("bpe")
-        assert_drawn_from(self.drawn(model, word, alpha), dropout(tuple("▁" + word), self.scores(model), alpha))
+        assert_drawn_from(
+            self.drawn(model, word, alpha),
+            dropout(tuple("▁" + word), self.scores(model), alpha),
+        )
 
     @pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 1.0])
     @pytest.mark.parametrize("word", ["table", "denten", "instern"])
     def test_unigram(self, word, alpha):
-        """In proportion to p(x) ** alpha over all segmentations (Kudo 2018, section 3.3)."""
+        """In proportion to p(x) ** alpha over all segmentations (Kudo 2018, section
+        3.3).
+        """
         model = processor("unigram")
         ways = segmentations("▁" + word, self.scores(model))
         weights = {way: math.exp(alpha * score) for way, score in ways.items()}
         total = sum(weights.values())
         counts = self.drawn(model, word, alpha)
-        assert_drawn_from(counts, {way: weight / total for way, weight in weights.items()})
+        assert_drawn_from(
+            counts, {way: weight / total for way, weight in weights.items()}
+        )
 
     @pytest.mark.parametrize("kind", ["bpe", "unigram"])
     def test_words_are_drawn_on_their_own(self, kind):
@@ -203,8 +264,14 @@ class TestDistribution:
     def test_a_large_power_gives_the_best(self, name):
         """As good as the best: where two are, which one is given is not said."""
         model = processor("unigram", name)
-        for drawn, best in zip(sample(model, SENTENCES, alpha=1e5, seed=1), model.encode(SENTENCES), strict=True):
-            assert sum(map(model.get_score, drawn)) == pytest.approx(sum(map(model.get_score, best)), abs=1e-3)
+        for drawn, best in zip(
+            sample(model, SENTENCES, alpha=1e5, seed=1),
+            model.encode(SENTENCES),
+            strict=True,
+        ):
+            assert sum(map(model.get_score, drawn)) == pytest.approx(
+                sum(map(model.get_score, best)), abs=1e-3
+            )
 
     def test_characters_are_not_lost(self):
         """What only a longer piece can spell is never unknown, even beside what is."""
@@ -273,7 +340,9 @@ class TestReproducible:
 @pytest.mark.parametrize("kind", ["word", "char"])
 def test_models_of_one_segmentation(kind):
     model = processor(kind, size={"word": 700, "char": 60}[kind])
-    assert sample(model, SENTENCES[:50], alpha=0.5, seed=0) == model.encode(SENTENCES[:50])
+    assert sample(model, SENTENCES[:50], alpha=0.5, seed=0) == model.encode(
+        SENTENCES[:50]
+    )
 
 
 @every_model

@@ -18,7 +18,13 @@ FACTS = {"vocabulary": "hash", "counts": {}, "lengths": [[], []]}
 
 def drawn(count, seed=0, largest=60_000):
     generator = np.random.default_rng(seed)
-    sides = [[generator.integers(4, largest, generator.integers(1, 9)).tolist() for _ in range(count)] for _ in "ab"]
+    sides = [
+        [
+            generator.integers(4, largest, generator.integers(1, 9)).tolist()
+            for _ in range(count)
+        ]
+        for _ in "ab"
+    ]
     return Encoded(Sentences.of(sides[0], 0), Sentences.of(sides[1], 1))
 
 
@@ -45,16 +51,32 @@ def folder(tmp_path):
 
 
 @settings(deadline=None, max_examples=30)
-@given(count=st.integers(1, 40), per_shard=st.integers(1, 50), size=st.sampled_from([60_000, 70_000]), data=st.data())
-def test_pairs_come_back_from_any_shards(tmp_path_factory, count, per_shard, size, data):
-    """In any order, twice if asked twice, none if asked for none; told apart as the same pairs in memory are."""
+@given(
+    count=st.integers(1, 40),
+    per_shard=st.integers(1, 50),
+    size=st.sampled_from([60_000, 70_000]),
+    data=st.data(),
+)
+def test_pairs_come_back_from_any_shards(
+    tmp_path_factory, count, per_shard, size, data
+):
+    """In any order, twice if asked twice, none if asked for none; told apart as the
+    same pairs in memory are.
+    """
     pairs = drawn(count, seed=count, largest=size)
-    store = reopen(write(tmp_path_factory.mktemp("p") / "d", pairs, size=size, per_shard=per_shard), size)
+    store = reopen(
+        write(
+            tmp_path_factory.mktemp("p") / "d", pairs, size=size, per_shard=per_shard
+        ),
+        size,
+    )
     assert len(store) == count
     assert store.hash == pairs.hash
     assert store.source_lengths.tolist() == pairs.source_lengths.tolist()
     assert store.target_lengths.tolist() == pairs.target_lengths.tolist()
-    chosen = np.array(data.draw(st.lists(st.integers(0, count - 1), max_size=12)), np.int32)
+    chosen = np.array(
+        data.draw(st.lists(st.integers(0, count - 1), max_size=12)), np.int32
+    )
     taken = store.take(chosen)
     assert plain(taken) == plain(pairs.take(chosen))
     assert (taken.source.pad_id, taken.target.pad_id) == (0, 1)
@@ -72,9 +94,11 @@ def test_a_lower_limit_leaves_out_longer_pairs(folder):
 
 
 def test_a_border_between_the_sides_of_a_pair_cannot_move(folder):
-    """An index with the same sums and another border, or with two pairs exchanged, is refused when it is opened.
+    """An index with the same sums and another border, or with two pairs exchanged, is
+    refused when it is opened.
 
-    Folders of earlier versions, whose manifest has no hash of the index, are still read.
+    Folders of earlier versions, whose manifest has no hash of the index, are still
+    read.
     """
     lengths = np.load(folder / "lengths.npy")
     moved, exchanged = lengths.copy(), lengths.copy()
@@ -82,7 +106,12 @@ def test_a_border_between_the_sides_of_a_pair_cannot_move(folder):
     exchanged[[0, 1]] = lengths[[1, 0]]
     for changed in (moved, exchanged):
         np.save(folder / "lengths.npy", changed)
-        with pytest.raises(InputError, match=r"lengths.npy has changed since it was written: put it back, or remove"):
+        with pytest.raises(
+            InputError,
+            match=(
+                r"lengths.npy has changed since it was written: put it back, or remove"
+            ),
+        ):
             reopen(folder)
     np.save(folder / "lengths.npy", lengths)
     manifest = read_manifest(folder)
@@ -92,11 +121,16 @@ def test_a_border_between_the_sides_of_a_pair_cannot_move(folder):
 
 
 def test_an_unfinished_folder_is_refused_and_made_anew(tmp_path):
-    """What a killed process left is recognised; the same request starts again, another is refused."""
+    """What a killed process left is recognised; the same request starts again,
+    another is refused.
+    """
     writer = ShardWriter(tmp_path / "p", {"train": "x"}, pairs_per_shard=7)
     writer.add(drawn(20), 60_000)
     writer.close()
-    with pytest.raises(InputError, match="was not finished: give the same `jaxformer prepare` command again"):
+    with pytest.raises(
+        InputError,
+        match="was not finished: give the same `jaxformer prepare` command again",
+    ):
         reopen(tmp_path / "p")
     with pytest.raises(InputError, match="was begun for something else"):
         ShardWriter(tmp_path / "p", {"train": "y"})
@@ -191,7 +225,13 @@ def later_format(folder):
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (missing_shard, r"00002\.records is missing: put it back, or remove .*prepared and prepare it again"),
+        (
+            missing_shard,
+            (
+                r"00002\.records is missing: put it back, or remove .*prepared and"
+                r" prepare it again"
+            ),
+        ),
         (cut_shard, r"00001\.records has 100 bytes, and [\d,]+ when it was written"),
         (missing_index, r"lengths\.npy is missing"),
         (damaged_index, r"lengths\.npy is damaged"),
@@ -199,15 +239,33 @@ def later_format(folder):
         (no_manifest, r"is no prepared folder .*make one by jaxformer prepare"),
         (damaged_manifest, r"manifest\.json is damaged"),
         (later_format, "has another format than 1"),
-        (deep_manifest, r"manifest\.json is damaged \(its brackets are nested too deep\)"),
+        (
+            deep_manifest,
+            r"manifest\.json is damaged \(its brackets are nested too deep\)",
+        ),
         (edited(pairs="3"), r"manifest\.json is damaged \('pairs' is no int\)"),
-        (edited(vocabulary=None), r"manifest\.json is damaged \('vocabulary' is no str\)"),
+        (
+            edited(vocabulary=None),
+            r"manifest\.json is damaged \('vocabulary' is no str\)",
+        ),
         (edited(request=[]), r"manifest\.json is damaged \('request' is no dict\)"),
-        (edited(request={"files": 3}), r"manifest\.json is damaged \('request' is incomplete\)"),
+        (
+            edited(request={"files": 3}),
+            r"manifest\.json is damaged \('request' is incomplete\)",
+        ),
         (edited(shards=[{}]), r"manifest\.json is damaged \('shards' is incomplete\)"),
-        (edited(shards=[{"file": "../a", "pairs": 1, "bytes": 1}]), r"manifest\.json is damaged \('shards' is incom"),
-        (edited(counts={"a": {"read": "x"}}), r"manifest\.json is damaged \('counts' is incomplete\)"),
-        (edited(lengths=[[1], [10**30]]), r"manifest\.json is damaged \('lengths' is incomplete\)"),
+        (
+            edited(shards=[{"file": "../a", "pairs": 1, "bytes": 1}]),
+            r"manifest\.json is damaged \('shards' is incom",
+        ),
+        (
+            edited(counts={"a": {"read": "x"}}),
+            r"manifest\.json is damaged \('counts' is incomplete\)",
+        ),
+        (
+            edited(lengths=[[1], [10**30]]),
+            r"manifest\.json is damaged \('lengths' is incomplete\)",
+        ),
     ],
 )
 def test_damage_is_named(folder, damage, message):
@@ -219,7 +277,9 @@ def test_damage_is_named(folder, damage, message):
 
 
 def test_shards_that_do_not_fit_the_index_are_noticed(folder):
-    """A file of the same size and another content, also where an earlier version recorded no hash of the index."""
+    """A file of the same size and another content, also where an earlier version
+    recorded no hash of the index.
+    """
     manifest = read_manifest(folder)
     del manifest["lengths_hash"]
     (folder / "manifest.json").write_text(json.dumps(manifest))
@@ -230,7 +290,10 @@ def test_shards_that_do_not_fit_the_index_are_noticed(folder):
     np.save(folder / "lengths.npy", lengths)
     shard = folder / "00000.records"
     shard.write_bytes(b"\x00" * manifest["shards"][0]["bytes"])
-    with pytest.raises(InputError, match=r"00000\.records is damaged .*: remove .* and prepare it again"):
+    with pytest.raises(
+        InputError,
+        match=r"00000\.records is damaged .*: remove .* and prepare it again",
+    ):
         reopen(folder).take(np.arange(5))
 
 

@@ -1,4 +1,6 @@
-"""Tokenised pairs come back the same from memory, from files, and from several places end to end."""
+"""Tokenised pairs come back the same from memory, from files, and from several
+places end to end.
+"""
 
 import io
 
@@ -10,11 +12,18 @@ from hypothesis import strategies as st
 from jaxformer.data import Encoded, Joined, Sentences, Spool, Vocabulary, store
 from jaxformer.errors import InputError
 
-PAIRS = st.lists(st.tuples(st.lists(st.integers(4, 60_000), max_size=5), st.lists(st.integers(4, 60_000), max_size=5)))
+PAIRS = st.lists(
+    st.tuples(
+        st.lists(st.integers(4, 60_000), max_size=5),
+        st.lists(st.integers(4, 60_000), max_size=5),
+    )
+)
 
 
 def encoded(pairs):
-    return Encoded(Sentences.of([s for s, _ in pairs], 0), Sentences.of([t for _, t in pairs], 1))
+    return Encoded(
+        Sentences.of([s for s, _ in pairs], 0), Sentences.of([t for _, t in pairs], 1)
+    )
 
 
 def plain(found):
@@ -22,7 +31,11 @@ def plain(found):
 
 
 @settings(deadline=None, max_examples=50)
-@given(pieces=st.lists(PAIRS, max_size=4), size=st.sampled_from([60_001, 70_000]), data=st.data())
+@given(
+    pieces=st.lists(PAIRS, max_size=4),
+    size=st.sampled_from([60_001, 70_000]),
+    data=st.data(),
+)
 def test_a_spool_gives_back_what_it_took(pieces, size, data):
     with Spool((0, 1), size) as spool:
         for piece in pieces:
@@ -72,17 +85,25 @@ def test_a_full_disk_is_named(monkeypatch):
             raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store.tempfile, "TemporaryFile", Full)
-    with pytest.raises(InputError, match=r"No space left on device; make room there, or .* TMPDIR"):
+    with pytest.raises(
+        InputError, match=r"No space left on device; make room there, or .* TMPDIR"
+    ):
         Spool((0, 1), 100).add(encoded([([5], [6])]))
 
 
 def test_small_integers_hold_small_vocabularies():
-    assert [store.token_dtype(size) for size in (4, 65_536, 65_537)] == ["<u2", "<u2", "<i4"]
+    assert [store.token_dtype(size) for size in (4, 65_536, 65_537)] == [
+        "<u2",
+        "<u2",
+        "<i4",
+    ]
     assert Vocabulary.train(["a b c"], 8).size <= 65_536
 
 
 def test_a_folder_for_temporary_files_that_is_not_there(monkeypatch, tmp_path):
     """It is named: Python would take another one without a word."""
     monkeypatch.setenv("TMPDIR", str(tmp_path / "none"))
-    with pytest.raises(InputError, match=f"TMPDIR={tmp_path}/none is no folder: make it"):
+    with pytest.raises(
+        InputError, match=f"TMPDIR={tmp_path}/none is no folder: make it"
+    ):
         Spool((0, 0), 100)

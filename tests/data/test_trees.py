@@ -1,4 +1,6 @@
-"""Bracketed trees become lines of symbols and come back; whatever a model writes becomes a tree of the same words."""
+"""Bracketed trees become lines of symbols and come back; whatever a model writes
+becomes a tree of the same words.
+"""
 
 import doctest
 
@@ -16,12 +18,14 @@ def draw_tree(generator, depth=0):
     """Draw a random tree: a word, or a constituent of some."""
     if depth == 4 or (depth and generator.random() < 0.4):
         return f"(T{generator.integers(9)} w{generator.integers(99)})"
-    children = [draw_tree(generator, depth + 1) for _ in range(generator.integers(1, 4))]
+    children = [
+        draw_tree(generator, depth + 1) for _ in range(generator.integers(1, 4))
+    ]
     return f"({generator.choice(LABELS)} {' '.join(children)})"
 
 
 def leaves_of(tree):
-    """Give tags and words by another road: the innermost brackets."""
+    """Return tags and words by another road: the innermost brackets."""
     flat = [part.split(")")[0].split() for part in tree.split("(")]
     return [tuple(part) for part in flat if len(part) == 2]
 
@@ -32,7 +36,9 @@ def test_the_examples_of_the_docstrings():
 
 
 def test_there_and_back_is_the_identity():
-    """A tree without functions and empty elements comes back as it was, and its symbols hold one word for each leaf."""
+    """A tree without functions and empty elements comes back as it was, and its
+    symbols hold one word for each leaf.
+    """
     generator = np.random.default_rng(0)
     for _ in range(200):
         tree = draw_tree(generator)
@@ -44,23 +50,32 @@ def test_there_and_back_is_the_identity():
 
 
 def test_what_evalb_does_not_see_goes():
-    """Functions, indices and empty elements go, with the constituents that they alone fill."""
+    """Functions, indices and empty elements go, with the constituents that they
+    alone fill.
+    """
     tree = """( (S (NP-SBJ-1 (DT The) (NN man)) (VP (VBD was) (VP (VBN seen) (NP (-NONE- *-1))
         (PP=2 (-LRB- -LRB-) (NP (NN x))))))) """
     parts = linearize(tree)
-    assert " ".join(parts.symbols) == "(S (NP XX XX )NP (VP XX (VP XX (PP XX (NP XX )NP )PP )VP )VP )S"
+    assert (
+        " ".join(parts.symbols)
+        == "(S (NP XX XX )NP (VP XX (VP XX (PP XX (NP XX )NP )PP )VP )VP )S"
+    )
     assert parts.words == ("The", "man", "was", "seen", "-LRB-", "x")
     assert parts.tags == ("DT", "NN", "VBD", "VBN", "-LRB-", "NN")
 
 
 def test_anything_becomes_a_tree_of_the_words():
-    """Of random symbols: one tree, of exactly the words and tags, in their order; mended once, it stays as it is."""
+    """Of random symbols: one tree, of exactly the words and tags, in their order;
+    mended once, it stays as it is.
+    """
     generator = np.random.default_rng(1)
     alphabet = ["(S", ")S", "(NP", ")NP", "XX", "XX", "(", ")", "word"]
     for _ in range(300):
         words = [f"w{i}" for i in range(generator.integers(1, 8))]
         tags = [f"T{i}" for i in range(len(words))]
-        tree = restore(list(generator.choice(alphabet, generator.integers(0, 20))), words, tags)
+        tree = restore(
+            list(generator.choice(alphabet, generator.integers(0, 20))), words, tags
+        )
         assert leaves_of(tree) == list(zip(tags, words, strict=True))
         parts = linearize(tree)
         assert restore(parts.symbols, parts.words, parts.tags) == tree
@@ -70,9 +85,12 @@ def test_anything_becomes_a_tree_of_the_words():
     ("symbols", "tree"),
     [
         ("(S (NP XX )NP (VP XX )VP )S", "(S (NP (XX a)) (VP (XX b)))"),
-        ("(S (NP XX )VP (VP XX", "(S (NP (XX a) (VP (XX b))))"),  # an end without beginning; ends that lack
-        ("(S (NP XX )S", "(S (S (NP (XX a))) (XX b))"),  # an end closes what is inside; a word is left
-        ("(S (NP )NP (VP XX XX XX )VP )S", "(S (VP (XX a) (XX b)))"),  # nothing inside; a word too many
+        # an end without beginning; ends that lack
+        ("(S (NP XX )VP (VP XX", "(S (NP (XX a) (VP (XX b))))"),
+        # an end closes what is inside; a word is left
+        ("(S (NP XX )S", "(S (S (NP (XX a))) (XX b))"),
+        # nothing inside; a word too many
+        ("(S (NP )NP (VP XX XX XX )VP )S", "(S (VP (XX a) (XX b)))"),
         ("(NP XX )NP (VP XX )VP", "(S (NP (XX a)) (VP (XX b)))"),  # two trees
         ("", "(S (XX a) (XX b))"),
     ],
@@ -84,11 +102,23 @@ def test_the_least_is_mended(symbols, tree):
 
 @pytest.mark.parametrize(
     "tree",
-    ["", "word", "(S", "(S (NN a)", "(S (NN a)))", "(S)", "(S (-NONE- *))", "(S (NN a)) (S (NN b))", "(S a b c)"],
+    [
+        "",
+        "word",
+        "(S",
+        "(S (NN a)",
+        "(S (NN a)))",
+        "(S)",
+        "(S (-NONE- *))",
+        "(S (NN a)) (S (NN b))",
+        "(S a b c)",
+    ],
 )
 def test_what_is_no_tree_is_refused(tree):
     """In one line that shows a tree."""
-    with pytest.raises(InputError, match=r"^a line is one tree in brackets, such as \(S [^\n]*$"):
+    with pytest.raises(
+        InputError, match=r"^a line is one tree in brackets, such as \(S [^\n]*$"
+    ):
         linearize(tree)
 
 

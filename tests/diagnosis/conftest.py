@@ -10,5 +10,5 @@ from diagnosis import healthy
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    """Give the directory of a run in which nothing is wrong."""
+    """Return the directory of a run in which nothing is wrong."""
     return healthy.make(tmp_path / "sick")

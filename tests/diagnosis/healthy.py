@@ -30,34 +30,56 @@ STEPS = 600
 
 @functools.cache
 def template() -> Path:
-    """Make the run once: real text, vocabulary and checkpoint; curves and translations as a good run has them."""
+    """Make the run once: real text, vocabulary and checkpoint; curves and
+    translations as a good run has them.
+    """
     folder = runs.directory() / "healthy"
     for split, size in SIZES.items():
         pairs = list(sources.load(f"bundled:en-de/{split}", "en", "de"))[:size]
         for side, language in enumerate(("en", "de")):
             write_lines(folder / f"{split}.{language}", [pair[side] for pair in pairs])
     vocabulary = Vocabulary.train(
-        [text for pair in sources.load(_name(folder, "train"), "", "") for text in pair], 1000
+        [
+            text
+            for pair in sources.load(_name(folder, "train"), "", "")
+            for text in pair
+        ],
+        1000,
     )
     vocabulary.save(folder / "run" / "vocabulary" / "shared.model")
     base = configuration.parse(configuration.default_config().to_dict())
     config = dataclasses.replace(
         base,
-        model=runs.model_config(vocabulary_size=vocabulary.size, tied_embeddings="all", dropout_rate=0.1),
-        data=dataclasses.replace(base.data, vocabulary_size=vocabulary.size, max_length=64, tokens_per_batch=500),
-        training=dataclasses.replace(base.training, steps=STEPS, warmup_steps=100, learning_rate=0.3),
+        model=runs.model_config(
+            vocabulary_size=vocabulary.size, tied_embeddings="all", dropout_rate=0.1
+        ),
+        data=dataclasses.replace(
+            base.data,
+            vocabulary_size=vocabulary.size,
+            max_length=64,
+            tokens_per_batch=500,
+        ),
+        training=dataclasses.replace(
+            base.training, steps=STEPS, warmup_steps=100, learning_rate=0.3
+        ),
     )
     run = folder / "run"
     configuration.save(config, run / "config.json")
     _save_checkpoint(run, Vocabularies(vocabulary, vocabulary).hash)
-    lines = [json.dumps({"step": step, **_training(step)}) for step in range(20, STEPS + 1, 20)]
-    lines += [json.dumps({"step": step, **_validation(step)}) for step in range(100, STEPS + 1, 100)]
+    lines = [
+        json.dumps({"step": step, **_training(step)})
+        for step in range(20, STEPS + 1, 20)
+    ]
+    lines += [
+        json.dumps({"step": step, **_validation(step)})
+        for step in range(100, STEPS + 1, 100)
+    ]
     write_lines(run / "metrics.jsonl", lines)
     return folder
 
 
 def make(folder: Path) -> Path:
-    """Give a copy of the run and of its text, evaluated."""
+    """Return a copy of the run and of its text, evaluated."""
     shutil.copytree(template(), folder)
     run = folder / "run"
     configure(run, **{f"data.{split}": _name(folder, split) for split in SIZES})
@@ -74,12 +96,21 @@ def configure(run: Path, **values: object) -> None:
     (run / "config.json").write_text(json.dumps(record))
 
 
-def translate(run: Path, change: Callable[[list[str]], list[str]] = list, **fields: Any) -> None:
-    """Evaluate the run as if it had translated nearly as the references are, and then as ``change`` makes it."""
+def translate(
+    run: Path, change: Callable[[list[str]], list[str]] = list, **fields: Any
+) -> None:
+    """Evaluate the run as if it had translated nearly as the references are, and
+    then as ``change`` makes it.
+    """
     config = configuration.load(run / "config.json")
     pairs, _ = load_evaluation(config.data.test, config.data)
     texts, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
-    hypotheses = change([" ".join(line.split()[1:]) if i % 9 == 0 else line for i, line in enumerate(references)])
+    hypotheses = change(
+        [
+            " ".join(line.split()[1:]) if i % 9 == 0 else line
+            for i, line in enumerate(references)
+        ]
+    )
     score = metrics.bleu(hypotheses, references)
     record = {
         "dataset": config.data.test,
@@ -102,7 +133,9 @@ def alter_record(run: Path, **fields: Any) -> None:
 
 def alter_curve(run: Path, key: str, change: Callable[[int, float], float]) -> None:
     """Change the points of a curve."""
-    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    records = [
+        json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()
+    ]
     for record in records:
         if key in record:
             record[key] = change(record["step"], record[key])
@@ -115,9 +148,14 @@ def alter_text(run: Path, name: str, change: Callable[[list[str]], list[str]]) -
     write_lines(path, change(path.read_text("utf-8").split("\n")[:-1]))
 
 
-def each(change: Callable[[str], str], every: int = 1) -> Callable[[list[str]], list[str]]:
+def each(
+    change: Callable[[str], str], every: int = 1
+) -> Callable[[list[str]], list[str]]:
     """Change each of so many lines."""
-    return lambda lines: [change(line) if number % every == 0 else line for number, line in enumerate(lines)]
+    return lambda lines: [
+        change(line) if number % every == 0 else line
+        for number, line in enumerate(lines)
+    ]
 
 
 def write_lines(path: Path, lines: list[str]) -> None:
@@ -132,13 +170,26 @@ def _name(folder: Path, split: str) -> str:
 def _save_checkpoint(run: Path, vocabulary: str) -> None:
     checkpoints = CheckpointManager(run / "checkpoints")
     progress = {**Progress(step=STEPS).to_json(), "vocabulary": vocabulary}
-    checkpoints.save(STEPS, {"x": jnp.zeros(1)}, {"step": jnp.asarray(STEPS)}, progress, {"bleu": 20.0})
+    checkpoints.save(
+        STEPS,
+        {"x": jnp.zeros(1)},
+        {"step": jnp.asarray(STEPS)},
+        progress,
+        {"bleu": 20.0},
+    )
     checkpoints.close()
 
 
 def _training(step: int) -> dict[str, float]:
-    return {"train/nll": 1.5 + 5.0 * math.exp(-step / 60), "train/tokens": 8000.0, "train/skipped": 0.0}
+    return {
+        "train/nll": 1.5 + 5.0 * math.exp(-step / 60),
+        "train/tokens": 8000.0,
+        "train/skipped": 0.0,
+    }
 
 
 def _validation(step: int) -> dict[str, float]:
-    return {"valid/nll": 1.9 + 3.0 * math.exp(-step / 60), "valid/bleu": 20.0 - 15.0 * math.exp(-step / 60)}
+    return {
+        "valid/nll": 1.9 + 3.0 * math.exp(-step / 60),
+        "valid/bleu": 20.0 - 15.0 * math.exp(-step / 60),
+    }

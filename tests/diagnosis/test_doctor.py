@@ -1,4 +1,6 @@
-"""``jaxformer doctor``: what it needs, what it prints, and that it leaves everything as it was."""
+"""``jaxformer doctor``: what it needs, what it prints, and that it leaves everything
+as it was.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,11 @@ def call(capfdbinary, *arguments: object) -> tuple[int, str, str]:
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    """Give size and time of every file and folder."""
-    return {str(p): (p.stat().st_size, p.stat().st_mtime_ns) for p in sorted(folder.rglob("*"))}
+    """Return size and time of every file and folder."""
+    return {
+        str(p): (p.stat().st_size, p.stat().st_mtime_ns)
+        for p in sorted(folder.rglob("*"))
+    }
 
 
 def verdicts(run: Path) -> dict[str, str]:
@@ -48,13 +53,17 @@ def test_nothing_is_written(run, capfdbinary, tmp_path, monkeypatch):
 
 
 def test_a_line_a_check_and_the_exit_code(run, capfdbinary):
-    """A sound run ends with 0 and one that is wrong with 1; the worst comes first, and the last line counts."""
+    """A sound run ends with 0 and one that is wrong with 1; the worst comes first,
+    and the last line counts.
+    """
     code, out, err = call(capfdbinary, f"--workdir={run}")
     assert (code, err) == (0, "")
     assert len(out.splitlines()) == len(CHECKS) + 3
     (name,) = json.loads((run / "results.json").read_text())
     assert out.splitlines()[-2] == f"of the result {name!r}; --dataset names another"
-    assert out.splitlines()[-1].startswith(f"0 wrong, 0 to look at, {len(CHECKS) + 1} ok, 0 unseen")
+    assert out.splitlines()[-1].startswith(
+        f"0 wrong, 0 to look at, {len(CHECKS) + 1} ok, 0 unseen"
+    )
     configure(run, **{"training.label_smoothing": 0.0})
     assert call(capfdbinary, f"--workdir={run}")[0] == 0
     configure(run, **{"training.warmup_steps": STEPS})
@@ -74,9 +83,16 @@ def test_one_object_for_machines(run, capfdbinary):
     assert record["workdir"] == str(run)
     assert [record["result"]] == list(json.loads((run / "results.json").read_text()))
     assert record["wrong"] == 1
-    assert sum(record[verdict] for verdict in ("wrong", "look", "ok", "unseen")) == len(record["findings"])
-    assert [finding["check"] for finding in record["findings"]] == [READABLE, *(check.name for check in CHECKS)]
-    (wrong,) = (finding for finding in record["findings"] if finding["verdict"] == "wrong")
+    assert sum(record[verdict] for verdict in ("wrong", "look", "ok", "unseen")) == len(
+        record["findings"]
+    )
+    assert [finding["check"] for finding in record["findings"]] == [
+        READABLE,
+        *(check.name for check in CHECKS),
+    ]
+    (wrong,) = (
+        finding for finding in record["findings"] if finding["verdict"] == "wrong"
+    )
     assert wrong["check"] == "warm-up"
     assert wrong["cure"]
 
@@ -92,13 +108,17 @@ def test_one_object_for_machines(run, capfdbinary):
     ],
 )
 def test_what_is_not_there_is_unseen(gone, unseen, run):
-    """A run without one of its parts is checked by the others; why is said, and nothing is called wrong."""
+    """A run without one of its parts is checked by the others; why is said, and
+    nothing is called wrong.
+    """
     (path,) = run.glob(gone) if "*" in gone else [run / gone]
     shutil.rmtree(path) if path.is_dir() else path.unlink()
     findings = examine(read_evidence(run))
     found = {finding.check: finding for finding in findings}
     assert {finding.verdict for finding in findings} == {"ok", "unseen"}
-    assert all(found[check].verdict == "unseen" and found[check].found for check in unseen)
+    assert all(
+        found[check].verdict == "unseen" and found[check].found for check in unseen
+    )
     assert sum(line.startswith("unseen") for line in write_report(findings, None)) <= 4
 
 
@@ -111,10 +131,15 @@ def test_a_damaged_vocabulary_is_a_fault(run):
 
 @pytest.mark.parametrize(
     ("gone", "unseen"),
-    [("vocabulary", {"vocabulary", "unknown", "vocabulary fit", "dropped"}), ("checkpoints", {"vocabulary"})],
+    [
+        ("vocabulary", {"vocabulary", "unknown", "vocabulary fit", "dropped"}),
+        ("checkpoints", {"vocabulary"}),
+    ],
 )
 def test_a_run_that_can_translate_nothing(gone, unseen, run, capfdbinary):
-    """What is gone is named in a line and the exit code is 1; the checks that need it are unseen."""
+    """What is gone is named in a line and the exit code is 1; the checks that need
+    it are unseen.
+    """
     shutil.rmtree(run / gone)
     found = verdicts(run)
     assert {check for check in found if found[check] == "wrong"} == {READABLE}
@@ -135,21 +160,40 @@ def test_an_average_translates_without_checkpoints(run):
 def test_translations_of_fewer_sentences(run):
     """A line is gone and the record says so: what compares line by line is unseen."""
     (path,) = run.glob("hypotheses.*.txt")
-    path.write_text("".join(path.read_text("utf-8").splitlines(keepends=True)[:-1]), "utf-8")
-    alter_record(run, sentences=299, hypotheses_sha256=None)  # as earlier versions wrote it
+    path.write_text(
+        "".join(path.read_text("utf-8").splitlines(keepends=True)[:-1]), "utf-8"
+    )
+    # as earlier versions wrote it
+    alter_record(run, sentences=299, hypotheses_sha256=None)
     found = {finding.check: finding for finding in examine(read_evidence(run))}
     assert found[READABLE].verdict == "wrong"
     assert "299 translations of 300 sentences" in found[READABLE].found
-    for check in ("recount", "output order", "output quotes", "output case", "length", "copies", "variety"):
+    for check in (
+        "recount",
+        "output order",
+        "output quotes",
+        "output case",
+        "length",
+        "copies",
+        "variety",
+    ):
         assert found[check].verdict == "unseen", found[check]
     assert found["empty"].verdict == "ok"
 
 
-@pytest.mark.parametrize("gone", ["beam_size", "length_penalty", "alpha", "max_extra_length", None])
+@pytest.mark.parametrize(
+    "gone", ["beam_size", "length_penalty", "alpha", "max_extra_length", None]
+)
 def test_a_search_that_is_not_recorded(gone, run):
-    """Settings that nobody wrote down are not called the paper's; another that is known to differ is told."""
+    """Settings that nobody wrote down are not called the paper's; another that is
+    known to differ is told.
+    """
     (record,) = json.loads((run / "results.json").read_text()).values()
-    decoding = {} if gone is None else {key: value for key, value in record["decoding"].items() if key != gone}
+    decoding = (
+        {}
+        if gone is None
+        else {key: value for key, value in record["decoding"].items() if key != gone}
+    )
     found = results.search({"decoding": decoding})
     assert found.verdict == "unseen"
     assert (gone or "beam_size, length_penalty, alpha, max_extra_length") in found.found
@@ -157,19 +201,29 @@ def test_a_search_that_is_not_recorded(gone, run):
 
 
 def test_results_of_several_references_are_no_fault(run):
-    """The run keeps the first of them: what the score was taken from cannot be seen, and nothing is broken."""
+    """The run keeps the first of them: what the score was taken from cannot be seen,
+    and nothing is broken.
+    """
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     (record,) = results.values()
     record["text"] = "0123456789abcdef"
     record["bleu_signature"] = record["bleu_signature"].replace("nrefs:1", "nrefs:2")
     (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
     found = verdicts(run)
-    assert (found[READABLE], found["signature"], found["recount"]) == ("ok", "look", "unseen")
+    assert (found[READABLE], found["signature"], found["recount"]) == (
+        "ok",
+        "look",
+        "unseen",
+    )
 
 
-@pytest.mark.parametrize("content", ['{"set": 3}', '{"set": {}, "other": ["a"]}', '{"set": null}'])
+@pytest.mark.parametrize(
+    "content", ['{"set": 3}', '{"set": {}, "other": ["a"]}', '{"set": null}']
+)
 def test_results_that_are_no_objects_are_a_fault(content, run, capfdbinary):
-    """A line names the entry and the file, and the checks that need no result are made."""
+    """A line names the entry and the file, and the checks that need no result are
+    made.
+    """
     (run / "results.json").write_text(content, encoding="utf-8")
     found = {finding.check: finding for finding in examine(read_evidence(run))}
     assert found[READABLE].verdict == "wrong"
@@ -181,22 +235,29 @@ def test_results_that_are_no_objects_are_a_fault(content, run, capfdbinary):
     assert "is no JSON object; move the file away" in out
     code, out, err = call(capfdbinary, f"--workdir={run}", "--dataset=text:x.en,x.de")
     assert (code, out) == (1, "")
-    assert "is no JSON object; move the file away" in err  # and not that there are no results
+    # and not that there are no results
+    assert "is no JSON object; move the file away" in err
 
 
 def test_a_result_without_translations(run):
     """What an entry lacks is unseen, and nothing is called broken but what it names."""
     (record,) = json.loads((run / "results.json").read_text(encoding="utf-8")).values()
     del record["hypotheses"]
-    (run / "results.json").write_text(json.dumps({record["dataset"]: record}), encoding="utf-8")
+    (run / "results.json").write_text(
+        json.dumps({record["dataset"]: record}), encoding="utf-8"
+    )
     found = verdicts(run)
     assert found["output form"] == found["recount"] == "unseen"
     assert found["signature"] == "ok"
 
 
 def test_a_run_that_has_only_begun(tmp_path):
-    """A configuration alone is enough, and no directory of a run is an error of one line."""
-    (tmp_path / "config.json").write_bytes((runs.random_run() / "config.json").read_bytes())
+    """A configuration alone is enough, and no directory of a run is an error of one
+    line.
+    """
+    (tmp_path / "config.json").write_bytes(
+        (runs.random_run() / "config.json").read_bytes()
+    )
     assert verdicts(tmp_path)["warm-up"] == "ok"
     with pytest.raises(configuration.InputError, match="does not exist"):
         read_evidence(tmp_path / "none")
@@ -204,7 +265,9 @@ def test_a_run_that_has_only_begun(tmp_path):
 
 @pytest.mark.parametrize("logged", [True, False])
 def test_a_run_without_a_checkpoint_yet(logged, run):
-    """Its folder is there from the first step on, and what is in it may come later: nothing is gone."""
+    """Its folder is there from the first step on, and what is in it may come later:
+    nothing is gone.
+    """
     shutil.rmtree(run / "checkpoints" / str(STEPS))
     (run / "results.json").unlink()
     if not logged:
@@ -218,25 +281,39 @@ def test_nothing_is_fetched(run, monkeypatch):
     """Data sets of other packages are named and not read."""
     name = "sacrebleu:wmt14/full"
     monkeypatch.setattr("jaxformer.data.sources.load", lambda *_: pytest.fail("read"))
-    monkeypatch.setattr("jaxformer.diagnosis.evidence.open_evaluation", lambda *_: pytest.fail("read"))
-    configure(run, **{"data.train": "tfds:wmt14_translate/de-en/train", "data.test": name})
+    monkeypatch.setattr(
+        "jaxformer.diagnosis.evidence.open_evaluation", lambda *_: pytest.fail("read")
+    )
+    configure(
+        run, **{"data.train": "tfds:wmt14_translate/de-en/train", "data.test": name}
+    )
     (record,) = json.loads((run / "results.json").read_text()).values()
     record |= {"dataset": name, "sentences": 3003}
     (run / "results.json").write_text(json.dumps({name: record}))
     found = {finding.check: finding for finding in examine(read_evidence(run))}
-    assert found["leak"].verdict == found["length"].verdict == found["dropped"].verdict == "unseen"
+    assert (
+        found["leak"].verdict
+        == found["length"].verdict
+        == found["dropped"].verdict
+        == "unseen"
+    )
     assert found["test set"].verdict == "ok"
     assert found["empty"].verdict == "ok"
 
 
 def test_the_result_that_is_looked_at(run, capfdbinary):
-    """It is that of the test set, or the one that is named; another that is not there is an error."""
+    """It is that of the test set, or the one that is named; another that is not
+    there is an error.
+    """
     records = json.loads((run / "results.json").read_text())
     (name,) = records
     records[f"{name} beam_size=1"] = {**records[name], "decoding": {"beam_size": 1}}
     (run / "results.json").write_text(json.dumps(records))
     assert verdicts(run)["search"] == "ok"
-    chosen = {finding.check: finding for finding in examine(read_evidence(run, f"{name} beam_size=1"))}
+    chosen = {
+        finding.check: finding
+        for finding in examine(read_evidence(run, f"{name} beam_size=1"))
+    }
     assert "beam_size=1" in chosen["search"].found
     code, out, err = call(capfdbinary, f"--workdir={run}", "--dataset=other")
     assert (code, out) == (1, "")
@@ -244,7 +321,9 @@ def test_the_result_that_is_looked_at(run, capfdbinary):
 
 
 def test_the_text_of_the_result_is_checked(run):
-    """What is said of the test set is said of the text that was scored, which need not be data.test."""
+    """What is said of the test set is said of the text that was scored, which need
+    not be data.test.
+    """
     own = json.loads((run / "config.json").read_text())["data"]["test"]
     for language in ("en", "de"):
         lines = (run.parent / f"test.{language}").read_text("utf-8")
@@ -253,7 +332,9 @@ def test_the_text_of_the_result_is_checked(run):
     configure(run, **{"data.test": other})
     translate(run)
     configure(run, **{"data.test": own})
-    found = {finding.check: finding.verdict for finding in examine(read_evidence(run, other))}
+    found = {
+        finding.check: finding.verdict for finding in examine(read_evidence(run, other))
+    }
     assert (found["test form"], verdicts(run)["test form"]) == ("wrong", "ok")
     (run / "results.json").unlink()
     assert verdicts(run)["test form"] == "ok"
@@ -271,7 +352,9 @@ def test_text_in_a_folder_whose_name_looks_like_a_mixture(run):
 
 
 def test_an_average_that_was_scored(run):
-    """Where a result is of an average, or the parameters are one, nothing is missing."""
+    """Where a result is of an average, or the parameters are one, nothing is
+    missing.
+    """
     configure(run, **{"model.d_model": 512})
     assert verdicts(run)["averaging"] == "look"
     translate(run, checkpoint="average/last-5")
@@ -282,10 +365,13 @@ def test_an_average_that_was_scored(run):
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "verdict"), [(600, "look"), (500, "wrong"), ("average/last-5", "wrong"), (None, "look")]
+    ("checkpoint", "verdict"),
+    [(600, "look"), (500, "wrong"), ("average/last-5", "wrong"), (None, "look")],
 )
 def test_a_set_that_validates_and_tests(checkpoint, verdict, run):
-    """It is worth a look where the last step was scored, as in Table 3, and wrong where the set chose what was."""
+    """It is worth a look where the last step was scored, as in Table 3, and wrong
+    where the set chose what was.
+    """
     name = json.loads((run / "config.json").read_text())["data"]["test"]
     configure(run, **{"data.valid": name})
     if checkpoint is None:
@@ -296,7 +382,14 @@ def test_a_set_that_validates_and_tests(checkpoint, verdict, run):
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("bleu", None), ("sentences", "300"), ("unfinished", "1"), ("decoding", 3), ("checkpoint", [])]
+    ("field", "value"),
+    [
+        ("bleu", None),
+        ("sentences", "300"),
+        ("unfinished", "1"),
+        ("decoding", 3),
+        ("checkpoint", []),
+    ],
 )
 def test_fields_of_another_type_are_a_fault(field, value, run):
     """They are named with their file, and what needs no result is checked."""
@@ -304,18 +397,27 @@ def test_fields_of_another_type_are_a_fault(field, value, run):
     (run / "results.json").write_text(json.dumps({"mine": {**record, field: value}}))
     found = {finding.check: finding for finding in examine(read_evidence(run))}
     assert found[READABLE].verdict == "wrong"
-    assert f"{field} of the entry 'mine' of {run / 'results.json'} must be " in found[READABLE].found
+    assert (
+        f"{field} of the entry 'mine' of {run / 'results.json'} must be "
+        in found[READABLE].found
+    )
     assert found["recount"].verdict == found["cut"].verdict == "unseen"
     assert found["warm-up"].verdict == "ok"
 
 
 def test_a_loss_that_is_no_number(run):
-    """From the step on where it stays so the run is lost; a line in between is worth a look."""
+    """From the step on where it stays so the run is lost; a line in between is worth
+    a look.
+    """
     alter_curve(run, "train/nll", lambda step, nll: math.nan if step >= 300 else nll)
     found = {finding.check: finding for finding in examine(read_evidence(run))}
     assert found["diverged"].verdict == "wrong"
     assert found["stalled"].verdict == "unseen"
-    assert "no finite train/nll since step 300" in found["diverged"].found == found["stalled"].found
+    assert (
+        "no finite train/nll since step 300"
+        in found["diverged"].found
+        == found["stalled"].found
+    )
 
 
 def test_a_line_without_a_number(run):
@@ -335,6 +437,8 @@ def test_the_page_explains_every_check():
 
 @pytest.mark.slow
 def test_a_run_that_was_trained(capfdbinary):
-    """What the command line itself trained has nothing wrong, before it is evaluated."""
+    """What the command line itself trained has nothing wrong, before it is
+    evaluated.
+    """
     code, out, _ = call(capfdbinary, f"--workdir={runs.reversal_run()}")
     assert code == 0, out

@@ -17,7 +17,9 @@ from jaxformer.runs import config as configuration
 
 
 def test_text_sorted_by_length_is_no_fault():
-    """Within a block the lengths hardly differ, and how they go together tells nothing."""
+    """Within a block the lengths hardly differ, and how they go together tells
+    nothing.
+    """
     rng = np.random.default_rng(0)
     source = np.sort(rng.integers(10, 200, 50_000))
     target = np.round(source * rng.uniform(0.9, 1.2, 50_000)).astype(np.int32)
@@ -43,26 +45,48 @@ def test_text_sorted_by_length_is_no_fault():
     ],
 )
 def test_the_tokenizer_goes_with_the_language(language, scores, verdict, said):
-    """13a splits at blanks: where words have none another is right, under whatever key it stands."""
+    """13a splits at blanks: where words have none another is right, under whatever
+    key it stands.
+    """
     config = configuration.parse(
-        {**configuration.default_config().to_dict(), "data": {"source_language": "en", "target_language": language}}
+        {
+            **configuration.default_config().to_dict(),
+            "data": {"source_language": "en", "target_language": language},
+        }
     )
     record = {}
     for key, tokenizer in scores.items():
-        record |= {key: 20.0, f"{key}_signature": f"nrefs:1|case:mixed|eff:no|tok:{tokenizer}|smooth:exp|version:2.6.0"}
+        record |= {
+            key: 20.0,
+            f"{key}_signature": (
+                f"nrefs:1|case:mixed|eff:no|tok:{tokenizer}|smooth:exp|version:2.6.0"
+            ),
+        }
     found = results.signature(config, record)
     assert found.verdict == verdict, found
     assert found.cure.endswith(said)
-    other = dataclasses.replace(config, data=dataclasses.replace(config.data, target_language="fr"))
+    other = dataclasses.replace(
+        config, data=dataclasses.replace(config.data, target_language="fr")
+    )
     assert results.signature(other, {**record, "target_language": language}) == found
 
 
 def test_keys_of_metrics_are_those_of_evaluate():
-    """What is looked for are the keys and the signatures that the metrics themselves have."""
+    """What is looked for are the keys and the signatures that the metrics themselves
+    have.
+    """
     config = configuration.parse(
-        {**configuration.default_config().to_dict(), "data": {"source_language": "en", "target_language": "zh"}}
+        {
+            **configuration.default_config().to_dict(),
+            "data": {"source_language": "en", "target_language": "zh"},
+        }
     )
-    for name, verdict in (("bleu:zh", "ok"), ("bleu:char", "ok"), ("bleu", "look"), ("tokenized_bleu", "look")):
+    for name, verdict in (
+        ("bleu:zh", "ok"),
+        ("bleu:char", "ok"),
+        ("bleu", "look"),
+        ("tokenized_bleu", "look"),
+    ):
         (metric,) = choose_metrics([name])
         signature = score(metric, ["他 在 看 书 。"], ["他 在 看 报 。"]).signature
         record = {metric.key: 20.0, f"{metric.key}_signature": signature}
@@ -81,8 +105,18 @@ def test_keys_of_metrics_are_those_of_evaluate():
         ("tfds:wmt14_translate/de-en/validation", 3000, "en de", "ok"),
         ("text:newstest2013.en,newstest2013.de", 3003, "en de", "wrong"),
         ("text:newstest2013.en,newstest2013.de", 2737, "en de", "wrong"),
-        ("text:data/wmt14/newstest2013.en,data/wmt14/newstest2013.de", 3000, "en de", "ok"),
-        ("text:data/wmt14/newstest2015.en,data/wmt14/newstest2015.de", 2169, "en de", "ok"),
+        (
+            "text:data/wmt14/newstest2013.en,data/wmt14/newstest2013.de",
+            3000,
+            "en de",
+            "ok",
+        ),
+        (
+            "text:data/wmt14/newstest2015.en,data/wmt14/newstest2015.de",
+            2169,
+            "en de",
+            "ok",
+        ),
         ("text:data/wmt14/latest.en,data/wmt14/latest.de", 500, "en de", "ok"),
         ("text:mine.en,mine.de", 7, "en de", "ok"),
     ],
@@ -91,17 +125,28 @@ def test_sizes_of_published_sets(name, count, languages, verdict):
     """newstest2014 has 3,003 sentences or 2,737, newstest2013 3,000."""
     source, target = languages.split()
     base = configuration.parse(
-        {**configuration.default_config().to_dict(), "data": {"source_language": source, "target_language": target}}
+        {
+            **configuration.default_config().to_dict(),
+            "data": {"source_language": source, "target_language": target},
+        }
     )
     found = results.test_set(base, {"dataset": name, "sentences": count})
     assert found.verdict == verdict
-    assert ("filtered" in found.expected) == ("2014" in found.expected and languages == "en de")
+    assert ("filtered" in found.expected) == (
+        "2014" in found.expected and languages == "en de"
+    )
 
 
 def test_the_parsers_warm_up_is_the_papers_within_twice():
-    """Four times the warm-up is half the rate, within rounding; the cure names all that makes the paper's peak."""
+    """Four times the warm-up is half the rate, within rounding; the cure names all
+    that makes the paper's peak.
+    """
     values = configuration.default_config().to_dict()
-    for width, warmup, verdict in ((1024, 16_000, "ok"), (512, 1_000, "ok"), (1024, 20_000, "look")):
+    for width, warmup, verdict in (
+        (1024, 16_000, "ok"),
+        (512, 1_000, "ok"),
+        (1024, 20_000, "look"),
+    ):
         values["model"]["d_model"], values["training"]["warmup_steps"] = width, warmup
         found = recipe.peak_rate(configuration.parse(values))
         assert found.verdict == verdict, found
@@ -114,20 +159,32 @@ def test_a_log_that_begins_at_step_0():
 
 
 def test_what_still_falls_is_measured_near_the_end():
-    """Of few evaluations the nearest to 80 % of training counts, and not one of long before."""
+    """Of few evaluations the nearest to 80 % of training counts, and not one of long
+    before.
+    """
     found = learning.falling({"valid/nll": [(100, 5.0), (850, 2.02), (1000, 2.0)]})
     assert found.verdict == "ok"
     assert "from step 850 to 1,000" in found.found
-    assert learning.falling({"valid/nll": [(100, 5.0), (500, 2.1), (1000, 2.0)]}).verdict == "look"
+    assert (
+        learning.falling({"valid/nll": [(100, 5.0), (500, 2.1), (1000, 2.0)]}).verdict
+        == "look"
+    )
 
 
 def test_the_papers_table_3_averages_nothing():
-    """Where the set that validates is the one that tests, the last checkpoint alone is what the paper scores."""
+    """Where the set that validates is the one that tests, the last checkpoint alone
+    is what the paper scores.
+    """
     values = configuration.default_config().to_dict()
     record = {"dataset": "text:a,b", "checkpoint": 600}
     for test, verdict in (("text:a,b", "ok"), ("text:c,d", "look")):
         values["data"]["valid"], values["data"]["test"] = "text:a,b", test
-        assert results.averaging(configuration.parse(values), {"x": record}, record, []).verdict == verdict
+        assert (
+            results.averaging(
+                configuration.parse(values), {"x": record}, record, []
+            ).verdict
+            == verdict
+        )
 
 
 def test_quotes_have_the_names_of_their_languages():
@@ -143,14 +200,24 @@ def test_quotes_have_the_names_of_their_languages():
 def test_capitals_of_scripts_without_case():
     """A few Latin letters among others tell nothing of the case of a text."""
     assert lines.capitals(["他在 IBM 看书。这是一个测试句子"]) is None
-    assert text.case(["他在 IBM 看书。这是一个测试"], ["他在看 xml 书。这是一个测试"]).verdict == "ok"
+    assert (
+        text.case(
+            ["他在 IBM 看书。这是一个测试"], ["他在看 xml 书。这是一个测试"]
+        ).verdict
+        == "ok"
+    )
     assert lines.capitals(["Der Hund"] * 200) == pytest.approx(2 / 7)
 
 
 def test_a_few_words_tell_nothing_of_their_case():
     """Three fragments in small letters are no lowercased test set."""
     assert lines.capitals(["Der Hund"]) is None
-    assert text.case(["Der Hund bellt."] * 500, ["just some small words here", "and some more"]).verdict == "ok"
+    assert (
+        text.case(
+            ["Der Hund bellt."] * 500, ["just some small words here", "and some more"]
+        ).verdict
+        == "ok"
+    )
 
 
 @pytest.mark.parametrize("shift", [-3, -1, 1, 2, 5])
@@ -161,20 +228,32 @@ def test_a_shift_is_measured(shift):
     targets = [line + "y" * int(generator.integers(0, 9)) for line in sources]
     assert find_misfits(lengths(zip(sources, targets, strict=True))) == []
     moved = targets[:1000] + list(np.roll(np.asarray(targets[1000:], object), shift))
-    assert find_misfits(lengths(zip(sources, moved, strict=True))) == [Misfit(1001, shift), Misfit(1501, shift)]
+    assert find_misfits(lengths(zip(sources, moved, strict=True))) == [
+        Misfit(1001, shift),
+        Misfit(1501, shift),
+    ]
     mixed = [targets[i] for i in generator.permutation(2000)]
-    assert {misfit.shift for misfit in find_misfits(lengths(zip(sources, mixed, strict=True)))} == {0}
+    assert {
+        misfit.shift
+        for misfit in find_misfits(lengths(zip(sources, mixed, strict=True)))
+    } == {0}
     assert find_misfits(lengths([("ab", "cd")] * 500)) == []
 
 
 def test_the_survey_is_a_fair_sample():
-    """Every pair is as likely to be kept; lengths and test sentences are those of all pairs, up to the limit."""
+    """Every pair is as likely to be kept; lengths and test sentences are those of
+    all pairs, up to the limit.
+    """
     corpus = [Pair(f"{number} a", f"{number} b c") for number in range(4000)]
-    found = survey.take(corpus, [corpus[7], Pair("8 a", "other"), Pair("no", "no")], sample=400)
+    found = survey.take(
+        corpus, [corpus[7], Pair("8 a", "other"), Pair("no", "no")], sample=400
+    )
     numbers = [int(pair.source.split()[0]) for pair in found.sample]
     assert len(set(numbers)) == 400
     assert abs(np.mean(numbers) - 2000) < 200
-    assert found.characters.tolist() == [[len(pair.source), len(pair.target)] for pair in corpus]
+    assert found.characters.tolist() == [
+        [len(pair.source), len(pair.target)] for pair in corpus
+    ]
     assert (found.sources, found.pairs) == ({"7 a", "8 a"}, {corpus[7]})
     assert (found.read, found.whole) == (4000, True)
     assert survey.take(corpus, [], sample=400).sample == found.sample
@@ -183,29 +262,55 @@ def test_the_survey_is_a_fair_sample():
 
 
 def test_grades():
-    """A value on the limit is still within it, and of several verdicts the worst counts."""
-    assert [grade(value, 0.1, 0.5) for value in (0.0, 0.1, 0.11, 0.5, 0.51)] == ["ok", "ok", "look", "look", "wrong"]
+    """A value on the limit is still within it, and of several verdicts the worst
+    counts.
+    """
+    assert [grade(value, 0.1, 0.5) for value in (0.0, 0.1, 0.11, 0.5, 0.51)] == [
+        "ok",
+        "ok",
+        "look",
+        "look",
+        "wrong",
+    ]
     assert worst("ok", "look", "unseen") == "look"
     assert worst("look", "wrong") == "wrong"
 
 
 def test_a_checkpoint_between_two_lines_of_the_log():
-    """One that a signal left is no sign of lost lines; one that is a whole interval further is."""
+    """One that a signal left is no sign of lost lines; one that is a whole interval
+    further is.
+    """
     config = configuration.parse(configuration.default_config().to_dict())
     every, steps = config.training.log_every, config.training.steps
     curves = {"train/nll": [(every, 5.0), (2 * every, 4.0)]}
-    for saved, said in (([3 * every - 1], f"of {steps:,}"), ([every, 3 * every], f"checkpoint of step {3 * every:,}")):
+    for saved, said in (
+        ([3 * every - 1], f"of {steps:,}"),
+        ([every, 3 * every], f"checkpoint of step {3 * every:,}"),
+    ):
         found = learning.finished(config, curves, saved)
         assert (found.verdict, found.found.endswith(said)) == ("look", True), found
-    assert learning.finished(config, {"train/nll": [(steps, 2.0)]}, [steps - every, steps]).verdict == "ok"
+    assert (
+        learning.finished(
+            config, {"train/nll": [(steps, 2.0)]}, [steps - every, steps]
+        ).verdict
+        == "ok"
+    )
 
 
 @pytest.mark.parametrize(
-    ("scores", "verdict"), [([5.0, 9.0, 8.0, 9.0], "ok"), ([5.0, 6.0, 9.0, 8.0], "look"), ([], "look")]
+    ("scores", "verdict"),
+    [([5.0, 9.0, 8.0, 9.0], "ok"), ([5.0, 6.0, 9.0, 8.0], "look"), ([], "look")],
 )
 def test_patience_ends_a_run_after_so_many_evaluations(scores, verdict):
-    """A run that ended earlier has finished if no evaluation was better than the one of so many before."""
+    """A run that ended earlier has finished if no evaluation was better than the one
+    of so many before.
+    """
     base = configuration.parse(configuration.default_config().to_dict())
-    config = dataclasses.replace(base, training=dataclasses.replace(base.training, patience=2))
-    curves = {"train/nll": [(400, 5.0)], "valid/bleu": [(100 * (i + 1), score) for i, score in enumerate(scores)]}
+    config = dataclasses.replace(
+        base, training=dataclasses.replace(base.training, patience=2)
+    )
+    curves = {
+        "train/nll": [(400, 5.0)],
+        "valid/bleu": [(100 * (i + 1), score) for i, score in enumerate(scores)],
+    }
     assert learning.finished(config, curves, []).verdict == verdict

@@ -1,4 +1,6 @@
-"""The examples run, use public names alone, and docs/reuse.md shows what is in them and what they print."""
+"""The examples run, use public names alone, and docs/reuse.md shows what is in them
+and what they print.
+"""
 
 import ast
 import re
@@ -17,44 +19,69 @@ import jaxformer as jf
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = sorted((DOCS / "examples").glob("*.py"))
 TEXT = (DOCS / "reuse.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r'^```(\w+) title="([^"]+)"\n(.*?)^```$', TEXT, re.MULTILINE | re.DOTALL)
+BLOCKS = re.findall(
+    r'^```(\w+) title="([^"]+)"\n(.*?)^```$', TEXT, re.MULTILINE | re.DOTALL
+)
 SLOW = ("nnx_translation",)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def shown(kind):
-    """Give the blocks of a kind, with the example that each names."""
+    """Return the blocks of a kind, with the example that each names."""
     return [(name, text) for found, name, text in BLOCKS if found == kind]
 
 
 def contains(source, part):
-    """Say whether lines stand in a text one behind the other, however deep they are indented there."""
+    """Return whether lines stand in a text one behind the other, however deep they are
+    indented there.
+    """
     # Formatters put as many blank lines around a function as its depth asks for.
-    lines, part = [line for line in source.splitlines() if line], "\n".join(filter(None, part.splitlines()))
+    lines, part = (
+        [line for line in source.splitlines() if line],
+        "\n".join(filter(None, part.splitlines())),
+    )
     count = len(part.splitlines())
-    windows = ("\n".join(lines[start : start + count]) for start in range(len(lines) - count + 1))
-    return any(textwrap.dedent(window).strip("\n") == part.strip("\n") for window in windows)
+    windows = (
+        "\n".join(lines[start : start + count])
+        for start in range(len(lines) - count + 1)
+    )
+    return any(
+        textwrap.dedent(window).strip("\n") == part.strip("\n") for window in windows
+    )
 
 
 def assert_same_output(found, expected):
-    """Compare words exactly and whole numbers too; numbers with a point, and percentages, depend on the processor."""
+    """Compare words exactly and whole numbers too; numbers with a point, and
+    percentages, depend on the processor.
+    """
     assert NUMBER.sub("#", found).split() == NUMBER.sub("#", expected).split()
-    for own, other in zip(NUMBER.finditer(found), NUMBER.finditer(expected), strict=True):
+    for own, other in zip(
+        NUMBER.finditer(found), NUMBER.finditer(expected), strict=True
+    ):
         rounded = "." in own[0] + other[0] or found[own.end() : own.end() + 1] == "%"
         tolerance = 0.05 if "." in own[0] else 5
         if rounded:
-            np.testing.assert_allclose(float(own[0]), float(other[0]), atol=tolerance, rtol=0.05)
+            np.testing.assert_allclose(
+                float(own[0]), float(other[0]), atol=tolerance, rtol=0.05
+            )
         else:
             assert own[0] == other[0]
 
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW), id=path.stem) for path in EXAMPLES],
+    [
+        pytest.param(path, marks=[pytest.mark.slow] * (path.stem in SLOW), id=path.stem)
+        for path in EXAMPLES
+    ],
 )
 def test_example_prints_what_is_shown(path, capsys):
-    """An example runs as a program under JAX's usual rules, and its output is that of docs/reuse.md."""
-    (expected,) = [text for name, text in shown("text") if name == f"docs/examples/{path.name}"]
+    """An example runs as a program under JAX's usual rules, and its output is that
+    of docs/reuse.md.
+    """
+    (expected,) = [
+        text for name, text in shown("text") if name == f"docs/examples/{path.name}"
+    ]
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
         runpy.run_path(str(path), run_name="__main__")
     assert_same_output(capsys.readouterr().out, expected)
@@ -62,22 +89,34 @@ def test_example_prints_what_is_shown(path, capsys):
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_example_uses_public_names(path):
-    """An example needs no more of jaxformer than its public names, and says how it is run."""
+    """An example needs no more of jaxformer than its public names, and says how it
+    is run.
+    """
     source = path.read_text(encoding="utf-8")
     assert private_uses(source) == []
-    assert f"    python docs/examples/{path.name}" in (ast.get_docstring(ast.parse(source)) or "")
+    assert f"    python docs/examples/{path.name}" in (
+        ast.get_docstring(ast.parse(source)) or ""
+    )
 
 
 def test_snippets_are_parts_of_the_examples():
-    """Each block of docs/reuse.md that names an example stands in it word for word; every example has one."""
+    """Each block of docs/reuse.md that names an example stands in it word for word;
+    every example has one.
+    """
     blocks = shown("python")
-    assert {name for name, _ in blocks} == {f"docs/examples/{path.name}" for path in EXAMPLES}
+    assert {name for name, _ in blocks} == {
+        f"docs/examples/{path.name}" for path in EXAMPLES
+    }
     for name, text in blocks:
-        assert contains((DOCS.parent / name).read_text(encoding="utf-8"), text), f"{name} does not hold:\n{text}"
+        assert contains((DOCS.parent / name).read_text(encoding="utf-8"), text), (
+            f"{name} does not hold:\n{text}"
+        )
 
 
 def test_other_blocks_use_public_names():
-    """What docs/reuse.md shows besides is Python that needs no more than public names."""
+    """What docs/reuse.md shows besides is Python that needs no more than public
+    names.
+    """
     others = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
     assert others
     for text in others:
@@ -90,7 +129,9 @@ def test_a_changed_snippet_is_seen():
     assert contains(source, "a = 1\nb = 2\n")
     assert not contains(source, "a = 1\nb = 3\n")
     assert not contains(source, "b = 2\na = 1\n")
-    assert_same_output("loss 1.32, 200 steps, 97% right", "loss 1.30, 200 steps, 99% right")
+    assert_same_output(
+        "loss 1.32, 200 steps, 97% right", "loss 1.30, 200 steps, 99% right"
+    )
     for wrong in (
         "loss 1.52, 200 steps, 97% right",
         "loss 1.32, 201 steps, 97% right",
@@ -101,9 +142,15 @@ def test_a_changed_snippet_is_seen():
 
 
 def test_the_stable_names_are_listed():
-    """The last table of docs/reuse.md has a row for each room, with the names of its ``__all__``."""
+    """The last table of docs/reuse.md has a row for each room, with the names of its
+    ``__all__``.
+    """
     rows = dict(re.findall(r"^\| `jaxformer\.(\w+)` \| (.*) \|$", TEXT, re.MULTILINE))
-    rooms = {name: getattr(jf, name) for name in jf.__all__ if isinstance(getattr(jf, name), ModuleType)}
+    rooms = {
+        name: getattr(jf, name)
+        for name in jf.__all__
+        if isinstance(getattr(jf, name), ModuleType)
+    }
     assert {name: re.findall(r"`(\w+)`", names) for name, names in rows.items()} == {
         name: list(room.__all__) for name, room in rooms.items()
     }

@@ -14,17 +14,25 @@ def test_links_lead_to_files(name):
     folder = (ROOT / name).parent
     text = WITHOUT_BLOCKS.sub("", (ROOT / name).read_text(encoding="utf-8"))
     links = [link.split("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text)]
-    relative = [link for link in links if link and not link.startswith(("https://", "http://"))]
+    relative = [
+        link for link in links if link and not link.startswith(("https://", "http://"))
+    ]
     made = {"changelog.md"}  # by docs/_site/pages.py
-    assert [link for link in relative if link not in made and not (folder / link).exists()] == []
+    assert [
+        link for link in relative if link not in made and not (folder / link).exists()
+    ] == []
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_is_left_to_fill_in(name):
-    """No placeholder is left, and the configurations and scripts that a page names exist."""
+    """No placeholder is left, and the configurations and scripts that a page names
+    exist.
+    """
     text = (ROOT / name).read_text(encoding="utf-8")
     assert not re.search(r"@[A-Z]+@|TODO|TBD", text)
-    named = set(re.findall(r"(?<![\w/.])(?:configs|scripts)/[\w/]+\.(?:py|sh|sbatch)", text))
+    named = set(
+        re.findall(r"(?<![\w/.])(?:configs|scripts)/[\w/]+\.(?:py|sh|sbatch)", text)
+    )
     named |= set(re.findall(r"(?<![\w/.])configs/\w+/(?!\w)", text))
     assert [path for path in named if not (ROOT / path).exists()] == []
 

@@ -1,5 +1,6 @@
-"""What the pages show of the commands of a run has the form of what these commands print: numbers and names aside, each
-shown line is one that a small run printed, and each object has keys of the real one, in their order.
+"""What the pages show of the commands of a run has the form of what these commands
+print: numbers and names aside, each shown line is one that a small run printed, and
+each object has keys of the real one, in their order.
 """
 
 import re
@@ -10,21 +11,29 @@ from pages import all_blocks
 
 import runs
 
-BLOCKS = {(block.page, block.text.split()[0]): block.text for block in all_blocks() if block.kind in ("text", "json")}
+BLOCKS = {
+    (block.page, block.text.split()[0]): block.text
+    for block in all_blocks()
+    if block.kind in ("text", "json")
+}
 README = BLOCKS["README.md", "model:"]
 NAME = r"(?:bundled:|text:|runs/)[^\s,]+(?:,[^\s,]+\.de)?"
 NUMBER = r"(?<![a-z])[-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?::\d\d)*"
 
 
 def mask(line: str) -> str:
-    """Write a line without what differs from run to run: sentences, names, numbers, and how wide columns are."""
+    """Write a line without what differs from run to run: sentences, names, numbers,
+    and how wide columns are.
+    """
     line = re.sub(r"^(  (?:source|translation)) .*", r"\1", line)
     line = re.sub(NUMBER, "0", re.sub(NAME, "NAME", line))
     return re.sub(r"(?<=\S) +|^ {8,}", " ", line.rstrip(" ."))
 
 
 def checks(text: str) -> dict[str, str]:
-    """Give what the doctor expects in each check that it could make; a page may break lines, and end them early."""
+    """Return what the doctor expects in each check that it could make; a page may
+    break lines, and end them early.
+    """
     found = {}
     for line in re.sub(r"\n {20,}", " ", text).splitlines():
         if match := re.match(r"(?:wrong|look|ok) +(\S+(?: \S+)*?) {2,}", line):
@@ -34,40 +43,61 @@ def checks(text: str) -> dict[str, str]:
 
 
 def unseen(text: str) -> list[str]:
-    """Give the checks that the doctor could not make."""
-    return [name for names in re.findall(r"^unseen  (.+?): ", text, flags=re.MULTILINE) for name in names.split(", ")]
+    """Return the checks that the doctor could not make."""
+    return [
+        name
+        for names in re.findall(r"^unseen  (.+?): ", text, flags=re.MULTILINE)
+        for name in names.split(", ")
+    ]
 
 
 def verdicts(text: str) -> int:
     """Count the checks by the doctor's last line."""
-    found = re.search(r"^(\d+) wrong, (\d+) to look at, (\d+) ok, (\d+) unseen", text, flags=re.MULTILINE)
+    found = re.search(
+        r"^(\d+) wrong, (\d+) to look at, (\d+) ok, (\d+) unseen",
+        text,
+        flags=re.MULTILINE,
+    )
     assert found is not None
     return sum(map(int, found.groups()))
 
 
 def keys(text: str) -> list[str]:
-    """Give the keys of an object in the order in which they stand there."""
+    """Return the keys of an object in the order in which they stand there."""
     return re.findall(r'"(\w+)": ', text)
 
 
 def is_part(part: list[str], whole: list[str]) -> bool:
-    """Say whether the one stands in the other, in its order."""
+    """Return whether the one stands in the other, in its order."""
     rest = iter(whole)
     return all(item in rest for item in part)
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
-    """Train a small model on two files by the command line; give what each command printed."""
+    """Train a small model on two files by the command line; give what each command
+    printed.
+    """
     folder = tmp_path_factory.mktemp("shown")
-    for part, pairs in (("train", runs.pairs()), ("valid", runs.pairs()[:40]), ("test", runs.pairs()[40:80])):
-        (folder / f"{part}.en").write_text("".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8")
-        (folder / f"{part}.de").write_text("".join(f"{pair.target}\n" for pair in pairs), encoding="utf-8")
+    for part, pairs in (
+        ("train", runs.pairs()),
+        ("valid", runs.pairs()[:40]),
+        ("test", runs.pairs()[40:80]),
+    ):
+        (folder / f"{part}.en").write_text(
+            "".join(f"{pair.source}\n" for pair in pairs), encoding="utf-8"
+        )
+        (folder / f"{part}.de").write_text(
+            "".join(f"{pair.target}\n" for pair in pairs), encoding="utf-8"
+        )
     values = {
         "data.vocabulary_size": 400,
         "data.tokens_per_batch": 512,
         "data.num_buckets": 2,
-        **{f"data.{part}": f"text:{part}.en,{part}.de" for part in ("train", "valid", "test")},
+        **{
+            f"data.{part}": f"text:{part}.en,{part}.de"
+            for part in ("train", "valid", "test")
+        },
         "model.d_model": 32,
         "model.d_ff": 64,
         "model.num_heads": 4,
@@ -88,14 +118,30 @@ def printed(tmp_path_factory):
         assert done.returncode == 0 or name == "doctor", done.stderr.decode()
         return (done.stderr if name == "train" else done.stdout).decode()
 
-    found = {"train": run("train", f"--config={runs.ROOT / 'configs' / 'quickstart.py'}", workdir, *changes)}
+    found = {
+        "train": run(
+            "train",
+            f"--config={runs.ROOT / 'configs' / 'quickstart.py'}",
+            workdir,
+            *changes,
+        )
+    }
     found["evaluate"] = run("evaluate", workdir)
     (hypotheses,) = (folder / "runs" / "mine").glob("hypotheses.*.txt")
     shutil.copy(hypotheses, folder / "greedy.de")
     shutil.copy(folder / "test.de", folder / "beam.de")
-    found["score"] = run("score", workdir, "--source=test.en", "--target=test.de", "--summary")
+    found["score"] = run(
+        "score", workdir, "--source=test.en", "--target=test.de", "--summary"
+    )
     found["doctor"] = run("doctor", workdir)
-    found["compare"] = run("compare", "--reference=test.de", "greedy.de", "beam.de", "--resamples=100", "--trials=100")
+    found["compare"] = run(
+        "compare",
+        "--reference=test.de",
+        "greedy.de",
+        "beam.de",
+        "--resamples=100",
+        "--trials=100",
+    )
     return found
 
 
@@ -112,7 +158,9 @@ def printed(tmp_path_factory):
 def test_shown_lines_are_printed(command, shown, printed):
     """Each line is one of those that the command prints."""
     real = {mask(line) for line in printed[command].splitlines()}
-    assert [line for line in shown.splitlines() if line != "..." and mask(line) not in real] == []
+    assert [
+        line for line in shown.splitlines() if line != "..." and mask(line) not in real
+    ] == []
 
 
 @pytest.mark.slow
@@ -134,29 +182,59 @@ def test_shown_objects_are_printed(command, shown, printed):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["docs/train.md", "docs/why-is-my-bleu-lower.md"])
 def test_shown_findings_are_printed(page, printed):
-    """Each check has the name and the expectation that the doctor prints, and none was left out of the count."""
-    shown = next(text for (name, word), text in BLOCKS.items() if name == page and word in ("wrong", "look"))
+    """Each check has the name and the expectation that the doctor prints, and none
+    was left out of the count.
+    """
+    shown = next(
+        text
+        for (name, word), text in BLOCKS.items()
+        if name == page and word in ("wrong", "look")
+    )
     real = {**checks(printed["doctor"]), **dict.fromkeys(unseen(printed["doctor"]))}
     said = checks(shown)
-    assert len(said) == len(re.findall(r"^(?:wrong|look|ok) ", shown, flags=re.MULTILINE)) > 2
+    assert (
+        len(said)
+        == len(re.findall(r"^(?:wrong|look|ok) ", shown, flags=re.MULTILINE))
+        > 2
+    )
     assert set(said) <= set(real)
-    seen = {name: (text, real[name]) for name, text in said.items() if real[name] is not None}
+    seen = {
+        name: (text, real[name])
+        for name, text in said.items()
+        if real[name] is not None
+    }
     assert len(seen) > 2
-    assert {name: both for name, both in seen.items() if not both[1].startswith(both[0])} == {}
+    assert {
+        name: both for name, both in seen.items() if not both[1].startswith(both[0])
+    } == {}
     assert verdicts(shown) == verdicts(printed["doctor"])
 
 
 def test_a_changed_line_is_seen():
     """Words, keys and their order count; numbers, names and sentences do not."""
-    assert mask("step 100/600  loss 6.672  lr 3.1e-3  left 1:01") == mask("step 9/60  loss 1.5  lr 1e-4  left 0:01:59")
-    assert mask("  source      Two modules.") == mask("  source Another.") != mask("  translation Two modules.")
+    assert mask("step 100/600  loss 6.672  lr 3.1e-3  left 1:01") == mask(
+        "step 9/60  loss 1.5  lr 1e-4  left 0:01:59"
+    )
     assert (
-        mask("finished at step 6: runs/a") == mask("finished at step 10: runs/mine") != mask("ended at step 6: runs/a")
+        mask("  source      Two modules.")
+        == mask("  source Another.")
+        != mask("  translation Two modules.")
+    )
+    assert (
+        mask("finished at step 6: runs/a")
+        == mask("finished at step 10: runs/mine")
+        != mask("ended at step 6: runs/a")
     )
     assert is_part(["a", "c"], ["a", "b", "c"])
     assert not is_part(["c", "a"], ["a", "b", "c"])
     assert not is_part(["a", "d"], ["a", "b", "c"])
-    text = f"ok      one check  fine | expected: x of 5\nlook    two  5 of\n{24 * ' '}6 | expected: y | cure: z\n"
+    text = (
+        f"ok      one check  fine | expected: x of 5\nlook    two  5 of\n{24 * ' '}6 |"
+        " expected: y | cure: z\n"
+    )
     assert checks(text) == {"one check": "x of 0", "two": "y"}
-    assert unseen(f"{text}unseen  three, the fourth: too few\n") == ["three", "the fourth"]
+    assert unseen(f"{text}unseen  three, the fourth: too few\n") == [
+        "three",
+        "the fourth",
+    ]
     assert verdicts("1 wrong, 2 to look at, 37 ok, 0 unseen; more\n") == 40

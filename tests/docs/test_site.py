@@ -1,4 +1,6 @@
-"""The site: built without a warning and without the network, and its reference has every public name."""
+"""The site: built without a warning and without the network, and its reference has
+every public name.
+"""
 
 import dataclasses
 import html
@@ -37,9 +39,25 @@ cli()
 def site(tmp_path_factory):
     """Build the site, and give its folder."""
     folder = tmp_path_factory.mktemp("site")
-    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-    line = [sys.executable, "-c", BUILD, "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    done = subprocess.run(line, capture_output=True, text=True, cwd=ROOT, env=environment, check=False)
+    environment = {
+        **os.environ,
+        "NO_MKDOCS_2_WARNING": "1",
+        "PYTHONPATH": str(ROOT),
+        "JAX_PLATFORMS": "cpu",
+    }
+    line = [
+        sys.executable,
+        "-c",
+        BUILD,
+        "build",
+        "--strict",
+        "--quiet",
+        "--site-dir",
+        str(folder),
+    ]
+    done = subprocess.run(
+        line, capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     return folder
@@ -47,13 +65,16 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(site):
-    """Give the HTML of every page by its name."""
-    return {str(path.relative_to(site)): path.read_text(encoding="utf-8") for path in sorted(site.rglob("*.html"))}
+    """Return the HTML of every page by its name."""
+    return {
+        str(path.relative_to(site)): path.read_text(encoding="utf-8")
+        for path in sorted(site.rglob("*.html"))
+    }
 
 
 @pytest.fixture(scope="module")
 def anchors(pages):
-    """Give all places of the reference that a link can lead to."""
+    """Return all places of the reference that a link can lead to."""
     return {
         anchor
         for name, text in pages.items()
@@ -63,7 +84,9 @@ def anchors(pages):
 
 
 def test_every_public_name_has_a_place(anchors):
-    """Every public function, class and method has an anchor in the reference, and so has every module."""
+    """Every public function, class and method has an anchor in the reference, and so
+    has every module.
+    """
     names = documented_names()
     assert len(names) > 400
     assert [name.path for name in names if name.path not in anchors] == []
@@ -71,23 +94,36 @@ def test_every_public_name_has_a_place(anchors):
 
 
 def test_what_rooms_offer_has_a_place(anchors):
-    """What a room or the package itself exports leads to an anchor where it is defined."""
+    """What a room or the package itself exports leads to an anchor where it is
+    defined.
+    """
     missing = []
     for room in ("", *ROOMS):
         module = importlib.import_module(f"jaxformer.{room}".rstrip("."))
         for name in getattr(module, "__all__", ()):
             thing = getattr(module, name)
-            if callable(thing) and getattr(thing, "__module__", "").startswith("jaxformer"):
+            if callable(thing) and getattr(thing, "__module__", "").startswith(
+                "jaxformer"
+            ):
                 path = f"{thing.__module__}.{thing.__qualname__}"
                 missing += [path] if path not in anchors else []
     assert missing == []
 
 
-@pytest.mark.parametrize("config", [TransformerConfig, DataConfig, TrainingConfig, EvaluationConfig, DecodingConfig])
+@pytest.mark.parametrize(
+    "config",
+    [TransformerConfig, DataConfig, TrainingConfig, EvaluationConfig, DecodingConfig],
+)
 def test_every_key_has_a_place(config, anchors):
-    """Each key of a configuration stands in the reference, with the comment that says what it means."""
+    """Each key of a configuration stands in the reference, with the comment that
+    says what it means.
+    """
     path = f"{config.__module__}.{config.__qualname__}"
-    assert [field.name for field in dataclasses.fields(config) if f"{path}.{field.name}" not in anchors] == []
+    assert [
+        field.name
+        for field in dataclasses.fields(config)
+        if f"{path}.{field.name}" not in anchors
+    ] == []
 
 
 def test_commands_say_what_they_say(pages):
@@ -101,27 +137,37 @@ def test_nothing_is_loaded_from_elsewhere(pages):
     loaded = [
         (name, address)
         for name, text in pages.items()
-        for address in re.findall(r'<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]+)"', text)
+        for address in re.findall(
+            r'<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]+)"', text
+        )
     ]
     assert loaded == []
 
 
 def test_links_lead_to_files_of_the_site(site, pages):
-    """Every link, script, style and picture of every page resolves in the folder, without a server at its root."""
+    """Every link, script, style and picture of every page resolves in the folder,
+    without a server at its root.
+    """
     assert len(pages) > 30
     dead = []
     for name, text in pages.items():
         for address in re.findall(r'<[a-z][^>]*\s(?:src|href)="([^"]*)"', text):
             parts = urllib.parse.urlsplit(html.unescape(address))
-            path = os.path.normpath(os.path.join(os.path.dirname(name), urllib.parse.unquote(parts.path)))
-            inside = not path.startswith(("..", "/")) and (not parts.path or (site / path).is_file())
+            path = os.path.normpath(
+                os.path.join(os.path.dirname(name), urllib.parse.unquote(parts.path))
+            )
+            inside = not path.startswith(("..", "/")) and (
+                not parts.path or (site / path).is_file()
+            )
             if not parts.scheme and not inside:
                 dead.append((name, address))
     assert dead == []
 
 
 def test_prose_is_rendered(pages):
-    """No marks of other languages are left: roles and tables of docstrings, and lists, are written out."""
+    """No marks of other languages are left: roles and tables of docstrings, and
+    lists, are written out.
+    """
     for name, text in pages.items():
         shown = re.sub(r"<(pre|code)\b.*?</\1>", "", text, flags=re.DOTALL)
         assert not re.search(r":(func|class|mod|meth|data|attr):", shown), name

@@ -1,4 +1,6 @@
-"""Labelled bracketing F1 by EVALB's rules, on trees whose brackets are counted by hand."""
+"""Labelled bracketing F1 by EVALB's rules, on trees whose brackets are counted by
+hand.
+"""
 
 import pytest
 
@@ -12,7 +14,8 @@ GOLD = "(S (NP XX XX )NP (VP XX (ADVP XX )ADVP )VP . )S"
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "counts"),  # brackets matched, of the reference, of the translation
+    # brackets matched, of the reference, of the translation
+    ("given", "wanted", "counts"),
     [
         (GOLD, GOLD, (4, 4, 4)),
         (GOLD.replace("NP", "PP"), GOLD, (3, 4, 4)),  # PP 0-2 is wrong
@@ -23,13 +26,15 @@ GOLD = "(S (NP XX XX )NP (VP XX (ADVP XX )ADVP )VP . )S"
         # The period is inside VP, or written as a word: neither moves a bracket.
         ("(S (NP XX XX )NP (VP XX (ADVP XX )ADVP . )VP )S", GOLD, (4, 4, 4)),
         (GOLD.replace(".", "XX"), GOLD, (4, 4, 4)),
-        # A bracket of only punctuation does not count. A comma before a word moves no word: S 0-1, NP 0-1.
+        # A bracket of only punctuation does not count. A comma before a word moves no
+        # word: S 0-1, NP 0-1.
         ("(S (PRN , )PRN (NP XX )NP )S", "(S , (NP XX )NP )S", (2, 2, 2)),
         # Equal brackets match once each: NP 0-1 twice against once, S once.
         ("(S (NP (NP XX )NP )NP )S", "(S (NP XX )NP )S", (2, 2, 3)),
         ("(S (NP XX )NP )S", "(S (NP (NP XX )NP )NP )S", (2, 3, 2)),
         ("(S (NP (NP XX )NP )NP )S", "(S (NP (NP XX )NP )NP )S", (3, 3, 3)),
-        # Malformed: all opening symbols are wrong brackets. Left open, wrong end, two trees, another number of words.
+        # Malformed: all opening symbols are wrong brackets. Left open, wrong end, two
+        # trees, another number of words.
         ("(S (NP XX XX )NP (VP XX XX", GOLD, (0, 4, 3)),
         ("(S XX XX XX XX . )NP", GOLD, (0, 4, 1)),
         ("(S XX XX )S (S XX XX . )S", GOLD, (0, 4, 2)),
@@ -48,7 +53,9 @@ def test_brackets_are_counted_by_evalbs_rules(given, wanted, counts):
 
 
 def test_a_corpus_is_scored_by_its_sums():
-    """Counts of sentences are summed before the division; the signature names rules and malformed trees."""
+    """Counts of sentences are summed before the division; the signature names rules
+    and malformed trees.
+    """
     found = score(F1, [GOLD, "(S XX )S", ""], [GOLD, "(S (NP XX )NP )S", "(S XX )S"])
     assert found.value == pytest.approx(200 * (4 + 1 + 0) / ((4 + 2 + 1) + (4 + 1 + 0)))
     assert found.name == "F1"
@@ -56,8 +63,13 @@ def test_a_corpus_is_scored_by_its_sums():
 
 
 def test_punctuation_of_a_treebank_is_kept_apart():
-    """Lines that are made of bracketed trees have the punctuation that the score deletes."""
-    tree = "( (S (NP-SBJ (NNP John)) (, ,) (VP (VBZ sleeps) (`` ``) (ADVP (RB well)) ('' '')) (. .)))"
+    """Lines that are made of bracketed trees have the punctuation that the score
+    deletes.
+    """
+    tree = (
+        "( (S (NP-SBJ (NNP John)) (, ,) (VP (VBZ sleeps) (`` ``) (ADVP (RB well)) (''"
+        " '')) (. .)))"
+    )
     line = " ".join(linearize(tree).symbols)
     assert line == "(S (NP XX )NP , (VP XX `` (ADVP XX )ADVP '' )VP . )S"
     assert tuple(F1.statistics([line], [line]).rows[0]) == (4, 4, 4)
@@ -65,7 +77,9 @@ def test_punctuation_of_a_treebank_is_kept_apart():
 
 def test_references_are_checked():
     """A reference that is no tree, or a second list of them, is refused in one line."""
-    with pytest.raises(InputError, match=r"f1 scores linearised trees .* reference 2 is 'a house'"):
+    with pytest.raises(
+        InputError, match=r"f1 scores linearised trees .* reference 2 is 'a house'"
+    ):
         F1.statistics([GOLD, GOLD], [GOLD, "a house"])
     with pytest.raises(InputError, match="one tree a sentence, not with 2"):
         F1.statistics([GOLD], [GOLD], [GOLD])

@@ -1,4 +1,6 @@
-"""The score of a run: of every sentence once, in order, against raw references, and the one that sacreBLEU gives."""
+"""The score of a run: of every sentence once, in order, against raw references, and
+the one that sacreBLEU gives.
+"""
 
 from __future__ import annotations
 
@@ -36,37 +38,62 @@ def translator() -> Translator:
 
 @functools.cache
 def pairs() -> list[Pair]:
-    """Give 64 sentences, with blank lines among them and references that normalisation would change."""
+    """Return 64 sentences, with blank lines among them and references that
+    normalisation would change.
+    """
     given = list(sources.load("synthetic:reverse/test", "", ""))[:64]
     given[5] = Pair("", "a b")
     given[9] = Pair("  ", "")
     for place in range(20, 40):
-        # Full-width letters and double spaces: the same text to the vocabulary, another text to sacreBLEU's 13a.
-        wide = "".join(chr(ord(letter) + 0xFEE0) if letter.isalpha() else "  " for letter in given[place].target)
+        # Full-width letters and double spaces: the same text to the vocabulary, another
+        # text to sacreBLEU's 13a.
+        wide = "".join(
+            chr(ord(letter) + 0xFEE0) if letter.isalpha() else "  "
+            for letter in given[place].target
+        )
         given[place] = Pair(given[place].source, wide)
     return given
 
 
 @functools.cache
 def result() -> tuple[dict, list[str]]:
-    return evaluate.evaluate(translator(), pairs(), "synthetic:reverse/odd", beam_size=1)
+    return evaluate.evaluate(
+        translator(), pairs(), "synthetic:reverse/odd", beam_size=1
+    )
 
 
 def sacrebleu(hypotheses: Path, references: Path, metric: str) -> dict:
     """Score two files by the command line of sacreBLEU."""
-    line = [sys.executable, "-m", "sacrebleu", str(references), "-i", str(hypotheses), "-m", metric, "-w", "2"]
+    line = [
+        sys.executable,
+        "-m",
+        "sacrebleu",
+        str(references),
+        "-i",
+        str(hypotheses),
+        "-m",
+        metric,
+        "-w",
+        "2",
+    ]
     done = subprocess.run(line, capture_output=True, check=True, env=runs.environment())
     return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])
 def test_score_is_that_of_sacrebleu(metric, tmp_path):
-    """The files that are written give sacreBLEU's command line the number in results.json."""
+    """The files that are written give sacreBLEU's command line the number in
+    results.json.
+    """
     record, hypotheses = result()
     output = records.write_result(tmp_path, record, hypotheses)
     references = tmp_path / "references.txt"
-    references.write_text("".join(f"{pair.target}\n" for pair in pairs()), encoding="utf-8")
-    saved = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))["synthetic:reverse/odd"]
+    references.write_text(
+        "".join(f"{pair.target}\n" for pair in pairs()), encoding="utf-8"
+    )
+    saved = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))[
+        "synthetic:reverse/odd"
+    ]
     expected = sacrebleu(output, references, metric)
     assert saved[metric] == expected["score"]
     assert 1 < saved[metric] < 99
@@ -85,19 +112,27 @@ def test_signature_names_what_must_agree():
 
 
 def test_references_are_raw():
-    """References never go through the vocabulary, which would change them and the score."""
+    """References never go through the vocabulary, which would change them and the
+    score.
+    """
     record, hypotheses = result()
     vocabulary = translator().vocabularies.target
     decoded = [vocabulary.decode(vocabulary.encode(pair.target)) for pair in pairs()]
     assert decoded[20] != pairs()[20].target
-    assert record["bleu"] == round(metrics.bleu(hypotheses, [pair.target for pair in pairs()]).value, 2)
+    assert record["bleu"] == round(
+        metrics.bleu(hypotheses, [pair.target for pair in pairs()]).value, 2
+    )
     assert metrics.bleu(hypotheses, decoded).value > record["bleu"] + 5
 
 
 def test_every_sentence_once_and_in_order(tmp_path):
-    """One line for each sentence, in the order of the source; blank sources have blank lines."""
+    """One line for each sentence, in the order of the source; blank sources have
+    blank lines.
+    """
     record, hypotheses = result()
-    assert hypotheses == translator().translate([pair.source for pair in pairs()], beam_size=1)
+    assert hypotheses == translator().translate(
+        [pair.source for pair in pairs()], beam_size=1
+    )
     lines = records.write_result(tmp_path, record, hypotheses).read_bytes().split(b"\n")
     assert lines.pop() == b""
     assert lines == [line.encode() for line in hypotheses]
@@ -113,16 +148,23 @@ def test_record():
     assert record["checkpoint"] == translator().checkpoint == 200
     assert record["tokens"] == sum(len(best.tokens) for (best,) in found)
     assert record["unfinished"] == sum(not best.finished for (best,) in found)
-    assert record["decoding"] == dataclasses.asdict(translator().decoding) | {"beam_size": 1, "shortlist": False}
+    assert record["decoding"] == dataclasses.asdict(translator().decoding) | {
+        "beam_size": 1,
+        "shortlist": False,
+    }
     assert record["decoding"]["max_extra_length"] == 50
-    assert {name: importlib.metadata.version(name) for name in record["versions"]} == record["versions"]
+    assert {
+        name: importlib.metadata.version(name) for name in record["versions"]
+    } == record["versions"]
     assert set(record["versions"]) == {"jaxformer", "jax", "sacrebleu"}
     assert record["seconds"] >= 0
     json.dumps(record)
 
 
 def test_record_tells_texts_apart():
-    """What a record calls its text differs where any source or reference does, and only there."""
+    """What a record calls its text differs where any source or reference does, and
+    only there.
+    """
     record, _ = result()
     texts, references = (list(lines) for lines in zip(*pairs(), strict=True))
     assert record["text"] == records.fingerprint(texts, [references])
@@ -137,11 +179,18 @@ def test_record_tells_texts_apart():
 
 
 def test_other_metrics_and_references():
-    """The metrics that are asked for are recorded, each with its signature, against all references."""
+    """The metrics that are asked for are recorded, each with its signature, against
+    all references.
+    """
     more = [" ".join(pair.target.split()[:-1]) for pair in pairs()]
     chosen = choose_metrics(["chrf++", "ter"])
     record, hypotheses = evaluate.evaluate(
-        translator(), pairs(), "odd", beam_size=1, metrics=chosen, more_references=[more]
+        translator(),
+        pairs(),
+        "odd",
+        beam_size=1,
+        metrics=chosen,
+        more_references=[more],
     )
     references = [pair.target for pair in pairs()], more
     for key, score in (("chrf++", metrics.chrf_plus_plus), ("ter", metrics.ter)):
@@ -153,16 +202,27 @@ def test_other_metrics_and_references():
 
 
 def test_wrong_references_are_found_before_the_work(monkeypatch):
-    """Hours of translation are not lost to a file of references of another length, or to a metric that is not there."""
+    """Hours of translation are not lost to a file of references of another length,
+    or to a metric that is not there.
+    """
     monkeypatch.setattr(Translator, "search", lambda *_, **__: 1 / 0)
     with pytest.raises(InputError, match="reference 2 has 3 lines for 64 sentences"):
-        evaluate.evaluate(translator(), pairs(), "odd", more_references=[["a", "b", "c"]])
-    with pytest.raises(InputError, match=r"f1 scores linearised trees .* reference 1 is"):
+        evaluate.evaluate(
+            translator(), pairs(), "odd", more_references=[["a", "b", "c"]]
+        )
+    with pytest.raises(
+        InputError, match=r"f1 scores linearised trees .* reference 1 is"
+    ):
         evaluate.evaluate(translator(), pairs(), "odd", metrics=choose_metrics(["f1"]))
     tokenized_bleu._tokenizer.cache_clear()
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(InputError, match=r"pip install 'jaxformer\[moses\]'"):
-        evaluate.evaluate(translator(), pairs(), "odd", metrics=choose_metrics(["tokenized_bleu"], language="de"))
+        evaluate.evaluate(
+            translator(),
+            pairs(),
+            "odd",
+            metrics=choose_metrics(["tokenized_bleu"], language="de"),
+        )
 
 
 def test_nothing_to_score():
@@ -179,7 +239,9 @@ def make_record(name: str, bleu: float = 1.0) -> dict:
 
 
 def test_results_of_several_sets(tmp_path):
-    """Each data set has one entry and one file; scoring it again replaces them and leaves the others."""
+    """Each data set has one entry and one file; scoring it again replaces them and
+    leaves the others.
+    """
     records.write_result(tmp_path, make_record("bundled:en-de/test"), ["alt"])
     records.write_result(tmp_path, make_record("bundled:en-de/valid"), ["gültig"])
     records.write_result(tmp_path, make_record("bundled:en-de/test", 2.0), ["neu"])
@@ -188,7 +250,10 @@ def test_results_of_several_sets(tmp_path):
         "bundled:en-de/test": 2.0,
         "bundled:en-de/valid": 1.0,
     }
-    texts = {name: (tmp_path / record["hypotheses"]).read_text("utf-8") for name, record in found.items()}
+    texts = {
+        name: (tmp_path / record["hypotheses"]).read_text("utf-8")
+        for name, record in found.items()
+    }
     assert texts == {"bundled:en-de/test": "neu\n", "bundled:en-de/valid": "gültig\n"}
     assert {path.name for path in tmp_path.iterdir()} == {
         "results.json",
@@ -206,17 +271,32 @@ def test_other_line_separators_stay_in_their_line(tmp_path):
 
 def test_names_that_differ_in_punctuation(tmp_path):
     """Each data set has a file of its own."""
-    names = ["text:a/b.en,c.de", "text:a_b.en,c.de", "text:a/b.en_c.de", "a_b:c", "a:b/c"]
-    outputs = {records.write_result(tmp_path, make_record(name), [name]) for name in names}
+    names = [
+        "text:a/b.en,c.de",
+        "text:a_b.en,c.de",
+        "text:a/b.en_c.de",
+        "a_b:c",
+        "a:b/c",
+    ]
+    outputs = {
+        records.write_result(tmp_path, make_record(name), [name]) for name in names
+    }
     assert len(outputs) == len(names)
     assert {path.read_text("utf-8").strip() for path in outputs} == set(names)
 
 
 @pytest.mark.parametrize("folder", ["d" * 120, "ü" * 120])
 def test_long_names(tmp_path, folder):
-    """Files in long paths have a name of a length that every file system takes, and each its own."""
-    names = [f"text:/{folder}/{folder}/{split}.en,/{folder}/{folder}/{split}.de" for split in ("one", "two")]
-    outputs = [records.write_result(tmp_path, make_record(name), ["x"]) for name in names]
+    """Files in long paths have a name of a length that every file system takes, and
+    each its own.
+    """
+    names = [
+        f"text:/{folder}/{folder}/{split}.en,/{folder}/{folder}/{split}.de"
+        for split in ("one", "two")
+    ]
+    outputs = [
+        records.write_result(tmp_path, make_record(name), ["x"]) for name in names
+    ]
     assert outputs[0] != outputs[1]
     assert all(len(output.name.encode()) < 200 for output in outputs)
     assert set(records.read_results(tmp_path)) == set(names)
@@ -231,8 +311,12 @@ def test_damaged_results(tmp_path, content):
     assert (tmp_path / "results.json").read_bytes() == content
 
 
-def test_a_kill_between_the_two_files_leaves_no_text_under_the_score_of_another(tmp_path, monkeypatch):
-    """Where only the translations are new, who reads them is refused; records of earlier versions have no digest."""
+def test_a_kill_between_the_two_files_leaves_no_text_under_the_score_of_another(
+    tmp_path, monkeypatch
+):
+    """Where only the translations are new, who reads them is refused; records of
+    earlier versions have no digest.
+    """
     records.write_result(tmp_path, make_record("set"), ["old"])
     (old,) = records.read_results(tmp_path).values()
     assert records.read_hypotheses(tmp_path, old) == ["old"]
@@ -247,14 +331,19 @@ def test_a_kill_between_the_two_files_leaves_no_text_under_the_score_of_another(
     with pytest.raises(KeyboardInterrupt):
         records.write_result(tmp_path, make_record("set", 2.0), ["new"])
     assert records.read_results(tmp_path) == {"set": old}
-    with pytest.raises(InputError, match=r"hypotheses\.set\S* is not the text that results\.json has the score of"):
+    with pytest.raises(
+        InputError,
+        match=r"hypotheses\.set\S* is not the text that results\.json has the score of",
+    ):
         records.read_hypotheses(tmp_path, old)
     del old["hypotheses_sha256"]
     assert records.read_hypotheses(tmp_path, old) == ["new"]
 
 
 def test_results_written_at_the_same_time_are_all_kept(tmp_path, monkeypatch):
-    """A result is added to those that are there when it is written, whoever wrote them."""
+    """A result is added to those that are there when it is written, whoever wrote
+    them.
+    """
     read = records.read_results
 
     def read_slowly(directory):
@@ -265,7 +354,10 @@ def test_results_written_at_the_same_time_are_all_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(records, "read_results", read_slowly)
     names = [f"set{number}" for number in range(4)]
     threads = [
-        threading.Thread(target=records.write_result, args=(tmp_path, make_record(name), ["x"])) for name in names
+        threading.Thread(
+            target=records.write_result, args=(tmp_path, make_record(name), ["x"])
+        )
+        for name in names
     ]
     for thread in threads:
         thread.start()
@@ -274,11 +366,20 @@ def test_results_written_at_the_same_time_are_all_kept(tmp_path, monkeypatch):
     assert set(read(tmp_path)) == set(names)
 
 
-@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "", ".", "..", "a\0b"])
+@pytest.mark.parametrize(
+    "name", ["../secret", "/etc/passwd", "a/b", "", ".", "..", "a\0b"]
+)
 def test_a_record_names_no_file_outside_the_run(tmp_path, name):
     """Nobody's file is shown as translations."""
-    (tmp_path / "results.json").write_text(json.dumps({"set": {"dataset": "set", "hypotheses": name}}))
-    with pytest.raises(InputError, match=r"hypotheses of the entry 'set' of .* must be the name of a file in the run"):
+    (tmp_path / "results.json").write_text(
+        json.dumps({"set": {"dataset": "set", "hypotheses": name}})
+    )
+    with pytest.raises(
+        InputError,
+        match=(
+            r"hypotheses of the entry 'set' of .* must be the name of a file in the run"
+        ),
+    ):
         records.read_results(tmp_path)
 
 
@@ -292,8 +393,15 @@ def test_a_link_is_not_read_as_translations(tmp_path):
 
 def test_results_are_json_whatever_their_numbers(tmp_path):
     """JSON has no NaN."""
-    records.write_result(tmp_path, {"dataset": "set", "bleu": 1.0, "seconds": math.nan}, ["a"])
-    assert json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)["set"]["seconds"] is None
+    records.write_result(
+        tmp_path, {"dataset": "set", "bleu": 1.0, "seconds": math.nan}, ["a"]
+    )
+    assert (
+        json.loads((tmp_path / "results.json").read_text(), parse_constant=pytest.fail)[
+            "set"
+        ]["seconds"]
+        is None
+    )
 
 
 # During training
@@ -301,14 +409,25 @@ def test_results_are_json_whatever_their_numbers(tmp_path):
 
 def validator(max_sentences: int | None, samples: int, given: list[Pair]) -> Validator:
     config = configuration.load(runs.reversal_run() / "config.json")
-    evaluation = dataclasses.replace(config.evaluation, max_sentences=max_sentences, samples=samples)
+    evaluation = dataclasses.replace(
+        config.evaluation, max_sentences=max_sentences, samples=samples
+    )
     config = dataclasses.replace(config, evaluation=evaluation)
-    run = Run(Path("none"), config, translator().vocabularies, TrainingText.open(config.data), given, "x")
+    run = Run(
+        Path("none"),
+        config,
+        translator().vocabularies,
+        TrainingText.open(config.data),
+        given,
+        "x",
+    )
     return evaluate.make_validator(run, translator().model)
 
 
 def test_validation_scores_what_evaluation_scores():
-    """The scores during training are those of an evaluation of the same sentences by the same search."""
+    """The scores during training are those of an evaluation of the same sentences by
+    the same search.
+    """
     validation = validator(None, 3, pairs())(translator().params, lambda: False)
     record, hypotheses = result()
     assert validation is not None
@@ -322,7 +441,9 @@ def test_validation_scores_what_evaluation_scores():
 
 
 def test_validation_takes_the_first_sentences():
-    """``max_sentences`` limits what is translated; what is kept of it may be less or nothing."""
+    """``max_sentences`` limits what is translated; what is kept of it may be less or
+    nothing.
+    """
     expected = evaluate.evaluate(translator(), pairs()[:50], "part", beam_size=1)[0]
     validation = validator(50, 0, pairs())(translator().params, lambda: False)
     assert validation is not None
@@ -332,7 +453,8 @@ def test_validation_takes_the_first_sentences():
 
 def test_validation_that_is_stopped_has_no_score(monkeypatch):
     """A signal in between gives nothing, not the score of a part."""
-    monkeypatch.setattr(jax, "local_device_count", lambda: 1)  # so that there is a second batch
+    # so that there is a second batch
+    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
     given = list(sources.load("synthetic:reverse/test", "", ""))[:100]
     answers = iter([False, True])
     assert validator(None, 1, given)(translator().params, lambda: next(answers)) is None

@@ -15,8 +15,14 @@ from jaxformer.paper import TABLES
         ("tfds:wmt14_translate/de-en/test", "newstest2014"),
         ("tfds:wmt14_translate/de-en/validation", "newstest2013"),
         ("hf:wmt14#de-en/test", "newstest2014"),
-        ("text:data/wmt14/test.newstest2014.en,data/wmt14/test.newstest2014.de", "newstest2014"),
-        ("text:data/wmt14/valid.newstest2013.en,data/wmt14/valid.newstest2013.de", "newstest2013"),
+        (
+            "text:data/wmt14/test.newstest2014.en,data/wmt14/test.newstest2014.de",
+            "newstest2014",
+        ),
+        (
+            "text:data/wmt14/valid.newstest2013.en,data/wmt14/valid.newstest2013.de",
+            "newstest2013",
+        ),
         ("text:newstest2014-deen-src.en,newstest2014-deen-ref.de", "newstest2014"),
         ("text:newstest13.en,newstest13.de", "newstest2013"),
         ("tsv:data/newstest2015.tsv", "newstest2015"),
@@ -47,16 +53,25 @@ def test_names_of_published_sets(name, known):
     ],
 )
 def test_names_that_only_look_so(name):
-    """Words within words, folders, other languages and sides that disagree tell nothing."""
+    """Words within words, folders, other languages and sides that disagree tell
+    nothing.
+    """
     assert find_known(name) is None
 
 
 def test_another_year_is_no_set_of_the_paper():
     """A file in a folder of WMT 2014 is what its own name says."""
-    assert find_known("text:data/wmt14/newstest2017.en,data/wmt14/newstest2017.de") == "newstest2017"
+    assert (
+        find_known("text:data/wmt14/newstest2017.en,data/wmt14/newstest2017.de")
+        == "newstest2017"
+    )
     assert "newstest2017" not in SENTENCES
 
 
 def test_sets_of_the_tables():
     """Each table is scored on a set whose size is known."""
-    assert {number: table.sentences for number, table in TABLES.items()} == {2: 3003, 3: 3000, 4: 2416}
+    assert {number: table.sentences for number, table in TABLES.items()} == {
+        2: 3003,
+        3: 3000,
+        4: 2416,
+    }

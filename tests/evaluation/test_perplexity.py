@@ -16,19 +16,32 @@ from jaxformer.translation.results import PairScore
 
 
 def test_of_a_model():
-    """It is the exponential of the mean over all tokens of all sentences, whatever their lengths, computed directly
-    from the logits of each sentence by itself.
+    """It is the exponential of the mean over all tokens of all sentences, whatever
+    their lengths, computed directly from the logits of each sentence by itself.
     """
     translator = runs.translator()
     pairs = [*runs.pairs()[:9], Pair("Open it.", "")]
     apply = jax.jit(functools.partial(translator.model.apply, train=False))
     nll, tokens = [], 0
     for source, target in pairs:
-        ids = [*translator.vocabularies.target.encode(target), translator.vocabularies.target.eos_id]
-        given = [*translator.vocabularies.source.encode(source), translator.vocabularies.source.eos_id]
+        ids = [
+            *translator.vocabularies.target.encode(target),
+            translator.vocabularies.target.eos_id,
+        ]
+        given = [
+            *translator.vocabularies.source.encode(source),
+            translator.vocabularies.source.eos_id,
+        ]
         width = 96  # one shape for all
-        padded = [np.asarray([row + [runs.vocabulary().pad_id] * (width - len(row))], np.int32) for row in (given, ids)]
-        logits = np.asarray(apply({"params": translator.params}, *padded), np.float64)[0, : len(ids)]
+        padded = [
+            np.asarray(
+                [row + [runs.vocabulary().pad_id] * (width - len(row))], np.int32
+            )
+            for row in (given, ids)
+        ]
+        logits = np.asarray(apply({"params": translator.params}, *padded), np.float64)[
+            0, : len(ids)
+        ]
         shifted = logits - logits.max(-1, keepdims=True)
         logarithms = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
         nll += [-logarithms[place, token] for place, token in enumerate(ids)]
@@ -43,8 +56,12 @@ def test_of_a_model():
 
 
 def test_by_hand():
-    """Two sentences of 2 and 4 tokens and 1 and 2 words: sums are divided, means are not averaged."""
-    found = perplexity([PairScore(-2.0, 2), PairScore(-10.0, 4)], ["Haus", "altes Haus"])
+    """Two sentences of 2 and 4 tokens and 1 and 2 words: sums are divided, means are
+    not averaged.
+    """
+    found = perplexity(
+        [PairScore(-2.0, 2), PairScore(-10.0, 4)], ["Haus", "altes Haus"]
+    )
     assert found == Perplexity(sentences=2, tokens=6, words=5, log_probability=-12.0)
     assert found.to_record() == {
         "sentences": 2,

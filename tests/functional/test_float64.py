@@ -1,4 +1,6 @@
-"""float64 stays float64 inside: every function against NumPy in float64, to twelve digits."""
+"""float64 stays float64 inside: every function against NumPy in float64, to twelve
+digits.
+"""
 
 import dataclasses
 import math
@@ -38,18 +40,29 @@ def softmax(x):
 
 
 def test_attention_with_a_mask():
-    """Output and weights, also from stored keys and values; rows without an allowed key are 0."""
+    """Output and weights, also from stored keys and values; rows without an allowed
+    key are 0.
+    """
     query, key, value = draw(0, 3, 2, 5, H, K)
     mask = np.random.default_rng(1).random((2, 1, 5, 5)) < 0.7
     mask[0, 0, 2] = False
-    scores = np.where(mask, np.einsum("bthk,bshk->bhts", query, key) / math.sqrt(K), -1e30)
+    scores = np.where(
+        mask, np.einsum("bthk,bshk->bhts", query, key) / math.sqrt(K), -1e30
+    )
     expected = np.where(mask, softmax(scores), 0.0)
-    output, weights = F.dot_product_attention(*map(jnp.asarray, (query, key, value, mask)))
+    output, weights = F.dot_product_attention(
+        *map(jnp.asarray, (query, key, value, mask))
+    )
     same(weights, expected)
     same(output, np.einsum("bhts,bshk->bthk", expected, value))
     same(F.masked_softmax(jnp.asarray(scores), jnp.asarray(mask)), expected)
 
-    names = {"query": (D, H, K), "key": (D, H, K), "value": (D, H, K), "output": (H, K, D)}
+    names = {
+        "query": (D, H, K),
+        "key": (D, H, K),
+        "value": (D, H, K),
+        "output": (H, K, D),
+    }
     params = {
         name: {
             "kernel": jnp.asarray(draw(2, *shape)),
@@ -59,7 +72,9 @@ def test_attention_with_a_mask():
     }
     x, memory = jnp.asarray(draw(4, 2, 5, D)), jnp.asarray(draw(5, 2, 5, D))
     whole = F.multi_head_attention(params, x, memory, jnp.asarray(mask))
-    stored = attend_to_store(params, x, project_to_store(params, memory), jnp.asarray(mask))
+    stored = attend_to_store(
+        params, x, project_to_store(params, memory), jnp.asarray(mask)
+    )
     for ours, theirs in zip(stored, whole, strict=True):
         same(ours, theirs)
 
@@ -67,11 +82,20 @@ def test_attention_with_a_mask():
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_layers(activation):
     """Linear maps, norms and feed-forward layers."""
-    x, inner, outer, scale, bias = draw(6, 4, D), draw(7, D, 8), draw(8, 8, D), draw(9, D), draw(10, D)
+    x, inner, outer, scale, bias = (
+        draw(6, 4, D),
+        draw(7, D, 8),
+        draw(8, 8, D),
+        draw(9, D),
+        draw(10, D),
+    )
     same(F.linear(jnp.asarray(x), jnp.asarray(inner)), x @ inner)
     centred = x - x.mean(-1, keepdims=True)
     normal = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6)
-    same(F.layer_norm(jnp.asarray(x), jnp.asarray(scale), jnp.asarray(bias)), normal * scale + bias)
+    same(
+        F.layer_norm(jnp.asarray(x), jnp.asarray(scale), jnp.asarray(bias)),
+        normal * scale + bias,
+    )
     z = x @ inner
     by_hand = {
         "relu": np.maximum(z, 0),
@@ -88,7 +112,9 @@ def test_layers(activation):
 
 
 def test_embedding_logits_dropout_and_positions():
-    """Rows, products with them, the scale of what dropout keeps, and the waves of float64 positions."""
+    """Rows, products with them, the scale of what dropout keeps, and the waves of
+    float64 positions.
+    """
     table, x, tokens = draw(11, V, D), draw(12, 4, D), np.array([[3, 0, 10]])
     same(F.embed(jnp.asarray(table), jnp.asarray(tokens)), table[tokens] * math.sqrt(D))
     same(F.project_to_vocabulary(jnp.asarray(table), jnp.asarray(x)), x @ table.T)
@@ -106,16 +132,30 @@ def test_losses():
     targets = np.array([4, 0, -100])
     p, q = softmax(logits), softmax(others)
     wanted = 0.9 * np.eye(V)[targets * (weights > 0)] + 0.1 / V
-    total, count = F.cross_entropy(*map(jnp.asarray, (logits, targets, weights)), smoothing=0.1, convention="all")
+    total, count = F.cross_entropy(
+        *map(jnp.asarray, (logits, targets, weights)), smoothing=0.1, convention="all"
+    )
     same(total, -((wanted * np.log(p)).sum(-1) * weights).sum())
     same(count, 1.25)
     slope = jax.grad(
-        lambda z: F.cross_entropy(z, jnp.asarray(targets), jnp.asarray(weights), smoothing=0.1, convention="all")[0]
+        lambda z: F.cross_entropy(
+            z,
+            jnp.asarray(targets),
+            jnp.asarray(weights),
+            smoothing=0.1,
+            convention="all",
+        )[0]
     )(jnp.asarray(logits))
     same(slope, (p - wanted) * weights[:, None])
-    same(F.z_loss(jnp.asarray(logits), jnp.asarray(weights))[0], (np.log(np.exp(logits).sum(-1)) ** 2 * weights).sum())
+    same(
+        F.z_loss(jnp.asarray(logits), jnp.asarray(weights))[0],
+        (np.log(np.exp(logits).sum(-1)) ** 2 * weights).sum(),
+    )
     divergence = 0.5 * ((p - q) * (np.log(p) - np.log(q))).sum(-1)
-    same(F.symmetric_divergence(*map(jnp.asarray, (logits, others, weights)))[0], (divergence * weights).sum())
+    same(
+        F.symmetric_divergence(*map(jnp.asarray, (logits, others, weights)))[0],
+        (divergence * weights).sum(),
+    )
     same(
         F.correct(jnp.asarray(p), jnp.asarray(targets), jnp.asarray(weights))[0],
         0.25 * (p[1].argmax() == 0) + (p[0].argmax() == 4),
@@ -123,12 +163,21 @@ def test_losses():
 
 
 def test_a_whole_transformer_and_its_gradient():
-    """Steps with a cache equal the whole pass, and its gradient a central difference, beyond the digits of float32."""
-    config = dataclasses.replace(TransformerConfig.tiny(vocabulary_size=V), positions="learned", activation="gelu")
+    """Steps with a cache equal the whole pass, and its gradient a central
+    difference, beyond the digits of float32.
+    """
+    config = dataclasses.replace(
+        TransformerConfig.tiny(vocabulary_size=V),
+        positions="learned",
+        activation="gelu",
+    )
     # A configuration of a run names no float64; the modules compute in it.
     object.__setattr__(config, "dtype", "float64")
     model = Transformer(config)
-    source, target = jnp.array([[3, 4, 5, 2], [6, 2, 0, 0]], jnp.int32), jnp.array([[7, 8, 2], [9, 2, 0]], jnp.int32)
+    source, target = (
+        jnp.array([[3, 4, 5, 2], [6, 2, 0, 0]], jnp.int32),
+        jnp.array([[7, 8, 2], [9, 2, 0]], jnp.int32),
+    )
     params = jax.jit(model.init)(jax.random.key(0), source, target)["params"]
     params = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), params)
     whole = jax.jit(lambda params: model.apply({"params": params}, source, target))
@@ -146,9 +195,23 @@ def test_a_whole_transformer_and_its_gradient():
         logits, cache = step(inputs[:, t], cache)
         same(logits[: 2 if t < 2 else 1], expected[: 2 if t < 2 else 1, t])
 
-    loss = jax.jit(lambda params: F.cross_entropy(whole(params), target, target != 0, smoothing=0.1)[0])
+    loss = jax.jit(
+        lambda params: F.cross_entropy(
+            whole(params), target, target != 0, smoothing=0.1
+        )[0]
+    )
     leaves, form = jax.tree.flatten(params)
-    direction = form.unflatten([jnp.asarray(draw(20 + i, *leaf.shape)) for i, leaf in enumerate(leaves)])
-    slope = sum(jnp.vdot(g, d) for g, d in zip(*map(jax.tree.leaves, (jax.grad(loss)(params), direction)), strict=True))
-    ahead, behind = (loss(jax.tree.map(lambda p, d, h=h: p + h * d, params, direction)) for h in (1e-6, -1e-6))
+    direction = form.unflatten(
+        [jnp.asarray(draw(20 + i, *leaf.shape)) for i, leaf in enumerate(leaves)]
+    )
+    slope = sum(
+        jnp.vdot(g, d)
+        for g, d in zip(
+            *map(jax.tree.leaves, (jax.grad(loss)(params), direction)), strict=True
+        )
+    )
+    ahead, behind = (
+        loss(jax.tree.map(lambda p, d, h=h: p + h * d, params, direction))
+        for h in (1e-6, -1e-6)
+    )
     np.testing.assert_allclose(slope, (ahead - behind) / 2e-6, rtol=1e-7)

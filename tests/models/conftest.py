@@ -1,4 +1,6 @@
-"""Little models with parameters that are drawn, not initialised: no compilation, and no zeros or ones among them."""
+"""Little models with parameters that are drawn, not initialised: no compilation, and
+no zeros or ones among them.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +23,9 @@ LITTLE = {
 
 @pytest.fixture
 def make_model():
-    """Give a function that makes a little Transformer with the settings it is given, and its parameters."""
+    """Return a function that makes a little Transformer with the settings it is given,
+    and its parameters.
+    """
 
     def make(seed=0, **settings):
         model = Transformer(TransformerConfig(**(LITTLE | settings)))
@@ -40,20 +44,28 @@ def make_model():
 
 @pytest.fixture
 def make_sentences():
-    """Give a function that draws sentences of the given lengths, padded with 0 on the right, without 0 to 2 inside."""
+    """Return a function that draws sentences of the given lengths, padded with 0 on
+    the right, without 0 to 2 inside.
+    """
 
     def make(seed, lengths, width=None, size=13):
         rng = np.random.default_rng(seed)
         width = width or max(lengths)
         tokens = rng.integers(3, size, size=(len(lengths), width))
-        return jnp.asarray(np.where(np.arange(width)[None] < np.array(lengths)[:, None], tokens, 0).astype(np.int32))
+        return jnp.asarray(
+            np.where(
+                np.arange(width)[None] < np.array(lengths)[:, None], tokens, 0
+            ).astype(np.int32)
+        )
 
     return make
 
 
 @pytest.fixture(autouse=True)
 def _compile_quickly(request):
-    """Compile without optimisations: nearly all the time of these tests is compilation, and the values are the same."""
+    """Compile without optimisations: nearly all the time of these tests is
+    compilation, and the values are the same.
+    """
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", "slow" not in request.keywords)
     yield

@@ -34,10 +34,23 @@ def forward(model, params, source, target):
 SETTINGS = {
     "paper": {"num_decoder_layers": 2},
     "pre": {"norm_order": "pre", "num_encoder_layers": 2},
-    "learned": {"positions": "learned", "num_encoder_layers": 2, "num_decoder_layers": 3},
-    "halves, untied": {"positions": "sinusoidal_halves", "tied_embeddings": "none", "norm_order": "pre"},
+    "learned": {
+        "positions": "learned",
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 3,
+    },
+    "halves, untied": {
+        "positions": "sinusoidal_halves",
+        "tied_embeddings": "none",
+        "norm_order": "pre",
+    },
     "widths": {"num_heads": 3, "d_k": 5, "d_v": 2, "activation": "gelu"},
-    "begins with padding": {"bos_id": 0, "output_bias": True, "scale_embedding": False, "activation": "silu"},
+    "begins with padding": {
+        "bos_id": 0,
+        "output_bias": True,
+        "scale_embedding": False,
+        "activation": "silu",
+    },
     "concatenated": {"positions": "sinusoidal_concatenated"},
 }
 
@@ -50,7 +63,9 @@ def test_steps_equal_the_whole_forward_pass(make_model, make_sentences, settings
     hypotheses = make_sentences(3, [6] * 6)  # those of a sentence are adjacent
     expected = whole(model, params, jnp.repeat(source, 2, axis=0), hypotheses)
     memory, cache = start(model, params, source), empty_cache(model.config, 6, 8)
-    tokens = np.concatenate([np.full((6, 1), model.config.bos_id), np.asarray(hypotheses)], 1).astype(np.int32)
+    tokens = np.concatenate(
+        [np.full((6, 1), model.config.bos_id), np.asarray(hypotheses)], 1
+    ).astype(np.int32)
     for t in range(6):
         assert int(cache.position) == t
         logits, cache = step(model, params, jnp.asarray(tokens[:, t]), cache, memory)
@@ -58,9 +73,15 @@ def test_steps_equal_the_whole_forward_pass(make_model, make_sentences, settings
         np.testing.assert_allclose(logits, expected[:, t], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("settings", [SETTINGS["paper"], SETTINGS["learned"], SETTINGS["widths"]], ids=str)
-def test_coverage_adds_up_the_attention_of_the_last_layer(make_model, make_sentences, settings):
-    """After each step it is the sum of what the forward pass attends to, the mean of the heads; padding counts as 1."""
+@pytest.mark.parametrize(
+    "settings", [SETTINGS["paper"], SETTINGS["learned"], SETTINGS["widths"]], ids=str
+)
+def test_coverage_adds_up_the_attention_of_the_last_layer(
+    make_model, make_sentences, settings
+):
+    """After each step it is the sum of what the forward pass attends to, the mean of
+    the heads; padding counts as 1.
+    """
     model, params = make_model(2, **settings)
     source, hypotheses = make_sentences(3, [5, 2, 4]), make_sentences(4, [6] * 6)
     repeated = jnp.repeat(source, 2, axis=0)
@@ -70,30 +91,50 @@ def test_coverage_adds_up_the_attention_of_the_last_layer(make_model, make_sente
     cache = empty_cache(model.config, 6, 8)._replace(coverage=empty_coverage(memory, 6))
     padding = np.asarray(repeated) == model.config.pad_id
     assert padding.any()
-    tokens = np.concatenate([np.full((6, 1), model.config.bos_id), np.asarray(hypotheses)], 1).astype(np.int32)
+    tokens = np.concatenate(
+        [np.full((6, 1), model.config.bos_id), np.asarray(hypotheses)], 1
+    ).astype(np.int32)
     for t in range(6):
         _, cache = step(model, params, jnp.asarray(tokens[:, t]), cache, memory)
-        np.testing.assert_allclose(cache.coverage, np.where(padding, 1, expected[:, t]), rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(
+            cache.coverage, np.where(padding, 1, expected[:, t]), rtol=1e-5, atol=1e-6
+        )
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-def test_hypotheses_may_change_places_between_steps(make_model, make_sentences, beam_size):
-    """What follows its hypotheses goes on as if they had stood there always: the ancestors alone where
-    the hypotheses of a sentence share their store, else keys and values as well."""
+def test_hypotheses_may_change_places_between_steps(
+    make_model, make_sentences, beam_size
+):
+    """What follows its hypotheses goes on as if they had stood there always: the
+    ancestors alone where the hypotheses of a sentence share their store, else keys and
+    values as well.
+    """
     model, params = make_model(4)
-    source, hypotheses = make_sentences(5, [4, 2]), np.asarray(make_sentences(6, [4] * 6))
-    memory, cache = start(model, params, source), empty_cache(model.config, 6, 4, beam_size)
+    source, hypotheses = (
+        make_sentences(5, [4, 2]),
+        np.asarray(make_sentences(6, [4] * 6)),
+    )
+    memory, cache = (
+        start(model, params, source),
+        empty_cache(model.config, 6, 4, beam_size),
+    )
     for t in range(2):
         tokens = np.full(6, 2) if t == 0 else hypotheses[:, t - 1]
         _, cache = step(model, params, jnp.asarray(tokens, jnp.int32), cache, memory)
     order = np.array([1, 1, 0, 5, 3, 4])  # within each sentence
     assert len(cache.spans[0][0].keys) == 6 // beam_size
-    follow = jax.tree.map(lambda x: x[order] if x.ndim and len(x) == 6 else x, jax.device_get(cache))
+    follow = jax.tree.map(
+        lambda x: x[order] if x.ndim and len(x) == 6 else x, jax.device_get(cache)
+    )
     cache = jax.tree.map(jnp.asarray, follow)
     hypotheses = hypotheses[order]
-    expected = whole(model, params, jnp.repeat(source, 3, axis=0), jnp.asarray(hypotheses))
+    expected = whole(
+        model, params, jnp.repeat(source, 3, axis=0), jnp.asarray(hypotheses)
+    )
     for t in range(2, 4):
-        logits, cache = step(model, params, jnp.asarray(hypotheses[:, t - 1]), cache, memory)
+        logits, cache = step(
+            model, params, jnp.asarray(hypotheses[:, t - 1]), cache, memory
+        )
         np.testing.assert_allclose(logits, expected[:, t], rtol=1e-5, atol=1e-5)
 
 
@@ -102,7 +143,9 @@ def test_room_behind_the_position_is_not_attended_to(make_model, make_sentences)
     model, params = make_model(7)
     source, tokens = make_sentences(8, [4]), jnp.array([2])
     memory, cache = start(model, params, source), empty_cache(model.config, 1, 5)
-    dirty = cache._replace(spans=jax.tree.map(lambda x: jnp.full_like(x, 1e10), cache.spans))
+    dirty = cache._replace(
+        spans=jax.tree.map(lambda x: jnp.full_like(x, 1e10), cache.spans)
+    )
     expected, _ = step(model, params, tokens, cache, memory)
     found, grown = step(model, params, tokens, dirty, memory)
     np.testing.assert_array_equal(found, expected)
@@ -111,42 +154,68 @@ def test_room_behind_the_position_is_not_attended_to(make_model, make_sentences)
 
 
 def test_a_filler_sentence_decodes_to_finite_logits(make_model):
-    """A source of padding alone has nothing to attend to, and gives finite logits all the same."""
+    """A source of padding alone has nothing to attend to, and gives finite logits
+    all the same.
+    """
     model, params = make_model(9)
     memory = start(model, params, jnp.zeros((2, 3), jnp.int32))
-    logits, _ = step(model, params, jnp.array([2, 2]), empty_cache(model.config, 2, 4), memory)
+    logits, _ = step(
+        model, params, jnp.array([2, 2]), empty_cache(model.config, 2, 4), memory
+    )
     assert np.isfinite(logits).all()
 
 
-@pytest.mark.parametrize(("backend", "kept"), [("cpu", jnp.float32), ("gpu", jnp.bfloat16)])
-def test_caches_have_the_type_of_the_computation(make_model, make_sentences, monkeypatch, backend, kept):
-    """Under bfloat16, logits are float32, keys and values bfloat16, but float32 on a CPU; the tree keeps its types."""
+@pytest.mark.parametrize(
+    ("backend", "kept"), [("cpu", jnp.float32), ("gpu", jnp.bfloat16)]
+)
+def test_caches_have_the_type_of_the_computation(
+    make_model, make_sentences, monkeypatch, backend, kept
+):
+    """Under bfloat16, logits are float32, keys and values bfloat16, but float32 on a
+    CPU; the tree keeps its types.
+    """
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     model, params = make_model(10, dtype="bfloat16", d_k=5, d_v=2)
     memory = model.apply({"params": params}, make_sentences(11, [4]), method="start")
     cache = empty_cache(model.config, 3, 4, 3)
-    logits, grown = model.apply({"params": params}, jnp.array([2, 2, 2]), cache, memory, method="step")
+    logits, grown = model.apply(
+        {"params": params}, jnp.array([2, 2, 2]), cache, memory, method="step"
+    )
     assert logits.dtype == jnp.float32
-    assert jax.tree.map(lambda x: (x.shape, x.dtype), grown) == jax.tree.map(lambda x: (x.shape, x.dtype), cache)
+    assert jax.tree.map(lambda x: (x.shape, x.dtype), grown) == jax.tree.map(
+        lambda x: (x.shape, x.dtype), cache
+    )
     (span,) = cache.spans[0]
     assert span.keys.shape == (1, 2, 5, 12)
     assert span.values.shape == (1, 2, 12, 2)
     assert span.keys.dtype == memory.stores[0].keys.dtype == kept
 
 
-@pytest.mark.parametrize(("backend", "places"), [("cpu", [72, 216, 12]), ("gpu", [300])])
+@pytest.mark.parametrize(
+    ("backend", "places"), [("cpu", [72, 216, 12]), ("gpu", [300])]
+)
 def test_a_cpu_keeps_positions_in_spans(make_model, monkeypatch, backend, places):
-    """Spans of 24 and 72 positions and what is left, each with a place for every hypothesis; elsewhere one."""
+    """Spans of 24 and 72 positions and what is left, each with a place for every
+    hypothesis; elsewhere one.
+    """
     monkeypatch.setattr(jax, "default_backend", lambda: backend)
     model, _ = make_model(13, max_length=100)
     cache = empty_cache(model.config, 3, 100, 3)
     for spans in cache.spans:
-        assert [span.keys.shape[3] for span in spans] == [span.values.shape[2] for span in spans] == places
+        assert (
+            [span.keys.shape[3] for span in spans]
+            == [span.values.shape[2] for span in spans]
+            == places
+        )
 
 
 def test_no_cache_is_longer_than_the_model(make_model):
-    """Room for max_length positions is given, for one more refused with both numbers."""
+    """Room for max_length positions is given, for one more refused with both
+    numbers.
+    """
     model, _ = make_model(12)
     empty_cache(model.config, 1, 16)
-    with pytest.raises(InputError, match="decoding 17 positions needs more than the model's 16; lower"):
+    with pytest.raises(
+        InputError, match="decoding 17 positions needs more than the model's 16; lower"
+    ):
         empty_cache(model.config, 1, 17)

@@ -13,7 +13,9 @@ from jaxformer.models import count_parameters
 
 def shapes(config):
     token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    return jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)["params"]
+    return jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)[
+        "params"
+    ]
 
 
 def formula(config):
@@ -27,7 +29,9 @@ def formula(config):
     decoder = config.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
     target = config.vocabulary_size * d
     source = (config.source_vocabulary_size or config.vocabulary_size) * d
-    tables = {"all": target, "target": source + target, "none": source + 2 * target}[config.tied_embeddings]
+    tables = {"all": target, "target": source + target, "none": source + 2 * target}[
+        config.tied_embeddings
+    ]
     final_norms = 4 * d if config.norm_order == "pre" else 0
     bias = config.vocabulary_size if config.output_bias else 0
     positions = 2 * config.max_length * d if config.positions == "learned" else 0
@@ -58,7 +62,10 @@ ROWS = {
     "D, no dropout": ({"dropout_rate": 0.0}, 63_082_496),
     "D, dropout .2": ({"dropout_rate": 0.2}, 63_082_496),
     # two learned tables of max_length rows come on top
-    "E, learned positions": ({"positions": "learned", "max_length": 1024}, 63_082_496 + 2 * 1024 * 512),
+    "E, learned positions": (
+        {"positions": "learned", "max_length": 1024},
+        63_082_496 + 2 * 1024 * 512,
+    ),
     "big": (BIG, 214_245_376),
     "big, English-French": (BIG | {"vocabulary_size": 32_000}, 209_125_376),
     "base, 32,000 tokens": ({"vocabulary_size": 32_000}, 60_522_496),
@@ -71,7 +78,9 @@ ROWS = {
 
 @pytest.mark.parametrize(("changes", "count"), ROWS.values(), ids=ROWS)
 def test_rows_of_table_3(changes, count):
-    """Each row of table 3 and each variant has exactly the parameters of the formula."""
+    """Each row of table 3 and each variant has exactly the parameters of the
+    formula.
+    """
     config = TransformerConfig(**({"vocabulary_size": 37_000} | changes))
     assert formula(config) == count
     assert count_parameters(shapes(config)) == count
@@ -80,7 +89,9 @@ def test_rows_of_table_3(changes, count):
 def test_presets_are_the_rows():
     """The presets base and big are the rows of that name."""
     assert TransformerConfig.base(37_000) == TransformerConfig(vocabulary_size=37_000)
-    assert TransformerConfig.big(37_000) == TransformerConfig(vocabulary_size=37_000, **BIG)
+    assert TransformerConfig.big(37_000) == TransformerConfig(
+        vocabulary_size=37_000, **BIG
+    )
     tiny = TransformerConfig.tiny(1000)
     assert count_parameters(shapes(tiny)) == formula(tiny)
 
@@ -97,9 +108,21 @@ def test_parts_of_base():
 
 
 def test_norms_in_the_parameter_tree():
-    """Post-LN has a norm a sub-layer and no other; pre-LN has one more at the end of each stack."""
+    """Post-LN has a norm a sub-layer and no other; pre-LN has one more at the end of
+    each stack.
+    """
     for order, final in (("post", 0), ("pre", 2)):
-        params = shapes(TransformerConfig(d_model=8, num_heads=2, **layers(3), norm_order=order))
-        scales = [path for path, _ in jax.tree_util.tree_leaves_with_path(params) if path[-1].key == "scale"]
+        params = shapes(
+            TransformerConfig(d_model=8, num_heads=2, **layers(3), norm_order=order)
+        )
+        scales = [
+            path
+            for path, _ in jax.tree_util.tree_leaves_with_path(params)
+            if path[-1].key == "scale"
+        ]
         assert len(scales) == 3 * 2 + 3 * 3 + final
-        assert ("norm" in params["encoder"]) == ("norm" in params["decoder"]) == (order == "pre")
+        assert (
+            ("norm" in params["encoder"])
+            == ("norm" in params["decoder"])
+            == (order == "pre")
+        )

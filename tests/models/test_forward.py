@@ -23,18 +23,28 @@ def attention_64(params, x, memory, allowed):
         weights = np.exp(scores - scores.max(1, keepdims=True))
         heads.append(weights / weights.sum(1, keepdims=True) @ value)
     kernel = params["output"]["kernel"]
-    return np.concatenate(heads, 1) @ kernel.reshape(-1, kernel.shape[2]) + params["output"]["bias"]
+    return (
+        np.concatenate(heads, 1) @ kernel.reshape(-1, kernel.shape[2])
+        + params["output"]["bias"]
+    )
 
 
 def feed_forward_64(params, x, activation):
     hidden = x @ params["inner"]["kernel"] + params["inner"]["bias"]
-    hidden = hidden / (1 + np.exp(-hidden)) if activation == "silu" else np.maximum(hidden, 0)
+    hidden = (
+        hidden / (1 + np.exp(-hidden))
+        if activation == "silu"
+        else np.maximum(hidden, 0)
+    )
     return hidden @ params["outer"]["kernel"] + params["outer"]["bias"]
 
 
 def norm_64(params, x):
     centred = x - x.mean(-1, keepdims=True)
-    return centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * params["scale"] + params["bias"]
+    return (
+        centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * params["scale"]
+        + params["bias"]
+    )
 
 
 def stack_64(config, params, x, sublayers):
@@ -71,7 +81,9 @@ def transformer_64(config, params, source, target):
     if config.tied_embeddings == "all":
         tables = [params["embedding"]["table"]] * 2
     else:
-        tables = [params[name]["table"] for name in ("source_embedding", "target_embedding")]
+        tables = [
+            params[name]["table"] for name in ("source_embedding", "target_embedding")
+        ]
     places = [params.get(name) for name in ("source_positions", "target_positions")]
     root = root_64(config)
     x = tables[0][source] * root + positions_64(config, places[0], len(source))
@@ -83,17 +95,26 @@ def transformer_64(config, params, source, target):
     x = tables[1][inputs] * root + positions_64(config, places[1], len(target))
     causal = np.tri(len(target), dtype=bool)
     look = ("self_attention", lambda p, x: attention_64(p, x, x, causal))
-    ask = ("cross_attention", lambda p, x: attention_64(p, x, memory, np.ones((len(target), len(source)), bool)))
+    ask = (
+        "cross_attention",
+        lambda p, x: attention_64(
+            p, x, memory, np.ones((len(target), len(source)), bool)
+        ),
+    )
     x = stack_64(config, params["decoder"], x, [look, ask, feed])
     logits = x @ (params["output"] if config.tied_embeddings == "none" else tables[1]).T
     return logits + params["logits"]["bias"] if config.output_bias else logits
 
 
 def sentences_64(config, params, source, target):
-    """Give the logits of each sentence at its real positions, as a list."""
+    """Return the logits of each sentence at its real positions, as a list."""
     found = []
     for s, t in zip(np.asarray(source), np.asarray(target), strict=True):
-        found.append(transformer_64(config, params, list(s[s != config.pad_id]), list(t[t != config.pad_id])))
+        found.append(
+            transformer_64(
+                config, params, list(s[s != config.pad_id]), list(t[t != config.pad_id])
+            )
+        )
     return found
 
 
@@ -109,26 +130,41 @@ SETTINGS = {
         "output_bias": True,
         "bos_id": 0,
     },
-    "unscaled": {"scale_embedding": False, "positions": "learned", "tied_embeddings": "none", "output_bias": True},
+    "unscaled": {
+        "scale_embedding": False,
+        "positions": "learned",
+        "tied_embeddings": "none",
+        "output_bias": True,
+    },
 }
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_forward_equals_a_plain_transformer(make_model, make_sentences, settings):
-    """A padded batch gives each sentence the logits that a loop in float64 without masks gives."""
+    """A padded batch gives each sentence the logits that a loop in float64 without
+    masks gives.
+    """
     model, params = make_model(1, **settings)
-    source = make_sentences(2, [5, 2, 4], size=model.config.source_vocabulary_size or 13)
+    source = make_sentences(
+        2, [5, 2, 4], size=model.config.source_vocabulary_size or 13
+    )
     target = make_sentences(3, [3, 6, 1])
     wide = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
     logits = jax.jit(model.apply)({"params": params}, source, target)
     assert logits.shape == (3, 6, 13)
-    for row, expected in zip(np.asarray(logits), sentences_64(model.config, wide, source, target), strict=True):
+    for row, expected in zip(
+        np.asarray(logits),
+        sentences_64(model.config, wide, source, target),
+        strict=True,
+    ):
         np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_gradient_equals_finite_differences(make_model, make_sentences, order):
-    """The gradient of the smoothed loss is that of central differences of the float64 Transformer."""
+    """The gradient of the smoothed loss is that of central differences of the
+    float64 Transformer.
+    """
     model, params = make_model(4, norm_order=order)
     source, target = make_sentences(5, [4, 2]), make_sentences(6, [2, 3])
 
@@ -155,15 +191,22 @@ def test_gradient_equals_finite_differences(make_model, make_sentences, order):
     for _ in range(5):
         direction = [rng.normal(size=leaf.shape) for leaf in leaves]
         ahead, behind = (
-            loss_64(tree.unflatten([leaf + h * d for leaf, d in zip(leaves, direction, strict=True)]))
+            loss_64(
+                tree.unflatten(
+                    [leaf + h * d for leaf, d in zip(leaves, direction, strict=True)]
+                )
+            )
             for h in (1e-6, -1e-6)
         )
         pairs = zip(jax.tree.leaves(gradient), direction, strict=True)
         terms = [np.asarray(g, np.float64) * d for g, d in pairs]
         slope = sum(term.sum() for term in terms)
-        # the sum has some thousand terms of both signs: rounding is relative to their size, not to their sum
+        # the sum has some thousand terms of both signs: rounding is relative to their
+        # size, not to their sum
         size = math.sqrt(sum((term**2).sum() for term in terms))
-        assert slope == pytest.approx((ahead - behind) / 2e-6, abs=1e-5 * max(size, 1.0))
+        assert slope == pytest.approx(
+            (ahead - behind) / 2e-6, abs=1e-5 * max(size, 1.0)
+        )
 
 
 def test_the_decoder_sees_the_target_one_position_late():
@@ -174,19 +217,37 @@ def test_the_decoder_sees_the_target_one_position_late():
 
 
 @pytest.mark.parametrize("order", ["post", "pre"])
-def test_attention_weights_come_out_of_the_forward_pass(make_model, make_sentences, order):
+def test_attention_weights_come_out_of_the_forward_pass(
+    make_model, make_sentences, order
+):
     """One array a layer and side; rows sum to 1 over allowed keys, 0 elsewhere."""
     model, params = make_model(8, norm_order=order, num_decoder_layers=2)
     source, target = make_sentences(9, [5, 3]), make_sentences(10, [4, 2])
-    logits, weights = jax.jit(lambda *a: model.apply({"params": params}, *a, method="forward"))(source, target)
-    np.testing.assert_allclose(logits, jax.jit(model.apply)({"params": params}, source, target), rtol=1e-5, atol=1e-5)
+    logits, weights = jax.jit(
+        lambda *a: model.apply({"params": params}, *a, method="forward")
+    )(source, target)
+    np.testing.assert_allclose(
+        logits,
+        jax.jit(model.apply)({"params": params}, source, target),
+        rtol=1e-5,
+        atol=1e-5,
+    )
     assert [w.shape for w in weights.encoder] == [(2, 2, 5, 5)]
     assert [w.shape for w in weights.decoder] == [(2, 2, 4, 4)] * 2
     assert [w.shape for w in weights.cross] == [(2, 2, 4, 5)] * 2
     real = np.asarray(source != 0)[:, None, None, :]
-    causal = np.tri(4, dtype=bool)[None, None] & np.asarray(shift_right(target, 2) != 0)[:, None, None, :]
-    for group, mask in ((weights.encoder, real), (weights.decoder, causal), (weights.cross, real)):
+    causal = (
+        np.tri(4, dtype=bool)[None, None]
+        & np.asarray(shift_right(target, 2) != 0)[:, None, None, :]
+    )
+    for group, mask in (
+        (weights.encoder, real),
+        (weights.decoder, causal),
+        (weights.cross, real),
+    ):
         for w in group:
             assert w.dtype == jnp.float32
             np.testing.assert_allclose(w.sum(-1), np.ones(w.shape[:-1]), rtol=1e-5)
-            np.testing.assert_array_equal(np.asarray(w) > 0.0, np.broadcast_to(mask, w.shape))
+            np.testing.assert_array_equal(
+                np.asarray(w) > 0.0, np.broadcast_to(mask, w.shape)
+            )

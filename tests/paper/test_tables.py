@@ -12,10 +12,16 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.runs.config import flatten, parse
 
 ROOT = Path(__file__).parents[2]
-ROWS = [row for table in paper.TABLES.values() for row in table.rows if row.config is not None]
+ROWS = [
+    row
+    for table in paper.TABLES.values()
+    for row in table.rows
+    if row.config is not None
+]
 
-# At 37,000 pieces, and 32,000 for French; a parser has 16,000 or 32,000 of them and four layers of the big
-# width and the base d_ff, of so many numbers each in the encoder and the decoder.
+# At 37,000 pieces, and 32,000 for French; a parser has 16,000 or 32,000 of them and
+# four layers of the big width and the base d_ff, of so many numbers each in the encoder
+# and the decoder.
 GOLDEN = {
     "ende_base": 63_082_496,
     "enfr_base": 60_522_496,
@@ -45,7 +51,8 @@ GOLDEN = {
     "semi": 32_000 * 1_024 + 4 * (8_399_872 + 12_600_320),
 }
 
-# Of arXiv 1706.03762 v5. By row: BLEU and training FLOPs; perplexity, BLEU and millions of parameters; F1.
+# Of arXiv 1706.03762 v5. By row: BLEU and training FLOPs; perplexity, BLEU and millions
+# of parameters; F1.
 TABLE_2 = {
     "bytenet-ende": ("23.75", None),
     "deep-att-enfr": ("39.2", "1.0e20"),
@@ -109,7 +116,9 @@ def names(row):
 
 @pytest.mark.parametrize("row", ROWS, ids=names)
 def test_parameters_are_the_formulas_and_the_papers(row):
-    """The model itself has as many as the formula says, those of the golden list, and within 8 % the paper's."""
+    """The model itself has as many as the formula says, those of the golden list,
+    and within 8 % the paper's.
+    """
     count = paper.count_parameters(row.model)
     assert count == paper.parameters_by_formula(row.model)
     assert count == GOLDEN[row.name]
@@ -120,15 +129,29 @@ def test_parameters_are_the_formulas_and_the_papers(row):
 @pytest.mark.parametrize(
     "changes",
     [
-        {"norm_order": "pre", "tied_embeddings": "target", "source_vocabulary_size": 70},
+        {
+            "norm_order": "pre",
+            "tied_embeddings": "target",
+            "source_vocabulary_size": 70,
+        },
         {"tied_embeddings": "none", "output_bias": True, "d_k": 3, "d_v": 5},
-        {"positions": "learned", "num_encoder_layers": 3, "num_decoder_layers": 1, "max_length": 9},
+        {
+            "positions": "learned",
+            "num_encoder_layers": 3,
+            "num_decoder_layers": 1,
+            "max_length": 9,
+        },
     ],
 )
 def test_the_formula_knows_the_options(changes):
     """Model and formula agree where the paper's models leave something out."""
     small = TransformerConfig(
-        vocabulary_size=50, d_model=16, d_ff=24, num_heads=4, num_encoder_layers=1, num_decoder_layers=2
+        vocabulary_size=50,
+        d_model=16,
+        d_ff=24,
+        num_heads=4,
+        num_encoder_layers=1,
+        num_decoder_layers=2,
     )
     config = dataclasses.replace(small, **changes)
     assert paper.count_parameters(config) == paper.parameters_by_formula(config)
@@ -136,18 +159,33 @@ def test_the_formula_knows_the_options(changes):
 
 @pytest.mark.parametrize("row", ROWS, ids=names)
 def test_rows_and_files_agree(row):
-    """A configuration file has every value that its row says, and differs from the base's file in nothing else but
-    text, what is kept, and a parser's longest sentence and score.
+    """A configuration file has every value that its row says, and differs from the
+    base's file in nothing else but text, what is kept, and a parser's longest sentence
+    and score.
     """
     found, base = (
-        flatten(parse(config_file.read(str(ROOT / path), []))) for path in (row.config, "configs/paper/ende_base.py")
+        flatten(parse(config_file.read(str(ROOT / path), [])))
+        for path in (row.config, "configs/paper/ende_base.py")
     )
     width = found["model.d_model"] // found["model.num_heads"]
-    held = {**found, "model.d_k": found["model.d_k"] or width, "model.d_v": found["model.d_v"] or width}
+    held = {
+        **found,
+        "model.d_k": found["model.d_k"] or width,
+        "model.d_v": found["model.d_v"] or width,
+    }
     settings = row.settings
     assert {key: held[key] for key in settings} == settings
-    free = {"data.train", "data.valid", "data.test", "training.keep_latest", "training.checkpoint_every"}
-    free |= {"model.vocabulary_size", *({"data.max_length", "evaluation.best_metric"} if "f1" in row.scores else ())}
+    free = {
+        "data.train",
+        "data.valid",
+        "data.test",
+        "training.keep_latest",
+        "training.checkpoint_every",
+    }
+    free |= {
+        "model.vocabulary_size",
+        *({"data.max_length", "evaluation.best_metric"} if "f1" in row.scores else ()),
+    }
     others = found.keys() - settings.keys() - free
     assert {key: found[key] for key in others} == {key: base[key] for key in others}
     assert found["training.keep_latest"] >= (row.averaged or 1)
@@ -160,18 +198,27 @@ def cells(number, *headings):
     table = paper.TABLES[number]
     lines = paper.make_lines(table, {}, flops_per_second=None, utilisation=0.4)
     text = paper.to_markdown(table, lines, devices="", utilisation=0.4)
-    header, _, *rows = ([cell.strip() for cell in line.split("|")] for line in text.split("\n") if line[:1] == "|")
+    header, _, *rows = (
+        [cell.strip() for cell in line.split("|")]
+        for line in text.split("\n")
+        if line[:1] == "|"
+    )
     places = [header.index(heading) for heading in headings]
     return [tuple(row[place] for place in places) for row in rows]
 
 
 def test_the_numbers_of_the_paper():
-    """Every cell of the three tables is printed as the paper has it, with as many decimals."""
+    """Every cell of the three tables is printed as the paper has it, with as many
+    decimals.
+    """
     for number, held in ((2, TABLE_2), (3, TABLE_3), (4, TABLE_4)):
         assert [row.name for row in paper.TABLES[number].rows] == list(held)
     written = [(bleu, flops or "") for bleu, flops in TABLE_2.values()]
     assert cells(2, "BLEU, paper", "training FLOPs, paper") == written
-    written = [(perplexity, bleu, f"{size} M" if size else "") for perplexity, bleu, size in TABLE_3.values()]
+    written = [
+        (perplexity, bleu, f"{size} M" if size else "")
+        for perplexity, bleu, size in TABLE_3.values()
+    ]
     assert cells(3, "perplexity, paper", "BLEU, paper", "parameters, paper") == written
     assert cells(4, "F1, paper") == [(score,) for score in TABLE_4.values()]
 
@@ -184,12 +231,17 @@ def test_the_flops_of_the_paper():
 
 
 def test_flops_and_hours():
-    """Twice the steps or tokens are twice the work; half the utilisation is twice the time; unknown peaks stay so."""
+    """Twice the steps or tokens are twice the work; half the utilisation is twice
+    the time; unknown peaks stay so.
+    """
     base = TransformerConfig.base(37_000)
     once = paper.count_flops(base, steps=1, tokens_per_batch=25_000)
-    # About six operations a parameter and token, of encoder and decoder together half that on each side.
+    # About six operations a parameter and token, of encoder and decoder together half
+    # that on each side.
     assert once == pytest.approx(6 * 25_000 * (18.9e6 + 25.2e6 + 18.9e6), rel=0.02)
-    assert paper.count_flops(base, steps=3, tokens_per_batch=50_000) == pytest.approx(6 * once)
+    assert paper.count_flops(base, steps=3, tokens_per_batch=50_000) == pytest.approx(
+        6 * once
+    )
     assert paper.expected_hours(3.6e15, 1e12, 0.5) == pytest.approx(2.0)
 
     @dataclasses.dataclass
@@ -198,15 +250,22 @@ def test_flops_and_hours():
         device_kind: str
 
     known, cpu = Device("gpu", "NVIDIA A100-SXM4-80GB"), Device("cpu", "cpu")
-    assert paper.peak_flops_per_second([known, known], "float32") == pytest.approx(2 * 156e12)
+    assert paper.peak_flops_per_second([known, known], "float32") == pytest.approx(
+        2 * 156e12
+    )
     assert paper.peak_flops_per_second([known, cpu], "float32") is None
     assert paper.peak_flops_per_second([], "float32") is None
 
 
 def test_there_is_no_such_table_or_row():
     """They are refused in one line that says which there are."""
-    with pytest.raises(InputError, match="no table 1 of scores in the paper: take 2, 3, 4"):
+    with pytest.raises(
+        InputError, match="no table 1 of scores in the paper: take 2, 3, 4"
+    ):
         paper.find_table(1)
     for name in ("bytenet-ende", "ende_huge"):
-        with pytest.raises(InputError, match=f"no row '{name}' to compare a run with: take ende_base, enfr_base"):
+        with pytest.raises(
+            InputError,
+            match=f"no row '{name}' to compare a run with: take ende_base, enfr_base",
+        ):
             paper.find_table(2).find(name)

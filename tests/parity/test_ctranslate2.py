@@ -25,10 +25,19 @@ try:
 except ModuleNotFoundError:  # collected all the same, so that they can be counted
     ctranslate2 = None
 
-pytestmark = [pytest.mark.parity, pytest.mark.skipif(ctranslate2 is None, reason="needs the extra `benchmark`")]
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.skipif(ctranslate2 is None, reason="needs the extra `benchmark`"),
+]
 
 SIZE, PAD, EOS, BOS, UNK, LONGEST = 41, 0, 1, 2, 3, 48
-TOKENS = interop.Tokens([f"s{i}" for i in range(SIZE)], [f"t{i}" for i in range(SIZE)], UNK, EOS, source_eos=False)
+TOKENS = interop.Tokens(
+    [f"s{i}" for i in range(SIZE)],
+    [f"t{i}" for i in range(SIZE)],
+    UNK,
+    EOS,
+    source_eos=False,
+)
 
 LITTLE = {
     "vocabulary_size": SIZE,
@@ -59,12 +68,19 @@ SETTINGS = {
         "bos_id": PAD,
         "norm_epsilon": 1e-2,
     },
-    "learned": {"positions": "learned", "tied_embeddings": "none", "activation": "gelu_exact", "scan_layers": True},
+    "learned": {
+        "positions": "learned",
+        "tied_embeddings": "none",
+        "activation": "gelu_exact",
+        "scan_layers": True,
+    },
 }
 
 
 def draw(seed, count, longest=16):
-    """Draw sources of 2 to 16 tokens, the end of sentence among them, padded on the right."""
+    """Draw sources of 2 to 16 tokens, the end of sentence among them, padded on the
+    right.
+    """
     rng = np.random.default_rng(seed)
     lengths = rng.integers(2, longest + 1, size=count)
     tokens = rng.integers(4, SIZE, size=(count, longest)).astype(np.int32)
@@ -75,7 +91,8 @@ def draw(seed, count, longest=16):
 
 
 def train(config, steps):
-    """Let a model begin to learn to copy: one that is only drawn ends each sentence at once or never.
+    """Let a model begin to learn to copy: one that is only drawn ends each sentence at
+    once or never.
 
     Biases and norms are drawn before, so that none is 0 or 1.
     """
@@ -83,7 +100,9 @@ def train(config, steps):
     token = jnp.ones((1, 1), jnp.int32)
     params = model.init(jax.random.key(0), token, token)["params"]
     rng = np.random.default_rng(1)
-    params = jax.tree.map(lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params)
+    params = jax.tree.map(
+        lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params
+    )
     optimizer = optax.adam(5e-3)
 
     def loss(params, tokens):
@@ -119,7 +138,9 @@ def our_search(config, params, source, beam_size):
         }
 
         def step(tokens, cache):
-            logits, cache = model.apply({"params": params}, tokens, cache, memory, method="step")
+            logits, cache = model.apply(
+                {"params": params}, tokens, cache, memory, method="step"
+            )
             # What theirs may not generate has no part in the normalisation either.
             return logits.at[:, jnp.array([PAD, config.bos_id])].set(-jnp.inf), cache
 
@@ -128,13 +149,21 @@ def our_search(config, params, source, beam_size):
             return greedy_search(step, cache, SearchRules(**options))
         return beam_search(step, cache, SearchRules(beam_size=beam_size, **options))
 
-    found = jax.tree.map(lambda x: np.asarray(x[:, 0]) if x.ndim else int(x), search(params, jnp.asarray(source)))
-    tokens = [[int(i) for i in row[:length]] for row, length in zip(found.tokens, found.lengths, strict=True)]
+    found = jax.tree.map(
+        lambda x: np.asarray(x[:, 0]) if x.ndim else int(x),
+        search(params, jnp.asarray(source)),
+    )
+    tokens = [
+        [int(i) for i in row[:length]]
+        for row, length in zip(found.tokens, found.lengths, strict=True)
+    ]
     return tokens, found.scores, found.finished
 
 
 def their_search(directory, config, source, beam_size, compute_type="float32"):
-    translator = ctranslate2.Translator(str(directory), compute_type=compute_type, intra_threads=1)
+    translator = ctranslate2.Translator(
+        str(directory), compute_type=compute_type, intra_threads=1
+    )
     results = translator.translate_batch(
         [[TOKENS.source[i] for i in row if i != PAD] for row in source],
         beam_size=beam_size,
@@ -146,7 +175,10 @@ def their_search(directory, config, source, beam_size, compute_type="float32"):
         return_scores=True,
         max_batch_size=64,
     )
-    tokens = [[TOKENS.target.index(token) for token in result.hypotheses[0]] for result in results]
+    tokens = [
+        [TOKENS.target.index(token) for token in result.hypotheses[0]]
+        for result in results
+    ]
     return tokens, [result.scores[0] for result in results]
 
 
@@ -154,17 +186,24 @@ def their_search(directory, config, source, beam_size, compute_type="float32"):
 def test_translations_are_equal(name, tmp_path):
     """For 200 sentences, greedily and with a beam of 4, with scores to 1e-3.
 
-    Without a length penalty the best hypothesis is beyond doubt under either rule of stopping; the second best is not,
-    since theirs may stop before it is found.
+    Without a length penalty the best hypothesis is beyond doubt under either rule of
+    stopping; the second best is not, since theirs may stop before it is found.
     """
     looped = TransformerConfig(**(LITTLE | SETTINGS[name] | {"scan_layers": False}))
     config = TransformerConfig(**(LITTLE | SETTINGS[name]))
     params = train(looped, 300)
-    interop.save(tmp_path / "model", config, stack_layers(params) if config.scan_layers else params, TOKENS)
+    interop.save(
+        tmp_path / "model",
+        config,
+        stack_layers(params) if config.scan_layers else params,
+        TOKENS,
+    )
     source = draw(3, 200)
     for beam_size in (1, 4):
         tokens, scores, finished = our_search(looped, params, source, beam_size)
-        expected, their_scores = their_search(tmp_path / "model", config, source, beam_size)
+        expected, their_scores = their_search(
+            tmp_path / "model", config, source, beam_size
+        )
         assert finished.all()
         assert len({len(row) for row in tokens}) > 8
         assert tokens == expected
@@ -172,11 +211,16 @@ def test_translations_are_equal(name, tmp_path):
 
 
 def test_a_smaller_type_translates_too(tmp_path):
-    """Loaded as int8, the numbers are quantised there, and translations are nearly those of float32."""
+    """Loaded as int8, the numbers are quantised there, and translations are nearly
+    those of float32.
+    """
     config = TransformerConfig(**LITTLE)
     interop.save(tmp_path, config, train(config, 300), TOKENS)
     source = draw(4, 50)
-    whole, small = (their_search(tmp_path, config, source, 1, compute_type=kind)[0] for kind in ("float32", "int8"))
+    whole, small = (
+        their_search(tmp_path, config, source, 1, compute_type=kind)[0]
+        for kind in ("float32", "int8")
+    )
     assert all(len(tokens) >= 1 for tokens in small)
     assert sum(map(len, whole)) == pytest.approx(sum(map(len, small)), rel=0.1)
 
@@ -184,19 +228,39 @@ def test_a_smaller_type_translates_too(tmp_path):
 @pytest.mark.parametrize(
     ("settings", "tokens", "line"),
     [
-        ({"d_k": 3}, TOKENS, "CTranslate2 needs heads of width d_model / num_heads, and model.d_k is 3"),
-        ({"d_v": 5}, TOKENS, "model.d_v 5 at model.d_model 16 and model.num_heads 4"),
-        ({"num_heads": 3, "d_k": 4, "d_v": 4}, TOKENS, "model.num_heads 3; such a model cannot be written for it"),
-        ({"vocabulary_size": 50}, TOKENS, "the model has 50 source tokens, not 41; give the tokens of the vocabulary"),
         (
-            {"source_vocabulary_size": 41, "vocabulary_size": 50, "tied_embeddings": "none"},
+            {"d_k": 3},
+            TOKENS,
+            "CTranslate2 needs heads of width d_model / num_heads, and model.d_k is 3",
+        ),
+        ({"d_v": 5}, TOKENS, "model.d_v 5 at model.d_model 16 and model.num_heads 4"),
+        (
+            {"num_heads": 3, "d_k": 4, "d_v": 4},
+            TOKENS,
+            "model.num_heads 3; such a model cannot be written for it",
+        ),
+        (
+            {"vocabulary_size": 50},
+            TOKENS,
+            "the model has 50 source tokens, not 41; give the tokens of the vocabulary",
+        ),
+        (
+            {
+                "source_vocabulary_size": 41,
+                "vocabulary_size": 50,
+                "tied_embeddings": "none",
+            },
             TOKENS,
             "the model has 50 target tokens, not 41",
         ),
     ],
 )
 def test_what_cannot_be_written_is_said(settings, tokens, line, tmp_path):
-    """A model that CTranslate2 cannot run, or another vocabulary, is refused before anything is written."""
+    """A model that CTranslate2 cannot run, or another vocabulary, is refused before
+    anything is written.
+    """
     with pytest.raises(InputError, match=re.escape(line)):
-        interop.save(tmp_path / "model", TransformerConfig(**(LITTLE | settings)), {}, tokens)
+        interop.save(
+            tmp_path / "model", TransformerConfig(**(LITTLE | settings)), {}, tokens
+        )
     assert not (tmp_path / "model").exists()

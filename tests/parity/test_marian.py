@@ -1,4 +1,6 @@
-"""A model of Hugging Face's MarianMTModel, carried over, computes and finds what it computes and finds there."""
+"""A model of Hugging Face's MarianMTModel, carried over, computes and finds what it
+computes and finds there.
+"""
 
 # Linen types what apply returns as a union with a tuple of variables; transformers is not typed.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
@@ -11,7 +13,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from parity.marians import EOS, LONGEST, PAD, SETTINGS, draw, make, make_ending, one_thread
+from parity.marians import (
+    EOS,
+    LONGEST,
+    PAD,
+    SETTINGS,
+    draw,
+    make,
+    make_ending,
+    one_thread,
+)
 
 from jaxformer import InputError, Transformer
 from jaxformer.interop import marian
@@ -26,27 +37,44 @@ try:
 except ModuleNotFoundError:  # collected all the same, so that they can be counted
     torch = transformers = None
 
-pytestmark = [pytest.mark.parity, pytest.mark.skipif(transformers is None, reason="needs the extra `parity`")]
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.skipif(transformers is None, reason="needs the extra `parity`"),
+]
 
 
 def their_logits(model, source, target):
-    inputs = np.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=model.config.decoder_start_token_id)
-    source, inputs = (torch.tensor(tokens, dtype=torch.long) for tokens in (source, inputs))
+    inputs = np.pad(
+        target[:, :-1],
+        ((0, 0), (1, 0)),
+        constant_values=model.config.decoder_start_token_id,
+    )
+    source, inputs = (
+        torch.tensor(tokens, dtype=torch.long) for tokens in (source, inputs)
+    )
     with torch.no_grad():
-        return model(input_ids=source, attention_mask=source != PAD, decoder_input_ids=inputs).logits.numpy()
+        return model(
+            input_ids=source, attention_mask=source != PAD, decoder_input_ids=inputs
+        ).logits.numpy()
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
 def test_logits_are_equal(settings):
-    """Padded pairs have the same logits in float32, to 1e-4, under every setting that published models have."""
+    """Padded pairs have the same logits in float32, to 1e-4, under every setting
+    that published models have.
+    """
     model = make(1, **settings)
     config, params = marian.from_model(model)
     source, target = draw(2, 9, config.vocabulary_size), draw(3, 9, longest=12)
-    found = jax.jit(Transformer(config).apply)({"params": params}, jnp.asarray(source), jnp.asarray(target))
+    found = jax.jit(Transformer(config).apply)(
+        {"params": params}, jnp.asarray(source), jnp.asarray(target)
+    )
     expected = their_logits(model, source, target)
     real = target != PAD
     assert np.abs(expected[real]).max() > 3.0
-    np.testing.assert_allclose(np.asarray(found)[real], expected[real], rtol=0, atol=1e-4)
+    np.testing.assert_allclose(
+        np.asarray(found)[real], expected[real], rtol=0, atol=1e-4
+    )
 
 
 TIED = {"shared": "all", "separate": "target", "untied": "none"}
@@ -54,19 +82,27 @@ TIED = {"shared": "all", "separate": "target", "untied": "none"}
 
 @pytest.mark.parametrize("name", TIED)
 def test_every_number_is_carried_over(name):
-    """As many parameters as the model has, positions apart, and tables tied as they are there."""
+    """As many parameters as the model has, positions apart, and tables tied as they
+    are there.
+    """
     model = make(4, **SETTINGS[name])
     config, params = marian.from_model(model)
-    theirs = sum(p.numel() for key, p in model.named_parameters() if "embed_positions" not in key)
+    theirs = sum(
+        p.numel() for key, p in model.named_parameters() if "embed_positions" not in key
+    )
     assert count_parameters(params) == theirs + model.final_logits_bias.numel()
     assert config.tied_embeddings == TIED[name]
     token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    made = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)["params"]
+    made = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)[
+        "params"
+    ]
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, made)
 
 
 def test_a_file_s_tensors_are_enough():
-    """Without the names that files leave out, and from half precision, come the same parameters."""
+    """Without the names that files leave out, and from half precision, come the same
+    parameters.
+    """
     model = make(5)
     whole = marian.from_model(model)
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
@@ -76,7 +112,9 @@ def test_a_file_s_tensors_are_enough():
     assert config == whole[0]
     jax.tree.map(np.testing.assert_array_equal, params, whole[1])
     half = marian.from_model(make(5).to(torch.bfloat16))
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=2**-8), half[1], params)
+    jax.tree.map(
+        functools.partial(np.testing.assert_allclose, rtol=2**-8), half[1], params
+    )
 
 
 def test_a_bias_of_zeros_is_left_out():
@@ -95,28 +133,69 @@ POSITIONS = "model.decoder.embed_positions.weight"
 @pytest.mark.parametrize(
     ("settings", "tensors", "line"),
     [
-        ({}, {"model.encoder.layer_norm.weight": np.ones(16)}, "takes the tensors model.encoder.layer_norm.weight;"),
-        ({}, {FC1: None}, f"the model lacks the tensor {FC1}; give the state of a whole MarianMTModel"),
-        ({}, {FC1: np.ones((16, 24))}, f"the tensor {FC1} must have the shape (24, 16) by the configuration, not"),
-        ({}, {POSITIONS: np.ones((64, 16))}, f"the tensor {POSITIONS} must hold sines and cosines"),
-        ({"decoder_ffn_dim": 32}, {}, "encoder_ffn_dim is 24 where decoder_ffn_dim is 32"),
-        ({"activation_function": "tanh"}, {}, "activation_function must be one of relu, silu, swish, gelu, "),
+        (
+            {},
+            {"model.encoder.layer_norm.weight": np.ones(16)},
+            "takes the tensors model.encoder.layer_norm.weight;",
+        ),
+        (
+            {},
+            {FC1: None},
+            (
+                f"the model lacks the tensor {FC1}; give the state of a whole"
+                " MarianMTModel"
+            ),
+        ),
+        (
+            {},
+            {FC1: np.ones((16, 24))},
+            f"the tensor {FC1} must have the shape (24, 16) by the configuration, not",
+        ),
+        (
+            {},
+            {POSITIONS: np.ones((64, 16))},
+            f"the tensor {POSITIONS} must hold sines and cosines",
+        ),
+        (
+            {"decoder_ffn_dim": 32},
+            {},
+            "encoder_ffn_dim is 24 where decoder_ffn_dim is 32",
+        ),
+        (
+            {"activation_function": "tanh"},
+            {},
+            "activation_function must be one of relu, silu, swish, gelu, ",
+        ),
         ({"model_type": "bart"}, {}, "model_type must be marian, not bart"),
-        ({"d_model": None}, {}, "the configuration lacks d_model; give the config.json"),
-        ({"encoder_layers": 1}, {}, "takes the tensors model.encoder.layers.1.fc1.bias, "),
+        (
+            {"d_model": None},
+            {},
+            "the configuration lacks d_model; give the config.json",
+        ),
+        (
+            {"encoder_layers": 1},
+            {},
+            "takes the tensors model.encoder.layers.1.fc1.bias, ",
+        ),
     ],
 )
 def test_what_cannot_be_carried_over_is_named(settings, tensors, line):
-    """Each tensor is taken once: one too many, too few or of another shape is named, and so is a setting."""
+    """Each tensor is taken once: one too many, too few or of another shape is named,
+    and so is a setting.
+    """
     model = make(7)
-    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()} | tensors
+    state = {
+        name: tensor.numpy() for name, tensor in model.state_dict().items()
+    } | tensors
     state = {name: tensor for name, tensor in state.items() if tensor is not None}
     with pytest.raises(InputError, match=re.escape(line)):
         marian.from_state(model.config.to_dict() | settings, state)
 
 
 def our_search(config, params, source, beam_size, alpha=0.0):
-    """Find the best ``beam_size`` hypotheses; the penalty is theirs, the length to the power of alpha."""
+    """Find the best ``beam_size`` hypotheses; the penalty is theirs, the length to
+    the power of alpha.
+    """
 
     @jax.jit
     def search(params, source):
@@ -138,7 +217,9 @@ def our_search(config, params, source, beam_size, alpha=0.0):
         cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
         if beam_size == 1:
             return greedy_search(step, cache, SearchRules(**options))
-        return beam_search(step, cache, SearchRules(beam_size=beam_size, n_best=beam_size, **options))
+        return beam_search(
+            step, cache, SearchRules(beam_size=beam_size, n_best=beam_size, **options)
+        )
 
     return jax.tree.map(np.asarray, search(params, jnp.asarray(source)))
 
@@ -151,7 +232,8 @@ def their_search(model, source, **options):
             attention_mask=(source != PAD).long(),
             do_sample=False,
             max_new_tokens=LONGEST,
-            bad_words_ids=[[PAD]],  # as published models have it, and as jaxformer always has it
+            # as published models have it, and as jaxformer always has it
+            bad_words_ids=[[PAD]],
             return_dict_in_generate=True,
             output_scores=True,
             **options,
@@ -159,14 +241,18 @@ def their_search(model, source, **options):
 
 
 def padded(tokens):
-    """Give their sequences as jaxformer's: without the first token, padded to the longest."""
+    """Return their sequences as jaxformer's: without the first token, padded to the
+    longest.
+    """
     tokens = tokens.numpy()[:, 1:]
     return np.pad(tokens, ((0, 0), (0, LONGEST - tokens.shape[1])), constant_values=PAD)
 
 
 @pytest.fixture(scope="module")
 def ending():
-    """Give a model that ends its sentences, 200 sources of mixed length, and the model carried over."""
+    """Return a model that ends its sentences, 200 sources of mixed length, and the
+    model carried over.
+    """
     with one_thread():
         model = make_ending(0).eval()
     return model, draw(9, 200), *marian.from_model(model)
@@ -183,17 +269,23 @@ def test_greedy_search_finds_the_same_tokens(ending):
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0, -0.7])
 def test_beam_search_finds_the_same_hypotheses(ending, alpha):
-    """For 200 sentences all four hypotheses with their scores, under the length to the power of alpha as penalty.
+    """For 200 sentences all four hypotheses with their scores, under the length to the
+    power of alpha as penalty.
 
-    Both count the end of a sentence as one of its tokens, and not what the decoder begins with.
-    ``early_stopping="never"`` is the one rule of theirs that stops only when nothing alive can displace a finished
-    hypothesis, as jaxformer's does: ``True`` stops at the first four, and ``False`` takes the score at the present
-    length for the best to come.
+    Both count the end of a sentence as one of its tokens, and not what the decoder
+    begins with. ``early_stopping="never"`` is the one rule of theirs that stops only
+    when nothing alive can displace a finished hypothesis, as jaxformer's does: ``True``
+    stops at the first four, and ``False`` takes the score at the present length for the
+    best to come.
     """
     model, source, config, params = ending
     found = our_search(config, params, source, 4, alpha)
     options = {"num_beams": 4, "num_return_sequences": 4, "early_stopping": "never"}
     theirs = their_search(model, source, length_penalty=alpha, **options)
     assert found.finished.all()
-    np.testing.assert_array_equal(found.tokens.reshape(800, -1), padded(theirs.sequences))
-    np.testing.assert_allclose(found.scores.reshape(-1), theirs.sequences_scores.numpy(), rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(
+        found.tokens.reshape(800, -1), padded(theirs.sequences)
+    )
+    np.testing.assert_allclose(
+        found.scores.reshape(-1), theirs.sequences_scores.numpy(), rtol=1e-5, atol=1e-4
+    )

@@ -12,7 +12,10 @@ try:
 except ModuleNotFoundError:  # collected all the same, so that they can be counted
     torch = None
 
-pytestmark = [pytest.mark.parity, pytest.mark.skipif(torch is None, reason="needs the extra `parity`")]
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.skipif(torch is None, reason="needs the extra `parity`"),
+]
 
 BATCH, LENGTH, SIZE, PADDING = 4, 6, 11, 0
 
@@ -30,7 +33,11 @@ def ours(logits, targets, smoothing, convention):
 
     def loss(logits):
         total, count = F.cross_entropy(
-            logits, jnp.asarray(targets), jnp.asarray(real), smoothing=smoothing, convention=convention
+            logits,
+            jnp.asarray(targets),
+            jnp.asarray(real),
+            smoothing=smoothing,
+            convention=convention,
         )
         return total / count
 
@@ -38,7 +45,9 @@ def ours(logits, targets, smoothing, convention):
 
 
 def same(actual, expected):
-    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(actual), np.asarray(expected), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.5])
@@ -64,13 +73,17 @@ def test_the_convention_all_is_torch_s(smoothing):
 
 @pytest.mark.parametrize("smoothing", [0.1, 0.5])
 def test_the_convention_others_is_torch_s_with_a_distribution(smoothing):
-    """Over V - 1 others, with the target distribution built by hand and given to torch."""
+    """Over V - 1 others, with the target distribution built by hand and given to
+    torch.
+    """
     logits, targets = draw(1)
     wanted = np.full((BATCH, LENGTH, SIZE), smoothing / (SIZE - 1), np.float32)
     np.put_along_axis(wanted, targets[..., None], 1 - smoothing, -1)
     real = torch.tensor(targets != PADDING)
     theirs = torch.tensor(logits, requires_grad=True)
-    expected = torch.nn.functional.cross_entropy(theirs[real], torch.tensor(wanted)[real])
+    expected = torch.nn.functional.cross_entropy(
+        theirs[real], torch.tensor(wanted)[real]
+    )
     expected.backward()
     value, gradient = ours(logits, targets, smoothing, "others")
     same(value, expected.detach())

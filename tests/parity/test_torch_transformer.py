@@ -1,4 +1,6 @@
-"""A whole encoder-decoder equals one that is put together from torch.nn, forward and gradients."""
+"""A whole encoder-decoder equals one that is put together from torch.nn, forward and
+gradients.
+"""
 
 # Linen types what apply returns as a union with a tuple of variables.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
@@ -20,13 +22,18 @@ except ModuleNotFoundError:  # collected all the same, so that they can be count
 else:
     from jaxformer.benchmark import torch_parameters
 
-pytestmark = [pytest.mark.parity, pytest.mark.skipif(torch is None, reason="needs the extra `parity`")]
+pytestmark = [
+    pytest.mark.parity,
+    pytest.mark.skipif(torch is None, reason="needs the extra `parity`"),
+]
 
 SIZE, WIDTH, HIDDEN, HEADS = 19, 16, 24, 4
 
 
 def torch_model(config):
-    """Make stacks and the one table; torch's GELU layer takes the tanh form through a function."""
+    """Make stacks and the one table; torch's GELU layer takes the tanh form through
+    a function.
+    """
     activation = torch.relu
     if config.activation == "gelu":
 
@@ -55,11 +62,20 @@ def torch_model(config):
         enable_nested_tensor=False,
     )
     decoder = torch.nn.TransformerDecoder(
-        torch.nn.TransformerDecoderLayer(**options), config.num_decoder_layers, norm=final_norm()
+        torch.nn.TransformerDecoderLayer(**options),
+        config.num_decoder_layers,
+        norm=final_norm(),
     )
-    model = torch.nn.ModuleDict({"encoder": encoder, "decoder": decoder, "table": torch.nn.Embedding(SIZE, WIDTH)})
+    model = torch.nn.ModuleDict(
+        {
+            "encoder": encoder,
+            "decoder": decoder,
+            "table": torch.nn.Embedding(SIZE, WIDTH),
+        }
+    )
     generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():  # layers of a stack are copies of one, biases 0 and scales 1: draw them all anew
+    # layers of a stack are copies of one, biases 0 and scales 1: draw them all anew
+    with torch.no_grad():
         for name, parameter in model.named_parameters():
             parameter.normal_(generator=generator).mul_(0.25)
             if "norm" in name and name.endswith("weight"):
@@ -76,7 +92,9 @@ def torch_sinusoids(length):
 
 
 def torch_forward(model, config, source, target):
-    """Embed with scale and sinusoids, run the stacks under masks of padding and future, and tie the logits."""
+    """Embed with scale and sinusoids, run the stacks under masks of padding and
+    future, and tie the logits.
+    """
     table = model["table"].weight
     no_source, length = source == config.pad_id, target.shape[1]
     inputs = torch.cat([torch.full((len(target), 1), config.bos_id), target[:, :-1]], 1)
@@ -97,18 +115,25 @@ def torch_forward(model, config, source, target):
 def sentences(seed, lengths):
     rng = np.random.default_rng(seed)
     tokens = rng.integers(3, SIZE, size=(len(lengths), max(lengths))).astype(np.int32)
-    return np.where(np.arange(max(lengths))[None] < np.array(lengths)[:, None], tokens, 0).astype(np.int32)
+    return np.where(
+        np.arange(max(lengths))[None] < np.array(lengths)[:, None], tokens, 0
+    ).astype(np.int32)
 
 
 def same(actual, expected):
-    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        np.asarray(actual), np.asarray(expected), rtol=1e-5, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize(
-    ("order", "activation", "encoder_layers", "decoder_layers"), [("post", "relu", 2, 2), ("pre", "gelu", 2, 1)]
+    ("order", "activation", "encoder_layers", "decoder_layers"),
+    [("post", "relu", 2, 2), ("pre", "gelu", 2, 1)],
 )
 def test_transformer_equals_torch(order, activation, encoder_layers, decoder_layers):
-    """Logits, loss and the gradient of every parameter on padded batches, weights carried over."""
+    """Logits, loss and the gradient of every parameter on padded batches, weights
+    carried over.
+    """
     config = TransformerConfig(
         vocabulary_size=SIZE,
         d_model=WIDTH,
@@ -123,7 +148,9 @@ def test_transformer_equals_torch(order, activation, encoder_layers, decoder_lay
     theirs, ours = torch_model(config), Transformer(config)
     source, target = sentences(1, [7, 4, 5]), sentences(2, [3, 6, 5])
 
-    expected = torch_forward(theirs, config, *(torch.tensor(x, dtype=torch.long) for x in (source, target)))
+    expected = torch_forward(
+        theirs, config, *(torch.tensor(x, dtype=torch.long) for x in (source, target))
+    )
     their_loss = torch.nn.functional.cross_entropy(
         expected.flatten(0, 1),
         torch.tensor(target, dtype=torch.long).flatten(),
@@ -135,29 +162,42 @@ def test_transformer_equals_torch(order, activation, encoder_layers, decoder_lay
     @jax.jit
     def evaluate(params):
         def loss(params):
-            logits = ours.apply({"params": params}, jnp.asarray(source), jnp.asarray(target))
-            total, _ = F.cross_entropy(logits, jnp.asarray(target), jnp.asarray(target != config.pad_id))
+            logits = ours.apply(
+                {"params": params}, jnp.asarray(source), jnp.asarray(target)
+            )
+            total, _ = F.cross_entropy(
+                logits, jnp.asarray(target), jnp.asarray(target != config.pad_id)
+            )
             return total, logits
 
         return jax.value_and_grad(loss, has_aux=True)(params)
 
-    places = torch_parameters.find_places(theirs["table"], theirs["encoder"], theirs["decoder"])
+    places = torch_parameters.find_places(
+        theirs["table"], theirs["encoder"], theirs["decoder"]
+    )
     params = jax.tree.map(jnp.asarray, torch_parameters.read(places))
     (value, logits), gradients = evaluate(params)
     real = target != config.pad_id
     same(np.asarray(logits)[real], expected.detach().numpy()[real])
     same(value, their_loss.detach())
     expected_gradients = torch_parameters.read(places, lambda parameter: parameter.grad)
-    assert sum(g.size for g in jax.tree.leaves(expected_gradients)) == sum(p.numel() for p in theirs.parameters())
+    assert sum(g.size for g in jax.tree.leaves(expected_gradients)) == sum(
+        p.numel() for p in theirs.parameters()
+    )
     jax.tree.map(same, gradients, expected_gradients)
     for path, gradient in jax.tree_util.tree_leaves_with_path(expected_gradients):
         # the bias of keys shifts all scores of a row alike: it alone has no gradient
-        assert np.abs(gradient).max() > 1e-4 or [key.key for key in path[-2:]] == ["key", "bias"]
+        assert np.abs(gradient).max() > 1e-4 or [key.key for key in path[-2:]] == [
+            "key",
+            "bias",
+        ]
 
 
 @pytest.mark.parametrize("order", ["post", "pre"])
 def test_parameters_come_back_from_torch(order):
-    """There and back nothing changes, the tree is that of our model, and every parameter of torch is in it."""
+    """There and back nothing changes, the tree is that of our model, and every
+    parameter of torch is in it.
+    """
     config = TransformerConfig(
         vocabulary_size=SIZE,
         d_model=WIDTH,
@@ -168,11 +208,19 @@ def test_parameters_come_back_from_torch(order):
         norm_order=order,
     )
     model = torch_model(config)
-    places = torch_parameters.find_places(model["table"], model["encoder"], model["decoder"])
+    places = torch_parameters.find_places(
+        model["table"], model["encoder"], model["decoder"]
+    )
     tokens = jnp.ones((1, 1), int)
-    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), tokens, tokens)["params"]
+    shapes = jax.eval_shape(
+        Transformer(config).init, jax.random.key(0), tokens, tokens
+    )["params"]
     rng = np.random.default_rng(3)
-    params = jax.tree.map(lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes)
+    params = jax.tree.map(
+        lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes
+    )
     torch_parameters.write(places, params)
     jax.tree.map(np.testing.assert_array_equal, torch_parameters.read(places), params)
-    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == sum(p.numel() for p in model.parameters())
+    assert sum(leaf.size for leaf in jax.tree.leaves(params)) == sum(
+        p.numel() for p in model.parameters()
+    )

@@ -1,4 +1,6 @@
-"""Someone else's project in Linen: an encoder-decoder out of our layers, with a loss and an update of its own."""
+"""Someone else's project in Linen: an encoder-decoder out of our layers, with a loss
+and an update of its own.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -20,8 +22,14 @@ class Reverser(nn.Module):
         self.tokens = jf.nn.Embedding(self.vocabulary_size, self.layer.d_model)
         self.places = jf.nn.Positions("sinusoidal", self.layer.d_model, max_length=64)
         self.drop = jf.nn.Dropout(self.layer.dropout_rate)
-        self.read_0, self.read_1 = jf.nn.EncoderLayer(self.layer), jf.nn.EncoderLayer(self.layer)
-        self.write_0, self.write_1 = jf.nn.DecoderLayer(self.layer), jf.nn.DecoderLayer(self.layer)
+        self.read_0, self.read_1 = (
+            jf.nn.EncoderLayer(self.layer),
+            jf.nn.EncoderLayer(self.layer),
+        )
+        self.write_0, self.write_1 = (
+            jf.nn.DecoderLayer(self.layer),
+            jf.nn.DecoderLayer(self.layer),
+        )
 
     def embed(self, tokens, train):
         x = self.tokens(tokens) + self.places(jnp.arange(tokens.shape[1]))[None]
@@ -40,9 +48,11 @@ class Reverser(nn.Module):
 
 
 def mean_loss(model, params, source, target):
-    """Give the mean label-smoothed loss of a batch."""
+    """Return the mean label-smoothed loss of a batch."""
     logits = model.apply({"params": params}, source, target)
-    total, count = jf.functional.cross_entropy(logits, target, target != PAD, smoothing=0.1)
+    total, count = jf.functional.cross_entropy(
+        logits, target, target != PAD, smoothing=0.1
+    )
     return total / count
 
 
@@ -53,7 +63,9 @@ def train(model, params, batches, warmup_steps):
 
     @jax.jit
     def step(params, state, source, target):
-        loss, gradients = jax.value_and_grad(lambda own: mean_loss(model, own, source, target))(params)
+        loss, gradients = jax.value_and_grad(
+            lambda own: mean_loss(model, own, source, target)
+        )(params)
         updates, state = optimizer.update(gradients, state)
         return optax.apply_updates(params, updates), state, loss
 

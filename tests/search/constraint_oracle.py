@@ -1,4 +1,6 @@
-"""The slow reference of constraints: one history at a time, tokens in a dict; and rules drawn at random."""
+"""The slow reference of constraints: one history at a time, tokens in a dict; and
+rules drawn at random.
+"""
 
 import math
 
@@ -29,14 +31,30 @@ NONE = {
 }
 
 
-def reference_allow(history, natural, *, min_length, banned, phrases, ngram, penalty, required, prefixes):
-    """Map each token that may follow the history to its value; what may not come has minus infinity or is not there."""
+def reference_allow(
+    history, natural, *, min_length, banned, phrases, ngram, penalty, required, prefixes
+):
+    """Map each token that may follow the history to its value; what may not come has
+    minus infinity or is not there.
+    """
     place = len(history)
-    agree = [prefix for prefix in prefixes if all(a in (-1, b) for a, b in zip(prefix, history, strict=False))]
+    agree = [
+        prefix
+        for prefix in prefixes
+        if all(a in (-1, b) for a, b in zip(prefix, history, strict=False))
+    ]
     forced = {prefix[place] for prefix in agree if place < len(prefix)} - {-1}
-    is_free = not prefixes or any(place >= len(prefix) or prefix[place] == -1 for prefix in agree)
-    values = {token: value * penalty if token in history else value for token, value in natural.items()}
-    seen = {tuple(history[start : start + ngram]) for start in range(len(history) - ngram + 1)}
+    is_free = not prefixes or any(
+        place >= len(prefix) or prefix[place] == -1 for prefix in agree
+    )
+    values = {
+        token: value * penalty if token in history else value
+        for token, value in natural.items()
+    }
+    seen = {
+        tuple(history[start : start + ngram])
+        for start in range(len(history) - ngram + 1)
+    }
     for token in values:
         longer = (*history, token)
         if (
@@ -56,18 +74,28 @@ def reference_greedy(table, limit, alpha, allow):
     history, total, value = (), 0.0, 0.0
     while len(history) < limit and history[-1:] != (EOS,):
         following = next_log_probabilities(table, history)
-        natural = {token: float(following[token]) for token in allowed_tokens(table.shape[1])}
+        natural = {
+            token: float(following[token]) for token in allowed_tokens(table.shape[1])
+        }
         allowed = allow(history, natural)
         token = max(sorted(allowed), key=lambda each: allowed[each])
         if allowed[token] == -math.inf:
             return []
-        history, total, value = (*history, token), total + natural[token], value + allowed[token]
-    return [Hypothesis(history, total, score(value, len(history), alpha), history[-1:] == (EOS,))]
+        history, total, value = (
+            (*history, token),
+            total + natural[token],
+            value + allowed[token],
+        )
+    return [
+        Hypothesis(
+            history, total, score(value, len(history), alpha), history[-1:] == (EOS,)
+        )
+    ]
 
 
 def arrays(rules: list[dict], *, beam: bool = True) -> Constraints:
-    """Write the rules of several sentences, which differ in minimum, required phrases and prefixes, as arrays of one
-    shape.
+    """Write the rules of several sentences, which differ in minimum, required phrases
+    and prefixes, as arrays of one shape.
     """
     phrases = np.full((4, 3), -1, np.int32)
     for row, phrase in enumerate(rules[0]["phrases"]):
@@ -96,11 +124,18 @@ words = st.sampled_from(WORDS)
 one = {
     "min_length": st.integers(0, LENGTH + 1),
     "banned": st.lists(st.sampled_from([EOS, *WORDS]), max_size=3).map(tuple),
-    "phrases": st.lists(st.lists(st.sampled_from([EOS, *WORDS]), min_size=1, max_size=3).map(tuple), max_size=4),
+    "phrases": st.lists(
+        st.lists(st.sampled_from([EOS, *WORDS]), min_size=1, max_size=3).map(tuple),
+        max_size=4,
+    ),
     "ngram": st.sampled_from([1, 2, 3, 99]),
     "penalty": st.sampled_from([0.5, 1.25, 3.0]),
-    "required": st.lists(st.lists(words, min_size=1, max_size=3).map(tuple), max_size=3),
-    "prefixes": st.lists(st.lists(st.one_of(words, st.just(-1)), max_size=4).map(tuple), max_size=3),
+    "required": st.lists(
+        st.lists(words, min_size=1, max_size=3).map(tuple), max_size=3
+    ),
+    "prefixes": st.lists(
+        st.lists(st.one_of(words, st.just(-1)), max_size=4).map(tuple), max_size=3
+    ),
 }
 
 

@@ -18,17 +18,33 @@ VOCABULARY, STATES, LENGTH = 7, 40, 12
 
 
 def step(tokens, cache):
-    """Read each sentence's table from the cache: nothing is known of sentences beside it."""
+    """Read each sentence's table from the cache: nothing is known of sentences
+    beside it.
+    """
     sentences = cache["tables"].shape[0]
     state = next_state(cache["state"], tokens, VOCABULARY, STATES)
     own = state.reshape(sentences, -1)
-    logits = jax.vmap(lambda table, rows: table[rows])(cache["tables"], own).reshape(tokens.shape[0], -1)
+    logits = jax.vmap(lambda table, rows: table[rows])(cache["tables"], own).reshape(
+        tokens.shape[0], -1
+    )
     seen = cache["seen"] + jax.nn.one_hot(tokens % 3, 3)
     return logits, {**cache, "state": state, "calls": cache["calls"] + 1, "seen": seen}
 
 
-@functools.partial(jax.jit, static_argnames=("beam_size", "n_best", "groups", "halvings", "covered"))
-def run(tables, max_lengths, constraints=FREE, *, beam_size, n_best=1, groups=1, halvings=0, covered=False):
+@functools.partial(
+    jax.jit, static_argnames=("beam_size", "n_best", "groups", "halvings", "covered")
+)
+def run(
+    tables,
+    max_lengths,
+    constraints=FREE,
+    *,
+    beam_size,
+    n_best=1,
+    groups=1,
+    halvings=0,
+    covered=False,
+):
     rows = tables.shape[0] * beam_size
     cache = {
         "tables": tables,
@@ -41,22 +57,32 @@ def run(tables, max_lengths, constraints=FREE, *, beam_size, n_best=1, groups=1,
         "length": LENGTH,
         "alpha": 0.6,
         "constraints": constraints,
-        "coverage": (lambda cache: coverage_penalty(cache["seen"])) if covered else None,
+        "coverage": (lambda cache: coverage_penalty(cache["seen"]))
+        if covered
+        else None,
         "beta": 0.3,
         **IDS,
     }
     if beam_size == 1:
         return greedy_search(step, cache, SearchRules(**shared), halvings=halvings)
-    rules = SearchRules(beam_size=beam_size, n_best=n_best, groups=groups, diversity=0.4, **shared)
+    rules = SearchRules(
+        beam_size=beam_size, n_best=n_best, groups=groups, diversity=0.4, **shared
+    )
     return beam_search(step, cache, rules, halvings=halvings)
 
 
 def draw(seed, sentences):
     rng = np.random.default_rng(seed)
     # Some end at once and some late.
-    tables = random_tables(seed, sentences, STATES, VOCABULARY) + np.zeros(VOCABULARY, np.float32)
+    tables = random_tables(seed, sentences, STATES, VOCABULARY) + np.zeros(
+        VOCABULARY, np.float32
+    )
     tables[:, :, 1] += rng.uniform(-4, 4, sentences)[:, None].astype(np.float32)
-    return jnp.asarray(tables), jnp.asarray(rng.integers(0, LENGTH + 1, sentences), jnp.int32), rng
+    return (
+        jnp.asarray(tables),
+        jnp.asarray(rng.integers(0, LENGTH + 1, sentences), jnp.int32),
+        rng,
+    )
 
 
 @pytest.mark.parametrize("settings", [
@@ -72,23 +98,33 @@ def test_results_do_not_depend_on_halvings(settings, sentences, halvings):
     for seed in range(3):
         tables, limits, _ = draw(100 * sentences + seed, sentences)
         whole = run(tables, limits, **settings)
-        jax.tree.map(np.testing.assert_array_equal, run(tables, limits, halvings=halvings, **settings), whole)
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            run(tables, limits, halvings=halvings, **settings),
+            whole,
+        )
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
 def test_constraints_follow_their_sentences(beam_size):
-    """Least lengths, prefixes and required phrases stay those of their sentences when others leave."""
+    """Least lengths, prefixes and required phrases stay those of their sentences
+    when others leave.
+    """
     tables, limits, rng = draw(7, 12)
     constraints = Constraints(
         min_lengths=jnp.asarray(rng.integers(0, 9, 12)),
         banned_tokens=jnp.arange(VOCABULARY) == 4,
         prefixes=jnp.asarray(rng.integers(3, VOCABULARY, (12, 2, 2))),
-        required=jnp.asarray(rng.integers(3, VOCABULARY, (12, 1, 2))) if beam_size > 1 else None,
+        required=jnp.asarray(rng.integers(3, VOCABULARY, (12, 1, 2)))
+        if beam_size > 1
+        else None,
     )
     whole = run(tables, limits, constraints, beam_size=beam_size)
     assert (np.asarray(whole.lengths) > 0).any()
     jax.tree.map(
-        np.testing.assert_array_equal, run(tables, limits, constraints, beam_size=beam_size, halvings=3), whole
+        np.testing.assert_array_equal,
+        run(tables, limits, constraints, beam_size=beam_size, halvings=3),
+        whole,
     )
 
 
@@ -104,7 +140,10 @@ def test_the_batch_does_shrink():
     limits = jnp.asarray([1, 2, 3, 4, 5, 6, 7, 12])
     result = jax.jit(
         lambda: greedy_search(
-            watched, None, SearchRules(max_lengths=limits, length=LENGTH, alpha=0.0, **IDS), halvings=3
+            watched,
+            None,
+            SearchRules(max_lengths=limits, length=LENGTH, alpha=0.0, **IDS),
+            halvings=3,
         )
     )()
     jax.block_until_ready(result)
@@ -115,7 +154,9 @@ def test_the_batch_does_shrink():
 
 
 def test_each_leaf_gives_as_many_rows_as_it_has_for_a_sentence():
-    """Of 3 sentences, the third and the first: one row, two rows and none of a scalar."""
+    """Of 3 sentences, the third and the first: one row, two rows and none of a
+    scalar.
+    """
     tree = (jnp.arange(3), jnp.arange(6), jnp.array(9), None)
     one, two, scalar, _ = take_sentences(tree, jnp.array([2, 0]), 3)
     assert one.tolist() == [2, 0]

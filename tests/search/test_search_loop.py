@@ -1,4 +1,6 @@
-"""How long the loop of a search runs, how often it is compiled, and its steps in a loop of the caller's own."""
+"""How long the loop of a search runs, how often it is compiled, and its steps in a
+loop of the caller's own.
+"""
 
 import dataclasses
 
@@ -44,9 +46,18 @@ def test_an_easy_batch_stops_early(alpha):
 
 
 def test_a_hard_sentence_keeps_the_loop_alive():
-    """One sentence that cannot end runs to its own limit and not to the width of the result."""
-    tables = np.concatenate([random_tables(52, 3, 97, VOCABULARY, 12.0), random_tables(53, 1, 97, VOCABULARY, -np.inf)])
-    result = search_tables(tables, limits(40, 40, 40, 17), jnp.float32(0.6), length=40, beam_size=4)
+    """One sentence that cannot end runs to its own limit and not to the width of the
+    result.
+    """
+    tables = np.concatenate(
+        [
+            random_tables(52, 3, 97, VOCABULARY, 12.0),
+            random_tables(53, 1, 97, VOCABULARY, -np.inf),
+        ]
+    )
+    result = search_tables(
+        tables, limits(40, 40, 40, 17), jnp.float32(0.6), length=40, beam_size=4
+    )
     assert result.iterations == 17
     assert result.finished[:, 0].tolist() == [True, True, True, False]
 
@@ -62,7 +73,13 @@ def test_alpha_and_limits_do_not_recompile():
             traces.append("step")
             return table[tokens], cache
 
-        return beam_search(step, None, SearchRules(max_lengths=max_lengths, length=6, beam_size=2, alpha=alpha, **IDS))
+        return beam_search(
+            step,
+            None,
+            SearchRules(
+                max_lengths=max_lengths, length=6, beam_size=2, alpha=alpha, **IDS
+            ),
+        )
 
     first = run(limits(6, 3), jnp.float32(0.6))
     after_the_first = len(traces)
@@ -80,13 +97,21 @@ def some_constraints(seed: int, sentences: int) -> Constraints:
         banned_phrases=jnp.asarray(random.integers(3, VOCABULARY, (2, 2)), jnp.int32),
         no_repeat_ngram=jnp.int32(random.integers(1, 4)),
         repetition_penalty=jnp.float32(random.uniform(0.5, 2)),
-        required=jnp.asarray(random.integers(3, VOCABULARY, (sentences, 2, 2)), jnp.int32).at[1].set(-1),
-        prefixes=jnp.asarray(random.integers(-1, 0, (sentences, 2, 3)), jnp.int32).at[0, 0, 0].set(4),
+        required=jnp.asarray(
+            random.integers(3, VOCABULARY, (sentences, 2, 2)), jnp.int32
+        )
+        .at[1]
+        .set(-1),
+        prefixes=jnp.asarray(random.integers(-1, 0, (sentences, 2, 3)), jnp.int32)
+        .at[0, 0, 0]
+        .set(4),
     )
 
 
 def test_no_value_recompiles_a_search():
-    """One trace serves all limits, strengths of penalties, constraints, temperatures, truncations and keys."""
+    """One trace serves all limits, strengths of penalties, constraints,
+    temperatures, truncations and keys.
+    """
     traces = []
     table = jnp.asarray(random_tables(62, 1, VOCABULARY, VOCABULARY, -3.0)[0])
     attention = jnp.asarray(random_attention(62, 1, VOCABULARY, 3)[0])
@@ -99,12 +124,21 @@ def test_no_value_recompiles_a_search():
         return {"coverage": jnp.zeros((rows, 3))}
 
     def common(max_lengths, alpha, beta, constraints):
-        given = {"max_lengths": max_lengths, "alpha": alpha, "constraints": constraints, "length": 6}
+        given = {
+            "max_lengths": max_lengths,
+            "alpha": alpha,
+            "constraints": constraints,
+            "length": 6,
+        }
         return {**given, "coverage": lost, "beta": beta, **IDS}
 
     @jax.jit
     def beam(diversity, *values):
-        return beam_search(step, cache(8), SearchRules(beam_size=4, groups=2, diversity=diversity, **common(*values)))
+        return beam_search(
+            step,
+            cache(8),
+            SearchRules(beam_size=4, groups=2, diversity=diversity, **common(*values)),
+        )
 
     @jax.jit
     def greedy(*values):
@@ -112,7 +146,13 @@ def test_no_value_recompiles_a_search():
 
     @jax.jit
     def sample(keys, sampling, *values):
-        return sample_search(step, cache(4), SearchRules(beam_size=2, n_best=2, **common(*values)), keys, sampling)
+        return sample_search(
+            step,
+            cache(4),
+            SearchRules(beam_size=2, n_best=2, **common(*values)),
+            keys,
+            sampling,
+        )
 
     counts, found = [], []
     for seed in range(4):
@@ -120,18 +160,24 @@ def test_no_value_recompiles_a_search():
         values = (limits(6 - seed, 3), jnp.float32(seed - 1), jnp.float32(seed / 3))
         alone = (*values, constraints._replace(required=None))
         sampling = Sampling(
-            *(jnp.float32(1 + seed), jnp.int32(2 + seed)), *(jnp.float32(x / (1 + seed)) for x in (0.9, 0.2, 0.1))
+            *(jnp.float32(1 + seed), jnp.int32(2 + seed)),
+            *(jnp.float32(x / (1 + seed)) for x in (0.9, 0.2, 0.1)),
         )
         keys = jax.random.split(jax.random.key(seed), 2)
         beams = beam(jnp.float32(seed), *values, constraints)
         found.append([beams, greedy(*alone), sample(keys, sampling, *alone)])
         counts.append(len(traces))
     assert len(set(counts)) == 1, counts
-    assert all(len({str(results[kind].tokens.tolist()) for results in found}) > 1 for kind in range(3))
+    assert all(
+        len({str(results[kind].tokens.tolist()) for results in found}) > 1
+        for kind in range(3)
+    )
 
 
 def test_no_value_recompiles_a_step():
-    """The rules are a pytree: a step that takes them as an argument is traced once for every value."""
+    """The rules are a pytree: a step that takes them as an argument is traced once
+    for every value.
+    """
     traces = []
     tables = jnp.asarray(random_tables(63, 2, 97, VOCABULARY, -2.0))
     attention = jnp.asarray(random_attention(63, 2, 97, 3))
@@ -166,7 +212,9 @@ def test_no_value_recompiles_a_step():
 @pytest.mark.parametrize("kind", ["beam", "greedy", "sampling"])
 @pytest.mark.parametrize("constrained", [False, True])
 def test_steps_in_a_loop_of_ones_own(kind, constrained):
-    """Steps driven from Python give the result of the compiled loop, and each step can be looked at."""
+    """Steps driven from Python give the result of the compiled loop, and each step
+    can be looked at.
+    """
     tables = jnp.asarray(random_tables(64, 3, STATES, VOCABULARY, -1.0))
     constraints = some_constraints(2, 3) if constrained else FREE
     if kind != "beam":
@@ -183,9 +231,14 @@ def test_steps_in_a_loop_of_ones_own(kind, constrained):
         **IDS,
     )
     step, cache = table_step(tables, width), empty_cache(3 * width)
-    keys, sampling = jax.random.split(jax.random.key(9), 3), Sampling(jnp.float32(0.8), jnp.int32(4))
+    keys, sampling = (
+        jax.random.split(jax.random.key(9), 3),
+        Sampling(jnp.float32(0.8), jnp.int32(4)),
+    )
     if kind == "beam":
-        expected = search_tables(*arguments, length=8, beam_size=3, n_best=3, constraints=constraints)
+        expected = search_tables(
+            *arguments, length=8, beam_size=3, n_best=3, constraints=constraints
+        )
         state, finish = search.beam_init(rules, cache), search.beam_finish
         advance = jax.jit(lambda state: search.beam_step(rules, step, state))
     else:
@@ -193,7 +246,14 @@ def test_steps_in_a_loop_of_ones_own(kind, constrained):
         if kind == "greedy":
             expected = greedy_tables(*arguments, length=8, constraints=constraints)
         else:
-            expected = sample_tables(*arguments[:2], keys, sampling, length=8, samples=3, constraints=constraints)
+            expected = sample_tables(
+                *arguments[:2],
+                keys,
+                sampling,
+                length=8,
+                samples=3,
+                constraints=constraints,
+            )
         state, finish = rows.row_init(rules, cache), rows.row_finish
         advance = jax.jit(lambda state: rows.row_step(rules, step, choose, state))
     seen = 0
@@ -201,7 +261,9 @@ def test_steps_in_a_loop_of_ones_own(kind, constrained):
         state = advance(state)
         seen += 1
         assert state.position == seen
-    for name, one, other in zip(expected._fields, finish(rules, state), expected, strict=True):
+    for name, one, other in zip(
+        expected._fields, finish(rules, state), expected, strict=True
+    ):
         exact = name not in ("scores", "log_probabilities", "token_log_probabilities")
         np.testing.assert_allclose(one, other, rtol=0 if exact else 1e-6, err_msg=name)
     assert seen == expected.iterations > 1

@@ -29,10 +29,14 @@ CHANGES = {
 
 
 class Command:
-    """``jaxformer train`` on the little run; processes that are still there in the end are killed."""
+    """``jaxformer train`` on the little run; processes that are still there in the
+    end are killed.
+    """
 
     def __init__(self, folder: Path) -> None:
-        """Write the text into a folder and keep compiled programs there, so that later processes start quickly."""
+        """Write the text into a folder and keep compiled programs there, so that
+        later processes start quickly.
+        """
         self.keys = {**LITTLE_RUN, **CHANGES, **write_corpus(folder)}
         self.environment = {
             **os.environ,
@@ -43,11 +47,18 @@ class Command:
         }
         self.processes: list[subprocess.Popen[bytes]] = []
 
-    def arguments(self, directory: Path, changes: dict[str, object] | None = None) -> list[str]:
-        """Give what follows ``jaxformer``."""
+    def arguments(
+        self, directory: Path, changes: dict[str, object] | None = None
+    ) -> list[str]:
+        """Return what follows ``jaxformer``."""
         keys = {**self.keys, **(changes or {})}
         overrides = [f"--config.{key}={value}" for key, value in keys.items()]
-        return ["train", f"--config={ROOT / 'configs' / 'reverse.py'}", f"--workdir={directory}", *overrides]
+        return [
+            "train",
+            f"--config={ROOT / 'configs' / 'reverse.py'}",
+            f"--workdir={directory}",
+            *overrides,
+        ]
 
     def start(
         self,
@@ -55,10 +66,13 @@ class Command:
         changes: dict[str, object] | None = None,
         first: str = "",
     ) -> subprocess.Popen[bytes]:
-        """Start the command; ``first`` is Python that it runs before, and what it says goes to a file beside its
-        directory.
+        """Start the command; ``first`` is Python that it runs before, and what it says
+        goes to a file beside its directory.
         """
-        program = f"import sys\n{first}\nfrom jaxformer.cli.main import main\nsys.exit(main(sys.argv[1:]))"
+        program = (
+            f"import sys\n{first}\nfrom jaxformer.cli.main import"
+            " main\nsys.exit(main(sys.argv[1:]))"
+        )
         with self.said(directory).open("wb") as said:
             process = subprocess.Popen(
                 [sys.executable, "-c", program, *self.arguments(directory, changes)],
@@ -76,11 +90,11 @@ class Command:
         assert self.start(directory, changes).wait() == 0, self.words(directory)
 
     def said(self, directory: Path) -> Path:
-        """Give the file of what the last process on a directory said."""
+        """Return the file of what the last process on a directory said."""
         return directory.with_suffix(".said")
 
     def words(self, directory: Path) -> str:
-        """Give what the last process on a directory said."""
+        """Return what the last process on a directory said."""
         return self.said(directory).read_text(encoding="utf-8")
 
     def interrupt(
@@ -92,7 +106,9 @@ class Command:
         changes: dict[str, object] | None = None,
         first: str = "",
     ) -> subprocess.Popen[bytes]:
-        """Start the command and send a signal as soon as something is true and a delay has passed."""
+        """Start the command and send a signal as soon as something is true and a
+        delay has passed.
+        """
         process = self.start(directory, changes, first)
         while process.poll() is None and not when():
             time.sleep(0.002)
@@ -104,7 +120,7 @@ class Command:
 
 @pytest.fixture(scope="session")
 def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
-    """Give the command."""
+    """Return the command."""
     command = Command(tmp_path_factory.mktemp("command"))
     yield command
     for process in command.processes:
@@ -115,7 +131,7 @@ def command(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
 
 @pytest.fixture(scope="session")
 def straight(command: Command, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the directory of a run that nothing interrupted."""
+    """Return the directory of a run that nothing interrupted."""
     directory = tmp_path_factory.mktemp("straight") / "run"
     command.finish(directory)
     return directory
@@ -129,6 +145,8 @@ def chance() -> random.Random:
 
 @pytest.fixture(autouse=True)
 def _promotion() -> Iterator[None]:
-    """Let optax promote types: its bias correction is a float to the power of an integer."""
+    """Let optax promote types: its bias correction is a float to the power of an
+    integer.
+    """
     with jax.numpy_dtype_promotion("standard"):
         yield

@@ -1,4 +1,6 @@
-"""Whole runs that are killed, or run out of disk, and started again by the same command."""
+"""Whole runs that are killed, or run out of disk, and started again by the same
+command.
+"""
 
 import errno
 import shutil
@@ -24,8 +26,9 @@ from jaxformer.training import train as training
 
 @pytest.mark.slow
 def test_killed_at_random_moments(command, straight, chance, tmp_path):
-    """Killed while it saves, between steps and while it starts, again and again, a run ends with the parameters, the
-    optimizer, the records and the checkpoints of a run that nobody disturbed, bit for bit.
+    """Killed while it saves, between steps and while it starts, again and again, a run
+    ends with the parameters, the optimizer, the records and the checkpoints of a run
+    that nobody disturbed, bit for bit.
     """
     run = tmp_path / "run"
     metrics = run / "metrics.jsonl"
@@ -38,7 +41,10 @@ def test_killed_at_random_moments(command, straight, chance, tmp_path):
 
     def unfinished():
         # A folder may go while it is looked at.
-        return {(path.name, path.stat().st_ino) for path in (run / "checkpoints").glob("[0-9]*.orbax-checkpoint-tmp")}
+        return {
+            (path.name, path.stat().st_ino)
+            for path in (run / "checkpoints").glob("[0-9]*.orbax-checkpoint-tmp")
+        }
 
     def saving():
         try:
@@ -52,7 +58,9 @@ def test_killed_at_random_moments(command, straight, chance, tmp_path):
     killed = 0
     for when, longest in ((saving, 0.02), (saving, 0.02), (ready, 0.5), (logged, 0.1)):
         leftovers, before = unfinished(), lines()
-        process = command.interrupt(run, signal.SIGKILL, when, chance.uniform(0.0, longest))
+        process = command.interrupt(
+            run, signal.SIGKILL, when, chance.uniform(0.0, longest)
+        )
         killed += process.returncode == -signal.SIGKILL
     assert killed >= 3
     command.finish(run)
@@ -64,20 +72,26 @@ def test_killed_at_random_moments(command, straight, chance, tmp_path):
 
 @pytest.mark.slow
 def test_a_disk_that_is_full(command, straight, tmp_path):
-    """A checkpoint that cannot be written ends the run with one line and exit code 1; the last good one still loads,
-    and with space the run goes on.
+    """A checkpoint that cannot be written ends the run with one line and exit code 1;
+    the last good one still loads, and with space the run goes on.
     """
     run = tmp_path / "run"
     shutil.copytree(straight, run)
     last = read_checkpoint(run, 40)
 
     longer = {"training.steps": 46}
-    little_space = "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
+    little_space = (
+        "import resource\nresource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))"
+    )
     process = command.start(run, longer, little_space)
     assert process.wait() == 1, command.words(run)
-    errors = [line for line in command.words(run).splitlines() if "error" in line.lower()]
+    errors = [
+        line for line in command.words(run).splitlines() if "error" in line.lower()
+    ]
     assert len(errors) == 1, command.words(run)
-    assert errors[0].startswith(f"jaxformer: error: could not save a checkpoint in {run / 'checkpoints'}: ")
+    assert errors[0].startswith(
+        f"jaxformer: error: could not save a checkpoint in {run / 'checkpoints'}: "
+    )
     assert errors[0].endswith("; the last good checkpoint is step 40")
     assert "Traceback" not in command.words(run)
     assert steps_of(run)[-1] == 40
@@ -105,48 +119,79 @@ threading.Thread(target=fill, daemon=True).start()
 
 @pytest.mark.slow
 def test_a_disk_that_is_full_for_a_while(command, straight, tmp_path):
-    """With ``on_failed_save=continue`` the run says that a checkpoint could not be written and which is the last good
-    one, and goes on; as soon as there is space the next one is written, and the end is that of a run that nothing
-    disturbed.
+    """With ``on_failed_save=continue`` the run says that a checkpoint could not be
+    written and which is the last good one, and goes on; as soon as there is space the
+    next one is written, and the end is that of a run that nothing disturbed.
     """
     run, space = tmp_path / "run", tmp_path / "space"
-    full = FULL_FOR_A_WHILE.format(first=str(run / "checkpoints" / "4"), space=str(space))
+    full = FULL_FOR_A_WHILE.format(
+        first=str(run / "checkpoints" / "4"), space=str(space)
+    )
     process = command.start(run, {"training.on_failed_save": "continue"}, full)
-    while process.poll() is None and command.words(run).count("; training continues") < 2:
+    while (
+        process.poll() is None and command.words(run).count("; training continues") < 2
+    ):
         time.sleep(0.002)
     kept = steps_of(run)
     space.touch()
     assert process.wait() == 0, command.words(run)
-    told = [line for line in command.words(run).splitlines() if line.endswith("; training continues")]
+    told = [
+        line
+        for line in command.words(run).splitlines()
+        if line.endswith("; training continues")
+    ]
     assert len(told) >= 2
     for line in told:
-        assert line.startswith(f"could not save a checkpoint in {run / 'checkpoints'}: ")
-        assert f"; the last good checkpoint is step {kept[-1]}; training continues" in line
+        assert line.startswith(
+            f"could not save a checkpoint in {run / 'checkpoints'}: "
+        )
+        assert (
+            f"; the last good checkpoint is step {kept[-1]}; training continues" in line
+        )
     assert "Traceback" not in command.words(run)
     assert_same_run(run, straight)
-    assert [path for path in (run / "checkpoints").iterdir() if not path.name.isdecimal()] == []
+    assert [
+        path for path in (run / "checkpoints").iterdir() if not path.name.isdecimal()
+    ] == []
 
 
 @pytest.mark.slow
 def test_other_devices_at_a_resume(command, tmp_path):
-    """Begun on eight devices by ``pmap``, gone on with on one by ``jit`` and finished on a mesh of two, a run trains on
-    the same batches in the same order as one that stays on one device, with the same losses up to 1e-4; each restores
-    what the other saved.
+    """Begun on eight devices by ``pmap``, gone on with on one by ``jit`` and finished
+    on a mesh of two, a run trains on the same batches in the same order as one that
+    stays on one device, with the same losses up to 1e-4; each restores what the other
+    saved.
     """
-    changes = {"model.dropout_rate": 0.0, "training.log_every": 1, "training.ema_decay": 0.9}
+    changes = {
+        "model.dropout_rate": 0.0,
+        "training.log_every": 1,
+        "training.ema_decay": 0.9,
+    }
     alone, run = tmp_path / "alone", tmp_path / "run"
     command.finish(alone, {**changes, "training.engine": "jit"})
 
     def devices(count):
-        return f"import os\nos.environ['XLA_FLAGS'] += ' --xla_force_host_platform_device_count={count}'"
+        return (
+            "import os\nos.environ['XLA_FLAGS'] += '"
+            f" --xla_force_host_platform_device_count={count}'"
+        )
 
     stops = []
-    for count, step, engine in ((8, 13, {"training.engine": "pmap"}), (1, 25, {"training.engine": "jit"})):
+    for count, step, engine in (
+        (8, 13, {"training.engine": "pmap"}),
+        (1, 25, {"training.engine": "jit"}),
+    ):
 
         def reached(step=step):
             return f"step {step}/40  " in command.words(run)
 
-        process = command.interrupt(run, signal.SIGTERM, reached, changes={**changes, **engine}, first=devices(count))
+        process = command.interrupt(
+            run,
+            signal.SIGTERM,
+            reached,
+            changes={**changes, **engine},
+            first=devices(count),
+        )
         assert process.returncode == 130, command.words(run)
         assert f"parameters on {count} cpu device" in command.words(run)
         stops.append(steps_of(run)[-1])
@@ -156,15 +201,22 @@ def test_other_devices_at_a_resume(command, tmp_path):
     assert f"resuming at step {stops[1]} of 40" in command.words(run)
     assert "parameters on 2 cpu devices" in command.words(run)
 
-    found, expected = ([line for line in read_records(path) if "train/loss" in line] for path in (run, alone))
+    found, expected = (
+        [line for line in read_records(path) if "train/loss" in line]
+        for path in (run, alone)
+    )
     for name in ("step", "train/tokens", "train/epoch", "train/learning_rate"):
         assert [line[name] for line in found] == [line[name] for line in expected]
     assert len(expected) == 40
     np.testing.assert_allclose(
-        [line["train/loss"] for line in found], [line["train/loss"] for line in expected], rtol=0, atol=1e-4
+        [line["train/loss"] for line in found],
+        [line["train/loss"] for line in expected],
+        rtol=0,
+        atol=1e-4,
     )
     found, expected = (
-        [line["valid/nll"] for line in read_records(path) if "valid/nll" in line] for path in (run, alone)
+        [line["valid/nll"] for line in read_records(path) if "valid/nll" in line]
+        for path in (run, alone)
     )
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
     assert len(expected) == 4
@@ -172,7 +224,9 @@ def test_other_devices_at_a_resume(command, tmp_path):
 
 @pytest.fixture
 def train(command, tmp_path, monkeypatch, capsys):
-    """Give a function that runs the command in this process: the exit code, and the lines of errors."""
+    """Return a function that runs the command in this process: the exit code, and the
+    lines of errors.
+    """
     monkeypatch.setattr(training, "make_engine", cached_make_engine)
 
     def run(changes=None):
@@ -180,16 +234,27 @@ def train(command, tmp_path, monkeypatch, capsys):
         code = main(
             command.arguments(
                 tmp_path / "run",
-                {"training.engine": "jit", "training.steps": 8, "data.num_buckets": 2, **(changes or {})},
+                {
+                    "training.engine": "jit",
+                    "training.steps": 8,
+                    "data.num_buckets": 2,
+                    **(changes or {}),
+                },
             )
         )
-        return code, [line for line in capsys.readouterr().err.splitlines() if line.startswith("jaxformer: ")]
+        return code, [
+            line
+            for line in capsys.readouterr().err.splitlines()
+            if line.startswith("jaxformer: ")
+        ]
 
     return run
 
 
 def test_a_log_that_cannot_be_written(train, tmp_path, monkeypatch):
-    """No space for the log: one line names the file, exit code 1, and the last checkpoint is good."""
+    """No space for the log: one line names the file, exit code 1, and the last
+    checkpoint is good.
+    """
 
     real = log.append
 
@@ -207,11 +272,14 @@ def test_a_log_that_cannot_be_written(train, tmp_path, monkeypatch):
         code, errors = train()
     assert code == 1
     assert errors == [
-        f"jaxformer: error: cannot write {tmp_path / 'run' / 'metrics.jsonl'}: No space left on device; mend that and "
-        "run the same command again: it goes on from the last checkpoint"
+        f"jaxformer: error: cannot write {tmp_path / 'run' / 'metrics.jsonl'}: No space"
+        " left on device; mend that and run the same command again: it goes on from"
+        " the last checkpoint"
     ]
     assert steps_of(tmp_path / "run")[-1] == 4
-    assert np.isfinite(read_checkpoint(tmp_path / "run", 4)["params"]["embedding"]["table"]).all()
+    assert np.isfinite(
+        read_checkpoint(tmp_path / "run", 4)["params"]["embedding"]["table"]
+    ).all()
     assert train() == (0, [])
     assert steps_of(tmp_path / "run")[-1] == 8
 
@@ -219,23 +287,54 @@ def test_a_log_that_cannot_be_written(train, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.d_ff": 64}, "holds a run of another configuration: model.d_ff: 32 -> 64; go on with the same values"),
-        ({"training.stepz": 64}, "there is no configuration key training.stepz; did you mean training.steps?"),
+        (
+            {"model.d_ff": 64},
+            (
+                "holds a run of another configuration: model.d_ff: 32 -> 64; go on with"
+                " the same values"
+            ),
+        ),
+        (
+            {"training.stepz": 64},
+            (
+                "there is no configuration key training.stepz; did you mean"
+                " training.steps?"
+            ),
+        ),
         ({"training.steps": "many"}, "training.steps must be of type int"),
-        ({"model.num_heads": 3}, "model.d_model 16 is not divisible by model.num_heads 3; try 2 heads"),
-        ({"data.max_length": 99}, "data.max_length 99 is more than the model.max_length 32 positions of the model"),
+        (
+            {"model.num_heads": 3},
+            "model.d_model 16 is not divisible by model.num_heads 3; try 2 heads",
+        ),
+        (
+            {"data.max_length": 99},
+            (
+                "data.max_length 99 is more than the model.max_length 32 positions of"
+                " the model"
+            ),
+        ),
         ({"data.vocabulary_size": 58}, "data.vocabulary_size"),
         ({"data.train": "text:/nowhere/a,/nowhere/b"}, "no file /nowhere/a"),
         ({"data.train": "bundeld:en-de/train"}, "did you mean bundled:?"),
     ],
 )
 def test_refused_with_one_line(train, tmp_path, changes, message):
-    """What is wrong ends the command with exit code 1 and one line, and the run that is there stays."""
+    """What is wrong ends the command with exit code 1 and one line, and the run that
+    is there stays.
+    """
     assert train({"training.steps": 2}) == (0, [])
-    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    before = {
+        path: path.read_bytes()
+        for path in (tmp_path / "run").rglob("*")
+        if path.is_file()
+    }
     code, errors = train(changes)
     assert code == 1
     assert len(errors) == 1
     assert errors[0].startswith("jaxformer: error: ")
     assert message in errors[0]
-    assert {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes()
+        for path in (tmp_path / "run").rglob("*")
+        if path.is_file()
+    } == before

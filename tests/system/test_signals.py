@@ -1,4 +1,6 @@
-"""Whole runs that are asked to stop: they save first, say so, and go on by the same command."""
+"""Whole runs that are asked to stop: they save first, say so, and go on by the same
+command.
+"""
 
 import os
 import pty
@@ -16,9 +18,10 @@ import runs
 
 @pytest.mark.slow
 def test_stopped_by_signals(command, straight, chance, tmp_path):
-    """SIGTERM before the first step is compiled, SIGINT between steps and SIGTERM later: each time the exit code is
-    130, a checkpoint is saved at the step where the run stopped, and one line says so. In the end all bits and records
-    are those of a run that nobody stopped.
+    """SIGTERM before the first step is compiled, SIGINT between steps and SIGTERM
+    later: each time the exit code is 130, a checkpoint is saved at the step where the
+    run stopped, and one line says so. In the end all bits and records are those of a
+    run that nobody stopped.
     """
     run = tmp_path / "run"
     metrics = run / "metrics.jsonl"
@@ -34,7 +37,11 @@ def test_stopped_by_signals(command, straight, chance, tmp_path):
         assert process.returncode == 130, command.words(run)
         stopped = steps_of(run)[-1]
         last = command.words(run).splitlines()[-1]
-        assert last == f"{number.name}: saved at step {stopped}; the same command goes on from there"
+        assert (
+            last
+            == f"{number.name}: saved at step {stopped}; the same command goes on from"
+            " there"
+        )
         assert step <= stopped < 40
         assert not metrics.exists() or read_records(run)[-1]["step"] <= stopped
         if step > 0:
@@ -97,31 +104,41 @@ stop_in(CheckpointManager, "_save", after=stop)
 
 @pytest.mark.slow
 def test_sigterm_wherever_a_run_is(command, straight, tmp_path):
-    """SIGTERM ends a process with exit code 130: while the text is loaded at once, and what is saved stays as it is;
-    while the first step is compiled, a translation of an evaluation is made or a checkpoint is written, with a saved
-    state. In the end all bits and records are those of a run that nobody stopped.
+    """SIGTERM ends a process with exit code 130: while the text is loaded at once, and
+    what is saved stays as it is; while the first step is compiled, a translation of an
+    evaluation is made or a checkpoint is written, with a saved state. In the end all
+    bits and records are those of a run that nobody stopped.
     """
     run = tmp_path / "run"
     assert command.start(run, first=LOADING).wait() == 130
     assert not run.exists()
     for place, step in ((COMPILING, 1), (SAVING, 2), (EVALUATING, 10)):
         assert command.start(run, first=place).wait() == 130, command.words(run)
-        assert command.words(run).splitlines()[-1].startswith(f"SIGTERM: saved at step {step};")
+        assert (
+            command.words(run)
+            .splitlines()[-1]
+            .startswith(f"SIGTERM: saved at step {step};")
+        )
         assert steps_of(run)[-1] == step
     assert "valid/nll" not in read_records(run)[-1]
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert command.start(run, first=LOADING).wait() == 130
-    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert {
+        path: path.read_bytes() for path in run.rglob("*") if path.is_file()
+    } == before
     command.finish(run)
     assert_same_run(run, straight)
 
 
 @pytest.mark.slow
 def test_a_closed_terminal_saves(command, tmp_path):
-    """Training saves at SIGHUP and ends with 130, although nothing can be written to the terminal any more."""
+    """Training saves at SIGHUP and ends with 130, although nothing can be written to
+    the terminal any more.
+    """
     run = tmp_path / "run"
     terminal, theirs = pty.openpty()
-    program = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"  # closing it then sends SIGHUP
+    # closing it then sends SIGHUP
+    program = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)\n"
     program += "from jaxformer.cli.main import main; sys.exit(main(sys.argv[1:]))"
     process = subprocess.Popen(
         [sys.executable, "-c", program, *command.arguments(run)],
@@ -151,10 +168,18 @@ def test_a_closed_terminal_saves(command, tmp_path):
 
 @pytest.mark.slow
 def test_interruptions_of_a_command_that_saves_nothing(tmp_path):
-    """Ctrl-C ends it with 130, or with 0 where the whole output was written before; there is never a traceback."""
+    """Ctrl-C ends it with 130, or with 0 where the whole output was written before;
+    there is never a traceback.
+    """
     text = tmp_path / "text"
     text.write_text("".join(f"{line}\n" for line in runs.sentences(20)))
-    line = [sys.executable, "-m", "jaxformer", "score", f"--workdir={runs.random_run()}"]
+    line = [
+        sys.executable,
+        "-m",
+        "jaxformer",
+        "score",
+        f"--workdir={runs.random_run()}",
+    ]
     line += [f"--source={text}", f"--target={text}", "--summary"]
     options: dict[str, Any] = {"cwd": runs.ROOT, "env": runs.environment()}
     options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -1,4 +1,6 @@
-"""The wheel and the sdist: what is in them, and that they work in an environment that never saw a checkout."""
+"""The wheel and the sdist: what is in them, and that they work in an environment
+that never saw a checkout.
+"""
 
 from __future__ import annotations
 
@@ -20,32 +22,59 @@ import runs
 from jaxformer.cli import config_file
 
 ROOT = Path(__file__).parents[2]
-SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
+    "project"
+]
 VERSION = SETTINGS["version"]
 # What the project consists of; a checkout holds what tools leave there besides.
 PROJECT = (
     *(".ci", "configs", "docs", "jaxformer", "scripts", "tests"),
-    *("CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md", "constraints.txt"),
+    *(
+        "CHANGELOG.md",
+        "LICENSE",
+        "MANIFEST.in",
+        "Makefile",
+        "README.md",
+        "constraints.txt",
+    ),
     *("mkdocs.yml", "pyproject.toml", "setup.py"),
 )
 
 
 def test_the_project_is_what_git_knows():
-    """What these tests call the project is every file and folder of a checkout but git's own."""
+    """What these tests call the project is every file and folder of a checkout but
+    git's own.
+    """
     git = shutil.which("git")
     if git is None or not (ROOT / ".git").exists():
         pytest.skip("needs a checkout, and git")
-    listed = subprocess.run([git, "ls-files"], capture_output=True, text=True, cwd=ROOT, check=False)
+    listed = subprocess.run(
+        [git, "ls-files"], capture_output=True, text=True, cwd=ROOT, check=False
+    )
     if listed.returncode:
-        pytest.skip(f"git does not read the checkout: {listed.stderr}")  # such as one of another owner
-    assert {name.partition("/")[0] for name in listed.stdout.splitlines()} - {".gitignore"} == set(PROJECT)
+        # such as one of another owner
+        pytest.skip(f"git does not read the checkout: {listed.stderr}")
+    assert {name.partition("/")[0] for name in listed.stdout.splitlines()} - {
+        ".gitignore"
+    } == set(PROJECT)
 
 
 def run(*line: object, cwd: Path, **environment: str) -> str:
     """Run a program where no checkout can be found, and give what it prints."""
-    kept = {name: value for name, value in runs.environment().items() if name not in ("PYTHONPATH", "PYTHONHOME")}
+    kept = {
+        name: value
+        for name, value in runs.environment().items()
+        if name not in ("PYTHONPATH", "PYTHONHOME")
+    }
     command = [str(part) for part in line]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=kept | environment, check=False)
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=kept | environment,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
 
@@ -55,7 +84,9 @@ def project_files(folder: Path) -> dict[str, bytes]:
     paths = [
         path
         for name in PROJECT
-        for path in ((folder / name).rglob("*") if (folder / name).is_dir() else [folder / name])
+        for path in (
+            (folder / name).rglob("*") if (folder / name).is_dir() else [folder / name]
+        )
     ]
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -65,9 +96,14 @@ def project_files(folder: Path) -> dict[str, bytes]:
 
 
 def build(kind: str, source: Path, folder: Path) -> Path:
-    """Build the ``wheel`` or the ``sdist`` by the build backend itself, which needs no network."""
+    """Build the ``wheel`` or the ``sdist`` by the build backend itself, which needs
+    no network.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    code = f"import setuptools.build_meta as backend; backend.build_{kind}({str(folder)!r})"
+    code = (
+        "import setuptools.build_meta as backend;"
+        f" backend.build_{kind}({str(folder)!r})"
+    )
     run(sys.executable, "-c", code, cwd=source)
     (made,) = folder.iterdir()
     return made
@@ -75,7 +111,9 @@ def build(kind: str, source: Path, folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
-    """Build both in a copy of the project: the wheel of the checkout, the sdist, and the wheel of the sdist."""
+    """Build both in a copy of the project: the wheel of the checkout, the sdist, and
+    the wheel of the sdist.
+    """
     folder = tmp_path_factory.mktemp("wheel")
     for name, content in project_files(ROOT).items():
         path = folder / "checkout" / name
@@ -92,7 +130,7 @@ def folder(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(folder) -> Path:
-    """Give the wheel that the sdist makes."""
+    """Return the wheel that the sdist makes."""
     return next((folder / "wheel-of-sdist").iterdir())
 
 
@@ -103,14 +141,16 @@ def contents(path: Path) -> dict[str, bytes]:
 
 @pytest.mark.slow
 def test_the_wheel_holds_the_package_and_nothing_else(wheel):
-    """Every module, the mark of types, the bundled corpus with its licence and every configuration; no test and no
-    script.
+    """Every module, the mark of types, the bundled corpus with its licence and every
+    configuration; no test and no script.
     """
     assert wheel.name == f"jaxformer-{VERSION}-py3-none-any.whl"
     information = f"jaxformer-{VERSION}.dist-info/"
     found = {name for name in contents(wheel) if not name.startswith(information)}
     package = {name for name in project_files(ROOT) if name.startswith("jaxformer/")}
-    assert found == package | {f"jaxformer/configs/{name}.py" for name in config_file.shipped()}
+    assert found == package | {
+        f"jaxformer/configs/{name}.py" for name in config_file.shipped()
+    }
     assert {
         "jaxformer/py.typed",
         *(f"jaxformer/data/bundled/en-de/{name}" for name in ("LICENSE", "train.en")),
@@ -119,9 +159,15 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
 
 @pytest.mark.slow
 def test_the_wheel_says_what_it_is(wheel):
-    """Licences, Python versions, extras and the command are in its metadata, with the README as description."""
+    """Licences, Python versions, extras and the command are in its metadata, with
+    the README as description.
+    """
     files = contents(wheel)
-    information = {name.partition("/")[2]: content.decode() for name, content in files.items() if ".dist-info/" in name}
+    information = {
+        name.partition("/")[2]: content.decode()
+        for name, content in files.items()
+        if ".dist-info/" in name
+    }
     metadata = information["METADATA"]
     assert "License-Expression: Apache-2.0 AND MPL-2.0\n" in metadata
     assert f"Version: {VERSION}\n" in metadata
@@ -129,16 +175,24 @@ def test_the_wheel_says_what_it_is(wheel):
     for extra in SETTINGS["optional-dependencies"]:
         assert f"Provides-Extra: {extra}\n" in metadata
     assert (ROOT / "README.md").read_text(encoding="utf-8").strip() in metadata
-    assert information["entry_points.txt"] == "[console_scripts]\njaxformer = jaxformer.cli.main:start\n"
-    licences = {name: text for name, text in information.items() if name.startswith("licenses/")}
+    assert (
+        information["entry_points.txt"]
+        == "[console_scripts]\njaxformer = jaxformer.cli.main:start\n"
+    )
+    licences = {
+        name: text for name, text in information.items() if name.startswith("licenses/")
+    }
     assert licences == {
-        f"licenses/{name}": (ROOT / name).read_text(encoding="utf-8") for name in SETTINGS["license-files"]
+        f"licenses/{name}": (ROOT / name).read_text(encoding="utf-8")
+        for name in SETTINGS["license-files"]
     }
 
 
 @pytest.mark.slow
 def test_the_sdist_is_the_project(folder, wheel):
-    """It holds the tests and docs too, file by file as they are here, and makes the wheel that the checkout makes."""
+    """It holds the tests and docs too, file by file as they are here, and makes the
+    wheel that the checkout makes.
+    """
     (source,) = (folder / "unpacked").iterdir()
     assert project_files(source) == project_files(ROOT)
     made = {"PKG-INFO", "build", "jaxformer.egg-info", "setup.cfg"}
@@ -149,24 +203,44 @@ def test_the_sdist_is_the_project(folder, wheel):
 
 @pytest.fixture(scope="module")
 def installed(wheel, tmp_path_factory) -> Path:
-    """Install the wheel into a fresh environment, which borrows all other packages from that of the tests."""
+    """Install the wheel into a fresh environment, which borrows all other packages
+    from that of the tests.
+    """
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder / "environment", with_pip=True)
     python = folder / "environment" / "bin" / "python"
-    run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
+    run(
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        wheel,
+        cwd=folder,
+    )
     (own,) = (folder / "environment" / "lib").glob("python*/site-packages")
-    # As a folder of modules, whose own .pth files are not read: an editable install leads back to the checkout.
-    borrowed = dict.fromkeys(sysconfig.get_paths()[kind] for kind in ("purelib", "platlib"))
+    # As a folder of modules, whose own .pth files are not read: an editable install
+    # leads back to the checkout.
+    borrowed = dict.fromkeys(
+        sysconfig.get_paths()[kind] for kind in ("purelib", "platlib")
+    )
     (own / "borrowed.pth").write_text("".join(f"{path}\n" for path in borrowed))
     return folder
 
 
 @pytest.mark.slow
 def test_the_wheel_trains_translates_and_evaluates(installed):
-    """Outside any checkout, the shipped configurations and the bundled corpus are all that a first run needs."""
+    """Outside any checkout, the shipped configurations and the bundled corpus are
+    all that a first run needs.
+    """
     command = installed / "environment" / "bin" / "jaxformer"
     where = run(
-        installed / "environment" / "bin" / "python", "-c", "import jaxformer; print(jaxformer.__file__)", cwd=installed
+        installed / "environment" / "bin" / "python",
+        "-c",
+        "import jaxformer; print(jaxformer.__file__)",
+        cwd=installed,
     )
     assert Path(where.strip()).is_relative_to(installed)
     keys = {
@@ -183,40 +257,86 @@ def test_the_wheel_trains_translates_and_evaluates(installed):
         "decoding.max_extra_length": 2,
     }
     overrides = [f"--config.{key}={value}" for key, value in keys.items()]
-    run(command, "train", "--config=quickstart", "--workdir=run", *overrides, cwd=installed)
-    assert json.loads((installed / "run" / "config.json").read_text())["version"] == VERSION
+    run(
+        command,
+        "train",
+        "--config=quickstart",
+        "--workdir=run",
+        *overrides,
+        cwd=installed,
+    )
+    assert (
+        json.loads((installed / "run" / "config.json").read_text())["version"]
+        == VERSION
+    )
     (installed / "source").write_text("Open the file.\n\nDelete the row.\n")
     out = run(command, "translate", "--workdir=run", "--input=source", cwd=installed)
     assert out.count("\n") == 3
     files = ["--source=source", "--reference=source"]
-    record = json.loads(run(command, "evaluate", "--workdir=run", *files, cwd=installed))
+    record = json.loads(
+        run(command, "evaluate", "--workdir=run", *files, cwd=installed)
+    )
     assert record["sentences"] == 3
     assert record["versions"]["jaxformer"] == VERSION
 
 
 @pytest.mark.slow
 def test_the_wheel_finds_configurations_that_build_on_others(installed):
-    """A row of the paper calls its neighbour's ``get_config()``, in the wheel as in the checkout."""
+    """A row of the paper calls its neighbour's ``get_config()``, in the wheel as in
+    the checkout.
+    """
     command = installed / "environment" / "bin" / "jaxformer"
-    record = json.loads(run(command, "info", "--config=paper/table3:b_dk16", "--devices=1", cwd=installed))
+    record = json.loads(
+        run(
+            command,
+            "info",
+            "--config=paper/table3:b_dk16",
+            "--devices=1",
+            cwd=installed,
+        )
+    )
     assert record["parameters"]["total"] == 55_990_784
 
 
 @pytest.mark.slow
 def test_every_extra_can_be_installed(tmp_path):
-    """A resolver finds versions for all extras together; nothing is installed. Only a registry can say so."""
-    torch = [each.version for each in importlib.metadata.distributions() if each.metadata["Name"] == "torch"]
+    """A resolver finds versions for all extras together; nothing is installed. Only
+    a registry can say so.
+    """
+    torch = [
+        each.version
+        for each in importlib.metadata.distributions()
+        if each.metadata["Name"] == "torch"
+    ]
     constraints = tmp_path / "constraints.txt"
-    constraints.write_text(f"torch=={torch[0]}\n" if torch else "", encoding="utf-8")  # not gigabytes of another build
+    # not gigabytes of another build
+    constraints.write_text(f"torch=={torch[0]}\n" if torch else "", encoding="utf-8")
     project = tmp_path / "project"
     for name in ("configs", "jaxformer"):
         shutil.copytree(ROOT / name, project / name)  # building leaves files
     for name in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, project)
     wanted = f"{project}[{','.join(SETTINGS['optional-dependencies'])}]"
-    command = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet", f"--constraint={constraints}", wanted]
-    # A conflict may keep the resolver busy without end: it takes 20 seconds where there is none.
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=runs.environment(), timeout=240)
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--dry-run",
+        "--quiet",
+        f"--constraint={constraints}",
+        wanted,
+    ]
+    # A conflict may keep the resolver busy without end: it takes 20 seconds where there
+    # is none.
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=runs.environment(),
+        timeout=240,
+    )
     if (
         done.returncode and "requirement setuptools" in done.stderr
     ):  # which builds the project, before its own are asked

@@ -8,7 +8,14 @@ from collections.abc import Callable, Iterator
 import jax
 import numpy as np
 import pytest
-from training.little import EOS, PAD, VOCABULARY, cached_make_engine, little_config, write_corpus
+from training.little import (
+    EOS,
+    PAD,
+    VOCABULARY,
+    cached_make_engine,
+    little_config,
+    write_corpus,
+)
 
 from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.models.config import TransformerConfig
@@ -22,7 +29,9 @@ from jaxformer.training.state import TrainState, create_state
 
 @pytest.fixture(autouse=True)
 def _promotion() -> Iterator[None]:
-    """Let optax promote types: its bias correction is a float to the power of an integer."""
+    """Let optax promote types: its bias correction is a float to the power of an
+    integer.
+    """
     with jax.numpy_dtype_promotion("standard"):
         yield
 
@@ -34,13 +43,15 @@ MakeBatch = Callable[..., dict[str, np.ndarray]]
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Give the data sets of the little run by configuration key."""
+    """Return the data sets of the little run by configuration key."""
     return write_corpus(tmp_path_factory.mktemp("corpus"))
 
 
 @pytest.fixture(scope="session")
 def make_model() -> MakeModel:
-    """Give a function that makes a little model, without dropout unless it is asked for."""
+    """Return a function that makes a little model, without dropout unless it is asked
+    for.
+    """
 
     def make(**changes) -> Transformer:
         values = {
@@ -60,7 +71,8 @@ def make_model() -> MakeModel:
 
 @pytest.fixture(scope="session")
 def make_training() -> MakeTraining:
-    """Give a function that makes an engine for a model, and a first state in its place.
+    """Return a function that makes an engine for a model, and a first state in its
+    place.
 
     The engines are kept, since compiling a step for eight devices takes seconds.
     """
@@ -79,14 +91,20 @@ def make_training() -> MakeTraining:
 
 @pytest.fixture(scope="session")
 def make_batch() -> MakeBatch:
-    """Give a function that draws a batch of sentences of the given lengths; what is left over is padding alone.
+    """Return a function that draws a batch of sentences of the given lengths; what is
+    left over is padding alone.
 
-    Two rows for each of eight devices and nine tokens are the shape of most tests, since each shape is compiled.
+    Two rows for each of eight devices and nine tokens are the shape of most tests,
+    since each shape is compiled.
     """
 
-    def make(seed: int, lengths: list[int], *, rows: int = 16, width: int = 9) -> dict[str, np.ndarray]:
+    def make(
+        seed: int, lengths: list[int], *, rows: int = 16, width: int = 9
+    ) -> dict[str, np.ndarray]:
         generator = np.random.default_rng(seed)
-        batch = {side: np.full((rows, width), PAD, np.int32) for side in ("source", "target")}
+        batch = {
+            side: np.full((rows, width), PAD, np.int32) for side in ("source", "target")
+        }
         for side in batch.values():
             for row, length in zip(side, lengths, strict=False):
                 if length:
@@ -98,18 +116,22 @@ def make_batch() -> MakeBatch:
 
 @pytest.fixture
 def train(corpus, tmp_path, monkeypatch):
-    """Give a function that runs ``train`` in a folder of this test, by name, with changes to the configuration."""
+    """Return a function that runs ``train`` in a folder of this test, by name, with
+    changes to the configuration.
+    """
     monkeypatch.setattr(training, "make_engine", cached_make_engine)
 
     def run(name, changes=None, validator=make_validator):
-        return training.train(little_config(corpus, changes), tmp_path / name, validator)
+        return training.train(
+            little_config(corpus, changes), tmp_path / name, validator
+        )
 
     return run
 
 
 @pytest.fixture(scope="session")
 def straight(corpus, tmp_path_factory):
-    """Give the directory of the little run, made without any interruption."""
+    """Return the directory of the little run, made without any interruption."""
     directory = tmp_path_factory.mktemp("straight")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training, "make_engine", cached_make_engine)

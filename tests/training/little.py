@@ -1,4 +1,6 @@
-"""What the tests of training share: a little model's alphabet, a little corpus, a little run, and ways to compare."""
+"""What the tests of training share: a little model's alphabet, a little corpus, a
+little run, and ways to compare.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,8 @@ from jaxformer.training.state import create_state
 
 VOCABULARY, PAD, EOS = 11, 0, 3
 
-# A run of a second or two: it logs, evaluates and saves at steps of its own, so that each meets each.
+# A run of a second or two: it logs, evaluates and saves at steps of its own, so that
+# each meets each.
 LITTLE_RUN: dict[str, Any] = {
     "model.d_model": 16,
     "model.d_ff": 32,
@@ -50,18 +53,32 @@ LITTLE_RUN: dict[str, Any] = {
 
 def assert_trees_close(found: Any, expected: Any, **tolerance: float) -> None:
     """Compare two trees of arrays leaf by leaf."""
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(np.asarray(a), np.asarray(b), **tolerance), found, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(
+            np.asarray(a), np.asarray(b), **tolerance
+        ),
+        found,
+        expected,
+    )
 
 
 def assert_trees_equal(found: Any, expected: Any) -> None:
     """Compare two trees of arrays bit for bit."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
-    jax.tree.map(lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)), found, expected)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)),
+        found,
+        expected,
+    )
 
 
 def write_corpus(folder: Path) -> dict[str, str]:
-    """Write some of the reversal task as parallel text; whoever reads the files of the test set fails."""
-    names = {"data.test": f"text:{folder / 'test.forwards'},{folder / 'test.backwards'}"}
+    """Write some of the reversal task as parallel text; whoever reads the files of
+    the test set fails.
+    """
+    names = {
+        "data.test": f"text:{folder / 'test.forwards'},{folder / 'test.backwards'}"
+    }
     for side in ("forwards", "backwards"):
         (folder / f"test.{side}").write_bytes(b"\xff no text\n")
     for split, count in (("train", 300), ("valid", 31)):
@@ -82,8 +99,10 @@ def nested(keys: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return sections
 
 
-def little_config(corpus: dict[str, str], changes: dict[str, Any] | None = None) -> RunConfig:
-    """Give the configuration of the little run with some keys changed."""
+def little_config(
+    corpus: dict[str, str], changes: dict[str, Any] | None = None
+) -> RunConfig:
+    """Return the configuration of the little run with some keys changed."""
     return parse(nested({**LITTLE_RUN, **corpus, **(changes or {})}))
 
 
@@ -94,20 +113,44 @@ def _engine(model: Any, config: TrainingConfig) -> engines.Engine:
 
 # What of the section ``training`` is no part of a compiled step.
 _NOT_COMPILED = (
-    *("steps", "seed", "log_every", "evaluate_every", "checkpoint_every", "keep_latest", "keep_best", "keep_every"),
-    *("max_bad_steps", "patience", "on_failed_save", "initial_run", "initial_optimizer", "stall_seconds"),
+    *(
+        "steps",
+        "seed",
+        "log_every",
+        "evaluate_every",
+        "checkpoint_every",
+        "keep_latest",
+        "keep_best",
+        "keep_every",
+    ),
+    *(
+        "max_bad_steps",
+        "patience",
+        "on_failed_save",
+        "initial_run",
+        "initial_optimizer",
+        "stall_seconds",
+    ),
 )
 
 
 def cached_make_engine(model: Any, config: TrainingConfig) -> engines.Engine:
-    """Stand in for ``make_engine``: compiling takes seconds, and many runs have the same steps."""
+    """Stand in for ``make_engine``: compiling takes seconds, and many runs have the
+    same steps.
+    """
     default = TrainingConfig()
-    return _engine(model, dataclasses.replace(config, **{name: getattr(default, name) for name in _NOT_COMPILED}))
+    return _engine(
+        model,
+        dataclasses.replace(
+            config, **{name: getattr(default, name) for name in _NOT_COMPILED}
+        ),
+    )
 
 
 def without_key_biases(tree: Any) -> dict[str, Any]:
-    """Leave out the biases of the keys, which change no softmax: their gradient is 0 but for rounding, of which Adam,
-    whose steps do not depend on the size of a gradient, makes whole steps.
+    """Leave out the biases of the keys, which change no softmax: their gradient is 0
+    but for rounding, of which Adam, whose steps do not depend on the size of a
+    gradient, makes whole steps.
     """
     return {
         jax.tree_util.keystr(path): leaf
@@ -118,13 +161,19 @@ def without_key_biases(tree: Any) -> dict[str, Any]:
 
 def steps_of(directory: Path) -> list[int]:
     """List the checkpoints of a run."""
-    return sorted(int(path.name) for path in (directory / "checkpoints").iterdir() if path.name.isdecimal())
+    return sorted(
+        int(path.name)
+        for path in (directory / "checkpoints").iterdir()
+        if path.name.isdecimal()
+    )
 
 
 def read_checkpoint(directory: Path, step: int) -> Any:
     """Read all arrays of a checkpoint."""
     config = load(directory / "config.json")
-    state = jax.eval_shape(lambda: create_state(Transformer(config.model), config.training))
+    state = jax.eval_shape(
+        lambda: create_state(Transformer(config.model), config.training)
+    )
     checkpoints = CheckpointManager(directory / "checkpoints")
     parts = checkpoints.restore(step, params=state.weights, training=state.rest())
     checkpoints.close()
@@ -132,7 +181,9 @@ def read_checkpoint(directory: Path, step: int) -> Any:
 
 
 def read_records(directory: Path, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
-    """Read the lines of a record, without what the machine decides, such as the speed."""
+    """Read the lines of a record, without what the machine decides, such as the
+    speed.
+    """
     lines = (directory / name).read_text(encoding="utf-8").split("\n")
     assert lines.pop() == ""
     records = [json.loads(line) for line in lines]
@@ -143,7 +194,9 @@ def read_records(directory: Path, name: str = "metrics.jsonl") -> list[dict[str,
 
 
 def assert_same_run(found: Path, expected: Path) -> None:
-    """Two runs ended at the same step with the same bits, and left the same records, line for line."""
+    """Two runs ended at the same step with the same bits, and left the same records,
+    line for line.
+    """
     last = steps_of(expected)[-1]
     assert steps_of(found)[-1] == last
     assert_trees_equal(read_checkpoint(found, last), read_checkpoint(expected, last))

@@ -1,4 +1,6 @@
-"""Batches of bad steps are kept, a few of them, and training goes on even where they cannot be."""
+"""Batches of bad steps are kept, a few of them, and training goes on even where they
+cannot be.
+"""
 
 import math
 
@@ -26,7 +28,9 @@ def test_the_batch_comes_back(tmp_path, make_batch):
 
 
 def test_a_few_are_enough(tmp_path, make_batch):
-    """The first ten are kept; one that is written again, by a resumed run, is no further file."""
+    """The first ten are kept; one that is written again, by a resumed run, is no
+    further file.
+    """
     batch = make_batch(2, [3])
     kept = [save_bad_batch(tmp_path, step, batch) is not None for step in range(1, 20)]
     assert kept == [True] * MOST_FILES + [False] * (19 - MOST_FILES)
@@ -35,13 +39,17 @@ def test_a_few_are_enough(tmp_path, make_batch):
 
 
 def test_each_host_keeps_its_own(tmp_path, make_batch):
-    """With several hosts each has other rows: the names tell them apart, and each has its own ten."""
+    """With several hosts each has other rows: the names tell them apart, and each
+    has its own ten.
+    """
     for host in range(2):
         for step in range(12):
             save_bad_batch(tmp_path, step, make_batch(host, [3]), host=host, hosts=12)
     save_bad_batch(tmp_path, 0, make_batch(5, [3]), host=11, hosts=12)
     assert len(names(tmp_path)) == 2 * MOST_FILES + 1
-    assert {"step-0.host-0.npz", "step-0.host-1.npz", "step-0.host-11.npz"} <= set(names(tmp_path))
+    assert {"step-0.host-0.npz", "step-0.host-1.npz", "step-0.host-11.npz"} <= set(
+        names(tmp_path)
+    )
 
 
 @pytest.mark.parametrize("fault", ["folder", "file"])
@@ -63,7 +71,13 @@ def test_a_batch_that_cannot_be_written(tmp_path, make_batch, monkeypatch, fault
 
 def test_the_line_of_a_bad_step(tmp_path):
     """One line says which step, why, and where its batch is if it is anywhere."""
-    assert describe_bad_step(7, math.nan, 2.5, None) == "step 7 is skipped: its loss is nan and its gradient norm 2.5"
+    assert (
+        describe_bad_step(7, math.nan, 2.5, None)
+        == "step 7 is skipped: its loss is nan and its gradient norm 2.5"
+    )
     line = describe_bad_step(7, 1.25, math.inf, tmp_path / "step-7.npz")
-    assert line.endswith(f"its loss is 1.25 and its gradient norm inf; its batch is kept in {tmp_path / 'step-7.npz'}")
+    assert line.endswith(
+        "its loss is 1.25 and its gradient norm inf; its batch is kept in"
+        f" {tmp_path / 'step-7.npz'}"
+    )
     assert "\n" not in line

@@ -11,11 +11,16 @@ from jaxformer.training.compilations import Compilations, read_memory
 
 
 def test_each_shape_is_counted_once():
-    """A program is counted when it is compiled, for each shape, and not when it runs again."""
+    """A program is counted when it is compiled, for each shape, and not when it runs
+    again.
+    """
     inputs = [jnp.ones(size) for size in (3, 5)]
     double = jax.jit(lambda x: x * 2.0)
     with Compilations() as compilations:
-        assert compilations.read() == {"train/compilations": 0.0, "train/compile_seconds": 0.0}
+        assert compilations.read() == {
+            "train/compilations": 0.0,
+            "train/compile_seconds": 0.0,
+        }
         for x in inputs * 3:
             double(x).block_until_ready()
         assert compilations.count == 2
@@ -24,7 +29,9 @@ def test_each_shape_is_counted_once():
 
 
 def test_it_knows_when_the_last_one_ended():
-    """A call that compiles and then computes for long has ended its compilation before."""
+    """A call that compiles and then computes for long has ended its compilation
+    before.
+    """
 
     def sleep(x):
         time.sleep(0.2)
@@ -67,11 +74,18 @@ class Device:
     [
         ([None, None], {}),
         ([{"bytes_limit": 5}], {}),
-        ([{"peak_bytes_in_use": 3}, {"peak_bytes_in_use": 8}, None], {"train/memory_bytes": 8.0}),
+        (
+            [{"peak_bytes_in_use": 3}, {"peak_bytes_in_use": 8}, None],
+            {"train/memory_bytes": 8.0},
+        ),
     ],
 )
 def test_memory_is_the_most_of_any_device(monkeypatch, statistics, entry):
-    """The fullest device decides whether a run fits; where none tells, nothing is said."""
-    monkeypatch.setattr(jax, "local_devices", lambda: [Device(found) for found in statistics])
+    """The fullest device decides whether a run fits; where none tells, nothing is
+    said.
+    """
+    monkeypatch.setattr(
+        jax, "local_devices", lambda: [Device(found) for found in statistics]
+    )
     assert read_memory() == entry
     assert set(entry) <= MEASURED

@@ -9,7 +9,15 @@ import pytest
 import rich.console
 
 from jaxformer.training import display
-from jaxformer.training.display import Bar, Lines, Silent, clock, describe, fit, make_display
+from jaxformer.training.display import (
+    Bar,
+    Lines,
+    Silent,
+    clock,
+    describe,
+    fit,
+    make_display,
+)
 
 ENTRY = {
     "train/loss": 4.1234,
@@ -23,11 +31,22 @@ ENTRY = {
     "train/padding": 0.031,
     "train/seconds_left": 43_523.0,
 }
-WORDS = "loss 4.123", "ppl 61.70", "lr 7.0e-4", "norm 0.41", "82,059 tok/s", "MFU 50%", "pad 3%", "left 12:05:23"
+WORDS = (
+    "loss 4.123",
+    "ppl 61.70",
+    "lr 7.0e-4",
+    "norm 0.41",
+    "82,059 tok/s",
+    "MFU 50%",
+    "pad 3%",
+    "left 12:05:23",
+)
 
 
 def test_lines_where_there_is_no_terminal(capsys):
-    """Without a terminal there is a plain line on standard error for each entry of the log, and for nothing else."""
+    """Without a terminal there is a plain line on standard error for each entry of
+    the log, and for nothing else.
+    """
     shown = make_display(10)
     assert isinstance(shown, Lines)
     shown.advance(1, {})
@@ -41,18 +60,24 @@ def test_lines_where_there_is_no_terminal(capsys):
 
 
 def test_text_of_a_corpus_gives_a_terminal_no_orders(capsys, monkeypatch):
-    """Samples of the validation text are shown with their control characters escaped, on a terminal too."""
+    """Samples of the validation text are shown with their control characters
+    escaped, on a terminal too.
+    """
     evil = "source \x1b[2J\x07\nnext"
     Lines(10).say(evil)
     Silent(3).warn(evil)
-    assert capsys.readouterr().err == ("source \\u001b[2J\\u0007\nnext\nhost 3: source \\u001b[2J\\u0007\nnext\n")
+    assert capsys.readouterr().err == (
+        "source \\u001b[2J\\u0007\nnext\nhost 3: source \\u001b[2J\\u0007\nnext\n"
+    )
     drawn = str(draw_bar(monkeypatch, 100, lambda shown: shown.say(evil)))
     assert "u001b[2J" in drawn
     assert "\x07" not in drawn
 
 
 def test_other_hosts_only_warn(capsys, monkeypatch):
-    """The first host speaks for all; what only another can know comes with its number."""
+    """The first host speaks for all; what only another can know comes with its
+    number.
+    """
     monkeypatch.setattr(jax, "process_index", lambda: 3)
     shown = make_display(10)
     assert isinstance(shown, Silent)
@@ -64,13 +89,21 @@ def test_other_hosts_only_warn(capsys, monkeypatch):
 
 
 def draw_bar(monkeypatch, width, act):
-    """Give what a bar leaves on a terminal of some width: the lines above it and itself at last."""
+    """Return what a bar leaves on a terminal of some width: the lines above it and
+    itself at last.
+    """
     terminal = io.StringIO()
     real = rich.console.Console
     monkeypatch.setattr(
         rich.console,
         "Console",
-        lambda stderr: real(file=terminal, force_terminal=True, width=width, color_system=None, legacy_windows=False),
+        lambda stderr: real(
+            file=terminal,
+            force_terminal=True,
+            width=width,
+            color_system=None,
+            legacy_windows=False,
+        ),
     )
     bar = Bar(100_000)
     bar.advance(12_300, {})
@@ -82,7 +115,9 @@ def draw_bar(monkeypatch, width, act):
 
 @pytest.mark.parametrize("width", [100, 120, 250])
 def test_all_fits_into_100_columns(monkeypatch, width):
-    """On a terminal of 100 columns, in the middle of a long run, nothing is left out, and the bar is one line."""
+    """On a terminal of 100 columns, in the middle of a long run, nothing is left
+    out, and the bar is one line.
+    """
     seen = draw_bar(monkeypatch, width, lambda bar: bar.advance(12_345, ENTRY))
     assert seen[-1].endswith(" ".join(["12345/100000", *WORDS]))
     assert max(len(line) for line in seen) <= width
@@ -90,7 +125,9 @@ def test_all_fits_into_100_columns(monkeypatch, width):
 
 @pytest.mark.parametrize("width", [30, 40, 50, 60, 70, 80, 90])
 def test_narrow_terminals_drop_what_matters_least(monkeypatch, width):
-    """On a narrow terminal the bar is one line all the same, with the step and the loss if anything."""
+    """On a narrow terminal the bar is one line all the same, with the step and the
+    loss if anything.
+    """
     seen = draw_bar(monkeypatch, width, lambda bar: bar.advance(12_345, ENTRY))
     assert "12345/100000 loss 4.123" in seen[-1]
     assert "pad" not in seen[-1]
@@ -98,7 +135,9 @@ def test_narrow_terminals_drop_what_matters_least(monkeypatch, width):
 
 
 def test_the_bar_keeps_its_metrics(monkeypatch):
-    """Between two entries of the log the newest metrics stay, lines stand above the bar, and brackets are no markup."""
+    """Between two entries of the log the newest metrics stay, lines stand above the
+    bar, and brackets are no markup.
+    """
 
     def act(bar):
         bar.advance(12_400, ENTRY)
@@ -113,16 +152,27 @@ def test_the_bar_keeps_its_metrics(monkeypatch):
 
 
 def test_words_for_a_person():
-    """Only what is known and what a person looks at is described, in few letters whatever the value."""
+    """Only what is known and what a person looks at is described, in few letters
+    whatever the value.
+    """
     assert describe({}) == describe({"train/tokens": 5.0, "valid/bleu": 27.34}) == []
     assert tuple(describe(ENTRY)) == WORDS
-    assert describe({"train/perplexity": 8_123.4, "train/tokens_per_second": 656_472.0}) == ["ppl 8123", "656k tok/s"]
+    assert describe(
+        {"train/perplexity": 8_123.4, "train/tokens_per_second": 656_472.0}
+    ) == ["ppl 8123", "656k tok/s"]
     assert describe({"train/perplexity": 1e300}) == ["ppl 1.0e+300"]
-    assert [clock(seconds) for seconds in (0, 59.6, 61, 3_661)] == ["0:00", "1:00", "1:01", "1:01:01"]
+    assert [clock(seconds) for seconds in (0, 59.6, 61, 3_661)] == [
+        "0:00",
+        "1:00",
+        "1:01",
+        "1:01:01",
+    ]
 
 
 def test_what_is_left_out_first():
-    """Word after word goes, in one order, until the rest fits; the step stays whatever the width."""
+    """Word after word goes, in one order, until the rest fits; the step stays
+    whatever the width.
+    """
     words = ["12345/100000", *WORDS]
     texts = [fit(words, width) for width in range(len(" ".join(words)), -1, -1)]
     assert texts[0] == " ".join(words)

@@ -7,7 +7,14 @@ import pytest
 
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.training.flops import Work, forward_flops, peak_flops, slots, tokens, training_flops
+from jaxformer.training.flops import (
+    Work,
+    forward_flops,
+    peak_flops,
+    slots,
+    tokens,
+    training_flops,
+)
 
 MODELS = {
     "plain": {},
@@ -19,7 +26,10 @@ MODELS = {
 
 
 def zeros(rows, source, target):
-    return {"source": np.zeros((rows, source), np.int32), "target": np.zeros((rows, target), np.int32)}
+    return {
+        "source": np.zeros((rows, source), np.int32),
+        "target": np.zeros((rows, target), np.int32),
+    }
 
 
 @pytest.mark.parametrize(
@@ -34,10 +44,16 @@ def zeros(rows, source, target):
     ],
 )
 def test_forward_is_what_the_compiler_counts(name, shape, optimised):
-    """XLA's own count of the forward pass, all of norms, softmax and biases included, is a few per cent more, before
-    XLA has optimised the program and after.
+    """XLA's own count of the forward pass, all of norms, softmax and biases included,
+    is a few per cent more, before XLA has optimised the program and after.
     """
-    values = {"d_model": 128, "d_ff": 512, "num_heads": 4, "num_encoder_layers": 2, "num_decoder_layers": 2}
+    values = {
+        "d_model": 128,
+        "d_ff": 512,
+        "num_heads": 4,
+        "num_encoder_layers": 2,
+        "num_decoder_layers": 2,
+    }
     config = TransformerConfig(vocabulary_size=500, **{**values, **MODELS[name]})
     model = Transformer(config)
     source, target = (jnp.ones((shape[0], length), jnp.int32) for length in shape[1:])
@@ -53,16 +69,25 @@ def test_forward_is_what_the_compiler_counts(name, shape, optimised):
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_training_is_three_times_forward(passes):
-    """The gradients of a product of matrices are two such products, for each pass through the model."""
+    """The gradients of a product of matrices are two such products, for each pass
+    through the model.
+    """
     config = TransformerConfig.tiny(vocabulary_size=100)
     work = slots(zeros(3, 5, 7))
-    assert training_flops(config, work, passes=passes) == 3 * passes * forward_flops(config, work)
+    assert training_flops(config, work, passes=passes) == 3 * passes * forward_flops(
+        config, work
+    )
 
 
 def test_gradients_are_twice_forward():
     """XLA's own count of value and gradient is about three times that of the value."""
     config = TransformerConfig(
-        vocabulary_size=500, d_model=128, d_ff=512, num_heads=4, num_encoder_layers=1, num_decoder_layers=1
+        vocabulary_size=500,
+        d_model=128,
+        d_ff=512,
+        num_heads=4,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
     )
     model, ones = Transformer(config), jnp.ones((2, 16), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), ones, ones)["params"]
@@ -70,16 +95,26 @@ def test_gradients_are_twice_forward():
     def total(params, source, target):
         return model.apply({"params": params}, source, target, train=False).sum()
 
-    counted = jax.jit(jax.grad(total)).lower(params, ones, ones).cost_analysis()["flops"]
+    counted = (
+        jax.jit(jax.grad(total)).lower(params, ones, ones).cost_analysis()["flops"]
+    )
     assert 0.9 < training_flops(config, slots(zeros(2, 16, 16))) / counted < 1.05
 
 
 def test_six_operations_a_parameter_and_token():
-    """Kaplan et al. 2020: training takes six operations for each weight of a matrix and token, without attention's."""
+    """Kaplan et al. 2020: training takes six operations for each weight of a matrix
+    and token, without attention's.
+    """
     config = TransformerConfig.base(vocabulary_size=37_000)
-    work = Work(source=1.0, target=1.0, source_pairs=0.0, target_pairs=0.0, cross_pairs=0.0)
+    work = Work(
+        source=1.0, target=1.0, source_pairs=0.0, target_pairs=0.0, cross_pairs=0.0
+    )
     attention, feed_forward = 4 * 512 * 512, 2 * 512 * 2048
-    weights = 6 * (attention + feed_forward) + 6 * (2 * attention + feed_forward) + 512 * 37_000
+    weights = (
+        6 * (attention + feed_forward)
+        + 6 * (2 * attention + feed_forward)
+        + 512 * 37_000
+    )
     assert training_flops(config, work) == 6 * weights
 
 
@@ -90,24 +125,39 @@ def test_full_rows_are_all_tokens():
 
 
 def test_padding_is_not_counted(make_batch):
-    """Tokens are those of the sentences alone: one by one, without padding, they are the same."""
+    """Tokens are those of the sentences alone: one by one, without padding, they are
+    the same.
+    """
     lengths = [9, 4, 1, 7, 0]
     batch = make_batch(3, lengths)
-    alone = [tokens({side: rows[i : i + 1, :n] for side, rows in batch.items()}, 0) for i, n in enumerate(lengths)]
+    alone = [
+        tokens({side: rows[i : i + 1, :n] for side, rows in batch.items()}, 0)
+        for i, n in enumerate(lengths)
+    ]
     assert tokens(batch, 0) == Work(*np.sum(alone, axis=0))
-    assert tokens(batch, 0).target == sum(lengths) < slots(batch).target == batch["target"].size
+    assert (
+        tokens(batch, 0).target
+        == sum(lengths)
+        < slots(batch).target
+        == batch["target"].size
+    )
 
 
 def test_packed_sentences_are_counted_one_by_one():
     """Packed or not, sentences take the same: none sees another of its row."""
     rng = np.random.default_rng(5)
     lengths = rng.integers(1, 6, (4, 3, 2))  # rows, sentences, sides
-    packed = {name: np.zeros((4, 16), np.int32) for name in ("source", "target", "source_segments", "target_segments")}
+    packed = {
+        name: np.zeros((4, 16), np.int32)
+        for name in ("source", "target", "source_segments", "target_segments")
+    }
     plain = {side: np.zeros((12, 5), np.int32) for side in ("source", "target")}
     for row in range(4):
         for i, side in enumerate(("source", "target")):
             ends = np.cumsum(lengths[row, :, i])
-            for number, (end, length) in enumerate(zip(ends, lengths[row, :, i], strict=True)):
+            for number, (end, length) in enumerate(
+                zip(ends, lengths[row, :, i], strict=True)
+            ):
                 packed[side][row, end - length : end] = 7
                 packed[f"{side}_segments"][row, end - length : end] = number + 1
                 plain[side][3 * row + number, :length] = 7
@@ -150,7 +200,9 @@ class Named:
     ],
 )
 def test_peaks(platform, kind, dtype, peak):
-    """The published figures, by the names that JAX gives; a device that is not known has none."""
+    """The published figures, by the names that JAX gives; a device that is not known
+    has none.
+    """
     found = peak_flops(Named(platform, kind), dtype)
     assert found == (None if peak is None else pytest.approx(peak))
 

@@ -1,4 +1,6 @@
-"""Two hosts that train together: what each does for all, and what they tell each other."""
+"""Two hosts that train together: what each does for all, and what they tell each
+other.
+"""
 
 import dataclasses
 import json
@@ -115,7 +117,9 @@ COUNT = 9
 
 
 def make_run(directory, count):
-    """Give what a validator needs of the random run, with so many validation sentences, and parameters."""
+    """Return what a validator needs of the random run, with so many validation
+    sentences, and parameters.
+    """
     config = configuration.load(Path(directory) / "config.json")
     evaluation = dataclasses.replace(config.evaluation, max_sentences=count, samples=3)
     vocabularies = Vocabularies.load(Path(directory) / "vocabulary")
@@ -147,7 +151,7 @@ class translated_texts:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
-    """Give what two processes with two devices each have found."""
+    """Return what two processes with two devices each have found."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -156,7 +160,10 @@ def found(tmp_path_factory):
     environment = {
         **runs.environment(),
         "PYTHONPATH": f"{runs.ROOT}{os.pathsep}{runs.ROOT / 'tests'}",
-        "XLA_FLAGS": f"{runs.environment()['XLA_FLAGS']} --xla_force_host_platform_device_count=2",
+        "XLA_FLAGS": (
+            f"{runs.environment()['XLA_FLAGS']}"
+            " --xla_force_host_platform_device_count=2"
+        ),
     }
     hosts = [
         subprocess.Popen(
@@ -174,19 +181,29 @@ def found(tmp_path_factory):
     finally:
         for host in hosts:
             host.kill()
-    assert [host.returncode for host in hosts] == [0, 0], [error[-2000:] for _, error in outputs]
-    words = [next(line for line in output.splitlines() if line.startswith("found ")) for output, _ in outputs]
+    assert [host.returncode for host in hosts] == [0, 0], [
+        error[-2000:] for _, error in outputs
+    ]
+    words = [
+        next(line for line in output.splitlines() if line.startswith("found "))
+        for output, _ in outputs
+    ]
     return [json.loads(line.removeprefix("found ")) for line in words]
 
 
 @pytest.mark.slow
 def test_one_host_trains_the_vocabulary(found):
-    """The other waits and gets the same bytes without any file; an error reaches both."""
+    """The other waits and gets the same bytes without any file; an error reaches
+    both.
+    """
     first, second = (host["vocabulary"] for host in found)
     assert (first[0], second[0]) == (1, 0)
     assert first[1:] == second[1:]
     assert first[1] == 300
-    assert found[0]["made once"] == ["InputError: no file train.en", "ZeroDivisionError: ours"]
+    assert found[0]["made once"] == [
+        "InputError: no file train.en",
+        "ZeroDivisionError: ours",
+    ]
     assert found[1]["made once"] == [
         "InputError: no file train.en",
         "RuntimeError: ZeroDivisionError on the first host: ours",
@@ -195,23 +212,37 @@ def test_one_host_trains_the_vocabulary(found):
 
 @pytest.mark.slow
 def test_hosts_agree(found):
-    """All get what each has, in order; where one fails all fail, and where they differ all say so."""
+    """All get what each has, in order; where one fails all fail, and where they
+    differ all say so.
+    """
     for number, host in enumerate(found):
         assert host["gathered"] == [{"host": 0, "word": "x"}, {"host": 1, "word": "xx"}]
-        assert host["together"] == [number, "InputError: no file train.en", "ZeroDivisionError: ours"]
+        assert host["together"] == [
+            number,
+            "InputError: no file train.en",
+            "ZeroDivisionError: ours",
+        ]
         assert host["the same"] is None
-        assert host["not the same"] == "InputError: steps is 5 on host 0 and 6 on host 1: mend it"
+        assert (
+            host["not the same"]
+            == "InputError: steps is 5 on host 0 and 6 on host 1: mend it"
+        )
         assert host["any"] == [False, True, True, True]
     assert found[0]["together, but for host 1"] == [
         "InputError: host 1: no file train.en",
         "RuntimeError: host 1: ZeroDivisionError: ours",
     ]
-    assert found[1]["together, but for host 1"] == ["InputError: no file train.en", "ZeroDivisionError: ours"]
+    assert found[1]["together, but for host 1"] == [
+        "InputError: no file train.en",
+        "ZeroDivisionError: ours",
+    ]
 
 
 @pytest.mark.slow
 def test_dropout_differs_between_hosts(found):
-    """The same sentence on each device of each host has another loss; all hosts read the same ones."""
+    """The same sentence on each device of each host has another loss; all hosts read
+    the same ones.
+    """
     assert [host["share"] for host in found] == [[4, 0, 2], [4, 1, 2]]
     assert found[0]["losses"] == found[1]["losses"]
     assert len(set(found[0]["losses"])) == 4
@@ -219,8 +250,9 @@ def test_dropout_differs_between_hosts(found):
 
 @pytest.mark.slow
 def test_hosts_share_the_validation_set(found):
-    """Each sentence is translated once, by one of the hosts; all get the scores and samples of a host that translates
-    alone, even where there are fewer sentences than hosts.
+    """Each sentence is translated once, by one of the hosts; all get the scores and
+    samples of a host that translates alone, even where there are fewer sentences than
+    hosts.
     """
     for count in (COUNT, 1):
         run, model, params = make_run(runs.random_run(), count)
@@ -240,7 +272,9 @@ def test_hosts_share_the_validation_set(found):
 
 @pytest.mark.slow
 def test_a_validation_that_ends_early_ends_on_all_hosts(found):
-    """A signal on one gives no scores on any, and so does an error: no host waits for one that left."""
+    """A signal on one gives no scores on any, and so does an error: no host waits
+    for one that left.
+    """
     assert [host["stopped"] for host in found] == [None, None]
     assert [host["failed"] for host in found] == [
         "InputError: host 1: no file train.en",
@@ -261,10 +295,17 @@ def test_a_single_host_does_it_itself():
 
 
 def test_a_directory_that_is_not_shared(monkeypatch, tmp_path):
-    """A host that does not see what the first has written says so after a while, and where it must lie."""
+    """A host that does not see what the first has written says so after a while, and
+    where it must lie.
+    """
     monkeypatch.setattr(train, "VISIBLE_AFTER", 0.0)
     train._await(tmp_path)
-    with pytest.raises(InputError, match=r"config.json, and here it is not: put --workdir on a file system that all"):
+    with pytest.raises(
+        InputError,
+        match=(
+            r"config.json, and here it is not: put --workdir on a file system that all"
+        ),
+    ):
         train._await(tmp_path / "config.json")
 
 
@@ -274,12 +315,18 @@ def test_a_directory_that_is_not_shared(monkeypatch, tmp_path):
         ((None, 2, 0), "go together: give --coordinator too"),
         (("a:1", None, None), "give --num_processes and --process_id too"),
         ((None, None, 0), "give --coordinator and --num_processes too"),
-        (("a", 2, 0), "--coordinator must be HOST:PORT, such as 10.0.0.1:4321, not 'a'"),
+        (
+            ("a", 2, 0),
+            "--coordinator must be HOST:PORT, such as 10.0.0.1:4321, not 'a'",
+        ),
         (("a:70000", 2, 0), "must be HOST:PORT"),
         ((":80", 2, 0), "must be HOST:PORT"),
         (("a:1", 0, 0), "--num_processes must be at least 1, not 0"),
         (("a:1", 10**23, 0), "--num_processes must be at most 1,000,000, not"),
-        (("a:1", 2, 2), "--process_id must be from 0 to 1 with --num_processes=2, not 2"),
+        (
+            ("a:1", 2, 2),
+            "--process_id must be from 0 to 1 with --num_processes=2, not 2",
+        ),
         (("a:1", 2, -1), "--process_id must be from 0 to 1"),
     ],
 )

@@ -16,7 +16,9 @@ from jaxformer.training.log import Log
 
 @pytest.fixture
 def open_log(tmp_path):
-    """Give a function that opens the record of this test's directory; all are closed in the end."""
+    """Return a function that opens the record of this test's directory; all are closed
+    in the end.
+    """
     logs = []
 
     def open_(step, evaluated):
@@ -33,17 +35,22 @@ def lines(path):
 
 
 def test_a_record_is_cut_back_to_where_the_run_stands(tmp_path, open_log):
-    """Lines of training beyond the step go, and lines of validation and samples beyond the last evaluation, even at the
-    step itself: all will be written again.
+    """Lines of training beyond the step go, and lines of validation and samples beyond
+    the last evaluation, even at the step itself: all will be written again.
     """
     log = open_log(0, 0)
     for step in (5, 10, 15):
         log.write(step, {"train/loss": 1.0 / step})
         if step % 10 == 0:
             log.write(step, {"valid/nll": 2.0 / step})
-            log.write_samples(step, [{"translation": "Käse\u2028"}, {"translation": "x"}])
+            log.write_samples(
+                step, [{"translation": "Käse\u2028"}, {"translation": "x"}]
+            )
     open_log(10, 0)
-    assert lines(tmp_path / "metrics.jsonl") == [{"step": 5, "train/loss": 0.2}, {"step": 10, "train/loss": 0.1}]
+    assert lines(tmp_path / "metrics.jsonl") == [
+        {"step": 5, "train/loss": 0.2},
+        {"step": 10, "train/loss": 0.1},
+    ]
     assert lines(tmp_path / "samples.jsonl") == []
 
 
@@ -53,9 +60,13 @@ def test_a_record_that_fits_stays(tmp_path, open_log):
     log.write(10, {"train/loss": 1.0})
     log.write(10, {"valid/nll": 2.0})
     log.write_samples(10, [{"translation": "Käse \u2028 \x85 東京"}])
-    before = [(tmp_path / name).read_bytes() for name in ("metrics.jsonl", "samples.jsonl")]
+    before = [
+        (tmp_path / name).read_bytes() for name in ("metrics.jsonl", "samples.jsonl")
+    ]
     open_log(12, 10)
-    assert [(tmp_path / name).read_bytes() for name in ("metrics.jsonl", "samples.jsonl")] == before
+    assert [
+        (tmp_path / name).read_bytes() for name in ("metrics.jsonl", "samples.jsonl")
+    ] == before
 
 
 def test_a_cut_line_goes(tmp_path):
@@ -69,7 +80,9 @@ def test_a_cut_line_goes(tmp_path):
 
 
 def test_a_line_cut_off_within_a_character(tmp_path):
-    """A line that a killed process or a full disk cut in the middle of an umlaut is dropped."""
+    """A line that a killed process or a full disk cut in the middle of an umlaut is
+    dropped.
+    """
     path = tmp_path / "samples.jsonl"
     whole = '{"step": 1, "translation": "für"}\n'.encode()
     path.write_bytes(whole + whole[: whole.index("ü".encode()) + 1])
@@ -88,18 +101,29 @@ def test_a_line_is_one_json_object(tmp_path):
     for text in ("a\nb", '"', "\u2028"):
         append(tmp_path / "samples.jsonl", {"step": 1, "source": text})
     written = (tmp_path / "samples.jsonl").read_text(encoding="utf-8").split("\n")
-    assert [json.loads(line)["source"] for line in written[:-1]] == ["a\nb", '"', "\u2028"]
+    assert [json.loads(line)["source"] for line in written[:-1]] == [
+        "a\nb",
+        '"',
+        "\u2028",
+    ]
 
 
 def read_events(folder):
-    """Read what TensorBoard is shown: ``(step, metric, value)``, from the records of its files."""
+    """Read what TensorBoard is shown: ``(step, metric, value)``, from the records of
+    its files.
+    """
     found = []
     for path in sorted(folder.iterdir()):
         content, place = path.read_bytes(), 0
-        while place < len(content):  # a length of eight bytes, four of its checksum, the record, four of its checksum
+        # a length of eight bytes, four of its checksum, the record, four of its
+        # checksum
+        while place < len(content):
             size = int.from_bytes(content[place : place + 8], "little")
             event = event_pb2.Event.FromString(content[place + 12 : place + 12 + size])
-            found += [(event.step, value.tag, value.simple_value) for value in event.summary.value]
+            found += [
+                (event.step, value.tag, value.simple_value)
+                for value in event.summary.value
+            ]
             place += 16 + size
     return found
 
@@ -118,7 +142,9 @@ def test_tensorboard_shows_what_the_record_holds(tmp_path, open_log):
 
 
 def test_other_hosts_write_nothing(tmp_path, monkeypatch, open_log):
-    """With several hosts the first alone writes: the log of another leaves a directory as it is."""
+    """With several hosts the first alone writes: the log of another leaves a
+    directory as it is.
+    """
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     append(tmp_path / "metrics.jsonl", {"step": 9, "train/loss": 1.0})
     before = (tmp_path / "metrics.jsonl").read_bytes()
@@ -166,8 +192,12 @@ def wandb(monkeypatch):
 
 
 def test_weights_and_biases_gets_what_the_record_holds(tmp_path, wandb):
-    """The project gets each line of the record, by the record's own steps, and the configuration."""
-    log = Log(tmp_path, 0, 0, wandb_project="translation", config={"training": {"steps": 7}})
+    """The project gets each line of the record, by the record's own steps, and the
+    configuration.
+    """
+    log = Log(
+        tmp_path, 0, 0, wandb_project="translation", config={"training": {"steps": 7}}
+    )
     log.write(3, {"train/loss": 1.5})
     log.write(3, {"valid/bleu": 2.5})
     log.close()
@@ -182,7 +212,9 @@ def test_weights_and_biases_gets_what_the_record_holds(tmp_path, wandb):
 
 
 def test_a_resumed_run_is_the_same_on_weights_and_biases(tmp_path, wandb):
-    """A directory keeps one id, wherever it is moved, and another directory of the same name has another."""
+    """A directory keeps one id, wherever it is moved, and another directory of the
+    same name has another.
+    """
     first, second = tmp_path / "a" / "run", tmp_path / "b" / "run"
     for directory in (first, second):
         directory.mkdir(parents=True)
@@ -205,7 +237,10 @@ def test_weights_and_biases_only_when_asked(tmp_path, wandb, monkeypatch):
 
 def test_weights_and_biases_refuses(tmp_path, wandb):
     """Nobody is logged in: one line names the key and the cure."""
-    with pytest.raises(InputError, match=r"training.wandb_project=closed \(no API key\): run `wandb login`") as caught:
+    with pytest.raises(
+        InputError,
+        match=r"training.wandb_project=closed \(no API key\): run `wandb login`",
+    ) as caught:
         Log(tmp_path, 0, 0, wandb_project="closed")
     assert "\n" not in str(caught.value)
 
@@ -219,17 +254,35 @@ def test_weights_and_biases_is_not_installed(tmp_path, monkeypatch):
 
 
 def test_measured_metrics_are_those_of_the_machine():
-    """What two makings of one run may differ in are times, speeds and memory, and nothing that was learnt."""
-    learnt = ("loss", "nll", "perplexity", "gradient_norm", "learning_rate", "tokens", "epoch", "padding", "skipped")
+    """What two makings of one run may differ in are times, speeds and memory, and
+    nothing that was learnt.
+    """
+    learnt = (
+        "loss",
+        "nll",
+        "perplexity",
+        "gradient_norm",
+        "learning_rate",
+        "tokens",
+        "epoch",
+        "padding",
+        "skipped",
+    )
     assert not MEASURED & {f"train/{name}" for name in learnt}
     assert "train/tokens_per_second" in MEASURED
 
 
 def test_a_number_that_is_not_finite_is_null(tmp_path):
     """JSON has no NaN: each line can be read by any program."""
-    append(tmp_path / "metrics.jsonl", {"step": 1, "train/loss": math.nan, "train/nll": math.inf, "train/epoch": 0.0})
+    append(
+        tmp_path / "metrics.jsonl",
+        {"step": 1, "train/loss": math.nan, "train/nll": math.inf, "train/epoch": 0.0},
+    )
     text = (tmp_path / "metrics.jsonl").read_text()
-    assert text == '{"step": 1, "train/loss": null, "train/nll": null, "train/epoch": 0.0}\n'
+    assert (
+        text
+        == '{"step": 1, "train/loss": null, "train/nll": null, "train/epoch": 0.0}\n'
+    )
 
 
 @pytest.mark.parametrize(

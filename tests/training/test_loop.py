@@ -1,4 +1,6 @@
-"""Whole little runs in this process: what they record, and that interruptions leave no trace."""
+"""Whole little runs in this process: what they record, and that interruptions leave
+no trace.
+"""
 
 import dataclasses
 import json
@@ -40,7 +42,9 @@ def _engines(monkeypatch):
 
 @pytest.fixture
 def on_step(monkeypatch):
-    """Give a function that has something done after each update; it is given the number of updates in this call."""
+    """Return a function that has something done after each update; it is given the
+    number of updates in this call.
+    """
 
     def install(act):
         class Watched:
@@ -55,7 +59,9 @@ def on_step(monkeypatch):
                 self._made += 1
                 return state, act(self._made, metrics) or metrics
 
-        monkeypatch.setattr(training, "make_engine", lambda *parts: Watched(cached_make_engine(*parts)))
+        monkeypatch.setattr(
+            training, "make_engine", lambda *parts: Watched(cached_make_engine(*parts))
+        )
 
     return install
 
@@ -68,21 +74,39 @@ def interrupt(number=signal.SIGTERM):
 
 
 def test_the_record_is_complete(straight):
-    """A line of training at each ``log_every``, one of validation at each ``evaluate_every``, in order."""
+    """A line of training at each ``log_every``, one of validation at each
+    ``evaluate_every``, in order.
+    """
     lines = [(line["step"], "valid/nll" in line) for line in read_records(straight)]
-    assert lines == [(3, False), (6, False), (6, True), (9, False), (12, False), (12, True)]
+    assert lines == [
+        (3, False),
+        (6, False),
+        (6, True),
+        (9, False),
+        (12, False),
+        (12, True),
+    ]
     samples = read_records(straight, "samples.jsonl")
     assert [sample["step"] for sample in samples] == [6, 6, 12, 12]
-    assert {frozenset(sample) for sample in samples} == {frozenset({"step", "source", "reference", "translation"})}
+    assert {frozenset(sample) for sample in samples} == {
+        frozenset({"step", "source", "reference", "translation"})
+    }
     assert samples[0]["source"] == samples[2]["source"]
 
 
 def test_perplexity_is_that_of_the_plain_loss(straight):
-    """Perplexity is exp of the mean unsmoothed loss a token; the smoothed loss has a name of its own."""
+    """Perplexity is exp of the mean unsmoothed loss a token; the smoothed loss has a
+    name of its own.
+    """
     for line in read_records(straight):
         side = "valid" if "valid/nll" in line else "train"
-        assert line[f"{side}/perplexity"] == pytest.approx(math.exp(line[f"{side}/nll"]), rel=1e-12)
-        assert line["train/loss" if side == "train" else "valid/smoothed_loss"] != line[f"{side}/nll"]
+        assert line[f"{side}/perplexity"] == pytest.approx(
+            math.exp(line[f"{side}/nll"]), rel=1e-12
+        )
+        assert (
+            line["train/loss" if side == "train" else "valid/smoothed_loss"]
+            != line[f"{side}/nll"]
+        )
 
 
 def test_rates_are_those_of_the_schedule(straight):
@@ -90,12 +114,18 @@ def test_rates_are_those_of_the_schedule(straight):
     schedule = paper_schedule(16, 20, 0.5)
     for line in read_records(straight):
         if "train/loss" in line:
-            assert line["train/learning_rate"] == pytest.approx(float(schedule(line["step"] - 1)), rel=1e-6)
-            assert line["train/learning_rate"] == pytest.approx(0.5 * 16**-0.5 * line["step"] * 20**-1.5, rel=1e-5)
+            assert line["train/learning_rate"] == pytest.approx(
+                float(schedule(line["step"] - 1)), rel=1e-6
+            )
+            assert line["train/learning_rate"] == pytest.approx(
+                0.5 * 16**-0.5 * line["step"] * 20**-1.5, rel=1e-5
+            )
 
 
 def test_tokens_are_counted_without_padding(corpus, train, on_step, tmp_path):
-    """The tokens of the log, and of the speed, are the real target tokens of its batches."""
+    """The tokens of the log, and of the speed, are the real target tokens of its
+    batches.
+    """
     counted = []
 
     def count(made, metrics):
@@ -104,22 +134,32 @@ def test_tokens_are_counted_without_padding(corpus, train, on_step, tmp_path):
     on_step(count)
     train("run", {"training.steps": 6})
     lines = [line for line in read_records(tmp_path / "run") if "train/tokens" in line]
-    assert [line["train/tokens"] for line in lines] == [sum(counted[:3]), sum(counted[3:])]
+    assert [line["train/tokens"] for line in lines] == [
+        sum(counted[:3]),
+        sum(counted[3:]),
+    ]
     assert 0 < max(counted) <= LITTLE_RUN["data.tokens_per_batch"]
     pairs = list(load(corpus["data.train"], "en", "de"))
-    assert sum(counted) < sum(len(pair.target.split()) + 1 for pair in pairs)  # a token a letter, and the end
+    # a token a letter, and the end
+    assert sum(counted) < sum(len(pair.target.split()) + 1 for pair in pairs)
 
 
 def test_validation_is_over_every_sentence_once(corpus, straight):
-    """The validation loss, from batches whose last one is not full, is the mean over the tokens of all sentences scored
-    one by one.
+    """The validation loss, from batches whose last one is not full, is the mean over
+    the tokens of all sentences scored one by one.
     """
     pairs = list(load(corpus["data.valid"], "en", "de"))
     translator = Translator.load(straight, "12")
     translator.decoding = dataclasses.replace(translator.decoding, batch_size=1)
     scores = translator.score(pairs)
-    nll = -sum(score.log_probability for score in scores) / sum(score.tokens for score in scores)
-    (found,) = [line["valid/nll"] for line in read_records(straight) if "valid/nll" in line and line["step"] == 12]
+    nll = -sum(score.log_probability for score in scores) / sum(
+        score.tokens for score in scores
+    )
+    (found,) = [
+        line["valid/nll"]
+        for line in read_records(straight)
+        if "valid/nll" in line and line["step"] == 12
+    ]
     assert found == pytest.approx(nll, rel=1e-5)
 
 
@@ -132,12 +172,16 @@ def test_each_shape_is_compiled_once(train, monkeypatch):
         return made[0]
 
     monkeypatch.setattr(training, "make_engine", remember)
-    train("run", {"training.steps": 50, "training.evaluate_every": 1_000}, validator=None)
+    train(
+        "run", {"training.steps": 50, "training.evaluate_every": 1_000}, validator=None
+    )
     assert made[0].compilations() == LITTLE_RUN["data.num_buckets"]
 
 
 def test_a_step_is_measured_when_it_is_made(train, monkeypatch, on_step):
-    """On a CPU, whose steps may be made when the call returns, the meter has each before the next one begins."""
+    """On a CPU, whose steps may be made when the call returns, the meter has each
+    before the next one begins.
+    """
     done = []
     add = loop.Meter.add
 
@@ -147,17 +191,31 @@ def test_a_step_is_measured_when_it_is_made(train, monkeypatch, on_step):
 
     monkeypatch.setattr(loop.Meter, "add", measured)
     on_step(lambda step, metrics: done.append("made"))
-    train("run", {"training.steps": 6, "training.log_every": 4, "training.evaluate_every": 6}, validator=None)
+    train(
+        "run",
+        {"training.steps": 6, "training.log_every": 4, "training.evaluate_every": 6},
+        validator=None,
+    )
     assert done == ["made", "measured"] * 6
 
 
-def test_where_steps_go_on_behind_the_call_they_are_read_late(train, monkeypatch, on_step):
-    """On a device of its own, a step is made while the host gets the next batch, but not beyond a line of the log."""
+def test_where_steps_go_on_behind_the_call_they_are_read_late(
+    train, monkeypatch, on_step
+):
+    """On a device of its own, a step is made while the host gets the next batch, but
+    not beyond a line of the log.
+    """
     done = []
     monkeypatch.setattr(loop, "is_late", lambda: True)
-    monkeypatch.setattr(loop.Meter, "add", lambda meter, tokens, batch: done.append("measured"))
+    monkeypatch.setattr(
+        loop.Meter, "add", lambda meter, tokens, batch: done.append("measured")
+    )
     on_step(lambda step, metrics: done.append("made"))
-    train("run", {"training.steps": 6, "training.log_every": 4, "training.evaluate_every": 6}, validator=None)
+    train(
+        "run",
+        {"training.steps": 6, "training.log_every": 4, "training.evaluate_every": 6},
+        validator=None,
+    )
     late = ["made", "measured"]
     assert done == ["made", *late * 3, "measured", "made", *late, "measured"]
 
@@ -166,29 +224,51 @@ def test_where_steps_go_on_behind_the_call_they_are_read_late(train, monkeypatch
 
 
 def test_evaluation_changes_nothing(train, tmp_path, straight):
-    """Evaluations, checkpoints and logs at other steps leave the parameters the same, bit for bit."""
-    often = {"training.evaluate_every": 2, "training.checkpoint_every": 1, "training.log_every": 1}
-    rarely = {"training.evaluate_every": 1_000, "training.checkpoint_every": 1_000, "training.log_every": 1_000}
-    for name, changes, validator in (("often", often, make_validator), ("rarely", rarely, None)):
+    """Evaluations, checkpoints and logs at other steps leave the parameters the
+    same, bit for bit.
+    """
+    often = {
+        "training.evaluate_every": 2,
+        "training.checkpoint_every": 1,
+        "training.log_every": 1,
+    }
+    rarely = {
+        "training.evaluate_every": 1_000,
+        "training.checkpoint_every": 1_000,
+        "training.log_every": 1_000,
+    }
+    for name, changes, validator in (
+        ("often", often, make_validator),
+        ("rarely", rarely, None),
+    ):
         train(name, changes, validator)
-        assert_trees_equal(read_checkpoint(tmp_path / name, 12), read_checkpoint(straight, 12))
+        assert_trees_equal(
+            read_checkpoint(tmp_path / name, 12), read_checkpoint(straight, 12)
+        )
 
 
 def test_the_test_set_is_not_touched(corpus, straight):
-    """The little run names a test set that cannot be read: nobody reads it, and it chooses nothing."""
+    """The little run names a test set that cannot be read: nobody reads it, and it
+    chooses nothing.
+    """
     with pytest.raises(InputError, match="not UTF-8"):
         list(load(corpus["data.test"], "en", "de"))
     assert steps_of(straight)[-1] == 12
-    assert not any(name.startswith("test/") for line in read_records(straight) for name in line)
+    assert not any(
+        name.startswith("test/") for line in read_records(straight) for name in line
+    )
 
 
 # Interruptions.
 
 
-@pytest.mark.parametrize("engine", ["jit", pytest.param("pmap", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "engine", ["jit", pytest.param("pmap", marks=pytest.mark.slow)]
+)
 def test_stopped_at_many_steps_and_resumed(train, on_step, tmp_path, straight, engine):
-    """Stopped by a signal after every few updates and started again, the run ends with the same bits, dropout and order
-    of the data included, and the same records; also on eight devices.
+    """Stopped by a signal after every few updates and started again, the run ends with
+    the same bits, dropout and order of the data included, and the same records; also on
+    eight devices.
     """
     changes = {"training.engine": engine}
     reference = straight
@@ -212,8 +292,8 @@ def test_stopped_at_many_steps_and_resumed(train, on_step, tmp_path, straight, e
 
 @pytest.mark.parametrize("step", [6, 12])
 def test_stopped_in_an_evaluation(train, tmp_path, straight, step):
-    """A signal during an evaluation, also the last one, ends the run after saving; the same command makes the
-    evaluation up before it goes on.
+    """A signal during an evaluation, also the last one, ends the run after saving; the
+    same command makes the evaluation up before it goes on.
     """
 
     def make(run, model):
@@ -226,17 +306,26 @@ def test_stopped_in_an_evaluation(train, tmp_path, straight, step):
 
         return interrupted
 
-    assert train("run", validator=make) == Outcome(step, finished=False, signal="SIGINT")
+    assert train("run", validator=make) == Outcome(
+        step, finished=False, signal="SIGINT"
+    )
     assert steps_of(tmp_path / "run")[-1] == step
     assert read_records(tmp_path / "run")[-1]["step"] == step
     assert "valid/nll" not in read_records(tmp_path / "run")[-1]
     assert train("run") == Outcome(12, finished=True, signal=None)
     assert_same_run(tmp_path / "run", straight)
-    assert Translator.load(tmp_path / "run").checkpoint == Translator.load(straight).checkpoint
+    assert (
+        Translator.load(tmp_path / "run").checkpoint
+        == Translator.load(straight).checkpoint
+    )
 
 
-def test_killed_while_an_evaluation_is_made_up(train, tmp_path, straight, monkeypatch, on_step):
-    """What a made-up evaluation has written before its checkpoint was saved is not written twice."""
+def test_killed_while_an_evaluation_is_made_up(
+    train, tmp_path, straight, monkeypatch, on_step
+):
+    """What a made-up evaluation has written before its checkpoint was saved is not
+    written twice.
+    """
     on_step(lambda made, metrics: interrupt() if made == 6 else None)
     assert not train("run").finished
     on_step(lambda made, metrics: None)
@@ -269,25 +358,36 @@ def test_fewer_steps_than_made_are_refused(train, tmp_path):
     before = (tmp_path / "run" / "config.json").read_bytes()
     with pytest.raises(InputError) as caught:
         train("run", {"training.steps": 7})
-    assert str(caught.value) == (
-        f"training.steps=7 is less than the 8 steps that {tmp_path / 'run'} has made: ask for as many at least, or "
-        "choose another --workdir"
+    assert (
+        str(caught.value)
+        == f"training.steps=7 is less than the 8 steps that {tmp_path / 'run'} has"
+        " made: ask for as many at least, or choose another --workdir"
     )
     assert (tmp_path / "run" / "config.json").read_bytes() == before
     assert train("run", {"training.steps": 8}) == Outcome(8, finished=True, signal=None)
 
 
 def test_an_extended_run_equals_a_long_one(train, tmp_path, straight):
-    """A run of 8 steps that is given 12 ends with the parameters of one that had 12 from the start."""
+    """A run of 8 steps that is given 12 ends with the parameters of one that had 12
+    from the start.
+    """
     train("run", {"training.steps": 8})
     assert train("run").step == 12
-    assert_trees_equal(read_checkpoint(tmp_path / "run", 12), read_checkpoint(straight, 12))
+    assert_trees_equal(
+        read_checkpoint(tmp_path / "run", 12), read_checkpoint(straight, 12)
+    )
 
 
 def test_a_bad_step_is_skipped_and_kept(train, tmp_path, on_step, capfd):
-    """A step without a finite loss is counted, its batch is kept, the log's means leave it out, and the run goes on."""
+    """A step without a finite loss is counted, its batch is kept, the log's means
+    leave it out, and the run goes on.
+    """
     bad = {name: np.float32(np.nan) for name in ("loss", "nll", "gradient_norm")}
-    on_step(lambda made, metrics: {**metrics, **bad, "skipped": np.float32(1.0)} if made in (7, 8) else None)
+    on_step(
+        lambda made, metrics: (
+            {**metrics, **bad, "skipped": np.float32(1.0)} if made in (7, 8) else None
+        )
+    )
     assert train("run", {"training.max_bad_steps": 3}).finished
     line = next(line for line in read_records(tmp_path / "run") if line["step"] == 9)
     assert line["train/skipped"] == 2.0
@@ -297,21 +397,29 @@ def test_a_bad_step_is_skipped_and_kept(train, tmp_path, on_step, capfd):
     for step in (7, 8):
         file = tmp_path / "run" / "bad_batches" / f"step-{step}.npz"
         assert (
-            f"step {step} is skipped: its loss is nan and its gradient norm nan; its batch is kept in {file}\n" in told
+            f"step {step} is skipped: its loss is nan and its gradient norm nan; its"
+            f" batch is kept in {file}\n" in told
         )
         with np.load(file) as batch:
             assert set(batch) == {"source", "target"}
-    assert sorted(path.name for path in (tmp_path / "run" / "bad_batches").iterdir()) == ["step-7.npz", "step-8.npz"]
+    assert sorted(
+        path.name for path in (tmp_path / "run" / "bad_batches").iterdir()
+    ) == ["step-7.npz", "step-8.npz"]
 
 
 def test_a_diverged_run_stops(train, tmp_path, straight, on_step):
-    """Too many bad steps in a row stop the run with one line; the last good checkpoint is there, and from it the run
-    goes on.
+    """Too many bad steps in a row stop the run with one line; the last good checkpoint
+    is there, and from it the run goes on.
     """
     bad = {name: np.float32(np.nan) for name in ("loss", "nll", "gradient_norm")}
-    on_step(lambda made, metrics: {**metrics, **bad, "skipped": np.float32(1.0)} if made > 7 else None)
+    on_step(
+        lambda made, metrics: (
+            {**metrics, **bad, "skipped": np.float32(1.0)} if made > 7 else None
+        )
+    )
     with pytest.raises(
-        InputError, match=r"^3 steps in a row up to step 10 had no finite .*training diverged"
+        InputError,
+        match=r"^3 steps in a row up to step 10 had no finite .*training diverged",
     ) as caught:
         train("run", {"training.max_bad_steps": 3})
     assert "\n" not in str(caught.value)
@@ -323,19 +431,28 @@ def test_a_diverged_run_stops(train, tmp_path, straight, on_step):
 
 
 def test_an_absurd_rate_diverges(train, tmp_path):
-    """With a learning rate of 1e30 no update after the first few has a finite loss; they are not made, and every
-    checkpoint that is there is finite.
+    """With a learning rate of 1e30 no update after the first few has a finite loss;
+    they are not made, and every checkpoint that is there is finite.
     """
-    changes = {"training.learning_rate": 1e30, "training.max_bad_steps": 4, "training.checkpoint_every": 1}
-    with pytest.raises(InputError, match=r"^4 steps in a row up to step \d+ had no finite loss"):
+    changes = {
+        "training.learning_rate": 1e30,
+        "training.max_bad_steps": 4,
+        "training.checkpoint_every": 1,
+    }
+    with pytest.raises(
+        InputError, match=r"^4 steps in a row up to step \d+ had no finite loss"
+    ):
         train("run", {**changes, "data.num_buckets": 1})
     for step in steps_of(tmp_path / "run"):
-        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(read_checkpoint(tmp_path / "run", step)))
+        assert all(
+            np.isfinite(leaf).all()
+            for leaf in jax.tree.leaves(read_checkpoint(tmp_path / "run", step))
+        )
 
 
 def test_patience(train, tmp_path):
-    """A run whose score gets no better ends after so many evaluations, with its best checkpoint kept; the same command
-    changes nothing, and more patience goes on.
+    """A run whose score gets no better ends after so many evaluations, with its best
+    checkpoint kept; the same command changes nothing, and more patience goes on.
     """
     changes = {
         "training.patience": 2,
@@ -347,21 +464,36 @@ def test_patience(train, tmp_path):
     before = read_records(tmp_path / "run")
     assert train("run", changes) == Outcome(6, finished=True, signal=None)
     assert read_records(tmp_path / "run") == before
-    assert train("run", {**changes, "training.patience": 3}) == Outcome(8, finished=True, signal=None)
+    assert train("run", {**changes, "training.patience": 3}) == Outcome(
+        8, finished=True, signal=None
+    )
 
 
 def test_saving_does_not_race_with_training(train, tmp_path):
-    """Checkpoints of every step, saved while the next updates reuse the memory, are those of runs of that length."""
-    train("every", {"training.checkpoint_every": 1, "training.keep_latest": 12, "training.evaluate_every": 1_000}, None)
+    """Checkpoints of every step, saved while the next updates reuse the memory, are
+    those of runs of that length.
+    """
+    train(
+        "every",
+        {
+            "training.checkpoint_every": 1,
+            "training.keep_latest": 12,
+            "training.evaluate_every": 1_000,
+        },
+        None,
+    )
     assert steps_of(tmp_path / "every") == list(range(1, 13))
     for step in (1, 5):
         train(f"of{step}", {"training.steps": step}, None)
-        assert_trees_equal(read_checkpoint(tmp_path / "every", step), read_checkpoint(tmp_path / f"of{step}", step))
+        assert_trees_equal(
+            read_checkpoint(tmp_path / "every", step),
+            read_checkpoint(tmp_path / f"of{step}", step),
+        )
 
 
 def test_scores_of_two_validation_texts_are_never_compared(train, corpus, tmp_path):
-    """A resumed run is refused on another validation text, with everything as it was, and goes on with the same text
-    under another name.
+    """A resumed run is refused on another validation text, with everything as it was,
+    and goes on with the same text under another name.
     """
     train("run", {"training.steps": 6})
     saved = (tmp_path / "run" / "config.json").read_bytes()
@@ -370,23 +502,47 @@ def test_scores_of_two_validation_texts_are_never_compared(train, corpus, tmp_pa
         lines = Path(side).read_text().splitlines(keepends=True)
         (tmp_path / f"same.{number}").write_text("".join(lines))
         (tmp_path / f"longer.{number}").write_text("".join(lines[::-1]))
-    longer, same = (f"text:{tmp_path}/{name}.0,{tmp_path}/{name}.1" for name in ("longer", "same"))
+    longer, same = (
+        f"text:{tmp_path}/{name}.0,{tmp_path}/{name}.1" for name in ("longer", "same")
+    )
     for changes in ({"data.valid": longer}, {"evaluation.max_sentences": 3}):
         with pytest.raises(
-            InputError, match=r"is another text than .* was evaluated on, and scores of two texts do not"
+            InputError,
+            match=(
+                r"is another text than .* was evaluated on, and scores of two texts"
+                r" do not"
+            ),
         ):
             train("run", {"training.steps": 12, **changes})
         assert (tmp_path / "run" / "config.json").read_bytes() == saved
     train("run", {"training.steps": 7, "data.valid": same})
-    train("run", {"training.steps": 12, "evaluation.best_metric": "loss", "evaluation.max_sentences": 3})
+    train(
+        "run",
+        {
+            "training.steps": 12,
+            "evaluation.best_metric": "loss",
+            "evaluation.max_sentences": 3,
+        },
+    )
 
 
 def test_kept_checkpoints_of_another_validation_text_are_found(train, tmp_path):
-    """Every checkpoint that the next best is compared with counts, not only the latest."""
-    train("run", {"training.evaluate_every": 6, "training.checkpoint_every": 6, "training.keep_best": 2})
+    """Every checkpoint that the next best is compared with counts, not only the
+    latest.
+    """
+    train(
+        "run",
+        {
+            "training.evaluate_every": 6,
+            "training.checkpoint_every": 6,
+            "training.keep_best": 2,
+        },
+    )
     folder = tmp_path / "run" / "checkpoints" / "6"
     record = json.loads((folder / "_CHECKPOINT_METADATA").read_text())
-    record["custom_metadata"]["valid"] = dict.fromkeys(record["custom_metadata"]["valid"], "another")
+    record["custom_metadata"]["valid"] = dict.fromkeys(
+        record["custom_metadata"]["valid"], "another"
+    )
     (folder / "_CHECKPOINT_METADATA").write_text(json.dumps(record))
     (folder / "checksums.json").unlink()
     with pytest.raises(InputError, match="scores of two texts do not"):
@@ -394,8 +550,14 @@ def test_kept_checkpoints_of_another_validation_text_are_found(train, tmp_path):
 
 
 def test_the_best_checkpoint_by_f1(train, corpus, tmp_path):
-    """Trees are scored at each evaluation, and a validation text without trees is refused before training."""
-    changes = {"training.steps": 2, "training.evaluate_every": 2, "evaluation.best_metric": "f1"}
+    """Trees are scored at each evaluation, and a validation text without trees is
+    refused before training.
+    """
+    changes = {
+        "training.steps": 2,
+        "training.evaluate_every": 2,
+        "evaluation.best_metric": "f1",
+    }
     with pytest.raises(InputError, match="reference 1 is"):
         train("none", changes)
     source = Path(corpus["data.valid"].removeprefix("text:").split(",")[0])
@@ -408,8 +570,17 @@ def test_the_best_checkpoint_by_f1(train, corpus, tmp_path):
 
 
 def test_another_best_metric_begins_from_nothing(train, tmp_path, capfd):
-    """Patience and best score of a resumed run are those of the score that it asks for, and standard error says so."""
+    """Patience and best score of a resumed run are those of the score that it asks
+    for, and standard error says so.
+    """
     train("run", {"training.steps": 6, "evaluation.best_metric": "bleu"})
-    changes = {"training.steps": 12, "training.patience": 1, "evaluation.best_metric": "loss"}
+    changes = {
+        "training.steps": 12,
+        "training.patience": 1,
+        "evaluation.best_metric": "loss",
+    }
     assert train("run", changes).step == 12
-    assert "evaluation.best_metric=loss is new: the best so far begins again from nothing" in capfd.readouterr().err
+    assert (
+        "evaluation.best_metric=loss is new: the best so far begins again from nothing"
+        in capfd.readouterr().err
+    )

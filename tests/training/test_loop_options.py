@@ -1,4 +1,6 @@
-"""What a configuration asks for reaches the loop: another run to begin with, float16, profiles, stalls, cool-downs."""
+"""What a configuration asks for reaches the loop: another run to begin with,
+float16, profiles, stalls, cool-downs.
+"""
 
 import os
 import shutil
@@ -22,37 +24,61 @@ def interrupt():
 
 
 def test_a_run_begins_with_another_one(train, tmp_path, straight):
-    """Its first parameters are the best of the other run, and its vocabulary too; without its optimizer moments and
-    schedule begin anew, and with it the moments go on under the schedule of the new run.
+    """Its first parameters are the best of the other run, and its vocabulary too;
+    without its optimizer moments and schedule begin anew, and with it the moments go on
+    under the schedule of the new run.
     """
     names = {}
-    for name, changes in (("plain", {}), ("moments", {"training.initial_optimizer": True})):
-        begin = {"training.initial_run": str(straight), "training.steps": 1, "training.learning_rate": 1e-12, **changes}
+    for name, changes in (
+        ("plain", {}),
+        ("moments", {"training.initial_optimizer": True}),
+    ):
+        begin = {
+            "training.initial_run": str(straight),
+            "training.steps": 1,
+            "training.learning_rate": 1e-12,
+            **changes,
+        }
         assert train(name, begin, None).finished
         names[name] = read_checkpoint(tmp_path / name, 1)
         assert (tmp_path / name / "vocabulary" / "shared.model").read_bytes() == (
             straight / "vocabulary" / "shared.model"
         ).read_bytes()
         line = read_records(tmp_path / name)[-2]
-        assert line["train/learning_rate"] == pytest.approx(1e-12 * 16**-0.5 * 20**-1.5, rel=1e-5)
+        assert line["train/learning_rate"] == pytest.approx(
+            1e-12 * 16**-0.5 * 20**-1.5, rel=1e-5
+        )
     best = read_checkpoint(straight, Translator.load(straight).checkpoint)
     for found in names.values():
         assert_trees_close(found["params"], best["params"], atol=1e-9, rtol=0)
-        assert [int(state.count) for state in found["training"]["optimizer"] if hasattr(state, "count")][-1] == 1
+        assert [
+            int(state.count)
+            for state in found["training"]["optimizer"]
+            if hasattr(state, "count")
+        ][-1] == 1
     moments = {name: found["training"]["optimizer"][0] for name, found in names.items()}
-    assert [int(moments[name].count) for name in ("plain", "moments")] == [1, int(best["training"]["step"]) + 1]
+    assert [int(moments[name].count) for name in ("plain", "moments")] == [
+        1,
+        int(best["training"]["step"]) + 1,
+    ]
 
 
 @pytest.mark.parametrize("kept", ["results.json", "averages", "curve.png"])
 def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(train, tmp_path, kept):
-    """What was scored or averaged came of checkpoints: without them the record of the run is left as it is."""
+    """What was scored or averaged came of checkpoints: without them the record of
+    the run is left as it is.
+    """
     run, few = tmp_path / "run", {"training.steps": 2}
     train("run", few, None)
     shutil.rmtree(run / "checkpoints")
     (run / kept).mkdir()
     before = (run / "metrics.jsonl").read_bytes()
     with pytest.raises(
-        InputError, match=f"has {kept} of a run whose checkpoints are gone: put .*/checkpoints back, or"
+        InputError,
+        match=(
+            f"has {kept} of a run whose checkpoints are gone: put .*/checkpoints"
+            " back, or"
+        ),
     ):
         train("run", few, None)
     assert (run / "metrics.jsonl").read_bytes() == before
@@ -62,13 +88,19 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_anew(train, tmp_path, kep
 
 
 def test_a_record_of_steps_is_not_cut_where_the_checkpoints_are_gone(train, tmp_path):
-    """Without the folder of checkpoints any line proves that it is gone, with it one after the second save."""
+    """Without the folder of checkpoints any line proves that it is gone, with it one
+    after the second save.
+    """
     run, few = tmp_path / "run", {"training.steps": 2}
     train("run", few, None)
     shutil.rmtree(run / "checkpoints")
     before = (run / "metrics.jsonl").read_bytes()
     with pytest.raises(
-        InputError, match=r"has the record of 2 steps and no checkpoint: put .*/checkpoints back, or .*"
+        InputError,
+        match=(
+            r"has the record of 2 steps and no checkpoint: put .*/checkpoints back,"
+            r" or .*"
+        ),
     ):
         train("run", few, None)
     (run / "checkpoints").mkdir()
@@ -82,10 +114,15 @@ def test_a_record_of_steps_is_not_cut_where_the_checkpoints_are_gone(train, tmp_
 
 
 def test_another_run_that_does_not_fit(train, tmp_path, straight):
-    """A run to begin with that is not there, or of another model, is refused and leaves the directory free."""
+    """A run to begin with that is not there, or of another model, is refused and
+    leaves the directory free.
+    """
     for changes, message in (
         ({"training.initial_run": str(tmp_path / "nowhere")}, "has no config.json"),
-        ({"training.initial_run": str(straight), "model.d_ff": 64}, "is of another model"),
+        (
+            {"training.initial_run": str(straight), "model.d_ff": 64},
+            "is of another model",
+        ),
     ):
         with pytest.raises(InputError, match=message):
             train("run", changes, None)
@@ -94,12 +131,19 @@ def test_another_run_that_does_not_fit(train, tmp_path, straight):
 
 
 def test_float16_r_drop_and_a_profile(train, tmp_path, monkeypatch):
-    """One little run with all of them: lost steps are no bad steps, the scale is in the log, a batch counts twice in
-    the work of a step, and the trace is where the line says.
+    """One little run with all of them: lost steps are no bad steps, the scale is in the
+    log, a batch counts twice in the work of a step, and the trace is where the line
+    says.
     """
     passes = []
     meter = loop.Meter
-    monkeypatch.setattr(loop, "Meter", lambda *given, **named: passes.append(named["passes"]) or meter(*given, **named))
+    monkeypatch.setattr(
+        loop,
+        "Meter",
+        lambda *given, **named: (
+            passes.append(named["passes"]) or meter(*given, **named)
+        ),
+    )
     changes = {
         "model.dtype": "float16",
         "training.loss_scale": 2.0**30,
@@ -129,12 +173,19 @@ def test_a_stalled_input_is_reported(train, monkeypatch, capfd):
             yield item
 
     monkeypatch.setattr(TrainingData, "batches", slow)
-    assert train("run", {"training.steps": 4, "training.stall_seconds": 0.1}, None).finished
-    assert "training has waited 0 s for its next batch (data.train=" in capfd.readouterr().err
+    assert train(
+        "run", {"training.steps": 4, "training.stall_seconds": 0.1}, None
+    ).finished
+    assert (
+        "training has waited 0 s for its next batch (data.train="
+        in capfd.readouterr().err
+    )
 
 
 def test_a_signal_ends_a_stall(train, tmp_path, monkeypatch):
-    """Who waits for a batch that never comes can be stopped, and what was trained is saved."""
+    """Who waits for a batch that never comes can be stopped, and what was trained is
+    saved.
+    """
     batches = TrainingData.batches
 
     def stuck(self, *given, **named):
@@ -164,19 +215,38 @@ def test_validation_by_the_loss_alone(train, tmp_path):
 @pytest.mark.parametrize(
     ("first", "then", "refused"),
     [
-        ({"training.cooldown_steps": 4, "training.steps": 12}, {"training.steps": 20}, True),
-        ({"training.steps": 12}, {"training.steps": 14, "training.cooldown_steps": 4}, True),
-        ({"training.steps": 12}, {"training.steps": 16, "training.cooldown_steps": 4}, False),
+        (
+            {"training.cooldown_steps": 4, "training.steps": 12},
+            {"training.steps": 20},
+            True,
+        ),
+        (
+            {"training.steps": 12},
+            {"training.steps": 14, "training.cooldown_steps": 4},
+            True,
+        ),
+        (
+            {"training.steps": 12},
+            {"training.steps": 16, "training.cooldown_steps": 4},
+            False,
+        ),
     ],
 )
 def test_a_cool_down_is_not_gone_back_on(train, first, then, refused):
-    """Once the rate falls towards the end, or would have, the end stays; a cool-down can be added behind what was
-    trained.
+    """Once the rate falls towards the end, or would have, the end stays; a cool-down
+    can be added behind what was trained.
     """
-    base = {"training.schedule": "constant", "training.learning_rate": 1e-3, "training.warmup_steps": 2}
+    base = {
+        "training.schedule": "constant",
+        "training.learning_rate": 1e-3,
+        "training.warmup_steps": 2,
+    }
     train("run", {**base, **first}, None)
     if refused:
-        with pytest.raises(InputError, match=r"is at step 12, within the last training.cooldown_steps=4"):
+        with pytest.raises(
+            InputError,
+            match=r"is at step 12, within the last training.cooldown_steps=4",
+        ):
             train("run", {**base, **first, **then}, None)
     else:
         assert train("run", {**base, **first, **then}, None).step == 16

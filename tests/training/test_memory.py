@@ -1,4 +1,6 @@
-"""Memory by arithmetic: exact for a state, and what a step keeps for its backward pass."""
+"""Memory by arithmetic: exact for a state, and what a step keeps for its backward
+pass.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,32 @@ import pytest
 from jaxformer.data.config import DataConfig
 from jaxformer.models.config import TransformerConfig
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training.memory import BatchShape, Memory, abstract_mesh, estimate, longest_batch
+from jaxformer.training.memory import (
+    BatchShape,
+    Memory,
+    abstract_mesh,
+    estimate,
+    longest_batch,
+)
 
 LITTLE = TransformerConfig(
-    vocabulary_size=64, d_model=16, d_ff=32, num_heads=4, num_encoder_layers=2, num_decoder_layers=2, max_length=16
+    vocabulary_size=64,
+    d_model=16,
+    d_ff=32,
+    num_heads=4,
+    num_encoder_layers=2,
+    num_decoder_layers=2,
+    max_length=16,
 )
 BATCH = BatchShape(rows=16, source=12, target=8)
 
 
-def count(model: TransformerConfig = LITTLE, devices: int = 1, batch: BatchShape = BATCH, **changes) -> Memory:
+def count(
+    model: TransformerConfig = LITTLE,
+    devices: int = 1,
+    batch: BatchShape = BATCH,
+    **changes,
+) -> Memory:
     config = TrainingConfig(**{"engine": "jit" if devices == 1 else "mesh", **changes})
     return estimate(model, config, batch, abstract_mesh(config.engine, devices, config))
 
@@ -39,16 +58,22 @@ def count(model: TransformerConfig = LITTLE, devices: int = 1, batch: BatchShape
     ],
 )
 def test_the_state_is_counted_as_it_lies(engine, changes, make_model, make_training):
-    """Bytes of parameters, moments and average are those that the first device really holds."""
+    """Bytes of parameters, moments and average are those that the first device
+    really holds.
+    """
     # The vocabulary of 11 does not divide: such an axis stays whole.
     model = make_model()
     made, state = make_training(model, engine, **changes)
     config = TrainingConfig(engine=engine, warmup_steps=300, **changes)
-    found = estimate(model.config, config, BATCH, abstract_mesh(engine, made.devices, config))
+    found = estimate(
+        model.config, config, BATCH, abstract_mesh(engine, made.devices, config)
+    )
     device = jax.devices()[0]
 
     def held(tree) -> int:
-        shards = [shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards]
+        shards = [
+            shard for leaf in jax.tree.leaves(tree) for shard in leaf.addressable_shards
+        ]
         return sum(shard.data.nbytes for shard in shards if shard.device == device)
 
     assert found.parameters == held(state.params)
@@ -57,8 +82,12 @@ def test_the_state_is_counted_as_it_lies(engine, changes, make_model, make_train
 
 
 def test_shares_of_the_paper_s_big_model():
-    """214,245,376 parameters of 4 bytes; Adam's two moments and two counts; a sharded one is a part of it."""
-    big = dataclasses.replace(TransformerConfig.big(vocabulary_size=37_000), scan_layers=True)
+    """214,245,376 parameters of 4 bytes; Adam's two moments and two counts; a
+    sharded one is a part of it.
+    """
+    big = dataclasses.replace(
+        TransformerConfig.big(vocabulary_size=37_000), scan_layers=True
+    )
     whole = count(big)
     assert whole.parameters == whole.gradients == 4 * 214_245_376
     assert whole.optimizer == 2 * whole.parameters + 2 * 4
@@ -78,9 +107,15 @@ def test_accumulation_keeps_a_part_of_the_activations():
 
 
 def test_devices_share_the_batch():
-    """A device keeps the activations of its own rows; those of tensor share heads, hidden units and vocabulary."""
+    """A device keeps the activations of its own rows; those of tensor share heads,
+    hidden units and vocabulary.
+    """
     half = count(batch=BATCH._replace(rows=8))
-    assert count(devices=2).activations == count(devices=2, mesh_fsdp=2).activations == half.activations
+    assert (
+        count(devices=2).activations
+        == count(devices=2, mesh_fsdp=2).activations
+        == half.activations
+    )
     tensor = count(devices=2, mesh_tensor=2)
     assert count().activations / 2 < tensor.activations < count().activations
     assert tensor.logits < count().logits
@@ -88,19 +123,29 @@ def test_devices_share_the_batch():
 
 @pytest.mark.parametrize("scan", [False, True])
 def test_rematerialization_keeps_less(scan):
-    """Of layers alone their inputs are kept, a value a slot and layer; dots keep more, and all is most."""
+    """Of layers alone their inputs are kept, a value a slot and layer; dots keep
+    more, and all is most.
+    """
     found = {
-        kind: count(dataclasses.replace(LITTLE, rematerialization=kind, scan_layers=scan)).activations
+        kind: (
+            count(
+                dataclasses.replace(LITTLE, rematerialization=kind, scan_layers=scan)
+            ).activations
+        )
         for kind in ("layer", "dots", "none")
     }
     assert found["layer"] < found["dots"] < found["none"]
-    more = dataclasses.replace(LITTLE, num_encoder_layers=5, rematerialization="layer", scan_layers=scan)
+    more = dataclasses.replace(
+        LITTLE, num_encoder_layers=5, rematerialization="layer", scan_layers=scan
+    )
     inputs = 3 * BATCH.rows * BATCH.source * LITTLE.d_model * 4
     assert inputs <= count(more).activations - found["layer"] < 1.5 * inputs
 
 
 def test_logits_are_three_times_float32_at_least():
-    """Logits, what the loss keeps of them and their gradient, whatever the type of the computation; R-Drop doubles."""
+    """Logits, what the loss keeps of them and their gradient, whatever the type of
+    the computation; R-Drop doubles.
+    """
     one = BATCH.rows * BATCH.target * LITTLE.vocabulary_size * 4
     found = count(dataclasses.replace(LITTLE, dtype="bfloat16"))
     assert 2 * one <= found.logits <= 4 * one
@@ -109,14 +154,18 @@ def test_logits_are_three_times_float32_at_least():
 
 def test_what_fits():
     """Three quarters of a device's memory are for training."""
-    sizes = dict.fromkeys(("optimizer", "average", "gradients", "gathered", "activations", "logits"), 0)
+    sizes = dict.fromkeys(
+        ("optimizer", "average", "gradients", "gathered", "activations", "logits"), 0
+    )
     assert Memory(parameters=12 * 10**9, **sizes).fits() == [16, 24, 40, 80, 141]
     assert Memory(parameters=12 * 10**9 + 1, **sizes).fits() == [24, 40, 80, 141]
     assert Memory(parameters=10**12, **sizes).fits() == []
 
 
 def test_the_longest_batch():
-    """The rows are as long as sentences or packed rows may be, and as many as the slots allow."""
+    """The rows are as long as sentences or packed rows may be, and as many as the
+    slots allow.
+    """
     data = DataConfig(tokens_per_batch=1000, max_length=100, packed_length=250)
     assert longest_batch(data) == (10, 100, 100)
     assert longest_batch(dataclasses.replace(data, packing=True)) == (4, 250, 250)
@@ -166,12 +215,22 @@ print(json.dumps({
 
 @pytest.mark.slow
 def test_a_billion_parameters_on_64_devices():
-    """A step of 10^9 parameters compiles for a mesh of 2 x 8 x 4 with parameters and moments in 32 and 64 parts.
+    """A step of 10^9 parameters compiles for a mesh of 2 x 8 x 4 with parameters and
+    moments in 32 and 64 parts.
 
-    Not one parameter is made for it. Before and after the step every large array is in that many parts.
+    Not one parameter is made for it. Before and after the step every large array is in
+    that many parts.
     """
-    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=64", "JAX_PLATFORMS": "cpu"}
-    made = subprocess.run([sys.executable, "-c", BILLION], env=os.environ | flags, capture_output=True, text=True)
+    flags = {
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=64",
+        "JAX_PLATFORMS": "cpu",
+    }
+    made = subprocess.run(
+        [sys.executable, "-c", BILLION],
+        env=os.environ | flags,
+        capture_output=True,
+        text=True,
+    )
     assert made.returncode == 0, made.stderr
     found = json.loads(made.stdout)
     assert found["parameters"] > 10**9

@@ -10,7 +10,10 @@ from jaxformer.training.flops import slots, tokens, training_flops
 from jaxformer.training.meter import Meter
 
 MODEL = TransformerConfig.tiny(vocabulary_size=100)
-BATCH = {"source": np.array([[5, 6, 7], [5, 0, 0]]), "target": np.array([[8, 9], [8, 0]])}
+BATCH = {
+    "source": np.array([[5, 6, 7], [5, 0, 0]]),
+    "target": np.array([[8, 9], [8, 0]]),
+}
 
 
 class Clock:
@@ -25,7 +28,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Give the clock of the meter."""
+    """Return the clock of the meter."""
     made = Clock()
     monkeypatch.setattr(meter, "time", made)
     return made
@@ -34,12 +37,16 @@ def clock(monkeypatch):
 @pytest.fixture
 def peak(monkeypatch):
     """Let each device have a peak; give that of the four."""
-    monkeypatch.setattr(flops, "peak_flops", lambda device, dtype: {"float32": 1e6}[dtype])
+    monkeypatch.setattr(
+        flops, "peak_flops", lambda device, dtype: {"float32": 1e6}[dtype]
+    )
     return 4 * 1e6
 
 
 def test_speed_counts_tokens_after_the_first_step(clock):
-    """Tokens a second: those of the metrics over the time since the first step, which compiles."""
+    """Tokens a second: those of the metrics over the time since the first step,
+    which compiles.
+    """
     measured = Meter(MODEL, 4)
     for now, count in ((110.0, 1000.0), (112.0, 30.0), (114.0, 50.0)):
         clock.now = now
@@ -51,29 +58,39 @@ def test_speed_counts_tokens_after_the_first_step(clock):
 
 
 def test_utilisation_is_that_of_the_tokens(clock, peak):
-    """The operations of all steps but the first, over time and peak: for tokens, and for slots."""
+    """The operations of all steps but the first, over time and peak: for tokens, and
+    for slots.
+    """
     measured = Meter(MODEL, 4, passes=2)
     for now in (0.0, 1.0, 4.0):
         clock.now = now
         measured.add(1.0, BATCH)
     entry = measured.read(0)
     for name, work in (("mfu", tokens(BATCH, 0)), ("mfu_slots", slots(BATCH))):
-        assert entry[f"train/{name}"] == pytest.approx(2 * training_flops(MODEL, work, passes=2) / 4.0 / peak)
+        assert entry[f"train/{name}"] == pytest.approx(
+            2 * training_flops(MODEL, work, passes=2) / 4.0 / peak
+        )
     assert entry["train/mfu"] < entry["train/mfu_slots"]
 
 
 def test_no_utilisation_without_a_peak(clock):
-    """Where the peak of the devices is not known, as on the CPU, none is said; all names are those of measures."""
+    """Where the peak of the devices is not known, as on the CPU, none is said; all
+    names are those of measures.
+    """
     measured = Meter(MODEL, 4)
     for _ in range(3):
         clock.now += 1.0
         measured.add(1.0, BATCH)
-    names = {f"train/{name}" for name in ("tokens_per_second", "data_wait", "seconds_left")}
+    names = {
+        f"train/{name}" for name in ("tokens_per_second", "data_wait", "seconds_left")
+    }
     assert set(measured.read(5)) == names <= MEASURED
 
 
 def test_time_left_is_that_of_the_steps_made(clock):
-    """What is left takes as long a step as what was made, evaluations included; the first step tells nothing."""
+    """What is left takes as long a step as what was made, evaluations included; the
+    first step tells nothing.
+    """
     measured = Meter(MODEL, 4)
     measured.add(1.0, BATCH)
     assert "train/seconds_left" not in measured.read(7)
@@ -86,7 +103,9 @@ def test_time_left_is_that_of_the_steps_made(clock):
 
 
 def test_a_pause_is_not_measured(clock):
-    """An evaluation between two lines of the log slows nothing down; nothing measured is no speed."""
+    """An evaluation between two lines of the log slows nothing down; nothing
+    measured is no speed.
+    """
     measured = Meter(MODEL, 4, waited=lambda: clock.waited)
     assert measured.read(9) == {}
     measured.add(1.0, BATCH)
@@ -101,7 +120,9 @@ def test_a_pause_is_not_measured(clock):
 
 
 def test_compilations_are_left_out(clock):
-    """What the calls of steps took to compile is no time of training, neither for the speed nor for the time left."""
+    """What the calls of steps took to compile is no time of training, neither for
+    the speed nor for the time left.
+    """
     measured = Meter(MODEL, 4, waited=lambda: clock.waited)
     measured.leave_out(30.0)
     measured.add(1.0, BATCH)

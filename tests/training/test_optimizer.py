@@ -1,4 +1,6 @@
-"""Every optimizer against its paper written down in NumPy, and what clipping, decay and freezing do to it."""
+"""Every optimizer against its paper written down in NumPy, and what clipping, decay
+and freezing do to it.
+"""
 
 import functools
 import re
@@ -17,8 +19,8 @@ from jaxformer.training.state import create_state
 from jaxformer.training.step import make_train_step
 
 D_MODEL = 64
-# Names and shapes as the model has them: two of them are matrices to Adafactor, and the bias is none although it has
-# two axes.
+# Names and shapes as the model has them: two of them are matrices to Adafactor, and the
+# bias is none although it has two axes.
 SHAPES = {
     "embedding/table": (48, 40),
     "encoder/attention/query/kernel": (40, 2, 33),
@@ -26,7 +28,11 @@ SHAPES = {
     "encoder/feed_forward/kernel": (40, 6),
     "encoder/norm/scale": (40,),
 }
-DECAYED = ("embedding/table", "encoder/attention/query/kernel", "encoder/feed_forward/kernel")
+DECAYED = (
+    "embedding/table",
+    "encoder/attention/query/kernel",
+    "encoder/feed_forward/kernel",
+)
 
 
 def nested(flat):
@@ -48,19 +54,31 @@ def flat(tree):
 
 
 def draw(seed, count=1, scale=1.0):
-    """Draw trees of the little shapes, rounded to float32 so that both sides begin with the same numbers."""
+    """Draw trees of the little shapes, rounded to float32 so that both sides begin
+    with the same numbers.
+    """
     generator = np.random.default_rng(seed)
     return [
-        {path: (scale * generator.normal(size=shape)).astype(np.float32) for path, shape in SHAPES.items()}
+        {
+            path: (scale * generator.normal(size=shape)).astype(np.float32)
+            for path, shape in SHAPES.items()
+        }
         for _ in range(count)
     ]
 
 
 def adam_direction(config, gradient, memory, step):
     """Kingma and Ba 2015, algorithm 1."""
-    memory["m"] = config.adam_b1 * memory.get("m", 0.0) + (1 - config.adam_b1) * gradient
-    memory["v"] = config.adam_b2 * memory.get("v", 0.0) + (1 - config.adam_b2) * gradient**2
-    first, second = memory["m"] / (1 - config.adam_b1**step), memory["v"] / (1 - config.adam_b2**step)
+    memory["m"] = (
+        config.adam_b1 * memory.get("m", 0.0) + (1 - config.adam_b1) * gradient
+    )
+    memory["v"] = (
+        config.adam_b2 * memory.get("v", 0.0) + (1 - config.adam_b2) * gradient**2
+    )
+    first, second = (
+        memory["m"] / (1 - config.adam_b1**step),
+        memory["v"] / (1 - config.adam_b2**step),
+    )
     return first / (np.sqrt(second) + config.adam_epsilon)
 
 
@@ -72,13 +90,17 @@ def lion_direction(config, gradient, memory, step):
 
 
 def adafactor_direction(config, gradient, memory, step):
-    """Shazeer and Stern 2018, algorithms 4 and 5 with an absolute step size; matrices are those of 32 x 32 and more."""
+    """Shazeer and Stern 2018, algorithms 4 and 5 with an absolute step size;
+    matrices are those of 32 x 32 and more.
+    """
     decay = 1 - step**-0.8
     square = gradient**2 + 1e-30
     axes = np.argsort(gradient.shape)[-2:]
     if gradient.ndim > 1 and min(gradient.shape[axis] for axis in axes) >= 32:
         for axis in axes:
-            memory[axis] = decay * memory.get(axis, 0.0) + (1 - decay) * square.mean(axis=axis, keepdims=True)
+            memory[axis] = decay * memory.get(axis, 0.0) + (1 - decay) * square.mean(
+                axis=axis, keepdims=True
+            )
         rows, columns = (memory[axis] for axis in axes)
         second = rows * columns / rows.mean(axis=axes[1], keepdims=True)
     else:
@@ -96,16 +118,30 @@ DIRECTIONS = {
 
 
 def by_hand(config, params, gradients):
-    """Make the updates in float64: clip, find the direction, decay, and step at the rate of equation 3."""
+    """Make the updates in float64: clip, find the direction, decay, and step at the
+    rate of equation 3.
+    """
     params = {path: np.asarray(value, np.float64) for path, value in params.items()}
     memories = {path: {} for path in params}
     for step, tree in enumerate(gradients, start=1):
-        tree = {path: np.asarray(gradient, np.float64) for path, gradient in tree.items()}
+        tree = {
+            path: np.asarray(gradient, np.float64) for path, gradient in tree.items()
+        }
         norm = np.sqrt(sum((gradient**2).sum() for gradient in tree.values()))
-        clip = 1.0 if config.gradient_clip is None else min(1.0, config.gradient_clip / norm)
-        rate = config.learning_rate * D_MODEL**-0.5 * min(step**-0.5, step * config.warmup_steps**-1.5)
+        clip = (
+            1.0
+            if config.gradient_clip is None
+            else min(1.0, config.gradient_clip / norm)
+        )
+        rate = (
+            config.learning_rate
+            * D_MODEL**-0.5
+            * min(step**-0.5, step * config.warmup_steps**-1.5)
+        )
         for path, gradient in tree.items():
-            direction = DIRECTIONS[config.optimizer](config, clip * gradient, memories[path], step)
+            direction = DIRECTIONS[config.optimizer](
+                config, clip * gradient, memories[path], step
+            )
             decay = config.weight_decay if path in DECAYED else 0.0
             params[path] = params[path] - rate * (direction + decay * params[path])
     return params
@@ -127,7 +163,7 @@ def run_optimizer(config, params, gradients):
 
 
 def moments(state):
-    """Give the arrays of an optimizer's state that are no counts."""
+    """Return the arrays of an optimizer's state that are no counts."""
     return [leaf for leaf in jax.tree.leaves(state) if leaf.ndim]
 
 
@@ -135,7 +171,13 @@ RECIPES = [
     {"optimizer": "adam"},
     {"optimizer": "adam", "gradient_clip": 5.0},
     {"optimizer": "adamw", "weight_decay": 0.1},
-    {"optimizer": "adamw", "weight_decay": 0.3, "gradient_clip": 5.0, "adam_b1": 0.8, "adam_b2": 0.95},
+    {
+        "optimizer": "adamw",
+        "weight_decay": 0.3,
+        "gradient_clip": 5.0,
+        "adam_b1": 0.8,
+        "adam_b2": 0.95,
+    },
     {"optimizer": "lion", "weight_decay": 0.2, "adam_b1": 0.95},
     {"optimizer": "lion"},
     {"optimizer": "adafactor"},
@@ -145,45 +187,84 @@ RECIPES = [
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_equals_its_paper_in_float64(recipe):
-    """Four updates are those of the algorithm; decay is decoupled and spares biases and norms."""
+    """Four updates are those of the algorithm; decay is decoupled and spares biases
+    and norms.
+    """
     config = TrainingConfig(warmup_steps=3, learning_rate=0.5, **recipe)
     params, *gradients = draw(1, 5)
     # The norms lie on both sides of the clip.
     gradients = [
         {path: scale * value for path, value in gradient.items()}
-        for scale, gradient in zip(np.float32([0.01, 1.0, 0.05, 3.0]), gradients, strict=True)
+        for scale, gradient in zip(
+            np.float32([0.01, 1.0, 0.05, 3.0]), gradients, strict=True
+        )
     ]
     found, _ = run_optimizer(config, nested(params), map(nested, gradients))
     expected = by_hand(config, params, gradients)
     for path, value in flat(found).items():
-        np.testing.assert_allclose(value, expected[path], rtol=2e-5, atol=2e-6, err_msg=path)
+        np.testing.assert_allclose(
+            value, expected[path], rtol=2e-5, atol=2e-6, err_msg=path
+        )
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"adam_b1": 0.8, "adam_b2": 0.999, "adam_epsilon": 1e-6, "learning_rate": 2.0, "warmup_steps": 2}]
+    "changes",
+    [
+        {},
+        {
+            "adam_b1": 0.8,
+            "adam_b2": 0.999,
+            "adam_epsilon": 1e-6,
+            "learning_rate": 2.0,
+            "warmup_steps": 2,
+        },
+    ],
 )
 def test_adam_has_the_constants_of_the_configuration(changes):
-    """The constants of the configuration reach the optimizer; by default they are the paper's."""
+    """The constants of the configuration reach the optimizer; by default they are
+    the paper's.
+    """
     config = TrainingConfig(**{"warmup_steps": 3, **changes})
     generator = np.random.default_rng(1)
     # Gradients from far below epsilon to far above it, so that each constant is seen.
-    gradients = generator.normal(size=(4, 50)) * 10.0 ** generator.uniform(-10, 2, (4, 50))
+    gradients = generator.normal(size=(4, 50)) * 10.0 ** generator.uniform(
+        -10, 2, (4, 50)
+    )
     found, _ = run_optimizer(config, jnp.zeros(50), jnp.asarray(gradients, jnp.float32))
-    expected = by_hand(config, {"table": np.zeros(50)}, [{"table": gradient} for gradient in gradients])
+    expected = by_hand(
+        config, {"table": np.zeros(50)}, [{"table": gradient} for gradient in gradients]
+    )
     # In float32, 1 - 0.999^step has four to five right digits.
     np.testing.assert_allclose(found, expected["table"], rtol=1e-4, atol=2e-6)
 
 
 def test_the_defaults_are_the_papers():
-    """Adam's decay rates, epsilon and the warm-up of section 5.3; no clipping and no decay."""
+    """Adam's decay rates, epsilon and the warm-up of section 5.3; no clipping and no
+    decay.
+    """
     config = TrainingConfig()
-    assert (config.optimizer, config.adam_b1, config.adam_b2, config.adam_epsilon) == ("adam", 0.9, 0.98, 1e-9)
-    assert (config.warmup_steps, config.learning_rate, config.label_smoothing) == (4_000, 1.0, 0.1)
-    assert (config.gradient_clip, config.weight_decay, config.frozen) == (None, 0.0, None)
+    assert (config.optimizer, config.adam_b1, config.adam_b2, config.adam_epsilon) == (
+        "adam",
+        0.9,
+        0.98,
+        1e-9,
+    )
+    assert (config.warmup_steps, config.learning_rate, config.label_smoothing) == (
+        4_000,
+        1.0,
+        0.1,
+    )
+    assert (config.gradient_clip, config.weight_decay, config.frozen) == (
+        None,
+        0.0,
+        None,
+    )
 
 
 def test_the_default_is_adam_alone():
-    """By default the optimizer is optax.adam under equation 3, bit for bit, its state too."""
+    """By default the optimizer is optax.adam under equation 3, bit for bit, its
+    state too.
+    """
     params, *gradients = map(nested, draw(2, 4))
     plain = optax.adam(paper_schedule(D_MODEL, 4_000), b1=0.9, b2=0.98, eps=1e-9)
     found, expected = (
@@ -196,22 +277,29 @@ def test_the_default_is_adam_alone():
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=str)
 def test_a_bad_step_leaves_the_state_as_it_is(recipe):
-    """Where ``good`` is False no count and no moment moves, whatever the gradient; True is as nothing said."""
+    """Where ``good`` is False no count and no moment moves, whatever the gradient;
+    True is as nothing said.
+    """
     optimizer = make_optimizer(TrainingConfig(**recipe), D_MODEL)
     params, first, second = map(nested, draw(3, 3))
     _, state = optimizer.update(first, optimizer.init(params), params)
     broken = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), second)
     _, after = jax.jit(optimizer.update)(broken, state, params, good=jnp.bool_(False))
     jax.tree.map(np.testing.assert_array_equal, after, state)
-    told, untold = (optimizer.update(second, state, params, **more) for more in ({"good": jnp.bool_(True)}, {}))
+    told, untold = (
+        optimizer.update(second, state, params, **more)
+        for more in ({"good": jnp.bool_(True)}, {})
+    )
     jax.tree.map(np.testing.assert_array_equal, told, untold)
 
 
 @pytest.mark.parametrize("recipe", RECIPES[:4], ids=str)
 def test_new_moments_take_the_place_of_the_old(recipe):
-    """A compiled update of Adam that a bad step may leave out writes its state over the old one and copies nothing.
+    """A compiled update of Adam that a bad step may leave out writes its state over the
+    old one and copies nothing.
 
-    Computed from the old moments it would copy both. Clipping has an array of its own, for the squares of the norm.
+    Computed from the old moments it would copy both. Clipping has an array of its own,
+    for the squares of the norm.
     """
     optimizer = make_optimizer(TrainingConfig(**recipe), D_MODEL)
 
@@ -229,7 +317,9 @@ def test_new_moments_take_the_place_of_the_old(recipe):
 def test_gradients_are_not_clipped():
     """The first moment holds the whole gradient, however large it is."""
     gradient = np.random.default_rng(2).normal(size=20) * 1e6
-    _, state = run_optimizer(TrainingConfig(), jnp.ones(20), [jnp.asarray(gradient, jnp.float32)])
+    _, state = run_optimizer(
+        TrainingConfig(), jnp.ones(20), [jnp.asarray(gradient, jnp.float32)]
+    )
     np.testing.assert_allclose(np.asarray(state[0].mu), 0.1 * gradient, rtol=1e-5)
 
 
@@ -238,14 +328,20 @@ def test_weights_do_not_decay():
     (params,) = map(nested, draw(3))
     nothing = [jax.tree.map(jnp.zeros_like, params)] * 3
     for optimizer in OPTIMIZERS:
-        found, _ = run_optimizer(TrainingConfig(warmup_steps=1, optimizer=optimizer), params, nothing)
+        found, _ = run_optimizer(
+            TrainingConfig(warmup_steps=1, optimizer=optimizer), params, nothing
+        )
         jax.tree.map(np.testing.assert_array_equal, found, params)
 
 
 def test_what_decays_in_a_model(make_model):
-    """Kernels and embeddings decay, and biases and norms do not, of whatever dimension they are."""
+    """Kernels and embeddings decay, and biases and norms do not, of whatever
+    dimension they are.
+    """
     for changes in ({}, {"tied_embeddings": "none", "positions": "learned"}):
-        params = jax.eval_shape(functools.partial(create_state, make_model(**changes), TrainingConfig())).params
+        params = jax.eval_shape(
+            functools.partial(create_state, make_model(**changes), TrainingConfig())
+        ).params
         names = {True: set(), False: set()}
         for path, decays in jax.tree_util.tree_leaves_with_path(decay_mask(params)):
             names[decays].add(path[-1].key)
@@ -254,14 +350,20 @@ def test_what_decays_in_a_model(make_model):
 
 
 def test_the_gradient_is_clipped_by_its_global_norm():
-    """A longer gradient keeps its direction and gets the norm; a shorter one is not touched."""
+    """A longer gradient keeps its direction and gets the norm; a shorter one is not
+    touched.
+    """
     config = TrainingConfig(gradient_clip=2.0)
     params, gradient = map(nested, draw(4, 2))
     norm = float(optax.tree.norm(gradient))
     assert norm > 2.0
     _, (_, (adam, _)) = run_optimizer(config, params, [gradient])
     jax.tree.map(
-        lambda found, whole: np.testing.assert_allclose(found, 0.1 * whole * 2.0 / norm, rtol=1e-5), adam.mu, gradient
+        lambda found, whole: np.testing.assert_allclose(
+            found, 0.1 * whole * 2.0 / norm, rtol=1e-5
+        ),
+        adam.mu,
+        gradient,
     )
     short = jax.tree.map(lambda leaf: leaf * (1.9 / norm), gradient)
     _, (_, (adam, _)) = run_optimizer(config, params, [short])
@@ -272,7 +374,10 @@ def test_the_gradient_is_clipped_by_its_global_norm():
 def test_the_clipped_norm_is_that_of_all_devices(make_model, make_batch):
     """The sum over the devices is clipped, not what each of them adds to it."""
     model, config = make_model(), TrainingConfig(gradient_clip=0.01)
-    batch = {name: rows.reshape(2, 2, -1) for name, rows in make_batch(0, [4, 7, 2], rows=4).items()}
+    batch = {
+        name: rows.reshape(2, 2, -1)
+        for name, rows in make_batch(0, [4, 7, 2], rows=4).items()
+    }
     step = jax.pmap(
         make_train_step(model, config, axis_name="data"),
         axis_name="data",
@@ -281,26 +386,49 @@ def test_the_clipped_norm_is_that_of_all_devices(make_model, make_batch):
     )
     state, metrics = step(create_state(model, config), batch)
     assert float(metrics["gradient_norm"][0]) > 0.02
-    # Gradients that were clipped alone and then added would have this norm only if they pointed the same way.
+    # Gradients that were clipped alone and then added would have this norm only if they
+    # pointed the same way.
     for device in range(2):
-        first = jax.tree.map(lambda leaf, device=device: leaf[device], state.optimizer[1][0].mu)
+        first = jax.tree.map(
+            lambda leaf, device=device: leaf[device], state.optimizer[1][0].mu
+        )
         assert float(optax.tree.norm(first)) == pytest.approx(0.1 * 0.01, rel=1e-5)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_frozen_parameters_are_as_if_they_were_not_there(optimizer):
-    """They keep every bit, have no moments and do not count in the norm; the others are trained as if alone."""
+    """They keep every bit, have no moments and do not count in the norm; the others
+    are trained as if alone.
+    """
     decay = 0.0 if optimizer == "adam" else 0.1
-    config = {"optimizer": optimizer, "weight_decay": decay, "gradient_clip": 3.0, "warmup_steps": 2}
-    frozen = ("embedding/table", "encoder/attention/query/kernel", "encoder/attention/query/bias")
+    config = {
+        "optimizer": optimizer,
+        "weight_decay": decay,
+        "gradient_clip": 3.0,
+        "warmup_steps": 2,
+    }
+    frozen = (
+        "embedding/table",
+        "encoder/attention/query/kernel",
+        "encoder/attention/query/bias",
+    )
     params, *gradients = draw(5, 4)
     found, state = run_optimizer(
-        TrainingConfig(**config, frozen="embedding/*, encoder/att*"), nested(params), map(nested, gradients)
+        TrainingConfig(**config, frozen="embedding/*, encoder/att*"),
+        nested(params),
+        map(nested, gradients),
     )
-    others = [{path: value for path, value in tree.items() if path not in frozen} for tree in (params, *gradients)]
-    expected, alone = run_optimizer(TrainingConfig(**config), nested(others[0]), map(nested, others[1:]))
+    others = [
+        {path: value for path, value in tree.items() if path not in frozen}
+        for tree in (params, *gradients)
+    ]
+    expected, alone = run_optimizer(
+        TrainingConfig(**config), nested(others[0]), map(nested, others[1:])
+    )
     for path, value in flat(found).items():
-        np.testing.assert_array_equal(value, params[path] if path in frozen else flat(expected)[path])
+        np.testing.assert_array_equal(
+            value, params[path] if path in frozen else flat(expected)[path]
+        )
     for mine, theirs in zip(moments(state), moments(alone), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
@@ -314,64 +442,118 @@ def test_frozen_parameters_are_as_if_they_were_not_there(optimizer):
     ],
 )
 def test_patterns_of_frozen_parameters(patterns, frozen):
-    """A pattern is matched against the whole path, in which a star passes over slashes."""
+    """A pattern is matched against the whole path, in which a star passes over
+    slashes.
+    """
     tree = nested(draw(6)[0])
-    assert {path for path, value in flat(frozen_mask(tree, patterns)).items() if value} == set(frozen)
+    assert {
+        path for path, value in flat(frozen_mask(tree, patterns)).items() if value
+    } == set(frozen)
 
 
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        ("encoder/*,embeding/*", r"no parameter matches 'embeding/\*'; the nearest is embedding/\*$"),
-        ("encoders/atention/*", r"no parameter matches 'encoders/atention/\*'; the nearest is encoder/attention/\*$"),
-        ("encoder/norm/Scale", r"no parameter matches 'encoder/norm/Scale'; the nearest is encoder/norm/scale$"),
+        (
+            "encoder/*,embeding/*",
+            r"no parameter matches 'embeding/\*'; the nearest is embedding/\*$",
+        ),
+        (
+            "encoders/atention/*",
+            (
+                r"no parameter matches 'encoders/atention/\*'; the nearest is"
+                r" encoder/attention/\*$"
+            ),
+        ),
+        (
+            "encoder/norm/Scale",
+            (
+                r"no parameter matches 'encoder/norm/Scale'; the nearest is"
+                r" encoder/norm/scale$"
+            ),
+        ),
         ("encoder/*,", r"no parameter matches ''; the nearest is "),
-        ("encoder/*,embedding/*", r"matches every parameter.* such as encoder/norm/scale$"),
+        (
+            "encoder/*,embedding/*",
+            r"matches every parameter.* such as encoder/norm/scale$",
+        ),
         ("*", r"training.frozen=\* matches every parameter"),
     ],
 )
 def test_patterns_that_do_not_fit_are_refused(patterns, message):
-    """A pattern without a parameter, and patterns that leave nothing to train, end in one line before any update."""
+    """A pattern without a parameter, and patterns that leave nothing to train, end
+    in one line before any update.
+    """
     optimizer = make_optimizer(TrainingConfig(frozen=patterns), D_MODEL)
     with pytest.raises(InputError) as refusal:
         jax.eval_shape(optimizer.init, nested(draw(7)[0]))
-    assert re.search(message, str(refusal.value))  # and not `match`, which reads the notes that JAX adds, too
+    # and not `match`, which reads the notes that JAX adds, too
+    assert re.search(message, str(refusal.value))
     assert "\n" not in str(refusal.value)
 
 
 def test_adafactor_keeps_vectors_instead_of_matrices():
-    """The second moment of a kernel is a row and a column, an attention kernel's for each head; no first moment."""
-    _, state = run_optimizer(TrainingConfig(optimizer="adafactor"), *[nested(tree) for tree in draw(8)], [])
-    rows, columns, whole = (flat(part) for part in (state[0].v_row, state[0].v_col, state[0].v))
-    assert (rows["embedding/table"].shape, columns["embedding/table"].shape) == ((40,), (48,))
+    """The second moment of a kernel is a row and a column, an attention kernel's for
+    each head; no first moment.
+    """
+    _, state = run_optimizer(
+        TrainingConfig(optimizer="adafactor"), *[nested(tree) for tree in draw(8)], []
+    )
+    rows, columns, whole = (
+        flat(part) for part in (state[0].v_row, state[0].v_col, state[0].v)
+    )
+    assert (rows["embedding/table"].shape, columns["embedding/table"].shape) == (
+        (40,),
+        (48,),
+    )
     kernel = "encoder/attention/query/kernel"
     assert sorted([rows[kernel].shape, columns[kernel].shape]) == [(2, 33), (40, 2)]
-    assert {path for path, value in whole.items() if value.shape == SHAPES[path]} == set(SHAPES) - {
+    assert {
+        path for path, value in whole.items() if value.shape == SHAPES[path]
+    } == set(SHAPES) - {
         "embedding/table",
         kernel,
     }
-    assert sum(leaf.size for leaf in moments(state)) < 0.2 * sum(np.prod(shape) for shape in SHAPES.values())
+    assert sum(leaf.size for leaf in moments(state)) < 0.2 * sum(
+        np.prod(shape) for shape in SHAPES.values()
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_state_is_float32_and_updates_may_be_sharded(optimizer):
-    """Moments are float32, and parameters cut over a mesh get the updates of whole ones."""
-    config = TrainingConfig(optimizer=optimizer, gradient_clip=3.0, warmup_steps=2, frozen="*/scale")
+    """Moments are float32, and parameters cut over a mesh get the updates of whole
+    ones.
+    """
+    config = TrainingConfig(
+        optimizer=optimizer, gradient_clip=3.0, warmup_steps=2, frozen="*/scale"
+    )
     params, *gradients = map(nested, draw(9, 4))
     whole, state = run_optimizer(config, params, gradients)
     assert {leaf.dtype for leaf in moments(state)} == {jnp.dtype("float32")}
-    mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
+    mesh = jax.make_mesh(
+        (4, 2), ("fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2
+    )
 
     def cut(tree):
         def place(leaf):
-            spec = ("fsdp",) if leaf.ndim == 1 else ("fsdp", "tensor") if leaf.shape[0] % 4 == 0 else (None,)
+            spec = (
+                ("fsdp",)
+                if leaf.ndim == 1
+                else ("fsdp", "tensor")
+                if leaf.shape[0] % 4 == 0
+                else (None,)
+            )
             return jax.device_put(leaf, jax.NamedSharding(mesh, jax.P(*spec)))
 
         return jax.tree.map(place, tree)
 
     found, sharded = run_optimizer(config, cut(params), map(cut, gradients))
     assert jax.tree.structure(sharded) == jax.tree.structure(state)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7), found, whole)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
+        found,
+        whole,
+    )
     assert found["embedding"]["table"].addressable_shards[0].data.shape == (12, 20)
 
 
@@ -381,7 +563,11 @@ def test_parameters_and_moments_are_float32(make_model, make_batch, dtype, optim
     """Whatever the model computes in, what is kept from step to step is float32."""
     model, config = make_model(dtype=dtype), TrainingConfig(optimizer=optimizer)
     state = create_state(model, config)
-    new, metrics = jax.eval_shape(make_train_step(model, config), state, make_batch(0, [4, 7, 2, 9]))
-    kinds = {leaf.dtype for leaf in (*jax.tree.leaves(new.params), *moments(new.optimizer))}
+    new, metrics = jax.eval_shape(
+        make_train_step(model, config), state, make_batch(0, [4, 7, 2, 9])
+    )
+    kinds = {
+        leaf.dtype for leaf in (*jax.tree.leaves(new.params), *moments(new.optimizer))
+    }
     assert kinds == {jnp.dtype("float32")}
     assert {value.dtype for value in metrics.values()} == {jnp.dtype("float32")}

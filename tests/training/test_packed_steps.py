@@ -1,4 +1,6 @@
-"""Packed rows train and evaluate as the same pairs do in rows of their own, on one device and on eight."""
+"""Packed rows train and evaluate as the same pairs do in rows of their own, on one
+device and on eight.
+"""
 
 import dataclasses
 
@@ -11,24 +13,32 @@ from jaxformer.data.transforms import Encoded, Sentences
 from jaxformer.training.pmap import PmapEngine
 
 DEVICES = 8
-# Eleven rows, which eight devices cannot share; and what a batch of single pairs has in the tests of the engines.
+# Eleven rows, which eight devices cannot share; and what a batch of single pairs has in
+# the tests of the engines.
 SHAPE = RowShape(14, 13, 11)
 SIZES = [9, 1, 4, 4, 2, 7, 7, 1, 3, 8, 5, 6, 2, 2]
 
 
 def packed(batch):
     """Pack the pairs of a batch."""
-    kept = {side: [row[row != PAD].tolist() for row in rows if (row != PAD).any()] for side, rows in batch.items()}
+    kept = {
+        side: [row[row != PAD].tolist() for row in rows if (row != PAD).any()]
+        for side, rows in batch.items()
+    }
     pairs = Encoded(*(Sentences.of(kept[side], PAD) for side in ("source", "target")))
-    rows = pack(pairs.source.lengths, pairs.target.lengths, np.arange(len(pairs)), SHAPE)
+    rows = pack(
+        pairs.source.lengths, pairs.target.lengths, np.arange(len(pairs)), SHAPE
+    )
     assert len(rows) < len(pairs)
     return make_packed_batch(pairs.take(rows.pairs), rows.sizes, SHAPE)
 
 
 @pytest.mark.parametrize("engine", ["jit", "pmap"])
-def test_packed_training_is_unpacked_training(make_model, make_training, make_batch, engine):
-    """Metrics, gradients and parameters of packed updates are those of the same pairs unpacked on one device, also
-    where the devices do not share the rows equally.
+def test_packed_training_is_unpacked_training(
+    make_model, make_training, make_batch, engine
+):
+    """Metrics, gradients and parameters of packed updates are those of the same pairs
+    unpacked on one device, also where the devices do not share the rows equally.
     """
     model = make_model()
     one, one_state = make_training(model, "jit")
@@ -36,7 +46,10 @@ def test_packed_training_is_unpacked_training(make_model, make_training, make_ba
     for step in range(3):
         batch = make_batch(step, SIZES)
         assert_trees_close(
-            other.evaluate(other_state, packed(batch)), one.evaluate(one_state, batch), rtol=1e-5, atol=1e-5
+            other.evaluate(other_state, packed(batch)),
+            one.evaluate(one_state, batch),
+            rtol=1e-5,
+            atol=1e-5,
         )
         one_state, wanted = one.step(one_state, batch)
         other_state, metrics = other.step(other_state, packed(batch))
@@ -45,8 +58,15 @@ def test_packed_training_is_unpacked_training(make_model, make_training, make_ba
         assert_trees_close(metrics, wanted, rtol=1e-5)
         found, expected = other.collect(other_state), one.collect(one_state)
         # The first moment of the first update is a tenth of its gradient.
-        assert_trees_close(found.optimizer[0].mu, expected.optimizer[0].mu, atol=1e-6, rtol=0)
-        assert_trees_close(without_key_biases(found.params), without_key_biases(expected.params), atol=1e-5, rtol=0)
+        assert_trees_close(
+            found.optimizer[0].mu, expected.optimizer[0].mu, atol=1e-6, rtol=0
+        )
+        assert_trees_close(
+            without_key_biases(found.params),
+            without_key_biases(expected.params),
+            atol=1e-5,
+            rtol=0,
+        )
 
 
 def test_one_compilation_of_packed_rows(make_model, make_training, make_batch):
@@ -55,7 +75,9 @@ def test_one_compilation_of_packed_rows(make_model, make_training, make_batch):
     state, _ = engine.step(state, packed(make_batch(0, SIZES)))
     before = engine.compilations()
     for seed in range(1, 4):
-        lengths = np.random.default_rng(seed).permutation(SIZES)[: 5 + 3 * seed].tolist()
+        lengths = (
+            np.random.default_rng(seed).permutation(SIZES)[: 5 + 3 * seed].tolist()
+        )
         state, _ = engine.step(state, packed(make_batch(seed, lengths)))
     assert engine.compilations() == before
 
@@ -64,9 +86,15 @@ def test_rows_that_fill_up_devices_have_no_segment():
     """They hold padding on both sides, and segment 0 whatever the id of padding."""
     shared = {}
     parts = {field.name: None for field in dataclasses.fields(PmapEngine)}
-    parts |= {"eval_step": lambda params, batch: shared.update(batch) or {}, "pad_id": 7}
+    parts |= {
+        "eval_step": lambda params, batch: shared.update(batch) or {},
+        "pad_id": 7,
+    }
     engine = PmapEngine(**parts)
-    batch = {name: np.ones((11, 5), np.int32) for name in ("source", "target", "source_segments", "target_segments")}
+    batch = {
+        name: np.ones((11, 5), np.int32)
+        for name in ("source", "target", "source_segments", "target_segments")
+    }
     state = type("State", (), {"weights": None})()
     engine.evaluate(state, batch)
     for name, rows in shared.items():

@@ -11,13 +11,19 @@ from jaxformer.training.profile import Profile
 def calls(monkeypatch):
     """Note the beginnings and ends of traces, which take seconds."""
     found = []
-    monkeypatch.setattr(jax.profiler, "start_trace", lambda directory: found.append(("start", directory)))
+    monkeypatch.setattr(
+        jax.profiler,
+        "start_trace",
+        lambda directory: found.append(("start", directory)),
+    )
     monkeypatch.setattr(jax.profiler, "stop_trace", lambda: found.append(("stop",)))
     return found
 
 
 def train(profile, start, stop):
-    """Go from ``start`` steps to ``stop``; give the steps after which a trace was written."""
+    """Go from ``start`` steps to ``stop``; give the steps after which a trace was
+    written.
+    """
     written = []
     for step in range(start, stop + 1):
         if profile.at(step, {"step": jnp.asarray(step)}):
@@ -54,7 +60,9 @@ def test_steps_of_a_trace(calls, tmp_path, first, steps):
 
 
 def test_a_run_that_ends_within(calls, tmp_path):
-    """The trace is ended with the run, once; a run that never came so far has none to end."""
+    """The trace is ended with the run, once; a run that never came so far has none
+    to end.
+    """
     assert train(Profile(tmp_path, 3, 5), 0, 4) == []
     assert calls == [("start", str(tmp_path)), ("stop",)]
     assert train(Profile(tmp_path, 9, 5), 0, 4) == []
@@ -62,7 +70,9 @@ def test_a_run_that_ends_within(calls, tmp_path):
 
 
 def test_no_trace(calls, tmp_path, monkeypatch):
-    """None is asked for, the run goes on beyond, or it is another host than the first."""
+    """None is asked for, the run goes on beyond, or it is another host than the
+    first.
+    """
     assert train(Profile(tmp_path, None, 5), 0, 9) == []
     assert train(Profile(tmp_path, 3, 5), 5, 20) == []
     monkeypatch.setattr(jax, "process_index", lambda: 1)

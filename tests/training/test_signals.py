@@ -10,7 +10,9 @@ from jaxformer.training.signals import StopSignal, WaitInterruptedError
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_is_noted_and_ends_nothing(number):
-    """The first signal is noted by name; afterwards the handlers are those of before."""
+    """The first signal is noted by name; afterwards the handlers are those of
+    before.
+    """
     before = signal.getsignal(number)
     with StopSignal() as stop:
         assert not stop
@@ -32,7 +34,9 @@ def test_a_hang_up_that_is_ignored_stays_ignored():
 
 
 def test_a_second_interrupt_ends_at_once():
-    """Who presses Ctrl-C twice does not want to wait; a second SIGTERM changes nothing."""
+    """Who presses Ctrl-C twice does not want to wait; a second SIGTERM changes
+    nothing.
+    """
     with StopSignal() as stop:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,4 +1,6 @@
-"""Batches that are waited for: the waiting is measured, a stall is reported once, and the watch ends with them."""
+"""Batches that are waited for: the waiting is measured, a stall is reported once,
+and the watch ends with them.
+"""
 
 import threading
 import time
@@ -39,8 +41,8 @@ class Gate:
 
 
 def test_each_stall_is_reported_once():
-    """A batch that does not come is reported while it is waited for, once however long it takes; the others are not,
-    and none is lost.
+    """A batch that does not come is reported while it is waited for, once however long
+    it takes; the others are not, and none is lost.
     """
     gate = Gate(held={1, 4})
     watched = Watched(gate.batches(6), 0.05, gate.report)
@@ -77,7 +79,9 @@ def test_the_watch_ends_with_the_batches():
 
 
 def test_closing_ends_the_batches_too():
-    """Who stops early closes: the batches' own cleaning up is done, and a second time changes nothing."""
+    """Who stops early closes: the batches' own cleaning up is done, and a second
+    time changes nothing.
+    """
     ended = []
 
     def batches():
@@ -98,5 +102,8 @@ def test_closing_ends_the_batches_too():
 def test_the_line_says_what_waits_for_what():
     """One line, with the seconds and the data set."""
     line = describe_stall(61.3, "text:train.en,train.de")
-    assert line.startswith("training has waited 61 s for its next batch (data.train=text:train.en,train.de): ")
+    assert line.startswith(
+        "training has waited 61 s for its next batch"
+        " (data.train=text:train.en,train.de): "
+    )
     assert "\n" not in line

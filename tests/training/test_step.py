@@ -14,7 +14,9 @@ from jaxformer.functional.losses import smoothed_probabilities
 
 @pytest.fixture
 def make_step(make_training):
-    """Give a function that gives the compiled step of a model, which leaves its argument usable, and a first state."""
+    """Return a function that gives the compiled step of a model, which leaves its
+    argument usable, and a first state.
+    """
 
     def make(model):
         engine, state = make_training(model, "jit")
@@ -25,23 +27,33 @@ def make_step(make_training):
 
 @pytest.fixture
 def make_evaluation(make_training):
-    """Give a function that gives the compiled evaluation of a model: parameters and batch to sums."""
+    """Return a function that gives the compiled evaluation of a model: parameters and
+    batch to sums.
+    """
 
     def make(model):
         engine, state = make_training(model, "jit")
-        return lambda params, batch: engine.evaluate(dataclasses.replace(state, params=params), batch)
+        return lambda params, batch: engine.evaluate(
+            dataclasses.replace(state, params=params), batch
+        )
 
     return make
 
 
 @functools.cache
 def compiled(model):
-    """Give the compiled logits of a model."""
-    return jax.jit(lambda params, batch: model.apply({"params": params}, batch["source"], batch["target"]))
+    """Return the compiled logits of a model."""
+    return jax.jit(
+        lambda params, batch: model.apply(
+            {"params": params}, batch["source"], batch["target"]
+        )
+    )
 
 
 def oracle(model, params, batch, smoothing=0.0):
-    """Sum the cross-entropy and count tokens and hits, in float64, from the model's logits."""
+    """Sum the cross-entropy and count tokens and hits, in float64, from the model's
+    logits.
+    """
     logits = np.asarray(compiled(model)(params, batch), np.float64)
     logits -= logits.max(-1, keepdims=True)
     log_probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -64,8 +76,9 @@ def first_moment(state):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_metrics_are_sums_over_real_tokens(make_model, make_step, make_batch, dtype):
-    """Smoothed loss, plain loss under another name and tokens equal a float64 oracle on the logits, also with a model
-    that computes in bfloat16, whose cross-entropy is float32.
+    """Smoothed loss, plain loss under another name and tokens equal a float64 oracle on
+    the logits, also with a model that computes in bfloat16, whose cross-entropy is
+    float32.
     """
     model = make_model(dtype=dtype)
     step, state = make_step(model)
@@ -73,7 +86,8 @@ def test_metrics_are_sums_over_real_tokens(make_model, make_step, make_batch, dt
     _, metrics = step(state, batch)
     nll, tokens, _ = oracle(model, state.params, batch)
     loss, _, _ = oracle(model, state.params, batch, smoothing=0.1)
-    tolerance = 1e-5 if dtype == "float32" else 2e-3  # the compiled step rounds to bfloat16 in other places
+    # the compiled step rounds to bfloat16 in other places
+    tolerance = 1e-5 if dtype == "float32" else 2e-3
     assert float(metrics["tokens"]) == tokens == (batch["target"] != PAD).sum()
     assert float(metrics["nll"]) == pytest.approx(nll, rel=tolerance)
     assert float(metrics["loss"]) == pytest.approx(loss, rel=tolerance)
@@ -81,8 +95,12 @@ def test_metrics_are_sums_over_real_tokens(make_model, make_step, make_batch, dt
     assert {value.dtype for value in metrics.values()} == {jnp.dtype("float32")}
 
 
-def test_accuracy_ignores_padding_and_counts_eos(make_model, make_training, make_evaluation, make_batch):
-    """Hits are counted at real targets, end of sentence among them, and nowhere else."""
+def test_accuracy_ignores_padding_and_counts_eos(
+    make_model, make_training, make_evaluation, make_batch
+):
+    """Hits are counted at real targets, end of sentence among them, and nowhere
+    else.
+    """
     model = make_model()
     evaluate = make_evaluation(model)
     _, state = make_training(model, "jit")
@@ -95,7 +113,8 @@ def test_accuracy_ignores_padding_and_counts_eos(make_model, make_training, make
         hits += expected
     assert hits > 0
 
-    # A model that always says the same token: "end of sentence" is right once a sentence, padding never.
+    # A model that always says the same token: "end of sentence" is right once a
+    # sentence, padding never.
     def saying(token):
         params = jax.tree.map(jnp.zeros_like, state.params)
         params["embedding"]["table"] = params["embedding"]["table"].at[token].set(1.0)
@@ -103,18 +122,31 @@ def test_accuracy_ignores_padding_and_counts_eos(make_model, make_training, make
         last["bias"] = jnp.ones_like(last["bias"])
         return params
 
-    sums = {token: evaluate(saying(token), make_batch(0, [8, 3, 0, 1])) for token in (EOS, PAD)}
+    sums = {
+        token: evaluate(saying(token), make_batch(0, [8, 3, 0, 1]))
+        for token in (EOS, PAD)
+    }
     assert (float(sums[EOS]["correct"]), float(sums[EOS]["tokens"])) == (3, 12)
     assert float(sums[PAD]["correct"]) == 0
 
 
-def test_evaluation_is_deterministic(make_model, make_training, make_evaluation, make_batch):
-    """Evaluation needs no random key, whatever the dropout, and twice gives the same bits."""
+def test_evaluation_is_deterministic(
+    make_model, make_training, make_evaluation, make_batch
+):
+    """Evaluation needs no random key, whatever the dropout, and twice gives the same
+    bits.
+    """
     batch = make_batch(1, [5, 7, 0, 9])
     params = make_training(make_model(), "jit")[1].params
-    evaluate = make_evaluation(make_model(dropout_rate=0.5, attention_dropout_rate=0.5, activation_dropout_rate=0.5))
+    evaluate = make_evaluation(
+        make_model(
+            dropout_rate=0.5, attention_dropout_rate=0.5, activation_dropout_rate=0.5
+        )
+    )
     assert_trees_equal(evaluate(params, batch), evaluate(params, batch))
-    assert_trees_close(evaluate(params, batch), make_evaluation(make_model())(params, batch), rtol=1e-6)
+    assert_trees_close(
+        evaluate(params, batch), make_evaluation(make_model())(params, batch), rtol=1e-6
+    )
 
 
 def test_without_dropout_the_key_changes_nothing(make_model, make_step, make_batch):
@@ -126,10 +158,15 @@ def test_without_dropout_the_key_changes_nothing(make_model, make_step, make_bat
 
 
 def test_dropout_differs_between_steps_and_seeds(make_model, make_step, make_batch):
-    """The same batch and parameters give another loss at another step, and the same at the same."""
+    """The same batch and parameters give another loss at another step, and the same
+    at the same.
+    """
     step, state = make_step(make_model(dropout_rate=0.3))
     batch = make_batch(2, [6, 6, 4, 9])
-    losses = [float(step(state.replace(step=jnp.int32(number)), batch)[1]["loss"]) for number in (0, 1, 2, 3, 0)]
+    losses = [
+        float(step(state.replace(step=jnp.int32(number)), batch)[1]["loss"])
+        for number in (0, 1, 2, 3, 0)
+    ]
     assert len(set(losses)) == 4
     assert losses[0] == losses[-1]
     other = state.replace(key=jax.random.key_data(jax.random.key(99)))
@@ -140,35 +177,56 @@ def test_padding_weighs_nothing(make_model, make_step, make_batch):
     """More columns and rows of padding leave loss, gradient and parameters alone."""
     step, state = make_step(make_model())
     narrow = make_batch(3, [6, 2, 5], rows=8, width=7)
-    padded = {side: np.pad(rows, ((0, 8), (0, 2)), constant_values=PAD) for side, rows in narrow.items()}
+    padded = {
+        side: np.pad(rows, ((0, 8), (0, 2)), constant_values=PAD)
+        for side, rows in narrow.items()
+    }
     found, metrics = step(state, padded)
     expected, wanted = step(state, narrow)
     assert float(metrics["tokens"]) == float(wanted["tokens"]) == 13
-    assert (float(metrics.pop("slots")), float(wanted.pop("slots"))) == (16 * 18, 8 * 14)
+    assert (float(metrics.pop("slots")), float(wanted.pop("slots"))) == (
+        16 * 18,
+        8 * 14,
+    )
     assert_trees_close(metrics, wanted, rtol=1e-5)
-    assert_trees_close(first_moment(found), first_moment(expected), rtol=1e-4, atol=1e-7)
+    assert_trees_close(
+        first_moment(found), first_moment(expected), rtol=1e-4, atol=1e-7
+    )
 
 
 def test_a_batch_of_padding_alone_does_nothing(make_model, make_step, make_batch):
-    """Without a real token the loss is 0 and the gradient 0, not 0 / 0; the first update changes no parameter, and a
-    later one only goes on with what Adam remembers.
+    """Without a real token the loss is 0 and the gradient 0, not 0 / 0; the first
+    update changes no parameter, and a later one only goes on with what Adam remembers.
     """
     step, state = make_step(make_model(dropout_rate=0.3))
     nothing = make_batch(4, [])
     after, metrics = step(state, nothing)
-    assert {name for name, value in metrics.items() if float(value)} == {"learning_rate", "slots"}
+    assert {name for name, value in metrics.items() if float(value)} == {
+        "learning_rate",
+        "slots",
+    }
     assert_trees_equal(after.params, state.params)
-    assert all((np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(first_moment(after)))
+    assert all(
+        (np.asarray(leaf) == 0.0).all() for leaf in jax.tree.leaves(first_moment(after))
+    )
     trained, _ = step(state, make_batch(5, [6, 2, 5, 9]))
     later, metrics = step(trained, nothing)
     assert float(metrics["gradient_norm"]) == 0.0
-    assert_trees_close(first_moment(later), jax.tree.map(lambda m: 0.9 * m, first_moment(trained)), rtol=1e-6)
-    assert all(np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(later.params))
+    assert_trees_close(
+        first_moment(later),
+        jax.tree.map(lambda m: 0.9 * m, first_moment(trained)),
+        rtol=1e-6,
+    )
+    assert all(
+        np.isfinite(np.asarray(leaf)).all() for leaf in jax.tree.leaves(later.params)
+    )
 
 
-def test_the_gradient_is_that_of_the_mean_over_tokens(make_model, make_step, make_batch):
-    """Sentences weigh by their tokens: the gradient of a batch is the mean of those of its sentences, weighted by their
-    tokens, and ``gradient_norm`` is its norm.
+def test_the_gradient_is_that_of_the_mean_over_tokens(
+    make_model, make_step, make_batch
+):
+    """Sentences weigh by their tokens: the gradient of a batch is the mean of those of
+    its sentences, weighted by their tokens, and ``gradient_norm`` is its norm.
     """
     step, state = make_step(make_model())
     lengths = [9, 1, 4]
@@ -180,9 +238,19 @@ def test_the_gradient_is_that_of_the_mean_over_tokens(make_model, make_step, mak
         return {side: np.where(kept, tokens, PAD) for side, tokens in batch.items()}
 
     alone = [first_moment(step(state, only(row))[0]) for row in range(len(lengths))]
-    expected = jax.tree.map(lambda *leaves: sum(n * leaf for n, leaf in zip(lengths, leaves, strict=True)) / 14, *alone)
+    expected = jax.tree.map(
+        lambda *leaves: (
+            sum(n * leaf for n, leaf in zip(lengths, leaves, strict=True)) / 14
+        ),
+        *alone,
+    )
     assert_trees_close(first_moment(found), expected, rtol=1e-4, atol=1e-7)
-    norm = np.sqrt(sum((100.0 * np.asarray(leaf, np.float64) ** 2).sum() for leaf in jax.tree.leaves(expected)))
+    norm = np.sqrt(
+        sum(
+            (100.0 * np.asarray(leaf, np.float64) ** 2).sum()
+            for leaf in jax.tree.leaves(expected)
+        )
+    )
     assert float(metrics["gradient_norm"]) == pytest.approx(norm, rel=1e-4)
 
 
@@ -190,5 +258,9 @@ def test_a_step_counts_one_update(make_model, make_step, make_batch):
     """Step and Adam's count go up by one, and the key of dropout stays."""
     step, state = make_step(make_model())
     after, _ = step(state, make_batch(7, [3, 1, 2, 9]))
-    assert (int(after.step), int(after.updates), int(after.optimizer[0].count)) == (1, 1, 1)
+    assert (int(after.step), int(after.updates), int(after.optimizer[0].count)) == (
+        1,
+        1,
+        1,
+    )
     np.testing.assert_array_equal(after.key, state.key)

@@ -1,4 +1,6 @@
-"""A configuration is checked as a whole before anything starts, and says what is wrong in one line."""
+"""A configuration is checked as a whole before anything starts, and says what is
+wrong in one line.
+"""
 
 import dataclasses
 import json
@@ -23,14 +25,26 @@ from jaxformer.runs.config import (
 
 
 def parse_little(**changes):
-    return parse(nested({**LITTLE_RUN, **{key.replace("__", "."): value for key, value in changes.items()}}))
+    return parse(
+        nested(
+            {
+                **LITTLE_RUN,
+                **{key.replace("__", "."): value for key, value in changes.items()},
+            }
+        )
+    )
 
 
 def test_the_defaults_are_those_of_the_sections():
-    """A configuration file starts from the defaults of the dataclasses, all keys but those of the vocabulary."""
+    """A configuration file starts from the defaults of the dataclasses, all keys but
+    those of the vocabulary.
+    """
     config = default_config().to_dict()
     for section in dataclasses.fields(RunConfig):
-        keys = {field.name for field in dataclasses.fields(type(getattr(parse({}), section.name)))}
+        keys = {
+            field.name
+            for field in dataclasses.fields(type(getattr(parse({}), section.name)))
+        }
         keys -= set(OF_THE_VOCABULARY) if section.name == "model" else set()
         assert set(config[section.name]) == keys
     assert parse(config) == parse({"data": {"vocabulary_size": 8_000}})
@@ -91,8 +105,9 @@ def test_the_defaults_are_those_of_the_sections():
     ],
 )  # fmt: skip
 def test_what_is_wrong_is_said(key, value, message):
-    """Unknown keys (with the nearest), wrong types, values out of range, heads that do not divide, sections that do not
-    go together: each is refused by one line that names key and value.
+    """Unknown keys (with the nearest), wrong types, values out of range, heads that do
+    not divide, sections that do not go together: each is refused by one line that names
+    key and value.
     """
     with pytest.raises(InputError) as caught:
         parse(nested({**LITTLE_RUN, key: value}))
@@ -103,8 +118,14 @@ def test_what_is_wrong_is_said(key, value, message):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model.dropout_rate": 0.0, "training.r_drop": 1.0}, "training.r_drop=1.0 compares two passes with different"),
-        ({"model.scan_layers": True, "training.optimizer": "adafactor"}, "training.optimizer=adafactor takes stacked"),
+        (
+            {"model.dropout_rate": 0.0, "training.r_drop": 1.0},
+            "training.r_drop=1.0 compares two passes with different",
+        ),
+        (
+            {"model.scan_layers": True, "training.optimizer": "adafactor"},
+            "training.optimizer=adafactor takes stacked",
+        ),
     ],
 )
 def test_sections_that_do_not_go_together(changes, message):
@@ -120,8 +141,12 @@ def test_an_integer_is_a_number():
 
 
 def test_saved_and_loaded(tmp_path):
-    """What is saved loads as the same, from JSON that a person can read, and no half file is left."""
-    config = parse_little(training__learning_rate=0.1 + 0.2, evaluation__max_sentences=None)
+    """What is saved loads as the same, from JSON that a person can read, and no half
+    file is left.
+    """
+    config = parse_little(
+        training__learning_rate=0.1 + 0.2, evaluation__max_sentences=None
+    )
     save(config, tmp_path / "config.json")
     assert load(tmp_path / "config.json") == config
     assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
@@ -133,7 +158,10 @@ def test_saved_and_loaded(tmp_path):
     [
         (None, "does not exist; --workdir must name the directory of a run"),
         ('{"model": ', "is not a configuration: Expecting value: line 1"),
-        ('{"model": {"d_modl": 8}}', "there is no configuration key model.d_modl; did you mean model.d_model?"),
+        (
+            '{"model": {"d_modl": 8}}',
+            "there is no configuration key model.d_modl; did you mean model.d_model?",
+        ),
     ],
 )
 def test_a_file_that_is_none(tmp_path, content, message):
@@ -147,35 +175,72 @@ def test_a_file_that_is_none(tmp_path, content, message):
 
 
 def test_differences_name_key_and_values():
-    """Of two configurations of a run, every key but those that may change is compared."""
+    """Of two configurations of a run, every key but those that may change is
+    compared.
+    """
     old = parse_little()
-    new = parse_little(model__d_ff=64, training__steps=99, decoding__beam_size=2, data__test="bundled:en-de/test")
+    new = parse_little(
+        model__d_ff=64,
+        training__steps=99,
+        decoding__beam_size=2,
+        data__test="bundled:en-de/test",
+    )
     assert differences(old, new) == ["model.d_ff: 32 -> 64"]
     assert differences(old, old) == []
 
 
 def test_every_key_either_may_change_or_is_compared():
-    """Each key of each section alone: a change is reported exactly when it is not in the list."""
-    others = {bool: lambda v: not v, int: lambda v: v + 2, float: lambda v: v + 0.25, str: lambda v: v + "x"}
+    """Each key of each section alone: a change is reported exactly when it is not in
+    the list.
+    """
+    others = {
+        bool: lambda v: not v,
+        int: lambda v: v + 2,
+        float: lambda v: v + 0.25,
+        str: lambda v: v + "x",
+    }
     config = parse_little()
     drawn = random.Random(0)
     for section in dataclasses.fields(RunConfig):
         values = getattr(config, section.name)
         for field in dataclasses.fields(values):
             value = getattr(values, field.name)
-            other = drawn.randrange(10, 20) if value is None else others[type(value)](value)
-            changed = object.__new__(type(values))  # unchecked: not every other value goes with the rest
+            other = (
+                drawn.randrange(10, 20) if value is None else others[type(value)](value)
+            )
+            # unchecked: not every other value goes with the rest
+            changed = object.__new__(type(values))
             changed.__dict__.update({**values.__dict__, field.name: other})
             new = object.__new__(RunConfig)
             new.__dict__.update({**config.__dict__, section.name: changed})
             key = f"{section.name}.{field.name}"
-            expected = [] if key.startswith(MAY_CHANGE) else [f"{key}: {value} -> {other}"]
+            expected = (
+                [] if key.startswith(MAY_CHANGE) else [f"{key}: {value} -> {other}"]
+            )
             assert differences(config, new) == expected
 
 
 def test_every_number_is_bounded_and_every_value_is_refused_in_one_line():
-    """Each key of each section takes a hostile value or refuses it by one line; none takes NaN, infinity or 10^400."""
-    hostile = [0, -1, 1e30, 10**23, 10**400, -(10**400), math.nan, math.inf, -math.inf, "", None, True, [1], {}, b"x"]
+    """Each key of each section takes a hostile value or refuses it by one line; none
+    takes NaN, infinity or 10^400.
+    """
+    hostile = [
+        0,
+        -1,
+        1e30,
+        10**23,
+        10**400,
+        -(10**400),
+        math.nan,
+        math.inf,
+        -math.inf,
+        "",
+        None,
+        True,
+        [1],
+        {},
+        b"x",
+    ]
     taken = 0
     for key in flatten(parse({})):
         for value in hostile:

@@ -19,16 +19,26 @@ from jaxformer.evaluation.reranking_weights import tune
 from jaxformer.translation import rerank as reranking
 
 
-def draw(generator: np.random.Generator, sentences: int) -> tuple[list[list[str]], dict, list[str]]:
-    """Draw lists of translations of different lengths, some of them impossible, scores of three kinds, references."""
+def draw(
+    generator: np.random.Generator, sentences: int
+) -> tuple[list[list[str]], dict, list[str]]:
+    """Draw lists of translations of different lengths, some of them impossible,
+    scores of three kinds, references.
+    """
     references = [pair.target for pair in runs.pairs()[:sentences]]
     lists = []
     for line in references:
         words = line.split()
         size = int(generator.integers(1, 6))
-        lists.append([" ".join(w for w in words if generator.random() < 0.8) for _ in range(size)])
+        lists.append(
+            [
+                " ".join(w for w in words if generator.random() < 0.8)
+                for _ in range(size)
+            ]
+        )
     scores = {
-        name: [generator.normal(size=len(texts)).tolist() for texts in lists] for name in ("search", "reverse", "lm")
+        name: [generator.normal(size=len(texts)).tolist() for texts in lists]
+        for name in ("search", "reverse", "lm")
     }
     for row in scores["lm"]:
         if generator.random() < 0.3:
@@ -49,10 +59,15 @@ def first_by_hand(scores: dict, weights: dict, sentence: int) -> int:
 
 
 def test_order_of_a_weighted_sum():
-    """The first is that of the highest sum, impossible ones come last, and ties stay in their order."""
+    """The first is that of the highest sum, impossible ones come last, and ties stay
+    in their order.
+    """
     generator = np.random.default_rng(1)
     lists, scores, _ = draw(generator, 40)
-    for weights in ({"search": 1, "reverse": 0.5, "lm": 0.0}, {"search": 0.0, "reverse": -2.0, "lm": 1.0}):
+    for weights in (
+        {"search": 1, "reverse": 0.5, "lm": 0.0},
+        {"search": 0.0, "reverse": -2.0, "lm": 1.0},
+    ):
         sums = reranking.weighted_sum(scores, weights)
         for number, totals in enumerate(sums):
             places = reranking.order(totals)
@@ -63,14 +78,18 @@ def test_order_of_a_weighted_sum():
 
 
 def test_scorers_see_each_pair_once():
-    """A scorer is called once with all pairs of text, in order; blank ones get minus infinity."""
+    """A scorer is called once with all pairs of text, in order; blank ones get minus
+    infinity.
+    """
     seen = []
 
     def scorer(sources, translations):
         seen.append(list(zip(sources, translations, strict=True)))
         return [float(len(text)) for text in translations]
 
-    found = reranking.score_lists(scorer, ["a", " ", "b"], [["xx", "", "y"], [""], ["zzz"]])
+    found = reranking.score_lists(
+        scorer, ["a", " ", "b"], [["xx", "", "y"], [""], ["zzz"]]
+    )
     assert seen == [[("a", "xx"), ("a", "y"), ("b", "zzz")]]
     assert found == [[2.0, -math.inf, 1.0], [-math.inf], [3.0]]
     assert reranking.score_lists(scorer, [" "], [[""]]) == [[-math.inf]]
@@ -79,7 +98,9 @@ def test_scorers_see_each_pair_once():
 
 
 def test_models_score_by_the_token():
-    """The reverse model reads the translation and scores the source; the language model reads nothing of either."""
+    """The reverse model reads the translation and scores the source; the language
+    model reads nothing of either.
+    """
     translator, pairs = random_translator(), runs.pairs()[:4]
     sources, targets = [list(side) for side in zip(*pairs, strict=True)]
     reverse = reranking.reverse_scorer(translator)(sources, targets)
@@ -87,15 +108,23 @@ def test_models_score_by_the_token():
     for pair, back, free in zip(pairs, reverse, language_model, strict=True):
         (expected,) = translator.score([Pair(pair.target, pair.source)])
         assert expected.tokens == len(runs.vocabulary().encode(pair.source)) + 1
-        assert back == pytest.approx(expected.log_probability / expected.tokens, rel=1e-5)
+        assert back == pytest.approx(
+            expected.log_probability / expected.tokens, rel=1e-5
+        )
         (expected,) = translator.score([Pair(".", pair.target)])
-        assert free == pytest.approx(expected.log_probability / expected.tokens, rel=1e-5)
+        assert free == pytest.approx(
+            expected.log_probability / expected.tokens, rel=1e-5
+        )
 
 
 def test_pairs_that_do_not_fit_have_no_score():
-    """Minus infinity, whichever side it is, up to the last token; the others keep their scores."""
+    """Minus infinity, whichever side it is, up to the last token; the others keep
+    their scores.
+    """
     translator = random_translator()
-    longest = next(n for n in range(400) if len(runs.vocabulary().encode("a " * (n + 1))) + 1 > 128)
+    longest = next(
+        n for n in range(400) if len(runs.vocabulary().encode("a " * (n + 1))) + 1 > 128
+    )
     fits, long = "a " * longest, "a " * (longest + 1)
     sources, targets = ["a", long, "b", fits], [long, "a", "c", fits]
     assert translator.codec.fit(sources, targets) == [False, False, True, True]
@@ -109,16 +138,35 @@ def test_pairs_that_do_not_fit_have_no_score():
     free = reranking.language_model_scorer(translator)(sources, targets)
     assert [value == -math.inf for value in free] == [True, False, False, False]
     scores = reranking.score_lists(
-        reranking.reverse_scorer(translator), ["a", long, " "], [["", long, "b"], ["b"], ["c"]]
+        reranking.reverse_scorer(translator),
+        ["a", long, " "],
+        [["", long, "b"], ["b"], ["c"]],
     )
-    assert reranking.count_unscored(["a", long, " "], [["", long, "b"], ["b"], ["c"]], scores) == 2
+    assert (
+        reranking.count_unscored(
+            ["a", long, " "], [["", long, "b"], ["b"], ["c"]], scores
+        )
+        == 2
+    )
 
 
 def test_the_direction_of_a_reverse_model():
     """It must mirror that of the lists, where both are known."""
-    translator, record = copy.copy(random_translator()), {"source": "a", "translations": []}
+    translator, record = (
+        copy.copy(random_translator()),
+        {"source": "a", "translations": []},
+    )
     lists = {
-        pair: {**record, **dict(zip((reranking.SOURCE_LANGUAGE, reranking.TARGET_LANGUAGE), pair, strict=True))}
+        pair: {
+            **record,
+            **dict(
+                zip(
+                    (reranking.SOURCE_LANGUAGE, reranking.TARGET_LANGUAGE),
+                    pair,
+                    strict=True,
+                )
+            ),
+        }
         for pair in (("en", "de"), ("de", "en"), ("fr", "de"))
     }
     for own, right, wrong in (
@@ -127,16 +175,26 @@ def test_the_direction_of_a_reverse_model():
         (("", ""), list(lists), []),
     ):
         translator.languages = own
-        reranking.check_reverse(translator, [record, *(lists[pair] for pair in right)], "run")
+        reranking.check_reverse(
+            translator, [record, *(lists[pair] for pair in right)], "run"
+        )
         for pair in wrong:
             with pytest.raises(
-                InputError, match=f"run translates from de into en, .* from {pair[1]} into {pair[0]}, or"
+                InputError,
+                match=(
+                    f"run translates from de into en, .* from {pair[1]} into"
+                    f" {pair[0]}, or"
+                ),
             ):
-                reranking.check_reverse(translator, [record, lists["en", "de"], lists[pair]], "run")
+                reranking.check_reverse(
+                    translator, [record, lists["en", "de"], lists[pair]], "run"
+                )
 
 
 def test_tuning_tries_all_weights():
-    """The weights found are those of the highest BLEU by sacreBLEU over all combinations, the smallest of the best."""
+    """The weights found are those of the highest BLEU by sacreBLEU over all
+    combinations, the smallest of the best.
+    """
     generator = np.random.default_rng(7)
     lists, scores, references = draw(generator, 30)
     grid = (0.0, 0.5, 2.0)
@@ -144,13 +202,23 @@ def test_tuning_tries_all_weights():
     judged = []
     for reverse, lm in itertools.product(grid, grid):
         weights = {"search": 1.0, "reverse": reverse, "lm": lm}
-        texts = [texts[first_by_hand(scores, weights, number)] for number, texts in enumerate(lists)]
-        judged.append((sacrebleu.BLEU().corpus_score(texts, [references]).score, weights))
+        texts = [
+            texts[first_by_hand(scores, weights, number)]
+            for number, texts in enumerate(lists)
+        ]
+        judged.append(
+            (sacrebleu.BLEU().corpus_score(texts, [references]).score, weights)
+        )
     highest = max(score for score, _ in judged)
     assert found.after.value == pytest.approx(highest)
-    smallest = min(sum(weights.values()) for score, weights in judged if score > highest - 1e-9)
+    smallest = min(
+        sum(weights.values()) for score, weights in judged if score > highest - 1e-9
+    )
     assert sum(found.weights.values()) == smallest
-    assert any(weights == found.weights and score == pytest.approx(highest) for score, weights in judged)
+    assert any(
+        weights == found.weights and score == pytest.approx(highest)
+        for score, weights in judged
+    )
     first = sacrebleu.BLEU().corpus_score([texts[0] for texts in lists], [references])
     assert found.before.value == pytest.approx(first.score)
     assert min(score for score, _ in judged) < highest
@@ -166,16 +234,25 @@ def test_lists_that_cannot_be_read_are_refused():
         "{",
         "[]",
         "{}",
-        '{"source": "a", "source_language": 1, "translations": [{"text": "a", "score": 1}]}',
+        (
+            '{"source": "a", "source_language": 1, "translations": [{"text": "a",'
+            ' "score": 1}]}'
+        ),
         '{"source": 1, "translations": [{"text": "a", "score": 1}]}',
         "7",
     ):
         with pytest.raises(InputError, match="line 2 is no object"):
             reranking.read_records([good, bad])
-    for bad in ('{"source": "a", "translations": []}', '{"source": "a", "translations": [{"text": "a"}]}'):
+    for bad in (
+        '{"source": "a", "translations": []}',
+        '{"source": "a", "translations": [{"text": "a"}]}',
+    ):
         with pytest.raises(InputError, match="line 1 is no object"):
             reranking.read_records([bad])
-    assert reranking.read_scores(["1", "-2e3", "0"], [["a", "b"], ["c"]], "file") == [[1.0, -2000.0], [0.0]]
+    assert reranking.read_scores(["1", "-2e3", "0"], [["a", "b"], ["c"]], "file") == [
+        [1.0, -2000.0],
+        [0.0],
+    ]
     with pytest.raises(InputError, match="file has 1 lines for 2 translations"):
         reranking.read_scores(["1"], [["a", "b"]], "file")
     for bad in ("x", "nan", "-inf", ""):
@@ -186,14 +263,23 @@ def test_lists_that_cannot_be_read_are_refused():
 @pytest.mark.parametrize(
     "bad",
     [
-        *(f'{{"source": "a", "translations": [{{"text": "a", "score": {sign}1{"0" * 400}}}]}}' for sign in ("", "-")),
+        *(
+            '{"source": "a", "translations": [{"text": "a", "score":'
+            f" {sign}1{'0' * 400}}}]}}"
+            for sign in ("", "-")
+        ),
         *("[" * 100_000, '{"a":' * 100_000),
     ],
     ids=["large", "small", "deep list", "deep object"],
 )
 def test_lists_beyond_what_python_reads_are_refused(bad):
-    """A score that no float holds, and brackets without end, are named by their line as other faults are."""
-    with pytest.raises(InputError, match=r"^input, line 1 is no object with source and translations: give what"):
+    """A score that no float holds, and brackets without end, are named by their line
+    as other faults are.
+    """
+    with pytest.raises(
+        InputError,
+        match=r"^input, line 1 is no object with source and translations: give what",
+    ):
         reranking.read_records([bad])
 
 
@@ -207,4 +293,6 @@ def test_scores_and_weights_belong_together():
 def test_scores_that_order_nothing_are_refused(wrong):
     """A scorer's NaN would leave the order to chance, and infinity would always win."""
     with pytest.raises(InputError, match="a score that is no number below infinity"):
-        reranking.score_lists(lambda sources, texts: [-1.0, wrong], ["a source"], [["one", "two"]])
+        reranking.score_lists(
+            lambda sources, texts: [-1.0, wrong], ["a source"], [["one", "two"]]
+        )

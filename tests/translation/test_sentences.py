@@ -35,18 +35,26 @@ PARTS = st.sampled_from(
 )
 
 
-@given(text=st.lists(PARTS, max_size=40).map("".join), language=st.sampled_from(["", "en", "de", "ja", "xx"]))
+@given(
+    text=st.lists(PARTS, max_size=40).map("".join),
+    language=st.sampled_from(["", "en", "de", "ja", "xx"]),
+)
 def test_the_sentences_are_the_paragraph(text, language):
-    """End to end, with their white space, nothing is lost or added, and none but that of a blank text is blank."""
+    """End to end, with their white space, nothing is lost or added, and none but
+    that of a blank text is blank.
+    """
     found = split_sentences(text, language)
     assert "".join(space + sentence for space, sentence in found) == text.strip()
     assert all(sentence.strip() == sentence for _, sentence in found)
-    assert all(sentence for _, sentence in found) or (not text.strip() and len(found) == 1)
+    assert all(sentence for _, sentence in found) or (
+        not text.strip() and len(found) == 1
+    )
     assert not any(space.strip() for space, _ in found)
     assert found[0][0] == ""
 
 
-# Sentences are separated by "|", which stands for the white space or, at its place, for none.
+# Sentences are separated by "|", which stands for the white space or, at its place, for
+# none.
 CASES = [
     ("en", "It rains.| It pours."),
     ("en", "Mr. Smith met Dr. Jones and Prof. Hill.| They talked."),
@@ -86,7 +94,9 @@ CASES = [
 
 @pytest.mark.parametrize(("language", "marked"), CASES)
 def test_hard_cases(language, marked):
-    """Abbreviations, initials, ordinals, items, decimals, ellipses, quotes, brackets and other scripts."""
+    """Abbreviations, initials, ordinals, items, decimals, ellipses, quotes, brackets
+    and other scripts.
+    """
     whole = marked.replace("|", "")
     expected = [part.strip() for part in marked.split("|")]
     if "\u2028" in marked:
@@ -115,11 +125,18 @@ def test_a_long_paragraph_is_cut_everywhere():
     assert found[1:] == [(" ", "Mr. Hill came.")] * 19_999
 
 
-@pytest.mark.parametrize("unit", [".", " ", '."', "1. ", "!? ", "。", "\u2028", ". (", "a ", ".\u00a0»"])
+@pytest.mark.parametrize(
+    "unit", [".", " ", '."', "1. ", "!? ", "。", "\u2028", ". (", "a ", ".\u00a0»"]
+)
 def test_odd_paragraphs_take_no_longer(unit):
-    """Whatever a line repeats, its length decides how long it takes, not the square of it."""
+    """Whatever a line repeats, its length decides how long it takes, not the square
+    of it.
+    """
     text = f"a{unit * 100_000}b"
-    assert "".join(space + sentence for space, sentence in split_sentences(text, "de")) == text
+    assert (
+        "".join(space + sentence for space, sentence in split_sentences(text, "de"))
+        == text
+    )
 
 
 def test_the_examples_run():

@@ -1,4 +1,6 @@
-"""What a translator finds: the same beside any neighbours, with scores that are true."""
+"""What a translator finds: the same beside any neighbours, with scores that are
+true.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ from jaxformer.translation.translator import Translator
 
 
 def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
-    assert [(h.text, h.tokens, h.finished) for h in found] == [(h.text, h.tokens, h.finished) for h in expected]
+    assert [(h.text, h.tokens, h.finished) for h in found] == [
+        (h.text, h.tokens, h.finished) for h in expected
+    ]
     for name in ("score", "log_probability"):
         values = [[getattr(h, name) for h in side] for side in (found, expected)]
         np.testing.assert_allclose(*values, rtol=1e-5, atol=1e-5)
@@ -48,7 +52,12 @@ def test_batch_size_changes_nothing(beam_size):
     """Batches of 1, 7 and 30 give the same translations and scores."""
     texts = many()
     found = {
-        size: [best[0] for best in random_translator(batch_size=size).search(texts, beam_size=beam_size)]
+        size: [
+            best[0]
+            for best in random_translator(batch_size=size).search(
+                texts, beam_size=beam_size
+            )
+        ]
         for size in (1, 7, 30)
     }
     assert_same(found[7], found[1])
@@ -66,17 +75,23 @@ def test_neighbours_change_nothing(beam_size):
     longer, shorter = runs.sentences(1, shortest=28)[0], runs.sentences(5, longest=9)
     for text in equally_long()[:3]:
         alone = translator.search([text], beam_size=beam_size)[0]
-        assert_same(translator.search([longer, text, *shorter], beam_size=beam_size)[1], alone)
+        assert_same(
+            translator.search([longer, text, *shorter], beam_size=beam_size)[1], alone
+        )
         assert_same(translator.search([*shorter, text], beam_size=beam_size)[-1], alone)
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("source_eos", [True, False])
 def test_length_limit_belongs_to_the_sentence(beam_size, source_eos):
-    """An endless translation stops at its own source's tokens and so many more, unfinished."""
+    """An endless translation stops at its own source's tokens and so many more,
+    unfinished.
+    """
     translator = random_translator(eos=0.0, source_eos=source_eos)
     texts = [*runs.sentences(5, longest=9), runs.sentences(1, shortest=28)[0]]
-    for text, (best,) in zip(texts, translator.search(texts, beam_size=beam_size), strict=True):
+    for text, (best,) in zip(
+        texts, translator.search(texts, beam_size=beam_size), strict=True
+    ):
         assert len(best.tokens) == len(translator.vocabularies.source.encode(text)) + 20
         assert not best.finished
         penalty = ((5 + len(best.tokens)) / 6) ** translator.decoding.alpha
@@ -87,7 +102,9 @@ def test_two_calls_give_the_lines_of_one():
     """Text in one piece or split over two calls gives the same lines."""
     texts = many()
     translator = random_translator()
-    assert translator.translate(texts[:11]) + translator.translate(texts[11:]) == translator.translate(texts)
+    assert translator.translate(texts[:11]) + translator.translate(
+        texts[11:]
+    ) == translator.translate(texts)
 
 
 def test_five_hundred_lines_keep_their_order():
@@ -108,55 +125,95 @@ def test_five_hundred_lines_keep_their_order():
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_score_is_that_of_a_forward_pass(beam_size, alpha):
-    """The cached search and one forward pass without padding agree on every hypothesis."""
+    """The cached search and one forward pass without padding agree on every
+    hypothesis.
+    """
     translator = random_translator()
-    found = translator.search(equally_long(), beam_size=beam_size, alpha=alpha, n_best=beam_size)
+    found = translator.search(
+        equally_long(), beam_size=beam_size, alpha=alpha, n_best=beam_size
+    )
     for place in range(beam_size):
         hypotheses = [best[place] for best in found]
         expected = rescore(translator, equally_long(), hypotheses)
-        np.testing.assert_allclose([h.log_probability for h in hypotheses], expected, rtol=1e-4, atol=1e-4)
-        lengths = np.array([len(h.tokens) for h in hypotheses])  # with end of sentence, without its beginning
+        np.testing.assert_allclose(
+            [h.log_probability for h in hypotheses], expected, rtol=1e-4, atol=1e-4
+        )
+        # with end of sentence, without its beginning
+        lengths = np.array([len(h.tokens) for h in hypotheses])
         scores = expected / ((5 + lengths) / 6) ** alpha
-        np.testing.assert_allclose([h.score for h in hypotheses], scores, rtol=1e-4, atol=1e-4)
-    assert {hypothesis.finished for best in found for hypothesis in best} == {True, False}
+        np.testing.assert_allclose(
+            [h.score for h in hypotheses], scores, rtol=1e-4, atol=1e-4
+        )
+    assert {hypothesis.finished for best in found for hypothesis in best} == {
+        True,
+        False,
+    }
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_score_of_its_own_translation(beam_size):
-    """``score`` gives a finished translation the log-probability and the tokens of its search."""
+    """``score`` gives a finished translation the log-probability and the tokens of
+    its search.
+    """
     translator = trained_translator()
-    texts = [pair.source for pair in list(sources.load("synthetic:reverse/valid", "", ""))[:40]]
+    texts = [
+        pair.source
+        for pair in list(sources.load("synthetic:reverse/valid", "", ""))[:40]
+    ]
     finished = [
         (text, best)
-        for text, (best,) in zip(texts, translator.search(texts, beam_size=beam_size), strict=True)
+        for text, (best,) in zip(
+            texts, translator.search(texts, beam_size=beam_size), strict=True
+        )
         # Text can be split into other tokens than those that the model wrote.
-        if best.finished and translator.vocabularies.target.encode(best.text) == token_ids(translator, best)[:-1]
+        if best.finished
+        and translator.vocabularies.target.encode(best.text)
+        == token_ids(translator, best)[:-1]
     ]
     assert len(finished) > 30
     scores = translator.score([Pair(text, best.text) for text, best in finished])
     expected = [best.log_probability for _, best in finished]
-    np.testing.assert_allclose([score.log_probability for score in scores], expected, rtol=1e-4, atol=1e-4)
-    assert [score.tokens for score in scores] == [len(best.tokens) for _, best in finished]
+    np.testing.assert_allclose(
+        [score.log_probability for score in scores], expected, rtol=1e-4, atol=1e-4
+    )
+    assert [score.tokens for score in scores] == [
+        len(best.tokens) for _, best in finished
+    ]
 
 
 def test_score_of_given_targets():
-    """``score`` is the sum over the target and its end of sentence, whatever is beside it."""
+    """``score`` is the sum over the target and its end of sentence, whatever is
+    beside it.
+    """
     translator = random_translator()
     texts, eos = equally_long(), translator.vocabularies.target.eos_id
-    targets = [pair.target for pair in runs.pairs() if len(runs.vocabulary().encode(pair.target)) < 30][: len(texts)]
+    targets = [
+        pair.target
+        for pair in runs.pairs()
+        if len(runs.vocabulary().encode(pair.target)) < 30
+    ][: len(texts)]
     ids = [translator.vocabularies.target.encode(target) + [eos] for target in targets]
     table = teacher_forced(translator, texts, ids)
-    expected = [table[row, np.arange(len(tokens)), tokens].sum() for row, tokens in enumerate(ids)]
+    expected = [
+        table[row, np.arange(len(tokens)), tokens].sum()
+        for row, tokens in enumerate(ids)
+    ]
     given = [Pair(text, target) for text, target in zip(texts, targets, strict=True)]
     for batch_size in (1, 8):
         scores = random_translator(batch_size=batch_size).score(given)
-        np.testing.assert_allclose([score.log_probability for score in scores], expected, rtol=1e-4)
+        np.testing.assert_allclose(
+            [score.log_probability for score in scores], expected, rtol=1e-4
+        )
         assert [score.tokens for score in scores] == [len(tokens) for tokens in ids]
 
 
 def test_score_of_blank_sides():
-    """A blank side has a defined score: of end of sentence alone, or after an empty source."""
-    (blank_target, blank_source, blank) = random_translator().score([Pair("open", ""), Pair("", "offen"), Pair("", "")])
+    """A blank side has a defined score: of end of sentence alone, or after an empty
+    source.
+    """
+    (blank_target, blank_source, blank) = random_translator().score(
+        [Pair("open", ""), Pair("", "offen"), Pair("", "")]
+    )
     assert blank_target.tokens == blank.tokens == 1
     assert blank_source.tokens > 1
     for score in (blank_target, blank_source, blank):
@@ -181,29 +238,49 @@ def test_greedy_follows_the_most_probable_token():
 
 
 def test_scores_of_a_bfloat16_model_are_float32():
-    """Log-probabilities are computed and summed in float32, whatever the model computes in."""
+    """Log-probabilities are computed and summed in float32, whatever the model
+    computes in.
+    """
     translator = random_translator(dtype="bfloat16")
     found = [best[0] for best in translator.search(equally_long(), beam_size=4)]
     scores = np.array([hypothesis.log_probability for hypothesis in found])
     assert (scores.astype(ml_dtypes.bfloat16).astype(np.float64) != scores).any()
-    np.testing.assert_allclose(scores, rescore(translator, equally_long(), found), rtol=0.03)
+    np.testing.assert_allclose(
+        scores, rescore(translator, equally_long(), found), rtol=0.03
+    )
 
 
 def test_a_model_trained_with_scanned_layers_translates():
-    """Scanned layers are looped once, when a translator is put together: the same parameters say the same."""
+    """Scanned layers are looped once, when a translator is put together: the same
+    parameters say the same.
+    """
     looped = random_translator(num_encoder_layers=2)
-    config = dataclasses.replace(looped.model.config, scan_layers=True, rematerialization="layer")
+    config = dataclasses.replace(
+        looped.model.config, scan_layers=True, rematerialization="layer"
+    )
     params = stack_layers(looped.params)
-    scanned = Translator(config, params, looped.vocabularies, looped.decoding, source_eos=looped.source_eos)
+    scanned = Translator(
+        config,
+        params,
+        looped.vocabularies,
+        looped.decoding,
+        source_eos=looped.source_eos,
+    )
     jax.tree.map(np.testing.assert_array_equal, scanned.params, looped.params)
-    found, expected = ([best[0] for best in each.search(equally_long())] for each in (scanned, looped))
+    found, expected = (
+        [best[0] for best in each.search(equally_long())] for each in (scanned, looped)
+    )
     assert_same(found, expected)
     pair = [Pair(equally_long()[0], found[0].text)]
-    assert scanned.score(pair)[0].log_probability == pytest.approx(looped.score(pair)[0].log_probability, rel=1e-6)
+    assert scanned.score(pair)[0].log_probability == pytest.approx(
+        looped.score(pair)[0].log_probability, rel=1e-6
+    )
 
 
 def test_a_run_with_scanned_layers_loads(tmp_path):
-    """The parameters of a run are restored stacked, as they were trained, and decoded layer by layer."""
+    """The parameters of a run are restored stacked, as they were trained, and
+    decoded layer by layer.
+    """
     run = runs.copy(runs.random_run(), tmp_path / "run")
     config = configuration.load(run / "config.json")
     model = dataclasses.replace(config.model, scan_layers=True)
@@ -211,7 +288,9 @@ def test_a_run_with_scanned_layers_loads(tmp_path):
     params = Translator.load(runs.random_run(), "10").params
     checkpoints = CheckpointManager(run / "checkpoints")
     progress = {**checkpoints.progress(10), "step": 30}
-    checkpoints.save(30, stack_layers(params), {"step": jnp.asarray(30)}, progress, {"bleu": 6.0})
+    checkpoints.save(
+        30, stack_layers(params), {"step": jnp.asarray(30)}, progress, {"bleu": 6.0}
+    )
     checkpoints.wait()
     checkpoints.close()
     loaded = Translator.load(run, "30")
@@ -223,13 +302,19 @@ def test_a_run_with_scanned_layers_loads(tmp_path):
 
 
 def test_n_best_are_distinct_and_sorted():
-    """The n best differ, finished ones first, each kind by score; the first is that of n = 1."""
+    """The n best differ, finished ones first, each kind by score; the first is that
+    of n = 1.
+    """
     translator = random_translator()
     best = translator.search(equally_long(), beam_size=4)
-    for hypotheses, (first,) in zip(translator.search(equally_long(), beam_size=4, n_best=4), best, strict=True):
+    for hypotheses, (first,) in zip(
+        translator.search(equally_long(), beam_size=4, n_best=4), best, strict=True
+    ):
         assert len(hypotheses) == 4
         assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == 4
-        ranks = [(not hypothesis.finished, -hypothesis.score) for hypothesis in hypotheses]
+        ranks = [
+            (not hypothesis.finished, -hypothesis.score) for hypothesis in hypotheses
+        ]
         assert ranks == sorted(ranks)
         assert_same([hypotheses[0]], [first])
 
@@ -237,7 +322,10 @@ def test_n_best_are_distinct_and_sorted():
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
-        ({"beam_size": 2, "n_best": 3}, "n_best must be at least 1 and at most the beam of 2, not 3"),
+        (
+            {"beam_size": 2, "n_best": 3},
+            "n_best must be at least 1 and at most the beam of 2, not 3",
+        ),
         ({"n_best": 0}, "n_best must be at least 1"),
         ({"beam_size": 0}, "decoding.beam_size must be at least 1, not 0"),
         ({"alpha": float("nan")}, "decoding.alpha must be from -10 to 10, not nan"),
@@ -249,7 +337,9 @@ def test_numbers_out_of_range(given, rule):
 
 
 def test_length_penalty_is_no_recompilation():
-    """``alpha`` is an argument of the compiled search, and the same shapes are compiled once."""
+    """``alpha`` is an argument of the compiled search, and the same shapes are
+    compiled once.
+    """
     translator = random_translator()
     translator.translate(equally_long(), beam_size=4)
     compiled = cast(Any, compiled_search._search)._cache_size()

@@ -21,10 +21,15 @@ def test_required_phrases_are_written():
     for text, phrases, (best,) in zip(texts, required, found, strict=True):
         for phrase in filter(None, phrases if text else []):
             pieces = spelled(phrase)
-            assert any(best.tokens[i : i + len(pieces)] == pieces for i in range(len(best.tokens)))
+            assert any(
+                best.tokens[i : i + len(pieces)] == pieces
+                for i in range(len(best.tokens))
+            )
     streamed = random_translator().stream(texts, required=required, window=2)
     assert [best.tokens for (best,) in streamed] == [best.tokens for (best,) in found]
-    with pytest.raises(InputError, match="there are 1 lists of required phrases for 4 sentences"):
+    with pytest.raises(
+        InputError, match="there are 1 lists of required phrases for 4 sentences"
+    ):
         random_translator().search(texts, required=[["a"]])
 
 
@@ -34,22 +39,42 @@ def test_prefixes_are_alternatives():
     found = random_translator().search(texts, prefixes=[words] * len(texts))
     begun = set()
     for (best,) in found:
-        begun |= {word for word in words if best.tokens[: len(spelled(word))] == spelled(word)}
+        begun |= {
+            word for word in words if best.tokens[: len(spelled(word))] == spelled(word)
+        }
         assert any(best.tokens[: len(spelled(word))] == spelled(word) for word in words)
     assert begun
-    assert random_translator().search(texts, prefixes=[words[::-1]] * len(texts)) == found
+    assert (
+        random_translator().search(texts, prefixes=[words[::-1]] * len(texts)) == found
+    )
 
 
-@pytest.mark.parametrize("asked", [{"required": [["日本"]]}, {"prefixes": ["日本"]}, {"prefixes": [["Haus", "日本"]]}])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"required": [["日本"]]},
+        {"prefixes": ["日本"]},
+        {"prefixes": [["Haus", "日本"]]},
+    ],
+)
 def test_what_the_vocabulary_cannot_write_is_refused(asked):
-    """The unknown token is no way to meet a phrase or to begin with a prefix; the phrase and its sentence are named."""
-    with pytest.raises(InputError, match=r"the vocabulary cannot write the .*'日本' of sentence 1: leave it out"):
+    """The unknown token is no way to meet a phrase or to begin with a prefix; the
+    phrase and its sentence are named.
+    """
+    with pytest.raises(
+        InputError,
+        match=r"the vocabulary cannot write the .*'日本' of sentence 1: leave it out",
+    ):
         runs.translator().search(["Open the file."], beam_size=2, **asked)
 
 
 def test_a_beam_is_missed_before_anything_is_translated():
-    """Greedy search and samples with required phrases are refused at once, not at the first sentence that has some."""
-    with pytest.raises(InputError, match="required phrases need a beam_size of at least 2, not 1"):
+    """Greedy search and samples with required phrases are refused at once, not at
+    the first sentence that has some.
+    """
+    with pytest.raises(
+        InputError, match="required phrases need a beam_size of at least 2, not 1"
+    ):
         runs.translator().stream(iter(()), beam_size=1, required=iter(()))
 
 
@@ -57,4 +82,6 @@ def test_a_blank_alternative_asks_for_nothing():
     """Among prefixes that leaves the sentence free."""
     translator = runs.translator()
     found = translator.search(["Open the file."], prefixes=[["", "Das"]])
-    assert [one.tokens for one in found[0]] == [one.tokens for one in translator.search(["Open the file."])[0]]
+    assert [one.tokens for one in found[0]] == [
+        one.tokens for one in translator.search(["Open the file."])[0]
+    ]

@@ -1,4 +1,6 @@
-"""Streams of any length: what a list gives, in bounded memory, as soon as it is there."""
+"""Streams of any length: what a list gives, in bounded memory, as soon as it is
+there.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,40 @@ def found_of(hypotheses: list[Hypothesis]) -> list[tuple]:
 
 @pytest.fixture
 def stub(monkeypatch):
-    """Put a search in place of the model's that gives each source back, and notes the shapes of its batches."""
+    """Put a search in place of the model's that gives each source back, and notes
+    the shapes of its batches.
+    """
     shapes = []
 
     def search_batch(models, sentences, decoding, *, eos_id, n_best, **_):
         width = max(len(each.ids) for each in sentences)
-        shapes.append((len(sentences), decoding.batch_size, batch_search.round_width(width, models.positions)))
+        shapes.append(
+            (
+                len(sentences),
+                decoding.batch_size,
+                batch_search.round_width(width, models.positions),
+            )
+        )
         tokens = np.zeros((len(sentences), n_best, width), np.int32)
         for row, each in enumerate(sentences):
             tokens[row, :, : len(each.ids)] = each.ids
         lengths = np.array([[len(each.ids)] * n_best for each in sentences])
         each = np.zeros(tokens.shape, np.float32)
-        known = {"tokens": tokens, "lengths": lengths, "finished": lengths > 0, "token_log_probabilities": each}
-        parts = {name: known.get(name, np.zeros(lengths.shape)) for name in SearchResult._fields}
+        known = {
+            "tokens": tokens,
+            "lengths": lengths,
+            "finished": lengths > 0,
+            "token_log_probabilities": each,
+        }
+        parts = {
+            name: known.get(name, np.zeros(lengths.shape))
+            for name in SearchResult._fields
+        }
         return SearchResult(**parts)  # pyright: ignore
 
     monkeypatch.setattr(batch_search, "search_batch", search_batch)
-    monkeypatch.setattr(Translator, "_prepare", lambda self, precision: self.models)  # on one device
+    # on one device
+    monkeypatch.setattr(Translator, "_prepare", lambda self, precision: self.models)
     return shapes
 
 
@@ -51,16 +70,25 @@ def stub(monkeypatch):
 def test_a_stream_gives_what_a_list_gives(beam_size, window):
     """Whatever the window, each sentence has its translation, in order."""
     translator, texts = random_translator(), ["", *many()[:12], " "]
-    expected = [found_of(each) for each in translator.search(texts, beam_size=beam_size, n_best=beam_size)]
-    found = translator.stream(iter(texts), beam_size=beam_size, n_best=beam_size, window=window)
+    expected = [
+        found_of(each)
+        for each in translator.search(texts, beam_size=beam_size, n_best=beam_size)
+    ]
+    found = translator.stream(
+        iter(texts), beam_size=beam_size, n_best=beam_size, window=window
+    )
     assert [found_of(each) for each in found] == expected
 
 
 def test_samples_of_a_stream_are_those_of_a_list():
-    """They depend on the seed and the number of the sentence, wherever windows begin."""
+    """They depend on the seed and the number of the sentence, wherever windows
+    begin.
+    """
     translator = random_translator(sample=True, seed=4)
     expected = [found_of(each) for each in translator.search(many()[:12], n_best=2)]
-    assert [found_of(each) for each in translator.stream(many()[:12], n_best=2, window=5)] == expected
+    assert [
+        found_of(each) for each in translator.stream(many()[:12], n_best=2, window=5)
+    ] == expected
 
 
 def test_a_stream_has_no_end(stub):
@@ -71,12 +99,16 @@ def test_a_stream_has_no_end(stub):
     assert read == []
     vocabulary = translator.vocabularies.source
     for number, hypotheses in zip(range(50), stream, strict=False):
-        assert hypotheses[0].text == vocabulary.decode(vocabulary.encode(f"word {number}"))
+        assert hypotheses[0].text == vocabulary.decode(
+            vocabulary.encode(f"word {number}")
+        )
         assert len(read) == 20 * (number // 20 + 1)
 
 
 def test_translations_come_as_soon_as_they_are_there(stub):
-    """The longest sentences are translated first, and what stands before all others need not wait for these."""
+    """The longest sentences are translated first, and what stands before all others
+    need not wait for these.
+    """
     texts = [*(["word " * 9] * 8), *(["word " * 5] * 8), *(["word"] * 8)]
     given = []
     for _ in random_translator().stream(texts):
@@ -85,24 +117,34 @@ def test_translations_come_as_soon_as_they_are_there(stub):
 
 
 def test_batches_have_a_budget_of_tokens(stub):
-    """Sentences that are long come in smaller batches, of few shapes; samples take the room of hypotheses."""
+    """Sentences that are long come in smaller batches, of few shapes; samples take
+    the room of hypotheses.
+    """
     texts = ["word " * count for count in (2, 5, 20, 30) for _ in range(20)]
     translator = random_translator(batch_size=16, tokens_per_batch=512, beam_size=4)
     assert len(list(translator.stream(texts))) == 80
     assert all(count <= rows and rows * width <= 512 for count, rows, width in stub)
     assert {rows for _, rows, _ in stub} >= {16, 8}
     stub.clear()
-    list(random_translator(batch_size=16, tokens_per_batch=512, sample=True, beam_size=1).stream(texts, n_best=8))
+    list(
+        random_translator(
+            batch_size=16, tokens_per_batch=512, sample=True, beam_size=1
+        ).stream(texts, n_best=8)
+    )
     assert all(8 * rows * width <= 512 or rows == 1 for _, rows, width in stub)
 
 
 def test_memory_does_not_grow(stub):
-    """Peak memory of Python and numpy over thousands of sentences is that over the first thousand; nothing is kept."""
+    """Peak memory of Python and numpy over thousands of sentences is that over the
+    first thousand; nothing is kept.
+    """
     translator = random_translator(batch_size=16)
 
     def peak(count: int) -> int:
         tracemalloc.start()
-        for _ in translator.stream((f"Open file {number}." for number in range(count)), window=128):
+        for _ in translator.stream(
+            (f"Open file {number}." for number in range(count)), window=128
+        ):
             pass
         _, highest = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -112,7 +154,9 @@ def test_memory_does_not_grow(stub):
     few, more = peak(1000), peak(8000)
     assert more < 1.2 * few + 50_000
     kept = []
-    for hypotheses in itertools.islice(translator.stream((f"{n}" for n in itertools.count()), window=8), 800):
+    for hypotheses in itertools.islice(
+        translator.stream((f"{n}" for n in itertools.count()), window=8), 800
+    ):
         kept.append(weakref.ref(hypotheses[0]))
     del hypotheses
     assert sum(reference() is not None for reference in kept) <= 8
@@ -122,7 +166,9 @@ def test_progress_counts_every_sentence(stub):
     """Blank ones and those in parts are one each."""
     told = []
     texts = ["", "One. Two. Three.", "word " * 40, "word", " "] * 5
-    translator = random_translator(long_sources="split", max_source_length=24, batch_size=4)
+    translator = random_translator(
+        long_sources="split", max_source_length=24, batch_size=4
+    )
     list(translator.stream(texts, paragraphs=True, window=10, progress=told.append))
     assert sum(told) == len(texts)
     assert len(told) > 6
@@ -150,7 +196,10 @@ def test_arguments_are_checked_at_once():
         ({"window": 0}, "a window must have at least 1 sentence, not 0"),
         ({"ban": [" "]}, "a banned word must not be blank"),
         ({"alignment_layer": 1}, "an alignment layer is for alignments"),
-        ({"alignment": True, "alignment_layer": 2}, "the decoder has layers 1 to 1, and none 2"),
+        (
+            {"alignment": True, "alignment_layer": 2},
+            "the decoder has layers 1 to 1, and none 2",
+        ),
     ):
         with pytest.raises(InputError, match=rule):
             random_translator().stream(texts, **given)
@@ -181,7 +230,13 @@ ODD = [
     "one\rtwo",
     "one\ntwo",
 ]
-LONG = ["x" * 100_000, "word " * 20_000, "。" * 100_000, "🙂" * 100_000, " " * 99_999 + "a"]
+LONG = [
+    "x" * 100_000,
+    "word " * 20_000,
+    "。" * 100_000,
+    "🙂" * 100_000,
+    " " * 99_999 + "a",
+]
 
 
 @pytest.mark.parametrize("paragraphs", [False, True])
@@ -189,7 +244,11 @@ def test_odd_lines_leave_their_neighbours_alone(paragraphs):
     """Each gives one line, and those around it what they give without it."""
     translator, plain = random_translator(), equally_long()
     expected = [found_of(each) for each in translator.search(plain, beam_size=1)]
-    mixed = [text for pair in itertools.zip_longest(plain, ODD, fillvalue="x") for text in pair]
+    mixed = [
+        text
+        for pair in itertools.zip_longest(plain, ODD, fillvalue="x")
+        for text in pair
+    ]
     found = list(translator.stream(mixed, beam_size=1, window=7, paragraphs=paragraphs))
     assert len(found) == len(mixed)
     assert [found_of(each) for each in found[: 2 * len(plain) : 2]] == expected
@@ -198,10 +257,15 @@ def test_odd_lines_leave_their_neighbours_alone(paragraphs):
 
 @pytest.mark.parametrize("paragraphs", [False, True])
 def test_lines_without_end(paragraphs, stub):
-    """100,000 characters are refused in one line; split, they are one line, and no piece of them is lost."""
+    """100,000 characters are refused in one line; split, they are one line, and no
+    piece of them is lost.
+    """
     plain = equally_long()[:3]
-    for text in LONG[:2]:  # the others are one unknown token, or blank but for one letter
-        with pytest.raises(InputError, match=r"source sentence 2 has \d+ tokens and the model has 128 ") as error:
+    # the others are one unknown token, or blank but for one letter
+    for text in LONG[:2]:
+        with pytest.raises(
+            InputError, match=r"source sentence 2 has \d+ tokens and the model has 128 "
+        ) as error:
             list(random_translator(long_sources="refuse").stream([plain[0], text]))
         assert len(str(error.value)) < 200
     translator = random_translator(long_sources="split")
@@ -212,5 +276,7 @@ def test_lines_without_end(paragraphs, stub):
     for text, (best,) in zip(LONG, found[3:-3], strict=True):
         vocabulary = translator.vocabularies.source
         pieces = [piece for piece in best.tokens if piece != "</s>"]
-        assert "".join(pieces).replace("▁", "") == "".join(vocabulary.pieces(vocabulary.encode(text))).replace("▁", "")
+        assert "".join(pieces).replace("▁", "") == "".join(
+            vocabulary.pieces(vocabulary.encode(text))
+        ).replace("▁", "")
         assert "\n" not in best.text

@@ -1,4 +1,6 @@
-"""Translators for the tests of text in and text out, and an oracle that scores what they wrote."""
+"""Translators for the tests of text in and text out, and an oracle that scores what
+they wrote.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.translator import Translator
 from jaxformer.typing import PyTree
 
-# The batch size of these translators is 8: whatever has at least five sentences has the same few compiled shapes.
-LENGTH = 12  # tokens of the sentences that are scored again, so that their batch has no padding
+# The batch size of these translators is 8: whatever has at least five sentences has the
+# same few compiled shapes.
+# tokens of the sentences that are scored again, so that their batch has no padding
+LENGTH = 12
 LONGEST = 40
 PADDED = 448  # a vocabulary of 400 and columns that mean nothing
 
@@ -41,7 +45,9 @@ def many() -> list[str]:
 
 
 @functools.partial(jax.jit, static_argnums=0)
-def forward(model: jf.Transformer, params: PyTree, source: np.ndarray, target: np.ndarray) -> jax.Array:
+def forward(
+    model: jf.Transformer, params: PyTree, source: np.ndarray, target: np.ndarray
+) -> jax.Array:
     return cast(jax.Array, model.apply({"params": params}, source, target))
 
 
@@ -52,22 +58,38 @@ def source_ids(translator: Translator, text: str) -> list[int]:
 
 def token_ids(translator: Translator, hypothesis: Hypothesis) -> list[int]:
     vocabulary = translator.vocabularies.target
-    by_piece = {piece: id_ for id_, piece in enumerate(vocabulary.pieces(range(vocabulary.size)))}
+    by_piece = {
+        piece: id_
+        for id_, piece in enumerate(vocabulary.pieces(range(vocabulary.size)))
+    }
     return [by_piece[piece] for piece in hypothesis.tokens]
 
 
-def teacher_forced(translator: Translator, texts: list[str], targets: list[list[int]]) -> np.ndarray:
-    """Give log-probabilities, float64 [B, T, V], of sources without padding; what follows a target cannot be seen."""
+def teacher_forced(
+    translator: Translator, texts: list[str], targets: list[list[int]]
+) -> np.ndarray:
+    """Return log-probabilities, float64 [B, T, V], of sources without padding; what
+    follows a target cannot be seen.
+    """
     eos_id = translator.vocabularies.target.eos_id
     width = min(LONGEST, translator.model.config.max_length)
     source = np.array([source_ids(translator, text) for text in texts], np.int32)
     target = np.array([(ids + [eos_id] * width)[:width] for ids in targets], np.int32)
-    logits = np.asarray(forward(translator.model, translator.params, source, target), np.float64)
+    logits = np.asarray(
+        forward(translator.model, translator.params, source, target), np.float64
+    )
     logits -= logits.max(-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def rescore(translator: Translator, texts: list[str], hypotheses: list[Hypothesis]) -> np.ndarray:
+def rescore(
+    translator: Translator, texts: list[str], hypotheses: list[Hypothesis]
+) -> np.ndarray:
     ids = [token_ids(translator, hypothesis) for hypothesis in hypotheses]
     table = teacher_forced(translator, texts, ids)
-    return np.array([table[row, np.arange(len(tokens)), tokens].sum() for row, tokens in enumerate(ids)])
+    return np.array(
+        [
+            table[row, np.arange(len(tokens)), tokens].sum()
+            for row, tokens in enumerate(ids)
+        ]
+    )

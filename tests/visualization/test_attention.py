@@ -1,4 +1,6 @@
-"""Attention pictures show every layer and head, and the page stays whole whatever the tokens are."""
+"""Attention pictures show every layer and head, and the page stays whole whatever
+the tokens are.
+"""
 
 import dataclasses
 import json
@@ -66,7 +68,9 @@ class Page(HTMLParser):
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
         self._inside = tag == "script" and ("type", "application/json") in attrs
-        self.addresses += [value for name, value in attrs if name in ("src", "href", "action")]
+        self.addresses += [
+            value for name, value in attrs if name in ("src", "href", "action")
+        ]
 
     def handle_endtag(self, tag):
         self._inside = False
@@ -79,21 +83,30 @@ class Page(HTMLParser):
 @pytest.fixture
 def maps():
     """Maps of a short sentence pair."""
-    return make_maps(["▁Insert", "▁a", "▁new", "▁table", ".", "</s>"], ["▁Eine", "▁neue", "▁Tabelle", ".", "</s>"])
+    return make_maps(
+        ["▁Insert", "▁a", "▁new", "▁table", ".", "</s>"],
+        ["▁Eine", "▁neue", "▁Tabelle", ".", "</s>"],
+    )
 
 
 def test_one_figure_for_each_kind(maps, tmp_path):
-    """Three PNG files appear, in a directory that need not exist, wider with more heads and higher with more layers."""
+    """Three PNG files appear, in a directory that need not exist, wider with more
+    heads and higher with more layers.
+    """
     paths = draw(maps, tmp_path / "new" / "attention")
     assert [path.name for path in paths] == ["encoder.png", "decoder.png", "cross.png"]
     sizes = [pixels(path).shape[:2] for path in paths]
     assert sizes[2][0] > sizes[0][0] * 1.2  # three layers against two
-    wider = draw(make_maps(maps.source_tokens, maps.target_tokens, heads=6), tmp_path)[0]
+    wider = draw(make_maps(maps.source_tokens, maps.target_tokens, heads=6), tmp_path)[
+        0
+    ]
     assert pixels(wider).shape[1] > sizes[0][1] * 1.5
 
 
 def test_figure_shows_the_weights(tmp_path):
-    """One weight of 1 in a map of zeros paints one cell dark, where it stands, and moves with it."""
+    """One weight of 1 in a map of zeros paints one cell dark, where it stands, and
+    moves with it.
+    """
     tokens = ["a", "b", "c", "d"]
     base = make_maps(tokens, tokens, layers=1, heads=1)
     places = []
@@ -120,8 +133,21 @@ def test_figures_of_one_token(tmp_path):
 
 
 def test_figures_of_any_token(tmp_path):
-    """Formulas, markup, letters without a font and very long tokens are drawn as they are, without a warning."""
-    tokens = [*HOSTILE, "$x^$", "$\\frac{", "漢字", "عربي", "😀", "\x07", "", " ", "Donaudampfschifffahrt" * 5]
+    """Formulas, markup, letters without a font and very long tokens are drawn as
+    they are, without a warning.
+    """
+    tokens = [
+        *HOSTILE,
+        "$x^$",
+        "$\\frac{",
+        "漢字",
+        "عربي",
+        "😀",
+        "\x07",
+        "",
+        " ",
+        "Donaudampfschifffahrt" * 5,
+    ]
     for path in draw(make_maps(tokens, tokens[::-1], layers=1, heads=1), tmp_path):
         assert path.stat().st_size > 1000
 
@@ -129,8 +155,9 @@ def test_figures_of_any_token(tmp_path):
 def test_figures_leave_pyplot_alone(tmp_path):
     """Drawing neither loads pyplot nor looks for a display."""
     code = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from test_attention import make_maps, draw;"
-        "draw(make_maps(['a'], ['b'], 1, 1), sys.argv[2]); sys.exit('matplotlib.pyplot' in sys.modules)"
+        "import sys; sys.path.insert(0, sys.argv[1]); from test_attention import"
+        " make_maps, draw;draw(make_maps(['a'], ['b'], 1, 1), sys.argv[2]);"
+        " sys.exit('matplotlib.pyplot' in sys.modules)"
     )
     environment = {"PATH": "", "MPLCONFIGDIR": str(tmp_path), "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-c", code, __file__.rpartition("/")[0], str(tmp_path)]
@@ -138,44 +165,71 @@ def test_figures_leave_pyplot_alone(tmp_path):
 
 
 def test_page_holds_every_weight_and_token(maps, tmp_path):
-    """The page's data are the maps: three kinds, tokens on both axes, each weight to four decimals.
+    """The page's data are the maps: three kinds, tokens on both axes, each weight to
+    four decimals.
 
-    Rows of the target are named by what they predict, the columns of its self-attention by what the decoder reads.
+    Rows of the target are named by what they predict, the columns of its self-attention
+    by what the decoder reads.
     """
     path = write_html(maps, tmp_path / "new" / "attention.html")
     kinds = json.loads(Page(path.read_text(encoding="utf-8")).data)["kinds"]
-    source, target, read = list(maps.source_tokens), list(maps.target_tokens), list(maps.read_tokens)
+    source, target, read = (
+        list(maps.source_tokens),
+        list(maps.target_tokens),
+        list(maps.read_tokens),
+    )
     assert [kind["name"] for kind in kinds] == ["encoder", "decoder", "cross"]
-    assert [(kind["rows"], kind["columns"]) for kind in kinds] == [(source, source), (target, read), (target, source)]
-    for kind, wanted in zip(kinds, (maps.encoder, maps.decoder, maps.cross), strict=True):
+    assert [(kind["rows"], kind["columns"]) for kind in kinds] == [
+        (source, source),
+        (target, read),
+        (target, source),
+    ]
+    for kind, wanted in zip(
+        kinds, (maps.encoder, maps.decoder, maps.cross), strict=True
+    ):
         np.testing.assert_allclose(kind["weights"], wanted, atol=5.1e-5)
 
 
 def test_page_needs_no_network(maps, tmp_path):
-    """The page names no address but an empty one for its icon, and its policy forbids to load any."""
+    """The page names no address but an empty one for its icon, and its policy
+    forbids to load any.
+    """
     text = write_html(maps, tmp_path / "attention.html").read_text(encoding="utf-8")
     assert Page(text).addresses == ["data:,"]
     assert "default-src 'none'" in text
     namespace = "http://www.w3.org/2000/svg"  # a name, which nothing fetches
-    assert not re.search(r"https?:|//[a-z]+\.|@import|url\(|fetch\(", text.replace(namespace, ""))
+    assert not re.search(
+        r"https?:|//[a-z]+\.|@import|url\(|fetch\(", text.replace(namespace, "")
+    )
 
 
 def test_hostile_tokens_stay_text(maps, tmp_path):
-    """Tokens that look like markup neither end the data nor add an element, and come back as they were."""
+    """Tokens that look like markup neither end the data nor add an element, and come
+    back as they were.
+    """
     plain = Page(write_html(maps, tmp_path / "plain.html").read_text(encoding="utf-8"))
-    text = write_html(make_maps(HOSTILE, HOSTILE[::-1]), tmp_path / "hostile.html").read_text(encoding="utf-8")
+    text = write_html(
+        make_maps(HOSTILE, HOSTILE[::-1]), tmp_path / "hostile.html"
+    ).read_text(encoding="utf-8")
     hostile = Page(text)
     assert hostile.tags == plain.tags
     kind = json.loads(hostile.data)["kinds"][2]
-    assert kind["columns"] == [*HOSTILE[:-2], "\\u2028", "\\ud800"]  # what has no shape is shown by its escape
+    # what has no shape is shown by its escape
+    assert kind["columns"] == [*HOSTILE[:-2], "\\u2028", "\\ud800"]
     assert kind["rows"] == kind["columns"][::-1]
     assert len(kind["weights"][0][0]) == len(HOSTILE)
 
 
 def test_hostile_title_stays_text(maps, tmp_path):
-    """A title that looks like markup, or like the place of the data, is shown as it is."""
+    """A title that looks like markup, or like the place of the data, is shown as it
+    is.
+    """
     plain = Page(write_html(maps, tmp_path / "plain.html").read_text(encoding="utf-8"))
-    path = write_html(maps, tmp_path / "hostile.html", title="</title><script>alert(1)</script> & {{data}}")
+    path = write_html(
+        maps,
+        tmp_path / "hostile.html",
+        title="</title><script>alert(1)</script> & {{data}}",
+    )
     hostile = Page(path.read_text(encoding="utf-8"))
     assert hostile.tags == plain.tags
     assert hostile.data == plain.data
@@ -183,7 +237,10 @@ def test_hostile_title_stays_text(maps, tmp_path):
 
 def test_shapes_are_checked(maps):
     """Weights that do not fit their tokens are refused with both shapes."""
-    with pytest.raises(InputError, match=re.escape("cross attention must have the shape (layers, heads, 5, 6)")):
+    with pytest.raises(
+        InputError,
+        match=re.escape("cross attention must have the shape (layers, heads, 5, 6)"),
+    ):
         dataclasses.replace(maps, cross=maps.cross.swapaxes(2, 3))
     with pytest.raises(InputError, match=re.escape("but has (2, 3, 6, 6)")):
         dataclasses.replace(maps, decoder=maps.encoder)
@@ -198,5 +255,7 @@ def test_weights_are_checked(maps, value):
     """Scores before the softmax, and numbers that are none, are refused."""
     encoder = maps.encoder.copy()
     encoder[1, 2, 3, 4] = value
-    with pytest.raises(InputError, match="encoder attention must be weights between 0 and 1"):
+    with pytest.raises(
+        InputError, match="encoder attention must be weights between 0 and 1"
+    ):
         dataclasses.replace(maps, encoder=encoder)

@@ -1,4 +1,6 @@
-"""Curves of several runs over each other: every run is there, under a name of its own, as picture and as page."""
+"""Curves of several runs over each other: every run is there, under a name of its
+own, as picture and as page.
+"""
 
 import json
 import math
@@ -9,7 +11,14 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import InputError
-from jaxformer.visualization.comparison import arrange, draw, name_runs, read_runs, thin, write_html
+from jaxformer.visualization.comparison import (
+    arrange,
+    draw,
+    name_runs,
+    read_runs,
+    thin,
+    write_html,
+)
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
@@ -28,17 +37,32 @@ def write_run(directory, seed=0, steps=1000):
     rng = np.random.default_rng(seed)
     with (directory / "metrics.jsonl").open("w") as file:
         for step in range(100, steps + 1, 100):
-            entry = {"step": step, "train/nll": 9.0 / math.sqrt(step) + rng.random(), "train/learning_rate": 1e-3}
+            entry = {
+                "step": step,
+                "train/nll": 9.0 / math.sqrt(step) + rng.random(),
+                "train/learning_rate": 1e-3,
+            }
             file.write(json.dumps(entry) + "\n")
             if step % 500 == 0:
-                file.write(json.dumps({"step": step, "valid/nll": 1.0 + rng.random(), "valid/bleu": seed + 3.0}) + "\n")
+                file.write(
+                    json.dumps(
+                        {
+                            "step": step,
+                            "valid/nll": 1.0 + rng.random(),
+                            "valid/bleu": seed + 3.0,
+                        }
+                    )
+                    + "\n"
+                )
     return directory
 
 
 def read_page(path):
-    """Give the data that a page holds."""
+    """Return the data that a page holds."""
     (data,) = re.findall(
-        r'<script id="data" type="application/json">(.*?)</script>', path.read_text("utf-8"), re.DOTALL
+        r'<script id="data" type="application/json">(.*?)</script>',
+        path.read_text("utf-8"),
+        re.DOTALL,
     )
     return json.loads(data)
 
@@ -46,11 +70,16 @@ def read_page(path):
 @pytest.fixture
 def runs(tmp_path):
     """Three runs, of which one is shorter."""
-    return [write_run(tmp_path / name, seed, steps) for seed, (name, steps) in enumerate([("a", 1000), ("b", 600)])]
+    return [
+        write_run(tmp_path / name, seed, steps)
+        for seed, (name, steps) in enumerate([("a", 1000), ("b", 600)])
+    ]
 
 
 def test_a_page_holds_every_point(runs, tmp_path):
-    """Each number of each record is on the page, under its run and its quantity, and the view holds it."""
+    """Each number of each record is on the page, under its run and its quantity, and
+    the view holds it.
+    """
     found = read_runs(runs)
     data = read_page(write_html(found, tmp_path / "deep" / "curves.html"))
     assert data["runs"] == ["a", "b"]
@@ -61,26 +90,46 @@ def test_a_page_holds_every_point(runs, tmp_path):
         "validation BLEU",
         "learning rate",
     ]
-    for panel, key in zip(data["panels"], ("train/nll", "valid/nll", "valid/bleu", "train/learning_rate"), strict=True):
+    for panel, key in zip(
+        data["panels"],
+        ("train/nll", "valid/nll", "valid/bleu", "train/learning_rate"),
+        strict=True,
+    ):
         for name, line in zip(data["runs"], panel["lines"], strict=True):
-            assert [tuple(point) for point in line] == [(s, pytest.approx(v, rel=1e-5)) for s, v in found[name][key]]
-            assert all(panel["low"] <= value <= panel["high"] for step, value in line if step > 50)
+            assert [tuple(point) for point in line] == [
+                (s, pytest.approx(v, rel=1e-5)) for s, v in found[name][key]
+            ]
+            assert all(
+                panel["low"] <= value <= panel["high"]
+                for step, value in line
+                if step > 50
+            )
 
 
 def test_a_page_needs_nothing_else(runs, tmp_path):
-    """No address is in the page but the names of namespaces, and nothing of it can be loaded from elsewhere."""
+    """No address is in the page but the names of namespaces, and nothing of it can
+    be loaded from elsewhere.
+    """
     page = write_html(read_runs(runs), tmp_path / "curves.html").read_text("utf-8")
-    assert set(re.findall(r"https?://[^\s\"']*", page)) == {"http://www.w3.org/2000/svg"}
+    assert set(re.findall(r"https?://[^\s\"']*", page)) == {
+        "http://www.w3.org/2000/svg"
+    }
     assert "default-src 'none'" in page
     assert "prefers-color-scheme: dark" in page
 
 
 def test_names_are_only_text(tmp_path):
-    """Whatever a directory is called, the page stays whole and holds the name, and the picture is drawn."""
+    """Whatever a directory is called, the page stays whole and holds the name, and
+    the picture is drawn.
+    """
     found = {name: {"train/nll": [(1, 2.0), (2, 1.0)]} for name in HOSTILE}
     page = write_html(found, tmp_path / "curves.html")
     assert read_page(page)["runs"] == HOSTILE
-    assert page.read_text("utf-8").count("<script") == page.read_text("utf-8").count("</script>") == 2
+    assert (
+        page.read_text("utf-8").count("<script")
+        == page.read_text("utf-8").count("</script>")
+        == 2
+    )
     assert draw(found, tmp_path / "curves.png").stat().st_size > 2000
 
 
@@ -92,8 +141,13 @@ def size(picture):
 
 @pytest.mark.parametrize("count", [1, 2, 9, 25])
 def test_pictures_of_any_number_of_runs(tmp_path, count):
-    """One run or many, with one quantity or several, give a picture of one width, and its height grows with both."""
-    found = {f"run {number}": {"train/nll": [(5, 1.0), (9, 1.0 + number)]} for number in range(count)}
+    """One run or many, with one quantity or several, give a picture of one width,
+    and its height grows with both.
+    """
+    found = {
+        f"run {number}": {"train/nll": [(5, 1.0), (9, 1.0 + number)]}
+        for number in range(count)
+    }
     narrow = size(draw(found, tmp_path / "pictures" / "one.png"))
     for name in list(found)[:1]:
         found[name] |= {"valid/bleu": [(5, 1.0)], "train/learning_rate": [(5, 0.0)]}
@@ -122,29 +176,40 @@ def test_one_point_and_equal_points_have_a_view():
 
 
 def test_the_first_steps_do_not_set_the_view():
-    """What a run falls from in its first steps is above the view, in which the rest can be told apart."""
+    """What a run falls from in its first steps is above the view, in which the rest
+    can be told apart.
+    """
     curve = [(step, 10.0 if step < 5 else 2.0 + step / 1000) for step in range(1, 101)]
     (panel,) = arrange({"a": {"train/nll": curve}})
     assert panel.high < 3.0
 
 
 def test_long_curves_are_means():
-    """Of too many points equally many are averaged: few are left, the total stays, and so does the last step."""
+    """Of too many points equally many are averaged: few are left, the total stays,
+    and so does the last step.
+    """
     rng = np.random.default_rng(4)
     for count, most in ((1, 5), (5, 5), (6, 3), (1000, 250), (960, 240)):
-        curve = [(3 * i + 3, float(value)) for i, value in enumerate(rng.normal(size=count))]
+        curve = [
+            (3 * i + 3, float(value)) for i, value in enumerate(rng.normal(size=count))
+        ]
         thinned = thin(curve, most)
         assert len(thinned) <= most
         assert thinned[-1][0] == curve[-1][0]
         if count <= most:
             assert thinned == curve
         else:
-            assert np.mean([v for _, v in thinned]) == pytest.approx(np.mean([v for _, v in curve]))
+            assert np.mean([v for _, v in thinned]) == pytest.approx(
+                np.mean([v for _, v in curve])
+            )
 
 
 def test_runs_without_a_record(runs, tmp_path):
     """A directory that is no run, and a run that has recorded nothing, are named."""
-    with pytest.raises(InputError, match=r"no file .*nowhere/metrics\.jsonl: name the directory of a run"):
+    with pytest.raises(
+        InputError,
+        match=r"no file .*nowhere/metrics\.jsonl: name the directory of a run",
+    ):
         read_runs([*runs, tmp_path / "nowhere"])
     (tmp_path / "new").mkdir()
     (tmp_path / "new" / "metrics.jsonl").write_text("")
