@@ -7,6 +7,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import functools
+import io
 import json
 import os
 import shutil
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import NamedTuple
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +24,7 @@ import numpy as np
 
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.cli import config_file
+from jaxformer.cli.main import main
 from jaxformer.data import sources
 from jaxformer.data.sources import Pair
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
@@ -69,6 +73,53 @@ def command(
     return subprocess.run(
         line, input=stdin, capture_output=True, cwd=cwd, env=environment(), check=False
     )
+
+
+class Outcome(NamedTuple):
+    """The exit code of a command and what it wrote."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.decode().removesuffix("\n").split("\n") if self.out else []
+
+    @property
+    def error(self) -> str:
+        """The one line of a command that failed, or of a wrong command line, whose
+        usage may come before it.
+        """
+        assert self.code in (1, 2), self
+        assert self.out == b""
+        *usage, last = self.err.removesuffix("\n").split("\n")
+        assert not usage or (self.code == 2 and usage[0].startswith("usage: ")), self
+        prefix, _, line = last.partition(": error: ")
+        assert prefix.startswith("jaxformer"), self
+        return line
+
+
+def call(*arguments: object, stdin: bytes = b"") -> Outcome:
+    """Run the command line in this process, without the start-up of a new one.
+
+    It computes on the eight devices of the tests and in the current folder.
+    :func:`command` runs it in a process of its own.
+    """
+    given, out, err = io.BytesIO(stdin), io.BytesIO(), io.BytesIO()
+    with mock.patch.multiple(
+        sys,
+        stdin=io.TextIOWrapper(given, encoding="ascii"),
+        stdout=io.TextIOWrapper(out, encoding="utf-8"),
+        stderr=io.TextIOWrapper(err, encoding="utf-8", write_through=True),
+    ):
+        try:
+            code = main([str(argument) for argument in arguments])
+        except SystemExit as stopped:
+            code = stopped.code
+        sys.stdout.flush()
+        assert isinstance(code, int)
+        return Outcome(code, out.getvalue(), err.getvalue().decode())
 
 
 @functools.cache

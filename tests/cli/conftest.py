@@ -2,63 +2,21 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 
-from jaxformer.cli.main import main
+import runs
 from jaxformer.data import interruption
-
-
-class Outcome(NamedTuple):
-    """The exit code of a command, what it gave, and what it said."""
-
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        return self.out.decode().removesuffix("\n").split("\n") if self.out else []
-
-    @property
-    def error(self) -> str:
-        """The one line of a command that failed, or of a wrong command line, whose
-        usage may stand before it.
-        """
-        assert self.code in (1, 2), self
-        assert self.out == b""
-        *usage, last = self.err.removesuffix("\n").split("\n")
-        assert not usage or (self.code == 2 and usage[0].startswith("usage: ")), self
-        prefix, _, line = last.partition(": error: ")
-        assert prefix.startswith("jaxformer"), self
-        return line
-
+from runs import Outcome
 
 Call = Callable[..., Outcome]
 
 
 @pytest.fixture
-def call(monkeypatch, capfdbinary) -> Call:
-    """Return a function that runs a command."""
-
-    def run(*arguments: object, stdin: bytes = b"") -> Outcome:
-        monkeypatch.setattr(
-            sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="ascii")
-        )
-        capfdbinary.readouterr()
-        try:
-            code = main([str(argument) for argument in arguments])
-        except SystemExit as stopped:
-            code = stopped.code
-        assert isinstance(code, int)
-        out, err = capfdbinary.readouterr()
-        return Outcome(code, out, err.decode())
-
-    return run
+def call() -> Call:
+    """Return the function that runs a command."""
+    return runs.call
 
 
 @pytest.fixture
