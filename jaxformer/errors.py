@@ -1,12 +1,20 @@
-"""The one kind of error that a person who uses jaxformer can mend, and the loading
-of optional packages.
+"""The one kind of error that a user of jaxformer can mend, the checks of configuration
+keys, and the import of optional packages.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
-from collections.abc import Mapping
+import numbers
+from collections.abc import Collection, Mapping
 from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Value = TypeVar("Value")
 
 
 class InputError(ValueError):
@@ -56,6 +64,107 @@ class LongSourceWarning(UserWarning):
     """
 
 
+def key(
+    default: Value,
+    *,
+    least: float | None = None,
+    above: float | None = None,
+    most: float | None = None,
+    below: float | None = None,
+    choices: Collection[str] | None = None,
+    changes: Literal["tokens", "result", "speed"] = "result",
+    may_change: bool = False,
+) -> Value:
+    """Declare a key of the configuration: a field of a section's dataclass with what
+    is known about it.
+
+    Args:
+        default: its default value.
+        least: the least value allowed.
+        above: a bound that the value must exceed.
+        most: the greatest value allowed.
+        below: a bound that the value must stay under.
+        choices: the only values allowed.
+        changes: what another value changes: the tokens that a text becomes, the result,
+            or only speed and memory (and the result by rounding).
+        may_change: whether a resumed run may have another value than before.
+
+    Example:
+        >>> @dataclasses.dataclass
+        ... class Section:
+        ...     rate: float = key(0.1, least=0, below=1)
+        ...     def __post_init__(self):
+        ...         check_keys("section", self)
+        >>> Section(rate=1)
+        Traceback (most recent call last):
+        jaxformer.errors.InputError: section.rate must be below 1, not 1
+    """
+    facts = {
+        "least": least,
+        "above": above,
+        "most": most,
+        "below": below,
+        "choices": choices,
+        "changes": changes,
+        "may_change": may_change,
+    }
+    return dataclasses.field(default=default, metadata=facts)
+
+
+def check_keys(section: str, instance: DataclassInstance) -> None:
+    """Check that each value keeps to what :func:`key` declares. None is always allowed.
+
+    Args:
+        section: the name before each key in an error, such as ``model``.
+        instance: the section; values of type ``int`` must be whole numbers.
+
+    Raises:
+        InputError: a value out of range, a fraction of a whole number, or not one of
+            the choices.
+    """
+    for field in dataclasses.fields(instance):
+        value, facts = getattr(instance, field.name), field.metadata
+        if value is None:
+            continue
+        if str(field.type).startswith("int") and not isinstance(
+            value, numbers.Integral
+        ):
+            rule = "a whole number"
+        else:
+            rule = _broken_rule(value, facts)
+        if rule:
+            rule += ", or None" if field.default is None else ""
+            raise InputError(
+                f"{section}.{field.name} must be {rule}, not {_shown(value)}"
+            )
+
+
+def _broken_rule(value: Any, facts: Mapping[str, Any]) -> str | None:
+    """Return the first rule that a value breaks. NaN breaks every bound."""
+    least, above = facts.get("least"), facts.get("above")
+    most, below = facts.get("most"), facts.get("below")
+    choices = facts.get("choices")
+    if choices is not None and value not in choices:
+        return f"one of {', '.join(choices)}"
+    if least is not None and not value >= least:
+        return f"at least {least:,}"
+    if above is not None and not value > above:
+        return f"above {above:,}"
+    if most is not None and not value <= most:
+        return f"at most {most:,}"
+    if below is not None and not value < below:
+        return f"below {below:,}"
+    return None
+
+
+def _shown(value: object) -> str:
+    # Python refuses to print an integer of more than 4,300 digits.
+    digits = int(value.bit_length() * 0.30103) + 1 if isinstance(value, int) else 0
+    if digits > 30:
+        return f"a number of {digits:,} digits"
+    return repr(value) if isinstance(value, str) else str(value)
+
+
 def check_most(values: object, most: Mapping[str, float], prefix: str = "") -> None:
     """Refuse numbers above a bound. None has no bound.
 
@@ -70,12 +179,9 @@ def check_most(values: object, most: Mapping[str, float], prefix: str = "") -> N
     for name, bound in most.items():
         value = getattr(values, name)
         if value is not None and value > bound:
-            # Python writes no integer of more than 4,300 digits.
-            digits = (
-                int(value.bit_length() * 0.30103) + 1 if isinstance(value, int) else 0
+            raise InputError(
+                f"{prefix}{name} must be at most {bound:,}, not {_shown(value)}"
             )
-            shown = f"a number of {digits:,} digits" if digits > 30 else value
-            raise InputError(f"{prefix}{name} must be at most {bound:,}, not {shown}")
 
 
 def require(module: str, extra: str) -> ModuleType:
