@@ -165,10 +165,7 @@ class LongSources:
         """Return one line: how many there are, what was done, and the cure."""
         done = []
         if self.cut:
-            done.append(
-                f"{self.cut} translated in parts, cut at the ends of sentences where"
-                " there are any"
-            )
+            done.append(f"{self.cut} translated in parts, split at sentence ends")
         if self.whole:
             done.append(
                 f"{self.whole} translated whole, of which text may be missing: add"

@@ -103,7 +103,7 @@ def test_long_lines_are_told_of_once(call, workdir, tmp_path):
         )
         assert (
             outcome.err == "jaxformer: warning: sources of more than 64 tokens: "
-            "2 translated in parts, cut at the ends of sentences where there are any\n"
+            "2 translated in parts, split at sentence ends\n"
         )
     assert call("translate", workdir, "--paragraphs", stdin=long).err == ""
     whole = call(
