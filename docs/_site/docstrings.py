@@ -225,4 +225,4 @@ def is_shown(found: griffe.Object) -> bool:
     """Return whether the reference has a place for what was found."""
     if found.path.startswith("jaxformer.cli"):
         return False  # the command line is shown by what it says of itself
-    return not found.is_package if found.is_module else bool(found.is_public)
+    return found.is_module or bool(found.is_public)

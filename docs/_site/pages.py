@@ -1,7 +1,6 @@
-"""What the site makes of the pages in docs/: links that lead out of them, the reference
-of each room, the commands.
+"""MkDocs hooks: pages that are made from the code, and links out of docs/.
 
-MkDocs calls the functions ``on_...``; it is told so in mkdocs.yml.
+mkdocs.yml names this file; MkDocs calls the functions ``on_...``.
 """
 
 from __future__ import annotations
@@ -21,44 +20,52 @@ from jaxformer.cli.main import COMMANDS, make_parser
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "jaxformer"
+ROOMS = sorted(
+    path.parent.name
+    for path in PACKAGE.glob("*/__init__.py")
+    if path.parent.name != "cli"
+)
+"""The packages with a page of the reference; that of the command line is its help."""
+
 COPIED = {"CHANGELOG.md": "changelog.md"}
 """Files of the repository that are pages of the site."""
 
 HOME = {"README.md": "index.md", **COPIED}
-"""The pages that stand for files of the repository."""
+"""Files of the repository and the pages that links to them lead to."""
+
+COLUMNS = 88
+"""Width of the help of the commands."""
 
 _LINK = re.compile(r"(?<!!)\[([^\]\[]+)\]\(((?:\.\./)+[^)\s#]+)(#[^)\s]*)?\)")
-_ROOM = re.compile(r"^<!-- the modules of (\w+) -->$", re.MULTILINE)
 _COMMANDS = "<!-- the commands -->"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Leave out the theme's 404.html: without a site_url its links are absolute, and
-    dead from a folder or sub-path.
+    """Add the packages to the reference, and remove the theme's 404.html.
+
+    Links of a 404.html without a site_url are absolute: dead on a disk or a sub-path.
     """
     config.theme.static_templates.discard("404.html")
+    for part in config.nav or ():
+        part.get("Reference", []).extend({room: page_of(room)} for room in ROOMS)
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages that lie at the top of the repository."""
+    """Add the pages that are made from the code or copied."""
+    pages = {page_of(room): write_room(room) for room in ROOMS}
     for name, page in COPIED.items():
-        files.append(
-            File.generated(
-                config, page, content=(ROOT / name).read_text(encoding="utf-8")
-            )
-        )
+        pages[page] = (ROOT / name).read_text(encoding="utf-8")
+    for page, content in pages.items():
+        files.append(File.generated(config, page, content=content))
     return files
 
 
 def on_page_markdown(
     markdown: str, page: Page, config: MkDocsConfig, files: Files
 ) -> str:
-    """Write out what a page leaves to the code, and lead its links to where the site
-    has what they name.
-    """
+    """Insert the help of the commands, and resolve links out of docs/."""
     del config
-    markdown = _ROOM.sub(lambda found: write_room(found[1], markdown), markdown)
     if _COMMANDS in markdown:
         markdown = markdown.replace(_COMMANDS, write_commands())
     return _LINK.sub(
@@ -66,45 +73,48 @@ def on_page_markdown(
     )
 
 
-def modules_of(room: str) -> list[str]:
-    """Name the modules of a room that define something, in alphabetical order."""
-    paths = sorted((PACKAGE / room).glob("*.py"))
-    return [
-        f"jaxformer.{room}.{path.stem}" for path in paths if path.stem != "__init__"
-    ]
+def page_of(room: str) -> str:
+    """Return the page of a package in the reference."""
+    return f"reference/{room}.md"
 
 
-def write_room(room: str, markdown: str) -> str:
-    """Ask for the modules of a room that its page does not name before."""
-    named = re.findall(r"^::: ([\w.]+)", markdown, re.MULTILINE)
-    return "\n\n".join(
-        f"::: {module}" for module in modules_of(room) if module not in named
+def write_room(room: str) -> str:
+    """Return the page of a package: its docstring, then each module that defines
+    something.
+    """
+    modules = sorted(path.stem for path in (PACKAGE / room).glob("*.py"))
+    head = f"::: jaxformer.{room}\n    options:\n      heading_level: 1\n"
+    return "\n".join(
+        [
+            f"{head}      members: false\n",
+            *(f"::: jaxformer.{room}.{name}\n" for name in modules if name[0] != "_"),
+        ]
     )
 
 
 def write_commands() -> str:
-    """Write what each command says of itself under ``--help``."""
+    """Return the help of each command."""
     return "\n\n".join(f"## {name}\n\n```text\n{help_of(name)}```" for name in COMMANDS)
 
 
 def help_of(command: str) -> str:
-    """Return what a command says under ``--help``."""
-    said = io.StringIO()
-    columns, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), "100"
+    """Return what a command prints for ``--help``."""
+    printed = io.StringIO()
+    columns, os.environ["COLUMNS"] = os.environ.get("COLUMNS"), str(COLUMNS)
     try:
-        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+        with contextlib.redirect_stdout(printed), contextlib.suppress(SystemExit):
             make_parser(command).parse_args([command, "--help"])
     finally:
         if columns is None:
             del os.environ["COLUMNS"]
         else:
             os.environ["COLUMNS"] = columns
-    return said.getvalue()
+    return printed.getvalue()
 
 
 def write_link(found: re.Match[str], source: str, files: Files) -> str:
-    """Lead a link out of docs/ to the page of what it names, or leave the name where
-    the site has no such page.
+    """Return a link out of docs/ as a link to the page of its target, or as its text
+    if the site has no such page.
 
     Raises:
         FileNotFoundError: the repository has no such file.
@@ -114,17 +124,16 @@ def write_link(found: re.Match[str], source: str, files: Files) -> str:
     if path.startswith("docs/"):
         return found[0]
     if not (ROOT / path).exists():
-        raise FileNotFoundError(f"{source} leads to {path}, which is not there")
+        raise FileNotFoundError(f"{source} links to {path}, which does not exist")
     page, place = find_page(path)
     if page is None or files.get_file_from_path(page) is None:
         return text if "`" in text else f"`{text}`"
-    return f"[{text}]({posixpath.relpath(page, posixpath.dirname(source) or '.')}{anchor or place})"
+    page = posixpath.relpath(page, posixpath.dirname(source) or ".")
+    return f"[{text}]({page}{anchor or place})"
 
 
 def find_page(path: str) -> tuple[str | None, str]:
-    """Name the page, and the place in it, that stand for a file or folder of the
-    repository.
-    """
+    """Return the page and the anchor of a file or folder of the repository."""
     if path in HOME:
         return HOME[path], ""
     parts = Path(path).with_suffix("").parts
@@ -136,4 +145,4 @@ def find_page(path: str) -> tuple[str | None, str]:
     if parts[1] == "cli":
         return "reference/commands.md", ""
     is_module = path.endswith(".py") and parts[-1] != "__init__"
-    return f"reference/{parts[1]}.md", f"#{'.'.join(parts)}" if is_module else ""
+    return page_of(parts[1]), f"#{'.'.join(parts)}" if is_module else ""

@@ -1,1 +1,1 @@
-
+"""Saved checkpoints of a run, and averages of them."""

@@ -1,1 +1,1 @@
-
+"""Scores with signatures, significance, and comparisons of systems."""

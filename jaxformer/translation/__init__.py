@@ -1,0 +1,1 @@
+"""Text in, text out: the ``Translator`` of a run and its parts."""

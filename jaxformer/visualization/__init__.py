@@ -1,1 +1,1 @@
-
+"""Attention, learning curves, comparisons: pictures and pages for a browser."""
