@@ -1,9 +1,9 @@
-"""Beam search over a model of one's own: it sees ``step(tokens, cache) -> (logits,
-cache)`` and nothing else.
+"""Beam search over your own model: it only sees ``step(tokens, cache) -> (logits,
+cache)``.
 
-The model here is a small recurrent network with random weights; its memory is what the
-cache holds. Because the vocabulary and the limit are small, every sequence can be
-listed, and the search compared with the list.
+The model is a small recurrent network with random weights, whose memory is the cache.
+The vocabulary and the limit are small, so the search is compared with a list of every
+sequence.
 
     python docs/examples/beam_search.py
 """
@@ -22,7 +22,7 @@ SENTENCES, LENGTH = 2, 5
 
 
 def make_step(key):
-    """Draw a recurrent network: the memory of a row becomes another with each token."""
+    """Draw a recurrent network: each token updates the memory of its row."""
     inner, table, outer = jax.random.split(key, 3)
     inner = jax.random.normal(inner, (WIDTH, WIDTH)) * WIDTH**-0.5
     table = jax.random.normal(table, (VOCABULARY, WIDTH))
@@ -38,7 +38,7 @@ def make_step(key):
 
 
 def start(beam_size):
-    """Return the cache at the begin: rows [B * W, ...] follow their hypotheses,
+    """Return the initial cache: rows [B * W, ...] follow their hypotheses,
     sentences [B, ...] stay.
     """
     sentence = jax.random.normal(jax.random.key(1), (SENTENCES, WIDTH))
@@ -46,7 +46,7 @@ def start(beam_size):
 
 
 def list_all(step, alpha):
-    """Score every sequence that ends within the limit; give the best of each
+    """Score every sequence that ends within the limit; return the best of each
     sentence with its score.
     """
     words = [token for token in range(VOCABULARY) if token not in (PAD, BOS, EOS)]

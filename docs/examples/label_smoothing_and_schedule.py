@@ -1,8 +1,7 @@
-"""Our loss and our schedule under optax, with a model that is no Transformer: a table
-of logits.
+"""Our loss and our schedule under optax, for a table of logits.
 
-Losses come as a sum and a count, so that micro-batches of unequal size add up to the
-very gradient of the whole batch.
+A loss is a sum and a count, so micro-batches of unequal size add up to the gradient of
+the whole batch.
 
     python docs/examples/label_smoothing_and_schedule.py
 """

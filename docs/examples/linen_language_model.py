@@ -1,5 +1,5 @@
-"""A language model of characters as a Linen module of one's own, out of our embedding,
-layers and loss.
+"""A language model of characters as your own Linen module, from our embedding, layers
+and loss.
 
 A decoder without a source is a stack of encoder layers under a causal mask.
 
@@ -19,7 +19,7 @@ TEXT = (
     " reads again, word for word. "
 )
 LETTERS = sorted(set(TEXT))
-LENGTH, BATCH, STEPS = 32, 16, 200
+LENGTH, BATCH, STEPS = 32, 16, 150
 
 
 class LanguageModel(nn.Module):
@@ -59,13 +59,13 @@ def draw_batch(random):
 
 
 def main():
-    """Train, then let the model go on from the first words."""
+    """Train, then continue the first words."""
     layer = jf.nn.LayerConfig(d_model=64, num_heads=4, d_ff=128, dropout_rate=0.1)
-    model = LanguageModel(len(LETTERS), layer, num_layers=2)
+    model = LanguageModel(len(LETTERS), layer, num_layers=1)
     params = jax.jit(model.init)(jax.random.key(0), jnp.zeros((1, LENGTH), int))[
         "params"
     ]
-    optimizer = optax.adam(2e-3)
+    optimizer = optax.adam(4e-3)
     state = optimizer.init(params)
 
     @jax.jit

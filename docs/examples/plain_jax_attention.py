@@ -1,8 +1,8 @@
-"""Attention, masks and positions as functions on arrays: parameters are a plain dict,
-and there is no module.
+"""Attention, masks and positions as functions on arrays, with a plain dict of
+parameters.
 
-Two sentences of different length attend to themselves, causally; what a mask promises
-is then checked.
+Two sentences of different length attend to themselves, causally. Checks then show the
+effect of the masks.
 
     python docs/examples/plain_jax_attention.py
 """

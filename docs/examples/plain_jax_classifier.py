@@ -1,8 +1,8 @@
-"""A classifier in plain JAX and optax: one layer of the Transformer out of functions,
-with our loss.
+"""A classifier in plain JAX and optax: one layer of the Transformer from functions, with
+our loss.
 
-Each sequence holds the tokens 1 and 2 once, among others; the classifier says which
-comes first. Only positions tell.
+Each sequence contains the tokens 1 and 2 once. The classifier predicts which is first;
+only positions tell.
 
     python docs/examples/plain_jax_classifier.py
 """
@@ -97,7 +97,7 @@ def loss(params, tokens, classes):
 
 
 def main():
-    """Train on sequences drawn anew in each step; report on others."""
+    """Train on sequences drawn for each step; evaluate on others."""
     optimizer = optax.adam(
         jf.training.cosine_schedule(peak=3e-3, warmup_steps=40, steps=STEPS)
     )

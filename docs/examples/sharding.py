@@ -1,5 +1,5 @@
-"""Our encoder in a model of one's own, over a mesh of devices: parameters lie as the
-names of their axes say.
+"""Our encoder in your own model, over a mesh of devices: the names of their axes shard
+the parameters.
 
 Eight virtual devices of the CPU stand in for eight accelerators: four share the rows of
 a batch, and each of these is two that share heads and hidden units. The compiler adds

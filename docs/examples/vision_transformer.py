@@ -1,5 +1,5 @@
-"""A vision transformer: our encoder over the patches of images, in a Linen module of
-one's own.
+"""A vision transformer: our encoder over the patches of images, in your own
+Linen module.
 
 The images are stripes of two directions and two widths at random phases, under noise;
 the model tells the four kinds.
@@ -66,7 +66,7 @@ def draw_batch(random):
 
 
 def main():
-    """Train on images drawn anew in each step; report on others."""
+    """Train on images drawn for each step; evaluate on others."""
     layer = jf.nn.LayerConfig(
         d_model=32,
         num_heads=4,
