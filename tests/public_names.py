@@ -55,9 +55,9 @@ SHOWN = {
     ),
     "jaxformer.evaluation.metrics": (
         *("BLEU", "CHRF", "CHRF_PLUS_PLUS", "TER", "SacreMetric"),
-        *("bleu", "chrf", "chrf_plus_plus", "score", "ter", "tokenizing_bleu"),
+        *("score", "tokenizing_bleu"),
     ),
-    "jaxformer.evaluation.statistics": ("Metric", "Score", "Statistics"),
+    "jaxformer.evaluation.statistics": ("Metric", "Score", "SentenceStatistics"),
     "jaxformer.interop.ctranslate2": ("Tokens", "save"),
     "jaxformer.interop.marian": ("from_model", "from_state"),
     "jaxformer.runs.config": (

@@ -278,7 +278,7 @@ def recount(record: Record, hypotheses: Sequence[str], scored: ScoredSet) -> Opi
     """Score the file of translations once more."""
     if "bleu" not in record:
         return Opinion("unseen", "the result has no bleu")
-    value = metrics.bleu(hypotheses, *scored.references).value
+    value = metrics.score(metrics.BLEU, hypotheses, *scored.references).value
     return judge(
         "ok" if abs(value - record["bleu"]) < 0.011 else "wrong",
         f"BLEU {value:.2f} of {record.get('hypotheses')}, {record['bleu']} in"

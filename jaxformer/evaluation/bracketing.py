@@ -1,6 +1,4 @@
-"""Labelled bracketing F1 of linearised trees, by the rules of EVALB: the score of
-parsers in the paper's Table 4.
-"""
+"""Labelled bracketing F1 of linearised trees by EVALB's rules: the paper's Table 4."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ import numpy as np
 from jaxformer import __version__
 from jaxformer.data.trees import PUNCTUATION, read_brackets
 from jaxformer.errors import InputError
-from jaxformer.evaluation import sentences
-from jaxformer.evaluation.statistics import Metric, Score, Statistics
+from jaxformer.evaluation.sentences import check_sentences
+from jaxformer.evaluation.statistics import Metric, Score, SentenceStatistics
 from jaxformer.typing import Float
 
 _DELETED = PUNCTUATION | {"TOP", "-NONE-"}
@@ -27,14 +25,13 @@ class LabelledBracketing:
     """F1 of labelled brackets; see :class:`jaxformer.evaluation.statistics.Metric`.
 
     A line is a tree in the symbols of :func:`jaxformer.data.trees.linearize`. The rules
-    are those of EVALB with COLLINS.prm: a bracket is a label with its first and last
-    word; punctuation counts as no word and is recognised in the reference; ``TOP`` and
-    brackets of only punctuation do not count; ``ADVP`` equals ``PRT``; a label ends
-    before ``-`` or ``=``; each bracket of the reference matches once.
+    are those of EVALB with COLLINS.prm. A bracket is a label with its first and last
+    word. Punctuation is recognised in the reference and counts as no word. ``TOP`` and
+    brackets of only punctuation do not count. ``ADVP`` equals ``PRT``. A label ends
+    before ``-`` or ``=``. Each bracket of the reference matches once.
 
-    EVALB leaves sentences with an error out of its totals. Here a translation that is
-    no tree, or a tree of another number of words, counts with all its opening symbols
-    as wrong brackets, and all of its reference's as not found.
+    EVALB leaves sentences with an error out of its totals. Here all opening symbols of
+    a malformed tree, or of a tree with another number of words, are wrong brackets.
 
     Attributes:
         key: its name in options and records.
@@ -59,8 +56,8 @@ class LabelledBracketing:
         """
         if references != 1:
             raise InputError(
-                f"f1 compares with one tree a sentence, not with {references}: leave"
-                " the others out"
+                f"f1 compares with one tree a sentence, not with {references}: give"
+                " one reference"
             )
 
     def statistics(
@@ -68,34 +65,31 @@ class LabelledBracketing:
         hypotheses: Sequence[str],
         *references: Sequence[str],
         sources: Sequence[str] | None = None,
-    ) -> Statistics:
-        """Count brackets in each sentence: of both trees, of the reference, of the
-        translation.
+    ) -> SentenceStatistics:
+        """Count matched brackets, those of the reference and those of the translation.
 
         Raises:
-            InputError: as :func:`jaxformer.evaluation.sentences.check`; there are
-                several references, or one is no tree.
+            InputError: see :func:`jaxformer.evaluation.sentences.check_sentences`;
+                there are several references, or a reference is no tree.
         """
-        sentences.check(hypotheses, references, sources)
+        check_sentences(hypotheses, references, sources)
         self.prepare(len(references))
         check_trees(references[0])
         rows = [
             _count(given.split(), wanted.split())
             for given, wanted in zip(hypotheses, references[0], strict=True)
         ]
-        signature = f"f1|nrefs:1|rules:evalb-COLLINS.prm|malformed:wrong|jaxformer:{__version__}"
-        return Statistics(np.asarray(rows, np.float64), signature)
+        signature = (
+            "f1|nrefs:1|rules:evalb-COLLINS.prm|malformed:wrong"
+            f"|jaxformer:{__version__}"
+        )
+        return SentenceStatistics(np.asarray(rows, np.float64), signature)
 
     def score(self, total: Float[np.ndarray, " K"], signature: str) -> Score:
-        """Score the sentences whose rows were summed to ``total``, from 0 to 100; 0
-        where there is no bracket.
-        """
+        """Score the sentences whose rows sum to ``total``: 0 without brackets."""
         matched, wanted, given = total
-        return Score(
-            "F1",
-            float(200 * matched / (wanted + given)) if wanted + given else 0.0,
-            signature,
-        )
+        value = float(200 * matched / (wanted + given)) if wanted + given else 0.0
+        return Score("F1", value, signature)
 
 
 F1: Metric = LabelledBracketing()
@@ -106,7 +100,7 @@ def check_trees(references: Iterable[str]) -> None:
     """Check that every line is a linearised tree.
 
     Raises:
-        InputError: one is not; it is named by its number.
+        InputError: a line is no tree.
     """
     for number, line in enumerate(references, start=1):
         if read_brackets(line.split()) is None:
@@ -119,9 +113,9 @@ def check_trees(references: Iterable[str]) -> None:
 
 
 def _count(given: Sequence[str], wanted: Sequence[str]) -> tuple[int, int, int]:
-    """Count brackets: matched, of the reference, of the translation."""
+    """Count brackets: matched, in the reference, in the translation."""
     reference, found = read_brackets(wanted), read_brackets(given)
-    assert reference is not None  # the references were checked
+    assert reference is not None  # by check_trees
     leaves = reference[0]
     # words before each leaf
     starts = np.cumsum([0, *(leaf not in PUNCTUATION for leaf in leaves)])
@@ -139,7 +133,7 @@ def _count(given: Sequence[str], wanted: Sequence[str]) -> tuple[int, int, int]:
 def _count_brackets(
     brackets: Iterable[tuple[str, int, int]], starts: Sequence[int] | np.ndarray
 ) -> Counter[tuple[str, int, int]]:
-    """Count each bracket that EVALB counts, in words without punctuation."""
+    """Count the brackets that EVALB counts; positions count words without punctuation."""
     spans = (
         (_normalize(label), int(starts[start]), int(starts[end]))
         for label, start, end in brackets

@@ -1,9 +1,8 @@
-"""Where translations are good and bad: by the length of sentences, by the frequency
-of words, sentence by sentence.
-"""
+"""Scores by sentence length, word F1 by frequency, and the largest differences."""
 
 from __future__ import annotations
 
+import bisect
 import functools
 import itertools
 from collections import Counter
@@ -14,10 +13,10 @@ import numpy as np
 
 from jaxformer.errors import require
 from jaxformer.evaluation.metrics import CHRF
-from jaxformer.evaluation.statistics import Metric, Statistics
+from jaxformer.evaluation.statistics import Metric, SentenceStatistics
 
 LENGTHS = (1, 10, 20, 30, 40, 50, 60)
-"""The first length, in words, of each bucket of sentences."""
+"""The least number of words of each bucket of sentences."""
 
 FREQUENCIES = (0, 1, 2, 5, 10, 100, 1000)
 """The least frequency of each bucket of words."""
@@ -25,12 +24,12 @@ FREQUENCIES = (0, 1, 2, 5, 10, 100, 1000)
 
 @dataclass(frozen=True)
 class LengthBucket:
-    """Hold the scores of the sentences of some length.
+    """Hold the scores of sentences of similar length.
 
     Attributes:
         least: words of the shortest.
-        most: words of the longest allowed; None: any.
-        sentences: how many there are.
+        most: greatest number of words; None: any.
+        sentences: their number.
         scores: of each system, by the metric's key.
     """
 
@@ -42,14 +41,13 @@ class LengthBucket:
 
 @dataclass(frozen=True)
 class WordBucket:
-    """Hold how well systems translate into words of some frequency.
+    """Hold how well systems produce words of similar frequency.
 
     Attributes:
         least: occurrences of the rarest.
         most: of the most frequent; None: any.
-        words: of the references, every occurrence counted.
-        f1: of each system, in percent: harmonic mean of the shares of its words that
-            the reference has, and of the reference's that it has.
+        words: occurrences in the references.
+        f1: of each system, in percent: the harmonic mean of precision and recall.
     """
 
     least: int
@@ -60,12 +58,12 @@ class WordBucket:
 
 @dataclass(frozen=True)
 class Difference:
-    """Hold a sentence that two systems translate unlike well.
+    """Hold a sentence that one system translates better than the other.
 
     Attributes:
-        number: its place in the test set, from 1.
-        source: what was translated; None where it is not known.
-        references: what it should have become.
+        number: its position in the test set, from 1.
+        source: None where it is not known.
+        references: of the sentence.
         translations: of the baseline and of the system.
         chrf: sentence scores of both.
     """
@@ -78,12 +76,12 @@ class Difference:
 
     @property
     def gain(self) -> float:
-        """Return by how many points the system is better than the baseline."""
+        """Return the points of the system minus those of the baseline."""
         return self.chrf[1] - self.chrf[0]
 
 
 def split_words(text: str) -> list[str]:
-    """Split a line into words and punctuation as sacreBLEU's tokenizer 13a does."""
+    """Split a line into words and punctuation by sacreBLEU's tokenizer 13a."""
     return _tokenizer()(text).split()
 
 
@@ -92,17 +90,17 @@ def _tokenizer() -> Callable[[str], str]:
     return require("sacrebleu.tokenizers.tokenizer_13a", "train").Tokenizer13a()
 
 
-def by_length(
+def score_by_length(
     metrics: Sequence[Metric],
-    systems: Sequence[Mapping[str, Statistics]],
+    systems: Sequence[Mapping[str, SentenceStatistics]],
     lines: Sequence[str],
 ) -> list[LengthBucket]:
-    """Score the sentences of each length together; lengths that none has are left out.
+    """Score the sentences of each length bucket together, without empty buckets.
 
     Args:
-        metrics: what to score by.
+        metrics: the metrics to compute.
         systems: statistics of each system, by the metric's key.
-        lines: what length is counted in, words each: sources or references.
+        lines: sources or references, whose words are counted.
     """
     lengths = np.asarray([len(split_words(line)) for line in lines])
     places = np.searchsorted(LENGTHS, np.maximum(lengths, LENGTHS[0]), side="right") - 1
@@ -129,20 +127,17 @@ def count_words(lines: Iterable[str]) -> Counter[str]:
     return Counter(itertools.chain.from_iterable(map(split_words, lines)))
 
 
-def by_frequency(
+def score_by_frequency(
     systems: Sequence[Sequence[str]],
     references: Sequence[str],
     frequencies: Mapping[str, int],
 ) -> list[WordBucket]:
-    """Compare the words of translations and references, sentence by sentence, for each
-    frequency of words.
-
-    Frequencies that no word of the references has are left out.
+    """Compute the F1 of words in each frequency bucket, without empty buckets.
 
     Args:
         systems: translations of each system.
         references: one for each sentence.
-        frequencies: of each word; one that is not there has 0.
+        frequencies: of each word; missing words have 0.
 
     References:
         Neubig et al., "compare-mt: A Tool for Holistic Comparison of Language
@@ -176,12 +171,11 @@ def find_differences(
     sources: Sequence[str] | None,
     most: int,
 ) -> tuple[list[Difference], list[Difference]]:
-    """Find the sentences that two systems translate most unlike by sentence chrF.
+    """Find the sentences whose chrF differs most between two systems.
 
     Returns:
-        Those that the system translates better, the largest gain first, and those that
-        the baseline does; at most ``most`` of each. Sentences of equal scores are in
-        neither.
+        Sentences that the system translates better, the largest gain first, and those
+        that the baseline does; at most ``most`` of each.
     """
     scores = []
     for translations in (baseline, system):
@@ -217,19 +211,10 @@ def _ranges(starts: Sequence[int]) -> list[tuple[int, int | None]]:
 def _occurrences(
     lines: Iterable[Counter[str]], frequencies: Mapping[str, int]
 ) -> list[int]:
-    """Count the words of each frequency."""
+    """Count the words in each frequency bucket."""
     totals = [0] * len(FREQUENCIES)
-    for word, count in _sum_counts(lines).items():
-        totals[
-            int(np.searchsorted(FREQUENCIES, frequencies.get(word, 0), side="right"))
-            - 1
-        ] += count
-    return totals
-
-
-def _sum_counts(lines: Iterable[Counter[str]]) -> Counter[str]:
-    """Add up the words of lines."""
-    total: Counter[str] = Counter()
     for words in lines:
-        total.update(words)
-    return total
+        for word, count in words.items():
+            bucket = bisect.bisect_right(FREQUENCIES, frequencies.get(word, 0)) - 1
+            totals[bucket] += count
+    return totals

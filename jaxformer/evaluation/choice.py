@@ -1,4 +1,4 @@
-"""Metrics by the names that a person types."""
+"""Metrics by name."""
 
 from __future__ import annotations
 
@@ -17,19 +17,13 @@ from jaxformer.evaluation.metrics import (
 from jaxformer.evaluation.statistics import Metric
 from jaxformer.evaluation.tokenized_bleu import TokenizedBleu
 
-METRICS = (
-    "bleu",
-    "chrf",
-    "chrf++",
-    "ter",
-    "tokenized_bleu",
-    "compound_split_bleu",
-    "f1",
-)
+_FIXED = {metric.key: metric for metric in (BLEU, CHRF, CHRF_PLUS_PLUS, TER, F1)}
+
+METRICS = (*_FIXED, "tokenized_bleu", "compound_split_bleu")
 """All names."""
 
 DEFAULT_METRICS = ("bleu", "chrf")
-"""What is scored where nothing else is asked for."""
+"""The metrics of an evaluation that names none."""
 
 
 def choose_metrics(
@@ -38,22 +32,17 @@ def choose_metrics(
     """Return the metrics of these names, each once, in their order.
 
     Args:
-        names: of :data:`METRICS`; or ``bleu:TOKENIZER``, for another tokenizer of
-            sacreBLEU's.
+        names: of :data:`METRICS`; or ``bleu:TOKENIZER``, with another tokenizer of
+            sacreBLEU.
         language: of the translations, for the tokenizer of ``tokenized_bleu`` and
-            ``compound_split_bleu``; None: the text is tokenised already.
+            ``compound_split_bleu``; None: the text is already tokenised.
 
     Raises:
-        UsageError: there is no such metric, or none at all is named.
+        UsageError: a metric is unknown, or no metric is named.
     """
-    known: dict[str, Metric] = {
-        "bleu": BLEU,
-        "chrf": CHRF,
-        "chrf++": CHRF_PLUS_PLUS,
-        "ter": TER,
+    known: dict[str, Metric] = _FIXED | {
         "tokenized_bleu": TokenizedBleu(language, compounds=False),
         "compound_split_bleu": TokenizedBleu(language, compounds=True),
-        "f1": F1,
     }
     for name in names:
         kind, _, tokenizer = name.partition(":")

@@ -1,6 +1,4 @@
-"""Translations of one test set by several systems, compared: scores, significance,
-and where they differ.
-"""
+"""Compare systems on one test set: scores, significance, and where they differ."""
 
 from __future__ import annotations
 
@@ -10,10 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from jaxformer.errors import InputError, check_most
-from jaxformer.evaluation import breakdown, sentences, significance
+from jaxformer.evaluation import breakdown, significance
 from jaxformer.evaluation.breakdown import Difference, LengthBucket, WordBucket
+from jaxformer.evaluation.sentences import check_sentences
 from jaxformer.evaluation.significance import Bootstrap, Interval
-from jaxformer.evaluation.statistics import Metric, Score, Statistics, score_rows
+from jaxformer.evaluation.statistics import (
+    Metric,
+    Score,
+    SentenceStatistics,
+    score_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -24,16 +28,15 @@ class ComparisonConfig:
         InputError: a value out of range.
     """
 
-    # Test sets drawn from the sentences for the paired bootstrap.
+    # Resamples of the paired bootstrap.
     resamples: int = 1000
-    # Trials of approximate randomisation; 0 leaves it out.
+    # Trials of approximate randomisation; 0 skips it.
     trials: int = 10_000
-    # Of both tests; the same seed gives the same numbers.
+    # Seed of both tests.
     seed: int = 12345
-    # Sentences shown of each kind: those that the system, and those that the baseline
-    # translates better.
+    # Sentences shown that the system translates better, and that the baseline does.
     examples: int = 10
-    # What the length of a sentence is taken from.
+    # The side whose words are the length of a sentence.
     lengths: Literal["reference", "source"] = "reference"
 
     def __post_init__(self) -> None:
@@ -55,16 +58,16 @@ class ComparisonConfig:
 
 @dataclass(frozen=True)
 class Result:
-    """Hold what one metric says of one system.
+    """Hold the score of one system by one metric.
 
     Attributes:
         system: its name.
         metric: key of the metric.
         score: of the whole test set.
         interval: 95 % of the bootstrap's resamples.
-        bootstrap: against the baseline; None for the baseline itself.
+        bootstrap: against the baseline; None for the baseline.
         randomization: p-value of approximate randomisation against the baseline; None
-            for the baseline itself, or where it was left out.
+            for the baseline, or if it was skipped.
     """
 
     system: str
@@ -77,18 +80,18 @@ class Result:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Hold everything that :func:`compare` found.
+    """Hold the result of :func:`compare`.
 
     Attributes:
         systems: names; the first is the baseline.
         sentences: of the test set.
-        config: how they were compared.
-        results: metric by metric, in each the systems in their order.
-        lengths: scores by the length of sentences.
-        words: F1 by the frequency of words.
-        word_source: where frequencies were counted.
-        differences: for each system but the baseline, the sentences that it and that
-            the baseline translates better.
+        config: of the comparison.
+        results: by metric, then by system.
+        lengths: scores by sentence length.
+        words: F1 by word frequency.
+        word_source: text in which frequencies were counted.
+        differences: for each system but the baseline, the sentences that it translates
+            better, and those that the baseline does.
     """
 
     systems: tuple[str, ...]
@@ -125,24 +128,24 @@ def compare(
     """Compare translations of one test set.
 
     Args:
-        systems: translations by the system's name, one for each sentence; the first is
-            the baseline, and alone it is only scored.
+        systems: translations by the system's name, one for each sentence. The first is
+            the baseline; a single system is only scored.
         references: flat lists, each with one reference for each sentence.
-        metrics: what to score by.
-        config: seed, resamples, and what is shown.
+        metrics: the metrics to compute.
+        config: of the comparison.
         sources: the text that was translated.
         frequencies: of words, such as those of a training text; by default those of the
             references.
-        frequencies_name: where they were counted.
+        frequencies_name: the text in which they were counted.
 
     Raises:
-        InputError: as :func:`jaxformer.evaluation.sentences.check`; or lengths are to
-            be those of sources, which are not given.
+        InputError: see :func:`jaxformer.evaluation.sentences.check_sentences`; or
+            ``config.lengths`` is ``source`` and there are no sources.
     """
     if config.lengths == "source" and sources is None:
         raise InputError("lengths of sources need the sources: give --source")
     for translations in systems.values():
-        sentences.check(translations, references, sources)
+        check_sentences(translations, references, sources)
     statistics = {
         name: {
             metric.key: metric.statistics(translations, *references, sources=sources)
@@ -172,8 +175,8 @@ def compare(
                 config,
             )
         ),
-        tuple(breakdown.by_length(metrics, list(statistics.values()), lines)),
-        tuple(breakdown.by_frequency(outputs, references[0], counted)),
+        tuple(breakdown.score_by_length(metrics, list(statistics.values()), lines)),
+        tuple(breakdown.score_by_frequency(outputs, references[0], counted)),
         frequencies_name,
         {
             name: breakdown.find_differences(
@@ -185,9 +188,9 @@ def compare(
 
 
 def _test(
-    metric: Metric, systems: Mapping[str, Statistics], config: ComparisonConfig
+    metric: Metric, systems: Mapping[str, SentenceStatistics], config: ComparisonConfig
 ) -> list[Result]:
-    """Score all systems by one metric, and hold each against the first."""
+    """Score all systems by one metric and test each against the first."""
     results: list[Result] = []
     drawn = {
         name: significance.bootstrap_scores(

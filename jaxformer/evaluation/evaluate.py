@@ -1,4 +1,4 @@
-"""Score a run on a test set, and the validation set of a run that trains."""
+"""Score a run on a test set, and on its validation set during training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.evaluation.bracketing import F1, check_trees
 from jaxformer.evaluation.metrics import BLEU, CHRF, score
-from jaxformer.evaluation.statistics import (
-    Metric,
-    join_shards,
-    measure_shard,
-    score_rows,
-)
+from jaxformer.evaluation.statistics import Metric
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.records import Validation, Validator, fingerprint
 from jaxformer.search.config import DecodingConfig
@@ -36,50 +31,38 @@ def evaluate(
     pairs: Sequence[Pair],
     name: str,
     *,
-    beam_size: int | None = None,
-    alpha: float | None = None,
     decoding: DecodingConfig | None = None,
     metrics: Sequence[Metric] = (BLEU, CHRF),
     more_references: Sequence[Sequence[str]] = (),
     notice: Callable[[LongSources], None] = LongSources.warn,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Translate every sentence of a set once and score the translations against the raw
-    references.
+    """Translate each sentence of a set once and score against the raw references.
 
     Args:
         translator: of the run.
         pairs: sources with a reference each.
         name: of the data set.
-        beam_size: hypotheses alive at a time; by default that of ``decoding``.
-        alpha: strength of the length penalty; by default that of ``decoding``.
-        decoding: how to search; by default as the run says.
-        metrics: what to score by.
-        more_references: further translations of the set, each one flat list.
-        notice: told if any source is longer than training saw; by default a
+        decoding: search settings; by default those of the translator.
+        metrics: the metrics to compute.
+        more_references: further references, each one flat list.
+        notice: called if a source is longer than training saw; by default it issues a
             :class:`~jaxformer.errors.LongSourceWarning`.
 
     Returns:
         The record of the result, and the translations in order.
 
     Raises:
-        InputError: there is nothing to score, or a sentence is longer than the model's
-            positions.
+        InputError: the set is empty, references do not fit, or a sentence is longer
+            than the model's positions.
     """
-    sources, references = (
-        [pair.source for pair in pairs],
-        [[pair.target for pair in pairs], *more_references],
-    )
+    sources = [pair.source for pair in pairs]
+    references = [[pair.target for pair in pairs], *more_references]
     check_counts(len(pairs), more_references)
     for metric in metrics:
         metric.prepare(len(references))
     if F1 in metrics:
         check_trees(references[0])
-    given = {
-        key: x
-        for key, x in (("beam_size", beam_size), ("alpha", alpha))
-        if x is not None
-    }
-    decoding = dataclasses.replace(decoding or translator.decoding, **given)
+    decoding = decoding or translator.decoding
     begun = time.monotonic()
     long = [LongSources(translator.codec.longest)]
     found = translator.search(sources, decoding=decoding, notice=long.append)
@@ -108,7 +91,7 @@ def _scores(
     references: Sequence[Sequence[str]],
     sources: Sequence[str],
 ) -> dict[str, Any]:
-    """Score the translations by every metric; each score has its signature."""
+    """Compute each score and its signature."""
     scores: dict[str, Any] = {}
     for metric in metrics:
         result = score(metric, hypotheses, *references, sources=sources)
@@ -120,26 +103,23 @@ def _scores(
 
 
 def _conditions(translator: Translator, decoding: DecodingConfig) -> dict[str, Any]:
-    """Record by what the translations were made."""
+    """Record checkpoint, search settings and versions."""
+    settings = dataclasses.asdict(decoding)
     versions = {
         package: importlib.metadata.version(package) for package in ("jax", "sacrebleu")
     }
     return {
         "checkpoint": translator.checkpoint,
-        "decoding": (
-            dataclasses.asdict(decoding)
-            | {"shortlist": translator.shortlist is not None}
-        ),
+        "decoding": settings | {"shortlist": translator.shortlist is not None},
         "versions": {"jaxformer": __version__, **versions},
     }
 
 
 def check_counts(sentences: int, more_references: Sequence[Sequence[str]]) -> None:
-    """Refuse further references of another number of lines, before anything is
-    translated.
+    """Check that further references have one line for each sentence.
 
     Raises:
-        InputError: a number differs; both are named.
+        InputError: a number of lines differs.
     """
     for number, lines in enumerate(more_references, start=2):
         if len(lines) != sentences:
@@ -150,11 +130,10 @@ def check_counts(sentences: int, more_references: Sequence[Sequence[str]]) -> No
 
 
 def make_validator(run: Run, model: Transformer) -> Validator:
-    """Build what translates the validation set while a run trains; see
-    :func:`jaxformer.training.train.train`.
+    """Build the function that scores the validation set during training.
 
-    Of several hosts each translates its share of the sentences, and all get the same
-    scores and samples.
+    See :func:`jaxformer.training.train.train`. Each of several hosts translates its
+    share of the sentences. All hosts score all translations.
     """
     config, pairs = run.config, run.valid[: run.config.evaluation.max_sentences]
     data = config.data
@@ -164,17 +143,15 @@ def make_validator(run: Run, model: Transformer) -> Validator:
         if run.valid_language != data.source_language
         else data.target_language
     )
-    sources, references = (
-        [pair.source for pair in pairs],
-        [pair.target for pair in pairs],
-    )
+    sources = [pair.source for pair in pairs]
+    references = [pair.target for pair in pairs]
     metrics = (BLEU, CHRF)
     if config.evaluation.best_metric == F1.key:
         check_trees(references)  # before training, not at its first evaluation
         metrics += (F1,)
+    own = sources[jax.process_index() :: jax.process_count()]
 
     def validate(params: PyTree, stop: Callable[[], bool]) -> Validation | None:
-        own = range(jax.process_index(), len(sources), jax.process_count())
         translator = Translator(
             model.config,
             params,
@@ -185,39 +162,28 @@ def make_validator(run: Run, model: Transformer) -> Validator:
             source_language=language,
             trained_length=data.max_length,
         )
-        asked = {
-            "beam_size": config.evaluation.beam_size,
-            "stop": stop,
-            "notice": lambda _: None,
-        }
-        found = together(lambda: translator.search([sources[i] for i in own], **asked))
-        texts = [best[0].text for best in found if best]
-        if not all(gather(len(texts) == len(own))):
-            return None
-        scores = {}
-        for metric in metrics:
-            shards = gather(
-                measure_shard(metric, own, texts, [references[i] for i in own])
+        found = together(
+            lambda: translator.search(
+                own,
+                beam_size=config.evaluation.beam_size,
+                stop=stop,
+                notice=lambda _: None,
             )
-            scores[metric.key] = score_rows(
-                metric, join_shards(shards, len(sources))
-            ).value
-        shown = gather(
-            {
-                i: text
-                for i, text in zip(own, texts, strict=True)
-                if i < config.evaluation.samples
-            }
         )
-        translations = {i: text for part in shown for i, text in part.items()}
+        shares = gather([best[0].text for best in found if best])
+        if sum(map(len, shares)) < len(sources):
+            return None
+        translations = [""] * len(sources)
+        for host, share in enumerate(shares):
+            translations[host :: len(shares)] = share
+        scores = {
+            metric.key: score(metric, translations, references).value
+            for metric in metrics
+        }
         samples = [
-            {
-                "source": sources[i],
-                "reference": references[i],
-                "translation": translations[i],
-            }
-            for i in sorted(translations)
+            {"source": pair.source, "reference": pair.target, "translation": text}
+            for pair, text in zip(pairs, translations, strict=True)
         ]
-        return Validation(scores, samples)
+        return Validation(scores, samples[: config.evaluation.samples])
 
     return validate

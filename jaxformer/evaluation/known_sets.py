@@ -1,6 +1,4 @@
-"""The published test sets that a data set's name can mean, and how many sentences
-they have.
-"""
+"""Published test sets: their names within names of data sets, and their sizes."""
 
 from __future__ import annotations
 
@@ -11,13 +9,11 @@ from collections.abc import Mapping
 SENTENCES: Mapping[str, int] = types.MappingProxyType(
     {"newstest2013": 3_000, "newstest2014": 3_003, "section 23": 2_416}
 )
-"""Of each set whose size is known here, the sentences of the whole; section 23 is of
-the Wall Street Journal.
-"""
+"""Sentences of each set; section 23 is of the Wall Street Journal."""
 
 FILTERED_NEWSTEST2014 = 2_737
-"""Sentences of the filtered newstest2014 of English and German, which sacreBLEU
-calls wmt14 (mtdata issue 3).
+"""Sentences of the filtered English-German newstest2014, sacreBLEU's wmt14 (mtdata
+issue 3).
 """
 
 _FILES = ("text", "tsv", "jsonl")
@@ -25,8 +21,7 @@ _NEWSTEST = re.compile(r"newstest(?:20)?(\d\d)(?!\d)")
 # Hindi has a newstest2014 of its own, of another size.
 _HINDI = re.compile(r"(?<![a-z])(?:en-?)?hi(?:-?en)?(?![a-z])")
 _SECTION_23 = re.compile(r"(?<![a-z0-9])(?:wsj|sec(?:tion)?)[-_.]?23(?!\d)|^23(?:\.|$)")
-# By what the packages call them: the two splits of WMT 2014, and sacreBLEU's sets of a
-# year.
+# Names in packages.
 _SPLITS = (
     (re.compile(r"(?:tfds|hf):.*wmt14.*/test\b"), "newstest2014"),
     (re.compile(r"(?:tfds|hf):.*wmt14.*/validation\b"), "newstest2013"),
@@ -36,11 +31,9 @@ _SPLITS = (
 
 
 def find_known(dataset: str) -> str | None:
-    """Name the published test set that a data set is by its own name; None where the
-    name does not say.
+    """Return the published test set that a data set's name means, or None.
 
-    Of files only the names count, not the folders they lie in, and all files must say
-    the same.
+    Folders of files do not count, and all files must name the same set.
 
     Example:
         >>> find_known("text:data/wmt14/newstest2013.en,data/wmt14/newstest2013.de")

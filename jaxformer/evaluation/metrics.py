@@ -1,5 +1,7 @@
-"""The scores of a translation: BLEU, chrF, chrF++ and TER of a whole test set, by
-sacreBLEU, each with its signature.
+"""BLEU, chrF, chrF++ and TER of a whole test set, each with sacreBLEU's signature.
+
+Each sentence is counted through sacreBLEU's public interface. chrF, whose counts
+sacreBLEU does not publish, is counted here. Scores equal sacreBLEU's to the last bit.
 
 The paper's own kind of BLEU is :mod:`jaxformer.evaluation.tokenized_bleu`, the F1 of
 parsers :mod:`jaxformer.evaluation.bracketing`.
@@ -8,34 +10,44 @@ parsers :mod:`jaxformer.evaluation.bracketing`.
 from __future__ import annotations
 
 import functools
+import string
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from jaxformer.errors import InputError, require
-from jaxformer.evaluation import sentences
-from jaxformer.evaluation.statistics import Metric, Score, Statistics, score_rows
+from jaxformer.evaluation.sentences import check_sentences
+from jaxformer.evaluation.statistics import (
+    Metric,
+    Score,
+    SentenceStatistics,
+    score_rows,
+)
 from jaxformer.typing import Float
+
+Options: TypeAlias = tuple[tuple[str, str | int | bool], ...]
+
+_PUNCTUATION = frozenset(string.punctuation)
 
 
 @dataclass(frozen=True)
 class SacreMetric:
-    """A metric that sacreBLEU counts and scores; see
-    :class:`jaxformer.evaluation.statistics.Metric`.
+    """A metric of sacreBLEU; see :class:`jaxformer.evaluation.statistics.Metric`.
 
     Attributes:
         key: its name in options and records.
-        kind: the name of sacreBLEU's class.
-        options: what that class is given.
+        kind: sacreBLEU's class.
+        options: arguments of that class.
         higher_is_better: False for an error rate.
         digits: decimals that a record keeps.
     """
 
     key: str
-    kind: str
-    options: tuple[tuple[str, Any], ...]
+    kind: Literal["BLEU", "CHRF", "TER"]
+    options: Options
     higher_is_better: bool = True
     digits: int = 2
 
@@ -52,32 +64,127 @@ class SacreMetric:
         hypotheses: Sequence[str],
         *references: Sequence[str],
         sources: Sequence[str] | None = None,
-    ) -> Statistics:
-        """Count in each sentence.
+    ) -> SentenceStatistics:
+        """Count the n-grams or edits of each sentence.
 
         Raises:
-            InputError: as :func:`jaxformer.evaluation.sentences.check`.
+            InputError: see :func:`jaxformer.evaluation.sentences.check_sentences`.
         """
-        sentences.check(hypotheses, references, sources)
+        check_sentences(hypotheses, references, sources)
         metric = _build(self.kind, self.options)
-        # What sacreBLEU's own corpus_score and significance tests begin with.
-        rows = metric._extract_corpus_statistics(
-            list(hypotheses), [list(lines) for lines in references]
+        count = {"BLEU": _count_bleu, "CHRF": _count_chrf, "TER": _count_ter}[self.kind]
+        rows = [
+            count(metric, hypothesis, lines)
+            for hypothesis, *lines in zip(hypotheses, *references, strict=True)
+        ]
+        # The signature has the number of references of the last scored corpus.
+        metric.corpus_score([""], [[""] for _ in references])
+        return SentenceStatistics(
+            np.asarray(rows, np.float64), metric.get_signature().format()
         )
-        return Statistics(np.asarray(rows, np.float64), metric.get_signature().format())
 
     def score(self, total: Float[np.ndarray, " K"], signature: str) -> Score:
-        """Score the sentences whose rows were summed to ``total``."""
-        result = _build(self.kind, self.options)._compute_score_from_stats(list(total))
-        return Score(result.name, float(result.score), signature)
+        """Score the sentences whose rows sum to ``total``."""
+        metric, counts = _build(self.kind, self.options), total.tolist()
+        if self.kind == "BLEU":
+            length, reference_length, *grams = counts
+            value = metric.compute_bleu(
+                grams[: len(grams) // 2],
+                grams[len(grams) // 2 :],
+                int(length),
+                int(reference_length),
+                smooth_method=metric.smooth_method,
+            ).score
+            return Score("BLEU", float(value), signature)
+        if self.kind == "CHRF":
+            name = f"chrF{metric.beta}{'+' * metric.word_order}"
+            return Score(name, _f_score(counts, metric.beta), signature)
+        edits, length = counts
+        rate = edits / length if length else float(edits > 0)
+        return Score("TER", 100 * rate, signature)
 
 
 @functools.cache
-def _build(kind: str, options: tuple[tuple[str, Any], ...]) -> Any:
+def _build(kind: str, options: Options) -> Any:
+    """Build a metric of sacreBLEU, which has no types."""
     return getattr(require("sacrebleu", "train"), kind)(**dict(options))
 
 
-def _options(**options: Any) -> tuple[tuple[str, Any], ...]:
+def _count_bleu(metric: Any, hypothesis: str, lines: Sequence[str]) -> list[float]:
+    """Count words of both sides, then matching and all n-grams of each order."""
+    found = metric.corpus_score([hypothesis], [[line] for line in lines])
+    return [found.sys_len, found.ref_len, *found.counts, *found.totals]
+
+
+def _count_ter(metric: Any, hypothesis: str, lines: Sequence[str]) -> list[float]:
+    """Count edits and the mean number of reference words."""
+    found = metric.corpus_score([hypothesis], [[line] for line in lines])
+    return [found.num_edits, found.ref_length]
+
+
+def _count_chrf(metric: Any, hypothesis: str, lines: Sequence[str]) -> list[float]:
+    """Count n-grams of the hypothesis, of the most similar reference, and of both.
+
+    The three counts of an order follow each other.
+    """
+    given = _chrf_ngrams(metric, hypothesis)
+    rows = []
+    for line in lines:
+        row: list[float] = []
+        for ours, theirs in zip(given, _chrf_ngrams(metric, line), strict=True):
+            matched = sum(
+                min(count, theirs[gram])
+                for gram, count in ours.items()
+                if gram in theirs
+            )
+            row += [ours.total() if theirs else 0, theirs.total(), matched]
+        rows.append(row)
+    return max(rows, key=lambda row: _f_score(row, metric.beta))
+
+
+def _chrf_ngrams(metric: Any, text: str) -> list[Counter[str]]:
+    """Count character n-grams without white space, then word n-grams."""
+    characters = "".join(text.split())
+    grams = [
+        Counter(characters[i : i + n] for i in range(len(characters) - n + 1))
+        for n in range(1, metric.char_order + 1)
+    ]
+    words = _split_punctuation(text) if metric.word_order else []
+    return grams + [
+        Counter(" ".join(words[i : i + n]) for i in range(len(words) - n + 1))
+        for n in range(1, metric.word_order + 1)
+    ]
+
+
+def _split_punctuation(text: str) -> list[str]:
+    """Split off the last character of a word if it is punctuation, else the first."""
+    words = []
+    for word in text.split():
+        if len(word) > 1 and word[-1] in _PUNCTUATION:
+            words += [word[:-1], word[-1]]
+        elif len(word) > 1 and word[0] in _PUNCTUATION:
+            words += [word[0], word[1:]]
+        else:
+            words.append(word)
+    return words
+
+
+def _f_score(counts: Sequence[float], beta: int) -> float:
+    """Compute chrF, 0 to 100, of precision and recall averaged over the orders."""
+    precision = recall = orders = 0.0
+    for place in range(0, len(counts), 3):
+        given, wanted, matched = counts[place : place + 3]
+        if given > 0 and wanted > 0:
+            precision += matched / given
+            recall += matched / wanted
+            orders += 1
+    if not precision + recall:
+        return 0.0
+    precision, recall, factor = precision / orders, recall / orders, beta**2
+    return 100 * ((1 + factor) * precision * recall / (factor * precision + recall))
+
+
+def _options(**options: str | int | bool) -> Options:
     return tuple(options.items())
 
 
@@ -88,8 +195,8 @@ BLEU: Metric = SacreMetric(
         lowercase=False, tokenize="13a", smooth_method="exp", effective_order=False
     ),
 )
-"""BLEU as sacreBLEU computes it by default (Papineni et al. 2002, Post 2018), 0 to
-100.
+"""BLEU, 0 to 100: cased, tokenizer 13a, exponential smoothing (Papineni et al. 2002,
+Post 2018).
 """
 
 CHRF: Metric = SacreMetric(
@@ -97,14 +204,17 @@ CHRF: Metric = SacreMetric(
     "CHRF",
     _options(char_order=6, word_order=0, beta=2, lowercase=False, whitespace=False),
 )
-"""chrF2, of characters alone (Popović 2015), 0 to 100."""
+"""chrF2, 0 to 100: F-score of character n-grams, recall counted twice (Popović 2015).
+
+With several references each sentence is compared with the most similar one.
+"""
 
 CHRF_PLUS_PLUS: Metric = SacreMetric(
     "chrf++",
     "CHRF",
     _options(char_order=6, word_order=2, beta=2, lowercase=False, whitespace=False),
 )
-"""chrF2++, of characters and words (Popović 2017), 0 to 100."""
+"""chrF2++, 0 to 100: chrF2 with words and pairs of words (Popović 2017)."""
 
 TER: Metric = SacreMetric(
     "ter",
@@ -114,17 +224,19 @@ TER: Metric = SacreMetric(
     ),
     higher_is_better=False,
 )
-"""Edits a hundred words of the reference, shifts among them (Snover et al. 2006);
-lower is better.
+"""TER: edits for 100 reference words, uncased; lower is better (Snover et al. 2006).
+
+An edit changes, adds or removes a word, or moves a phrase. With several references the
+fewest edits count, for the mean of their lengths.
 """
 
 
 def tokenizing_bleu(tokenizer: str) -> Metric:
-    """Return BLEU with another of sacreBLEU's tokenizers: ``zh``, ``ja-mecab`` and
+    """Return BLEU with another tokenizer of sacreBLEU, such as ``zh``, ``ja-mecab`` or
     ``ko-mecab`` for text without blanks.
 
     Raises:
-        InputError: there is no such tokenizer, or what it needs is not installed.
+        InputError: the tokenizer is unknown or lacks a package.
     """
     known = sorted(require("sacrebleu", "train").BLEU.TOKENIZERS - {"none"})
     if tokenizer not in known:
@@ -142,114 +254,32 @@ def tokenizing_bleu(tokenizer: str) -> Metric:
     return metric
 
 
-def bleu(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
-    """Score translations by BLEU: cased, tokenizer 13a, exponential smoothing.
-
-    Both sides are detokenised text. The references are the raw lines of the test set,
-    never text that went through a vocabulary, whose normalisation would change them. A
-    hypothesis may be empty: it counts as a translation without words.
-
-    Args:
-        hypotheses: one translation for each sentence, in the order of the references.
-        *references: one raw reference for each sentence, in one flat list; of several
-            translations of the test set, one such list for each.
-
-    Raises:
-        InputError: a list is empty, nested or a bare string; two differ in length;
-            something in them is no string or holds a line break.
-
-    References:
-        Papineni et al., "BLEU: a Method for Automatic Evaluation of Machine
-        Translation", 2002; Post, "A Call for Clarity in Reporting BLEU Scores", 2018.
-
-    >>> bleu(["Ein neues Haus steht hier."], ["Ein neues Haus steht hier."]).value
-    100.0...
-    """
-    return score(BLEU, hypotheses, *references)
-
-
-def chrf(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
-    """Score translations by chrF2: F-score, recall twice as important, of character
-    n-grams up to six characters.
-
-    Args:
-        hypotheses: one translation for each sentence, in the order of the references.
-        *references: as for :func:`bleu`. With several, each sentence is compared with
-            the one that it is most like.
-
-    Raises:
-        InputError: as :func:`bleu`.
-
-    References:
-        Popović, "chrF: character n-gram F-score for automatic MT evaluation", 2015.
-
-    >>> chrf(["Haus"], ["Haus"]).value
-    100.0
-    """
-    return score(CHRF, hypotheses, *references)
-
-
-def chrf_plus_plus(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
-    """Score translations by chrF++: chrF2 with words and pairs of words beside the
-    character n-grams.
-
-    Args:
-        hypotheses: one translation for each sentence, in the order of the references.
-        *references: as for :func:`chrf`.
-
-    Raises:
-        InputError: as :func:`bleu`.
-
-    References:
-        Popović, "chrF++: words helping character n-grams", 2017.
-
-    >>> chrf_plus_plus(["das Haus"], ["das Haus"]).value
-    100.0
-    """
-    return score(CHRF_PLUS_PLUS, hypotheses, *references)
-
-
-def ter(hypotheses: Sequence[str], *references: Sequence[str]) -> Score:
-    """Score translations by TER: edits (a word changed, added, left out; a phrase
-    moved) for a hundred reference words.
-
-    Less is better; it has no upper end. As Tercom does, it ignores case.
-
-    Args:
-        hypotheses: one translation for each sentence, in the order of the references.
-        *references: as for :func:`bleu`. With several, the fewest edits count, for the
-            mean of their lengths.
-
-    Raises:
-        InputError: as :func:`bleu`.
-
-    References:
-        Snover et al., "A Study of Translation Edit Rate with Targeted Human
-        Annotation", 2006.
-
-    >>> ter(["das alte Haus"], ["das neue Haus dort"]).value
-    50.0
-    """
-    return score(TER, hypotheses, *references)
-
-
 def score(
     metric: Metric,
     hypotheses: Sequence[str],
     *references: Sequence[str],
     sources: Sequence[str] | None = None,
 ) -> Score:
-    """Score translations by any metric.
+    """Score translations by a metric.
+
+    Both sides are detokenised text. References are the raw lines of the test set, not
+    text that a vocabulary normalised. An empty hypothesis counts as a translation
+    without words.
 
     Args:
         metric: such as :data:`BLEU`.
         hypotheses: one translation for each sentence, in the order of the references.
-        *references: as for :func:`bleu`.
+        *references: flat lists, each with one reference for each sentence.
         sources: the text that was translated, for a metric that reads it.
 
     Raises:
-        InputError: as :func:`bleu`; or the metric lacks something, which the error
-            names.
+        InputError: see :func:`jaxformer.evaluation.sentences.check_sentences`; or the
+            metric lacks a package, which the error names.
+
+    >>> score(CHRF, ["Haus"], ["Haus"]).value
+    100.0
+    >>> score(TER, ["das alte Haus"], ["das neue Haus dort"]).value
+    50.0
     """
     return score_rows(
         metric, metric.statistics(hypotheses, *references, sources=sources)

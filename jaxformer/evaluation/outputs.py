@@ -1,4 +1,4 @@
-"""Translations to compare: in files, or beside the runs that made them."""
+"""Read translations to compare, from files or from runs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jaxformer.runs.records import fingerprint, read_hypotheses, read_results
 
 
 class ScoredSet(NamedTuple):
-    """What translations are compared with.
+    """Hold references and sources of translations.
 
     Attributes:
         references: flat lists, each with one reference for each sentence.
-        sources: the text that was translated, where it is known.
-        language: of the references, where it is known.
+        sources: the text that was translated, or None.
+        language: of the references, or None.
     """
 
     references: list[list[str]]
@@ -34,29 +34,25 @@ def read_systems(
     references: Sequence[str] | None,
     source: str | None,
 ) -> tuple[list[list[str]], ScoredSet]:
-    """Read the translations of some systems, and what they are compared with.
+    """Read the translations of systems, and their references.
 
     Args:
-        paths: files of translations, one a line, or directories of runs that were
-            evaluated.
-        entry: which result of the runs, by its name or that of its data set; None: the
-            only one that they share.
-        references: files; None: what the runs were evaluated on.
+        paths: files of translations, one a line, or directories of evaluated runs.
+        entry: name of a result of the runs, or of its data set; None: the only one that
+            they share.
+        references: files; None: the text that the runs were evaluated on.
         source: file of the text that was translated.
 
     Raises:
-        InputError: something is missing or does not belong together, which the error
-            names.
+        InputError: something is missing, or the runs do not share a text.
     """
     directories = [path for path in paths if path.is_dir()]
     if len(directories) < len(paths) and references is None:
-        raise InputError(
-            "files of translations are compared with --reference=FILE: give it"
-        )
+        raise InputError("files of translations need references: give --reference=FILE")
     if entry is not None and not directories:
         raise InputError(
-            "--dataset chooses among the results of runs, and no directory of a run is"
-            " given"
+            "--dataset chooses among the results of runs, and no run is given: leave"
+            " it out"
         )
     wanted = entry or (_choose_set(directories) if directories else "")
     records, systems = [], []
@@ -77,7 +73,7 @@ def read_systems(
 
 
 def _choose_set(directories: Sequence[Path]) -> str:
-    """Name the data set that all runs were evaluated on."""
+    """Return the data set that all runs were evaluated on."""
     found = []
     for directory in directories:
         records = read_results(directory)
@@ -109,9 +105,7 @@ def _choose_set(directories: Sequence[Path]) -> str:
 
 
 def _read_run(directory: Path, wanted: str) -> tuple[dict[str, Any], list[str]]:
-    """Read a result and its translations: the one of that name, else the only one of
-    that data set.
-    """
+    """Read the result of a name, or the only one of a data set, with its translations."""
     records = read_results(directory)
     names = [
         name for name, record in records.items() if record.get("dataset") == wanted
@@ -141,13 +135,11 @@ def _read_run(directory: Path, wanted: str) -> tuple[dict[str, Any], list[str]]:
 
 
 def _load(directory: Path, records: Sequence[dict[str, Any]]) -> ScoredSet:
-    """Load the sentences that all runs, of which this is the first, were evaluated
-    on.
-    """
+    """Load the sentences that all runs were evaluated on, by the first run."""
     prints = [record.get("text") for record in records]
     if None in prints:
         raise InputError(
-            "results of an earlier version do not say on what text: evaluate again, or"
+            "results of an earlier version do not record their text: evaluate again, or"
             " give --reference"
         )
     if len(set(prints)) != 1:

@@ -1,4 +1,4 @@
-"""How well a model expects given translations: its perplexity on a test set."""
+"""Perplexity of a model on a test set."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jaxformer.translation.results import PairScore
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Hold the sums over a test set, and give what follows from them.
+    """Hold the sums over a test set.
 
     Attributes:
-        sentences: how many there are.
-        tokens: of the targets, an end of sentence in each.
-        words: of the targets, between white space, and an end of sentence in each.
+        sentences: their number.
+        tokens: of the targets, with an end of sentence in each.
+        words: of the targets, split at white space, with an end of sentence in each.
         log_probability: natural logarithm of the probability of all targets.
     """
 
@@ -34,22 +34,16 @@ class Perplexity:
 
     @property
     def per_token(self) -> float:
-        """Return the perplexity per token: comparable between models of one vocabulary
-        alone.
-        """
+        """Return the perplexity per token, which compares models of one vocabulary."""
         return _exp(self.nll)
 
     @property
     def per_word(self) -> float:
-        """Return the perplexity per word, which models of different vocabularies
-        share.
-        """
+        """Return the perplexity per word, which compares models of any vocabulary."""
         return _exp(-self.log_probability / self.words)
 
     def to_record(self) -> dict[str, Any]:
-        """Return everything, for JSON, which has no infinity: a number that is not
-        finite is None.
-        """
+        """Return all numbers for JSON; None for a number that is not finite."""
         return {
             "sentences": self.sentences,
             "tokens": self.tokens,
@@ -70,7 +64,7 @@ def perplexity(scores: Sequence[PairScore], targets: Sequence[str]) -> Perplexit
         targets: the text that was scored.
 
     Raises:
-        InputError: there is none, or another number of scores than of targets.
+        InputError: there are no scores, or not as many as targets.
     """
     if not scores or len(scores) != len(targets):
         raise InputError(

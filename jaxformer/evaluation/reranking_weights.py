@@ -1,4 +1,4 @@
-"""The weights of a reranking, chosen by what gives a validation set the best score."""
+"""Tune the weights of reranking on a validation set."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from jaxformer.translation.rerank import SEARCH
 from jaxformer.typing import Float
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
-"""The weights that are tried for each score beside the search's own, whose weight is
-1: their ratio alone counts.
+"""Weights to try for each score. The search's own score has weight 1, since only
+ratios matter.
 """
 
 
 class Tuned(NamedTuple):
-    """What was found.
+    """Hold the result of tuning.
 
     Attributes:
-        weights: the best ones, by the names of the scores; of equally good ones the
-            smallest.
+        weights: the best ones by the names of the scores; the smallest of equally good
+            ones.
         before: the score of the first translations as they are.
         after: the score with the weights.
     """
@@ -43,27 +43,26 @@ def tune(
     metric: Metric = BLEU,
     grid: Sequence[float] = GRID,
 ) -> Tuned:
-    """Try all combinations of weights, and keep what the metric says is best.
+    """Try all combinations of weights and return the best by a metric.
 
-    Each translation is compared with its reference once. A combination then takes a sum
-    of rows: eleven weights for two scores are 121 of them, for three 1331.
+    Each translation is counted once. A combination then needs one sum of rows: two
+    scores with eleven weights have 121 combinations, three have 1331.
 
     Args:
         lists: translations of each sentence, the search's best first.
-        scores: of the translations, by name; the first, that of the search, keeps the
-            weight 1.
-        references: a human translation of each sentence.
-        metric: what to judge by.
+        scores: of the translations, by name; the search's score keeps the weight 1.
+        references: one for each sentence.
+        metric: the metric to optimise.
         grid: weights to try.
 
     Raises:
-        InputError: there are no sentences or no references for them, or the search's
-            own scores are missing.
+        InputError: there are no sentences, references do not fit, or the search's own
+            scores are missing.
     """
     if len(references) != len(lists) or not lists:
         raise InputError(
             f"there are {len(lists)} lists of translations and {len(references)}"
-            " references: give as many"
+            " references: give one reference for each list"
         )
     if SEARCH not in scores:
         raise InputError(
@@ -110,7 +109,7 @@ def tune(
 
 
 def _table(rows: Sequence[Sequence[float]]) -> Float[np.ndarray, "N n"]:
-    """Fill lists up to one length by what never wins."""
+    """Pad lists to one length with minus infinity."""
     table = np.full((len(rows), max(map(len, rows))), -np.inf)
     for line, row in zip(table, rows, strict=True):
         line[: len(row)] = row

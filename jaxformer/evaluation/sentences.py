@@ -1,4 +1,4 @@
-"""What every score asks of the sentences it is given."""
+"""The check of sentences before any score."""
 
 from __future__ import annotations
 
@@ -7,27 +7,25 @@ from collections.abc import Sequence
 from jaxformer.errors import InputError
 
 
-def check(
+def check_sentences(
     hypotheses: Sequence[str],
     references: Sequence[Sequence[str]],
     sources: Sequence[str] | None = None,
 ) -> None:
-    """Refuse what a score would misread.
+    """Refuse lists that a score would misread.
 
-    sacreBLEU itself takes a list of lists of references. It reads a wrongly nested one
-    as a shorter test set, and a string as a list of its letters, and scores what is
-    left without a word. Here every reference translation of a test set is one flat list
-    of its own.
+    sacreBLEU reads a wrongly nested list of references as a shorter test set, and a
+    string as a list of letters, without an error. Here each reference translation of a
+    test set is one flat list.
 
     Args:
         hypotheses: one translation for each sentence.
-        references: flat lists, each with one reference for each sentence; at least one
-            list.
+        references: at least one flat list, with one reference for each sentence.
         sources: the text that was translated, where the score reads it.
 
     Raises:
-        InputError: a list is empty, nested or a bare string; two differ in length;
-            something in them is no string or holds a line break.
+        InputError: a list is empty, nested or a string; two lists differ in length; an
+            item is no string or contains a line break.
     """
     _check_lines(hypotheses, "hypotheses")
     if not references:
@@ -66,10 +64,9 @@ def _check_lines(sentences: Sequence[str], role: str) -> None:
                 " flatten it"
             )
         if not isinstance(sentence, str):
-            kind = type(sentence).__name__
             raise InputError(
-                f"{role} must be strings, but item {number} is of type {kind}: give"
-                " text, not ids"
+                f"{role} must be strings, but item {number} is of type"
+                f" {type(sentence).__name__}: give text, not ids"
             )
         if "\n" in sentence:
             raise InputError(

@@ -1,9 +1,8 @@
-"""Whether one translation is better than another, or was lucky in its test set.
+"""Significance tests: is one system better than another, or lucky in its test set?
 
-Both tests draw sentences again and again, and score each draw by the sums of its
-sentences' statistics. sacreBLEU's own tests count only draws that differ by more than
-the observed difference, which calls two equal systems different; here a draw that
-differs as much counts too, as both papers have it.
+Both tests resample the sentences and score each draw by the sum of its sentences'
+statistics. A draw that differs as much as observed counts, as in both papers.
+sacreBLEU counts only draws that differ by more, and so calls equal systems different.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from jaxformer.evaluation.statistics import Metric, Statistics
+from jaxformer.evaluation.statistics import Metric, SentenceStatistics
 from jaxformer.typing import Float
 
-_BLOCK = 64  # draws that are in memory together
-_CLOSE = 1e-9  # points: differences of fewer are those of rounding
+_BLOCK = 64  # draws in memory at a time
+_CLOSE = 1e-9  # points: smaller differences come from rounding
 
 
 @dataclass(frozen=True)
 class Interval:
-    """Hold where a score would lie on other test sets of this kind.
+    """Hold the 95 % interval of a resampled score.
 
     Attributes:
-        mean: of the score over the resamples.
-        low: the end that 2.5 % of the resamples lie below.
-        high: the end that 2.5 % lie above.
+        mean: over the resamples.
+        low: the 2.5th percentile.
+        high: the 97.5th percentile.
     """
 
     mean: float
@@ -40,10 +39,9 @@ class Bootstrap:
     """Hold the result of a paired bootstrap.
 
     Attributes:
-        interval: of the difference, system less baseline.
-        wins: share of the resamples in which the system is better than the baseline.
-        p_value: of the observed difference or a larger one to either side, if there
-            were none.
+        interval: of the difference, system minus baseline.
+        wins: share of the resamples in which the system beats the baseline.
+        p_value: two-sided, of the observed difference.
     """
 
     interval: Interval
@@ -52,13 +50,11 @@ class Bootstrap:
 
 
 def bootstrap_scores(
-    metric: Metric, statistics: Statistics, resamples: int, seed: int
+    metric: Metric, statistics: SentenceStatistics, resamples: int, seed: int
 ) -> Float[np.ndarray, " R"]:
-    """Score test sets of the same size, drawn from this one's sentences with
-    replacement.
+    """Score test sets of the same size, sampled from the sentences with replacement.
 
-    The same seed draws the same sentences for every system and metric, which pairs
-    their scores.
+    A seed draws the same sentences for every system and metric: scores are paired.
     """
     rng, size = np.random.default_rng(seed), len(statistics.rows)
     scores = []
@@ -83,12 +79,13 @@ def summarize(scores: Float[np.ndarray, " R"]) -> Interval:
 def compare_bootstraps(
     metric: Metric, system: Float[np.ndarray, " R"], baseline: Float[np.ndarray, " R"]
 ) -> Bootstrap:
-    """Compare two systems by their scores on the same resamples of
-    :func:`bootstrap_scores`.
+    """Compare two systems on the same resamples of :func:`bootstrap_scores`.
 
-    The p-value is twice the share of the resamples in which the one that is mostly
-    better is not; the share of wins is the confidence of Koehn 2004, "Statistical
-    Significance Tests for Machine Translation Evaluation".
+    The p-value is twice the share of the resamples that the winner does not win.
+
+    References:
+        Koehn, "Statistical Significance Tests for Machine Translation Evaluation",
+        2004.
     """
     gain = (system - baseline) * (1 if metric.higher_is_better else -1)
     not_better, not_worse = int(np.sum(gain <= _CLOSE)), int(np.sum(gain >= -_CLOSE))
@@ -97,14 +94,16 @@ def compare_bootstraps(
 
 
 def randomize(
-    metric: Metric, system: Statistics, baseline: Statistics, trials: int, seed: int
+    metric: Metric,
+    system: SentenceStatistics,
+    baseline: SentenceStatistics,
+    trials: int,
+    seed: int,
 ) -> float:
-    """Test by approximate randomisation whether two systems differ, and give the
-    p-value.
+    """Compute the p-value of approximate randomisation.
 
-    In each trial every sentence's two translations change places or not, by the toss of
-    a coin. If the systems were the same, the observed difference would be one like
-    those of the trials.
+    Each trial swaps the two translations of each sentence with probability 0.5. The
+    p-value is the share of trials that differ at least as much as the systems do.
 
     References:
         Riezler and Maxwell, "On Some Pitfalls in Automatic Evaluation and Significance

@@ -1,11 +1,9 @@
-"""The papers' own BLEU: of text that is tokenised first, with compounds split, which
-sacreBLEU's never is.
+"""BLEU of tokenised text, as the paper reports it, optionally with compounds split.
 
-"Attention Is All You Need" and the papers that it compares itself with tokenise both
-sides by ``tokenizer.perl`` of Moses, split words at hyphens (Luong et al. 2015;
-tensor2tensor's ``get_ende_bleu.sh``), and count by ``multi-bleu.perl``. Such scores are
-comparable with theirs, and with no sacreBLEU score: they bear another name and another
-signature, and have their own arithmetic here.
+"Attention Is All You Need" and the papers that it compares with tokenise both sides by
+``tokenizer.perl`` of Moses, split words at hyphens (Luong et al. 2015; tensor2tensor's
+``get_ende_bleu.sh``), and count by ``multi-bleu.perl``. Such scores compare with no
+sacreBLEU score, so they have another name and signature.
 """
 
 from __future__ import annotations
@@ -21,22 +19,22 @@ import numpy as np
 
 from jaxformer import __version__
 from jaxformer.errors import require
-from jaxformer.evaluation import sentences
-from jaxformer.evaluation.statistics import Score, Statistics, score_rows
+from jaxformer.evaluation.sentences import check_sentences
+from jaxformer.evaluation.statistics import Score, SentenceStatistics
 from jaxformer.typing import Float
 
 _ORDER = 4
-# The papers' scripts read bytes: a no-break space is part of a word, and of a letter of
-# two bytes the first may stand behind one hyphen and the second before the next.
+# The papers' scripts read bytes: a no-break space is part of a word, and a letter of
+# two bytes can be next to two hyphens.
 _COMPOUND = re.compile(rb"(\S)-(\S)")
 _WORD = re.compile(r"\S+", re.ASCII)
 
 
 def split_compounds(text: str) -> str:
-    """Split tokenised text at hyphens within words, ``a-b-c`` at the first alone.
+    """Split tokenised text at hyphens within words, ``a-b-c`` only at the first.
 
-    The papers' expression takes the bytes on both sides together with the hyphen, so
-    that the one behind a hyphen is not free to stand before the next.
+    The papers' expression consumes the bytes on both sides of a hyphen, so the byte
+    after one hyphen cannot precede the next.
 
     >>> split_compounds("rich-text format")
     'rich ##AT##-##AT## text format'
@@ -51,15 +49,19 @@ def split_compounds(text: str) -> str:
 
 @dataclass(frozen=True)
 class TokenizedBleu:
-    """BLEU as ``multi-bleu.perl`` has it; see
+    """BLEU of ``multi-bleu.perl``: cased, without smoothing; see
     :class:`jaxformer.evaluation.statistics.Metric`.
 
     Attributes:
-        language: what Moses' tokenizer takes the text for, a code such as ``de``; None
-            for text that is tokenised.
-        compounds: whether words are split at hyphens, on both sides.
+        language: code of the language for Moses' tokenizer, such as ``de``; None for
+            text that is already tokenised.
+        compounds: whether words are split at hyphens on both sides.
         higher_is_better: always.
         digits: decimals that a record keeps.
+
+    References:
+        Vaswani et al., "Attention Is All You Need", 2017, section 6.1; Luong et al.,
+        "Effective Approaches to Attention-based Neural Machine Translation", 2015.
     """
 
     language: str | None
@@ -78,22 +80,22 @@ class TokenizedBleu:
         Raises:
             InputError: it is not installed.
         """
-        _tokenizer(self.language)
+        _load_tokenizer(self.language)
 
     def statistics(
         self,
         hypotheses: Sequence[str],
         *references: Sequence[str],
         sources: Sequence[str] | None = None,
-    ) -> Statistics:
-        """Count words and n-grams in each sentence.
+    ) -> SentenceStatistics:
+        """Count words and n-grams of each sentence.
 
         Raises:
-            InputError: as :func:`jaxformer.evaluation.sentences.check`; or the
-                tokenizer is not installed.
+            InputError: see :func:`jaxformer.evaluation.sentences.check_sentences`; or
+                the tokenizer is not installed.
         """
-        sentences.check(hypotheses, references, sources)
-        tokenize = _tokenizer(self.language)
+        check_sentences(hypotheses, references, sources)
+        tokenize = _load_tokenizer(self.language)
 
         def words(text: str) -> list[str]:
             tokenized = tokenize(text)
@@ -105,13 +107,17 @@ class TokenizedBleu:
             _count(words(hypothesis), [words(line) for line in lines])
             for hypothesis, *lines in zip(hypotheses, *references, strict=True)
         ]
-        return Statistics(
-            np.asarray(rows, np.float64), self._signature(len(references))
+        tokenizer = f"moses-{self.language}" if self.language else "none"
+        signature = (
+            f"{self.key}|nrefs:{len(references)}|case:mixed|tok:{tokenizer}"
+            f"|compounds:{'split' if self.compounds else 'whole'}|smooth:none"
+            f"|jaxformer:{__version__}"
         )
+        return SentenceStatistics(np.asarray(rows, np.float64), signature)
 
     def score(self, total: Float[np.ndarray, " K"], signature: str) -> Score:
-        """Score the sentences whose rows were summed to ``total``: 0 where an order
-        of n-grams has no match at all.
+        """Score the sentences whose rows sum to ``total``: 0 where an order of n-grams
+        has no match.
         """
         length, reference_length = total[:2]
         matches, counts = total[2 : 2 + _ORDER], total[2 + _ORDER :]
@@ -121,68 +127,9 @@ class TokenizedBleu:
             value = 100.0 * math.exp(brevity + float(np.mean(np.log(matches / counts))))
         return Score(self.key, value, signature)
 
-    def _signature(self, references: int) -> str:
-        parts = {
-            "nrefs": references,
-            "case": "mixed",
-            "tok": f"moses-{self.language}" if self.language else "none",
-            "compounds": "split" if self.compounds else "whole",
-            "smooth": "none",
-            "jaxformer": __version__,
-        }
-        return "|".join(
-            [self.key, *(f"{name}:{value}" for name, value in parts.items())]
-        )
-
-
-def tokenized_bleu(
-    hypotheses: Sequence[str], *references: Sequence[str], language: str | None = None
-) -> Score:
-    """Score translations by BLEU of tokenised text, cased, without smoothing, as
-    ``multi-bleu.perl`` does.
-
-    Args:
-        hypotheses: one translation for each sentence, in the order of the references.
-        *references: one reference for each sentence, in one flat list; several such
-            lists for several translations.
-        language: what Moses' tokenizer takes both sides for; None if they are
-            tokenised, words between spaces.
-
-    Raises:
-        InputError: as :func:`jaxformer.evaluation.metrics.bleu`; or the tokenizer is
-            not installed.
-
-    >>> tokenized_bleu(["the cat sat on a-b"], ["the cat sat on a-b"]).value
-    100.0
-    """
-    metric = TokenizedBleu(language, compounds=False)
-    return score_rows(metric, metric.statistics(hypotheses, *references))
-
-
-def compound_split_bleu(
-    hypotheses: Sequence[str], *references: Sequence[str], language: str | None = None
-) -> Score:
-    """Score translations as :func:`tokenized_bleu` does, both sides split at hyphens
-    first: the paper's Table 2.
-
-    Args:
-        hypotheses: as for :func:`tokenized_bleu`.
-        *references: likewise.
-        language: likewise; the paper's is ``de``.
-
-    Raises:
-        InputError: as :func:`tokenized_bleu`.
-
-    References:
-        Vaswani et al., "Attention Is All You Need", 2017, section 6.1; Luong et al.,
-        "Effective Approaches to Attention-based Neural Machine Translation", 2015.
-    """
-    metric = TokenizedBleu(language, compounds=True)
-    return score_rows(metric, metric.statistics(hypotheses, *references))
-
 
 def _count(words: list[str], references: list[list[str]]) -> list[int]:
-    """Count: words, words of the reference nearest in length, then matches and
+    """Count words, words of the reference nearest in length, then matching and all
     n-grams of each order.
     """
     nearest = min(
@@ -204,8 +151,8 @@ def _ngrams(words: list[str], order: int) -> Counter[tuple[str, ...]]:
 
 
 @functools.cache
-def _tokenizer(language: str | None) -> Callable[[str], str]:
-    """Return what tokenises a line."""
+def _load_tokenizer(language: str | None) -> Callable[[str], str]:
+    """Return the function that tokenises a line."""
     if language is None:
         return str
     moses = require("sacremoses", "moses").MosesTokenizer(lang=language)

@@ -38,6 +38,10 @@ def write_table(comparison: Comparison) -> Iterator[str]:
     baseline, *others = comparison.systems
     if others:
         yield f"differences, wins and p-values are against {baseline}"
+        yield (
+            "p-values count draws that differ as much as observed (sacreBLEU: only those"
+            " that differ more)"
+        )
     keys = list(dict.fromkeys(result.metric for result in comparison.results))
     for key in keys:
         yield from (

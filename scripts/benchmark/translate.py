@@ -269,7 +269,7 @@ def rows(
     references: Sequence[str],
 ) -> list[dict[str, Any]]:
     """Return medians and scores of each system."""
-    from jaxformer.evaluation.metrics import bleu
+    from jaxformer.evaluation.metrics import BLEU, score
 
     found = []
     for system in systems:
@@ -289,7 +289,7 @@ def rows(
                 "ratio": None
                 if ratios is None
                 else round(statistics.median(ratios), 2),
-                "bleu": round(bleu(outputs[system], references).value, 2),
+                "bleu": round(score(BLEU, outputs[system], references).value, 2),
                 "other_than_the_first": sum(
                     a != b for a, b in zip(outputs[system], first, strict=True)
                 ),

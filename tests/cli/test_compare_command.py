@@ -86,7 +86,7 @@ def test_tables(call, files):
     )
     assert (outcome.code, outcome.err) == (0, "")
     texts = [path.read_text().splitlines() for path in (reference, first, second)]
-    scores = [metrics.bleu(lines, texts[0]) for lines in texts[1:]]
+    scores = [metrics.score(metrics.BLEU, lines, texts[0]) for lines in texts[1:]]
     assert "seed 12345" in outcome.lines[0]
     assert f"BLEU  {scores[0].signature}" in outcome.lines
     rows = [
@@ -150,7 +150,9 @@ def test_one_file_of_several_references(call, files):
     )
     (result, _) = json.loads(outcome.out)["results"]
     texts = [path.read_text().splitlines() for path in (first, reference, source)]
-    assert result["score"]["value"] == pytest.approx(metrics.bleu(*texts).value)
+    assert result["score"]["value"] == pytest.approx(
+        metrics.score(metrics.BLEU, *texts).value
+    )
     assert result["score"]["signature"].startswith("nrefs:2|")
 
 
@@ -188,7 +190,7 @@ def test_runs(call, evaluated):
         if (r["system"], r["metric"]) == ("deep", "chrf")
     )
     assert score["value"] == pytest.approx(
-        metrics.chrf(expected, [pair.target for pair in pairs]).value
+        metrics.score(metrics.CHRF, expected, [pair.target for pair in pairs]).value
     )
     shown = record["differences"]["deep"]["better"][0]
     assert shown["source"] == pairs[shown["number"] - 1].source
@@ -258,7 +260,7 @@ def test_results_that_cannot_be_compared(call, evaluated, tmp_path):
     record, lines = records.read_results(deep)[SET], ["a"] * 500
     for changes, message in (
         ({"text": "0"}, "evaluated on different text, each called bundled:en-de/valid"),
-        ({"text": None}, "of an earlier version do not say on what text"),
+        ({"text": None}, "of an earlier version do not record their text"),
         ({"sentences": 3}, "has 500 lines and results.json says 3"),
     ):
         records.write_result(deep, {**record, **changes}, lines)
@@ -321,7 +323,7 @@ def test_wrong_options(call, files, tmp_path):
         ([given, first, short], "there are 1 hypotheses and 40 references"),
         ([given, first, first], "worse.txt is named twice"),
         ([given, first, tmp_path / "missing"], "no file"),
-        ([given, first, second, "--dataset=x"], "no directory of a run is given"),
+        ([given, first, second, "--dataset=x"], "no run is given"),
         (
             [given, first, second, "--metrics=blue"],
             "no metric 'blue'; did you mean bleu?",

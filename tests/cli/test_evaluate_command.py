@@ -43,7 +43,7 @@ def test_default_is_the_test_set(call, reversal):
     assert hypotheses == Translator.load(reversal).translate(
         [pair.source for pair in given], beam_size=1
     )
-    score = metrics.bleu(hypotheses, [pair.target for pair in given])
+    score = metrics.score(metrics.BLEU, hypotheses, [pair.target for pair in given])
     assert (record["bleu"], record["bleu_signature"]) == (
         round(score.value, 2),
         score.signature,
@@ -200,12 +200,14 @@ def test_metrics_and_references(call, reversal, tmp_path):
     assert name == f"text:{source},{reference} beam_size=1 references=2"
     hypotheses = (reversal / entry["hypotheses"]).read_text().split("\n")[:-1]
     references = [path.read_text().split("\n")[:-1] for path in (reference, other)]
-    score = metrics.chrf_plus_plus(hypotheses, *references)
+    score = metrics.score(metrics.CHRF_PLUS_PLUS, hypotheses, *references)
     assert (record["chrf++"], record["chrf++_signature"]) == (
         round(score.value, 2),
         score.signature,
     )
-    assert record["ter"] == round(metrics.ter(hypotheses, *references).value, 2)
+    assert record["ter"] == round(
+        metrics.score(metrics.TER, hypotheses, *references).value, 2
+    )
     assert "bleu" not in record
 
 

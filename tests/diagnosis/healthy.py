@@ -111,7 +111,7 @@ def translate(
             for i, line in enumerate(references)
         ]
     )
-    score = metrics.bleu(hypotheses, references)
+    score = metrics.score(metrics.BLEU, hypotheses, references)
     record = {
         "dataset": config.data.test,
         "text": records.fingerprint(texts, [references]),

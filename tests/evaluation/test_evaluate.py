@@ -27,8 +27,11 @@ from jaxformer.evaluation.choice import choose_metrics
 from jaxformer.runs import config as configuration
 from jaxformer.runs import records
 from jaxformer.runs.records import Validator
+from jaxformer.search.config import DecodingConfig
 from jaxformer.training.run import Run
 from jaxformer.translation.translator import Translator
+
+GREEDY = DecodingConfig(beam_size=1)
 
 
 @functools.cache
@@ -58,7 +61,7 @@ def pairs() -> list[Pair]:
 @functools.cache
 def result() -> tuple[dict, list[str]]:
     return evaluate.evaluate(
-        translator(), pairs(), "synthetic:reverse/odd", beam_size=1
+        translator(), pairs(), "synthetic:reverse/odd", decoding=GREEDY
     )
 
 
@@ -120,9 +123,12 @@ def test_references_are_raw():
     decoded = [vocabulary.decode(vocabulary.encode(pair.target)) for pair in pairs()]
     assert decoded[20] != pairs()[20].target
     assert record["bleu"] == round(
-        metrics.bleu(hypotheses, [pair.target for pair in pairs()]).value, 2
+        metrics.score(
+            metrics.BLEU, hypotheses, [pair.target for pair in pairs()]
+        ).value,
+        2,
     )
-    assert metrics.bleu(hypotheses, decoded).value > record["bleu"] + 5
+    assert metrics.score(metrics.BLEU, hypotheses, decoded).value > record["bleu"] + 5
 
 
 def test_every_sentence_once_and_in_order(tmp_path):
@@ -188,15 +194,15 @@ def test_other_metrics_and_references():
         translator(),
         pairs(),
         "odd",
-        beam_size=1,
+        decoding=GREEDY,
         metrics=chosen,
         more_references=[more],
     )
     references = [pair.target for pair in pairs()], more
-    for key, score in (("chrf++", metrics.chrf_plus_plus), ("ter", metrics.ter)):
-        expected = score(hypotheses, *references)
-        assert record[key] == round(expected.value, 2)
-        assert record[f"{key}_signature"] == expected.signature
+    for metric in chosen:
+        expected = metrics.score(metric, hypotheses, *references)
+        assert record[metric.key] == round(expected.value, 2)
+        assert record[f"{metric.key}_signature"] == expected.signature
         assert expected.signature.startswith("nrefs:2|")
     assert "bleu" not in record
 
@@ -214,7 +220,7 @@ def test_wrong_references_are_found_before_the_work(monkeypatch):
         InputError, match=r"f1 scores linearised trees .* reference 1 is"
     ):
         evaluate.evaluate(translator(), pairs(), "odd", metrics=choose_metrics(["f1"]))
-    tokenized_bleu._tokenizer.cache_clear()
+    tokenized_bleu._load_tokenizer.cache_clear()
     monkeypatch.setitem(sys.modules, "sacremoses", None)
     with pytest.raises(InputError, match=r"pip install 'jaxformer\[moses\]'"):
         evaluate.evaluate(
@@ -444,7 +450,7 @@ def test_validation_takes_the_first_sentences():
     """``max_sentences`` limits what is translated; what is kept of it may be less or
     nothing.
     """
-    expected = evaluate.evaluate(translator(), pairs()[:50], "part", beam_size=1)[0]
+    expected = evaluate.evaluate(translator(), pairs()[:50], "part", decoding=GREEDY)[0]
     validation = validator(50, 0, pairs())(translator().params, lambda: False)
     assert validation is not None
     assert round(validation.scores["bleu"], 2) == expected["bleu"]
