@@ -26,7 +26,9 @@ class Section:
         ("steps", 0, "at least 1, not 0"),
         ("steps", 10**9 + 1, "at most 1,000,000,000, not 1000000001"),
         pytest.param(
-            "steps", 10**5000, "at most 1,000,000,000, not a number of 5,001 digits",
+            "steps",
+            10**5000,
+            "at most 1,000,000,000, not a number of 5,001 digits",
             id="huge",
         ),
         ("steps", 2.5, "a whole number, not 2.5"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from jaxformer.cli.main import DONE, FAILED
 from jaxformer.cli.options import write_output
 from jaxformer.diagnosis.doctor import examine
-from jaxformer.diagnosis.evidence import read_evidence
+from jaxformer.diagnosis.evidence import Evidence
 from jaxformer.diagnosis.report import to_record, write_report
 from jaxformer.files import finite
 from jaxformer.table import escape_controls
@@ -49,7 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Check."""
-    evidence = read_evidence(options.workdir, options.dataset)
+    evidence = Evidence(options.workdir, options.dataset)
     findings = examine(evidence)
     record = to_record(str(options.workdir), findings, evidence.name)
     shown = json.dumps(finite(record), ensure_ascii=False, allow_nan=False)

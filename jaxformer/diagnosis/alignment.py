@@ -1,6 +1,4 @@
-"""Whether line i of one text belongs to line i of another, as far as their lengths
-tell.
-"""
+"""Judge by lengths whether line i of one text belongs to line i of another."""
 
 from __future__ import annotations
 
@@ -12,22 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 BLOCK, FEWEST = 500, 100
-"""Lines that are judged together, and the fewest that tell anything."""
+"""Lines that are judged together, and the fewest that can be judged."""
 
 _FARTHEST = 5
 _BELONG, _BETTER, _NEITHER = 0.6, 0.3, 0.2
-# Standard deviation of the logarithms of lengths: text that is sorted by length tells
-# nothing within a block.
+# Least standard deviation of log lengths: sorted text tells nothing within a block.
 _SPREAD = 0.2
 
 
 class Misfit(NamedTuple):
-    """Consecutive lines that do not belong together.
+    """A block of lines that do not belong together.
 
     Attributes:
         line: the first of them, from 1.
-        shift: how many lines further the other text is that does belong to them; 0:
-            none within five.
+        shift: how many lines further the matching text is; 0: none within five.
     """
 
     line: int
@@ -35,25 +31,23 @@ class Misfit(NamedTuple):
 
 
 def lengths(pairs: Iterable[tuple[str, str]]) -> NDArray[np.int32]:
-    """Return the characters of both sides, ``[lines, 2]``."""
+    """Count the characters of both sides, ``[lines, 2]``."""
     return np.asarray(
         [[len(first), len(second)] for first, second in pairs], np.int32
     ).reshape(-1, 2)
 
 
 def count_blocks(lines: int) -> int:
-    """Return the number of blocks that so many lines are judged in."""
+    """Return the number of blocks of so many lines."""
     return max(lines // BLOCK, 1) if lines >= FEWEST else 0
 
 
 def find_misfits(characters: NDArray[np.int32]) -> list[Misfit]:
-    """Find blocks of lines whose lengths go together badly, or better a few lines
-    further.
+    """Find blocks of lines whose lengths correlate badly, or better when shifted.
 
-    A long sentence has a long translation: the logarithms of both lengths correlate by
-    about 0.9 in text that belongs together, and hardly where a line was lost or added
-    (measured on 126,000 pairs of English and German: 0.91 to 0.95 in blocks of 500
-    lines, and at most 0.1 next to them).
+    A long sentence has a long translation. Log lengths correlate by 0.91 to 0.95 in
+    blocks of 500 lines that belong together, and by 0.1 at most when they are shifted
+    (measured on 126,000 pairs of English and German).
     """
     found = []
     bounds = np.linspace(0, len(characters), count_blocks(len(characters)) + 1).astype(
@@ -72,7 +66,7 @@ def find_misfits(characters: NDArray[np.int32]) -> list[Misfit]:
 
 
 def _correlations(block: NDArray[np.float64]) -> dict[int, float]:
-    """Correlate the first side with the second some lines further; nothing where
+    """Correlate the first side with the shifted second side, by shift; empty where
     lengths hardly differ.
     """
     inner = slice(_FARTHEST, len(block) - _FARTHEST)

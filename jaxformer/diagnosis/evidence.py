@@ -1,33 +1,29 @@
-"""What of a run can be seen without training, translating, fetching or writing
-anything.
+"""The evidence of a run: what can be read without training, translating, fetching or
+writing.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from jaxformer.checkpoints.average import Average, list_averages
 from jaxformer.checkpoints.manager import SavedCheckpoints
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data import sources
 from jaxformer.data.cleaning import Counts
-from jaxformer.data.config import DataConfig
 from jaxformer.data.loading import PREPARED, open_evaluation
 from jaxformer.data.mixing import parse
 from jaxformer.data.records import Pair
 from jaxformer.data.shards import read_manifest
 from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.diagnosis import survey
-from jaxformer.diagnosis.survey import Survey
+from jaxformer.diagnosis.survey import Survey, count_dropped, survey_text
 from jaxformer.errors import InputError
 from jaxformer.evaluation.outputs import ScoredSet, read_systems
 from jaxformer.runs import config as configuration
-from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import (
     Curve,
     read_curves,
@@ -36,339 +32,280 @@ from jaxformer.runs.records import (
     read_results,
 )
 
-# the others may have to be fetched
+# Other data sets may have to be fetched.
 _LOCAL = ("bundled", "text", "tsv", "jsonl", "synthetic")
 
+Seen = TypeVar("Seen")
+Other = TypeVar("Other")
 
-@dataclass(frozen=True)
-class Unseen:
-    """What could not be seen.
+
+class UnseenError(Exception):
+    """A part of the evidence is missing.
 
     Attributes:
-        reason: why, in a line.
-        broken: whether it is damaged, or gone from a run that cannot do without it.
+        broken: whether the part is damaged, or the run needs it.
     """
 
-    reason: str
-    broken: bool = False
+    def __init__(self, reason: str, *, broken: bool = False) -> None:
+        """Keep the reason in one line."""
+        super().__init__(" ".join(reason.split()))
+        self.broken = broken
 
 
-@dataclass(frozen=True)
+@contextlib.contextmanager
+def _needed(needed: object = True) -> Iterator[None]:
+    """Treat errors of reading as damage, if the part is needed."""
+    try:
+        yield
+    except (InputError, OSError) as error:
+        raise UnseenError(str(error), broken=bool(needed)) from error
+
+
+class Part(Generic[Seen]):
+    """A property of :class:`Evidence` that is read once.
+
+    A part that cannot be read raises the same :class:`UnseenError` each time.
+    """
+
+    def __init__(self, read: Callable[[Evidence], Seen]) -> None:
+        """Take the function that reads it."""
+        self._read, self.__doc__ = read, read.__doc__
+
+    def __get__(self, run: Evidence, owner: type[Evidence]) -> Seen:
+        """Return the part.
+
+        Raises:
+            UnseenError: it cannot be read.
+        """
+        if self not in run.kept:
+            try:
+                with _needed(False):
+                    run.kept[self] = self._read(run)
+            except UnseenError as error:
+                run.kept[self] = error
+        found = run.kept[self]
+        if isinstance(found, UnseenError):
+            raise found
+        return found
+
+
 class Evidence:
-    """What a run directory, and the text that it names, show.
+    """The evidence of a run: its directory, and the text that it names."""
 
-    Attributes:
-        directory: of the run.
-        config: of the run.
-        curves: what ``metrics.jsonl`` recorded.
-        gaps: at which steps it recorded no finite number, by key.
-        vocabularies: of the run.
-        trained_vocabulary: hash of the vocabulary that the best checkpoint was trained
-            with.
-        saved: the steps of the checkpoints that are there, ascending.
-        averages: of checkpoints.
-        records: what ``results.json`` holds, by name.
-        name: of the one of them that is looked at; None: there is none.
-        record: that one.
-        hypotheses: its translations.
-        scored: what they were compared with.
-        test: the pairs that the result looked at is of; without a result those of
-            ``data.test``.
-        survey: of the training text.
-        counts: what cleaning leaves out of the training text, or of a sample of it.
-    """
+    def __init__(self, directory: Path, dataset: str | None = None) -> None:
+        """Read the configuration and choose the result to examine.
 
-    directory: Path
-    config: RunConfig
-    curves: Mapping[str, Curve] | Unseen
-    gaps: Mapping[str, Sequence[int]] | Unseen
-    vocabularies: Vocabularies | Unseen
-    trained_vocabulary: str | Unseen
-    saved: list[int] | Unseen
-    averages: list[Average] | Unseen
-    records: Mapping[str, Any] | Unseen
-    name: str | None
-    record: Mapping[str, Any] | Unseen
-    hypotheses: list[str] | Unseen
-    scored: ScoredSet | Unseen
-    test: list[Pair] | Unseen
-    survey: Survey | Unseen
-    counts: Counts | Unseen
+        Args:
+            directory: of the run.
+            dataset: name of a result, or of its data set; None: the result of
+                ``data.test``, or the last.
+
+        Raises:
+            InputError: the directory is no run, or has no such result.
+        """
+        self.directory = directory
+        self.config = configuration.load(directory / "config.json")
+        self.kept: dict[object, Any] = {}
+        self.name = self._choose(dataset)
+
+    def list_faults(self) -> list[str]:
+        """List the reasons of all damaged parts."""
+        faults = {}
+        for name, kind in vars(Evidence).items():
+            if isinstance(kind, Part):
+                try:
+                    getattr(self, name)
+                except UnseenError as error:
+                    faults |= {str(error): None} if error.broken else {}
+        return list(faults)
+
+    @Part
+    def curves(self) -> Mapping[str, Curve]:
+        """The curves of ``metrics.jsonl``."""
+        with _needed(self._log.exists()):
+            return read_curves(self._log)
+
+    @Part
+    def gaps(self) -> Mapping[str, Sequence[int]]:
+        """Steps of ``metrics.jsonl`` without a finite number, by key."""
+        with _needed(self._log.exists()):
+            return read_gaps(self._log)
+
+    @Part
+    def vocabularies(self) -> Vocabularies:
+        """The vocabularies of the run."""
+        with _needed():
+            return Vocabularies.load(self.directory / "vocabulary")
+
+    @Part
+    def trained_vocabulary(self) -> str:
+        """The hash of the vocabulary of the best checkpoint.
+
+        A run that has just begun has no checkpoint yet. Its folder of checkpoints is
+        older than the first line of its log, and a checkpoint is older than a result.
+        """
+        folder = self.directory / "checkpoints"
+        begun = bool(_or(lambda: self.curves, {})) and not folder.exists()
+        if (self.name or begun) and not self.averages and not self.saved:
+            raise UnseenError(
+                f"no checkpoint in {folder}, of a run that has"
+                f" {'results' if self.name else 'steps'}",
+                broken=True,
+            )
+        with _needed(self.saved):
+            return find_parameters(
+                self.directory, "best", self.config.evaluation.best_metric
+            ).vocabulary
+
+    @Part
+    def saved(self) -> list[int]:
+        """The steps of the checkpoints, ascending."""
+        with _needed():
+            checkpoints = SavedCheckpoints(self.directory / "checkpoints")
+            for step in checkpoints.steps:
+                checkpoints.check(step)
+            return checkpoints.steps
+
+    @Part
+    def averages(self) -> list[Average]:
+        """The averages of checkpoints."""
+        with _needed():
+            return list_averages(self.directory)
+
+    @Part
+    def results(self) -> Mapping[str, Mapping[str, Any]]:
+        """The records of ``results.json`` by name."""
+        with _needed():
+            found = read_results(self.directory)
+        if not found:
+            raise UnseenError("no results.json: run jaxformer evaluate")
+        return found
+
+    @Part
+    def record(self) -> Mapping[str, Any]:
+        """The record of the result to examine."""
+        return self.results[str(self.name)]
+
+    @Part
+    def hypotheses(self) -> list[str]:
+        """The translations of the result."""
+        if not isinstance(self.record.get("hypotheses"), str):
+            raise UnseenError("the result names no file of translations")
+        return read_hypotheses(self.directory, self.record)
+
+    @Part
+    def scored(self) -> ScoredSet:
+        """The references of the result, if they are local and unchanged."""
+        record, data = self.record, self.config.data
+        dataset = str(record.get("dataset"))
+        languages = data.source_language, data.target_language
+        _check_local("the result's dataset", dataset)
+        is_text = dataset.startswith("text:")
+        sources.load(
+            dataset if is_text else parse(dataset, *languages)[0].name, *languages
+        )
+        # A run keeps only the first of several references, and translations may have
+        # been left elsewhere: both are no damage.
+        signatures = [str(record[key]) for key in record if key.endswith("_signature")]
+        whole = "text" in record and all(
+            "nrefs:1|" in text for text in signatures if "nrefs:" in text
+        )
+        kept = (self.directory / str(record.get("hypotheses"))).is_file()
+        with _needed(whole and kept):
+            (lines,), scored = read_systems([self.directory], self.name, None, None)
+            if len(lines) != len(scored.references[0]):
+                raise InputError(
+                    f"the result {self.name!r} of {self.directory} has {len(lines)}"
+                    f" translations of {len(scored.references[0])} sentences: evaluate"
+                    " the run again"
+                )
+            return scored
+
+    @Part
+    def test(self) -> list[Pair]:
+        """The pairs of the result, or else of ``data.test``."""
+        data = self.config.data
+        languages = data.source_language, data.target_language
+        name = str(self.record.get("dataset")) if self.name else data.test
+        # A path may contain the separator of a mixture.
+        if name.startswith("text:"):
+            corpus = sources.load(name, *languages)
+        else:
+            key = "data.test" if name == data.test else "the result's dataset"
+            _check_local(key, name, parse(name, *languages)[0].name)
+            corpus = open_evaluation(name, data)[0]
+        with _needed():
+            return list(corpus)
+
+    @Part
+    def survey(self) -> Survey:
+        """The survey of the training text."""
+        for part in self._parts:
+            _check_local("data.train", part.name)
+        corpora = [
+            sources.load(part.name, part.source_language, part.target_language)
+            for part in self._parts
+        ]
+        with _needed():
+            corpus = itertools.chain.from_iterable(corpora)
+            return survey_text(corpus, _or(lambda: self.test, []))
+
+    @Part
+    def counts(self) -> Counts:
+        """What cleaning drops from the training text, or from a sample of it."""
+        if not all(part.name.startswith(PREPARED) for part in self._parts):
+            return count_dropped(
+                self.survey.sample, self.config.data, self.vocabularies
+            )
+        folders = [part.name.removeprefix(PREPARED).strip() for part in self._parts]
+        manifests = [read_manifest(Path(folder).expanduser()) for folder in folders]
+        counts = [
+            Counts(**count)
+            for manifest in manifests
+            for count in manifest["counts"].values()
+        ]
+        return sum(counts, Counts())
 
     @property
-    def chosen(self) -> bool:
-        """Whether what was scored may have been chosen among others: all but the
-        checkpoint of the last step.
-        """
-        return (
-            not isinstance(self.record, Unseen)
-            and self.record.get("checkpoint") != self.config.training.steps
-        )
+    def _log(self) -> Path:
+        return self.directory / "metrics.jsonl"
 
+    @property
+    def _parts(self) -> Sequence[Any]:
+        data = self.config.data
+        return parse(data.train, data.source_language, data.target_language)
 
-Seen = TypeVar("Seen")
-
-
-def read_evidence(directory: Path, dataset: str | None = None) -> Evidence:
-    """Look at a run.
-
-    Args:
-        directory: of the run.
-        dataset: which result to look at, by its name or that of its data set; None:
-            that of ``data.test``, or the last.
-
-    Raises:
-        InputError: it is no directory of a run, or has no such result.
-    """
-    config = configuration.load(directory / "config.json")
-    data = config.data
-    records = _try(
-        lambda: (
-            read_results(directory) or Unseen("no results.json: run jaxformer evaluate")
-        ),
-        broken=True,
-    )
-    name = None if isinstance(records, Unseen) else _choose(records, data.test, dataset)
-    if dataset is not None and name is None:
-        if isinstance(records, Unseen) and (directory / "results.json").exists():
-            raise InputError(records.reason)
-        there = "none" if isinstance(records, Unseen) else ", ".join(records)
-        raise InputError(
-            f"{directory} has no result {dataset!r} (there: {there}); evaluate it"
-            " first, or leave out --dataset"
-        )
-    record = records if isinstance(records, Unseen) or name is None else records[name]
-    metrics = directory / "metrics.jsonl"
-    learned = _try(lambda: read_curves(metrics), broken=metrics.exists())
-    vocabularies = _try(
-        lambda: Vocabularies.load(directory / "vocabulary"), broken=True
-    )
-    averages = _try(lambda: list_averages(directory), broken=True)
-    saved = _try(lambda: _list_steps(directory / "checkpoints"), broken=True)
-    test = _read_test(
-        data, data.test if isinstance(record, Unseen) else str(record.get("dataset"))
-    )
-    surveyed = _survey(data, [] if isinstance(test, Unseen) else test)
-    return Evidence(
-        directory,
-        config,
-        learned,
-        _try(lambda: read_gaps(metrics), broken=metrics.exists()),
-        vocabularies,
-        _read_trained(
-            directory, config, learned, averages, saved, scored=name is not None
-        ),
-        saved,
-        averages,
-        records,
-        name,
-        record,
-        _read_hypotheses(directory, record),
-        _read_scored(directory, name, record, config),
-        test,
-        surveyed,
-        _count(data, vocabularies, surveyed),
-    )
-
-
-def _try(look: Callable[[], Seen | Unseen], *, broken: bool = False) -> Seen | Unseen:
-    """Look at something; where that fails, keep the reason."""
-    try:
-        return look()
-    except (InputError, OSError) as error:
-        return Unseen(" ".join(str(error).split()), broken)
-
-
-def _choose(records: Mapping[str, Any], test: str, wanted: str | None) -> str | None:
-    """Name the result to look at: by name, else the first of that data set, else the
-    last of all.
-    """
-    named = [
-        name
-        for name, record in records.items()
-        if record.get("dataset") == (wanted or test)
-    ]
-    for choice in (wanted or test, *named):
-        if choice in records:
-            return choice
-    return None if wanted is not None else list(records)[-1]
-
-
-def _is_local(name: str) -> bool:
-    return name.partition(":")[0] in _LOCAL
-
-
-def _far(key: str, name: str) -> Unseen:
-    return Unseen(
-        f"{key}={name} is not read: only files, the bundled corpus and synthetic"
-        " tasks are"
-    )
-
-
-def _read_test(data: DataConfig, name: str) -> list[Pair] | Unseen:
-    def find() -> sources.Corpus | Unseen:
-        # whose paths may hold what separates the parts of a mixture
-        if name.startswith("text:"):
-            return sources.load(name, data.source_language, data.target_language)
-        if not _is_local(
-            parse(name, data.source_language, data.target_language)[0].name
-        ):
-            return _far(
-                "data.test" if name == data.test else "the result's dataset", name
+    def _choose(self, dataset: str | None) -> str | None:
+        """Choose a result by name, else by data set, else the last."""
+        try:
+            results = self.results
+        except UnseenError as error:
+            if dataset is not None and error.broken:
+                raise InputError(str(error)) from None
+            results = {}
+        wanted = dataset or self.config.data.test
+        same = [name for name in results if results[name].get("dataset") == wanted]
+        found = [name for name in (wanted, *same) if name in results]
+        if dataset is not None and not found:
+            raise InputError(
+                f"{self.directory} has no result {dataset!r} (there:"
+                f" {', '.join(results) or 'none'}); evaluate it first, or leave out"
+                " --dataset"
             )
-        return open_evaluation(name, data)[0]
-
-    corpus = _try(find)
-    return (
-        corpus
-        if isinstance(corpus, Unseen)
-        else _try(lambda: list(corpus), broken=True)
-    )
+        return found[0] if found else next(reversed(list(results)), None)
 
 
-def _survey(data: DataConfig, test: list[Pair]) -> Survey | Unseen:
-    def find() -> list[sources.Corpus] | Unseen:
-        parts = parse(data.train, data.source_language, data.target_language)
-        far = [part.name for part in parts if not _is_local(part.name)]
-        if far:
-            return _far("data.train", far[0])
-        return [
-            sources.load(part.name, part.source_language, part.target_language)
-            for part in parts
-        ]
-
-    corpora = _try(find)
-    if isinstance(corpora, Unseen):
-        return corpora
-    return _try(
-        lambda: survey.take(itertools.chain.from_iterable(corpora), test), broken=True
-    )
-
-
-def _count(
-    data: DataConfig, vocabularies: Vocabularies | Unseen, surveyed: Survey | Unseen
-) -> Counts | Unseen:
-    """Take the counts of prepared folders, or count in the sample."""
-
-    def prepared() -> Counts:
-        folders = [
-            Path(part.name.removeprefix(PREPARED).strip()).expanduser()
-            for part in parts
-        ]
-        manifests = [read_manifest(folder) for folder in folders]
-        return sum(
-            (
-                Counts(**count)
-                for manifest in manifests
-                for count in manifest["counts"].values()
-            ),
-            Counts(),
+def _check_local(key: str, name: str, plain: str | None = None) -> None:
+    if (plain or name).partition(":")[0] not in _LOCAL:
+        raise UnseenError(
+            f"{key}={name} is not read: only files, the bundled corpus and synthetic"
+            " tasks are"
         )
 
-    parts = parse(data.train, data.source_language, data.target_language)
-    if all(part.name.startswith(PREPARED) for part in parts):
-        return _try(prepared)
-    if isinstance(surveyed, Unseen):
-        return dataclasses.replace(surveyed, broken=False)
-    if isinstance(vocabularies, Unseen):
-        return dataclasses.replace(vocabularies, broken=False)
-    return _try(lambda: survey.count_dropped(surveyed.sample, data, vocabularies))
 
-
-def _read_trained(
-    directory: Path,
-    config: RunConfig,
-    learned: Mapping[str, Curve] | Unseen,
-    averages: Sequence[Average] | Unseen,
-    saved: Sequence[int] | Unseen,
-    *,
-    scored: bool,
-) -> str | Unseen:
-    """Read what vocabulary the best checkpoint was trained with; that there is none is
-    no fault of a run that begins.
-
-    The folder of checkpoints is made before the first line of the log is written, and a
-    checkpoint before a result.
-    """
-    folder = directory / "checkpoints"
-    expected = scored or (
-        not isinstance(learned, Unseen) and bool(learned) and not folder.exists()
-    )
-    if expected and not averages and not saved:
-        return Unseen(
-            f"no checkpoint in {folder}, of a run that has"
-            f" {'results' if scored else 'steps'}",
-            broken=True,
-        )
-    return _try(
-        lambda: (
-            find_parameters(directory, "best", config.evaluation.best_metric).vocabulary
-        ),
-        broken=bool(saved),
-    )
-
-
-def _list_steps(folder: Path) -> list[int]:
-    """List the steps of checkpoints, ascending.
-
-    Raises:
-        InputError: one is damaged.
-    """
-    checkpoints = SavedCheckpoints(folder)
-    for step in checkpoints.steps:
-        checkpoints.check(step)
-    return checkpoints.steps
-
-
-def _read_hypotheses(
-    directory: Path, record: Mapping[str, Any] | Unseen
-) -> list[str] | Unseen:
-    if isinstance(record, Unseen):
-        return dataclasses.replace(record, broken=False)
-    if not isinstance(record.get("hypotheses"), str):
-        return Unseen("the result names no file of translations")
-    return _try(lambda: read_hypotheses(directory, record))
-
-
-def _read_scored(
-    directory: Path,
-    name: str | None,
-    record: Mapping[str, Any] | Unseen,
-    config: RunConfig,
-) -> ScoredSet | Unseen:
-    """Read what the translations were compared with, if it is here and still the
-    same.
-    """
-    if isinstance(record, Unseen) or name is None:
-        return Unseen("there is no result")
-    dataset = str(record.get("dataset"))
-    if not _is_local(dataset):
-        return _far("the result's dataset", dataset)
-    languages = config.data.source_language, config.data.target_language
-    plain = (
-        dataset if dataset.startswith("text:") else parse(dataset, *languages)[0].name
-    )
-    found = _try(lambda: sources.load(plain, *languages))
-    if isinstance(found, Unseen):
-        return found
-    # Of several references the run keeps one, and translations may have been left
-    # elsewhere: neither is a fault.
-    whole = "text" in record and all(
-        "nrefs:1|" in text for text in _signatures(record) if "nrefs:" in text
-    )
-    kept = (directory / str(record.get("hypotheses"))).is_file()
-    return _try(lambda: _read_run(directory, name), broken=whole and kept)
-
-
-def _read_run(directory: Path, name: str) -> ScoredSet:
-    (hypotheses,), scored = read_systems([directory], name, None, None)
-    if len(hypotheses) != len(scored.references[0]):
-        raise InputError(
-            f"the result {name!r} of {directory} has {len(hypotheses)} translations of"
-            f" {len(scored.references[0])} sentences: evaluate the run again"
-        )
-    return scored
-
-
-def _signatures(record: Mapping[str, Any]) -> list[str]:
-    return [str(value) for key, value in record.items() if key.endswith("_signature")]
+def _or(see: Callable[[], Seen], other: Other) -> Seen | Other:
+    """Return a part of the evidence, or something else if it is unseen."""
+    try:
+        return see()
+    except UnseenError:
+        return other

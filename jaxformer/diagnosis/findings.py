@@ -1,26 +1,26 @@
-"""What a check says: a verdict, what was found, what was expected, and the cure."""
+"""The finding of a check: a verdict, the value, the expectation and the cure."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
 Verdict = Literal["ok", "look", "wrong", "unseen"]
-"""``wrong`` spoils a score or makes it no comparable one, ``look`` is worth a look,
-``unseen`` could not be seen.
+"""``wrong`` spoils a score or its comparison, ``look`` is worth a look, ``unseen`` has
+no evidence.
 """
 
 VERDICTS: tuple[Verdict, ...] = ("wrong", "look", "ok", "unseen")
-"""All of them, the worst first."""
+"""All verdicts, the worst first."""
 
 
-class Opinion(NamedTuple):
-    """What one check says.
+class Finding(NamedTuple):
+    """Hold the result of one check.
 
     Attributes:
         verdict: see :data:`Verdict`.
-        found: the value, in words; of ``unseen``, why it could not be seen.
-        expected: what it is held against, with the source.
-        cure: what to do; empty where nothing is to be done.
+        found: the value in words; of ``unseen``, the reason.
+        expected: what the value is compared with, and the source of that.
+        cure: what to do; empty for ``ok``.
     """
 
     verdict: Verdict
@@ -29,36 +29,22 @@ class Opinion(NamedTuple):
     cure: str = ""
 
 
-class Finding(NamedTuple):
-    """An opinion with the name of its check."""
-
-    check: str
-    verdict: Verdict
-    found: str
-    expected: str
-    cure: str
-
-
-def judge(verdict: Verdict, found: str, expected: str, cure: str) -> Opinion:
-    """Put an opinion together; what is right needs no cure."""
-    return Opinion(verdict, found, expected, "" if verdict == "ok" else cure)
+def judge(verdict: Verdict, found: str, expected: str, cure: str) -> Finding:
+    """Build a finding, without a cure where nothing is wrong."""
+    return Finding(verdict, found, expected, "" if verdict == "ok" else cure)
 
 
 def grade(value: float, look: float, wrong: float) -> Verdict:
-    """Judge a value of which more is worse: above ``look`` worth a look, above
-    ``wrong`` wrong.
-    """
+    """Grade a value: above ``look`` worth a look, above ``wrong`` wrong."""
     return "wrong" if value > wrong else "look" if value > look else "ok"
 
 
-def join_sides(sources: Opinion, targets: Opinion) -> Opinion:
-    """Make one opinion of those on the sources and on the targets: the worse, with
-    what was found on both sides.
-    """
-    worse = min(targets, sources, key=lambda opinion: VERDICTS.index(opinion.verdict))
-    return worse._replace(found=f"sources: {sources.found}; targets: {targets.found}")
-
-
 def worst(*verdicts: Verdict) -> Verdict:
-    """Return the worst of some verdicts."""
+    """Return the worst verdict."""
     return min(verdicts, key=VERDICTS.index)
+
+
+def join_sides(sources: Finding, targets: Finding) -> Finding:
+    """Join findings on sources and targets: the worse one, with both values."""
+    worse = min(targets, sources, key=lambda finding: VERDICTS.index(finding.verdict))
+    return worse._replace(found=f"sources: {sources.found}; targets: {targets.found}")

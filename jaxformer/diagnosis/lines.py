@@ -1,6 +1,4 @@
-"""What single lines of text look like: tokenised, escaped, in which quotes and in
-which case.
-"""
+"""The form of lines of text: tokenised, escaped, their quotes and their case."""
 
 from __future__ import annotations
 
@@ -8,9 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-Share = float
-
-# French puts a space before ? ! : and ;, nobody puts one before a comma or a full stop.
+# French puts a space before ? ! : and ;, but not before a comma or a full stop.
 _SPACED = re.compile(r"\S [,.](?= |$)")
 _ESCAPED = re.compile(r"&(?:quot|apos|amp|lt|gt|#91|#93|#124);")
 _JOINED = re.compile(r"@-@|@@(?: |$)|##AT##|\u2581")
@@ -20,38 +16,33 @@ _FEWEST_QUOTES, _CLEAR = 10, 0.7
 _FEWEST_LETTERS = 1_000
 
 
-def share(lines: Sequence[str], holds: Callable[[str], object]) -> Share:
-    """Return the share of lines of which something holds; 0 of none."""
+def share(lines: Sequence[str], holds: Callable[[str], object]) -> float:
+    """Return the share of lines that fulfil a condition; 0 without lines."""
     return sum(bool(holds(line)) for line in lines) / len(lines) if lines else 0.0
 
 
-def spaced(lines: Sequence[str]) -> Share:
-    """Return the share with a space before a comma or a full stop, as tokenised text
-    has it.
-    """
+def spaced(lines: Sequence[str]) -> float:
+    """Return the share with a space before a comma or a full stop."""
     return share(lines, _SPACED.search)
 
 
-def escaped(lines: Sequence[str]) -> Share:
-    """Return the share with an entity such as ``&quot;`` or ``&apos;``, as Moses'
-    tokenizer writes them.
-    """
+def escaped(lines: Sequence[str]) -> float:
+    """Return the share with an entity of Moses' tokenizer, such as ``&quot;``."""
     return share(lines, _ESCAPED.search)
 
 
-def joined(lines: Sequence[str]) -> Share:
-    """Return the share with marks that a tokenizer leaves: ``@-@``, ``@@`` of
-    subword-nmt, SentencePiece's ``▁``.
+def joined(lines: Sequence[str]) -> float:
+    """Return the share with marks of a tokenizer: ``@-@``, subword-nmt's ``@@`` or
+    SentencePiece's ``▁``.
     """
     return share(lines, _JOINED.search)
 
 
 def quotes(lines: Sequence[str]) -> str | None:
-    """Name the quotation marks of a text; None where it has too few.
+    """Return the style of a text's quotation marks, or None if there are too few.
 
-    They are ``plain``, ``guillemets``, ``low`` (opened by „, as in German) or ``high``
-    (“ ”, as in English): “ closes the one and opens the other, and the line tells
-    which.
+    Styles are ``plain``, ``guillemets``, ``low`` (opened by „, as in German), ``high``
+    (“ ”, as in English) and ``mixed``.
     """
     found: Counter[str] = Counter()
     for line in lines:
@@ -65,12 +56,13 @@ def quotes(lines: Sequence[str]) -> str | None:
     return style if count >= _CLEAR * found.total() else "mixed"
 
 
-def capitals(lines: Sequence[str]) -> Share | None:
-    """Return the share of capitals among the letters that have a case; None where
-    these are few, or fewer than others.
+def capitals(lines: Sequence[str]) -> float | None:
+    """Return the share of capitals among cased letters; None if these are few, or a
+    minority.
     """
-    upper = sum(letter.isupper() for line in lines for letter in line)
-    lower = sum(letter.islower() for line in lines for letter in line)
-    letters = sum(letter.isalpha() for line in lines for letter in line)
+    text = "".join(lines)
+    upper, lower, letters = (
+        sum(map(kind, text)) for kind in (str.isupper, str.islower, str.isalpha)
+    )
     cased = upper + lower
     return upper / cased if cased >= _FEWEST_LETTERS and 2 * cased > letters else None

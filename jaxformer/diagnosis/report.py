@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.diagnosis.findings import VERDICTS, Finding
@@ -11,61 +11,46 @@ from jaxformer.diagnosis.findings import VERDICTS, Finding
 _PAGE = 'the page "Why is my BLEU lower?" of the documentation'
 
 
-def write_report(findings: Sequence[Finding], looked_at: str | None) -> list[str]:
-    """Write one line a finding, the worst first, one for each reason of what is unseen,
-    and one that counts them.
+def write_report(findings: Mapping[str, Finding], result: str | None) -> list[str]:
+    """Write a line for each finding, the worst first, a line for each reason of unseen
+    ones, and the counts.
 
     Args:
-        findings: of a run.
-        looked_at: the name of its result that the findings are of; None: there is none.
+        findings: of a run, by check.
+        result: the name of the examined result; None: there is none.
     """
-    width = max(len(finding.check) for finding in findings)
-    seen = [finding for finding in findings if finding.verdict != "unseen"]
-    ordered = sorted(seen, key=lambda finding: VERDICTS.index(finding.verdict))
+    width = max(map(len, findings))
+    lines, unseen = [], {}
+    for check, finding in sorted(
+        findings.items(), key=lambda item: VERDICTS.index(item[1].verdict)
+    ):
+        if finding.verdict == "unseen":
+            unseen.setdefault(finding.found, []).append(check)
+            continue
+        line = f"{finding.verdict:<6}  {check:<{width}}  {finding.found}"
+        line += f" | expected: {finding.expected}" if finding.expected else ""
+        lines.append(f"{line} | cure: {finding.cure}" if finding.cure else line)
+    lines += [f"unseen  {', '.join(checks)}: {why}" for why, checks in unseen.items()]
+    if result is not None:
+        lines.append(f"of the result {result!r}; --dataset names another")
+    counts = Counter(finding.verdict for finding in findings.values())
     return [
-        *(_line(finding, width) for finding in ordered),
-        *_unseen(findings),
-        *(
-            []
-            if looked_at is None
-            else [f"of the result {looked_at!r}; --dataset names another"]
-        ),
-        f"{_counts(findings)}; {_PAGE} explains each",
+        *lines,
+        f"{counts['wrong']} wrong, {counts['look']} to look at, {counts['ok']} ok,"
+        f" {counts['unseen']} unseen; {_PAGE} explains each",
     ]
 
 
 def to_record(
-    directory: str, findings: Sequence[Finding], looked_at: str | None
+    directory: str, findings: Mapping[str, Finding], result: str | None
 ) -> dict[str, Any]:
-    """Return what the report says as an object for JSON."""
-    counts = Counter(finding.verdict for finding in findings)
+    """Return the report as an object for JSON."""
+    counts = Counter(finding.verdict for finding in findings.values())
     return {
         "workdir": directory,
-        "result": looked_at,
+        "result": result,
         **{verdict: counts[verdict] for verdict in VERDICTS},
-        "findings": [finding._asdict() for finding in findings],
+        "findings": [
+            {"check": check, **finding._asdict()} for check, finding in findings.items()
+        ],
     }
-
-
-def _line(finding: Finding, width: int) -> str:
-    words = f"{finding.verdict:<6}  {finding.check:<{width}}  {finding.found}"
-    if finding.expected:
-        words += f" | expected: {finding.expected}"
-    return f"{words} | cure: {finding.cure}" if finding.cure else words
-
-
-def _unseen(findings: Sequence[Finding]) -> list[str]:
-    """Write what could not be seen, one line a reason."""
-    checks: dict[str, list[str]] = {}
-    for finding in findings:
-        if finding.verdict == "unseen":
-            checks.setdefault(finding.found, []).append(finding.check)
-    return [f"unseen  {', '.join(names)}: {reason}" for reason, names in checks.items()]
-
-
-def _counts(findings: Sequence[Finding]) -> str:
-    counts = Counter(finding.verdict for finding in findings)
-    return (
-        f"{counts['wrong']} wrong, {counts['look']} to look at, {counts['ok']} ok,"
-        f" {counts['unseen']} unseen"
-    )

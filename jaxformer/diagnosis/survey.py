@@ -1,6 +1,4 @@
-"""One reading of the training text: a sample of it, the lengths of all of it, and
-which test sentences it holds.
-"""
+"""Read the training text once: a sample, all lengths, and the test sentences in it."""
 
 from __future__ import annotations
 
@@ -20,20 +18,20 @@ from jaxformer.data.tokenizing import Chunk, Tokenizer
 from jaxformer.data.vocabulary import Vocabularies
 
 SAMPLE, MOST = 5_000, 5_000_000
-"""Pairs of the sample, and the most that are read."""
+"""Pairs of the sample, and the most pairs to read."""
 
 
 @dataclass(frozen=True)
 class Survey:
-    """What was seen of the training text.
+    """Hold what was read of the training text.
 
     Attributes:
-        read: pairs that were read.
-        whole: whether those are all.
-        sample: of them, drawn at random, the same in each reading.
-        characters: of both sides of each pair, ``[read, 2]``.
-        sources: the sources of the test set that are sources here.
-        pairs: the pairs of the test set that are pairs here.
+        read: number of pairs.
+        whole: whether these are all.
+        sample: pairs drawn at random, the same in each reading.
+        characters: lengths of both sides of each pair, ``[read, 2]``.
+        sources: sources of the test set that occur here.
+        pairs: pairs of the test set that occur here.
     """
 
     read: int
@@ -44,7 +42,7 @@ class Survey:
     pairs: frozenset[Pair]
 
 
-def take(
+def survey_text(
     corpus: Iterable[Pair],
     test: Sequence[Pair],
     *,
@@ -55,9 +53,9 @@ def take(
 
     Args:
         corpus: its pairs.
-        test: the pairs that should not be among them.
-        sample: how many to keep.
-        most: how many to read.
+        test: pairs that should not occur in it.
+        sample: pairs to keep.
+        most: pairs to read.
     """
     draw = random.Random(0).random
     asked, asked_pairs = {pair.source for pair in test}, set(test)
@@ -87,11 +85,12 @@ def take(
 def count_dropped(
     sample: Sequence[Pair], data: DataConfig, vocabularies: Vocabularies
 ) -> Counts:
-    """Clean and tokenise a sample as training does, and count what is dropped;
-    duplicates, which need all, are not.
+    """Clean and tokenise a sample as training does, and count what is dropped.
+
+    Duplicates are kept, since finding them needs the whole text.
 
     Raises:
-        InputError: as :func:`jaxformer.data.cleaning.clean`.
+        InputError: see :func:`jaxformer.data.cleaning.clean`.
     """
     tokenizer = Tokenizer(
         vocabularies,

@@ -1,12 +1,15 @@
-"""A little run in which nothing is wrong, and ways to plant faults in it."""
+"""A little run in which nothing is wrong, and ways to plant faults in it.
+
+The working directory is that of the text, next to the run.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,22 +33,22 @@ STEPS = 600
 
 @functools.cache
 def template() -> Path:
-    """Make the run once: real text, vocabulary and checkpoint; curves and
-    translations as a good run has them.
+    """Make the run once: real text, vocabulary and checkpoint; curves and translations
+    of a good run.
     """
     folder = runs.directory() / "healthy"
+    with contextlib.chdir(_make(folder)):
+        translate(folder / "run")
+    return folder
+
+
+def _make(folder: Path) -> Path:
     for split, size in SIZES.items():
         pairs = list(sources.load(f"bundled:en-de/{split}", "en", "de"))[:size]
         for side, language in enumerate(("en", "de")):
             write_lines(folder / f"{split}.{language}", [pair[side] for pair in pairs])
-    vocabulary = Vocabulary.train(
-        [
-            text
-            for pair in sources.load(_name(folder, "train"), "", "")
-            for text in pair
-        ],
-        1000,
-    )
+    pairs = list(sources.load("bundled:en-de/train", "en", "de"))[: SIZES["train"]]
+    vocabulary = Vocabulary.train([text for pair in pairs for text in pair], 1000)
     vocabulary.save(folder / "run" / "vocabulary" / "shared.model")
     base = configuration.parse(configuration.default_config().to_dict())
     config = dataclasses.replace(
@@ -58,6 +61,7 @@ def template() -> Path:
             vocabulary_size=vocabulary.size,
             max_length=64,
             tokens_per_batch=500,
+            **{split: name(split) for split in SIZES},
         ),
         training=dataclasses.replace(
             base.training, steps=STEPS, warmup_steps=100, learning_rate=0.3
@@ -78,15 +82,6 @@ def template() -> Path:
     return folder
 
 
-def make(folder: Path) -> Path:
-    """Return a copy of the run and of its text, evaluated."""
-    shutil.copytree(template(), folder)
-    run = folder / "run"
-    configure(run, **{f"data.{split}": _name(folder, split) for split in SIZES})
-    translate(run)
-    return run
-
-
 def configure(run: Path, **values: object) -> None:
     """Set keys of the run's configuration, such as ``model.d_model``."""
     record = json.loads((run / "config.json").read_text())
@@ -99,9 +94,7 @@ def configure(run: Path, **values: object) -> None:
 def translate(
     run: Path, change: Callable[[list[str]], list[str]] = list, **fields: Any
 ) -> None:
-    """Evaluate the run as if it had translated nearly as the references are, and
-    then as ``change`` makes it.
-    """
+    """Record translations that are nearly the references, changed by ``change``."""
     config = configuration.load(run / "config.json")
     pairs, _ = load_evaluation(config.data.test, config.data)
     texts, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
@@ -143,7 +136,7 @@ def alter_curve(run: Path, key: str, change: Callable[[int, float], float]) -> N
 
 
 def alter_text(run: Path, name: str, change: Callable[[list[str]], list[str]]) -> None:
-    """Change the lines of a file beside the run, such as ``train.de``."""
+    """Change the lines of a file next to the run, such as ``train.de``."""
     path = run.parent / name
     write_lines(path, change(path.read_text("utf-8").split("\n")[:-1]))
 
@@ -163,8 +156,9 @@ def write_lines(path: Path, lines: list[str]) -> None:
     path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
 
 
-def _name(folder: Path, split: str) -> str:
-    return f"text:{folder / split}.en,{folder / split}.de"
+def name(split: str, languages: tuple[str, str] = ("en", "de")) -> str:
+    """Name the data set of a split."""
+    return f"text:{','.join(f'{split}.{language}' for language in languages)}"
 
 
 def _save_checkpoint(run: Path, vocabulary: str) -> None:

@@ -1,19 +1,30 @@
-"""What the single checks of ``jaxformer doctor`` say, and what they count by."""
+"""Single checks of ``jaxformer doctor``, and what they count."""
 
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace as Seen
 
 import numpy as np
 import pytest
 
 from jaxformer.data.records import Pair
-from jaxformer.diagnosis import learning, lines, recipe, results, survey, text
+from jaxformer.diagnosis import lines, survey
 from jaxformer.diagnosis.alignment import Misfit, find_misfits, lengths
+from jaxformer.diagnosis.checks import learning, recipe, results, text
 from jaxformer.diagnosis.findings import grade, worst
 from jaxformer.evaluation.choice import choose_metrics
 from jaxformer.evaluation.metrics import score
 from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
+
+
+def configured(source: str, target: str) -> RunConfig:
+    """Return the default configuration between two languages."""
+    data = {"source_language": source, "target_language": target}
+    return configuration.parse(
+        {**configuration.default_config().to_dict(), "data": data}
+    )
 
 
 def test_text_sorted_by_length_is_no_fault():
@@ -48,12 +59,7 @@ def test_the_tokenizer_goes_with_the_language(language, scores, verdict, said):
     """13a splits at blanks: where words have none another is right, under whatever
     key it stands.
     """
-    config = configuration.parse(
-        {
-            **configuration.default_config().to_dict(),
-            "data": {"source_language": "en", "target_language": language},
-        }
-    )
+    config = configured("en", language)
     record = {}
     for key, tokenizer in scores.items():
         record |= {
@@ -62,25 +68,25 @@ def test_the_tokenizer_goes_with_the_language(language, scores, verdict, said):
                 f"nrefs:1|case:mixed|eff:no|tok:{tokenizer}|smooth:exp|version:2.6.0"
             ),
         }
-    found = results.signature(config, record)
+    found = results.check_signature(Seen(config=config, record=record))
     assert found.verdict == verdict, found
     assert found.cure.endswith(said)
     other = dataclasses.replace(
         config, data=dataclasses.replace(config.data, target_language="fr")
     )
-    assert results.signature(other, {**record, "target_language": language}) == found
+    assert (
+        results.check_signature(
+            Seen(config=other, record={**record, "target_language": language})
+        )
+        == found
+    )
 
 
 def test_keys_of_metrics_are_those_of_evaluate():
     """What is looked for are the keys and the signatures that the metrics themselves
     have.
     """
-    config = configuration.parse(
-        {
-            **configuration.default_config().to_dict(),
-            "data": {"source_language": "en", "target_language": "zh"},
-        }
-    )
+    config = configured("en", "zh")
     for name, verdict in (
         ("bleu:zh", "ok"),
         ("bleu:char", "ok"),
@@ -90,7 +96,10 @@ def test_keys_of_metrics_are_those_of_evaluate():
         (metric,) = choose_metrics([name])
         signature = score(metric, ["他 在 看 书 。"], ["他 在 看 报 。"]).signature
         record = {metric.key: 20.0, f"{metric.key}_signature": signature}
-        assert results.signature(config, record).verdict == verdict, signature
+        assert (
+            results.check_signature(Seen(config=config, record=record)).verdict
+            == verdict
+        ), signature
 
 
 @pytest.mark.parametrize(
@@ -123,14 +132,10 @@ def test_keys_of_metrics_are_those_of_evaluate():
 )
 def test_sizes_of_published_sets(name, count, languages, verdict):
     """newstest2014 has 3,003 sentences or 2,737, newstest2013 3,000."""
-    source, target = languages.split()
-    base = configuration.parse(
-        {
-            **configuration.default_config().to_dict(),
-            "data": {"source_language": source, "target_language": target},
-        }
+    base = configured(*languages.split())
+    found = results.check_test_set(
+        Seen(config=base, record={"dataset": name, "sentences": count})
     )
-    found = results.test_set(base, {"dataset": name, "sentences": count})
     assert found.verdict == verdict
     assert ("filtered" in found.expected) == (
         "2014" in found.expected and languages == "en de"
@@ -148,27 +153,30 @@ def test_the_parsers_warm_up_is_the_papers_within_twice():
         (1024, 20_000, "look"),
     ):
         values["model"]["d_model"], values["training"]["warmup_steps"] = width, warmup
-        found = recipe.peak_rate(configuration.parse(values))
+        found = recipe.check_peak_rate(Seen(config=configuration.parse(values)))
         assert found.verdict == verdict, found
         assert verdict == "ok" or "--config.training.warmup_steps=4000" in found.cure
 
 
 def test_a_log_that_begins_at_step_0():
     """Steps skipped in the only line, which is of step 0, are a share of one."""
-    assert learning.skipped({"train/skipped": [(0, 1.0)]}).verdict == "wrong"
+    assert (
+        learning.check_skipped(Seen(curves={"train/skipped": [(0, 1.0)]})).verdict
+        == "wrong"
+    )
 
 
 def test_what_still_falls_is_measured_near_the_end():
     """Of few evaluations the nearest to 80 % of training counts, and not one of long
     before.
     """
-    found = learning.falling({"valid/nll": [(100, 5.0), (850, 2.02), (1000, 2.0)]})
-    assert found.verdict == "ok"
-    assert "from step 850 to 1,000" in found.found
-    assert (
-        learning.falling({"valid/nll": [(100, 5.0), (500, 2.1), (1000, 2.0)]}).verdict
-        == "look"
-    )
+    for points, verdict in (
+        ([(100, 5.0), (850, 2.02), (1000, 2.0)], "ok"),
+        ([(100, 5.0), (500, 2.1), (1000, 2.0)], "look"),
+    ):
+        found = learning.check_still_falling(Seen(curves={"valid/nll": points}))
+        assert found.verdict == verdict
+        assert f"from step {points[1][0]} to 1,000" in found.found
 
 
 def test_the_papers_table_3_averages_nothing():
@@ -179,12 +187,13 @@ def test_the_papers_table_3_averages_nothing():
     record = {"dataset": "text:a,b", "checkpoint": 600}
     for test, verdict in (("text:a,b", "ok"), ("text:c,d", "look")):
         values["data"]["valid"], values["data"]["test"] = "text:a,b", test
-        assert (
-            results.averaging(
-                configuration.parse(values), {"x": record}, record, []
-            ).verdict
-            == verdict
+        run = Seen(
+            config=configuration.parse(values),
+            results={"x": record},
+            record=record,
+            averages=[],
         )
+        assert results.check_averaging(run).verdict == verdict
 
 
 def test_quotes_have_the_names_of_their_languages():
@@ -201,7 +210,7 @@ def test_capitals_of_scripts_without_case():
     """A few Latin letters among others tell nothing of the case of a text."""
     assert lines.capitals(["他在 IBM 看书。这是一个测试句子"]) is None
     assert (
-        text.case(
+        text.judge_case(
             ["他在 IBM 看书。这是一个测试"], ["他在看 xml 书。这是一个测试"]
         ).verdict
         == "ok"
@@ -213,7 +222,7 @@ def test_a_few_words_tell_nothing_of_their_case():
     """Three fragments in small letters are no lowercased test set."""
     assert lines.capitals(["Der Hund"]) is None
     assert (
-        text.case(
+        text.judge_case(
             ["Der Hund bellt."] * 500, ["just some small words here", "and some more"]
         ).verdict
         == "ok"
@@ -245,7 +254,7 @@ def test_the_survey_is_a_fair_sample():
     all pairs, up to the limit.
     """
     corpus = [Pair(f"{number} a", f"{number} b c") for number in range(4000)]
-    found = survey.take(
+    found = survey.survey_text(
         corpus, [corpus[7], Pair("8 a", "other"), Pair("no", "no")], sample=400
     )
     numbers = [int(pair.source.split()[0]) for pair in found.sample]
@@ -256,8 +265,8 @@ def test_the_survey_is_a_fair_sample():
     ]
     assert (found.sources, found.pairs) == ({"7 a", "8 a"}, {corpus[7]})
     assert (found.read, found.whole) == (4000, True)
-    assert survey.take(corpus, [], sample=400).sample == found.sample
-    cut = survey.take(corpus, [], sample=10, most=50)
+    assert survey.survey_text(corpus, [], sample=400).sample == found.sample
+    cut = survey.survey_text(corpus, [], sample=10, most=50)
     assert (cut.read, cut.whole, len(cut.sample)) == (50, False, 10)
 
 
@@ -287,14 +296,12 @@ def test_a_checkpoint_between_two_lines_of_the_log():
         ([3 * every - 1], f"of {steps:,}"),
         ([every, 3 * every], f"checkpoint of step {3 * every:,}"),
     ):
-        found = learning.finished(config, curves, saved)
+        run = Seen(config=config, curves=curves, saved=saved)
+        found = learning.check_finished(run)
         assert (found.verdict, found.found.endswith(said)) == ("look", True), found
-    assert (
-        learning.finished(
-            config, {"train/nll": [(steps, 2.0)]}, [steps - every, steps]
-        ).verdict
-        == "ok"
-    )
+    curves = {"train/nll": [(steps, 2.0)]}
+    run = Seen(config=config, curves=curves, saved=[steps - every, steps])
+    assert learning.check_finished(run).verdict == "ok"
 
 
 @pytest.mark.parametrize(
@@ -313,4 +320,7 @@ def test_patience_ends_a_run_after_so_many_evaluations(scores, verdict):
         "train/nll": [(400, 5.0)],
         "valid/bleu": [(100 * (i + 1), score) for i, score in enumerate(scores)],
     }
-    assert learning.finished(config, curves, []).verdict == verdict
+    assert (
+        learning.check_finished(Seen(config=config, curves=curves, saved=[])).verdict
+        == verdict
+    )

@@ -1,0 +1,1 @@
+"""The checks of a run: functions from its evidence to a finding."""

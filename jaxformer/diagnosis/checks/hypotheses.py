@@ -1,0 +1,145 @@
+"""Checks of the translations that were scored."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from jaxformer.diagnosis import lines
+from jaxformer.diagnosis.alignment import FEWEST, find_misfits, lengths
+from jaxformer.diagnosis.evidence import Evidence
+from jaxformer.diagnosis.findings import Finding, grade, judge
+from jaxformer.evaluation.breakdown import split_words
+
+_UNKNOWN = "\u2047"  # SentencePiece's text of the unknown piece
+_ORDER, _TIMES = 4, 3  # a loop: so many words in a row, so often in one sentence
+
+
+def check_length(run: Evidence) -> Finding:
+    """Compare the words of translations and references: BLEU penalises short output."""
+    words, expected = (
+        sum(len(split_words(line)) for line in texts)
+        for texts in (run.hypotheses, run.scored.references[0])
+    )
+    ratio = words / max(expected, 1)
+    penalty = math.exp(min(0.0, 1.0 - 1.0 / ratio)) if ratio else 0.0
+    short = grade(1.0 - ratio, 0.05, 0.3)
+    return judge(
+        short if short != "ok" else grade(ratio, 1.1, 1.5),
+        f"{ratio:.3f} times the words of the references; the brevity penalty leaves"
+        f" {penalty:.0%} of BLEU",
+        "0.95 to 1.1 (Papineni et al. 2002, section 2.2.2)",
+        f"{'a larger' if ratio < 1.0 else 'look for loops; a smaller'} --alpha, chosen"
+        " on data.valid, or longer training",
+    )
+
+
+def check_cut(run: Evidence) -> Finding:
+    """Count the translations that reached the maximum length."""
+    count, total = run.record.get("unfinished"), run.record.get("sentences")
+    if count is None or not total:
+        return Finding("unseen", "the result does not count unfinished translations")
+    return judge(
+        grade(count / total, 0.01, 0.1),
+        f"{count} of {total:,} translations have no end",
+        "hardly any, with 50 tokens more than the source (paper, section 6.1)",
+        "larger decoding.max_extra_length or max_target_length; if they loop, longer"
+        " training",
+    )
+
+
+def check_empty(run: Evidence) -> Finding:
+    """Count the empty translations."""
+    found = lines.share(run.hypotheses, lambda line: not line.strip())
+    return judge(
+        grade(found, 0.005, 0.05),
+        f"{found:.1%} of {len(run.hypotheses):,} translations are empty",
+        "none",
+        "--min_length=2, a larger --alpha; look for empty targets in the training text",
+    )
+
+
+def check_copies(run: Evidence) -> Finding:
+    """Count the translations that repeat their source where the reference does not."""
+    sources = run.scored.sources
+    if sources is None:
+        return Finding("unseen", "the sources are not known")
+    copied = [
+        hypothesis.strip() == source.strip()
+        for hypothesis, source, reference in zip(
+            run.hypotheses, sources, run.scored.references[0], strict=True
+        )
+        if len(source.split()) >= 3 and source.strip() != reference.strip()
+    ]
+    if not copied:
+        return Finding("unseen", "no source has three words with blanks between them")
+    found = sum(copied) / len(copied)
+    return judge(
+        grade(found, 0.02, 0.2),
+        f"{found:.1%} of {len(copied):,} translations are their source",
+        "hardly any",
+        "--config.data.drop_identical=True and --config.data.detect_languages=True in a"
+        " new run; check the direction",
+    )
+
+
+def check_loops(run: Evidence) -> Finding:
+    """Count the translations that repeat the same words."""
+    found = lines.share(run.hypotheses, _loops)
+    return judge(
+        grade(found, 0.02, 0.2),
+        f"{found:.1%} of {len(run.hypotheses):,} translations have {_ORDER} words"
+        f" {_TIMES} times",
+        "hardly any",
+        "longer training; --no_repeat_ngram=4 hides it",
+    )
+
+
+def check_unknown(run: Evidence) -> Finding:
+    """Count the translations with the unknown token."""
+    found = lines.share(run.hypotheses, lambda line: _UNKNOWN in line)
+    return judge(
+        grade(found, 0.01, 0.1),
+        f"{found:.1%} of {len(run.hypotheses):,} translations hold {_UNKNOWN}",
+        "hardly any",
+        "--config.data.byte_fallback=True in a new run; --no_unknown hides it",
+    )
+
+
+def check_variety(run: Evidence) -> Finding:
+    """Check that different sources have different translations."""
+    different, expected = len(set(run.hypotheses)), len(set(run.scored.references[0]))
+    return judge(
+        grade(1.0 - different / max(expected, 1), 0.2, 0.5),
+        f"{different:,} different translations of {expected:,} different references",
+        "about as many",
+        "the model ignores the source: it is untrained, training stalled, or the sides"
+        " do not belong together",
+    )
+
+
+def check_order(run: Evidence) -> Finding:
+    """Check that translations are not shifted against their references."""
+    if len(run.hypotheses) < FEWEST:
+        return Finding("unseen", f"{len(run.hypotheses)} translations are too few")
+    pairs = zip(run.hypotheses, run.scored.references[0], strict=True)
+    shifted = [misfit for misfit in find_misfits(lengths(pairs)) if misfit.shift]
+    found = "lengths of translations and references agree"
+    if shifted:
+        found = (
+            f"from about line {shifted[0].line:,} on the references"
+            f" {shifted[0].shift:+d} lines further belong there"
+        )
+    return judge(
+        "wrong" if shifted else "ok",
+        found,
+        "line i of the translations belongs to line i of the references",
+        "a line was lost or added: translate the whole file again, and split lines only"
+        " at \\n",
+    )
+
+
+def _loops(line: str) -> bool:
+    words = line.split()
+    found = Counter(zip(*(words[start:] for start in range(_ORDER)), strict=False))
+    return max(found.values(), default=0) >= _TIMES
