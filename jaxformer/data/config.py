@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 from jaxformer.data.cleaning import Cleaning, UnicodeNormalization
@@ -60,9 +60,9 @@ class DataConfig:
     train: str = "bundled:en-de/train"
     # Judges the model while it trains: loss, BLEU, and the choice of the best
     # checkpoint.
-    valid: str = "bundled:en-de/valid"
+    valid: str = field(default="bundled:en-de/valid", metadata={"may_change": True})
     # Judges the finished model; never used to choose one.
-    test: str = "bundled:en-de/test"
+    test: str = field(default="bundled:en-de/test", metadata={"may_change": True})
 
     # The languages translated from and to, as codes. A corpus of two languages serves
     # both directions.
@@ -144,7 +144,7 @@ class DataConfig:
     drop_remainder: bool = False
     # Processes that tokenise the training text, if it is large. Default None: one a
     # core, if there are at least four. What comes out is the same.
-    workers: int | None = None
+    workers: int | None = field(default=None, metadata={"may_change": True})
     # End every source sentence with the end-of-sentence token; targets always do.
     source_eos: bool = True
 

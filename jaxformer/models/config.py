@@ -1,12 +1,10 @@
-"""What a Transformer is made of: one frozen, validated dataclass and the paper's
-presets.
-"""
+"""The configuration of a Transformer, and the paper's presets."""
 
 from __future__ import annotations
 
 import dataclasses
 
-from jaxformer.errors import InputError, check_most
+from jaxformer.errors import InputError, check_keys, key
 from jaxformer.functional.layers import ACTIVATIONS
 from jaxformer.nn.blocks import NORM_ORDERS, LayerConfig
 from jaxformer.nn.embedding import KINDS as POSITION_KINDS
@@ -14,21 +12,6 @@ from jaxformer.nn.stacks import REMATERIALIZATIONS
 
 TIED_EMBEDDINGS = ("all", "target", "none")
 DTYPES = ("float32", "bfloat16", "float16")
-
-MOST = {
-    "vocabulary_size": 2**24,
-    "source_vocabulary_size": 2**24,
-    "max_length": 2**20,
-    "d_model": 2**20,
-    "d_k": 2**20,
-    "d_v": 2**20,
-    "d_ff": 2**22,
-    "num_heads": 2**16,
-    "num_encoder_layers": 1_000,
-    "num_decoder_layers": 1_000,
-    "norm_epsilon": 1,
-}
-"""Greatest values of numbers: no device has room for more."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,118 +25,84 @@ class TransformerConfig:
 
     # Target tokens, or those of the shared vocabulary. A run of the command line reads
     # it from the vocabulary.
-    vocabulary_size: int = 37_000
+    vocabulary_size: int = key(37_000, least=1, most=2**24, changes="tokens")
     # Source tokens, where the vocabularies are separate; None: the same as
     # vocabulary_size.
-    source_vocabulary_size: int | None = None
+    source_vocabulary_size: int | None = key(
+        None, least=1, most=2**24, changes="tokens"
+    )
     # Width of the residual stream.
-    d_model: int = 512
+    d_model: int = key(512, least=1, most=2**20)
     # Width of the feed-forward layers.
-    d_ff: int = 2048
+    d_ff: int = key(2048, least=1, most=2**22)
     # Heads of every attention.
-    num_heads: int = 8
+    num_heads: int = key(8, least=1, most=2**16)
     # Width of a head's queries and keys; None: d_model / num_heads.
-    d_k: int | None = None
+    d_k: int | None = key(None, least=1, most=2**20)
     # Width of a head's values; None: d_model / num_heads.
-    d_v: int | None = None
+    d_v: int | None = key(None, least=1, most=2**20)
     # Layers of the encoder and of the decoder; they may differ.
-    num_encoder_layers: int = 6
-    num_decoder_layers: int = 6
+    num_encoder_layers: int = key(6, least=1, most=1_000)
+    num_decoder_layers: int = key(6, least=1, most=1_000)
     # Dropout on sub-layer outputs and on the sums of embeddings and positions (section
     # 5.4).
-    dropout_rate: float = 0.1
+    dropout_rate: float = key(0.1, least=0, below=1)
     # Dropout on attention weights and inside the feed-forward layer: 0 in the paper,
     # 0.1 in later tensor2tensor.
-    attention_dropout_rate: float = 0.0
-    activation_dropout_rate: float = 0.0
+    attention_dropout_rate: float = key(0.0, least=0, below=1)
+    activation_dropout_rate: float = key(0.0, least=0, below=1)
     # relu (the paper), gelu (its tanh approximation), gelu_exact or silu (also called
     # swish).
-    activation: str = "relu"
+    activation: str = key("relu", choices=ACTIVATIONS)
     # post: LN(x + f(x)), the paper; pre: x + f(LN(x)) with a final norm, steadier in
     # deep stacks.
-    norm_order: str = "post"
+    norm_order: str = key("post", choices=NORM_ORDERS)
     # Added to the variance in layer normalisation.
-    norm_epsilon: float = 1e-6
+    norm_epsilon: float = key(1e-6, above=0, most=1)
     # sinusoidal (the paper, interleaved), sinusoidal_halves (tensor2tensor),
     # sinusoidal_concatenated (the paper's numbers, all sines before all cosines:
     # Marian's models at Hugging Face) or learned.
-    positions: str = "sinusoidal"
+    positions: str = key("sinusoidal", choices=POSITION_KINDS)
     # Most tokens that a sequence may have, end of sentence included, on either side.
-    max_length: int = 1024
+    max_length: int = key(1024, least=1, most=2**20)
     # all: one table for source, target and output (section 3.4); target: target and
     # output share one; none.
-    tied_embeddings: str = "all"
+    tied_embeddings: str = key("all", choices=TIED_EMBEDDINGS)
     # Whether embeddings are multiplied by the square root of d_model (section 3.4), and
     # learned positions with them.
-    scale_embedding: bool = True
+    scale_embedding: bool = key(
+        True,
+    )
     # Whether each token of the target vocabulary has a bias that is added to its logit;
     # the paper has none.
-    output_bias: bool = False
+    output_bias: bool = key(
+        False,
+    )
     # Type of the computation, float32, bfloat16 or float16 (for devices without
     # bfloat16; the loss is then scaled, see training.loss_scale); parameters, softmax,
     # norms and losses are float32 in any case.
-    dtype: str = "float32"
+    dtype: str = key("float32", choices=DTYPES, changes="speed")
     # What the backward pass computes again instead of keeping it, the results being the
     # same: none, layer (each layer, from its input: least memory, about a third more
     # computation) or dots (all but the results of linear maps: in between).
-    rematerialization: str = "none"
+    rematerialization: str = key(
+        "none", choices=REMATERIALIZATIONS, changes="speed", may_change=True
+    )
     # Whether one program is scanned over the layers, whose parameters are then stacked:
     # deep models compile sooner.
-    scan_layers: bool = False
+    scan_layers: bool = key(False, changes="speed")
     # Ids of padding and of the token that begins a target. A run of the command line
     # reads them from the vocabulary.
-    pad_id: int = 0
-    bos_id: int = 2
+    pad_id: int = key(0, changes="tokens")
+    bos_id: int = key(2, changes="tokens")
 
     def __post_init__(self) -> None:
-        """Check every value, and those that depend on each other."""
-        check_most(self, MOST, "model.")
-        positive = (
-            "vocabulary_size",
-            "d_model",
-            "d_ff",
-            "num_heads",
-            "num_encoder_layers",
-            "num_decoder_layers",
-        )
-        for name in (*positive, "max_length"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "at least 1")
-        for name in ("source_vocabulary_size", "d_k", "d_v"):
-            value = getattr(self, name)
-            _require(value is None or value >= 1, name, value, "at least 1, or None")
-        for name in (
-            "dropout_rate",
-            "attention_dropout_rate",
-            "activation_dropout_rate",
-        ):
-            _require(
-                0.0 <= getattr(self, name) < 1.0,
-                name,
-                getattr(self, name),
-                "at least 0 and below 1",
-            )
-        _require(self.norm_epsilon > 0.0, "norm_epsilon", self.norm_epsilon, "above 0")
-        for name, choices in (
-            ("activation", tuple(ACTIVATIONS)),
-            ("norm_order", NORM_ORDERS),
-            ("positions", POSITION_KINDS),
-            ("tied_embeddings", TIED_EMBEDDINGS),
-            ("dtype", DTYPES),
-            ("rematerialization", REMATERIALIZATIONS),
-        ):
-            _require(
-                getattr(self, name) in choices,
-                name,
-                repr(getattr(self, name)),
-                f"one of {', '.join(choices)}",
-            )
+        """Check every key, and keys that depend on each other."""
+        check_keys("model", self)
         for name in ("pad_id", "bos_id"):
-            _require(
-                0 <= getattr(self, name) < self.vocabulary_size,
-                name,
-                getattr(self, name),
-                "in the vocabulary",
-            )
+            value = getattr(self, name)
+            if not 0 <= value < self.vocabulary_size:
+                raise InputError(f"model.{name} must be in the vocabulary, not {value}")
         self._check_heads()
         if self.positions != "learned" and self.d_model % 2:
             raise InputError(
@@ -221,8 +170,3 @@ class TransformerConfig:
             num_encoder_layers=3,
             num_decoder_layers=3,
         )
-
-
-def _require(condition: bool, name: str, value: object, rule: str) -> None:
-    if not condition:
-        raise InputError(f"model.{name} must be {rule}, not {value}")

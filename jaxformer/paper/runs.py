@@ -23,16 +23,6 @@ from jaxformer.runs.records import read_results
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import differing_settings
 
-# What of a model is no part of what the paper calls one: sizes that follow from text,
-# and how it is computed.
-_FREE = (
-    *configuration.OF_THE_VOCABULARY,
-    "max_length",
-    "norm_epsilon",
-    "dtype",
-    "rematerialization",
-    "scan_layers",
-)
 _NAMED = 3  # differences that a refusal names at most
 # kinds of training text that come with jaxformer
 _NOT_THE_PAPERS = ("bundled", "synthetic")
@@ -165,9 +155,10 @@ def comparable_metric(row: Row) -> str:
 def _architecture(model: TransformerConfig) -> dict[str, Any]:
     """Return what makes the model what it is, by name."""
     values = {
-        key: value
-        for key, value in dataclasses.asdict(model).items()
-        if key not in _FREE
+        field.name: getattr(model, field.name)
+        for field in dataclasses.fields(model)
+        if field.metadata["changes"] == "result"
+        and field.name not in ("max_length", "norm_epsilon")  # not in the paper
     }
     width = model.d_model // model.num_heads
     return values | {"d_k": model.d_k or width, "d_v": model.d_v or width}

@@ -12,6 +12,7 @@ from typing import TypeAlias
 from jaxformer.errors import InputError
 from jaxformer.evaluation.known_sets import SENTENCES
 from jaxformer.models.config import TransformerConfig
+from jaxformer.runs.training import TrainingConfig
 
 Value: TypeAlias = bool | int | float | str
 """A value of a configuration's key."""
@@ -44,30 +45,15 @@ BASE: Mapping[str, Value] = types.MappingProxyType(
 Table 3).
 """
 
-LEARNING_KEYS = (
-    *(
-        "schedule",
-        "learning_rate",
-        "cooldown_steps",
-        "optimizer",
-        "adam_b1",
-        "adam_b2",
-        "adam_epsilon",
-    ),
-    *(
-        "weight_decay",
-        "gradient_clip",
-        "ema_decay",
-        "frozen",
-        "smoothing_convention",
-        "z_loss",
-        "r_drop",
-    ),
-    "initial_run",
+LEARNING_KEYS = tuple(
+    field.name
+    for field in dataclasses.fields(TrainingConfig)
+    if field.metadata["changes"] == "result"
+    and f"training.{field.name}" not in BASE
+    and field.name not in ("seed", "patience", "initial_optimizer")
 )
-"""Keys of the section ``training``, besides those that rows name, that change what is
-learned; the defaults of :class:`jaxformer.runs.training.TrainingConfig` are the
-paper's.
+"""Keys of the section ``training`` that change what is learned, without those that rows
+name; the defaults are the paper's.
 """
 
 

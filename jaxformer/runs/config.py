@@ -1,6 +1,4 @@
-"""The configuration of a run: five frozen sections, every key known and every value
-checked before anything starts.
-"""
+"""The configuration of a run: five frozen sections, checked before anything starts."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from typing import Any, TypeVar
 
 from jaxformer import __version__
 from jaxformer.data.config import DataConfig
-from jaxformer.errors import InputError, check_most, require
+from jaxformer.errors import InputError, check_keys, key, require
 from jaxformer.files import parse_json, write_whole
 from jaxformer.models.config import TransformerConfig
 from jaxformer.runs.training import TrainingConfig
@@ -34,62 +32,45 @@ class EvaluationConfig:
         InputError: a value out of range.
     """
 
-    # Validation sentences translated at each evaluation; None: all of them, 0: none,
-    # for the loss alone.
-    max_sentences: int | None = None
+    # Validation sentences translated at each evaluation; None: all, 0: none, only the
+    # loss.
+    max_sentences: int | None = key(None, least=0, most=10**9)
     # Beam of those translations; 1 is greedy search. The final scores use
     # decoding.beam_size.
-    beam_size: int = 1
-    # How many of the translations samples.jsonl keeps.
-    samples: int = 5
-    # What makes a checkpoint the best: bleu, chrf (both of the translations) or loss
-    # (unsmoothed, a token); or f1, for targets that are linearised trees, which
-    # `jaxformer evaluate` then scores by default too.
-    best_metric: str = "bleu"
+    beam_size: int = key(1, least=1, most=MOST_BEAM)
+    # Translations that samples.jsonl keeps at each evaluation.
+    samples: int = key(5, least=0, most=10**9, changes="speed")
+    # Score that makes a checkpoint the best: bleu or chrf of the translations, loss
+    # (unsmoothed, a token), or f1 for targets that are linearised trees.
+    best_metric: str = key("bleu", choices=BEST_METRICS)
 
     def __post_init__(self) -> None:
-        """Check every value."""
-        sentences = self.max_sentences
-        _check(
-            sentences is None or sentences >= 0,
-            "evaluation.max_sentences",
-            sentences,
-            "at least 0, or None",
-        )
-        if sentences == 0 and self.best_metric != "loss":
+        """Check every key, and keys that depend on each other."""
+        check_keys("evaluation", self)
+        if self.max_sentences == 0 and self.best_metric != "loss":
             raise InputError(
                 "evaluation.max_sentences=0 translates nothing, and"
                 f" evaluation.best_metric={self.best_metric} is a score of"
                 " translations: set evaluation.best_metric=loss"
             )
-        _check(
-            self.beam_size >= 1, "evaluation.beam_size", self.beam_size, "at least 1"
-        )
-        _check(self.samples >= 0, "evaluation.samples", self.samples, "at least 0")
-        check_most(
-            self,
-            {"max_sentences": 10**9, "beam_size": MOST_BEAM, "samples": 10**9},
-            "evaluation.",
-        )
-        _check_choice("evaluation.best_metric", self.best_metric, BEST_METRICS)
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """Everything that a run is made of; saved as ``config.json`` in its directory.
+    """The configuration of a run; saved as ``config.json`` in its directory.
 
     Raises:
-        InputError: sections that do not go together.
+        InputError: sections contradict each other.
     """
 
     model: TransformerConfig
     data: DataConfig
     training: TrainingConfig
-    decoding: DecodingConfig
-    evaluation: EvaluationConfig
+    decoding: DecodingConfig = dataclasses.field(metadata={"may_change": True})
+    evaluation: EvaluationConfig = dataclasses.field(metadata={"may_change": True})
 
     def __post_init__(self) -> None:
-        """Check what no section can check alone."""
+        """Check keys of different sections that depend on each other."""
         if self.data.max_length > self.model.max_length:
             raise InputError(
                 f"data.max_length {self.data.max_length} is more than the"
@@ -129,43 +110,19 @@ class RunConfig:
             )
 
 
-# The vocabulary knows these better than a person: they are no keys of a configuration
-# file.
-OF_THE_VOCABULARY = ("vocabulary_size", "source_vocabulary_size", "pad_id", "bos_id")
-
-# What may change when a run is resumed, since what is already trained stays right.
-MAY_CHANGE = (
-    "training.steps",
-    "training.cooldown_steps",
-    "training.engine",
-    "training.mesh_",
-    "training.shard_moments",
-    "training.accumulation_steps",
-    "training.max_bad_steps",
-    "training.patience",
-    "training.log_every",
-    "training.evaluate_every",
-    "training.checkpoint_every",
-    "training.keep_",
-    "training.on_failed_save",
-    "training.profile_",
-    "training.stall_seconds",
-    "training.wandb_project",
-    "model.rematerialization",
-    "data.valid",
-    "data.test",
-    "data.workers",
-    "decoding.",
-    "evaluation.",
+OF_THE_VOCABULARY = tuple(
+    field.name
+    for field in dataclasses.fields(TransformerConfig)
+    if field.metadata["changes"] == "tokens"
 )
+"""Keys of the model that the vocabulary determines; no configuration file has them."""
 
 
 def default_config() -> Any:
-    """Return the defaults of every section as an ``ml_collections.ConfigDict``, for
-    configuration files to change.
+    """Return all defaults as an ``ml_collections.ConfigDict`` for configuration files.
 
-    Its keys are those of the sections' dataclasses, whose comments say what each means.
-    A value of the wrong type and, once the file is read, an unknown key are refused.
+    The comments of the sections' dataclasses explain the keys. A ``ConfigDict`` refuses
+    values of the wrong type.
     """
     ml_collections = require("ml_collections", "train")
     config = ml_collections.ConfigDict()
@@ -188,11 +145,10 @@ def default_config() -> Any:
 
 
 def parse(config: Mapping[str, Any]) -> RunConfig:
-    """Turn a configuration of plain values into checked dataclasses.
+    """Build checked dataclasses of plain values.
 
     Raises:
-        InputError: an unknown key (with the nearest known one), a value of the wrong
-            type or out of range.
+        InputError: an unknown key, a value of the wrong type or out of range.
     """
     sections = typing.get_type_hints(RunConfig)
     _refuse_unknown("", config, sections)
@@ -202,13 +158,13 @@ def parse(config: Mapping[str, Any]) -> RunConfig:
         "vocabulary_size" not in values["model"]
         and type(data.get("vocabulary_size")) is int
     ):
-        # Until the vocabulary itself is there, its configured size stands for it.
+        # There is no vocabulary yet: take its configured size.
         values["model"]["vocabulary_size"] = data["vocabulary_size"]
         if data.get("shared_vocabulary") is False:
             values["model"]["source_vocabulary_size"] = data.get(
                 "source_vocabulary_size"
             )
-    # whose vocabulary_size the model has
+    # An error of data.vocabulary_size comes before that of the model.
     order = sorted(sections, key=lambda name: name != "data")
     return RunConfig(
         **{name: _section(sections[name], name, values[name]) for name in order}
@@ -216,20 +172,19 @@ def parse(config: Mapping[str, Any]) -> RunConfig:
 
 
 def save(config: RunConfig, path: Path) -> None:
-    """Write a configuration and the version of jaxformer as JSON, whole or not at
-    all.
-    """
+    """Write a configuration and the version of jaxformer as JSON."""
     record = {"version": __version__, **dataclasses.asdict(config)}
     write_whole(path, json.dumps(record, indent=2) + "\n")
 
 
 def load(path: Path) -> RunConfig:
-    """Read a configuration that :func:`save` wrote, of this version or an earlier one:
-    a key that was added since is not in it, and has its default.
+    """Read a configuration of :func:`save`, by this version or an earlier one.
+
+    Keys that are newer than the file have their defaults.
 
     Raises:
-        InputError: there is none, or it is of a version that knew what this one does
-            not.
+        InputError: there is no file, or it has keys or values that this version does
+            not know.
     """
     try:
         record = parse_json(path.read_bytes())
@@ -253,7 +208,7 @@ def load(path: Path) -> RunConfig:
     except InputError as error:
         if written == __version__:
             raise
-        # without the cure, which is for who wrote the key by hand
+        # The cure is for keys that were written by hand.
         fault = str(error).partition(";")[0]
         raise InputError(
             f"{path} was written by jaxformer {written} and cannot be read by this"
@@ -262,18 +217,24 @@ def load(path: Path) -> RunConfig:
 
 
 def differences(old: RunConfig, new: RunConfig) -> list[str]:
-    """List what differs between two configurations of a run and must not:
-    ``section.key: old -> new``.
+    """List the keys that differ and must not, since they made what is already trained.
+
+    Each is ``section.key: old -> new``.
     """
     before, after = flatten(old), flatten(new)
-    # These schedules fall towards the last step: with another one the rates so far
-    # would have been others.
-    fixed = ("training.steps",) if old.training.schedule in ("linear", "cosine") else ()
+    fixed = [
+        f"{section.name}.{field.name}"
+        for section in dataclasses.fields(old)
+        for field in dataclasses.fields(getattr(old, section.name))
+        if not any(x.metadata.get("may_change") for x in (section, field))
+    ]
+    # The last step determines the rates of all steps.
+    if old.training.schedule in ("linear", "cosine"):
+        fixed.append("training.steps")
     return [
-        f"{key}: {before.get(key)} -> {after.get(key)}"
-        for key in before
-        if before.get(key) != after.get(key)
-        and (key in fixed or not key.startswith(MAY_CHANGE))
+        f"{name}: {before[name]} -> {after[name]}"
+        for name in before
+        if before[name] != after[name] and name in fixed
     ]
 
 
@@ -284,24 +245,25 @@ def _section(kind: type[Section], name: str, values: Mapping[str, Any]) -> Secti
     hints = typing.get_type_hints(kind)
     _refuse_unknown(f"{name}.", values, hints)
     checked = {
-        key: _typed(f"{name}.{key}", value, hints[key]) for key, value in values.items()
+        field: _typed(f"{name}.{field}", value, hints[field])
+        for field, value in values.items()
     }
     return kind(**checked)
 
 
 def _refuse_unknown(prefix: str, given: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
-    for key in given:
-        if key not in known:
-            near = difflib.get_close_matches(key, known, n=1, cutoff=0.0)
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
             raise InputError(
-                f"there is no configuration key {prefix}{key}; did you mean"
+                f"there is no configuration key {prefix}{name}; did you mean"
                 f" {prefix}{near[0]}?"
             )
 
 
-def _typed(key: str, value: Any, hint: Any) -> Any:
-    # which of its values are allowed, the section itself checks
+def _typed(name: str, value: Any, hint: Any) -> Any:
+    # The section checks which values are allowed.
     if typing.get_origin(hint) is typing.Literal:
         allowed = tuple({type(choice) for choice in typing.get_args(hint)})
     else:
@@ -309,20 +271,20 @@ def _typed(key: str, value: Any, hint: Any) -> Any:
     if float in allowed and type(value) is int:
         try:
             return float(value)
-        except OverflowError:  # above every bound
+        except OverflowError:  # larger than any bound
             return math.inf if value > 0 else -math.inf
     if type(value) not in allowed:
         names = " or ".join(
             "None" if kind is types.NoneType else kind.__name__ for kind in allowed
         )
         raise InputError(
-            f"{key} must be of type {names}, not {value!r} of type"
+            f"{name} must be of type {names}, not {value!r} of type"
             f" {type(value).__name__}"
         )
-    # JSON can escape it
+    # JSON can contain an escaped half.
     if isinstance(value, str) and re.search("[\ud800-\udbff]", value):
         raise InputError(
-            f"{key} has half of a surrogate pair, which is no character: {value!r}"
+            f"{name} has half of a surrogate pair, which is no character: {value!r}"
         )
     return value
 
@@ -336,18 +298,9 @@ def _keys(kind: type) -> list[tuple[str, Any, Any]]:
 
 
 def flatten(config: RunConfig) -> dict[str, Any]:
-    """Return every value by its key, such as ``model.d_model``."""
+    """Return all values by key, such as ``model.d_model``."""
     return {
-        f"{section}.{key}": value
+        f"{section}.{name}": value
         for section, values in dataclasses.asdict(config).items()
-        for key, value in values.items()
+        for name, value in values.items()
     }
-
-
-def _check(condition: bool, key: str, value: object, rule: str) -> None:
-    if not condition:
-        raise InputError(f"{key} must be {rule}, not {value}")
-
-
-def _check_choice(key: str, value: str, choices: tuple[str, ...]) -> None:
-    _check(value in choices, key, repr(value), f"one of {', '.join(choices)}")

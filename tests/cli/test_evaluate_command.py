@@ -258,7 +258,7 @@ def test_one_sentence(call, reversal, tmp_path):
             "there is no checkpoint '7'",
         ),
         (["--beam_size=0"], "--beam_size must be at least 1, not 0"),
-        (["--alpha=nan"], "--alpha must be from -10 to 10, not nan"),
+        (["--alpha=nan"], "--alpha must be at least -10, not nan"),
     ],
 )
 def test_wrong_options(options, rule, call):

@@ -284,10 +284,10 @@ def test_a_translation_that_options_leave_none(call, workdir, monkeypatch):
             ["--top_k=5"],
             "--top_k is for drawing at random: add --sample, or leave it out",
         ),
-        (["--sample", "--top_p=2"], "--top_p must be a probability, not 2.0"),
+        (["--sample", "--top_p=2"], "--top_p must be at most 1, not 2.0"),
         (
             ["--length_penalty=long"],
-            "--length_penalty must be gnmt or average or none, not 'long'",
+            "--length_penalty must be one of gnmt, average, none, not 'long'",
         ),
         (["--ban="], "a banned word must not be blank"),
         (["--prefix=nowhere"], "nowhere"),

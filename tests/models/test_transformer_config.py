@@ -100,13 +100,17 @@ def test_layers_get_their_part_of_the_configuration():
             for name in ("source_vocabulary_size", "d_k", "d_v")
         ),
         *(
-            ({name: rate}, f"model.{name} must be at least 0 and below 1, not {rate}")
+            ({name: rate}, f"model.{name} must be {rule}, not {rate}")
             for name in (
                 "dropout_rate",
                 "attention_dropout_rate",
                 "activation_dropout_rate",
             )
-            for rate in (1.0, -0.1, math.nan)
+            for rate, rule in (
+                (1.0, "below 1"),
+                (-0.1, "at least 0"),
+                (math.nan, "at least 0"),
+            )
         ),
         ({"norm_epsilon": 0.0}, "model.norm_epsilon must be above 0, not 0.0"),
         (

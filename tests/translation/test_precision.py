@@ -138,7 +138,7 @@ def test_an_unknown_precision_is_refused():
     with pytest.raises(
         InputError,
         match=(
-            r"decoding\.precision must be model or float32 or bfloat16 or int8, not"
+            r"decoding\.precision must be one of model, float32, bfloat16, int8, not"
             r" 'half'"
         ),
     ):

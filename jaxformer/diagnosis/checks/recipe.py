@@ -32,10 +32,14 @@ _WIDTH, _BATCH, _STEPS, _WARMUP = (
 )
 # Above it Adam trained no Transformer of any width that was tried.
 _HIGHEST_RATE = 0.01
-_ARCHITECTURE = (
-    *("norm_order", "activation", "positions", "tied_embeddings", "scale_embedding"),
-    *("output_bias", "attention_dropout_rate", "activation_dropout_rate"),
-)
+# Sizes and epsilon are not judged, and `regularization` judges the dropout rate.
+_ARCHITECTURE = [
+    field.name
+    for field in dataclasses.fields(TransformerConfig)
+    if field.metadata["changes"] == "result"
+    and type(field.default) in (str, bool, float)
+    and field.name not in ("dropout_rate", "norm_epsilon")
+]
 # Other checks judge the rate and averages.
 _OPTIMIZER = [
     key
