@@ -1,7 +1,7 @@
 """jaxformer: the Transformer of "Attention Is All You Need" in JAX and Flax.
 
 Each part loads when it is first used. The model, the modules and the functions need
-jax, flax, optax, numpy and jaxtyping alone.
+only jax, flax, optax, numpy and jaxtyping.
 """
 
 from __future__ import annotations
@@ -39,9 +39,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is asked for: the command line is to start, and to say what it can
-    do, without waiting for JAX.
-    """
+    """Load a public name, so that the command line starts without loading JAX."""
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if name in __all__:

@@ -1,4 +1,4 @@
-"""Plain text for people: tables, and characters that a terminal would obey."""
+"""Text for a terminal: tables, and escaped control characters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def escape_controls(text: str) -> str:
-    r"""Write control characters as JSON does, since a terminal obeys them; tabs and
-    line ends stay.
+    r"""Escape the control characters of a text for a terminal, as JSON does.
 
-    Args:
-        text: for a terminal. It may be JSON, and stays the same JSON.
+    Tabs and line ends stay, and JSON stays the same JSON.
 
     Example:
         >>> print(escape_controls("\x1b[2Jred\x9b"))
@@ -23,17 +21,16 @@ def escape_controls(text: str) -> str:
 
 
 def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    r"""Set rows of cells under each other, names to the left and numbers to the right;
-    a row may be short.
+    r"""Align the cells of rows: the first column to the left, others to the right.
 
-    Args:
-        rows: the head of the table and its lines, of which the first cell is a name.
+    A row may be short.
 
     Yields:
         A line for each row, without blanks at its end.
 
     Example:
-        >>> print("\n".join(align([["system", "BLEU"], ["ours", "27.3"], ["a longer name", "9.1"]])))
+        >>> rows = [["system", "BLEU"], ["ours", "27.3"], ["a longer name", "9.1"]]
+        >>> print("\n".join(align(rows)))
         system         BLEU
         ours           27.3
         a longer name   9.1

@@ -1,4 +1,4 @@
-"""The alphabet of axes and the names of array types used in every signature.
+"""The axes and array types of signatures.
 
 ====== ==========================================
 letter axis
@@ -19,13 +19,27 @@ letter axis
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
+import numpy as np
 from jax import Array
 from jaxtyping import Bool, Float, Int, PyTree, UInt32
 
 Parameters: TypeAlias = Mapping[str, Any]
-"""A plain dict of arrays, possibly nested: what Linen calls a parameter tree."""
+"""A nested dict of arrays: the parameters of a Linen module."""
+
+AnyArray: TypeAlias = Array | np.ndarray
+"""An array of JAX or of numpy, where both may come in."""
 
 Key: TypeAlias = Array
 """A random key from :func:`jax.random.key`."""
 
-__all__ = ["Array", "Bool", "Float", "Int", "Key", "Parameters", "PyTree", "UInt32"]
+__all__ = [
+    "AnyArray",
+    "Array",
+    "Bool",
+    "Float",
+    "Int",
+    "Key",
+    "Parameters",
+    "PyTree",
+    "UInt32",
+]

@@ -16,7 +16,7 @@ from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data import sources
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.loading import PREPARED, open_evaluation
-from jaxformer.data.mixing import parse
+from jaxformer.data.mixing import Part, parse
 from jaxformer.data.records import Pair
 from jaxformer.data.shards import read_manifest
 from jaxformer.data.vocabulary import Vocabularies
@@ -61,7 +61,7 @@ def _needed(needed: object = True) -> Iterator[None]:
         raise UnseenError(str(error), broken=bool(needed)) from error
 
 
-class Part(Generic[Seen]):
+class ReadOnce(Generic[Seen]):
     """A property of :class:`Evidence` that is read once.
 
     A part that cannot be read raises the same :class:`UnseenError` each time.
@@ -112,32 +112,32 @@ class Evidence:
         """List the reasons of all damaged parts."""
         faults = {}
         for name, kind in vars(Evidence).items():
-            if isinstance(kind, Part):
+            if isinstance(kind, ReadOnce):
                 try:
                     getattr(self, name)
                 except UnseenError as error:
                     faults |= {str(error): None} if error.broken else {}
         return list(faults)
 
-    @Part
+    @ReadOnce
     def curves(self) -> Mapping[str, Curve]:
         """The curves of ``metrics.jsonl``."""
         with _needed(self._log.exists()):
             return read_curves(self._log)
 
-    @Part
+    @ReadOnce
     def gaps(self) -> Mapping[str, Sequence[int]]:
         """Steps of ``metrics.jsonl`` without a finite number, by key."""
         with _needed(self._log.exists()):
             return read_gaps(self._log)
 
-    @Part
+    @ReadOnce
     def vocabularies(self) -> Vocabularies:
         """The vocabularies of the run."""
         with _needed():
             return Vocabularies.load(self.directory / "vocabulary")
 
-    @Part
+    @ReadOnce
     def trained_vocabulary(self) -> str:
         """The hash of the vocabulary of the best checkpoint.
 
@@ -157,7 +157,7 @@ class Evidence:
                 self.directory, "best", self.config.evaluation.best_metric
             ).vocabulary
 
-    @Part
+    @ReadOnce
     def saved(self) -> list[int]:
         """The steps of the checkpoints, ascending."""
         with _needed():
@@ -166,13 +166,13 @@ class Evidence:
                 checkpoints.check(step)
             return checkpoints.steps
 
-    @Part
+    @ReadOnce
     def averages(self) -> list[Average]:
         """The averages of checkpoints."""
         with _needed():
             return list_averages(self.directory)
 
-    @Part
+    @ReadOnce
     def results(self) -> Mapping[str, Mapping[str, Any]]:
         """The records of ``results.json`` by name."""
         with _needed():
@@ -181,19 +181,19 @@ class Evidence:
             raise UnseenError("no results.json: run jaxformer evaluate")
         return found
 
-    @Part
+    @ReadOnce
     def record(self) -> Mapping[str, Any]:
         """The record of the result to examine."""
         return self.results[str(self.name)]
 
-    @Part
+    @ReadOnce
     def hypotheses(self) -> list[str]:
         """The translations of the result."""
         if not isinstance(self.record.get("hypotheses"), str):
             raise UnseenError("the result names no file of translations")
         return read_hypotheses(self.directory, self.record)
 
-    @Part
+    @ReadOnce
     def scored(self) -> ScoredSet:
         """The references of the result, if they are local and unchanged."""
         record, data = self.record, self.config.data
@@ -221,7 +221,7 @@ class Evidence:
                 )
             return scored
 
-    @Part
+    @ReadOnce
     def test(self) -> list[Pair]:
         """The pairs of the result, or else of ``data.test``."""
         data = self.config.data
@@ -237,7 +237,7 @@ class Evidence:
         with _needed():
             return list(corpus)
 
-    @Part
+    @ReadOnce
     def survey(self) -> Survey:
         """The survey of the training text."""
         for part in self._parts:
@@ -250,7 +250,7 @@ class Evidence:
             corpus = itertools.chain.from_iterable(corpora)
             return survey_text(corpus, _or(lambda: self.test, []))
 
-    @Part
+    @ReadOnce
     def counts(self) -> Counts:
         """What cleaning drops from the training text, or from a sample of it."""
         if not all(part.name.startswith(PREPARED) for part in self._parts):
@@ -271,7 +271,7 @@ class Evidence:
         return self.directory / "metrics.jsonl"
 
     @property
-    def _parts(self) -> Sequence[Any]:
+    def _parts(self) -> tuple[Part, ...]:
         data = self.config.data
         return parse(data.train, data.source_language, data.target_language)
 

@@ -1,1 +1,1 @@
-"""Models from and for other systems: parameters carried over, number by number."""
+"""Models of other systems: import and export of parameters."""

@@ -1,6 +1,4 @@
-"""Models for CTranslate2, an inference engine: a Transformer's parameters in the
-folder that it loads.
-"""
+"""Export a Transformer to CTranslate2, an inference engine."""
 
 from __future__ import annotations
 
@@ -31,14 +29,14 @@ _ACTIVATIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Tokens:
-    """The tokens that a model knows, as strings in the order of their ids.
+    """Hold the tokens of a model as strings in the order of their ids.
 
     Attributes:
         source: of the source vocabulary.
-        target: of the target vocabulary; the same ones where it is shared.
-        unk_id: stands for what is in neither.
-        eos_id: ends a target, and a source where ``source_eos``.
-        source_eos: whether CTranslate2 is to end each source with that token by itself.
+        target: of the target vocabulary; equal to ``source`` if it is shared.
+        unk_id: the unknown token.
+        eos_id: the end of a target, and of a source if ``source_eos``.
+        source_eos: whether CTranslate2 appends the end to each source.
     """
 
     source: Sequence[str]
@@ -51,23 +49,21 @@ class Tokens:
 def save(
     directory: str | Path, config: TransformerConfig, params: Parameters, tokens: Tokens
 ) -> None:
-    """Write a model so that ``ctranslate2.Translator(directory)`` computes what
-    jaxformer computes.
+    """Write a model that ``ctranslate2.Translator(directory)`` computes equally.
 
-    The numbers are written in float32; ``compute_type`` of CTranslate2 quantises them
-    when it loads. Its search may generate any token, where jaxformer's never generates
-    padding and begin of sentence: give it ``suppress_sequences`` with these tokens for
-    the same.
+    Numbers are float32; ``compute_type`` of CTranslate2 quantises them when it loads.
+    Unlike jaxformer's search, its search may generate padding and the begin of
+    sentence: pass these tokens as ``suppress_sequences``.
 
     Args:
-        directory: to be created; an older model there is overwritten.
+        directory: of the model, created or overwritten.
         config: of the model.
-        params: its parameters, of looped or of scanned layers.
-        tokens: what its ids stand for.
+        params: its parameters, with looped or scanned layers.
+        tokens: of its vocabularies.
 
     Raises:
-        InputError: heads of another width than d_model / num_heads, as many tokens as
-            the model does not have, or the package ctranslate2 is missing.
+        InputError: heads of another width than d_model / num_heads, a wrong number of
+            tokens, or the package ctranslate2 is missing.
     """
     _check(config, tokens)
     specs = require("ctranslate2.specs", "benchmark")
@@ -101,7 +97,7 @@ def save(
     ]
     spec.config.add_source_eos = tokens.source_eos
     spec.validate()
-    spec.optimize()  # a table under two names is written once
+    spec.optimize()  # writes a tied table once
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
@@ -183,7 +179,7 @@ def _positions(config: TransformerConfig, params: Parameters, side: str) -> np.n
 
 
 def _flat(projection: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Put the heads of a query, key or value projection behind each other."""
+    """Flatten the heads of a query, key or value projection."""
     kernel, bias = projection["kernel"], projection["bias"]
     return {"kernel": kernel.reshape(kernel.shape[0], -1), "bias": bias.reshape(-1)}
 
@@ -191,9 +187,7 @@ def _flat(projection: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
 def _fill_attention(
     spec: Any, layer: Parameters, name: str, inputs: list[list[dict[str, np.ndarray]]]
 ) -> None:
-    """Fill in the projections, those of one input in one, and the norm of an
-    attention.
-    """
+    """Fill in an attention: one projection for each input, the output and the norm."""
     for linear, projections in zip(spec.linear, inputs, strict=False):
         _fill_linear(linear, projections)
     kernel, bias = layer[name]["output"]["kernel"], layer[name]["output"]["bias"]
@@ -205,9 +199,7 @@ def _fill_attention(
 
 
 def _fill_linear(spec: Any, linears: Sequence[Mapping[str, np.ndarray]]) -> None:
-    """Fill in a linear map, [outputs, inputs] there, whose outputs are those of
-    several.
-    """
+    """Fill in a linear map, [outputs, inputs], of concatenated outputs."""
     spec.weight = np.concatenate([linear["kernel"].T for linear in linears])
     spec.bias = np.concatenate([linear["bias"] for linear in linears])
 

@@ -1,9 +1,8 @@
-"""Models of Marian's kind from Hugging Face's transformers, whose class is
-``MarianMTModel``.
+"""Import ``MarianMTModel`` of Hugging Face's transformers.
 
-They are the paper's Transformer with another activation, biased logits, positions whose
-sines stand before their cosines, and a decoder that begins with padding: all of them
-options of :class:`~jaxformer.TransformerConfig`.
+It is the paper's Transformer with another activation, an output bias, sines before
+cosines in its positions, and padding as the first decoder token. All are options of
+:class:`~jaxformer.TransformerConfig`.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jaxformer.errors import InputError
 from jaxformer.functional.positions import sinusoidal
@@ -30,27 +30,20 @@ _ACTIVATIONS = {
 }
 
 _EPSILON = 1e-5
-"""What Marian's layers at Hugging Face add to the variance; their configuration does
-not say it.
-"""
+"""Epsilon of the layer norms, which Hugging Face's configuration does not have."""
 
 
 def from_model(model: Any) -> tuple[TransformerConfig, PyTree]:
-    """Carry a ``transformers.MarianMTModel`` over.
+    """Convert a ``transformers.MarianMTModel``.
 
     Args:
-        model: on any device, of any floating type.
+        model: a ``MarianMTModel`` on any device, of any floating type.
 
     Returns:
         The configuration and the parameters, float32.
 
     Raises:
         InputError: see :func:`from_state`.
-
-    Example:
-        >>> from transformers import MarianMTModel  # doctest: +SKIP
-        >>> config, params = from_model(MarianMTModel.from_pretrained("Helsinki-NLP/opus-mt-en-de"))  # doctest: +SKIP
-        >>> logits = jaxformer.Transformer(config).apply({"params": params}, source, target)  # doctest: +SKIP
     """
     state = {
         name: tensor.detach().float().cpu().numpy()
@@ -60,25 +53,23 @@ def from_model(model: Any) -> tuple[TransformerConfig, PyTree]:
 
 
 def from_state(
-    settings: Mapping[str, Any], state: Mapping[str, Any]
+    settings: Mapping[str, Any], state: Mapping[str, ArrayLike]
 ) -> tuple[TransformerConfig, PyTree]:
-    """Carry the configuration and the tensors of a ``MarianMTModel`` over.
+    """Convert the configuration and the tensors of a ``MarianMTModel``.
 
-    A name that a file leaves out because it stands for the same table as another is
-    filled in as ``transformers`` does. The tables of sines and cosines, where there are
-    any, are compared with what the model will compute.
+    A file may leave out further names of a tied table. Tables of sines and cosines are
+    compared with those that the model computes.
 
     Args:
         settings: the fields of its ``config.json``.
-        state: its tensors by name, of whatever :func:`numpy.asarray` takes.
+        state: its tensors by name.
 
     Returns:
         The configuration and the parameters, float32.
 
     Raises:
-        InputError: a setting that jaxformer's Transformer does not have, a tensor that
-            is missing, unknown or of another shape, or positions that are no such sines
-            and cosines.
+        InputError: an unsupported setting, a tensor that is missing, unknown or of
+            another shape, or positions that are no sines and cosines.
     """
     _check_settings(settings)
     source_size = target_size = int(settings["vocab_size"])
@@ -127,9 +118,9 @@ def from_state(
 
 
 class _Tensors:
-    """The tensors of a state, each of which can be taken once."""
+    """The tensors of a state, each of which is taken once."""
 
-    def __init__(self, state: Mapping[str, Any]) -> None:
+    def __init__(self, state: Mapping[str, ArrayLike]) -> None:
         self._left = dict(state)
 
     def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -164,11 +155,9 @@ class _Tensors:
 def _tables(
     tensors: _Tensors, source_shape: tuple[int, int], target_shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the tables of source, target and output, as one object where they hold the
-    same numbers.
+    """Return the tables of source, target and output; equal tables are one object.
 
-    What is tied is told by the numbers: a state has each table under several names, and
-    a file under one of them.
+    A state has a tied table under several names, a file under one of them.
     """
     shared = tensors.take_optional("model.shared.weight", source_shape)
     source = tensors.take_optional("model.encoder.embed_tokens.weight", source_shape)
@@ -310,7 +299,7 @@ def _attention(
 def _linear(
     tensors: _Tensors, place: str, inputs: int, outputs: int
 ) -> dict[str, np.ndarray]:
-    """Take a linear map; theirs is [outputs, inputs]."""
+    """Take a linear map and transpose it from [outputs, inputs]."""
     return {
         "kernel": tensors.take(f"{place}.weight", (outputs, inputs)).T,
         "bias": tensors.take(f"{place}.bias", (outputs,)),
@@ -337,8 +326,7 @@ def _check_positions(tensors: _Tensors, config: TransformerConfig) -> None:
             computed = sinusoidal(
                 jnp.arange(config.max_length), config.d_model, layout="concatenated"
             )
-        # float32 angles of up to max_length radians, and the tables of half-precision
-        # models
+        # float32 angles of up to max_length radians, and tables in half precision
         if not np.allclose(np.asarray(computed), found, rtol=0.0, atol=1e-2):
             raise InputError(
                 f"the tensor {name} must hold sines and cosines, as MarianMTModel makes"

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+import jaxformer
 import runs
 from jaxformer.cli import config_file
 
@@ -25,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
     "project"
 ]
-VERSION = SETTINGS["version"]
+VERSION = jaxformer.__version__
 # What the project consists of; a checkout holds what tools leave there besides.
 PROJECT = (
     *(".ci", "configs", "docs", "jaxformer", "scripts", "tests"),
