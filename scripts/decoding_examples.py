@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
-r"""Run the examples of docs/decoding-examples.md once more, and show where they come
-out otherwise.
+r"""Run the examples of docs/decoding-examples.md, and show which outputs differ.
 
-    python scripts/decoding_examples.py --workdir=runs/quickstart            # what differs; then the exit code is 1
-    python scripts/decoding_examples.py --workdir=runs/quickstart --write    # puts what comes out into the page
+    python scripts/decoding_examples.py --workdir=runs/quickstart    # prints a diff
+    python scripts/decoding_examples.py --workdir=runs/quickstart --write    # update it
 
 An example is a block of the language console: lines that begin with "$ " are commands,
-one that ends with a backslash goes on in the next, and what follows is what they print.
+a backslash at the end continues one, and what follows is their output.
 The commands run in a folder of their own, in which runs/quickstart is a copy of
 --workdir, and in one process, so that JAX starts once. A command is a pipe of programs
 that may end with "> FILE", which takes what they print but not what they say on
@@ -39,9 +38,7 @@ COMMAND = re.compile(r"^\$ (?:.*\\\n)*.*\n", re.MULTILINE)
 
 
 def commands_of(block: str) -> list[str]:
-    """Return the commands of a block in their order, as they stand there, without the
-    "$ " before them.
-    """
+    """Return the commands of a block in order, without the "$ " before them."""
     return [found[2:-1] for found in COMMAND.findall(block)]
 
 
@@ -62,7 +59,7 @@ def split(command: str) -> tuple[list[list[str]], Path | None]:
 
 
 def run(command: str) -> str:
-    """Run a command in this folder and give what it prints."""
+    """Run a command in this folder and return its output."""
     stages, target = split(command)
     data, shown = b"", io.BytesIO()
     for number, stage in enumerate(stages, 1):
@@ -83,7 +80,7 @@ def run(command: str) -> str:
 
 
 def replay(page: str) -> str:
-    """Give a page with what its commands print in this folder."""
+    """Return a page with the output of its commands in this folder."""
     return BLOCK.sub(
         lambda block: "".join(
             f"$ {each}\n{run(each)}" for each in commands_of(block[0])
@@ -93,9 +90,8 @@ def replay(page: str) -> str:
 
 
 @contextlib.contextmanager
-def beside(workdir: Path) -> Iterator[None]:
-    """Work in a new folder that has a copy of a run as runs/quickstart, and goes at the
-    end.
+def working_copy(workdir: Path) -> Iterator[None]:
+    """Work in a temporary folder with a copy of a run as runs/quickstart.
 
     Raises:
         InputError: there is no such run.
@@ -113,8 +109,8 @@ def beside(workdir: Path) -> Iterator[None]:
 def _run_here(
     arguments: list[str], data: bytes, printed: io.BytesIO, said: io.BytesIO
 ) -> None:
-    """Run a command of jaxformer in this process, and write down what it prints and
-    what it says on standard error.
+    """Run a command of jaxformer in this process, and record its output and its
+    standard error.
     """
     given = sys.stdin
     out, error = (
@@ -128,13 +124,13 @@ def _run_here(
     finally:
         sys.stdin = given
         for text in (out, error):
-            text.detach()  # else the file would close with it
+            text.detach()  # otherwise the file closes with it
 
 
 def examples(workdir: Path, *, write: bool) -> int:
     """Run all examples with a run; print what differs, or write it into the page."""
     page = PAGE.read_text(encoding="utf-8")
-    with beside(workdir.resolve()):
+    with working_copy(workdir.resolve()):
         present = replay(page)
     if write:
         PAGE.write_text(present, encoding="utf-8")

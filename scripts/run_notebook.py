@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Run a notebook from top to bottom and keep what it prints and draws: ``python
-scripts/run_notebook.py NOTEBOOK...``.
+"""Run a notebook from top to bottom and store its outputs.
 
     python scripts/run_notebook.py docs/notebooks/from_attention_to_a_model.ipynb
 
-The file is written anew with its outputs, and without what differs from run to run,
-such as the times of the cells.
+The file is rewritten without what differs from run to run, such as the times of the
+cells.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ def run(path: Path) -> None:
     """
     if not path.is_file():
         raise InputError(
-            f"a notebook must be a file, but there is no {path}: give the path of an"
-            " .ipynb"
+            f"a notebook must be a file, but there is no {path}: name an .ipynb"
         )
     nbformat, nbclient = require("nbformat", "test"), require("nbclient", "test")
     notebook = nbformat.read(path, as_version=4)

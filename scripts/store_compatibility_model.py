@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Train a tiny model and store it with what it says, for every later version to say the
-same.
+"""Train a tiny model and store it with its outputs, which every later version must
+repeat.
 
     python scripts/store_compatibility_model.py
 

@@ -12,13 +12,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from ablation_results import ROWS, differences
 from jaxformer import paper
 from jaxformer.cli import config_file
 from jaxformer.data.releases import find_task
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters, empty_cache
-from jaxformer.paper import ablations
 from jaxformer.runs.config import RunConfig, parse
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import create_state
@@ -31,7 +31,7 @@ FILES = sorted(
 )
 VARIANTS = {
     "paper/table3": [row.name for row in paper.find_table(3).rows],
-    "proxy": list(ablations.ROWS),
+    "proxy": list(ROWS),
 }
 NAMES = [
     f"{name}{variant}"
@@ -54,7 +54,7 @@ def test_there_are_the_promised_ones():
     rows = [row for table in paper.TABLES.values() for row in table.rows if row.config]
     of_paper = {row.config.removeprefix("configs/").replace(".py", "") for row in rows}
     modern = {"modern/deep_shallow", "modern/big_data", "modern/small_data"}
-    proxy = {f"proxy:{row}" for row in ablations.ROWS}
+    proxy = {f"proxy:{row}" for row in ROWS}
     assert (
         set(NAMES)
         == {"quickstart", "reverse", "paper/table3", "proxy"}
@@ -168,7 +168,7 @@ def test_a_variant_changes_one_thing(variant):
     assert {config.data.train, config.data.valid, config.data.test} == {
         f"bundled:en-de/{split}" for split in ("train", "valid", "test")
     }
-    changed = ablations.differences(base, config)
+    changed = differences(base, config)
     assert (not changed) == (variant == "base")
     assert len(changed) <= 1 or {
         "model.num_encoder_layers",

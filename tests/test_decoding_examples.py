@@ -206,7 +206,10 @@ def test_a_file_and_a_pipe_get_what_is_printed_alone(script, tmp_path, monkeypat
 
 def test_a_missing_run_is_refused(script, tmp_path):
     """Without the run of the quickstart one line says how to make it."""
-    with pytest.raises(InputError, match="make quickstart"), script.beside(tmp_path):
+    with (
+        pytest.raises(InputError, match="make quickstart"),
+        script.working_copy(tmp_path),
+    ):
         pass
 
 

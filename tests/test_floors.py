@@ -32,7 +32,7 @@ FLOORS = (
     (("jaxformer.training.*",), ("jaxformer.translation.*",)),
     (("jaxformer.interop.*",), ("jaxformer.evaluation.*",)),
     (("jaxformer.visualization.*",), ("jaxformer.serving.*",)),
-    (("jaxformer.benchmark.*",), ("jaxformer.paper.*",)),
+    (("jaxformer.paper.*",),),
     (("jaxformer.diagnosis.*",),),
     (("jaxformer.cli.*", "jaxformer.__main__"),),
     (("configs.*",), ("scripts.*",)),

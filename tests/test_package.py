@@ -200,9 +200,6 @@ def test_modules_load_with_the_core_alone(path):
     names the extra.
     """
     packages = set(imports_at_load(ast.parse(path.read_text(encoding="utf-8"))))
-    # modules of PyTorch, loaded by name alone
-    if path.name.startswith("torch_") and path.parent.name == "benchmark":
-        packages -= {"torch"}
     assert packages - CORE - {"jaxformer"} - set(sys.stdlib_module_names) == set()
 
 

@@ -14,10 +14,11 @@ from jaxformer.visualization import attention
 EXAMPLE = """
 examples:
   jaxformer attention --workdir=runs/quickstart "Insert a new table."
-  jaxformer attention --workdir=runs/quickstart --target="Neue Tabelle einfügen." "Insert a new table."
+  jaxformer attention --workdir=runs/quickstart --target="Neue Tabelle." "New table."
 
-Draws self-attention of the encoder and of the decoder and cross-attention, every layer and head, as encoder.png,
-decoder.png and cross.png, and all of it as one page, attention.html, that needs no network. Prints the files' names.
+Draws the self-attention of encoder and decoder and the cross-attention, every layer and
+head, as encoder.png, decoder.png and cross.png, and all of it as a page,
+attention.html, that needs no network. Prints the names of the files.
 """
 
 

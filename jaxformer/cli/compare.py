@@ -26,10 +26,12 @@ examples:
   jaxformer compare --reference=test.de --source=test.en first.de second.de third.de
   jaxformer compare --reference=test.de --metrics=bleu,chrf++,ter first.de
 
-Scores translations of one test set, and tests whether each differs from the first more than by chance: paired bootstrap
-resampling (Koehn 2004), and approximate randomisation (Riezler and Maxwell 2005). Then come scores by the length of
-sentences and by the frequency of words, and the sentences that differ most. A system is a file, one translation a line,
-or the directory of a run that was evaluated; runs bring source and reference with them. One system alone is scored.
+Scores translations of one test set, and tests whether each differs from the first by
+more than chance: paired bootstrap resampling (Koehn 2004), and approximate
+randomisation (Riezler and Maxwell 2005). Then follow scores by sentence length and by
+word frequency, and the sentences that differ most. A system is a file, one translation
+a line, or the directory of an evaluated run, which has source and reference. A single
+system is only scored.
 """
 
 

@@ -49,9 +49,6 @@ COMMANDS = {
     ),
     "plot": "draw the learning curves of runs over each other",
     "attention": "draw what the model attends to in a sentence",
-    "benchmark": (
-        "measure the speed of training on this machine's CPU, beside PyTorch's"
-    ),
     "doctor": "check a run for what makes BLEU lower, higher or not comparable",
     "reproduce": "show a table of the paper beside our parameters, costs and runs",
     "info": (
@@ -68,7 +65,6 @@ COMPUTING = (
     "evaluate",
     "score",
     "rerank",
-    "benchmark",
 )
 """The commands that may compute for long."""
 
@@ -105,6 +101,11 @@ def main(arguments: Sequence[str], *, alone: bool = False) -> int:
             nobody's.
     """
     try:
+        if arguments[:1] == ["benchmark"]:
+            raise UsageError(
+                "jaxformer benchmark is gone: run python scripts/benchmark/steps.py in"
+                " a checkout"
+            )
         options = parse(list(arguments))
         _check_process(arguments, options.command)
         # not before the help, which loads no library

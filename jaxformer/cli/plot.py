@@ -15,9 +15,9 @@ examples:
   jaxformer plot --workdir=runs/quickstart
   jaxformer plot --workdir=runs/base --workdir=runs/deep --output=pictures
 
-Draws what the runs recorded in metrics.jsonl (likelihood, BLEU, chrF, learning rate, gradient norm, speed), over each
-other, as curves.png and as a page, curves.html, that needs no network. Runs that still train can be drawn too. Prints
-the files' names.
+Draws the records of runs in metrics.jsonl (likelihood, BLEU, chrF, learning rate,
+gradient norm, speed) in shared panels, as curves.png and as a page, curves.html, that
+needs no network. Runs may still be training. Prints the names of the files.
 """
 
 

@@ -19,13 +19,15 @@ from jaxformer.visualization.style import check_picture
 EXAMPLE = """
 examples:
   jaxformer reproduce 3
-  jaxformer reproduce 3 --run base=runs/table3_base --run a_h1=runs/table3_a_h1 --output=table3.md --picture=table3.png
+  jaxformer reproduce 3 --run a_h1=runs/table3_a_h1 --output=table3.md
+  jaxformer reproduce 3 --run base=runs/table3_base --picture=table3.png
   jaxformer reproduce 2 --flops_per_second=2.5e15 --utilisation=0.35
 
-Prints a table of "Attention Is All You Need" as Markdown: the paper's numbers, the parameters and training FLOPs of
-jaxformer's models, the hours that training should take on the devices here, and the scores of runs that were
-evaluated; a star marks a score that does not compare with the paper's, and the reasons stand below. The
-page "The paper's tables" of the documentation says how to train a row.
+Prints a table of "Attention Is All You Need" as Markdown: the paper's numbers, the
+parameters and training FLOPs of jaxformer's models, estimated hours of training on the
+devices here, and the scores of evaluated runs. A star marks a score that does not
+compare with the paper's; the reasons are below the table. The page "The paper's tables"
+of the documentation explains how to train a row.
 """
 
 

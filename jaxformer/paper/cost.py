@@ -1,6 +1,4 @@
-"""What training a row of a table costs: arithmetic by formula, and hours on given
-devices.
-"""
+"""Estimate the cost of training: FLOPs by formula, and hours on given devices."""
 
 from __future__ import annotations
 
@@ -13,30 +11,26 @@ from jaxformer.training import flops
 from jaxformer.training.flops import Device, Work
 
 SENTENCE = 25
-"""Tokens of a sentence, on each side, that the arithmetic of a batch is counted with:
-an assumption.
+"""Assumed tokens of a sentence, on each side.
 
-The length matters to the products of attention alone: with twice as long sentences the
-base model is less than 1 % dearer.
+The length matters only to the matmuls of attention: with sentences twice as long the
+base model needs less than 1 % more FLOPs.
 """
 
 
 UTILISATION = 0.28
-"""Share of the published peak that hours are estimated with: what XLA's program of the
-base model could reach on an H200, by the bytes that it moves. It is a bound by the
-compiler, and not a measurement.
+"""Share of the published peak for the estimate of hours: a bound for XLA's program of
+the base model on an H200, by the bytes that it moves. It was not measured.
 """
 
 
 def count_flops(
     config: TransformerConfig, *, steps: int, tokens_per_batch: int
 ) -> float:
-    """Count the operations of a whole training: those of real tokens, in batches that
-    are full on both sides.
+    """Count the FLOPs of a whole training: real tokens, in batches full on both sides.
 
-    See :mod:`jaxformer.training.flops` for what is counted. The numbers of the paper's
-    Table 2 are of another kind: time by devices by what a device sustains, so what was
-    spent, whatever share of it went into the model.
+    :mod:`jaxformer.training.flops` says what is counted. The paper's Table 2 has time
+    by devices by sustained FLOPs instead, whatever share of them the model used.
 
     Args:
         config: the model.
@@ -54,8 +48,8 @@ def count_flops(
 
 
 def peak_flops_per_second(devices: Sequence[Device], dtype: str) -> float | None:
-    """Add up the published peaks of devices, in operations a second; None where one
-    is not known, as of every CPU.
+    """Sum the published peaks of devices, in FLOPs per second; None if one is unknown,
+    as for every CPU.
     """
     peaks = [flops.peak_flops(device, dtype) for device in devices]
     known = [peak for peak in peaks if peak is not None]
@@ -65,12 +59,12 @@ def peak_flops_per_second(devices: Sequence[Device], dtype: str) -> float | None
 def expected_hours(
     operations: float, flops_per_second: float, utilisation: float
 ) -> float:
-    """Estimate how long operations take, in hours.
+    """Estimate the hours that operations take.
 
     Args:
-        operations: how many.
+        operations: their number.
         flops_per_second: the peak of all devices together.
-        utilisation: the part of the peak that training gets, above 0 and at most 1.
+        utilisation: the share of the peak that training reaches, in (0, 1].
 
     Raises:
         UsageError: a value out of range.
@@ -84,7 +78,7 @@ def expected_hours(
 
 
 def check_utilisation(utilisation: float) -> None:
-    """Refuse what is no part of a peak.
+    """Check the share of a peak.
 
     Raises:
         UsageError: it is not above 0 and at most 1.

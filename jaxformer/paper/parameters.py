@@ -1,5 +1,5 @@
-"""How many parameters a Transformer has: counted on the model itself, and by the
-formula that a person can check.
+"""Count the parameters of a Transformer: on the model itself, and by a formula that a
+reader can check.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ from jaxformer.models.config import TransformerConfig
 
 
 def count_parameters(config: TransformerConfig) -> int:
-    """Count the parameters of the model that a configuration makes; nothing is
-    allocated.
+    """Count the parameters of a configuration's model; nothing is allocated.
 
     >>> count_parameters(TransformerConfig.base(vocabulary_size=37_000))
     63082496
     """
-    # These change no shape: rows that differ in nothing else are traced once.
+    # These change no shape: rows that differ only in them are traced once.
     return _count(
         dataclasses.replace(
             config,
@@ -42,7 +41,7 @@ def _count(config: TransformerConfig) -> int:
 
 
 def parameters_by_formula(config: TransformerConfig) -> int:
-    """Count the parameters by arithmetic alone.
+    """Count the parameters by arithmetic.
 
     With width d, h heads of widths d_k and d_v, and a feed-forward layer of width f, an
     attention has ``2 d h d_k + 2 d h d_v`` weights and ``2 h d_k + h d_v + d`` biases,
@@ -64,7 +63,7 @@ def parameters_by_formula(config: TransformerConfig) -> int:
 
 
 def _vocabulary(config: TransformerConfig) -> int:
-    """Count tables of embeddings, output weights and output biases."""
+    """Count embedding tables, output weights and output biases."""
     target = config.vocabulary_size
     source = config.source_vocabulary_size or target
     tables = {"all": target, "target": source + target, "none": source + 2 * target}[

@@ -1,6 +1,4 @@
-"""A table of the paper beside ours, as a picture: scores on the left, what they cost
-on the right.
-"""
+"""Draw a table of the paper next to ours: scores on the left, costs on the right."""
 
 from __future__ import annotations
 
@@ -19,13 +17,13 @@ _PAPER, _OURS = style.GREY, style.BLUE
 def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
     """Draw a table, 1000 pixels wide, as a PNG.
 
-    On the left each row's scores in the paper and, where there are some, those of a
-    run, hollow where the two do not compare. On the right the parameters (Tables 3 and
-    4) or the training FLOPs (Table 2), the paper's and ours.
+    The left has each row's scores in the paper and of a run, hollow where the two do
+    not compare. The right has the parameters (Tables 3 and 4) or the training FLOPs
+    (Table 2), the paper's and ours.
 
     Args:
         table: of the paper.
-        lines: its rows; see :func:`jaxformer.paper.report.make_lines`.
+        lines: result of :func:`jaxformer.paper.report.make_lines`.
         picture: the file to write; its directory is created.
 
     Raises:
@@ -47,8 +45,7 @@ def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
         _draw_scores(axes, metric, heading, lines)
     _draw_cost(right, table, lines)
     left = panels[0]
-    # It may reach over the next panels: the right one's, as high, keeps the room above
-    # them all.
+    # It may extend over the next panels: the right legend, as high, reserves the room.
     _explain(left, panels).set_in_layout(False)
     _explain(right, [right])
     left.set_yticks(
@@ -62,7 +59,7 @@ def draw(table: Table, lines: Sequence[Line], picture: Path | str) -> Path:
 
 
 def _draw_scores(axes: Any, metric: str, heading: str, lines: Sequence[Line]) -> None:
-    """Mark the paper's scores by a metric, and those of runs."""
+    """Mark the scores of the paper and of runs."""
     paper = [(line.row.scores[metric], place) for place, line in enumerate(lines)]
     axes.scatter(*zip(*paper, strict=True), s=30, color=_PAPER, label="paper", zorder=3)
     runs = [
@@ -97,8 +94,8 @@ def _draw_scores(axes: Any, metric: str, heading: str, lines: Sequence[Line]) ->
 
 
 def _is_noted(run: RunScore, metric: str) -> bool:
-    """Return whether a score does not compare with the paper's, as no perplexity of
-    other pieces than its own does.
+    """Return whether a score does not compare with the paper's; no perplexity does,
+    since the vocabularies differ.
     """
     return bool(run.notes) or metric == "perplexity"
 
@@ -125,7 +122,7 @@ def _draw_cost(axes: Any, table: Table, lines: Sequence[Line]) -> None:
         ]
         if bars:
             places, lengths = zip(*bars, strict=True)
-            # on a logarithmic axis the length of a bar says nothing
+            # On a logarithmic axis the length of a bar means nothing.
             if table.number == 2:
                 axes.scatter(lengths, places, s=30, color=colour, label=label, zorder=3)
             else:
@@ -141,7 +138,7 @@ def _finish(axes: Any, name: str) -> None:
 
 
 def _explain(axes: Any, panels: Sequence[Any]) -> Any:
-    """Write above one panel what the marks in some are; give what was written."""
+    """Write the legend of some panels above one of them, and return it."""
     marks = {
         label: mark
         for panel in panels
@@ -153,9 +150,7 @@ def _explain(axes: Any, panels: Sequence[Any]) -> Any:
         loc="lower left",
         bbox_to_anchor=(0, 1),
         ncols=3,
-        frameon=False,
-        fontsize=9,
-        labelcolor=style.INK,
         handlelength=1.2,
         borderaxespad=0,
+        **style.LEGEND,
     )

@@ -1,9 +1,9 @@
-"""A table of the paper beside ours, as Markdown."""
+"""Write a table of the paper next to ours as Markdown."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from jaxformer.paper.cost import (
     SENTENCE,
@@ -11,7 +11,6 @@ from jaxformer.paper.cost import (
     count_flops,
     expected_hours,
 )
-from jaxformer.paper.grid import to_grid
 from jaxformer.paper.parameters import count_parameters
 from jaxformer.paper.runs import RunScore
 from jaxformer.paper.tables import Row, Table
@@ -19,14 +18,13 @@ from jaxformer.paper.tables import Row, Table
 
 @dataclasses.dataclass(frozen=True)
 class Line:
-    """A row of a table and what jaxformer has beside it.
+    """A row of a table with the figures of jaxformer.
 
     Attributes:
         row: the paper's.
-        parameters: of our model; None for a system that is not the paper's own.
+        parameters: of our model; None for a system of other authors.
         flops: of training it, by formula.
-        hours: that training is expected to take; None where the speed of the devices is
-            not known.
+        hours: of training, estimated; None if the speed of the devices is unknown.
         run: the score of a run.
     """
 
@@ -44,13 +42,13 @@ def make_lines(
     flops_per_second: float | None,
     utilisation: float,
 ) -> list[Line]:
-    """Compute what stands beside each row of a table.
+    """Compute our figures for each row of a table.
 
     Args:
         table: of the paper.
         runs: scores by the name of their row.
-        flops_per_second: the peak of all devices together; None: not known.
-        utilisation: the part of it that training gets.
+        flops_per_second: the peak of all devices together; None if unknown.
+        utilisation: the share of the peak that training reaches.
 
     Raises:
         InputError: the speed or the utilisation is out of range.
@@ -84,14 +82,14 @@ def _line(
 def to_markdown(
     table: Table, lines: Sequence[Line], *, devices: str, utilisation: float
 ) -> str:
-    """Write a table as Markdown, with what each run lacks to compare, and how the
-    numbers were counted.
+    """Write a table as Markdown, with why runs do not compare and how the numbers were
+    counted.
 
     Args:
         table: of the paper.
-        lines: of :func:`make_lines`.
-        devices: what the hours are of, in words.
-        utilisation: the part of their peak that the hours are for.
+        lines: result of :func:`make_lines`.
+        devices: description of the devices of the hours.
+        utilisation: the share of their peak.
     """
     header, *rows = _columns(table, lines)
     remarks = [
@@ -110,7 +108,7 @@ def to_markdown(
 
 
 def _columns(table: Table, lines: Sequence[Line]) -> list[list[str]]:
-    """Lay out the header and the rows; a column without any entry is left out."""
+    """Lay out the header and the rows, without empty columns."""
     columns: list[list[str]] = [
         ["row", *(f"`{line.row.name}`" if line.row.config else "" for line in lines)],
         ["model", *(line.row.title for line in lines)],
@@ -146,15 +144,13 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _paper_score(row: Row, metric: str) -> str:
-    """Return a score with the decimals that the paper has: two in all perplexities and
-    in some BLEU.
-    """
+    """Return a score with the paper's decimals: two in perplexities and some BLEU."""
     digits = 2 if metric == "perplexity" else row.decimals
     return f"{row.scores[metric]:.{digits}f}"
 
 
 def _run_score(run: RunScore | None, metric: str, digits: int) -> str:
-    """Return a score of a run, with a star where it does not compare."""
+    """Return a score of a run, with a star if it does not compare."""
     value = None if run is None else run.get(metric)
     if run is None or value is None:
         return ""
@@ -175,7 +171,7 @@ def _hours(line: Line) -> str:
 
 
 def _describe(row: Row, run: RunScore) -> str:
-    """Say of a run what was scored and why it does not compare."""
+    """Describe what was scored of a run and why it does not compare."""
     scored = (
         f"checkpoint {run.checkpoint}"
         if isinstance(run.checkpoint, int)
@@ -197,20 +193,20 @@ def _describe(row: Row, run: RunScore) -> str:
 
 def _explain(table: Table, devices: str, utilisation: float) -> Iterator[str]:
     yield (
-        "Parameters are counted on the model of the row's configuration file, at the"
-        " vocabulary that it names; those of a run stand in its line. Training FLOPs"
-        " are those of the matrix products of forward and backward passes over real"
-        f" tokens, in full batches of {SENTENCE} tokens a sentence."
+        "Parameters are counted on the model of the row's configuration, with its"
+        " vocabulary; those of a run are in its line. Training FLOPs are those of the"
+        " matmuls of forward and backward passes over real tokens, in full batches of"
+        f" {SENTENCE} tokens a sentence."
         + (
-            " Trees are longer than that: here they are a rough figure."
+            " Trees are longer: here they are a rough figure."
             if table.number == 4
             else ""
         )
     )
     if table.number == 2:
         yield (
-            "The paper's FLOPs are time by devices by what a device sustains: what was"
-            " spent, and not what the model needs."
+            "The paper's FLOPs are time by devices by sustained FLOPs: what was spent,"
+            " not what the model needs."
         )
     if devices:
         yield (
@@ -219,11 +215,24 @@ def _explain(table: Table, devices: str, utilisation: float) -> Iterator[str]:
         )
     else:
         yield (
-            "Hours are unknown where the peak of the devices is: give it by"
-            " --flops_per_second."
+            "Hours are unknown without the peak of the devices: set --flops_per_second."
         )
     if table.number == 3:
         yield (
             "Perplexities are per piece of the vocabulary, and compare only between"
             " equal vocabularies."
         )
+
+
+def to_grid(
+    header: Sequence[str], rows: Iterable[Sequence[str]], words: Sequence[int]
+) -> str:
+    """Lay out a Markdown table: columns of numbers are right-aligned.
+
+    Args:
+        header: of the columns.
+        rows: cells, as many in each as the header has.
+        words: indices of the columns of words.
+    """
+    aligned = ["---" if place in words else "---:" for place in range(len(header))]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, aligned, *rows))

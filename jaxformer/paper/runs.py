@@ -1,5 +1,5 @@
-"""What a finished run scored, held against a row of the paper's tables, and what
-keeps the two from comparing.
+"""Read the score of a run for a row of the paper's tables, and find why the two do not
+compare.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from jaxformer.runs.records import read_results
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import differing_settings
 
-_NAMED = 3  # differences that a refusal names at most
-# kinds of training text that come with jaxformer
+_NAMED = 3  # most differences in an error
+# Training text that comes with jaxformer.
 _NOT_THE_PAPERS = ("bundled", "synthetic")
 
 
@@ -35,14 +35,14 @@ class RunScore:
     Attributes:
         directory: of the run.
         parameters: of its model.
-        metric: what it is scored by, as ``jaxformer evaluate --metrics`` calls it.
+        metric: its name in ``jaxformer evaluate --metrics``.
         value: the score.
-        perplexity: of the validation set, a piece of the run's own vocabulary; None
-            where the run did not record it.
-        dataset: what it is scored on.
-        checkpoint: what is scored: a step, or the name of an average.
-        trained_on: the training text, by the name that the run has for it.
-        notes: why it does not compare with the paper's number; none where it does.
+        perplexity: of the validation set, per piece of the run's own vocabulary; None
+            if the run did not record it.
+        dataset: that was translated.
+        checkpoint: a step, or the name of an average.
+        trained_on: the name of the training text in the run.
+        notes: why the score does not compare with the paper's; empty if it does.
     """
 
     directory: Path
@@ -56,10 +56,10 @@ class RunScore:
     notes: tuple[str, ...]
 
     def get(self, metric: str) -> float | None:
-        """Return the score that stands beside the paper's of a metric; None where the
+        """Return the score to show next to the paper's score of a metric; None if the
         run has none.
 
-        BLEU of whatever kind stands beside BLEU, and nothing but F1 beside F1.
+        Any kind of BLEU is shown next to BLEU, only F1 next to F1.
         """
         if metric == "perplexity":
             return self.perplexity
@@ -67,12 +67,11 @@ class RunScore:
 
 
 def read_run(table: Table, row: Row, directory: Path) -> RunScore:
-    """Read the score of a run that compares best with a row of a table: that with the
-    fewest reasons against it.
+    """Read the score of a run that compares best with a row: the one with the fewest
+    notes.
 
     Raises:
-        InputError: the directory holds no run or none of this row, or nothing was
-            evaluated yet.
+        InputError: the directory has no run of this row, or nothing was evaluated yet.
     """
     if not (directory / "config.json").exists():
         raise InputError(
@@ -118,11 +117,10 @@ def read_run(table: Table, row: Row, directory: Path) -> RunScore:
 
 
 def check_model(row: Row, config: RunConfig, directory: Path) -> None:
-    """Refuse a run that is not of a row: of another model, or with another label
-    smoothing, which rows differ in.
+    """Check that a run is of a row: the same model and label smoothing.
 
     Raises:
-        InputError: it is not; the differences are named.
+        InputError: they differ; the differences are named.
     """
     wanted, found = _architecture(row.model), _architecture(config.model)
     wanted["label_smoothing"] = row.settings["training.label_smoothing"]
@@ -142,7 +140,7 @@ def check_model(row: Row, config: RunConfig, directory: Path) -> None:
 
 
 def comparable_metric(row: Row) -> str:
-    """Name the metric of ``jaxformer evaluate`` that is the paper's."""
+    """Return the metric of ``jaxformer evaluate`` that the paper used."""
     if "f1" in row.scores:
         return "f1"
     return (
@@ -153,7 +151,7 @@ def comparable_metric(row: Row) -> str:
 
 
 def _architecture(model: TransformerConfig) -> dict[str, Any]:
-    """Return what makes the model what it is, by name."""
+    """Return the keys of the architecture, with the widths of heads filled in."""
     values = {
         field.name: getattr(model, field.name)
         for field in dataclasses.fields(model)
@@ -165,9 +163,7 @@ def _architecture(model: TransformerConfig) -> dict[str, Any]:
 
 
 def _score(record: Mapping[str, Any], metric: str, where: str) -> tuple[str, float]:
-    """Choose the score of a record that is nearest to the paper's: its own metric,
-    tokenised BLEU, then sacreBLEU.
-    """
+    """Choose the score nearest to the paper's: its metric, tokenised or sacreBLEU."""
     if {"dataset", "sentences", "checkpoint", "decoding"} <= record.keys():
         for name in (metric, "compound_split_bleu", "tokenized_bleu", "bleu"):
             if isinstance(record.get(name), int | float):
@@ -209,7 +205,7 @@ def _text_notes(table: Table, record: Mapping[str, Any]) -> list[str]:
 def _checkpoint_notes(
     row: Row, config: RunConfig, record: Mapping[str, Any], directory: Path
 ) -> list[str]:
-    """Say where averaging is another, or training had not ended."""
+    """Note other averaging, or training that had not ended."""
     scored = record["checkpoint"]
     if isinstance(scored, int):
         steps = [scored]
@@ -255,8 +251,8 @@ def _search_notes(row: Row, record: Mapping[str, Any]) -> list[str]:
 
 
 def _training_notes(row: Row, config: RunConfig) -> list[str]:
-    """Say what of the text and of training is not the row's: what it names, and what
-    is the paper's of all rows.
+    """Note keys of the text and of training that differ from the row's or from those
+    of all rows.
     """
     found = configuration.flatten(config)
     wanted = {
@@ -291,8 +287,8 @@ def _training_notes(row: Row, config: RunConfig) -> list[str]:
 def _perplexity(
     table: Table, config: RunConfig, record: Mapping[str, Any], directory: Path
 ) -> tuple[float | None, list[str]]:
-    """Return the perplexity at the step that was scored, or else the last one, where
-    the table has any.
+    """Return the perplexity at the scored step, or else the last one, if the table has
+    perplexities.
     """
     path = directory / "metrics.jsonl"
     if "perplexity" not in table.metrics or not path.is_file():

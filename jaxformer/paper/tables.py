@@ -41,9 +41,7 @@ BASE: Mapping[str, Value] = types.MappingProxyType(
         "decoding.max_extra_length": 50,
     }
 )
-"""What the paper says of its base model for English to German (sections 5 and 6.1,
-Table 3).
-"""
+"""The paper's base model for English to German (sections 5 and 6.1, Table 3)."""
 
 LEARNING_KEYS = tuple(
     field.name
@@ -62,17 +60,17 @@ class Row:
     """One line of a table.
 
     Attributes:
-        name: what the command line calls it.
-        title: what the paper calls it.
+        name: on the command line.
+        title: in the paper.
         scores: the paper's, by metric.
-        config: its configuration file, with the variant; None for a system that is not
-            the paper's own.
-        changes: what it has otherwise than :data:`BASE`.
-        parameters: the paper's, in millions; None where it says nothing.
-        flops: of training, the paper's estimate; None where it says nothing.
-        averaged: checkpoints whose mean is scored; 1: the last one alone; None where
-            the paper does not say.
-        remark: what is to be known of the paper's numbers.
+        config: its configuration file, with the variant; None for a system of other
+            authors.
+        changes: differences from :data:`BASE`.
+        parameters: the paper's, in millions; None if it has none.
+        flops: of training, the paper's estimate; None if it has none.
+        averaged: number of averaged checkpoints; 1: only the last; None if the paper
+            does not say.
+        remark: about the paper's numbers.
         decimals: of its BLEU or F1 in the paper.
     """
 
@@ -89,8 +87,8 @@ class Row:
 
     @property
     def settings(self) -> dict[str, Value]:
-        """What the paper says of this row, by the keys of a configuration; the width
-        of heads follows the others.
+        """Return the paper's values by key of the configuration, with the widths of
+        heads filled in.
         """
         settings = {**BASE, **self.changes}
         for key in ("model.d_k", "model.d_v"):
@@ -102,7 +100,7 @@ class Row:
 
     @property
     def model(self) -> TransformerConfig:
-        """The row's model."""
+        """Return the model of the row."""
         values = {
             key.removeprefix("model."): value
             for key, value in self.settings.items()
@@ -117,11 +115,11 @@ class Table:
     """One table of the paper.
 
     Attributes:
-        number: the paper's.
-        title: what it shows.
-        metrics: the heading of each metric of its rows.
-        test: what the scores are of, as
-            :func:`jaxformer.evaluation.known_sets.find_known` calls it.
+        number: in the paper.
+        title: of the table.
+        metrics: the heading of each metric.
+        test: the test set, by its name in
+            :func:`jaxformer.evaluation.known_sets.find_known`.
         rows: in the paper's order, with one for each pair of languages.
     """
 
@@ -133,14 +131,14 @@ class Table:
 
     @property
     def sentences(self) -> int:
-        """Sentences of the test set."""
+        """Return the number of sentences of the test set."""
         return SENTENCES[self.test]
 
     def find(self, name: str) -> Row:
-        """Return the row of this name that has a model of jaxformer.
+        """Return the row of this name that has a configuration.
 
         Raises:
-            InputError: there is none; all names are listed.
+            InputError: there is none; the names are listed.
         """
         own = {row.name: row for row in self.rows if row.config is not None}
         if name not in own:
@@ -158,7 +156,7 @@ _BIG: Mapping[str, Value] = {
     "model.dropout_rate": 0.3,
     "training.steps": 300_000,
 }
-# Section 5.1: 32,000 word pieces for French; section 6.1: the big model for French has
+# Section 5.1: 32,000 word pieces for French. Section 6.1: the big model for French has
 # less dropout.
 _FRENCH: Mapping[str, Value] = {
     "data.target_language": "fr",
@@ -167,9 +165,7 @@ _FRENCH: Mapping[str, Value] = {
 
 
 def _other(name: str, title: str, bleu: str, flops: float | None = None) -> Row:
-    """Make the row of a system with as many decimals as the paper gives its score:
-    26.30 has two.
-    """
+    """Build the row of a system with the decimals of its score: 26.30 has two."""
     return Row(
         name,
         title,
@@ -346,9 +342,8 @@ _TABLE_3 = Table(
     ),
 )
 
-# Section 6.3 names layers, width, vocabulary, beam, alpha and length, and says that
-# dropout and learning rate were chosen on section 22, but not what they were: the
-# values here are those of tensor2tensor's hyper-parameter sets
+# Section 6.3 has layers, width, vocabulary, beam, alpha and length. Dropout and
+# learning rate were chosen on section 22; their values here are of tensor2tensor's sets
 # `transformer_parsing_base` (WSJ only) and `transformer_parsing_big`.
 _PARSING: Mapping[str, Value] = {
     "model.d_model": 1024,
@@ -412,7 +407,7 @@ _TABLE_4 = Table(
 TABLES: Mapping[int, Table] = types.MappingProxyType(
     {table.number: table for table in (_TABLE_2, _TABLE_3, _TABLE_4)}
 )
-"""The tables by their numbers."""
+"""The tables by number."""
 
 
 def find_table(number: int) -> Table:

@@ -1,5 +1,5 @@
-"""Pictures of attention: one figure for each kind, with every layer and head, and
-one page for the browser.
+"""Pictures of attention: a figure for each kind, with every layer and head, and a page
+for the browser.
 """
 
 from __future__ import annotations
@@ -8,19 +8,17 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from jaxformer.errors import InputError, require
 from jaxformer.files import open_whole
 from jaxformer.visualization import style
-from jaxformer.visualization.attention_page import PAGE, TITLE_SLOT
 from jaxformer.visualization.page import write_page
 
-_DOTS_PER_INCH = 120
-# characters; longer tokens are cut in figures and whole in the page's reading
-_LONGEST_LABEL = 18
+_LONGEST_LABEL = 18  # characters; the page shows longer tokens whole
+_EDGE = "#c3cad4"
 _ALPHABETS = (
     "Noto Sans CJK JP",
     "Noto Sans CJK SC",
@@ -32,24 +30,24 @@ _ALPHABETS = (
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Hold the attention weights of one sentence pair, as plain arrays on the host.
+    """Hold the attention weights of one sentence pair, as arrays on the host.
 
     Row ``t`` of a map says how much position ``t`` attends to each column; a row sums
-    to one. Rows of the target are named by the token that the position predicts. Layers
-    and heads may differ in number between the three kinds.
+    to one. Rows of the target are named by the token that the position predicts. The
+    number of layers and heads may differ between the three kinds.
 
     Attributes:
         source_tokens: the S tokens that the encoder reads.
         target_tokens: the T tokens that the decoder predicts.
-        read_tokens: the T tokens that it reads meanwhile: the one that starts a
-            sentence, then all targets but the last.
+        read_tokens: the T tokens that the decoder reads: the start token, then all
+            targets except the last.
         encoder: float ``[layers, heads, S, S]``, encoder self-attention.
         decoder: float ``[layers, heads, T, T]``, decoder self-attention.
         cross: float ``[layers, heads, T, S]``, attention of the target to the source.
 
     Raises:
-        InputError: an array has another shape than its tokens ask for, or weights that
-            are no weights.
+        InputError: the shape of an array does not fit the tokens, or a weight is
+            outside 0 to 1.
     """
 
     source_tokens: Sequence[str]
@@ -64,52 +62,26 @@ class AttentionMaps:
             _check(kind)
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """One kind of attention as the pictures show it: weights ``[layers, heads, rows,
-    columns]`` and their tokens.
-    """
+class _Kind(NamedTuple):
+    """One kind of attention: weights ``[layers, heads, rows, columns]`` and tokens."""
 
     name: str
     title: str
-    rows: Sequence[str]
-    columns: Sequence[str]
     row_title: str
     column_title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
     weights: np.ndarray
 
 
 def _kinds(maps: AttentionMaps) -> tuple[_Kind, _Kind, _Kind]:
-    source, target = maps.source_tokens, maps.target_tokens
-    return (
-        _Kind(
-            "encoder",
-            "Encoder self-attention",
-            source,
-            source,
-            "source",
-            "attends to source",
-            maps.encoder,
-        ),
-        _Kind(
-            "decoder",
-            "Decoder self-attention",
-            target,
-            maps.read_tokens,
-            "predicting",
-            "attends to",
-            maps.decoder,
-        ),
-        _Kind(
-            "cross",
-            "Cross-attention",
-            target,
-            source,
-            "predicting",
-            "attends to source",
-            maps.cross,
-        ),
-    )
+    source, target, read = maps.source_tokens, maps.target_tokens, maps.read_tokens
+    names = "encoder", "Encoder self-attention", "source", "attends to source"
+    encoder = _Kind(*names, source, source, maps.encoder)
+    names = "decoder", "Decoder self-attention", "predicting", "attends to"
+    decoder = _Kind(*names, target, read, maps.decoder)
+    names = "cross", "Cross-attention", "predicting", "attends to source"
+    return encoder, decoder, _Kind(*names, target, source, maps.cross)
 
 
 def _check(kind: _Kind) -> None:
@@ -117,24 +89,24 @@ def _check(kind: _Kind) -> None:
     if len(shape) != 4 or shape[2:] != wanted or 0 in shape:
         raise InputError(
             f"{kind.name} attention must have the shape (layers, heads, {wanted[0]},"
-            f" {wanted[1]}), as many rows and columns as tokens, but has {shape}: cut"
+            f" {wanted[1]}), one row and column per token, but has {shape}: cut"
             " weights and tokens to the sentence without its padding"
         )
-    # The room above one is for weights computed in bfloat16.
+    # Weights computed in bfloat16 may exceed one.
     if not (np.all(kind.weights >= 0) and np.all(kind.weights <= 1.01)):
         raise InputError(
             f"{kind.name} attention must be weights between 0 and 1, but reaches from"
-            f" {np.min(kind.weights)} to {np.max(kind.weights)}: give what the softmax"
+            f" {np.min(kind.weights)} to {np.max(kind.weights)}: pass what the softmax"
             " returns"
         )
 
 
 def draw(maps: AttentionMaps, directory: Path | str) -> list[Path]:
-    """Draw ``encoder.png``, ``decoder.png`` and ``cross.png``: layers down, heads
-    across, tokens on both axes.
+    """Draw ``encoder.png``, ``decoder.png`` and ``cross.png``: a row for each layer, a
+    column for each head, tokens on both axes.
 
-    All maps share one scale of colours from 0 to 1, so that they compare. It grows with
-    the square root of the weight, because most weights are small.
+    All maps share one colour scale from 0 to 1. It follows the square root of the
+    weight, because most weights are small.
 
     Returns:
         The three files, in this order.
@@ -148,33 +120,27 @@ def draw(maps: AttentionMaps, directory: Path | str) -> list[Path]:
     for kind in _kinds(maps):
         path = directory / f"{kind.name}.png"
         with open_whole(path) as file, warnings.catch_warnings():
-            # A letter that no installed font has is drawn as a box; the page shows it
-            # with the fonts of the browser.
+            # A letter in no installed font is drawn as a box; the page shows it.
             warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
-            _figure(kind).savefig(
-                file,
-                format="png",
-                dpi=_DOTS_PER_INCH,
-                bbox_inches="tight",
-                pad_inches=0.2,
-            )
+            # The labels are outside the figure: "tight" makes room for them.
+            looks = {"dpi": 120, "bbox_inches": "tight", "pad_inches": 0.2}
+            _figure(kind).savefig(file, format="png", **looks)
         paths.append(path)
     return paths
 
 
 def write_html(maps: AttentionMaps, path: Path | str, title: str = "Attention") -> Path:
-    """Write one page that shows every map in a browser, with kind, layer and head to
+    """Write a page that shows every map in a browser, with kind, layer and head to
     choose and weights to read.
 
-    The page is self-contained: it loads nothing from anywhere, and tokens are only ever
-    text in it. Weights are rounded to four decimals.
+    The page is self-contained: it loads nothing, and tokens are only text in it.
+    Weights are rounded to four decimals.
 
     Returns:
         The file.
     """
     kinds = [
         {
-            "name": kind.name,
             "title": kind.title,
             "rows": [_printable(token) for token in kind.rows],
             "columns": [_printable(token) for token in kind.columns],
@@ -184,150 +150,78 @@ def write_html(maps: AttentionMaps, path: Path | str, title: str = "Attention") 
         }
         for kind in _kinds(maps)
     ]
-    # The title goes in first: the data may hold any text, even the mark of the title's
-    # slot.
-    return write_page(
-        PAGE.replace(TITLE_SLOT, _escape(title)), {"kinds": kinds}, Path(path)
-    )
+    return write_page("attention", {"title": title, "kinds": kinds}, Path(path))
 
 
 def _figure(kind: _Kind) -> Any:
-    """Lay out one panel for each layer and head on a figure of its own, which no
-    global state of pyplot sees.
-    """
-    figures = require("matplotlib.figure", "train")
+    """Lay out a panel for each layer and head; sizes are in inches."""
     layers, heads, rows, columns = kind.weights.shape
-    cell = min(0.24, max(0.115, 3.0 / max(rows, columns)))  # inches
-    size = max(5.5, min(9.0, 56 * cell))  # of the letters, in points
+    cell = min(0.24, max(0.115, 3.0 / max(rows, columns)))
     width, height = max(1.1, cell * columns), max(0.9, cell * rows)
-    across, down = width + 0.18, height + 0.34
-    total = (across * heads + 0.6, down * layers + 0.9)
-    figure = figures.Figure(figsize=total, facecolor="white")
-    image = None
-    for layer in range(layers):
-        for head in range(heads):
-            left, bottom = across * head, 0.5 + down * (layers - 1 - layer)
-            axes = figure.add_axes(
-                (
-                    left / total[0],
-                    bottom / total[1],
-                    width / total[0],
-                    height / total[1],
-                ),
-                facecolor="white",
-            )
-            image = _panel(axes, kind.weights[layer, head])
-            axes.set_title(
-                f"layer {layer + 1}, head {head + 1}",
-                fontsize=7.5,
-                color=style.QUIET,
-                pad=3,
-                loc="left",
-            )
-            if head == 0:
-                _label(axes, "y", kind.rows, kind.row_title, size)
-            if layer == layers - 1:
-                _label(axes, "x", kind.columns, kind.column_title, size)
-    figure.text(
-        0,
-        (0.44 + down * layers) / total[1],
-        kind.title,
-        fontsize=12,
-        fontweight="bold",
-        color=style.INK,
-        va="bottom",
-    )
-    _scale(
-        figure,
-        image,
-        (
-            across * heads + 0.1,
-            0.5 + down * layers - 0.34,
-            min(2.0, down * layers - 0.34),
-        ),
-        total,
-    )
+    across, down = (width + 0.18) * heads - 0.18, (height + 0.34) * layers - 0.34
+    figure = require("matplotlib.figure", "train").Figure(figsize=(across, down))
+    edges = {"left": 0, "bottom": 0, "right": 1, "top": 1}
+    space = {"wspace": 0.18 / width, "hspace": 0.34 / height}
+    grid = figure.subplots(layers, heads, squeeze=False, gridspec_kw=edges | space)
+    colors = require("matplotlib.colors", "train")
+    colours = colors.LinearSegmentedColormap.from_list("attention", style.WEIGHTS)
+    scale, image = colors.PowerNorm(0.5, vmin=0, vmax=1), None
+    size = max(5.5, min(9.0, 56 * cell))  # of the letters, in points
+    for (layer, head), axes in np.ndenumerate(grid):
+        weights = np.asarray(kind.weights[layer, head], np.float32)
+        looks = {"aspect": "auto", "interpolation": "nearest"}
+        image = axes.imshow(weights, cmap=colours, norm=scale, **looks)
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set(color=_EDGE, linewidth=0.6)
+        name = f"layer {layer + 1}, head {head + 1}"
+        axes.set_title(name, fontsize=7.5, color=style.QUIET, pad=3, loc="left")
+        if head == 0:
+            axes.set_yticks(range(rows), _labels(kind.rows), **_looks(size))
+            axes.set_ylabel(kind.row_title, fontsize=7.5, color=style.QUIET)
+        if layer == layers - 1:
+            looks = _looks(size)
+            axes.set_xticks(range(columns), _labels(kind.columns), rotation=90, **looks)
+            axes.set_xlabel(kind.column_title, fontsize=7.5, color=style.QUIET)
+        axes.tick_params(length=0, pad=2)
+    place = {"x": 0, "y": 1 + 0.28 / down, "va": "bottom", "ha": "left"}
+    figure.suptitle(kind.title, **place, fontsize=12, weight="bold", color=style.INK)
+    _draw_scale(figure, image, across, down)
     return figure
 
 
-def _panel(axes: Any, weights: np.ndarray) -> Any:
-    colors = require("matplotlib.colors", "train")
-    colours = colors.LinearSegmentedColormap.from_list(
-        "attention", ["#f4f6f9", "#5b8fc9", "#0b2a5b"]
+def _draw_scale(figure: Any, image: Any, across: float, down: float) -> None:
+    """Draw the colour scale on the right of the first row."""
+    high = min(2.0, down)
+    place = (1 + 0.1 / across, 1 - high / down, 0.09 / across, high / down)
+    bar = figure.colorbar(
+        image, cax=figure.add_axes(place), ticks=[0, 0.05, 0.25, 0.5, 1]
     )
-    scale = colors.PowerNorm(0.5, vmin=0, vmax=1)
-    shown = np.asarray(weights, np.float32)
-    image = axes.imshow(
-        shown, cmap=colours, norm=scale, aspect="auto", interpolation="nearest"
-    )
-    axes.set_xticks([])
-    axes.set_yticks([])
-    for spine in axes.spines.values():
-        spine.set(color="#c3cad4", linewidth=0.6)
-    return image
-
-
-def _label(
-    axes: Any, side: str, tokens: Sequence[str], title: str, size: float
-) -> None:
-    """Write tokens along one side of a panel, as they are: a dollar sign starts no
-    formula.
-    """
-    labels = [_shorten(_printable(token)) for token in tokens]
-    looks: dict[str, Any] = {
-        "fontsize": size,
-        "family": _families(),
-        "parse_math": False,
-    }
-    if side == "x":
-        axes.set_xticks(range(len(labels)), labels, rotation=90, **looks)
-        axes.set_xlabel(title, fontsize=7.5, color=style.QUIET, labelpad=4)
-    else:
-        axes.set_yticks(range(len(labels)), labels, **looks)
-        axes.set_ylabel(title, fontsize=7.5, color=style.QUIET, labelpad=4)
-    axes.tick_params(axis=side, length=0, pad=2)
-
-
-def _scale(
-    figure: Any,
-    image: Any,
-    place: tuple[float, float, float],
-    total: tuple[float, float],
-) -> None:
-    """Draw the scale of colours; ``place`` is its left, top and height in inches."""
-    left, top, height = place
-    axes = figure.add_axes(
-        (left / total[0], (top - height) / total[1], 0.09 / total[0], height / total[1])
-    )
-    bar = figure.colorbar(image, cax=axes, ticks=[0, 0.05, 0.25, 0.5, 1])
-    bar.ax.set_yticklabels(
-        ["0", ".05", ".25", ".5", "1"], fontsize=6.5, color=style.QUIET
-    )
+    bar.ax.set_yticklabels(["0", ".05", ".25", ".5", "1"])
     bar.ax.set_title("weight", fontsize=6.5, color=style.QUIET, pad=5, loc="left")
-    bar.ax.tick_params(length=2, width=0.5, color="#c3cad4", pad=2)
-    bar.outline.set(edgecolor="#c3cad4", linewidth=0.6)
+    looks = {"color": _EDGE, "labelcolor": style.QUIET, "labelsize": 6.5}
+    bar.ax.tick_params(length=2, width=0.5, pad=2, **looks)
+    bar.outline.set(edgecolor=_EDGE, linewidth=0.6)
 
 
-def _families() -> list[str]:
-    """Name the fonts for tokens: matplotlib's own, then those at hand for alphabets
-    that it lacks.
+def _labels(tokens: Sequence[str]) -> list[str]:
+    labels = [_printable(token) for token in tokens]
+    return [
+        label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
+        for label in labels
+    ]
+
+
+def _looks(size: float) -> dict[str, Any]:
+    """Return how tokens are written: with the fonts at hand, and no dollar sign starts
+    a formula.
     """
     installed = set(require("matplotlib.font_manager", "train").get_font_names())
-    return ["DejaVu Sans", *(name for name in _ALPHABETS if name in installed)]
+    fonts = ["DejaVu Sans", *(name for name in _ALPHABETS if name in installed)]
+    return {"fontsize": size, "family": fonts, "parse_math": False}
 
 
 def _printable(token: str) -> str:
-    """Show signs that have no shape, a tab or a half of a surrogate pair, by their
-    escapes.
-    """
+    """Escape characters without a shape, such as a tab or half a surrogate pair."""
     return (
         token if token.isprintable() else token.encode("unicode_escape").decode("ascii")
     )
-
-
-def _shorten(label: str) -> str:
-    return label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
-
-
-def _escape(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

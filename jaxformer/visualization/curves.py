@@ -1,5 +1,5 @@
-"""The learning curve of a run as a picture: the likelihood in training and
-validation, and the validation scores.
+"""The learning curve of a run as a picture: the likelihood in training and validation,
+and the validation BLEU.
 """
 
 from __future__ import annotations
@@ -13,8 +13,7 @@ from jaxformer.errors import InputError
 from jaxformer.runs.records import Curve, read_curves
 from jaxformer.visualization import style
 
-# The panels: title, then for each curve its key in the record, its name, colour and
-# marker.
+# The panels: a title, and the key, name, colour and marker of each curve.
 _PANELS = (
     (
         "negative log-likelihood per token, in nats",
@@ -28,17 +27,15 @@ _PANELS = (
 
 
 def draw(metrics_file: Path | str, picture: Path | str) -> Path:
-    """Draw the learning curve that ``metrics.jsonl`` records, 900 pixels wide, as a
-    PNG.
+    """Draw the learning curve of a run as a PNG, 900 pixels wide.
 
-    The left panel shows the unsmoothed negative log-likelihood per token in training
-    and validation, with the perplexity of the last validation; the right one, if the
-    run decoded its validation set, BLEU.
+    The left panel has the unsmoothed negative log-likelihood per token in training and
+    validation, with the last perplexities. The right one has BLEU, if the run decoded
+    its validation set.
 
     Args:
-        metrics_file: the record of a run: one JSON object a line, with ``step`` and any
-            of ``train/nll``, ``valid/nll`` and ``valid/bleu``. Other keys do not
-            matter.
+        metrics_file: ``metrics.jsonl`` of a run, with any of ``train/nll``,
+            ``valid/nll`` and ``valid/bleu``.
         picture: the file to write; its directory is created.
 
     Returns:
@@ -75,31 +72,19 @@ def _draw_panel(
         if key not in curves:
             continue
         steps, values = zip(*curves[key], strict=True)
-        label = f"{name}, {_last(key, values[-1])}"
-        mark = marker or ("o" if len(steps) == 1 else "")
-        axes.plot(
-            steps,
-            values,
-            color=colour,
-            linewidth=1.8,
-            marker=mark,
-            markersize=3.8,
-            label=label,
-        )
+        looks = {
+            "color": colour,
+            "marker": marker or ("o" if len(steps) == 1 else ""),
+            "label": f"{name}, last {_write(key, values[-1])}",
+        }
+        axes.plot(steps, values, linewidth=1.8, markersize=3.8, **looks)
     style.title(axes, title)
     style.count_steps(axes, 6)
     style.frame(axes)
-    axes.legend(
-        framealpha=1,
-        edgecolor="white",
-        fontsize=9,
-        labelcolor=style.INK,
-        handlelength=1.6,
-    )
+    axes.legend(**style.INNER_LEGEND)
 
 
-def _last(key: str, value: float) -> str:
-    """Say where a curve ends, in the units that people compare."""
+def _write(key: str, value: float) -> str:
     if key.endswith("/nll"):
-        return f"last {value:.2f} (perplexity {math.exp(min(value, 700)):.4g})"
-    return f"last {value:.1f}"
+        return f"{value:.2f} (perplexity {math.exp(min(value, 700)):.4g})"
+    return f"{value:.1f}"

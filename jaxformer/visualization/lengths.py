@@ -1,6 +1,4 @@
-"""How long the sentences of a corpus are, as a picture: one histogram a side, and
-the limit that drops pairs.
-"""
+"""Histograms of sentence lengths of both sides, with the limit that drops pairs."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ from jaxformer.errors import InputError
 from jaxformer.visualization import style
 
 _MOST_BARS = 60
-_NARROWEST = 20  # tokens; a corpus of words gets no axis of three
-_COLOURS = (style.BLUE, style.RED)
+_NARROWEST = 20  # tokens: short sentences do not get an axis of three
 
 
 def draw(
@@ -27,20 +24,19 @@ def draw(
     max_length: int,
     names: tuple[str, str] = ("source", "target"),
 ) -> Path:
-    """Draw how many sentences have how many tokens, 900 pixels wide, as a PNG.
+    """Draw how many sentences have how many tokens as a PNG, 900 pixels wide.
 
-    One curve a side over the tokens of a sentence, the limit as a vertical line, and in
-    the legend each side's median and share beyond the limit. The axis ends a little
-    behind the limit or the longest sentence, whichever comes first, so that one very
-    long line does not squeeze the others; what lies beyond is in the share alone.
+    The picture has a curve for each side, the limit as a vertical line, and in the
+    legend the median and the share beyond the limit. The axis ends a little after the
+    limit or at the longest sentence: one very long line does not squeeze the others.
 
     Args:
-        source: for n = 0, 1, 2, ... the number of source sentences of n tokens, as
-            ``numpy.bincount`` gives it; those of chunks add up.
-        target: the same of the target.
+        source: number of source sentences of n tokens for n = 0, 1, 2, ..., as
+            ``numpy.bincount`` returns it.
+        target: the same for the target.
         picture: the file to write; its directory is created.
-        max_length: the most tokens that a sentence may have and be trained on.
-        names: what to call the sides.
+        max_length: most tokens of a sentence in training.
+        names: of the two sides.
 
     Returns:
         The picture.
@@ -61,11 +57,11 @@ def draw(
 
 
 def bars(counts: NDArray[np.int64], end: int, width: int) -> NDArray[np.int64]:
-    """Add up the sentences of every ``width`` lengths from 1 to ``end``, int64
+    """Count the sentences of every ``width`` lengths from 1 to ``end``, int64
     [ceil(end / width)].
 
-    Bar i holds the lengths ``1 + i * width`` to ``(i + 1) * width``. Sentences of no
-    token are in none.
+    Bar i has the lengths ``1 + i * width`` to ``(i + 1) * width``. Empty sentences are
+    in no bar.
     """
     number = -(-end // width)
     within = counts[1 : 1 + number * width]
@@ -80,7 +76,7 @@ def axis_end(sides: Sequence[NDArray[np.int64]], max_length: int) -> int:
     """Return the length at which the axis ends: that of the longest sentence, or a
     little more than the limit.
 
-    A limit far above all sentences is left outside.
+    A limit far above all sentences is outside.
     """
     longest = max(int(np.flatnonzero(counts)[-1]) for counts in sides)
     if longest < max_length <= 2 * longest:
@@ -93,23 +89,16 @@ def _draw_sides(
 ) -> None:
     end = axis_end(sides, max_length)
     width = -(-end // _MOST_BARS)
-    # a bar stands over its whole numbers
+    # A bar is centred on its whole numbers.
     edges = 0.5 + width * np.arange(-(-end // width) + 1)
-    for counts, name, colour in zip(sides, names, _COLOURS, strict=True):
-        heights = bars(counts, end, width)
+    for counts, name, colour in zip(sides, names, (style.BLUE, style.RED), strict=True):
+        heights, label = bars(counts, end, width), describe(counts, name, max_length)
         axes.stairs(heights, edges, fill=True, color=colour, alpha=0.18)
-        axes.stairs(
-            heights,
-            edges,
-            color=colour,
-            linewidth=1.8,
-            label=describe(counts, name, max_length),
-        )
+        axes.stairs(heights, edges, color=colour, linewidth=1.8, label=label)
+    limit = f"limit {max_length:,}" + ", beyond the axis" * (max_length > end)
     dashes = {"color": style.QUIET, "linewidth": 1.4, "linestyle": (0, (4, 3))}
-    if max_length <= end:
-        axes.axvline(max_length + 0.5, label=f"limit {max_length:,}", **dashes)
-    else:
-        axes.plot([], [], label=f"limit {max_length:,}, beyond the axis", **dashes)
+    # A line beyond the axis is only in the legend.
+    axes.axvline(max_length + 0.5, label=limit, **dashes)
     style.name_axis(axes, "y", "sentences")
     spans = f"; a bar spans {width:,} lengths" if width > 1 else ""
     style.name_axis(axes, "x", f"length of a sentence in tokens{spans}")
@@ -120,21 +109,14 @@ def _draw_sides(
     axes.set_ylim(bottom=0)
     style.frame(axes)
     # Above the axes: inside, it would hide the limit.
-    place = {
-        "loc": "lower left",
-        "bbox_to_anchor": (0, 1),
-        "borderaxespad": 0.3,
-        "ncols": 3,
-        "columnspacing": 1.4,
-    }
-    axes.legend(
-        frameon=False, fontsize=9, labelcolor=style.INK, handlelength=1.6, **place
-    )
+    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3}
+    looks = {"ncols": 3, "columnspacing": 1.4, "handlelength": 1.6}
+    axes.legend(**place, **looks, **style.LEGEND)
 
 
 def describe(counts: NDArray[np.int64], name: str, max_length: int) -> str:
-    """Word the median length of a side, and the share of its sentences beyond the
-    limit where there are any.
+    """Describe a side: its median length, and the share of sentences beyond the limit
+    if there are any.
     """
     total = int(counts.sum())
     median = int(np.searchsorted(np.cumsum(counts), total / 2))
@@ -142,7 +124,5 @@ def describe(counts: NDArray[np.int64], name: str, max_length: int) -> str:
     if not beyond:
         return f"{name}, median {median:,}"
     share = 100 * beyond / total
-    return (
-        f"{name}, median {median:,}, {f'{share:.2f}' if share >= 0.01 else '<0.01'} %"
-        " too long"
-    )
+    percent = f"{share:.2f}" if share >= 0.01 else "<0.01"
+    return f"{name}, median {median:,}, {percent} % too long"

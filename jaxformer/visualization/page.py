@@ -1,55 +1,42 @@
-"""What all pages have in common: they load nothing, and data go into them as text
-that nothing can break out of.
+"""Write the pages for the browser: one file each, which loads nothing.
+
+A page is an HTML file of the folder ``pages``. The style sheets and scripts that it
+names are inlined, and its data go in as JSON.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
-from typing import Any
 
 from jaxformer.files import write_whole
 
-DATA_SLOT = "{{data}}"
-"""Where a template wants its data."""
-
-# The policy lets a page load nothing at all.
-_HEAD = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
-      content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
-<link rel="icon" href="data:,">
-<title>{{title}}</title>
-"""
+_PAGES = Path(__file__).with_name("pages")
+_STYLE = re.compile(r'<link rel="stylesheet" href="(.+)">')
+_SCRIPT = re.compile(r'<script src="(.+)"></script>')
+_SLOT = '<script id="data" type="application/json">'
 
 
-def begin(title: str) -> str:
-    """Return the first lines of a page, with its title as HTML; its style is to
-    follow.
-    """
-    return _HEAD.replace("{{title}}", title)
-
-
-def write_page(template: str, data: Any, page: Path) -> Path:
-    """Write a page with its data, which its script reads as JSON.
+def write_page(name: str, data: object, path: Path) -> Path:
+    """Write a page with its style, its script and its data, and return the file.
 
     Args:
-        template: the page, with :data:`DATA_SLOT` inside an element that holds JSON.
-        data: plain dicts, lists, text and numbers.
-        page: the file to write; its directory is created.
-
-    Returns:
-        The file.
+        name: of the page in the folder ``pages``.
+        data: what its script reads, of dicts, lists, text and numbers.
+        path: the file to write; its directory is created.
     """
+    page = _read(f"{name}.html")
+    page = _STYLE.sub(lambda link: f"<style>\n{_read(link[1])}</style>", page)
+    page = _SCRIPT.sub(lambda link: f"<script>\n{_read(link[1])}</script>", page)
     content = json.dumps(data, separators=(",", ":"))
-    # escaped in this way no text can end the element that holds the data
+    # Escaped like this, no text can end the element that holds the data.
     for sign in "<>&":
         content = content.replace(sign, f"\\u{ord(sign):04x}")
-    head, tail = template.rsplit(DATA_SLOT, 1)
-    page.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(page, head + content + tail)
-    return page
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, page.replace(f"{_SLOT}{{}}", _SLOT + content, 1))
+    return path
+
+
+def _read(name: str) -> str:
+    return (_PAGES / name).read_text(encoding="utf-8")

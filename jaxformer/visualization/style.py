@@ -1,6 +1,4 @@
-"""What all pictures have in common: their colours, the frame of their axes, and how
-they are opened and written.
-"""
+"""What all pictures share: colours, the frame of axes, opening and writing."""
 
 from __future__ import annotations
 
@@ -11,23 +9,33 @@ from jaxformer.errors import InputError, require
 from jaxformer.files import open_whole
 
 INK, QUIET, LINE, BAND = "#1c2430", "#4a5563", "#d5dbe3", "#eef1f5"
-"""Of titles and legends, of names and numbers at the axes, of lines that only guide
-the eye, of shaded stretches.
-"""
+"""Colours of titles and legends, of names and numbers of axes, of guides, of bands."""
 
 BLUE, RED, GREEN, GREY = "#1f5fa8", "#b4451f", "#3f7d58", "#7a8799"
-"""Of what is shown: the first thing, a second and a third one, and what the first is
-held against.
-"""
+"""Colours of the first, second and third curve, and of the reference."""
+
+WEIGHTS = ("#f4f6f9", "#5b8fc9", "#0b2a5b")
+"""Colour scale of attention weights, from 0 to 1."""
+
+LEGEND: dict[str, Any] = {"frameon": False, "fontsize": 9, "labelcolor": INK}
+"""Looks of a legend outside the axes."""
+
+INNER_LEGEND: dict[str, Any] = {
+    "framealpha": 1,
+    "edgecolor": "white",
+    "fontsize": 9,
+    "labelcolor": INK,
+    "handlelength": 1.6,
+}
+"""Looks of a legend over curves."""
 
 
 def new_figure(width: float, height: float) -> Any:
-    """Open a white figure that makes room for what is written around its axes.
+    """Build a white figure that makes room for the labels of its axes.
 
     Args:
-        width: in inches, of a hundred pixels each unless :func:`save` is told
-            otherwise.
-        height: likewise.
+        width: in inches, of 100 pixels each by default of :func:`save`.
+        height: in inches.
 
     Raises:
         InputError: matplotlib is not installed.
@@ -41,12 +49,12 @@ def new_figure(width: float, height: float) -> Any:
 
 
 def frame(axes: Any, grid: Literal["x", "y"] = "y") -> None:
-    """Leave of the frame the line below and a grid behind what is drawn.
+    """Draw a line below the axes and a grid.
 
     Args:
         axes: of a figure.
-        grid: the axis whose values the lines of the grid mark; with ``x`` the other one
-            has rows, and no ticks.
+        grid: the axis whose values the grid marks; with ``x`` the other axis has rows,
+            and no ticks.
     """
     axes.tick_params(labelsize=9, labelcolor=QUIET, color=LINE)
     if grid == "x":
@@ -58,23 +66,18 @@ def frame(axes: Any, grid: Literal["x", "y"] = "y") -> None:
 
 
 def title(axes: Any, text: str) -> None:
-    """Write what is shown above its axes."""
+    """Write a title above the axes."""
     axes.set_title(text, fontsize=10.5, color=INK, loc="left", pad=8)
 
 
 def name_axis(axes: Any, axis: Literal["x", "y"], text: str) -> None:
-    """Write beside an axis what its numbers are."""
+    """Name an axis."""
     write = axes.set_xlabel if axis == "x" else axes.set_ylabel
     write(text, fontsize=9.5, color=QUIET)
 
 
 def count_steps(axes: Any, bins: int) -> None:
-    """Let the horizontal axis be the steps of training, from 0 on.
-
-    Args:
-        axes: of a figure.
-        bins: most stretches between two numbers.
-    """
+    """Count training steps on the horizontal axis, in at most ``bins`` intervals."""
     name_axis(axes, "x", "step")
     axes.xaxis.set_major_formatter(lambda step, _: f"{step:,.0f}")
     axes.locator_params(axis="x", nbins=bins, integer=True, min_n_ticks=1)
@@ -82,10 +85,10 @@ def count_steps(axes: Any, bins: int) -> None:
 
 
 def check_picture(picture: Path | str) -> None:
-    """Refuse a name that says another format than what is written.
+    """Check that the name of a picture ends with ``.png``, in either case.
 
     Raises:
-        InputError: it has another ending than ``.png``, in small letters or capitals.
+        InputError: it does not.
     """
     if Path(picture).suffix.lower() != ".png":
         raise InputError(
@@ -94,7 +97,7 @@ def check_picture(picture: Path | str) -> None:
 
 
 def save(figure: Any, picture: Path | str, dpi: int = 100) -> Path:
-    """Write a figure as a PNG, in a directory that need not exist; give the file."""
+    """Write a figure as a PNG; create its directory, and return the file."""
     picture = Path(picture)
     picture.parent.mkdir(parents=True, exist_ok=True)
     with open_whole(picture) as file:

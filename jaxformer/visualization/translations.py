@@ -1,5 +1,5 @@
-"""Compared systems as one page for the browser; see
-:mod:`jaxformer.visualization.translations_table` for text.
+"""The page of compared systems; :mod:`jaxformer.visualization.translations_table`
+writes the same as text.
 """
 
 from __future__ import annotations
@@ -9,19 +9,16 @@ from typing import Any
 
 from jaxformer.evaluation.comparison import Comparison
 from jaxformer.visualization.page import write_page
-from jaxformer.visualization.translations_page import PAGE
 from jaxformer.visualization.translations_table import DIGITS, format_range
 
 
 def write_html(comparison: Comparison, page: Path) -> Path:
-    """Write one page with scores, tests, breakdowns, and the sentences that differ
-    most, to look through.
+    """Write a page with scores, tests, breakdowns and the sentences that differ most.
 
-    The page is self-contained: it loads nothing from anywhere, and translations are
-    only ever text in it.
+    The page is self-contained: it loads nothing, and translations are only text in it.
 
     Args:
-        comparison: of :func:`jaxformer.evaluation.comparison.compare`.
+        comparison: result of :func:`jaxformer.evaluation.comparison.compare`.
         page: the file to write; its directory is created.
 
     Returns:
@@ -63,11 +60,11 @@ def write_html(comparison: Comparison, page: Path) -> Path:
         ],
         "differences": record["differences"],
     }
-    return write_page(PAGE, _rounded(data), page)
+    return write_page("translations", _rounded(data), page)
 
 
 def _rounded(data: Any) -> Any:
-    """Keep six digits of every number."""
+    """Round every number to six digits."""
     if isinstance(data, float):
         return float(f"{data:.6g}")
     if isinstance(data, dict):

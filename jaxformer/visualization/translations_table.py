@@ -13,7 +13,7 @@ from jaxformer.table import align
 DIGITS = 2
 """Decimals that a score is shown with."""
 
-_LONGEST_NAME = 24  # longer names are told once, and stand in the tables as letters
+_LONGEST_NAME = 24  # tables abbreviate longer names by letters
 
 
 def write_table(comparison: Comparison) -> Iterator[str]:

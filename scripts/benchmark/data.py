@@ -32,9 +32,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
-from data_peers import hugging_face, plain_loop
 from numpy.typing import NDArray
 
+from data_peers import hugging_face, plain_loop
 from jaxformer.data import (
     DataConfig,
     Encoded,

@@ -55,7 +55,7 @@ def plain_loop(config: DataConfig, vocabularies: Vocabularies) -> int:
 def hugging_face(
     config: DataConfig, vocabularies: Vocabularies, folder: Path
 ) -> Mapping[str, Callable[[], int]]:
-    """Give epochs over a data set that was tokenised and saved as Arrow before,
+    """Return epochs over a data set that was tokenised and saved as Arrow before,
     shuffled and padded batch by batch.
 
     One pads as their users do, with the collator for translation; one with the fewest

@@ -1,58 +1,57 @@
 #!/usr/bin/env python3
-"""Compare the speed of translation with CTranslate2 and Hugging Face: sentences and
-tokens a second, start-up, memory.
+r"""Compare the speed of translation with CTranslate2 and Hugging Face: sentences and
+tokens per second, start-up, memory.
 
-    python scripts/benchmark/decode.py --model=tiny --batch=16                     # beam 4, all systems
-    python scripts/benchmark/decode.py --model=base --batch=1,16,64 --beam=1,4 --corpus
-    train.en train.de python scripts/benchmark/decode.py --model=base
-    --systems=jaxformer-float32,ctranslate2-float32 --repeats=7
+    python scripts/benchmark/decode.py --model=tiny --batch=16  # beam 4, all systems
+    python scripts/benchmark/decode.py --model=base --batch=1,16,64 --beam=1,4 \
+        --corpus train.en train.de
+    python scripts/benchmark/decode.py --model=base --repeats=7 \
+        --systems=jaxformer-float32,ctranslate2-float32
 
 The models are the paper's base (6 + 6 layers, 512, 32,000 tokens) and a tiny one (3 +
-3, 256, 8,000) with random weights, the same in jaxformer and CTranslate2. Since these
-end nowhere in particular, lengths are forced, on all systems alike: ``forced`` is 32
-tokens in and 32 out. Their tokens are drawn at random, or with ``--corpus``, two files
-of parallel text, come from its lines by a vocabulary trained on it. There is then
-``natural`` beside it: whole lines, sorted into batches by length, of which a batch
-writes as many tokens as its longest source has; and ``jaxformer-int8-shortlist``, which
-keeps to the tokens that a shortlist learned from the corpus gives for its sources.
+3, 256, 8,000) with random weights, the same in jaxformer and CTranslate2. Since random
+models end sentences anywhere, lengths are forced on all systems: ``forced`` is 32
+tokens in and 32 out. Tokens are drawn at random. With ``--corpus``, two files of
+parallel text, they come from its lines by a vocabulary trained on it. Then there is
+also ``natural``: whole lines, sorted into batches by length, of which a batch writes as
+many tokens as its longest source has. And there is ``jaxformer-int8-shortlist``, which
+writes only tokens of a shortlist learned from the corpus.
 
-Every system is a process of its own with all cores, and they take turns: each repeat
-runs each case once on each system, while the others wait. Every shape is compiled
-before the clock runs. Printed are medians over the repeats, and the median of the
-ratios to ctranslate2-float32 of the same repeat, as a table and as one line of JSON a
-case and system. The start-up is the time from the start of the process to the first
-sentence, reading the model and compiling included (``JAX_COMPILATION_CACHE_DIR`` keeps
-what is compiled for the next start); memory is the most that the process held.
-CTranslate2 takes the backend that it holds for the best on this machine:
-``CT2_USE_MKL`` and ``CT2_USE_EXPERIMENTAL_PACKED_GEMM`` choose others. On a GPU, where
-JAX takes it by itself:
+Every system is a process of its own with all cores, and they take turns: for each case,
+each repeat runs each system once, while the others wait. Every shape is compiled before
+the clock runs. Printed are medians over the repeats, and the median of the ratios to
+ctranslate2-float32 of the same repeat, as a table and as one line of JSON per case and
+system. The start-up is from the start of the process to the first sentence, with
+reading the model and compiling (``JAX_COMPILATION_CACHE_DIR`` keeps compiled programs
+for the next start). Memory is the peak. CTranslate2 chooses its backend;
+``CT2_USE_MKL`` and ``CT2_USE_EXPERIMENTAL_PACKED_GEMM`` choose others. On a GPU, which
+JAX takes by itself:
 
-    python scripts/benchmark/decode.py --model=base --device=cuda --batch=64,256,1024
-    --beam=1,4 --sentences=2048
-
-with ``--systems=jaxformer-bfloat16,ctranslate2-float16,huggingface-float16``.
+    python scripts/benchmark/decode.py --model=base --device=cuda --batch=64,256,1024 \
+        --beam=1,4 --sentences=2048 \
+        --systems=jaxformer-bfloat16,ctranslate2-float16,huggingface-float16
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import random
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
-from jaxformer import freed_memory
-from jaxformer.cli import huge_pages
+import turns
 from jaxformer.data.tokenizing import cores
-from jaxformer.table import align
+from jaxformer.errors import InputError
+from turns import Message, Turn
 
 SYSTEMS = (
     "jaxformer-float32",
@@ -72,8 +71,20 @@ SHORTLIST = "shortlist.npz"
 
 Translate: TypeAlias = Callable[[Sequence[list[int]], int, int], int]
 """``translate(batch, length, beam) -> tokens``: write so many tokens for each
-source; give how many they are in all.
+source, and return their total.
 """
+
+COLUMNS = {
+    "system": ("system", ""),
+    "lengths": ("lengths", ""),
+    "batch": ("batch", ""),
+    "beam": ("beam", ""),
+    "sentences_per_second": ("sent/s", ",.2f"),
+    "tokens_per_second": ("tok/s", ",.2f"),
+    "ratio": ("ratio", ".2f"),
+    "startup_seconds": ("start s", ",.2f"),
+    "memory_gib": ("GiB", ".2f"),
+}
 
 
 class Case(NamedTuple):
@@ -87,9 +98,6 @@ class Case(NamedTuple):
 def main() -> None:
     """Run what the command line asks for."""
     options = parse()
-    if options.serve:
-        serve(options)
-        return
     print(
         f"{options.model}: {options.vocabulary_size:,} tokens, {cores()} cores",
         flush=True,
@@ -101,7 +109,7 @@ def main() -> None:
         rows = compare(options, lines)
     for row in rows:
         print(json.dumps(row), flush=True)
-    print(table(rows))
+    print(turns.format_table(COLUMNS, rows))
 
 
 def parse() -> argparse.Namespace:
@@ -140,8 +148,6 @@ def parse() -> argparse.Namespace:
         default="cpu",
         help="of the other systems; JAX takes its own",
     )
-    parser.add_argument("--serve", help=argparse.SUPPRESS)  # the process of this system
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     for name in ("batch", "beam"):
         sizes = getattr(options, name)
@@ -154,7 +160,7 @@ def parse() -> argparse.Namespace:
             )
     if options.repeats < 1:
         parser.error(
-            f"--repeats must be at least 1, not {options.repeats}: give another, or"
+            f"--repeats must be at least 1, not {options.repeats}: raise it, or"
             " leave it out for 5"
         )
     for path in options.corpus or ():
@@ -172,7 +178,7 @@ def parse() -> argparse.Namespace:
         name for name in possible if name not in ON_GPU
     )
     unknown = set(options.systems.split(",")) - set(possible)
-    if unknown and not options.serve:
+    if unknown:
         parser.error(
             f"there is no system {', '.join(sorted(unknown))}: choose from"
             f" {', '.join(possible)}"
@@ -224,8 +230,8 @@ def write_models(options: argparse.Namespace) -> None:
 
 
 def read_corpus(options: argparse.Namespace) -> list[list[int]]:
-    """Train a vocabulary on the corpus and write a shortlist for it; give the tokens
-    of the source's lines.
+    """Train a vocabulary and a shortlist on the corpus; return the tokens of the
+    source's lines.
     """
     from jaxformer.data.vocabulary import Vocabulary
     from jaxformer.translation.shortlist import Shortlist, Side
@@ -278,40 +284,27 @@ def write_huggingface(folder: Path, config: Any) -> None:
     transformers.MarianMTModel(settings).save_pretrained(folder)
 
 
-def serve(options: argparse.Namespace) -> None:
-    """Be the process of one system: run what comes in, one line of JSON a batch
-    list, and answer with a line each.
-    """
-    system, _, kind = options.serve.partition("-")
+def begin(request: Message) -> Callable[[Message], Message]:
+    """Build the system that a process is, and translate a sentence."""
+    options = argparse.Namespace(**request)
+    options.folder = Path(options.folder)
+    system, _, kind = options.system.partition("-")
     make: Callable[[argparse.Namespace, str], Translate] = {
         "jaxformer": make_jaxformer,
         "ctranslate2": make_ctranslate2,
         "huggingface": make_huggingface,
     }[system]
     translate = make(options, kind)
-    translate([[FIRST] * LENGTH], LENGTH, int(options.beam.split(",")[0]))
-    print(json.dumps({}), flush=True)
-    for line in sys.stdin:
-        batches, beam = json.loads(line)
+    translate([[FIRST] * LENGTH], LENGTH, options.first_beam)
+
+    def answer(request: Message) -> Message:
+        batches, beam = request["batches"], request["beam"]
         begun = time.perf_counter()
         tokens = sum(translate(batch, max(map(len, batch)), beam) for batch in batches)
         seconds = time.perf_counter() - begun
-        print(
-            json.dumps(
-                {"seconds": seconds, "tokens": tokens, "memory_gib": read_peak()}
-            ),
-            flush=True,
-        )
+        return {"seconds": seconds, "work": sum(map(len, batches)), "tokens": tokens}
 
-
-def read_peak() -> float:
-    """Return the most memory that this process held, in GiB; what ``getrusage`` says
-    may be its parent's.
-    """
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        if line.startswith("VmHWM:"):
-            return int(line.split()[1]) / 2**20
-    raise SystemExit("the system does not say how much memory a process held")
+    return answer
 
 
 def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
@@ -325,7 +318,6 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
     from jaxformer.translation.models import Models
     from jaxformer.translation.shortlist import Shortlist
 
-    freed_memory.manage()  # as the command line does
     with np.load(options.folder / "params.npz") as saved:
         params = unflatten_dict(
             {name: jnp.asarray(saved[name]) for name in saved}, sep="/"
@@ -414,51 +406,10 @@ def make_huggingface(options: argparse.Namespace, dtype: str) -> Translate:
     return translate
 
 
-class Server:
-    """The process of a system."""
-
-    def __init__(self, system: str, options: argparse.Namespace) -> None:
-        """Start it, and wait for its first sentence."""
-        given = {
-            name: getattr(options, name)
-            for name in ("model", "beam", "vocabulary_size", "folder", "device")
-        }
-        line = [
-            sys.executable,
-            __file__,
-            f"--serve={system}",
-            *(f"--{name}={value}" for name, value in given.items()),
-        ]
-        begun = time.perf_counter()
-        self.process = subprocess.Popen(
-            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self._answer()
-        self.startup_seconds = time.perf_counter() - begun
-
-    def run(self, batches: list[list[list[int]]], beam: int) -> dict[str, float]:
-        """Let it translate; give seconds, tokens and memory_gib."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps([batches, beam]) + "\n")
-        self.process.stdin.flush()
-        return self._answer()
-
-    def close(self) -> None:
-        """End it."""
-        self.process.communicate()
-
-    def _answer(self) -> dict[str, float]:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.startswith("{"):
-                return json.loads(line)
-        raise SystemExit("a system's process ended; what it wrote is above")
-
-
 def compare(
     options: argparse.Namespace, lines: Sequence[list[int]] | None
 ) -> list[dict[str, Any]]:
-    """Run every case on every system in turn; give a row for each."""
+    """Run every case on every system in turn; return a row for each."""
     kinds = ("forced", "natural") if lines else ("forced",)
     batches, beams = (
         [int(size) for size in sizes.split(",")]
@@ -467,52 +418,44 @@ def compare(
     cases = [
         Case(kind, batch, beam) for kind in kinds for batch in batches for beam in beams
     ]
-    work = {case: make_batches(options, case, lines) for case in cases}
-    systems = options.systems.split(",")
-    servers: dict[str, Server] = {}
-    try:
-        for system in systems:
-            servers[system] = Server(system, options)
-        runs: dict[tuple[Case, str], list[dict[str, float]]] = {}
-        for repeat in range(1 + options.repeats):
-            for case in cases:
-                for system in systems:
-                    run = servers[system].run(work[case], case.beam)
-                    if repeat:  # the first compiles, and fills caches
-                        runs.setdefault((case, system), []).append(run)
-    finally:
-        for server in servers.values():
-            server.close()
-    rows = []
-    for case, system in runs:
-        sentences = sum(map(len, work[case]))
-        row = summarize(sentences, runs[case, system], runs.get((case, REFERENCE)))
-        row["startup_seconds"] = servers[system].startup_seconds
-        rows.append({"model": options.model, "system": system, **case._asdict(), **row})
-    return rows
+    work = [
+        {"batches": make_batches(options, case, lines), "beam": case.beam}
+        for case in cases
+    ]
+    given = {"folder": str(options.folder), "first_beam": beams[0]} | {
+        name: getattr(options, name) for name in ("model", "vocabulary_size", "device")
+    }
+    with contextlib.ExitStack() as stack:
+        processes = {
+            system: stack.enter_context(
+                turns.Process(system, __file__, {"system": system, **given})
+            )
+            for system in options.systems.split(",")
+        }
+        answers = turns.take_turns(processes, work, options.repeats)
+    return [
+        {
+            "model": options.model,
+            "system": system,
+            **cases[number]._asdict(),
+            **summarize(own, answers.get((number, REFERENCE))),
+            "startup_seconds": processes[system].startup_seconds,
+        }
+        for (number, system), own in answers.items()
+    ]
 
 
 def summarize(
-    sentences: int,
-    runs: Sequence[Mapping[str, float]],
-    reference: Sequence[Mapping[str, float]] | None,
+    own: Sequence[Turn], reference: Sequence[Turn] | None
 ) -> dict[str, float | None]:
     """Return medians over the repeats of a case and system."""
-    ratio = None
-    if reference is not None:
-        ratio = statistics.median(
-            its["seconds"] / run["seconds"]
-            for run, its in zip(runs, reference, strict=True)
-        )
     return {
-        "sentences_per_second": statistics.median(
-            sentences / run["seconds"] for run in runs
-        ),
+        "sentences_per_second": turns.median_rate(own),
         "tokens_per_second": statistics.median(
-            run["tokens"] / run["seconds"] for run in runs
+            turn["tokens"] / turn["seconds"] for turn in own
         ),
-        "ratio": ratio,
-        "memory_gib": max(run["memory_gib"] for run in runs),
+        "ratio": turns.median_ratio(own, reference),
+        "memory_gib": max(turn["memory_gib"] for turn in own),
     }
 
 
@@ -542,36 +485,11 @@ def make_batches(
     ]
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Lay out what was measured."""
-    columns = {
-        "system": "system",
-        "lengths": "lengths",
-        "batch": "batch",
-        "beam": "beam",
-        "sentences_per_second": "sent/s",
-        "tokens_per_second": "tok/s",
-        "ratio": "ratio",
-        "startup_seconds": "start s",
-        "memory_gib": "GiB",
-    }
-    return "\n".join(
-        align(
-            [
-                [*columns.values()],
-                *([form(row[name]) for name in columns] for row in rows),
-            ]
-        )
-    )
-
-
-def form(value: float | str | None) -> str:
-    """Write a figure."""
-    if value is None:
-        return "-"
-    return f"{value:,.2f}" if isinstance(value, float) else str(value)
-
-
 if __name__ == "__main__":
-    huge_pages.use()  # as the command line does, and for every system
-    main()
+    if sys.argv[1:] == ["serve"]:
+        turns.serve(begin)
+    else:
+        try:
+            main()
+        except InputError as error:
+            sys.exit(f"error: {error}")

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Measure what the training loop costs beside its steps: data, putting, metrics, log
-and display.
+r"""Measure the overhead of the training loop over its steps: data, transfer, metrics,
+log and display.
 
-    python scripts/benchmark/loop.py                          # the tiny model, in batches of the quickstart
-    python scripts/benchmark/loop.py --model=quickstart       # a model of half its size
-    python scripts/benchmark/loop.py --config.data.tokens_per_batch=4000
-    --profile=loop.prof
+    python scripts/benchmark/loop.py                        # the tiny model
+    python scripts/benchmark/loop.py --model=quickstart     # a model of half its size
+    python scripts/benchmark/loop.py --config.data.tokens_per_batch=4000 \
+        --profile=loop.prof
 
 A run on the bundled corpus stops after each line of its log, before the next step, and
-the same compiled step runs over the same batches, which then lie in place already, on a
+the same compiled step runs over the same batches, which are on the device already, on a
 state of its own. So blocks of the loop and blocks of bare steps take turns; printed are
 medians over the blocks and their ratio, as text and as one line of JSON: of the time on
 the clock, and of the processor time of the whole process, which other programs disturb
@@ -37,9 +37,8 @@ from typing import NamedTuple
 
 import jax
 
-from jaxformer import freed_memory
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.cli import config_file, huge_pages
+from jaxformer.cli import config_file
 from jaxformer.data.pipeline import Position, TrainingData
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
@@ -275,8 +274,6 @@ def report(config: RunConfig, loop: Sequence[Seconds], bare: Sequence[Seconds]) 
 
 
 if __name__ == "__main__":
-    huge_pages.use()  # both as the command line does
-    freed_memory.manage()
     try:
         main()
     except InputError as error:

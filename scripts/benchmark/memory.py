@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
-"""Compile training steps ahead of time, and print what memory they ask of each device
-beside the arithmetic.
+r"""Compile training steps ahead of time, and print their memory on each device next to
+the estimate.
 
-    python scripts/benchmark/memory.py --models=base,big
-    --rematerialization=none,layer,dots python scripts/benchmark/memory.py --models=big
-    --devices=8 --meshes=8x1x1,2x4x1,2x2x2 python scripts/benchmark/memory.py
-    --models=big --platform=cuda --config.model.dtype=bfloat16
+    python scripts/benchmark/memory.py --models=base,big \
+        --rematerialization=none,layer,dots
+    python scripts/benchmark/memory.py --models=big --devices=8 \
+        --meshes=8x1x1,2x4x1,2x2x2
+    python scripts/benchmark/memory.py --models=big --platform=cuda \
+        --config.model.dtype=bfloat16
 
-No parameter is ever made. The batch is the paper's: 25,000 tokens a side over all
+No parameter is allocated. The batch is the paper's: 25,000 tokens a side over all
 devices, in rows of 128. A mesh is data x fsdp x tensor, and 1x1x1 is the engine `jit`;
 `pmap` compiles the engine of that name. On CPU (the default) the devices are virtual.
 The CPU's compiler computes attention's gradients and all of float16 in float32 and
 undoes the rematerialisation of looped layers, so that its temporary memory is no GPU's:
-on a machine with GPUs give --platform=cuda. Any key of the configuration can be set as
+on a machine with GPUs use --platform=cuda. Any key of the configuration can be set as
 for `jaxformer train`.
 """
 
@@ -79,7 +81,7 @@ def main() -> None:
 def measure(
     options: argparse.Namespace, overrides: list[str], model: str, mesh: str, kind: str
 ) -> str:
-    """Compile one step; give the last columns of its row, in gigabytes a device."""
+    """Compile one step; return the last columns of its row, in gigabytes per device."""
     import jax
 
     from jaxformer.models.seq2seq import Transformer
@@ -153,7 +155,7 @@ def read(
 
 
 def compile_step(engine: Engine, batch: BatchShape) -> Any:
-    """Compile the training step of an engine for a batch, from shapes alone."""
+    """Compile the training step of an engine for a batch from shapes."""
     import jax
     from jax.sharding import NamedSharding
 

@@ -2,11 +2,12 @@
 r"""Train one model in jaxformer and in PyTorch, and see whether both end at the same
 loss.
 
-    python scripts/benchmark/quality.py --config=configs/quickstart.py
-    --workdir=runs/quality
-    python scripts/benchmark/quality.py --config=configs/quickstart.py --workdir=runs/quality-mine \
-        --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \
-        --config.data.test=text:test.en,test.de --config.training.steps=6000 --config.training.evaluate_every=500
+    python scripts/benchmark/quality.py --config=quickstart --workdir=runs/quality
+    python scripts/benchmark/quality.py --config=quickstart --workdir=runs/mine \
+        --config.data.train=text:train.en,train.de \
+        --config.data.valid=text:valid.en,valid.de \
+        --config.data.test=text:test.en,test.de \
+        --config.training.steps=6000 --config.training.evaluate_every=500
 
 Vocabulary, batches and their order, initial parameters, learning rates, Adam, dropout
 and label smoothing are those of the run that the configuration describes, in both; what
@@ -28,12 +29,21 @@ import contextlib
 import json
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 import jax
 
-from jaxformer.benchmark.quality import (
+from jaxformer.cli import config_file
+from jaxformer.cli.main import INTERRUPTED
+from jaxformer.errors import InputError
+from jaxformer.models.seq2seq import count_parameters
+from jaxformer.runs import config as configuration
+from jaxformer.training.run import Run, open_run
+from jaxformer.training.train import validation_batches
+from jaxformer.visualization import style
+from quality_systems import (
     OURS,
     THEIRS,
     Point,
@@ -47,15 +57,7 @@ from jaxformer.benchmark.quality import (
     train_in_turns,
     translate_test,
 )
-from jaxformer.benchmark.quality_picture import draw
-from jaxformer.benchmark.training_speed import describe_machine
-from jaxformer.cli import config_file, huge_pages
-from jaxformer.cli.main import INTERRUPTED
-from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import count_parameters
-from jaxformer.runs import config as configuration
-from jaxformer.training.run import Run, open_run
-from jaxformer.training.train import validation_batches
+from turns import describe_machine
 
 
 def main() -> None:
@@ -77,7 +79,7 @@ def main() -> None:
         help="where the results go",
     )
     options, overrides = parser.parse_known_args()
-    # where PyTorch's model is, whatever else there is
+    # Where PyTorch's model is, also on a machine with GPUs.
     jax.config.update("jax_platforms", "cpu")
     config = configuration.parse(config_file.read(options.config, overrides))
     # before a vocabulary is trained, and with its ids once more
@@ -101,7 +103,7 @@ def main() -> None:
 
 
 def train(run: Run, systems: dict[str, System], file: TextIO) -> list[Point]:
-    """Train both, and write down what is measured as soon as it is."""
+    """Train both, and write each measurement at once."""
     data = run.text.load(run.vocabularies, seed=run.config.training.seed, report=tell)
     valid = validation_batches(run, data)
     parameters = count_parameters(systems[OURS].parameters())
@@ -123,7 +125,7 @@ def train(run: Run, systems: dict[str, System], file: TextIO) -> list[Point]:
 def finish(
     run: Run, systems: dict[str, System], test: TestSet, points: list[Point]
 ) -> dict[str, Any]:
-    """Translate with both, and put together what is to be told."""
+    """Translate with both, and return the result."""
     last = {point.system: point for point in points}
     records = {}
     for name, system in systems.items():
@@ -142,7 +144,7 @@ def finish(
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print the result for a person."""
+    """Print the result as text."""
     print(f"{'':>9}  valid nll     BLEU")
     for name in (OURS, THEIRS):
         print(
@@ -161,19 +163,47 @@ def report(result: dict[str, Any]) -> None:
     print(result["machine"])
 
 
+def draw(points: Sequence[Point], picture: Path) -> Path:
+    """Draw both loss curves, and their difference in percent, as a PNG 900 pixels
+    wide.
+    """
+    figure = style.new_figure(9, 3.4)
+    left, right = figure.subplots(1, 2, width_ratios=(5, 4))
+    dots = {"color": style.BLUE, "linewidth": 1.6, "marker": "o", "markersize": 3.4}
+    for name, looks in ((THEIRS, {"color": "#e0a27f", "linewidth": 5}), (OURS, dots)):
+        own = [point for point in points if point.system == name]
+        losses = [point.valid_nll for point in own]
+        label = f"{name}, last {losses[-1]:.4f}"
+        left.plot([point.step for point in own], losses, label=label, **looks)
+    left.legend(**style.INNER_LEGEND)
+    steps, differences = zip(*relative_difference(points), strict=True)
+    percent = [100.0 * difference for difference in differences]
+    right.axhspan(-1, 1, color=style.BAND)
+    right.axhline(0.0, color=style.QUIET, linewidth=0.8)
+    right.plot(steps, percent, **dots)
+    high = max(1.5, 1.1 * max(map(abs, percent)))
+    right.set_ylim(-high, high)
+    right.yaxis.set_major_formatter(lambda value, _: f"{value:+.2g}%" if value else "0")
+    titles = "validation, nats per token", "jaxformer against PyTorch; shaded: 1%"
+    for axes, title in zip((left, right), titles, strict=True):
+        style.title(axes, title)
+        style.count_steps(axes, 5)
+        style.frame(axes)
+    return style.save(figure, picture)
+
+
 def write(file: TextIO, record: dict[str, Any]) -> None:
-    """Write a line, to be read at once."""
+    """Write a line, and flush it."""
     file.write(json.dumps(record, ensure_ascii=False) + "\n")
     file.flush()
 
 
 def tell(text: str) -> None:
-    """Say how far it is."""
+    """Report progress on standard error."""
     print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    huge_pages.use()  # as the command line does
     try:
         main()
     except InputError as error:
@@ -181,7 +211,7 @@ if __name__ == "__main__":
     except KeyboardInterrupt:
         tell(
             "interrupted; quality.jsonl has what was measured, and the same command"
-            " begins anew"
+            " starts again"
         )
         # threads may still compile or compute: the memory that they use must not go
         # before them

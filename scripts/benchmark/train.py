@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Measure training steps of the paper's models: tokens a second, use of the devices,
+r"""Measure training steps of the paper's models: tokens a second, use of the devices,
 compilation, memory.
 
-    python scripts/benchmark/train.py --preset=gpu --model=big                      # 25,000 tokens a side, bfloat16
-    python scripts/benchmark/train.py --preset=gpu --model=big --tokens=sweep       # the best size of batch
-    python scripts/benchmark/train.py --preset=gpu --model=base --packing
-    --profile=trace
-    python scripts/benchmark/train.py --preset=cpu                                  # the same on a laptop, little
+    python scripts/benchmark/train.py --preset=gpu --model=big  # bfloat16
+    python scripts/benchmark/train.py --preset=gpu --model=big --tokens=sweep
+    python scripts/benchmark/train.py --preset=gpu --model=base --packing \
+        --profile=trace
+    python scripts/benchmark/train.py --preset=cpu              # small, for a laptop
 
 The batches are invented: lengths spread as those of news are, in buckets as training
 has them (``--buckets=1``: one shape; ``--packing``: rows of several pairs). The steps
 are those of training, dropout on, by the engine that training would take. Every shape
-is compiled before the clock runs; the batches then lie in place, as training puts them
-there ahead. A step's time is that between the metrics of two steps, read as the loop
-reads them: one step late, but on a CPU at once.
+is compiled before the clock runs; the batches are then on the device, as in training. A
+step's time is that between the metrics of two steps, read as the loop reads them: one
+step late, but on a CPU at once.
 
 Printed are, as a table and as one line of JSON a size of batch, tokens a second of the
 target and of both sides (padding is none of them), the median step, the utilisation of
@@ -41,17 +41,15 @@ from pathlib import Path
 
 import jax
 import numpy as np
-from data import invented
 
-from jaxformer import freed_memory
-from jaxformer.cli import huge_pages
+import turns
+from data import invented
 from jaxformer.data import DataConfig, Encoded, Sentences, TrainingData
 from jaxformer.data.batching import Batch
 from jaxformer.models.config import DTYPES, TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.nn.stacks import REMATERIALIZATIONS
 from jaxformer.runs.training import ENGINES, TrainingConfig
-from jaxformer.table import align
 from jaxformer.training import flops
 from jaxformer.training.compilations import Compilations, read_memory
 from jaxformer.training.engines import Engine, make_engine
@@ -88,16 +86,16 @@ SMALLEST = {"gpu": 6_250, "cpu": 250}
 WARM_STEPS = 3
 
 COLUMNS = {
-    "tokens": "tokens",
-    "shapes": "shapes",
-    "padding": "padding",
-    "target_tokens_per_second": "target tok/s",
-    "tokens_per_second": "all tok/s",
-    "step_ms": "step ms",
-    "mfu": "MFU",
-    "mfu_slots": "with padding",
-    "compile_seconds": "compile s",
-    "memory_gib": "GiB",
+    "tokens": ("tokens", ",.0f"),
+    "shapes": ("shapes", ",.0f"),
+    "padding": ("padding", ".1%"),
+    "target_tokens_per_second": ("target tok/s", ",.0f"),
+    "tokens_per_second": ("all tok/s", ",.0f"),
+    "step_ms": ("step ms", ",.1f"),
+    "mfu": ("MFU", ".1%"),
+    "mfu_slots": ("with padding", ".1%"),
+    "compile_seconds": ("compile s", ",.1f"),
+    "memory_gib": ("GiB", ",.1f"),
 }
 
 
@@ -145,7 +143,8 @@ def main() -> None:
         print(json.dumps(rows[-1]), flush=True)
         if options.tokens == "sweep" and tokens >= options.most_tokens:
             break
-    print(table(rows))
+    rows.sort(key=lambda row: float(row["target_tokens_per_second"] or 0))
+    print(turns.format_table(COLUMNS, rows))
 
 
 def parse() -> argparse.Namespace:
@@ -274,8 +273,8 @@ def measure(
 def timed(
     engine: Engine, state: TrainState, placed: list
 ) -> tuple[TrainState, list[float]]:
-    """Run a step on each batch; give the time between the metrics of one step and
-    the next, in seconds.
+    """Run a step on each batch; return the seconds between the metrics of one step and
+    the next.
     """
     ends, unread = [time.perf_counter()], []
     for number, batch in enumerate(placed, start=1):
@@ -304,7 +303,7 @@ def make_batches(
 
 
 def join(pieces: Sequence[Encoded]) -> Encoded:
-    """Put pairs behind each other."""
+    """Concatenate pairs."""
 
     def side(parts: Sequence[Sentences]) -> Sentences:
         lengths = np.concatenate([np.diff(part.offsets) for part in parts])
@@ -320,40 +319,12 @@ def join(pieces: Sequence[Encoded]) -> Encoded:
 
 
 def whole_batches(data: TrainingData) -> Iterator[Batch]:
-    """Give batches epoch after epoch, without those that an epoch leaves unfilled."""
+    """Yield batches epoch after epoch, without the last, unfilled ones."""
     for epoch in itertools.count():
         plan = dataclasses.replace(data, drop_remainder=True).plan(epoch)
         for number in range(len(plan)):
             yield plan.batch(number, 0, 1)
 
 
-def table(rows: list[dict[str, float | str | None]]) -> str:
-    """Lay out what was measured, the best speed last."""
-    rows = sorted(rows, key=lambda row: float(row["target_tokens_per_second"] or 0))
-    return "\n".join(
-        align(
-            [
-                [*COLUMNS.values()],
-                *([form(name, row[name]) for name in COLUMNS] for row in rows),
-            ]
-        )
-    )
-
-
-def form(name: str, value: float | str | None) -> str:
-    """Write a figure as its column has it."""
-    if value is None or isinstance(value, str):
-        return value or "-"
-    if name in ("padding", "mfu", "mfu_slots"):
-        return f"{value:.1%}"
-    return (
-        f"{value:,.1f}"
-        if name in ("step_ms", "compile_seconds", "memory_gib")
-        else f"{value:,.0f}"
-    )
-
-
 if __name__ == "__main__":
-    huge_pages.use()  # both as the command line does
-    freed_memory.manage()
     main()

@@ -1,26 +1,25 @@
 #!/usr/bin/env python3
-"""Translate a test set with a trained run, in every precision and with CTranslate2:
-sentences a second, and BLEU.
+r"""Compare translating a test set with CTranslate2, in every precision: sentences per
+second, and BLEU.
 
-    python scripts/benchmark/translate.py --workdir=runs/quickstart python
-    scripts/benchmark/translate.py --workdir=runs/mine --source=test.en
-    --reference=test.de --batch=64 --beam=1
+    python scripts/benchmark/translate.py --workdir=runs/quickstart
+    python scripts/benchmark/translate.py --workdir=runs/mine --batch=64 --beam=1 \
+        --source=test.en --reference=test.de
 
-The model is the same in all systems, and so is the search: sums of log-probabilities
-without a length penalty, which both find alike. Sentences end where the model ends
-them, from text to text, sorted by length. The systems are processes of their own that
-take turns; the first round compiles and is not counted. Printed are medians, the median
-of the ratios to ctranslate2-float32 of the same round, BLEU by sacreBLEU, and how many
-translations differ from jaxformer-float32's. ``jaxformer-int8-shortlist`` takes part
-where the run has a shortlist (``jaxformer shortlist``).
+All systems have the model of a trained run and the same search: sums of
+log-probabilities without a length penalty. Sentences end where the model ends them;
+they are sorted by length. The systems are processes of their own that take turns; the
+first round compiles and does not count. Printed are medians, the median of the ratios
+to ctranslate2-float32 of the same round, BLEU by sacreBLEU, and how many translations
+differ from jaxformer-float32's. ``jaxformer-int8-shortlist`` takes part where the run
+has a shortlist (``jaxformer shortlist``).
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -28,9 +27,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from jaxformer import freed_memory
-from jaxformer.cli import huge_pages
+import turns
 from jaxformer.data.tokenizing import cores
+from jaxformer.errors import InputError
+from turns import Message
 
 SYSTEMS = (
     "jaxformer-float32",
@@ -48,9 +48,6 @@ Translate: TypeAlias = Callable[[Sequence[str]], list[str]]
 def main() -> None:
     """Run what the command line asks for."""
     options = parse()
-    if options.serve:
-        serve(options)
-        return
     sources, references = read(options)
     with tempfile.TemporaryDirectory() as folder:
         options.folder = Path(folder)
@@ -58,8 +55,8 @@ def main() -> None:
         systems = [
             name for name in options.systems.split(",") if _can_run(name, options)
         ]
-        rounds, outputs = compare(options, systems, sources)
-    for row in rows(systems, rounds, outputs, references):
+        answers = compare(options, systems, sources)
+    for row in summarize(answers, references):
         print(json.dumps(row), flush=True)
 
 
@@ -79,11 +76,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=16, help="sentences at a time")
     parser.add_argument("--beam", type=int, default=4, help="1 is greedy search")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--serve", help=argparse.SUPPRESS)  # the process of this system
-    parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if (options.source is None) != (options.reference is None):
-        parser.error("give --source and --reference together")
+        parser.error("--source and --reference are given together")
     return options
 
 
@@ -100,7 +95,7 @@ def read(options: argparse.Namespace) -> tuple[list[str], list[str]]:
         return both[0], both[1]
     data = configuration.load(options.workdir / "config.json").data
     assert data.test is not None, (
-        "the run has no data.test: give --source and --reference"
+        "the run has no data.test: use --source and --reference"
     )
     pairs = list(sources.load(data.test, data.source_language, data.target_language))
     return [pair.source for pair in pairs], [pair.target for pair in pairs]
@@ -136,22 +131,21 @@ def _can_run(system: str, options: argparse.Namespace) -> bool:
     return not system.endswith("shortlist") or (options.workdir / FILE).exists()
 
 
-def serve(options: argparse.Namespace) -> None:
-    """Be the process of one system: translate the lines that come in as JSON, and
-    answer with seconds and lines.
-    """
-    system, _, kind = options.serve.partition("-")
-    translate = {"jaxformer": make_jaxformer, "ctranslate2": make_ctranslate2}[system](
-        options, kind
-    )
-    for line in sys.stdin:
-        texts = json.loads(line)
+def begin(request: Message) -> Callable[[Message], Message]:
+    """Load the system that a process is."""
+    options = argparse.Namespace(**request)
+    options.workdir, options.folder = Path(options.workdir), Path(options.folder)
+    system, _, kind = options.system.partition("-")
+    make = {"jaxformer": make_jaxformer, "ctranslate2": make_ctranslate2}[system]
+    translate = make(options, kind)
+
+    def answer(request: Message) -> Message:
         begun = time.perf_counter()
-        found = translate(texts)
-        print(
-            json.dumps({"seconds": time.perf_counter() - begun, "lines": found}),
-            flush=True,
-        )
+        lines = translate(request["lines"])
+        seconds = time.perf_counter() - begun
+        return {"seconds": seconds, "work": len(lines), "lines": lines}
+
+    return answer
 
 
 def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
@@ -161,7 +155,6 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
     from jaxformer.translation import shortlist
     from jaxformer.translation.translator import Translator
 
-    freed_memory.manage()  # as the command line does
     precision, _, listed = kind.partition("-")
     translator = Translator.load(options.workdir)
     if listed:
@@ -224,80 +217,55 @@ def make_ctranslate2(options: argparse.Namespace, compute_type: str) -> Translat
 
 def compare(
     options: argparse.Namespace, systems: Sequence[str], sources: Sequence[str]
-) -> tuple[dict[str, list[float]], dict[str, list[str]]]:
-    """Let the systems translate everything in turn; give the seconds of each round,
-    and what each wrote.
-    """
+) -> dict[str, list[Any]]:
+    """Let the systems translate everything in turn; return their answers."""
     given = {
-        "workdir": options.workdir,
+        "workdir": str(options.workdir),
+        "folder": str(options.folder),
         "batch": options.batch,
         "beam": options.beam,
-        "folder": options.folder,
     }
-    servers = {}
-    for system in systems:
-        line = [
-            sys.executable,
-            __file__,
-            f"--serve={system}",
-            *(f"--{name}={value}" for name, value in given.items()),
-        ]
-        servers[system] = subprocess.Popen(
-            line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-    seconds: dict[str, list[float]] = {system: [] for system in systems}
-    outputs: dict[str, list[str]] = {}
-    for repeat in range(1 + options.repeats):
-        for system, server in servers.items():
-            assert server.stdin is not None
-            assert server.stdout is not None
-            server.stdin.write(json.dumps(list(sources)) + "\n")
-            server.stdin.flush()
-            answer = json.loads(server.stdout.readline())
-            outputs[system] = answer["lines"]
-            if repeat:
-                seconds[system].append(answer["seconds"])
-    for server in servers.values():
-        server.communicate()
-    return seconds, outputs
+    with contextlib.ExitStack() as stack:
+        processes = {
+            system: stack.enter_context(
+                turns.Process(system, __file__, {"system": system, **given})
+            )
+            for system in systems
+        }
+        requests = [{"lines": list(sources)}]
+        answers = turns.take_turns(processes, requests, options.repeats)
+    return {system: own for (_, system), own in answers.items()}
 
 
-def rows(
-    systems: Sequence[str],
-    seconds: dict[str, list[float]],
-    outputs: dict[str, list[str]],
-    references: Sequence[str],
+def summarize(
+    answers: dict[str, list[Any]], references: Sequence[str]
 ) -> list[dict[str, Any]]:
     """Return medians and scores of each system."""
     from jaxformer.evaluation.metrics import BLEU, score
 
-    found = []
-    for system in systems:
-        own, theirs = seconds[system], seconds.get(REFERENCE)
-        ratios = (
-            None
-            if theirs is None
-            else [its / mine for mine, its in zip(own, theirs, strict=True)]
-        )
-        first = outputs[systems[0]]
-        found.append(
+    outputs = {system: own[-1]["lines"] for system, own in answers.items()}
+    first = next(iter(outputs.values()))
+    rows = []
+    for system, own in answers.items():
+        ratio = turns.median_ratio(own, answers.get(REFERENCE))
+        differing = sum(a != b for a, b in zip(outputs[system], first, strict=True))
+        rows.append(
             {
                 "system": system,
-                "sentences_per_second": round(
-                    statistics.median(len(references) / each for each in own), 1
-                ),
-                "ratio": None
-                if ratios is None
-                else round(statistics.median(ratios), 2),
+                "sentences_per_second": round(turns.median_rate(own), 1),
+                "ratio": None if ratio is None else round(ratio, 2),
                 "bleu": round(score(BLEU, outputs[system], references).value, 2),
-                "other_than_the_first": sum(
-                    a != b for a, b in zip(outputs[system], first, strict=True)
-                ),
+                "other_than_the_first": differing,
             }
         )
-    return found
+    return rows
 
 
 if __name__ == "__main__":
-    huge_pages.use()  # as the command line does, and for every system
-    main()
+    if sys.argv[1:] == ["serve"]:
+        turns.serve(begin)
+    else:
+        try:
+            main()
+        except InputError as error:
+            sys.exit(f"error: {error}")

@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 from training.little import LITTLE_RUN, write_corpus
 
+import quality_systems as quality
 import runs
-from jaxformer.benchmark import quality
-from jaxformer.benchmark.quality import OURS, THEIRS, Point
 from jaxformer.cli import config_file
 from jaxformer.errors import InputError
 from jaxformer.functional.losses import smoothed_probabilities
@@ -24,6 +23,7 @@ from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs import config as configuration
 from jaxformer.training.run import open_run
 from jaxformer.training.train import validation_batches
+from quality_systems import OURS, THEIRS, Point
 
 CONFIG = runs.ROOT / "configs" / "quickstart.py"
 LITTLE = {

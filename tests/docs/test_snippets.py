@@ -179,7 +179,8 @@ def test_python_runs(page, tmp_path):
     program = "\n".join(
         [GIVEN.get(page, ""), *(f"{block.text}\nprint({END!r})" for block in blocks)]
     )
-    environment = {**runs.environment(), "PYTHONPATH": str(runs.ROOT)}
+    folders = runs.ROOT, runs.ROOT / "docs" / "figures"
+    environment = {**runs.environment(), "PYTHONPATH": ":".join(map(str, folders))}
     done = subprocess.run(
         [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", program],
         capture_output=True,
@@ -232,7 +233,7 @@ def test_python_runs(page, tmp_path):
         ("make quickstop", "quickstop"),
         ("pip install '.[trian]'", "trian"),
         ("python scripts/nothing.py", "scripts/nothing.py"),
-        ("python scripts/ablations.py --output=runs/a --seed=1", "--seed=1"),
+        ("python scripts/ablations --output=runs/a --seed=1", "--seed=1"),
         ("python -m no_such_module", "no_such_module"),
         ("perl -e 1", "perl"),
     ],

@@ -15,22 +15,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attention_figures
+import model_figure
+import position_figures
+import training_figures
 from jaxformer import InputError
 from jaxformer import functional as F
 from jaxformer.models.config import TransformerConfig
-from jaxformer.paper import (
-    attention_figures,
-    model_figure,
-    position_figures,
-    training_figures,
-)
-from jaxformer.paper.layer_costs import layer_costs
-from jaxformer.paper.rotation import rotation
-from jaxformer.paper.softmax_jacobian import (
-    draw_weights,
-    measure_jacobians,
-    softmax_jacobian,
-)
+from layer_costs import layer_costs
+from rotation import rotation
+from softmax_jacobian import draw_weights, measure_jacobians, softmax_jacobian
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "the-paper.md"
@@ -41,7 +35,7 @@ TEXT = PAGE.read_text(encoding="utf-8")
 def script():
     """Load the script that draws the figures."""
     specification = importlib.util.spec_from_file_location(
-        "paper_figures", ROOT / "scripts" / "paper_figures.py"
+        "figures", ROOT / "docs" / "figures" / "__main__.py"
     )
     assert specification is not None
     assert specification.loader is not None
@@ -88,7 +82,7 @@ def test_the_script_makes_every_picture(script, tmp_path, monkeypatch, capsys):
     and prints their names.
     """
     monkeypatch.setattr(
-        sys, "argv", ["paper_figures.py", f"--output={tmp_path / 'new'}", "--draws=4"]
+        sys, "argv", ["figures", f"--output={tmp_path / 'new'}", "--draws=4"]
     )
     assert script.main() == 0
     made = capsys.readouterr().out.splitlines()
@@ -102,12 +96,12 @@ def test_the_script_makes_every_picture(script, tmp_path, monkeypatch, capsys):
 def test_no_draws_are_refused(script, tmp_path, monkeypatch, capsys):
     """In one line, before a picture is drawn."""
     monkeypatch.setattr(
-        sys, "argv", ["paper_figures.py", f"--output={tmp_path / 'new'}", "--draws=0"]
+        sys, "argv", ["figures", f"--output={tmp_path / 'new'}", "--draws=0"]
     )
     assert script.main() == 1
     assert capsys.readouterr() == (
         "",
-        "paper_figures: error: --draws must be at least 1, not 0\n",
+        "figures: error: --draws must be at least 1, not 0\n",
     )
     assert not (tmp_path / "new").exists()
 

@@ -1,10 +1,7 @@
-"""Curves of several runs over each other: every run is there, under a name of its
-own, as picture and as page.
-"""
+"""Curves of several runs in one picture, each under a name of its own."""
 
 import json
 import math
-import re
 import struct
 
 import numpy as np
@@ -17,7 +14,6 @@ from jaxformer.visualization.comparison import (
     name_runs,
     read_runs,
     thin,
-    write_html,
 )
 
 HOSTILE = [
@@ -57,16 +53,6 @@ def write_run(directory, seed=0, steps=1000):
     return directory
 
 
-def read_page(path):
-    """Return the data that a page holds."""
-    (data,) = re.findall(
-        r'<script id="data" type="application/json">(.*?)</script>',
-        path.read_text("utf-8"),
-        re.DOTALL,
-    )
-    return json.loads(data)
-
-
 @pytest.fixture
 def runs(tmp_path):
     """Three runs, of which one is shorter."""
@@ -76,60 +62,9 @@ def runs(tmp_path):
     ]
 
 
-def test_a_page_holds_every_point(runs, tmp_path):
-    """Each number of each record is on the page, under its run and its quantity, and
-    the view holds it.
-    """
-    found = read_runs(runs)
-    data = read_page(write_html(found, tmp_path / "deep" / "curves.html"))
-    assert data["runs"] == ["a", "b"]
-    assert data["last"] == 1000
-    assert [panel["title"] for panel in data["panels"]] == [
-        "training, nats per token",
-        "validation, nats per token",
-        "validation BLEU",
-        "learning rate",
-    ]
-    for panel, key in zip(
-        data["panels"],
-        ("train/nll", "valid/nll", "valid/bleu", "train/learning_rate"),
-        strict=True,
-    ):
-        for name, line in zip(data["runs"], panel["lines"], strict=True):
-            assert [tuple(point) for point in line] == [
-                (s, pytest.approx(v, rel=1e-5)) for s, v in found[name][key]
-            ]
-            assert all(
-                panel["low"] <= value <= panel["high"]
-                for step, value in line
-                if step > 50
-            )
-
-
-def test_a_page_needs_nothing_else(runs, tmp_path):
-    """No address is in the page but the names of namespaces, and nothing of it can
-    be loaded from elsewhere.
-    """
-    page = write_html(read_runs(runs), tmp_path / "curves.html").read_text("utf-8")
-    assert set(re.findall(r"https?://[^\s\"']*", page)) == {
-        "http://www.w3.org/2000/svg"
-    }
-    assert "default-src 'none'" in page
-    assert "prefers-color-scheme: dark" in page
-
-
-def test_names_are_only_text(tmp_path):
-    """Whatever a directory is called, the page stays whole and holds the name, and
-    the picture is drawn.
-    """
+def test_names_may_be_any_text(tmp_path):
+    """A directory may have any name: the picture is drawn."""
     found = {name: {"train/nll": [(1, 2.0), (2, 1.0)]} for name in HOSTILE}
-    page = write_html(found, tmp_path / "curves.html")
-    assert read_page(page)["runs"] == HOSTILE
-    assert (
-        page.read_text("utf-8").count("<script")
-        == page.read_text("utf-8").count("</script>")
-        == 2
-    )
     assert draw(found, tmp_path / "curves.png").stat().st_size > 2000
 
 

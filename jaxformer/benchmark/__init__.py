@@ -1,1 +1,0 @@
-"""Training steps beside those of other toolkits, on the user's own machine."""
