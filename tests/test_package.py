@@ -39,7 +39,6 @@ OPTIONAL = (
     "ml_collections",
     "array_record",
     "datasets",
-    "grain",
     "py3langid",
 )
 

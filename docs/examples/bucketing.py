@@ -27,7 +27,7 @@ def draw_pairs(random):
         for side in (lengths, others)
     )
     return jf.data.Encoded(
-        *(jf.data.Sentences.of(side, PAD, last=EOS) for side in sides)
+        *(jf.data.Sentences.from_lists(side, PAD, last=EOS) for side in sides)
     )
 
 

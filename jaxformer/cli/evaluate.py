@@ -19,8 +19,8 @@ from jaxformer.cli.options import (
 from jaxformer.cli.search_options import add_search, asked_search, choose_search
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
+from jaxformer.data.corpus import load_evaluation, name_sources
 from jaxformer.data.files import read_lines
-from jaxformer.data.loading import load_evaluation, name_sources
 from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation import evaluate
 from jaxformer.evaluation.bracketing import F1

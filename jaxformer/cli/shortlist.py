@@ -11,8 +11,8 @@ import numpy as np
 
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import number, write_output
-from jaxformer.data.loading import TrainingText
-from jaxformer.data.transforms import Encoded
+from jaxformer.data.corpus import TrainingText
+from jaxformer.data.store import Encoded
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.files import check_writable

@@ -1,108 +1,98 @@
-"""Text becomes batches: data sets by name, SentencePiece vocabularies, length
-buckets, a stream that resumes.
+"""Text becomes batches: data sets by name, vocabularies, length buckets, and a stream
+that resumes.
+
+Each name loads its module when it is first used.
 """
 
-from jaxformer.data.batching import (
-    Batch,
-    Bucket,
-    Epoch,
-    assign,
-    cover,
-    group,
-    make_batch,
-    plan_buckets,
-    share,
-)
-from jaxformer.data.cleaning import (
-    Cleaning,
-    Counts,
-    clean,
-    find_duplicates,
-    why_nothing_is_left,
-)
-from jaxformer.data.config import DataConfig, VocabularyModel
-from jaxformer.data.duplicates import Duplicates
-from jaxformer.data.files import expand, open_lines, read_lines, stream_lines
-from jaxformer.data.loading import TrainingText, load_evaluation
-from jaxformer.data.mixing import Part, Share
-from jaxformer.data.packing import Rows, RowShape, make_packed_batch, pack, plan_rows
-from jaxformer.data.pipeline import (
-    Position,
-    Statistics,
-    TrainingData,
-    evaluation_batches,
-)
-from jaxformer.data.preparing import prepare
-from jaxformer.data.records import Pair
-from jaxformer.data.shards import Prepared, ShardWriter
-from jaxformer.data.sources import Corpus, copying, escape, load, reversal
-from jaxformer.data.store import Joined, Spool, Store
-from jaxformer.data.tokenizing import Sampling, Tokenizer, tokenize
-from jaxformer.data.transforms import (
-    Encoded,
-    Fingerprint,
-    Sentences,
-    encode,
-    encode_evaluation,
-)
-from jaxformer.data.vocabulary import Vocabularies, Vocabulary, load_or_train
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxformer.data.batching import (
+        Batch,
+        Bucket,
+        Epoch,
+        assign,
+        cover,
+        group,
+        make_batch,
+        plan_buckets,
+    )
+    from jaxformer.data.cleaning import Cleaning
+    from jaxformer.data.config import DataConfig
+    from jaxformer.data.corpus import TrainingText, load_evaluation
+    from jaxformer.data.encoding import encode
+    from jaxformer.data.packing import (
+        Rows,
+        RowShape,
+        make_packed_batch,
+        pack,
+        plan_rows,
+    )
+    from jaxformer.data.pipeline import Position, TrainingData, evaluation_batches
+    from jaxformer.data.preparing import prepare
+    from jaxformer.data.records import Pair
+    from jaxformer.data.sources import Corpus, load
+    from jaxformer.data.store import Encoded, Sentences
+    from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 
 __all__ = [
     "Batch",
     "Bucket",
     "Cleaning",
     "Corpus",
-    "Counts",
     "DataConfig",
-    "Duplicates",
     "Encoded",
     "Epoch",
-    "Fingerprint",
-    "Joined",
     "Pair",
-    "Part",
     "Position",
-    "Prepared",
     "RowShape",
     "Rows",
-    "Sampling",
     "Sentences",
-    "ShardWriter",
-    "Share",
-    "Spool",
-    "Statistics",
-    "Store",
-    "Tokenizer",
     "TrainingData",
     "TrainingText",
     "Vocabularies",
     "Vocabulary",
-    "VocabularyModel",
     "assign",
-    "clean",
-    "copying",
     "cover",
     "encode",
-    "encode_evaluation",
-    "escape",
     "evaluation_batches",
-    "expand",
-    "find_duplicates",
     "group",
     "load",
     "load_evaluation",
-    "load_or_train",
     "make_batch",
     "make_packed_batch",
-    "open_lines",
     "pack",
     "plan_buckets",
     "plan_rows",
     "prepare",
-    "read_lines",
-    "reversal",
-    "share",
-    "stream_lines",
-    "tokenize",
-    "why_nothing_is_left",
 ]
+_HOMES = {
+    "batching": "Batch Bucket Epoch assign cover group make_batch plan_buckets",
+    "cleaning": "Cleaning",
+    "config": "DataConfig",
+    "corpus": "TrainingText load_evaluation",
+    "encoding": "encode",
+    "packing": "RowShape Rows make_packed_batch pack plan_rows",
+    "pipeline": "Position TrainingData evaluation_batches",
+    "preparing": "prepare",
+    "records": "Pair",
+    "sources": "Corpus load",
+    "store": "Encoded Sentences",
+    "vocabulary": "Vocabularies Vocabulary",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load the module of a public name."""
+    for module, names in _HOMES.items():
+        if name in names.split():
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

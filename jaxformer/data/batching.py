@@ -1,8 +1,7 @@
-"""Length buckets: the few static shapes of batches, chosen to waste few slots on
-padding.
+"""Length buckets: a few static shapes of batches, chosen for little padding.
 
 A batch is ``{"source": int32 [B, S], "target": int32 [B, T]}``, padded on the right
-with each vocabulary's padding id. A bucket is one such shape; every pair goes to the
+with each vocabulary's padding id. A bucket is one such shape; each pair goes to the
 smallest bucket that holds it.
 """
 
@@ -15,7 +14,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.transforms import Encoded
+from jaxformer.data.store import Encoded
 from jaxformer.errors import InputError
 
 Batch: TypeAlias = Mapping[str, NDArray[np.int32]]
@@ -25,7 +24,7 @@ Lengths: TypeAlias = NDArray[np.integer]
 """Tokens of each sentence, integers [N]."""
 
 Box: TypeAlias = tuple[int, int]
-"""The source and the target length of a bucket to be, in cells of the histogram."""
+"""Source and target length of a future bucket, in cells of the histogram."""
 
 # The histogram of lengths has at most this many cells a side; longer lengths are
 # counted in steps of several tokens.
@@ -52,13 +51,12 @@ def plan_buckets(
     num_buckets: int,
     tokens_per_batch: int,
 ) -> tuple[Bucket, ...]:
-    """Choose at most ``num_buckets`` buckets that waste few slots on sentences of these
-    lengths, smallest first.
+    """Choose at most ``num_buckets`` buckets with little padding for these lengths,
+    smallest first.
 
-    One bucket is as long as the longest source and the longest target, so that it holds
-    whatever is not longer. Add the bucket that saves most slots, again and again; then
-    take each out in turn and put in the best there is instead, until nothing saves any
-    more. Nothing is random: the same lengths give the same buckets.
+    One bucket holds the longest source and the longest target. Add the bucket that
+    saves most slots, repeatedly; then replace each in turn by the best one, until
+    nothing saves more. The same lengths give the same buckets.
 
     Args:
         source_lengths: tokens of each source sentence.
@@ -67,7 +65,7 @@ def plan_buckets(
         tokens_per_batch: most slots on each side of a batch.
 
     Raises:
-        InputError: there are no pairs, lengths that are none, no bucket, or
+        InputError: there is no pair or no bucket, a length is negative, or
             ``tokens_per_batch`` does not hold the longest pair.
     """
     source_lengths, target_lengths = (
@@ -107,12 +105,12 @@ def cover(
     *,
     tokens_per_batch: int,
 ) -> tuple[Bucket, ...]:
-    """Return the buckets, with one more if there are sentences that none of them holds.
+    """Return the buckets, and one more if they do not hold every pair.
 
     So evaluation uses the shapes of training, and at most one of its own.
 
     Raises:
-        InputError: ``tokens_per_batch`` does not hold one of those sentences.
+        InputError: ``tokens_per_batch`` does not hold one of the pairs.
     """
     left = assign(buckets, source_lengths, target_lengths) < 0
     if not left.any():
@@ -129,11 +127,10 @@ def cover(
 def assign(
     buckets: Sequence[Bucket], source_lengths: Lengths, target_lengths: Lengths
 ) -> NDArray[np.int16]:
-    """Return the index of the smallest bucket that holds each pair, int16 [N]; -1 where
-    none does.
+    """Return the index of the smallest bucket that holds each pair, int16 [N]; -1 if
+    none does. Leave such pairs out of the order of :func:`group`.
 
-    ``buckets`` come smallest first, as :func:`plan_buckets` gives them. A pair with -1
-    has no place in the order that :func:`group` is given.
+    ``buckets`` are sorted, smallest first, as :func:`plan_buckets` returns them.
     """
     assigned = np.full(len(source_lengths), -1, np.int16)
     for index in reversed(range(len(buckets))):
@@ -149,7 +146,7 @@ class Epoch:
     """Which pairs each batch holds: batch n has the shape ``shapes[n]`` and the pairs
     of ``pairs(n)``.
 
-    Compact, since a large corpus has tens of millions of pairs.
+    Compact: a large corpus has tens of millions of pairs.
     """
 
     indices: NDArray[np.integer]
@@ -169,7 +166,7 @@ class Epoch:
         return self.indices[self.starts[number] : self.stops[number]]
 
     def take(self, numbers: NDArray[np.integer]) -> Epoch:
-        """Give these batches, in this order."""
+        """Return these batches, in this order."""
         return Epoch(
             self.indices,
             self.starts[numbers],
@@ -183,9 +180,8 @@ def group(
 ) -> Epoch:
     """Fill the buckets with pairs in this order.
 
-    The batches of a bucket follow each other, smallest bucket first. Pairs that do not
-    fill a last batch go on to the next larger bucket that holds them where that takes
-    fewer slots than rows of padding would; so few batches have fewer pairs than rows.
+    Batches are sorted by bucket, smallest first. Pairs that do not fill a last batch
+    move to the next larger bucket if that takes fewer slots than rows of padding.
 
     Args:
         assigned: index of each pair's bucket, [N].
@@ -198,8 +194,8 @@ def group(
     without = order[assigned[order] < 0]
     if len(without):
         raise InputError(
-            f"pair {without[0]} fits no bucket: leave out of the order whatever"
-            " `assign` gives -1"
+            f"pair {without[0]} fits no bucket: leave out of the order what"
+            " `assign` marks with -1"
         )
     by_bucket = order[np.argsort(assigned[order], kind="stable")]
     ends = np.cumsum(np.bincount(assigned[order], minlength=len(buckets)))
@@ -227,9 +223,8 @@ def group(
 
 
 def make_batch(pairs: Encoded, bucket: Bucket) -> Batch:
-    """Return pairs as a batch of the bucket's shape; rows left over hold padding alone.
-
-    Such rows have no target token, so their loss counts for nothing.
+    """Return pairs as a batch of the bucket's shape; other rows are padding, which
+    has no weight in the loss.
     """
     return {
         "source": pairs.source.padded(bucket.rows, bucket.source_length),
@@ -240,15 +235,13 @@ def make_batch(pairs: Encoded, bucket: Bucket) -> Batch:
 def share(
     indices: NDArray[np.integer], rows: int, host: int, hosts: int
 ) -> tuple[NDArray[np.integer], int]:
-    """Return one host's part of a batch of ``rows`` rows: its pairs, and its rows, as
-    many as every other host's.
-    """
+    """Return one host's pairs of a batch, and its number of rows, equal on all hosts."""
     own = -(-rows // hosts)
     return indices[host * own : (host + 1) * own], own
 
 
 def _next_larger(index: int, buckets: Sequence[Bucket]) -> int | None:
-    """Find the smallest bucket that holds whatever this one holds."""
+    """Return the smallest larger bucket that holds all pairs of this one."""
     bucket = buckets[index]
     for number, other in enumerate(buckets[index + 1 :], index + 1):
         if (
@@ -260,18 +253,18 @@ def _next_larger(index: int, buckets: Sequence[Bucket]) -> int | None:
 
 
 def _price(bucket: Bucket) -> int:
-    """Count the slots that one pair takes."""
+    """Return the slots of one pair."""
     return bucket.source_length + bucket.target_length
 
 
 def _by_size(bucket: Bucket) -> tuple[int, Bucket]:
-    """Order by the slots that one pair takes; ties have an order too."""
+    """Return a key that sorts by the slots of one pair, without ties."""
     return _price(bucket), bucket
 
 
 def _choose_boxes(histogram: NDArray[np.int64], num_boxes: int) -> list[Box]:
-    """Choose boxes for a histogram, int [source length + 1, target length + 1]; the
-    first holds everything.
+    """Choose boxes for a histogram [source length + 1, target length + 1]; the first
+    holds everything.
     """
     boxes: list[Box] = [(histogram.shape[0] - 1, histogram.shape[1] - 1)]
     while len(boxes) < num_boxes:
@@ -301,17 +294,14 @@ def _choose_boxes(histogram: NDArray[np.int64], num_boxes: int) -> list[Box]:
 
 
 def _best_box(histogram: NDArray[np.int64], boxes: Sequence[Box]) -> tuple[Box, int]:
-    """Find the box that saves most slots beside these, the first of equals, and how
-    many it saves.
-    """
+    """Return the box that saves most slots in addition to these, and how many."""
     prices = _prices(histogram.shape, boxes)
     own_price = np.add.outer(
         np.arange(histogram.shape[0]), np.arange(histogram.shape[1])
     )
     saved = np.zeros_like(histogram)
     for price in np.unique(prices):
-        # Of the pairs that now cost this much, a new box takes those that are not
-        # longer than it.
+        # A new box takes those pairs of this price that it holds.
         taken = (histogram * (prices == price)).cumsum(0).cumsum(1)
         saved += taken * np.maximum(price - own_price, 0)
     source, target = divmod(int(saved.argmax()), histogram.shape[1])
@@ -319,9 +309,7 @@ def _best_box(histogram: NDArray[np.int64], boxes: Sequence[Box]) -> tuple[Box, 
 
 
 def _prices(shape: tuple[int, ...], boxes: Sequence[Box]) -> NDArray[np.int64]:
-    """Return the slots that a pair takes in the smallest box that holds it, for each
-    pair of lengths.
-    """
+    """Return the slots of a pair in the smallest box that holds it, by lengths."""
     prices = np.full(shape, np.iinfo(np.int64).max)
     for source, target in boxes:
         held = prices[: source + 1, : target + 1]
@@ -335,9 +323,7 @@ def _shrink(
     target_lengths: Lengths,
     tokens_per_batch: int,
 ) -> tuple[Bucket, ...]:
-    """Shrink each box to the lengths of its pairs, the first to the longest of all,
-    and give them their rows.
-    """
+    """Shrink each box to its pairs, the first to the longest of all; add the rows."""
     smallest_first = sorted({Bucket(*box, 0) for box in boxes}, key=_by_size)
     assigned = assign(smallest_first, source_lengths, target_lengths)
     shrunk = {(max(1, int(source_lengths.max())), max(1, int(target_lengths.max())))}

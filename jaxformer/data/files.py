@@ -1,8 +1,7 @@
-r"""Lines of text files: plain or compressed, one or many, never more than a buffer in
-memory.
+"""Read the lines of text files, plain or compressed, a buffer at a time.
 
-The end of a file's name says how it is compressed: ``.gz``, ``.xz`` or ``.zst``; any
-other name means plain text.
+The suffix of a file is its compression: ``.gz``, ``.xz`` or ``.zst``; other files are
+plain text.
 """
 
 from __future__ import annotations
@@ -22,12 +21,11 @@ from jaxformer.errors import InputError, require
 
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1 << 18
-# No sentence is longer. It bounds the memory that a text without line ends can take.
+# Bounds the memory for a text without line ends.
 MOST_BYTES_A_LINE = 16 << 20
 # A pattern that matches more, such as /**/*, is a mistake.
 _MOST_FILES = 100_000
-# One block of zstd may grow a thirty-thousandfold: small bites bound what a whole bite
-# becomes.
+# A block of zstd may grow 30,000 times: small bites bound the memory.
 _ZSTD_BITE = 1 << 10
 _ARCHIVES = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
 
@@ -37,15 +35,14 @@ class _DamagedError(Exception):
 
 
 def expand(pattern: str) -> list[Path]:
-    """Find the files that a pattern of the shell names, in the order of their names.
+    """Return the files that match a shell pattern, in the order of their names.
 
-    ``*``, ``?`` and ``[...]`` stand for parts of a name, ``**`` for folders at any
-    depth. A file whose name is the pattern itself comes first: ``a[1].en`` is that file
-    where it exists. Names are compared as text: ``part-10`` comes before ``part-2``.
+    ``*``, ``?`` and ``[...]`` match parts of a name, ``**`` folders at any depth. If a
+    file has the pattern as its name, it is the only one. Names are compared as text:
+    ``part-10`` is before ``part-2``.
 
     Raises:
-        InputError: nothing has such a name, more than 100,000 files have, or one is a
-            folder.
+        InputError: nothing matches, more than 100,000 files do, or one is a folder.
     """
     if Path(pattern).exists():
         return [_file(Path(pattern))]
@@ -70,7 +67,7 @@ def _file(path: Path) -> Path:
 
 
 def check_regular(paths: Iterable[Path]) -> None:
-    """Refuse pipes and devices in the place of text that is read several times.
+    """Refuse pipes and devices: training text is read several times.
 
     Raises:
         InputError: a path exists and is neither a file nor a link to one.
@@ -84,15 +81,13 @@ def check_regular(paths: Iterable[Path]) -> None:
 
 
 def expand_parallel(source: str, target: str) -> tuple[list[Path], list[Path]]:
-    """Find the files that two patterns name, and put each source beside its
-    translation.
+    """Return the files of two patterns, each source aligned with its translation.
 
-    Where both are patterns, files belong together for which the wildcards stand for the
-    same: ``news.en`` and ``news.de`` for ``news*.en`` and ``news*.de``, in the order of
-    what they stand for.
+    If both are patterns, files whose wildcards match the same text belong together:
+    ``news.en`` and ``news.de`` for ``n*.en`` and ``n*.de``.
 
     Raises:
-        InputError: nothing has such a name, or a file has no partner.
+        InputError: nothing matches, or a file has no partner.
     """
     sources, targets = expand(source), expand(target)
     by_part = [
@@ -119,9 +114,7 @@ def expand_parallel(source: str, target: str) -> tuple[list[Path], list[Path]]:
 def _by_wildcards(
     pattern: str, paths: Sequence[Path]
 ) -> dict[tuple[str, ...], Path] | None:
-    """Return the files by what the wildcards of the pattern stand for; None if it has
-    another number of them.
-    """
+    """Return the files by the text that the wildcards match; None without wildcards."""
     parts = re.split(r"(\*\*/?|\*|\?|\[!?\]?[^\]]*\])", pattern)
     if len(parts) == 1:
         return None
@@ -143,18 +136,16 @@ def _by_wildcards(
 
 
 def open_lines(paths: Iterable[str | Path]) -> Iterator[str]:
-    r"""Return the lines of UTF-8 text files, file after file, reading as far as is
-    asked for.
+    r"""Yield the lines of UTF-8 text files, file after file, read lazily.
 
-    Lines end at ``\n`` alone: other characters at which Python's ``splitlines`` would
-    split (U+2028, U+0085, vertical tab, file separator) stay within their line. A byte
-    order mark at the start of a file and the ``\r`` of Windows line ends are taken off;
-    the last line of a file needs no line end; an empty line counts.
+    Lines end only at ``\n``, not at other separators of Python's ``splitlines``. A byte
+    order mark at the start of a file and the ``\r`` of Windows line ends are removed;
+    the last line needs no line end; an empty line counts.
 
     Raises:
         InputError: a file is missing, unreadable, empty, damaged or cut off (with the
-            last line that was whole), not UTF-8, or has a line of more than 16 MiB
-            (with the number of the first bad line).
+            last whole line), not UTF-8, or has a line of more than 16 MiB (with the
+            number of the first bad line).
     """
     for path in paths:
         yield from _lines(Path(path))
@@ -163,12 +154,11 @@ def open_lines(paths: Iterable[str | Path]) -> Iterator[str]:
 def open_parallel(
     sources: Sequence[Path], targets: Sequence[Path]
 ) -> Iterator[tuple[str, str]]:
-    """Return the lines of files side by side: the first file of one side with the first
-    of the other, and so on.
+    """Yield aligned lines of source and target files.
 
     Raises:
-        InputError: the numbers of files differ; two files differ in their numbers of
-            lines (named, with both); or a file is one that :func:`open_lines` refuses.
+        InputError: the numbers of files differ, two files have different numbers of
+            lines, or :func:`open_lines` refuses a file.
     """
     if len(sources) != len(targets):
         raise InputError(
@@ -201,11 +191,10 @@ def read_lines(path: str | Path) -> list[str]:
 
 
 def check_folder(directory: Path, option: str) -> None:
-    """Refuse a folder that cannot be made; nothing is made.
+    """Check that a folder can be made, without making it.
 
     Raises:
-        InputError: it is a file, or one of the folders above it is; ``option`` names
-            what says so.
+        InputError: it is a file, or one of its parents is; ``option`` sets the folder.
     """
     there = next(
         (path for path in (directory, *directory.parents) if path.exists()), directory
@@ -215,10 +204,10 @@ def check_folder(directory: Path, option: str) -> None:
 
 
 def make_folder(directory: Path, option: str) -> None:
-    """Make a folder and those above it.
+    """Make a folder and its parents.
 
     Raises:
-        InputError: the system refuses; ``option`` names what says so.
+        InputError: the system refuses; ``option`` sets the folder.
     """
     check_folder(directory, option)
     try:
@@ -231,8 +220,7 @@ def make_folder(directory: Path, option: str) -> None:
 
 
 def stream_lines(stream: BinaryIO, name: str) -> Iterator[str]:
-    """Return the lines of a UTF-8 text as :func:`open_lines` does, each as soon as it
-    is there; no bytes give no line.
+    """Yield the lines of a UTF-8 stream as :func:`open_lines` does, without delay.
 
     Args:
         stream: a binary file.
@@ -269,7 +257,7 @@ def _lines(path: Path) -> Iterator[str]:
     except EOFError:
         raise InputError(
             f"{path} breaks off after line {count:,}: the archive is not whole; fetch"
-            " it again or compress it anew"
+            " it again or compress it again"
         ) from None
     except (gzip.BadGzipFile, lzma.LZMAError, zlib.error, _DamagedError) as error:
         if not count and not _is_archive(path):
@@ -279,7 +267,7 @@ def _lines(path: Path) -> Iterator[str]:
             ) from None
         raise InputError(
             f"{path} is damaged after line {count:,} ({error}): fetch it again or"
-            " compress it anew"
+            " compress it again"
         ) from None
     except OSError as error:
         raise InputError(
@@ -290,7 +278,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 def _is_archive(path: Path) -> bool:
-    """Return whether a file begins as its name says, or is too short to tell."""
+    """Return whether a file begins like an archive of its suffix, as far as it goes."""
     magic = next(magic for magic, suffix in _ARCHIVES.items() if suffix == path.suffix)
     with path.open("rb") as file:
         head = file.read(len(magic))
@@ -298,10 +286,8 @@ def _is_archive(path: Path) -> bool:
 
 
 def _whole_lines(path: Path) -> Iterator[bytes]:
-    """Cut the text of a file after line ends, so that no piece ends within a line or a
-    character.
-
-    The piece of a line that is too long is the last one.
+    """Yield the bytes of a file in pieces of whole lines; stop at a line that is too
+    long.
     """
     pending: list[bytes] = []
     size = 0
@@ -329,16 +315,13 @@ def _blocks(path: Path) -> Iterator[bytes]:
             stream = gzip.GzipFile(fileobj=file, mode="rb")
         elif path.suffix == ".xz":
             stream = lzma.LZMAFile(file)  # noqa: SIM115 (the file beneath is what must be closed)
-        # read1 gives what is there before it meets damage, where read would throw it
-        # away.
+        # Before damage, read1 returns what it has read; read would lose it.
         while block := stream.read1(_BLOCK):
             yield block
 
 
 def _zstd_blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Unpack zstd frames, and notice an end within one, which the package's own
-    reader takes for the text's.
-    """
+    """Unpack zstd frames. The package's own reader ignores an end within a frame."""
     zstandard = require("zstandard", "train")
     decompressor = zstandard.ZstdDecompressor()
     frame = decompressor.decompressobj()
@@ -378,7 +361,7 @@ def _split(content: bytes, name: str, lines_before: int) -> list[str]:
 
 
 def _cure(content: bytes, line: int) -> str:
-    """Say how text that is not UTF-8 becomes readable."""
+    """Return the cure for text that is not UTF-8."""
     for magic, suffix in _ARCHIVES.items():
         if line == 1 and content.startswith(magic):
             return f"it looks compressed: end its name with {suffix}"

@@ -1,15 +1,15 @@
-"""Mixtures: several data sets named by one string, and how often each of their pairs
-comes in an epoch.
+"""Mixtures: several data sets in one string, and how often their pairs occur in an
+epoch.
 
 A mixture joins names by `` + ``. A name may have a weight before it and its languages
-behind it::
+after it::
 
     text:wmt.en,wmt.de + 2.5 * bundled:en-de/train
     text:a.en,a.de [en>de] + text:a.de,a.en [de>en] + tsv:b.tsv [en>fr]
 
-A pair of weight 2.5 comes twice in each epoch, and in half of the epochs a third time.
-Instead of weights a temperature may level the sizes of the data sets (Arivazhagan et
-al. 2019, section 4.2).
+A pair of weight 2.5 occurs twice in each epoch, and in half of the epochs a third time.
+Instead of weights a temperature may level the sizes (Arivazhagan et al. 2019, section
+4.2).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from jaxformer.data.sources import SCHEMES
 from jaxformer.errors import InputError
 
 _KINDS = f"({'|'.join(SCHEMES)})"
-# Tells the generator of the mixture from those of the order of pairs and of batches.
+# Separates this generator from those of the order of pairs and batches.
 _STREAM = 1
 
 MOST_WEIGHT = 1_000_000
-"""Most times that a pair of a data set comes in an epoch."""
+"""Most occurrences of a pair in an epoch."""
 
 
 class Part(NamedTuple):
@@ -43,9 +43,7 @@ class Part(NamedTuple):
 
 
 class Share(NamedTuple):
-    """The pairs ``start`` to ``stop`` of a store, and how often each comes in an
-    epoch.
-    """
+    """The pairs ``start`` to ``stop``, and how often each occurs in an epoch."""
 
     name: str
     start: int
@@ -54,7 +52,7 @@ class Share(NamedTuple):
 
 
 def parse(mixture: str, source_language: str, target_language: str) -> tuple[Part, ...]:
-    """Take a mixture apart; a plain name is a mixture of one.
+    """Parse a mixture; a plain name is a mixture of one.
 
     Args:
         mixture: as the module describes it.
@@ -123,9 +121,8 @@ def level(sizes: Sequence[int], temperature: float) -> list[float]:
     r"""Return the weights that draw from data sets of these sizes in proportion to
     :math:`n^{1/T}`.
 
-    The largest has weight 1, so that each of its pairs comes once an epoch, and smaller
-    ones more: T = 1 leaves the sizes as they are, T = 100 makes them nearly equal
-    (Arivazhagan et al. 2019, section 4.2).
+    The largest has weight 1, smaller ones more: T = 1 keeps the sizes, T = 100 makes
+    them nearly equal (Arivazhagan et al. 2019, section 4.2).
     """
     largest = max(sizes)
     return [
@@ -137,8 +134,7 @@ def choose(shares: Sequence[Share], *, seed: int, epoch: int) -> NDArray[np.int3
     """Return the numbers of the pairs of an epoch, not yet shuffled: each
     ``floor(weight)`` or ``ceil(weight)`` times.
 
-    Which pairs come once more is drawn anew in each epoch, and depends on the seed and
-    the epoch alone.
+    Which pairs occur once more is drawn in each epoch, from the seed and the epoch.
     """
     chosen = []
     for number, share in enumerate(shares):

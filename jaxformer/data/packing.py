@@ -1,10 +1,8 @@
-"""Several pairs in a row: one static shape of batches that wastes few slots on padding,
-whatever the lengths.
+"""Pack several pairs into a row: one static shape of batches with little padding.
 
 A packed batch is ``{"source": int32 [B, S], "target": int32 [B, T], "source_segments":
 int32 [B, S], "target_segments": int32 [B, T]}``. Segments number the pairs of a row
-from 1 and are 0 at padding. Positions, which restart in each segment, follow from the
-segments and do not travel: see
+from 1 and are 0 at padding. Positions follow from the segments, see
 :func:`jaxformer.functional.positions.segment_positions`.
 """
 
@@ -18,23 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxformer.data.batching import Batch, Lengths
-from jaxformer.data.transforms import Encoded, Sentences
+from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
 
-# Windows that are packed at the same time: numpy's cost of a call is shared by that
-# many pairs.
+# Windows that are packed at the same time, to share the cost of numpy calls.
 _TOGETHER = 64
-# Share of a window's tokens that is spread over its rows before the rest, the shortest
-# pairs, fills them up.
+# Share of a window's tokens that is spread over its rows before the shortest pairs
+# fill them.
 _SPREAD = 0.85
-# Rows that are made at a time where a window needs more than it should.
+# Rows that are added at a time where a window needs more than expected.
 _MORE = 16
 # The cost of a row that does not hold a pair.
 _MOST = np.iinfo(np.int32).max
-# Most pairs that are packed on trial when rows are planned.
+# Most pairs of the trial that estimates the number of rows.
 _TRIAL = 1 << 17
-# Rows that an epoch may need beyond those of the trial: a share of them, since each
-# order packs a little differently.
+# Share of rows that an epoch may need beyond the trial: each order packs differently.
 _SPARE = 0.005
 
 
@@ -55,7 +51,7 @@ class RowShape(NamedTuple):
 class Rows:
     """Which pairs share a row: row i holds ``pairs[offsets[i]:offsets[i + 1]]``.
 
-    Compact, since a large corpus has tens of millions of pairs.
+    Compact: a large corpus has tens of millions of pairs.
     """
 
     pairs: NDArray[np.int32]
@@ -72,11 +68,9 @@ class Rows:
         return np.diff(self.offsets)
 
     def part(self, start: int, stop: int) -> Rows:
-        """Return the rows from ``start`` to before ``stop``, fewer where there are no
-        more.
+        """Return the rows from ``start`` to before ``stop``, or to the last.
 
-        Batch n of an epoch is ``rows.part(n * shape.rows, (n + 1) * shape.rows)``, and
-        ``batches(len(rows), shape)`` says how many there are.
+        Batch n of an epoch is ``rows.part(n * shape.rows, (n + 1) * shape.rows)``.
         """
         offsets = self.offsets[min(start, len(self)) : stop + 1]
         return Rows(self.pairs[offsets[0] : offsets[-1]], offsets - offsets[0])
@@ -91,11 +85,10 @@ def plan_rows(
 ) -> RowShape:
     """Choose the one shape of packed batches for sentences of these lengths.
 
-    The lengths of the two sides are as the mean lengths of their sentences, so that
-    both sides of a row fill. The longer is ``packed_length``, or what the longest pair
-    needs where that is more. A trial tells how many rows the pairs take; they are
-    shared evenly by as few batches as the budget allows, so that the last one fills
-    too.
+    The lengths of the sides are proportional to their mean lengths, so that both fill.
+    The longer is ``packed_length``, or the longest pair if that is more. A trial
+    estimates the rows of an epoch; as few batches as the budget allows share them
+    evenly.
 
     Args:
         source_lengths: tokens of each source sentence, [N].
@@ -144,25 +137,22 @@ def pack(
     *,
     window: int = 2048,
 ) -> Rows:
-    """Put pairs into rows that hold them on both sides: every pair of ``order`` once,
-    and few slots empty.
+    """Pack pairs into rows: every pair of ``order`` once, with few empty slots.
 
-    The order is cut into windows of about ``window`` pairs, and each is packed by
-    itself into as few rows as could be enough, its longest pairs first. Most go where
-    the tighter side keeps most room, so that every row gets long and short pairs and
-    both sides fill alike; the last ones, short, go where they leave least room. A row
-    more is opened where none holds a pair. The rows of a window then follow each other
-    as their longest pairs do in the order, so that a shuffled order gives shuffled
-    rows. The result depends on the arguments alone, and a million pairs take one or two
-    seconds.
+    The order is cut into windows of about ``window`` pairs. Each window is packed into
+    as few rows as could be enough, its longest pairs first. Most go where the tighter
+    side keeps most room, so that both sides of all rows fill evenly; the last, short
+    ones go where they leave least room. If no row holds a pair, another is opened. The
+    rows of a window are in the order of their longest pairs, so a shuffled order gives
+    shuffled rows. The result is deterministic; a million pairs take a second or two.
 
     Args:
         source_lengths: tokens of each source sentence, [N].
         target_lengths: tokens of each target sentence, [N].
         order: numbers of pairs, each as often as it is to occur.
-        shape: of the rows; how many a batch has does not matter here.
+        shape: of the rows.
         window: pairs that are packed together. More waste less and take longer; 2,048
-            leave about two slots in a hundred empty.
+            leave about 2 % of the slots empty.
 
     Raises:
         InputError: a pair is longer than a row, or the window is empty.
@@ -188,18 +178,11 @@ def pack(
     return Rows(np.concatenate(pairs), np.cumsum(np.concatenate(sizes), dtype=np.int32))
 
 
-def batches(rows: int, shape: RowShape) -> int:
-    """Count the batches that so many rows make; the last one may have rows left
-    over.
-    """
-    return -(-rows // shape.rows)
-
-
 def make_packed_batch(
     pairs: Encoded, sizes: NDArray[np.integer], shape: RowShape
 ) -> Batch:
-    """Return pairs as a packed batch; rows left over hold padding alone, whose loss
-    counts for nothing.
+    """Return pairs as a packed batch; other rows are padding, which has no weight in
+    the loss.
 
     Args:
         pairs: the pairs of the batch, row after row, such as
@@ -220,14 +203,11 @@ def make_packed_batch(
 def _lay(
     sentences: Sentences, sizes: NDArray[np.integer], rows: int, length: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Lay one side's sentences into rows; give tokens and segments, int32 [rows,
-    length].
-    """
+    """Return tokens and segments of one side, int32 [rows, length]."""
     ends = np.cumsum(sizes)
     filled = np.zeros(rows, np.int64)
     filled[: len(sizes)] = sentences.offsets[ends] - sentences.offsets[ends - sizes]
-    # The sentences come in the order of the slots, so that the tokens need no places of
-    # their own.
+    # The tokens are in the order of the slots.
     inside = np.arange(length) < filled[:, None]
     tokens = np.full((rows, length), sentences.pad_id, np.int32)
     tokens[inside] = sentences.tokens
@@ -303,8 +283,7 @@ def _pack_windows(
     counts = row.max(axis=1) + 1
     row = (row + (np.cumsum(counts) - counts)[:, None])[real]
     pairs, places = pairs[real], places[real]
-    # A row stands where its first pair, which is its longest, stands in the order. Rows
-    # that got no pair are left out.
+    # Sort rows by the place of their first, longest pair; drop rows without a pair.
     _, first, row = np.unique(row, return_index=True, return_inverse=True)
     by_row = np.argsort(places[first][row], kind="stable")
     sizes = np.bincount(row)[np.argsort(places[first])]
@@ -329,8 +308,7 @@ def _choose_rows(
     )
     tokens = np.cumsum(source + target, axis=1, dtype=np.int64)
     spread = tokens <= _SPREAD * tokens[:, -1:]
-    # As many rows as could be enough; any more are opened where none of these holds a
-    # pair.
+    # As few rows as could be enough; more are opened if none holds a pair.
     enough = -(-np.maximum(source.sum(1, np.int64), target.sum(1, np.int64)) // full)
     closed = np.arange(enough.max() + _MORE) >= enough[:, None]
     source_room, target_room = (np.full(closed.shape, full) for _ in range(2))

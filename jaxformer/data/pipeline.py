@@ -1,9 +1,8 @@
-"""The stream of batches that trains a model, in an order that can be taken up again
-anywhere; and the evaluation's.
+"""Batches for training, in an order that resumes at any position; and for evaluation.
 
-Every host plans the same batches for all hosts, from the lengths of the pairs alone,
-and makes its own rows of each. So hosts make the same number of steps, see each pair
-once together, and a run may go on with another number of hosts.
+Every host plans the same batches for all hosts, from the lengths of the pairs only, and
+makes its own rows of each. So hosts make the same number of steps, see each pair once
+together, and a run may continue with another number of hosts.
 """
 
 from __future__ import annotations
@@ -11,10 +10,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Protocol, SupportsIndex, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,13 +33,10 @@ from jaxformer.data.cleaning import Counts
 from jaxformer.data.config import DataConfig
 from jaxformer.data.mixing import Share, choose
 from jaxformer.data.packing import Rows, RowShape, make_packed_batch, pack, plan_rows
-from jaxformer.data.packing import batches as packed_batches
-from jaxformer.data.store import Store
-from jaxformer.data.transforms import Encoded
-from jaxformer.errors import InputError, require
+from jaxformer.data.store import Encoded
+from jaxformer.errors import InputError
 
-# Batches that are made before they are asked for: enough to hide a slow read, and few
-# enough to be no burden.
+# Batches that are made before the consumer asks for them: enough to hide a slow read.
 _AHEAD = 4
 
 
@@ -76,42 +73,17 @@ class Statistics:
     """Number of distinct shapes of batches."""
 
 
-Resample: TypeAlias = Callable[[int, Callable[[], bool]], Store]
-"""Gives the pairs in the segmentation of an epoch; asks now and then whether they
-are still wanted.
+Resample: TypeAlias = Callable[[int, Callable[[], bool]], Encoded]
+"""Returns the pairs in the segmentation of an epoch; asks now and then whether to
+stop.
 """
-
-
-class Plan(Protocol):
-    """The batches of one epoch, each of which can be made at any time."""
-
-    @property
-    def store(self) -> Store:
-        """The pairs to choose from."""
-        ...
-
-    @property
-    def pairs(self) -> NDArray[np.integer]:
-        """Numbers of the pairs of all batches."""
-        ...
-
-    @property
-    def slots(self) -> int:
-        """Token slots of all batches, both sides together."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def batch(self, number: int, host: int, hosts: int) -> Batch:
-        """Make one host's rows of a batch."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
 class BucketedPlan:
-    """Batches of the shapes of buckets, a pair a row."""
+    """The batches of an epoch in the shapes of buckets, a pair a row."""
 
-    store: Store
+    store: Encoded
     buckets: tuple[Bucket, ...]
     epoch: Epoch
 
@@ -121,10 +93,8 @@ class BucketedPlan:
     @property
     def pairs(self) -> NDArray[np.integer]:
         """Numbers of the pairs of all batches."""
-        return np.concatenate(
-            [self.epoch.pairs(number) for number in range(len(self))]
-            or [np.zeros(0, np.int32)]
-        )
+        parts = [self.epoch.pairs(number) for number in range(len(self))]
+        return np.concatenate([np.zeros(0, np.int32), *parts])
 
     @property
     def slots(self) -> int:
@@ -140,14 +110,14 @@ class BucketedPlan:
 
 @dataclass(frozen=True, eq=False)
 class PackedPlan:
-    """Batches of one shape, several pairs a row."""
+    """The batches of an epoch in one shape, several pairs a row."""
 
-    store: Store
+    store: Encoded
     shape: RowShape
     rows: Rows
 
     def __len__(self) -> int:
-        return packed_batches(len(self.rows), self.shape)
+        return -(-len(self.rows) // self.shape.rows)
 
     @property
     def pairs(self) -> NDArray[np.integer]:
@@ -170,17 +140,19 @@ class PackedPlan:
         )
 
 
+Plan: TypeAlias = BucketedPlan | PackedPlan
+
+
 @dataclass(frozen=True, eq=False)
 class TrainingData:
     """Training pairs in batches of a few static shapes, without end, each pair once an
     epoch.
 
-    The order depends on the seed and the epoch alone: pairs are shuffled, fill buckets
-    or rows in that order, and then the batches of all buckets are shuffled together, so
-    that lengths come mixed.
+    The order depends only on the seed and the epoch. Pairs are shuffled and fill
+    buckets or rows in that order; then the batches of all buckets are shuffled.
     """
 
-    store: Store
+    store: Encoded
     shares: tuple[Share, ...]
     shape: tuple[Bucket, ...] | RowShape
     """Buckets, smallest first; or the one shape of packed rows."""
@@ -189,14 +161,14 @@ class TrainingData:
     counts: Mapping[str, Counts] = field(default_factory=dict)
     """What cleaning read and dropped, by data set."""
     resample: Resample | None = None
-    """Gives the same pairs in a segmentation of that epoch; None: every epoch has
+    """Returns the same pairs in the segmentation of an epoch; None: all epochs have
     the same.
     """
 
     @classmethod
-    def of(
+    def from_pairs(
         cls,
-        store: Store,
+        store: Encoded,
         config: DataConfig,
         *,
         seed: int,
@@ -208,30 +180,36 @@ class TrainingData:
 
         Args:
             store: the pairs.
-            config: says how batches are made.
+            config: how batches are made.
             seed: of the order.
-            shares: how often the pairs come in an epoch; None: each once.
+            shares: how often the pairs occur in an epoch; None: each once.
             counts: what cleaning dropped before.
-            resample: gives the pairs in a segmentation of each epoch.
+            resample: returns the pairs in the segmentation of each epoch.
 
         Raises:
             InputError: there is no pair, or the token budget does not hold the longest.
         """
-        shares = (Share("", 0, len(store), 1.0),) if shares is None else tuple(shares)
-        lengths, budget = (
-            (store.source_lengths, store.target_lengths),
-            config.tokens_per_batch,
-        )
+        lengths = store.source_lengths, store.target_lengths
         if config.packing:
             shape = plan_rows(
-                *lengths, tokens_per_batch=budget, packed_length=config.packed_length
+                *lengths,
+                tokens_per_batch=config.tokens_per_batch,
+                packed_length=config.packed_length,
             )
         else:
             shape = plan_buckets(
-                *lengths, num_buckets=config.num_buckets, tokens_per_batch=budget
+                *lengths,
+                num_buckets=config.num_buckets,
+                tokens_per_batch=config.tokens_per_batch,
             )
         return cls(
-            store, shares, shape, seed, config.drop_remainder, counts or {}, resample
+            store,
+            (Share("", 0, len(store), 1.0),) if shares is None else tuple(shares),
+            shape,
+            seed,
+            config.drop_remainder,
+            counts or {},
+            resample,
         )
 
     def batches(
@@ -240,13 +218,14 @@ class TrainingData:
         """Return the batches from this position on, epoch after epoch, each with the
         position that follows it.
 
-        A few batches are made ahead, in a thread of their own.
+        A thread makes a few batches ahead; its errors are raised here. ``close()`` ends
+        it.
 
         Args:
             position: the first batch.
-            host: this host's number; it gets its rows of each batch, as many as every
-                other host, padded where there are not enough pairs.
-            hosts: number of hosts; a run may go on with another number.
+            host: this host's number. Each host gets the same number of rows, padded
+                where there are not enough pairs.
+            hosts: number of hosts; a run may continue with another number.
 
         Raises:
             InputError: the epoch has fewer batches than the position says: the data or
@@ -268,34 +247,37 @@ class TrainingData:
     def _stream(
         self, plan: Plan, position: Position, host: int, hosts: int
     ) -> Iterator[tuple[Batch, Position]]:
-        grain = require("grain", "train")
         epoch, start = position.epoch, position.batch
-        unwanted = threading.Event()
-        background = ThreadPoolExecutor(1, "segmentation")
+        stopped = threading.Event()
+        # More threads would make batches no faster: they hold Python's lock.
+        batch_maker = ThreadPoolExecutor(1, "batches")
+        resampler = ThreadPoolExecutor(1, "segmentation")
         try:
             while True:
                 following = (
-                    background.submit(self._store, epoch + 1, unwanted.is_set)
+                    resampler.submit(self._store, epoch + 1, stopped.is_set)
                     if self.resample
                     else None
                 )
-                batches = grain.MapDataset.source(_Batches(plan, host, hosts)).slice(
-                    slice(start, None)
-                )
-                # One thread, one after another: the order of a pool's threads would
-                # cost more than it gains.
-                options = grain.ReadOptions(num_threads=1, prefetch_buffer_size=_AHEAD)
-                for number, batch in enumerate(batches.to_iter_dataset(options), start):
+                waiting: deque[Future[Batch]] = deque()
+                for number in range(start, len(plan)):
+                    while len(waiting) <= _AHEAD and number + len(waiting) < len(plan):
+                        waiting.append(
+                            batch_maker.submit(
+                                plan.batch, number + len(waiting), host, hosts
+                            )
+                        )
                     last = number + 1 == len(plan)
                     yield (
-                        batch,
+                        waiting.popleft().result(),
                         Position(epoch + 1, 0) if last else Position(epoch, number + 1),
                     )
                 epoch, start = epoch + 1, 0
                 plan = self.plan(epoch, following)
         finally:
-            unwanted.set()
-            background.shutdown()
+            stopped.set()
+            for threads in (batch_maker, resampler):
+                threads.shutdown(cancel_futures=True)
 
     def _check_not_empty(self, plan: Plan) -> None:
         if len(plan):
@@ -309,11 +291,10 @@ class TrainingData:
             "the weights of data.train leave no pair for an epoch: give larger ones"
         )
 
-    def plan(self, epoch: int, store: Future[Store] | None = None) -> Plan:
-        """Plan an epoch; ``store`` gives its pairs where they were asked for before.
+    def plan(self, epoch: int, store: Future[Encoded] | None = None) -> Plan:
+        """Plan an epoch; ``store`` is the future of its pairs, if they were requested.
 
-        The plan that was made last is kept, which saves packing an epoch for its
-        statistics and again for its batches.
+        The last plan is kept: the statistics and the batches of an epoch share it.
         """
         planned = self._last_plan.get(epoch)
         if planned is None:
@@ -325,7 +306,7 @@ class TrainingData:
     def _last_plan(self) -> dict[int, Plan]:
         return {}
 
-    def _make_plan(self, epoch: int, store: Future[Store] | None) -> Plan:
+    def _make_plan(self, epoch: int, store: Future[Encoded] | None) -> Plan:
         generator = np.random.default_rng([self.seed, epoch])
         order = generator.permutation(choose(self.shares, seed=self.seed, epoch=epoch))
         pairs = self._store(epoch) if store is None else store.result()
@@ -345,8 +326,8 @@ class TrainingData:
             pairs, self.shape, batches.take(generator.permutation(len(batches)))
         )
 
-    def _store(self, epoch: int, unwanted: Callable[[], bool] = lambda: False) -> Store:
-        return self.store if self.resample is None else self.resample(epoch, unwanted)
+    def _store(self, epoch: int, stop: Callable[[], bool] = lambda: False) -> Encoded:
+        return self.store if self.resample is None else self.resample(epoch, stop)
 
     @property
     def buckets(self) -> tuple[Bucket, ...]:
@@ -355,24 +336,22 @@ class TrainingData:
 
     @property
     def hash(self) -> str:
-        """SHA-256 over all pairs as token ids, in hex: what tells one text from
-        another.
-        """
+        """SHA-256 of all pairs as token ids, in hex."""
         return self.store.hash
 
     @functools.cached_property
     def statistics(self) -> Statistics:
-        """What the first epoch holds; where a weight is no whole number, others differ
-        by a few pairs.
+        """What the first epoch holds. With fractional weights others differ by a few
+        pairs.
 
         Raises:
             InputError: it holds no batch.
         """
-        # Not in the segmentation of an epoch, for which all text would have to be read
-        # again.
-        plan = (
+        # The segmentation of an epoch would need all text to be read again.
+        best = (
             self if self.resample is None else dataclasses.replace(self, resample=None)
-        ).plan(0)
+        )
+        plan = best.plan(0)
         self._check_not_empty(plan)
         pairs = plan.store
         source = int(pairs.source_lengths[plan.pairs].sum(dtype=np.int64))
@@ -387,29 +366,13 @@ class TrainingData:
         )
 
 
-class _Batches:
-    """The batches of a plan by number, as Grain wants them."""
-
-    def __init__(self, plan: Plan, host: int, hosts: int) -> None:
-        self._plan, self._host, self._hosts = plan, host, hosts
-
-    def __len__(self) -> int:
-        return len(self._plan)
-
-    def __getitem__(self, number: SupportsIndex) -> Batch:
-        return self._plan.batch(number.__index__(), self._host, self._hosts)
-
-    def __repr__(self) -> str:  # Grain names it in its own messages
-        return f"{len(self)} batches"
-
-
 def evaluation_batches(
     encoded: Encoded, buckets: Sequence[Bucket]
 ) -> Iterator[tuple[Batch, NDArray[np.integer]]]:
-    """Return every pair once, in a fixed order, each batch with the indices of the
-    pairs in its first rows.
+    """Return every pair once, in a fixed order; each batch comes with the indices of
+    the pairs in its first rows.
 
-    ``buckets`` hold every pair: :func:`jaxformer.data.cover` sees to that.
+    ``buckets`` must hold every pair, see :func:`jaxformer.data.cover`.
 
     Raises:
         InputError: a pair fits no bucket.
@@ -424,11 +387,8 @@ def evaluation_batches(
         )
     epoch = group(assigned, np.arange(len(encoded)), buckets)
     return (
-        (
-            make_batch(
-                encoded.take(epoch.pairs(number)), buckets[epoch.shapes[number]]
-            ),
-            epoch.pairs(number),
+        (make_batch(encoded.take(indices), buckets[shape]), indices)
+        for indices, shape in zip(
+            map(epoch.pairs, range(len(epoch))), epoch.shapes, strict=True
         )
-        for number in range(len(epoch))
     )

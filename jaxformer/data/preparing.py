@@ -1,42 +1,30 @@
-"""From the name of a training set to a prepared folder: read, clean and tokenise
-once for all.
-"""
+"""Prepare a folder: encode the training text once, for training to map."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
+import contextlib
+import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from jaxformer.data.cleaning import Counts, summary
+from jaxformer.data.cleaning import summary
 from jaxformer.data.config import DataConfig
+from jaxformer.data.corpus import Preparation, Report, TrainingText, check_not_empty
 from jaxformer.data.download import digest
-from jaxformer.data.loading import Report, TrainingText, refuse_nothing
-from jaxformer.data.manifests import FILES
-from jaxformer.data.shards import (
-    VOCABULARY,
-    ShardWriter,
-    check_whole,
-    is_finished,
-    read_manifest,
-)
+from jaxformer.data.files import check_folder, make_folder
+from jaxformer.data.prepared import MANIFEST, VOCABULARY, Manifest, read_vocabularies
+from jaxformer.data.store import LENGTHS, TOKENS, TokenWriter
 from jaxformer.data.vocabulary import Vocabularies, load_or_train
 from jaxformer.errors import InputError
+from jaxformer.files import LOCK, check_writable, hold
 
+FILES = "files"
+"""The key of a request for the files of the text, each with its SHA-256."""
 
-class Preparation(NamedTuple):
-    """What a prepared folder was made of."""
-
-    counts: dict[str, Counts]
-    """What was read and dropped, by data set."""
-    lengths: tuple[NDArray[np.int64], NDArray[np.int64]]
-    """For n = 0, 1, 2, ... how many source and how many target sentences have n
-    tokens, those too long among them.
-    """
+_UNFINISHED = ".unfinished"
 
 
 def prepare(
@@ -46,138 +34,175 @@ def prepare(
     vocabulary: Path | None = None,
     report: Report = lambda _: None,
 ) -> Preparation:
-    """Tokenise the training text once into a folder that ``prepared:FOLDER`` then
-    names.
+    """Encode the training text once, into a folder for ``prepared:FOLDER``.
 
-    A folder that the same call has finished before, from files of the same content, is
-    left as it is; one that it left unfinished is made anew. A call that is refused
-    leaves nothing behind.
+    A folder that the same call finished before, from files of the same content, stays
+    as it is. A call that fails leaves nothing.
 
     Args:
-        config: names the text and how it is cleaned and tokenised.
+        config: names the text and how it is cleaned and encoded.
         output: the folder, empty or missing.
-        vocabulary: a folder of vocabularies to use; None: they are trained on the text.
-        report: is told how far it is.
+        vocabulary: a folder of vocabularies to use; None: train them on the text.
+        report: gets lines of progress.
 
     Raises:
         InputError: the text cannot be read, no pair is left, the folder is in use,
             damaged or of another request, or a file has changed since it was prepared.
     """
     text = TrainingText.open(config)
-    if text.prepared:
-        raise InputError(
-            f"data.train={config.train!r} is prepared already: name raw text"
-        )
-    if any(part.part.weight != 1.0 for part in text.texts) or (
-        len(text.texts) > 1 and config.temperature != 1.0
-    ):
-        raise InputError(
-            f"data.train={config.train!r} has weights or a temperature: prepare each"
-            " data set into a folder of its own, with one --vocabulary, and give them"
-            " to the folders"
-        )
-    if config.segmentation_alpha is not None:
-        raise InputError(
-            f"data.segmentation_alpha={config.segmentation_alpha} segments the text"
-            " anew in each epoch, which a prepared folder cannot: train straight from"
-            " the text, or set data.segmentation_alpha=None"
-        )
-    given = None if vocabulary is None else _given(config, vocabulary)
+    _check_preparable(text)
+    given = None
+    if vocabulary is not None:
+        Vocabularies.load(vocabulary)  # what is missing is not trained
+        given = load_or_train(vocabulary, config, ())
     stamps = {path: _stamp(path) for part in text.texts for path in part.corpus.files}
     request = {
         **config.request,
         "given_vocabulary": None if given is None else given.hash,
         FILES: {str(path): _digest(path) for path in stamps},
     }
-    if is_finished(output, request):
-        check_whole(output)
+    done = find_finished(output, request)
+    if done is not None:
         report(f"{output} is prepared already")
-    else:
-        _write(text, output, given, request, stamps, report)
-    manifest = read_manifest(output)
-    counts = {name: Counts(**record) for name, record in manifest["counts"].items()}
-    source, target = (np.array(numbers, np.int64) for numbers in manifest["lengths"])
-    return Preparation(counts, (source, target))
-
-
-def _write(
-    text: TrainingText,
-    output: Path,
-    given: Vocabularies | None,
-    request: Mapping[str, Any],
-    stamps: Mapping[Path, tuple[int, int]],
-    report: Report,
-) -> None:
-    writer = ShardWriter(output, request)
-    try:
-        vocabularies = _vocabularies_of(text, output, given, report)
-        size = max(vocabularies.source.size, vocabularies.target.size)
-        counts: dict[str, Counts] = {}
-        lengths = [np.zeros(0, np.int64), np.zeros(0, np.int64)]
-        for part in text.texts:
-            name = part.part.name
-            counts.setdefault(name, Counts())
-            for piece in text.read(part, vocabularies, report=report):
-                writer.add(piece.pairs, size)
-                counts[name] += piece.counts
-                lengths = [
-                    _added(old, new)
-                    for old, new in zip(lengths, piece.lengths, strict=True)
-                ]
-            report(f"{name}: {counts[name].read:,} pairs read, {summary(counts[name])}")
-        refuse_nothing(sum(count.kept for count in counts.values()), counts)
+        source, target = (np.array(numbers, np.int64) for numbers in done.lengths)
+        return Preparation(dict(done.counts), (source, target))
+    with new_folder(output) as folder:
+        if given is None:
+            vocabularies = text.vocabularies(folder / VOCABULARY, report=report)
+        else:
+            vocabularies = given
+            given.save(folder / VOCABULARY)
+        with TokenWriter(
+            vocabularies.pad_ids, vocabularies.token_dtype, folder
+        ) as writer:
+            _, found = text.encode(text.tokenizers(vocabularies), writer, report=report)
+            pairs_hash = writer.finish().hash
+        for name, count in found.counts.items():
+            report(f"{name}: {count.read:,} pairs read, {summary(count)}")
+        check_not_empty(found.counts)
         for path, stamp in stamps.items():
             if _stamp(path) != stamp:
                 raise InputError(
                     f"{path} changed while it was read: give the same command again"
                 )
-        facts = {
-            "vocabulary": vocabularies.hash,
-            "counts": {
-                name: dataclasses.asdict(count) for name, count in counts.items()
-            },
-            "lengths": [numbers.tolist() for numbers in lengths],
-        }
-        writer.finish(facts)
-    # the same call would fail again, and the mended one is of another request
-    except InputError:
-        writer.abandon()
-        raise
-    finally:
-        writer.close()
+        source, target = (numbers.tolist() for numbers in found.lengths)
+        Manifest(
+            request=request,
+            vocabulary=vocabularies.hash,
+            counts=found.counts,
+            lengths=(source, target),
+            hash=pairs_hash,
+            sha256={name: digest(folder / name) for name in (*TOKENS, LENGTHS)},
+        ).save(folder)
+    return found
 
 
-def _given(config: DataConfig, folder: Path) -> Vocabularies:
-    """Read the vocabularies that are given; they have the sizes that the
-    configuration says.
+def find_finished(directory: Path, request: Mapping[str, Any]) -> Manifest | None:
+    """Return the manifest of a folder that was prepared for this request; None if
+    nothing was prepared there.
+
+    Raises:
+        InputError: it was prepared for another request or from other text, or is
+            damaged.
     """
-    Vocabularies.load(folder)  # nothing is trained in the place of what is missing
-    return load_or_train(folder, config, ())
+    if not (directory / MANIFEST).exists():
+        return None
+    manifest = Manifest.load(directory)
+    then = manifest.request
+    others = [
+        f"{key}={then.get(key)!r}, not {request.get(key)!r}"
+        for key in {**then, **request}
+        if key != FILES and then.get(key) != request.get(key)
+    ]
+    if others:
+        raise InputError(
+            f"{directory} was prepared with {' and '.join(others)}: choose another"
+            " --output, or remove it"
+        )
+    if then[FILES] != request[FILES]:
+        _refuse_changed(directory, then[FILES], request[FILES])
+    manifest.check_files(directory)
+    read_vocabularies(directory, manifest)
+    return manifest
 
 
-def _vocabularies_of(
-    text: TrainingText, output: Path, given: Vocabularies | None, report: Report
-) -> Vocabularies:
-    """Put the vocabularies into the folder: those that are given, or new ones."""
-    directory = output / VOCABULARY
-    if given is None:
-        return text.vocabularies(directory, report=report)
-    given.save(directory)
-    return given
+def _refuse_changed(
+    directory: Path, then: Mapping[str, str], now: Mapping[str, str]
+) -> None:
+    """Name the first of the files that differ."""
+    name, *more = (name for name in {**then, **now} if then.get(name) != now.get(name))
+    what = "is gone" if name not in now else "has changed" if name in then else "is new"
+    raise InputError(
+        f"{name} {what}{f' (and {len(more)} more)' if more else ''} since {directory}"
+        f" was prepared: remove {directory} and prepare it again, choose another"
+        " --output, or restore the text"
+    )
 
 
-def _added(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Add histograms of different lengths."""
-    longer, shorter = sorted((one, other), key=len, reverse=True)
-    longer = longer.astype(np.int64)
-    longer[: len(shorter)] += shorter
-    return longer
+@contextlib.contextmanager
+def new_folder(directory: Path) -> Iterator[Path]:
+    """Make a folder whole or not at all: what the block writes into the folder that it
+    is given moves to ``directory`` at the end, the manifest last.
+
+    What a killed process left is removed first. If the block fails nothing is left.
+
+    Raises:
+        InputError: the folder has other files, another process prepares it, or it
+            cannot be made.
+    """
+    check_folder(directory, "--output")
+    made, unfinished = not directory.exists(), directory / _UNFINISHED
+    make_folder(directory, "--output")
+    with hold(
+        directory,
+        f"another process prepares {directory}: wait until it ends, or choose another"
+        " folder",
+    ):
+        try:
+            check_writable(directory)
+            if {path.name for path in directory.iterdir()} - {LOCK, _UNFINISHED}:
+                raise InputError(
+                    f"{directory} holds other files: choose an empty --output"
+                )
+            shutil.rmtree(unfinished, ignore_errors=True)
+            unfinished.mkdir()
+            yield unfinished
+            for path in sorted(
+                unfinished.iterdir(), key=lambda path: path.name == MANIFEST
+            ):
+                path.rename(directory / path.name)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            (directory / LOCK).unlink(missing_ok=True)
+            if made:
+                with contextlib.suppress(OSError):  # not empty: the block succeeded
+                    directory.rmdir()
+
+
+def _check_preparable(text: TrainingText) -> None:
+    """Refuse text that is prepared already, weighted, or segmented in each epoch."""
+    config = text.config
+    if text.prepared:
+        raise InputError(
+            f"data.train={config.train!r} is prepared already: name raw text"
+        )
+    if any(part.weight != 1.0 for part, _ in text.texts) or (
+        len(text.texts) > 1 and config.temperature != 1.0
+    ):
+        raise InputError(
+            f"data.train={config.train!r} has weights or a temperature: prepare each"
+            " data set in its own folder, with one --vocabulary, and weight the folders"
+        )
+    if config.segmentation_alpha is not None:
+        raise InputError(
+            f"data.segmentation_alpha={config.segmentation_alpha} needs the text in"
+            " each epoch, and a prepared folder has no text: train from the text, or"
+            " set data.segmentation_alpha=None"
+        )
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Return the size and the time of a file, which differ once somebody has written
-    to it.
-    """
+    """Return the size and the time of a file."""
     try:
         status = path.stat()
     except OSError as error:
@@ -189,10 +214,9 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _digest(path: Path) -> str:
-    """Hash the bytes of a file as they are stored."""
     try:
         return digest(path)
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror}; name files that are yours to read"
+            f"cannot read {path}: {error.strerror}; name files that you may read"
         ) from None

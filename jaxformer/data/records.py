@@ -31,7 +31,7 @@ def pair_of(record: object, source_language: str, target_language: str) -> Pair:
 
     Raises:
         InputError: a field is missing or holds no text. The caller adds where the
-            record stands.
+            record is.
     """
     if not isinstance(record, Mapping):
         raise InputError(

@@ -1,38 +1,36 @@
-r"""Parallel text by name: files of the user's, data sets of other packages, the bundled
-corpus, synthetic tasks.
+r"""Parallel text by name: files, data sets of other packages, the bundled corpus,
+synthetic tasks.
 
-A data set has a name of the form ``scheme:rest`` wherever a person names one:
+A data set has a name of the form ``scheme:rest``:
 
-====================================
-=============================================================================
+==================================== ===========================================
 name                                 data
-====================================
-=============================================================================
-``bundled:en-de/train``              the corpus that comes with the package; also ``/valid`` and ``/test``
-``text:train.en,train.de``           two files of the same number of lines, source first
-``tsv:train.tsv``                    lines of source, tab, target; no quoting; further columns do not matter
-``tsv:train.tsv#3,1``                the same with the source in column 3 and the target in column 1
-``jsonl:train.jsonl``                a JSON object a line, with the languages as fields at the top or under
-                                     ``translation``: ``{"en": ..., "de": ...}``
-``synthetic:reverse/train``          letters to be written backwards; also ``/valid`` and ``/test``
-``synthetic:copy/train``             letters to be copied; also ``/valid`` and ``/test``
-``tfds:wmt14_translate/de-en/train`` TensorFlow Datasets, prepared as ArrayRecord; extra
-``tfds``
-``hf:wmt/wmt14#de-en/train``         Hugging Face ``datasets``: name, ``#`` and config if any, split; extra ``hf``
+==================================== ===========================================
+``bundled:en-de/train``              the bundled corpus; also ``/valid``, ``/test``
+``text:train.en,train.de``           two files of equal length, source first
+``tsv:train.tsv``                    source, tab, target; no quoting
+``tsv:train.tsv#3,1``                source in column 3, target in column 1
+``jsonl:train.jsonl``                a JSON object a line, with the languages as
+                                     fields at the top or under ``translation``
+``synthetic:reverse/train``          letters to reverse; also ``/valid``, ``/test``
+``synthetic:copy/train``             letters to copy; also ``/valid``, ``/test``
+``tfds:wmt14_translate/de-en/train`` TensorFlow Datasets, prepared as ArrayRecord;
+                                     extra ``tfds``
+``hf:wmt/wmt14#de-en/train``         Hugging Face ``datasets``: name, ``#`` and
+                                     config if any, split; extra ``hf``
 ``hf:FOLDER/train``                  a local folder of the same library
 ``sacrebleu:wmt14/full``             a test set of sacreBLEU
-``prepared:FOLDER``                  what ``jaxformer prepare`` made; for training, see :mod:`jaxformer.data.loading`
-====================================
-=============================================================================
+``prepared:FOLDER``                  from ``jaxformer prepare``; only for training,
+                                     see :mod:`jaxformer.data.corpus`
+==================================== ===========================================
 
-A file is plain text, or compressed as ``.gz``, ``.xz`` or ``.zst`` says. Wherever one
-file is named a pattern may stand for several (``text:part-*.en.gz,part-*.de.gz``),
-which are read in the order of their names as if they were one; both sides need the same
-number. A comma within a path of ``text:`` is written ``\,``; ``~`` is the home folder.
+A file is plain text, or compressed as ``.gz``, ``.xz`` or ``.zst``. A pattern in place
+of a file (``text:part-*.en.gz,part-*.de.gz``) reads all matching files in the order of
+their names; both sides need the same number. Write a comma within a path of ``text:``
+as ``\,``; ``~`` is the home folder.
 
-The languages choose the direction wherever the data name their languages; for
-``text:``, ``tsv:`` and ``synthetic:``, which know source and target only, they are
-names.
+The languages choose the direction where the data name their languages. ``text:``,
+``tsv:`` and ``synthetic:`` know only source and target.
 """
 
 from __future__ import annotations
@@ -44,6 +42,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from jaxformer.data import hub
 from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel
@@ -61,35 +60,34 @@ _SEQUENCES = {"train": 20_000, "valid": 500, "test": 500}
 
 @dataclass(frozen=True)
 class Corpus:
-    """Pairs of a data set in its own order, read anew whenever they are iterated, a
-    buffer at a time.
+    """The pairs of a data set in order; each iteration reads them again.
 
-    Errors of the data come while iterating, as :class:`~jaxformer.errors.InputError`. A
-    corpus can be pickled.
+    Iterating raises :class:`~jaxformer.errors.InputError` for errors in the data.
     """
 
     name: str
     read: Callable[[], Iterator[Pair]]
     files: tuple[Path, ...] = ()
-    """The files of the user's that are read; a data set that is not named by its
-    files has none.
-    """
+    """The user's files that are read, if files name the data set."""
 
     def __iter__(self) -> Iterator[Pair]:
         return self.read()
 
 
+_Opened: TypeAlias = tuple[Callable[[], Iterator[Pair]], tuple[Path, ...]]
+"""What reads the pairs, and the user's files."""
+
+
 def load(name: str, source_language: str, target_language: str) -> Corpus:
-    """Open the data set that ``name`` names, as the table of this module describes.
+    """Open a data set by name, as the table of this module describes.
 
     Example:
         >>> list(load("bundled:en-de/valid", "en", "de"))[1].source
         'Two different Python modules are called.'
 
     Raises:
-        InputError: no such data set or file, or not in these languages. What is wrong
-            within the data, and for ``hf:`` and ``sacrebleu:`` what cannot be fetched,
-            shows while iterating.
+        InputError: no such data set or file, or not in these languages. Errors in the
+            data, and in fetching ``hf:`` and ``sacrebleu:``, are raised by iterating.
     """
     scheme, colon, rest = name.partition(":")
     opener = _OPENERS.get(scheme) if colon else None
@@ -105,24 +103,18 @@ def load(name: str, source_language: str, target_language: str) -> Corpus:
         raise InputError(
             f"the source and the target language of {name} are both {source_language!r}"
         )
-    return opener(name, rest, source_language, target_language)
+    read, files = opener(rest, source_language, target_language)
+    return Corpus(name, read, files)
 
 
 def _with_scheme(name: str) -> str:
-    """Ask for what a path alone seems to mean."""
+    """Ask for the scheme that a path without one seems to need."""
     if (Path(name).expanduser() / "manifest.json").is_file():
         return f"; did you mean prepared:{name}?"
-    kinds = {"tsv": r"\.tsv", "jsonl": r"\.jsonl"}
-    kind = next(
-        (
-            kind
-            for kind, end in kinds.items()
-            if re.search(rf"{end}(\.(gz|xz|zst))?\Z", name)
-        ),
-        None,
-    )
-    kind = "text" if "," in name else kind
-    return f"; did you mean {kind}:{name}?" if kind else ""
+    if "," in name:
+        return f"; did you mean text:{name}?"
+    found = re.search(r"\.(tsv|jsonl)(\.(gz|xz|zst))?\Z", name)
+    return f"; did you mean {found[1]}:{name}?" if found else ""
 
 
 def escape(path: str | Path) -> str:
@@ -135,9 +127,7 @@ def escape(path: str | Path) -> str:
     return str(path).replace(",", r"\,")
 
 
-def _open_bundled(
-    name: str, rest: str, source_language: str, target_language: str
-) -> Corpus:
+def _open_bundled(rest: str, source_language: str, target_language: str) -> _Opened:
     corpora = sorted(
         path.name
         for path in _BUNDLED.iterdir()
@@ -158,12 +148,10 @@ def _open_bundled(
         _BUNDLED / corpus / f"{split}.{language}"
         for language in (source_language, target_language)
     )
-    return Corpus(name, functools.partial(_read_text, [source], [target]))
+    return functools.partial(_read_text, [source], [target]), ()
 
 
-def _open_text(
-    name: str, rest: str, source_language: str, target_language: str
-) -> Corpus:
+def _open_text(rest: str, source_language: str, target_language: str) -> _Opened:
     del source_language, target_language
     patterns = [
         _path(pattern.replace(r"\,", ",")) for pattern in re.split(r"(?<!\\),", rest)
@@ -174,15 +162,11 @@ def _open_text(
             r" text:SOURCE,TARGET (a comma in a path: \,)"
         )
     sources, targets = expand_parallel(*patterns)
-    return Corpus(
-        name, functools.partial(_read_text, sources, targets), (*sources, *targets)
-    )
+    return functools.partial(_read_text, sources, targets), (*sources, *targets)
 
 
 def _path(text: str) -> str:
-    """Take a path or pattern as a shell takes it: without blanks around it, ``~``
-    being the home folder.
-    """
+    """Strip a path or pattern and expand ``~``, as a shell does."""
     return os.path.expanduser(text.strip())
 
 
@@ -190,9 +174,7 @@ def _read_text(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[Pai
     return map(Pair._make, open_parallel(sources, targets))
 
 
-def _open_tsv(
-    name: str, rest: str, source_language: str, target_language: str
-) -> Corpus:
+def _open_tsv(rest: str, source_language: str, target_language: str) -> _Opened:
     del source_language, target_language
     chosen = re.fullmatch(r"(.+)#(\d+),(\d+)", rest)
     pattern, source, target = (
@@ -203,13 +185,11 @@ def _open_tsv(
             f"'tsv:{rest}' must name two columns, counted from 1: tsv:FILE#1,2"
         )
     paths = _expand(pattern, f"tsv:{rest}", "the columns are two numbers: tsv:FILE#1,2")
-    return Corpus(
-        name, functools.partial(_read_tsv, paths, source, target), tuple(paths)
-    )
+    return functools.partial(_read_tsv, paths, source, target), tuple(paths)
 
 
 def _expand(pattern: str, name: str, rule: str) -> list[Path]:
-    """Find files; where there are none, and something follows ``#``, say what may."""
+    """Find files; if a name with ``#`` matches none, the error says what ``#`` means."""
     try:
         return expand(_path(pattern))
     except InputError as error:
@@ -235,19 +215,14 @@ def _read_tsv(paths: Sequence[Path], source: int, target: int) -> Iterator[Pair]
             yield Pair(columns[source - 1], columns[target - 1])
 
 
-def _open_jsonl(
-    name: str, rest: str, source_language: str, target_language: str
-) -> Corpus:
+def _open_jsonl(rest: str, source_language: str, target_language: str) -> _Opened:
     paths = _expand(
         rest,
         f"jsonl:{rest}",
-        "the fields are named by the languages, [en>fr] behind the name",
+        "the fields are named by the languages, [en>fr] after the name",
     )
-    return Corpus(
-        name,
-        functools.partial(_read_jsonl, paths, source_language, target_language),
-        tuple(paths),
-    )
+    read = functools.partial(_read_jsonl, paths, source_language, target_language)
+    return read, tuple(paths)
 
 
 def _read_jsonl(
@@ -268,60 +243,45 @@ def _read_jsonl(
                 raise InputError(f"{path}, line {number}: {error}") from None
 
 
-def _open_synthetic(
-    name: str, rest: str, source_language: str, target_language: str
-) -> Corpus:
+def _open_synthetic(rest: str, source_language: str, target_language: str) -> _Opened:
     del source_language, target_language
     _check_known(
         "synthetic", rest, [f"{task}/{split}" for task in _TASKS for split in SPLITS]
     )
     task, split = rest.split("/")
-    return Corpus(name, functools.partial(_read_synthetic, task, split))
+    return functools.partial(_read_synthetic, task, split), ()
 
 
 def _read_synthetic(task: str, split: str) -> Iterator[Pair]:
     return iter(_TASKS[task](split))
 
 
-def _open_tfds(
-    name: str, rest: str, source_language: str, target_language: str
-) -> Corpus:
-    hub.open_tfds(rest)  # cheap, and what is missing shows now
-    return Corpus(
-        name, functools.partial(hub.read_tfds, rest, source_language, target_language)
-    )
+def _open_tfds(rest: str, source_language: str, target_language: str) -> _Opened:
+    hub.open_tfds(rest)  # cheap: raises if something is missing
+    return functools.partial(hub.read_tfds, rest, source_language, target_language), ()
 
 
-def _open_hf(
-    name: str, rest: str, source_language: str, target_language: str
-) -> Corpus:
+def _open_hf(rest: str, source_language: str, target_language: str) -> _Opened:
     hub.split_hf(rest)
-    return Corpus(
-        name, functools.partial(hub.read_hf, rest, source_language, target_language)
-    )
+    return functools.partial(hub.read_hf, rest, source_language, target_language), ()
 
 
-def _open_sacrebleu(
-    name: str, rest: str, source_language: str, target_language: str
-) -> Corpus:
+def _open_sacrebleu(rest: str, source_language: str, target_language: str) -> _Opened:
     hub.check_sacrebleu(rest, source_language, target_language)
-    return Corpus(
-        name,
-        functools.partial(hub.read_sacrebleu, rest, source_language, target_language),
-    )
+    return functools.partial(
+        hub.read_sacrebleu, rest, source_language, target_language
+    ), ()
 
 
 def reversal(split: str) -> list[Pair]:
-    """Return the reversal task: one to twelve letters of 26, between spaces, to be
-    written backwards.
+    """Return the reversal task: one to twelve letters, separated by spaces, to reverse.
 
     There are 20,000 pairs for ``train`` and 500 each for ``valid`` and ``test``; no
-    sequence occurs twice, so what a model is tested on it has never seen. The same on
-    every machine.
+    sequence occurs twice. They are the same on every machine.
 
-    With ``data.vocabulary_size=57`` each letter with its space is one token, for BPE
-    and unigram alike: 4 special pieces, 26 letters, the space, and the 26 joins of
-    space and letter. 57 is also the most that the text allows.
+    With ``data.vocabulary_size=57``, the most that the text allows, each letter with
+    its space is one token: 4 special pieces, 26 letters, the space, and the 26 joins of
+    space and letter.
 
     Example:
         >>> reversal("test")[0]
@@ -334,8 +294,7 @@ def reversal(split: str) -> list[Pair]:
 
 
 def copying(split: str) -> list[Pair]:
-    """Return the copy task: the sequences of :func:`reversal`, to be written as they
-    are.
+    """Return the copy task: the sequences of :func:`reversal`, to copy.
 
     Example:
         >>> copying("test")[0]
@@ -352,21 +311,19 @@ def _sequences(split: str) -> list[str]:
 @functools.cache
 def _all_sequences() -> list[str]:
     """Draw the distinct sequences of all splits, in an order that mixes lengths."""
-    # Only Random.random is promised to stay the same over versions of Python:
-    # everything here derives from it.
+    # Python only promises that Random.random stays the same over versions.
     draw = random.Random(2017).random
     drawn: dict[str, float] = {}
     while len(drawn) < sum(_SEQUENCES.values()):
         length = 1 + int(draw() * _LONGEST_SEQUENCE)
         letters = "".join(_LETTERS[int(draw() * len(_LETTERS))] for _ in range(length))
-        # Short sequences run out while drawing; sorting by a second draw spreads them
-        # over the splits.
+        # Short sequences run out early; a second draw spreads them over the splits.
         drawn.setdefault(letters, draw())
     return sorted(drawn, key=drawn.__getitem__)
 
 
 def _check_known(scheme: str, rest: str, known: Sequence[str]) -> None:
-    """Refuse a name that is not one of a few."""
+    """Refuse a name that is not in a list."""
     if rest not in known:
         names = ", ".join(f"{scheme}:{name}" for name in known)
         near = did_you_mean(f"{scheme}:{rest}", [f"{scheme}:{name}" for name in known])
@@ -385,7 +342,5 @@ _OPENERS = {
     "sacrebleu": _open_sacrebleu,
 }
 SCHEMES = (*_OPENERS, "prepared")
-"""The kinds of data sets; the last is for training alone, and ``load`` does not open
-it.
-"""
+"""The kinds of data sets; the last is only for training."""
 BY_LANGUAGE = ("bundled", "jsonl", "tfds", "hf", "sacrebleu")

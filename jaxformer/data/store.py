@@ -1,207 +1,271 @@
-"""Where tokenised pairs lie: in memory, in a file that is mapped into it, or end to
-end in several such places.
+"""Token ids of text pairs in flat arrays, in memory or mapped from files.
+
+There is one form on disk: for each side a file of token ids, end to end, and for both
+an array of lengths. The temporary files of a run and a prepared folder have it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
+import itertools
 import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from typing import BinaryIO, Protocol
+from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.transforms import Encoded, Fingerprint, Sentences
 from jaxformer.errors import InputError
+from jaxformer.files import cannot_write
+
+TOKENS = ("source.bin", "target.bin")
+LENGTHS = "lengths.npy"
+
+# Tokens that are hashed at a time.
+_BLOCK = 1 << 20
 
 
-class Store(Protocol):
-    """Tokenised pairs by number: all lengths at hand, the tokens of any pairs when
-    asked for.
-    """
+@dataclass(frozen=True, eq=False)
+class Sentences:
+    """Token ids of many sentences, end to end in one array."""
+
+    tokens: NDArray[np.integer]
+    """integers [sum of lengths], in memory or mapped from a file"""
+    offsets: NDArray[np.int64]
+    """int64 [N + 1]: sentence i is ``tokens[offsets[i]:offsets[i + 1]]``"""
+    pad_id: int
+    """The padding id of the vocabulary; :meth:`padded` fills with it."""
+
+    @classmethod
+    def from_lists(
+        cls,
+        sentences: Sequence[Sequence[int]],
+        pad_id: int,
+        *,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> Sentences:
+        """Concatenate sentences; add token ``first`` before each and ``last`` after
+        each.
+        """
+        added = (first is not None) + (last is not None)
+        offsets = _offsets([len(sentence) + added for sentence in sentences])
+        own = np.fromiter(itertools.chain.from_iterable(sentences), np.int32)
+        tokens = np.empty(offsets[-1], np.int32)
+        is_own = np.ones(offsets[-1], bool)
+        for token, positions in ((first, offsets[:-1]), (last, offsets[1:] - 1)):
+            if token is not None:
+                tokens[positions], is_own[positions] = token, False
+        tokens[is_own] = own
+        return cls(tokens, offsets, pad_id)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index: int) -> NDArray[np.integer]:
+        return self.tokens[self.offsets[index] : self.offsets[index + 1]]
+
+    @functools.cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """Tokens in each sentence, int32 [N]."""
+        return np.diff(self.offsets).astype(np.int32)
+
+    def take(self, indices: NDArray[np.integer]) -> Sentences:
+        """Return the sentences at these indices, in this order, in memory."""
+        lengths = self.lengths[indices]
+        offsets = _offsets(lengths)
+        # A token keeps its distance from the start of its sentence.
+        shifts = np.repeat(self.offsets[indices] - offsets[:-1], lengths)
+        return Sentences(
+            self.tokens[np.arange(offsets[-1]) + shifts], offsets, self.pad_id
+        )
+
+    def padded(self, rows: int, length: int) -> NDArray[np.int32]:
+        """Return a batch, int32 [rows, length], padded on the right; rows without a
+        sentence are all padding.
+        """
+        batch = np.full((rows, length), self.pad_id, np.int32)
+        batch[: len(self)][np.arange(length) < self.lengths[:, None]] = self.tokens
+        return batch
+
+
+@dataclass(frozen=True, eq=False)
+class Encoded:
+    """Pairs as token ids; pair i is ``source[i]`` and ``target[i]``."""
+
+    source: Sentences
+    target: Sentences
+    known_hash: str | None = None
+    """The hash, where it was computed before."""
+
+    def __len__(self) -> int:
+        return len(self.source)
 
     @property
     def source_lengths(self) -> NDArray[np.int32]:
         """Tokens of each source sentence, int32 [N]."""
-        ...
+        return self.source.lengths
 
     @property
     def target_lengths(self) -> NDArray[np.int32]:
         """Tokens of each target sentence, int32 [N]."""
-        ...
+        return self.target.lengths
+
+    def take(self, indices: NDArray[np.integer]) -> Encoded:
+        """Return the pairs at these indices, in this order, in memory."""
+        return Encoded(self.source.take(indices), self.target.take(indices))
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the pairs, in hex."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def take(self, indices: NDArray[np.integer]) -> Encoded:
-        """Return the pairs at these indices, in this order."""
-        ...
+        """SHA-256 of the pairs, in hex; see :class:`Fingerprint`."""
+        if self.known_hash is not None:
+            return self.known_hash
+        fingerprint = Fingerprint()
+        fingerprint.add(self)
+        return fingerprint.hex()
 
 
-class Spool:
-    """Takes tokenised pairs piece by piece into temporary files, so that memory holds
-    their lengths alone.
+class Fingerprint:
+    """SHA-256 over encoded pairs in order. Any split into pieces gives the same."""
 
-    To be used in a ``with`` statement. The files have no name and go with who uses the
-    pairs; ``TMPDIR`` says where they lie.
+    def __init__(self) -> None:
+        """Begin without a pair."""
+        self._parts = [hashlib.sha256() for _ in range(4)]
+
+    def add(self, pairs: Encoded) -> None:
+        """Append pairs."""
+        sides = (pairs.source, *self._parts[:2]), (pairs.target, *self._parts[2:])
+        for side, tokens, lengths in sides:
+            for start in range(0, len(side.tokens), _BLOCK):
+                block = side.tokens[start : start + _BLOCK]
+                tokens.update(block.astype("<i4").tobytes())
+            lengths.update(side.lengths.astype("<i4").tobytes())
+
+    def hex(self) -> str:
+        """Return the hash of all pairs so far."""
+        digests = b"".join(part.digest() for part in self._parts)
+        return hashlib.sha256(digests).hexdigest()
+
+
+class TokenWriter:
+    """Write encoded pairs to flat files, piece by piece. Use it in a ``with`` block.
+
+    Memory holds only their lengths. Without a folder the files are temporary and have
+    no name: the system removes them with the last user of the pairs.
 
     Raises:
-        InputError: that folder is not there; Python would take another one without a
-            word.
+        InputError: ``TMPDIR`` is not a folder. Python would use another one silently.
     """
 
-    def __init__(self, pad_id: tuple[int, int], size: int) -> None:
-        """Begin with no pairs; ``pad_id`` is that of source and target, ``size``
-        that of the larger vocabulary.
-        """
-        folder = os.environ.get("TMPDIR")
-        if folder and not os.path.isdir(folder):
-            raise InputError(
-                f"TMPDIR={folder} is no folder: make it, or name another one"
-            )
-        self._pad_id = pad_id
-        self._dtype = np.dtype(token_dtype(size))
-        self._open = contextlib.ExitStack()
-        files = (tempfile.TemporaryFile() for _ in range(2))  # noqa: SIM115 - the stack closes them
-        self._files: list[BinaryIO] = [self._open.enter_context(file) for file in files]
-        self._lengths: tuple[list[NDArray[np.int32]], list[NDArray[np.int32]]] = (
-            [],
-            [],
-        )
+    def __init__(
+        self, pad_ids: tuple[int, int], dtype: str, folder: Path | None = None
+    ) -> None:
+        """Open the files.
 
-    def __enter__(self) -> Spool:
+        Args:
+            pad_ids: of source and target.
+            dtype: of the tokens on disk.
+            folder: where the files get names; None: temporary files.
+        """
+        place = os.environ.get("TMPDIR")
+        if folder is None and place and not os.path.isdir(place):
+            raise InputError(
+                f"TMPDIR={place} is not a folder: make it, or set TMPDIR to another"
+            )
+        self._pad_ids, self._dtype, self._folder = pad_ids, dtype, folder
+        self._stack = contextlib.ExitStack()
+        self._files = [self._stack.enter_context(self._open(name)) for name in TOKENS]
+        self._lengths = [np.zeros((0, 2), np.int32)]
+        self._fingerprint = Fingerprint()
+
+    def _open(self, name: str) -> BinaryIO:
+        if self._folder is None:
+            return tempfile.TemporaryFile()
+        return (self._folder / name).open("w+b")
+
+    def __enter__(self) -> TokenWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._open.close()
+        self._stack.close()
 
     def add(self, pairs: Encoded) -> None:
-        """Add pairs after those that were added before.
+        """Append pairs.
 
         Raises:
             InputError: the disk is full.
         """
-        for file, side, lengths in zip(
-            self._files, (pairs.source, pairs.target), self._lengths, strict=True
-        ):
-            try:
+        try:
+            for file, side in zip(
+                self._files, (pairs.source, pairs.target), strict=True
+            ):
                 file.write(np.ascontiguousarray(side.tokens, self._dtype).data)
-            except OSError as error:
-                raise InputError(
-                    f"cannot write the tokens of the text to {tempfile.gettempdir()}:"
-                    f" {error.strerror}; make room there, or name another folder by"
-                    " TMPDIR"
-                ) from error
-            lengths.append(side.lengths)
+        except OSError as error:
+            if self._folder is not None:
+                raise cannot_write(self._folder, error) from error
+            raise InputError(
+                f"cannot write the tokens of the text to {tempfile.gettempdir()}:"
+                f" {error.strerror}; free some space, or set TMPDIR to another folder"
+            ) from error
+        self._lengths.append(np.stack([pairs.source_lengths, pairs.target_lengths], 1))
+        self._fingerprint.add(pairs)
 
     def finish(self) -> Encoded:
-        """Return all pairs."""
-        return Encoded(*(self._finish(side) for side in range(2)))
-
-    def _finish(self, side: int) -> Sentences:
-        file = self._files[side]
-        file.flush()
-        offsets = offsets_of(
-            np.concatenate([np.zeros(0, np.int32), *self._lengths[side]])
-        )
-        # An empty file cannot be mapped. The mapping keeps the file after it is closed.
-        tokens = (
-            np.memmap(file, self._dtype, "r")
-            if offsets[-1]
-            else np.zeros(0, self._dtype)
-        )
-        return Sentences(tokens, offsets, self._pad_id[side])
-
-
-@dataclass(frozen=True, eq=False)
-class Joined:
-    """Several stores end to end; make one by :meth:`of`."""
-
-    stores: tuple[Store, ...]
-    source_lengths: NDArray[np.int32]
-    target_lengths: NDArray[np.int32]
-
-    @classmethod
-    def of(cls, stores: Sequence[Store]) -> Store:
-        """Put stores end to end; one alone stays as it is."""
-        if len(stores) == 1:
-            return stores[0]
-        return cls(
-            tuple(stores),
-            np.concatenate([store.source_lengths for store in stores]),
-            np.concatenate([store.target_lengths for store in stores]),
-        )
-
-    def __len__(self) -> int:
-        return len(self.source_lengths)
-
-    @property
-    def hash(self) -> str:
-        """SHA-256 of the pairs, in hex; see :class:`Fingerprint`. That of prepared
-        folders is made of theirs.
+        """Return all pairs, mapped from the files; write the lengths if the files have
+        names.
         """
-        fingerprint = Fingerprint()
-        for store in self.stores:
-            if not isinstance(store, Encoded):
-                break
-            fingerprint.add(store)
-        else:
-            return fingerprint.hex()
-        return hashlib.sha256(
-            " ".join(store.hash for store in self.stores).encode()
-        ).hexdigest()
-
-    @cached_property
-    def _starts(self) -> NDArray[np.int64]:
-        return offsets_of(np.array([len(store) for store in self.stores]))
-
-    def take(self, indices: NDArray[np.integer]) -> Encoded:
-        """Return the pairs at these indices, in this order."""
-        owners = np.searchsorted(self._starts, indices, side="right") - 1
-        order = np.argsort(owners, kind="stable")
-        asked = np.unique(owners) if len(owners) else [0]
-        parts = [
-            self.stores[owner].take(indices[owners == owner] - self._starts[owner])
-            for owner in asked
-        ]
-        # The parts lie in the order of their stores: put each pair back to where it was
-        # asked for.
-        places = np.empty_like(order)
-        places[order] = np.arange(len(order))
-        return join(parts).take(places)
+        lengths = np.concatenate(self._lengths)
+        for file in self._files:
+            file.flush()
+        if self._folder is not None:
+            np.save(self._folder / LENGTHS, lengths)
+        return map_pairs(
+            self._files,
+            lengths,
+            pad_ids=self._pad_ids,
+            dtype=self._dtype,
+            known_hash=self._fingerprint.hex(),
+        )
 
 
-def join(parts: Sequence[Encoded]) -> Encoded:
-    """Put pairs end to end; there is at least one part."""
+def map_pairs(
+    files: Sequence[BinaryIO | Path],
+    lengths: NDArray[np.int32],
+    *,
+    pad_ids: tuple[int, int],
+    dtype: str,
+    known_hash: str,
+) -> Encoded:
+    """Map the files of both sides into memory; ``lengths`` is [N, 2]."""
     sides = []
-    for side in ("source", "target"):
-        sentences = [getattr(part, side) for part in parts]
-        lengths = np.concatenate([one.lengths for one in sentences])
+    for file, own, pad_id in zip(files, lengths.T, pad_ids, strict=True):
+        offsets = _offsets(own)
+        # An empty file cannot be mapped.
+        tokens = np.memmap(file, dtype, "r") if offsets[-1] else np.zeros(0, dtype)
+        sides.append(Sentences(tokens, offsets, pad_id))
+    return Encoded(*sides, known_hash)
+
+
+def concatenate(parts: Sequence[Encoded]) -> Encoded:
+    """Concatenate pairs in memory; there is at least one part."""
+    sides = []
+    for sentences in (
+        [part.source for part in parts],
+        [part.target for part in parts],
+    ):
         tokens = np.concatenate([one.tokens for one in sentences])
-        sides.append(Sentences(tokens, offsets_of(lengths), sentences[0].pad_id))
+        lengths = np.concatenate([one.lengths for one in sentences])
+        sides.append(Sentences(tokens, _offsets(lengths), sentences[0].pad_id))
     return Encoded(*sides)
 
 
-def offsets_of(lengths: NDArray[np.integer]) -> NDArray[np.int64]:
-    """Return where things of these lengths begin when they lie end to end, and where
-    the last ends: int64 [N + 1].
-    """
+def _offsets(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:
+    """Return where items of these lengths begin, and where the last ends: [N + 1]."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
-
-
-def token_dtype(size: int) -> str:
-    """Name the smallest integers that hold the ids of a vocabulary of this size,
-    little-endian.
-    """
-    return "<u2" if size <= 1 << 16 else "<i4"

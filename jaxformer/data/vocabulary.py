@@ -22,11 +22,9 @@ from jaxformer.data.segmentation import sample
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
 
-# What SentencePiece does depends on the number of threads, so it is not the number of
-# cores.
+# The result of SentencePiece depends on the number of threads: not that of cores.
 _TRAINING_THREADS = 16
-# Enough for a good vocabulary; above it, a sample drawn with the seed keeps memory and
-# time within bounds.
+# Of a longer text a sample is drawn, which bounds memory and time.
 _TRAINING_SENTENCES = 5_000_000
 
 
@@ -36,17 +34,14 @@ class _SizeError(InputError):
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """An immutable SentencePiece model, made from the bytes of its file; equal when the
-    bytes are.
+    """An immutable SentencePiece model, built from the bytes of its file.
 
-    Text is normalised before it is split, by the rules inside the model: ``nmt_nfkc``
-    for the models that we train. That is Unicode NFKC (full-width digits, ligatures and
-    the like become their plain forms), control characters become spaces or go, runs of
-    white space become one space, and spaces at the ends go. So ``decode(encode(text))``
-    is the normalised text, not the text: never judge a translation against decoded
-    references.
+    The model normalises text first, by ``nmt_nfkc`` if it was trained here: Unicode
+    NFKC, control characters become spaces or are removed, white space collapses. So
+    ``decode(encode(text))`` is the normalised text: never score a translation against
+    decoded references.
 
-    Control ids never come from text: ``"</s>"`` or ``"<pad>"`` in a sentence is split
+    Text never becomes a control id: ``"</s>"`` or ``"<pad>"`` in a sentence is split
     into pieces like any other text.
 
     Example:
@@ -77,23 +72,16 @@ class Vocabulary:
             raise InputError(
                 "not a SentencePiece model, or a damaged one: train or copy it again"
             ) from None
-        ids = {
-            name: getattr(processor, f"{name}_id")()
-            for name in ("pad", "unk", "bos", "eos")
-        }
-        for name, id_ in ids.items():
-            if id_ < 0:  # SentencePiece gives -1 also for a piece that text can spell
+        object.__setattr__(self, "_processor", processor)
+        object.__setattr__(self, "size", processor.get_piece_size())
+        for name in ("pad", "unk", "bos", "eos"):
+            id_ = getattr(processor, f"{name}_id")()
+            if id_ < 0:  # also for a piece that text can spell
                 raise InputError(
                     f"the SentencePiece model has no control piece for {name}: train it"
                     f" with --{name}_id (pad, unk, bos and eos are all needed)"
                 )
-        values = {f"{name}_id": id_ for name, id_ in ids.items()}
-        for name, value in {
-            **values,
-            "size": processor.get_piece_size(),
-            "_processor": processor,
-        }.items():
-            object.__setattr__(self, name, value)
+            object.__setattr__(self, f"{name}_id", id_)
 
     def __reduce__(self) -> tuple[type[Vocabulary], tuple[bytes]]:
         return Vocabulary, (self.model,)
@@ -130,28 +118,24 @@ class Vocabulary:
         tags: Sequence[str] = (),
         seed: int = 0,
     ) -> Vocabulary:
-        """Train a vocabulary of ``size`` pieces, with pad, unk, bos and eos as ids 0 to
-        3.
+        """Train a vocabulary of ``size`` pieces; pad, unk, bos and eos are ids 0 to 3.
 
         The same sentences give the same bytes.
 
         Args:
             sentences: raw text.
             size: number of pieces, special ones included.
-            model: ``"bpe"`` (Sennrich et al. 2016, section 3.2; what the paper uses) or
+            model: ``"bpe"`` (Sennrich et al. 2016, section 3.2; the paper's) or
                 ``"unigram"`` (Kudo 2018).
-            byte_fallback: spell characters rarer than one in 10,000, and those never
-                seen, in 256 byte pieces, so that nothing is lost. Without it every
-                character of the text is a piece, and one never seen (an emoji, say)
-                becomes unk, which decodes to " ⁇ ".
-            tags: languages, each of which gets a piece (``<2de>`` for ``de``) that text
-                cannot spell.
-            seed: chooses the sample that stands for a text of more than five million
-                sentences.
+            byte_fallback: spell rare characters (below one in 10,000) and unseen ones
+                in 256 byte pieces. Otherwise every character of the text is a piece,
+                and an unseen one becomes unk, which decodes to " ⁇ ".
+            tags: languages; each gets a piece (``<2de>``) that text cannot spell.
+            seed: draws the sample of a text of more than five million sentences.
 
         Raises:
-            InputError: the text has no characters, cannot be read, or allows only more
-                or fewer pieces than ``size``.
+            InputError: the text has no characters, cannot be read, or does not allow
+                ``size`` pieces.
         """
         trainer = _sentencepiece()
         trainer.set_random_generator_seed(seed)
@@ -189,39 +173,30 @@ class Vocabulary:
         return cls(writer.getvalue())
 
     def save(self, path: str | Path) -> None:
-        """Write the model file, whole or not at all; folders that are missing are
-        made.
-        """
+        """Write the model file, whole or not at all; make missing folders."""
         path = Path(path)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, self.model)
 
     @functools.cached_property
     def hash(self) -> str:
-        """SHA-256 of the model file, in hex: two vocabularies agree exactly when it
-        does.
-        """
+        """SHA-256 of the model file, in hex."""
         return hashlib.sha256(self.model).hexdigest()
 
     def encode(self, text: str) -> list[int]:
-        """Turn a sentence into token ids, without bos and eos; an empty or blank one
-        gives none.
-        """
+        """Encode a sentence as token ids, without bos and eos; a blank one has none."""
         return self.encode_batch([text])[0]
 
     def encode_batch(
         self, texts: Sequence[str], *, threads: int = -1
     ) -> list[list[int]]:
-        """Turn each sentence into token ids as :meth:`encode` does, by default on
-        all cores.
-        """
+        """Encode each sentence as :meth:`encode` does; -1 threads: all cores."""
         return self._processor.encode(_valid(texts), num_threads=threads)
 
     def sample_batch(
         self, texts: Sequence[str], *, alpha: float, seed: int
     ) -> list[list[int]]:
-        """Turn each sentence into token ids of a segmentation drawn at random; the same
-        seed draws the same anywhere.
+        """Encode each sentence in a random segmentation; it depends only on the seed.
 
         Args:
             texts: sentences.
@@ -229,7 +204,7 @@ class Vocabulary:
                 2018, section 3.3; 0 draws evenly); BPE: the probability of leaving out
                 a merge (Provilkov et al. 2020, section 3.1; 0 gives the best
                 segmentation, 1 characters).
-            seed: of the drawing, at least 0.
+            seed: at least 0.
         """
         return sample(self._processor, _valid(texts), alpha=alpha, seed=seed)
 
@@ -248,41 +223,30 @@ class Vocabulary:
         return found
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        r"""Turn token ids into a sentence of one line.
+        r"""Decode token ids to a sentence of one line.
 
-        Everything from the first eos on is left out, and so are pad and bos; without an
-        eos all ids count. An id out of range reads as unk, and unk as " ⁇ ". A ``\n``
-        or ``\r``, which only byte pieces can make, becomes a space.
+        Decoding ends at the first eos and skips pad and bos. An id out of range reads
+        as unk, and unk as " ⁇ ". A ``\n`` or ``\r``, which only byte pieces can make,
+        becomes a space.
         """
-        kept = [
-            token
-            for token in self._known(self._until_eos(ids))
-            if token not in (self.pad_id, self.bos_id)
-        ]
+        tokens = self._known(ids)
+        if self.eos_id in tokens:
+            tokens = tokens[: tokens.index(self.eos_id)]
+        kept = [token for token in tokens if token not in (self.pad_id, self.bos_id)]
         return re.sub(r"[\r\n]", " ", self._processor.decode(kept))
 
     def pieces(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
-        """Name each token as the model does, control pieces included, "▁" for a
-        space: for drawing.
-        """
+        """Return the model's name of each token; "▁" is a space."""
         return [self._processor.id_to_piece(token) for token in self._known(ids)]
 
-    def _until_eos(self, ids: Sequence[int] | NDArray[np.integer]) -> list[int]:
-        tokens = [int(token) for token in ids]
-        return tokens[: tokens.index(self.eos_id)] if self.eos_id in tokens else tokens
-
     def _known(self, ids: Iterable[int]) -> list[int]:
-        """Put unk in place of ids that the model does not have, which would raise
-        IndexError.
-        """
+        """Replace ids that the model does not have by unk."""
         return [int(token) if 0 <= token < self.size else self.unk_id for token in ids]
 
 
 @dataclass(frozen=True)
 class Vocabularies:
-    """The vocabulary of the source and that of the target: one and the same when it
-    is shared.
-    """
+    """The vocabularies of source and target: the same object when shared."""
 
     source: Vocabulary
     target: Vocabulary
@@ -293,38 +257,42 @@ class Vocabularies:
         folder of vocabularies.
 
         Raises:
-            InputError: neither is there, or a file is damaged.
+            InputError: a file is missing or damaged.
         """
-        directory = Path(directory)
-        if (directory / "shared.model").exists():
-            vocabulary = Vocabulary.load(directory / "shared.model")
+        shared, *paths = (
+            Path(directory) / f"{name}.model" for name in ("shared", "source", "target")
+        )
+        if shared.exists():
+            vocabulary = Vocabulary.load(shared)
             return cls(vocabulary, vocabulary)
-        if (
-            not (directory / "source.model").exists()
-            and not (directory / "target.model").exists()
-        ):
+        if not any(path.exists() for path in paths):
             raise InputError(
                 f"no vocabulary in {directory}: it needs shared.model, or source.model"
-                f" and target.model{_near(directory)}"
+                f" and target.model{_near(Path(directory))}"
             )
-        return cls(
-            Vocabulary.load(directory / "source.model"),
-            Vocabulary.load(directory / "target.model"),
-        )
+        return cls(*map(Vocabulary.load, paths))
 
     def save(self, directory: str | Path) -> None:
-        """Write what :meth:`load` reads; files that are there stay."""
-        directory = Path(directory)
-        # Separate vocabularies of the same text are equal, and still two.
-        one = self.source is self.target
-        parts = (
-            {"shared": self.source}
-            if one
-            else {"source": self.source, "target": self.target}
-        )
+        """Write the files that :meth:`load` reads; existing ones stay."""
+        parts = {"source": self.source, "target": self.target}
+        # Separate vocabularies may be equal, and are still two.
+        if self.source is self.target:
+            parts = {"shared": self.source}
         for name, vocabulary in parts.items():
-            if not (directory / f"{name}.model").exists():
-                vocabulary.save(directory / f"{name}.model")
+            path = Path(directory) / f"{name}.model"
+            if not path.exists():
+                vocabulary.save(path)
+
+    @property
+    def pad_ids(self) -> tuple[int, int]:
+        """The padding ids of source and target."""
+        return self.source.pad_id, self.target.pad_id
+
+    @property
+    def token_dtype(self) -> str:
+        """The smallest dtype that holds the ids of both, little-endian."""
+        largest = max(self.source.size, self.target.size)
+        return "<u2" if largest <= 1 << 16 else "<i4"
 
     @property
     def shared(self) -> bool:
@@ -346,42 +314,35 @@ def load_or_train(
     *,
     tags: Sequence[str] = (),
 ) -> Vocabularies:
-    """Load a run's vocabularies from its folder, or train them on ``pairs`` and save
-    them there.
-
-    A shared vocabulary is the file ``shared.model``; separate ones are ``source.model``
-    and ``target.model``.
+    """Load the vocabularies of a folder, or train them on ``pairs`` and save them
+    there. If one cannot be trained, nothing is saved.
 
     Args:
         directory: the folder.
-        config: says which vocabularies.
+        config: of the vocabularies.
         pairs: raw text, which may be read several times.
-        tags: target languages, for which the source vocabulary gets tags.
+        tags: target languages that get tags in the source vocabulary.
 
     Raises:
         InputError: the folder holds vocabularies of another config, or
             :meth:`Vocabulary.train` refuses the size.
     """
     directory = Path(directory)
-    mine, other = ("shared",), ("source", "target")
-    if not config.shared_vocabulary:
-        mine, other = other, mine
-    for name in other:
+    names = {True: ("shared",), False: ("source", "target")}
+    for name in names[not config.shared_vocabulary]:
         if (directory / f"{name}.model").exists():
             raise InputError(
                 f"{directory} holds {name}.model, of a run with"
                 f" data.shared_vocabulary={not config.shared_vocabulary}: set it so, or"
                 " use another directory"
             )
-    vocabularies = {
-        name: _load_or_train_one(directory / f"{name}.model", name, config, pairs, tags)
-        for name in mine
-    }
-    # Only now that all are trained: a size that one side refuses leaves nothing behind.
-    for name, vocabulary in vocabularies.items():
-        if not (directory / f"{name}.model").exists():
-            vocabulary.save(directory / f"{name}.model")
-    return Vocabularies(vocabularies[mine[0]], vocabularies[mine[-1]])
+    found = [
+        _load_or_train_one(directory / f"{name}.model", name, config, pairs, tags)
+        for name in names[config.shared_vocabulary]
+    ]
+    vocabularies = Vocabularies(found[0], found[-1])
+    vocabularies.save(directory)
+    return vocabularies
 
 
 def _load_or_train_one(
@@ -417,16 +378,14 @@ def _load_or_train_one(
 
 
 def _near(directory: Path) -> str:
-    """Name the folder of vocabularies within a run or a prepared folder that was
-    named in its place.
-    """
+    """Ask whether the folder of vocabularies in a run or prepared folder is meant."""
     inner = directory / "vocabulary"
     return f"; did you mean {inner}?" if any(inner.glob("*.model")) else ""
 
 
 def tag(language: str) -> str:
-    """Name the piece with which a source asks for a target language (Johnson et al.
-    2017, section 3).
+    """Return the piece that begins a source to choose its target language (Johnson et
+    al. 2017, section 3).
     """
     return f"<2{language}>"
 
@@ -437,18 +396,14 @@ def _valid(texts: Sequence[str]) -> list[str]:
 
 
 def _sentencepiece() -> ModuleType:
-    """Import SentencePiece and keep it from writing to standard error: its failures
-    come as exceptions too.
-    """
+    """Import SentencePiece and silence it: its failures are exceptions too."""
     module = require("sentencepiece", "train")
     module.set_min_log_level(2)
     return module
 
 
 def _mendable(error: RuntimeError, size: int) -> Exception:
-    """Word SentencePiece's refusal so that a person can mend it, or give it back
-    where it is not about the input.
-    """
+    """Return SentencePiece's error as an :class:`InputError` if the input causes it."""
     message = str(error)
     if found := re.search(r"size too high.*<= (\d+)", message):
         return _SizeError(

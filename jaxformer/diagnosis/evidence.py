@@ -15,10 +15,10 @@ from jaxformer.checkpoints.manager import SavedCheckpoints
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data import sources
 from jaxformer.data.cleaning import Counts
-from jaxformer.data.loading import PREPARED, open_evaluation
+from jaxformer.data.corpus import PREPARED, open_evaluation, prepared_folder
 from jaxformer.data.mixing import Part, parse
+from jaxformer.data.prepared import Manifest
 from jaxformer.data.records import Pair
-from jaxformer.data.shards import read_manifest
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.diagnosis.survey import Survey, count_dropped, survey_text
 from jaxformer.errors import InputError
@@ -257,13 +257,8 @@ class Evidence:
             return count_dropped(
                 self.survey.sample, self.config.data, self.vocabularies
             )
-        folders = [part.name.removeprefix(PREPARED).strip() for part in self._parts]
-        manifests = [read_manifest(Path(folder).expanduser()) for folder in folders]
-        counts = [
-            Counts(**count)
-            for manifest in manifests
-            for count in manifest["counts"].values()
-        ]
+        manifests = [Manifest.load(prepared_folder(part)) for part in self._parts]
+        counts = (count for one in manifests for count in one.counts.values())
         return sum(counts, Counts())
 
     @property

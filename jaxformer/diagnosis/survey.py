@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.config import DataConfig
+from jaxformer.data.encoding import Tokenizer
 from jaxformer.data.records import Pair
-from jaxformer.data.tokenizing import Chunk, Tokenizer
 from jaxformer.data.vocabulary import Vocabularies
 
 SAMPLE, MOST = 5_000, 5_000_000
@@ -99,4 +99,4 @@ def count_dropped(
         source_eos=data.source_eos,
         max_length=data.max_length,
     )
-    return tokenizer(Chunk(0, list(sample))).counts
+    return tokenizer(sample).counts

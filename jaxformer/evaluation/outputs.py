@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.data import sources
+from jaxformer.data.corpus import load_evaluation
 from jaxformer.data.files import read_lines
-from jaxformer.data.loading import load_evaluation
 from jaxformer.errors import InputError
 from jaxformer.runs import config as configuration
 from jaxformer.runs.records import fingerprint, read_hypotheses, read_results

@@ -11,13 +11,8 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from jaxformer.data.corpus import Report, TrainingText, load_evaluation, open_evaluation
 from jaxformer.data.files import check_folder, make_folder
-from jaxformer.data.loading import (
-    Report,
-    TrainingText,
-    load_evaluation,
-    open_evaluation,
-)
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError

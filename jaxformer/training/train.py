@@ -34,8 +34,8 @@ from jaxformer.checkpoints.manager import CheckpointManager, open_to_read
 from jaxformer.data import interruption
 from jaxformer.data.batching import Batch, cover, plan_buckets
 from jaxformer.data.cleaning import summary
+from jaxformer.data.encoding import encode_evaluation
 from jaxformer.data.pipeline import TrainingData, evaluation_batches
-from jaxformer.data.transforms import encode_evaluation
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.runs import config as configuration

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measure the data room: pairs a second from text and from prepared shards, padding,
+"""Measure the data room: pairs a second from text and from prepared folder, padding,
 and memory.
 
     python scripts/benchmark/data.py speed   --source=train.en --target=train.de
@@ -8,7 +8,7 @@ and memory.
     python scripts/benchmark/data.py memory  --road=text --pairs=2000000
 
 ``speed`` runs every way in turn, several times, and prints medians: ours from text
-(clean, tokenise, plan, pad) and from prepared shards, a plain Python loop over the same
+(clean, tokenise, plan, pad) and from prepared folder, a plain Python loop over the same
 text, and Hugging Face `datasets` (extra `benchmark`), which was tokenised by the same
 SentencePiece model before, shuffles, and pads each batch to its longest sentence, by
 the collator of `transformers` and by a loop. ``padding`` prints how much of the batches
@@ -39,16 +39,15 @@ from jaxformer.data import (
     DataConfig,
     Encoded,
     Pair,
-    Prepared,
     Sentences,
-    ShardWriter,
     TrainingData,
     TrainingText,
     Vocabularies,
     load,
     prepare,
 )
-from jaxformer.data.tokenizing import cores
+from jaxformer.data.encoding import cores
+from jaxformer.data.store import TokenWriter
 from jaxformer.errors import InputError
 
 PAGE = resource.getpagesize()
@@ -85,7 +84,7 @@ def main() -> None:
         "--steps",
         type=int,
         default=10_000,
-        help="least steps of memory from prepared shards",
+        help="least steps of memory from prepared folder",
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -141,13 +140,13 @@ def speed(options: argparse.Namespace, scratch: Path) -> None:
     config = config_of(options, scratch)
     prepare(config, scratch / "prepared")
     vocabularies = Vocabularies.load(scratch / "prepared" / "vocabulary")
-    from_shards = config_of(options, scratch, train=f"prepared:{scratch}/prepared")
+    from_folder = config_of(options, scratch, train=f"prepared:{scratch}/prepared")
     packed = config_of(
         options, scratch, train=f"prepared:{scratch}/prepared", packing=True
     )
     opened = {
         name: TrainingText.open(c).load(vocabularies, seed=0)
-        for name, c in (("b", from_shards), ("p", packed))
+        for name, c in (("b", from_folder), ("p", packed))
     }
     ways: dict[str, Callable[[], int]] = {
         "text, tokenised in this process": lambda: epoch(
@@ -160,8 +159,8 @@ def speed(options: argparse.Namespace, scratch: Path) -> None:
                 vocabularies, seed=0
             )
         ),
-        "prepared shards, buckets": lambda: epoch(opened["b"]),
-        "prepared shards, packed": lambda: epoch(opened["p"]),
+        "prepared folder, buckets": lambda: epoch(opened["b"]),
+        "prepared folder, packed": lambda: epoch(opened["p"]),
         "plain Python loop over text": lambda: plain_loop(config, vocabularies),
     }
     try:
@@ -260,29 +259,25 @@ def memory_of_prepared(options: argparse.Namespace, scratch: Path) -> None:
     """
     count = options.pairs or 20_000_000
     begun = time.perf_counter()
-    writer = ShardWriter(scratch / "prepared", {})
-    for piece in invented(count, options.vocabulary_size):
-        writer.add(piece, options.vocabulary_size)
-    writer.finish({"vocabulary": "", "counts": {}, "lengths": []})
-    size = sum(path.stat().st_size for path in (scratch / "prepared").iterdir())
+    folder = scratch / "prepared"
+    folder.mkdir()
+    dtype = "<u2" if options.vocabulary_size <= 1 << 16 else "<i4"
+    with TokenWriter((0, 0), dtype, folder) as writer:
+        for piece in invented(count, options.vocabulary_size):
+            writer.add(piece)
+        store = writer.finish()
+    size = sum(path.stat().st_size for path in folder.iterdir())
     print(
         f"wrote {count:,} pairs, {size / 2**30:.2f} GiB, in"
         f" {time.perf_counter() - begun:.0f} s"
     )
-    del writer
     begun = time.perf_counter()
-    store = Prepared.open(
-        scratch / "prepared", pad_id=(0, 0), vocabulary_size=options.vocabulary_size
-    )
-    data = TrainingData.of(
+    data = TrainingData.from_pairs(
         store,
         DataConfig(tokens_per_batch=options.tokens_per_batch, num_buckets=12),
         seed=0,
     )
-    print(
-        f"opened and planned in {time.perf_counter() - begun:.1f} s,"
-        f" {resident():,.0f} MB"
-    )
+    print(f"planned in {time.perf_counter() - begun:.1f} s, {resident():,.0f} MB")
     read(data, steps=options.steps, every=1000)
 
 

@@ -49,7 +49,7 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import numpy as np
 
 import turns
-from jaxformer.data.tokenizing import cores
+from jaxformer.data.encoding import cores
 from jaxformer.errors import InputError
 from turns import Message, Turn
 

@@ -10,7 +10,7 @@ import jax
 
 from jaxformer.data import DataConfig, TrainingData
 from jaxformer.data.batching import Batch
-from jaxformer.data.transforms import Encoded
+from jaxformer.data.store import Encoded
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.training import TrainingConfig
@@ -57,7 +57,7 @@ class JaxLearner:
 
     def batches(self, pairs: Encoded) -> list[Batch]:
         """Make the batches of an epoch of real text."""
-        plan = TrainingData.of(pairs, self._data, seed=0).plan(0)
+        plan = TrainingData.from_pairs(pairs, self._data, seed=0).plan(0)
         return [plan.batch(number, 0, 1) for number in range(len(plan))]
 
     def parameters(self) -> PyTree:

@@ -20,7 +20,7 @@ import numpy as np
 
 from jax_learner import JaxLearner
 from jaxformer.data.batching import Batch
-from jaxformer.data.loading import load_evaluation, name_sources
+from jaxformer.data.corpus import load_evaluation, name_sources
 from jaxformer.data.pipeline import Position, TrainingData
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError, LineError, require

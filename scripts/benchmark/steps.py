@@ -35,7 +35,7 @@ import numpy as np
 import turns
 from jaxformer.data.batching import Batch
 from jaxformer.data.files import read_lines
-from jaxformer.data.transforms import Encoded, Sentences
+from jaxformer.data.store import Encoded, Sentences
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError, require
 from tasks import (
@@ -204,7 +204,7 @@ def read_text(
         ) from None
     sides = (vocabulary.encode_batch(text) for text in texts)
     pad, end = vocabulary.pad_id, vocabulary.eos_id
-    pairs = Encoded(*(Sentences.of(side, pad, last=end) for side in sides))
+    pairs = Encoded(*(Sentences.from_lists(side, pad, last=end) for side in sides))
     lengths = np.stack([pairs.source_lengths, pairs.target_lengths])
     fitting = np.flatnonzero(
         (lengths.max(axis=0) <= LONGEST) & (lengths.min(axis=0) > 1)

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from jaxformer.data.batching import Batch
-from jaxformer.data.transforms import Encoded, Sentences
+from jaxformer.data.store import Encoded, Sentences
 
 PAD, UNK, BOS, EOS, FIRST = 0, 1, 2, 3, 4
 """Tokens, as a vocabulary of jaxformer has them, and the first one that is text."""

@@ -20,8 +20,8 @@ import torch.nn.functional as functional
 from torch import Tensor, nn
 
 from jaxformer.data.batching import Batch
-from jaxformer.data.tokenizing import cores
-from jaxformer.data.transforms import Encoded
+from jaxformer.data.encoding import cores
+from jaxformer.data.store import Encoded
 from jaxformer.functional.positions import sinusoidal
 from tasks import BOS, EOS, PAD, Task, sorted_batches
 

@@ -298,7 +298,7 @@ def make_batches(
     config = DataConfig(
         tokens_per_batch=tokens, num_buckets=options.buckets, packing=options.packing
     )
-    data = TrainingData.of(pairs, config, seed=0)
+    data = TrainingData.from_pairs(pairs, config, seed=0)
     return list(itertools.islice(whole_batches(data), options.steps))
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import turns
-from jaxformer.data.tokenizing import cores
+from jaxformer.data.encoding import cores
 from jaxformer.errors import InputError
 from turns import Message
 

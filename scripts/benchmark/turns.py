@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from jaxformer.data.tokenizing import cores
+from jaxformer.data.encoding import cores
 from jaxformer.errors import InputError
 from jaxformer.table import align
 

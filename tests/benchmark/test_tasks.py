@@ -5,7 +5,7 @@ the least padding.
 import numpy as np
 import pytest
 
-from jaxformer.data.transforms import Encoded, Sentences
+from jaxformer.data.store import Encoded, Sentences
 from tasks import (
     EOS,
     PAD,
@@ -23,7 +23,7 @@ def draw(count, seed=0):
     rng = np.random.default_rng(seed)
 
     def side():
-        return Sentences.of(
+        return Sentences.from_lists(
             [rng.integers(4, 50, rng.integers(1, 30)).tolist() for _ in range(count)],
             PAD,
             last=EOS,

@@ -208,7 +208,7 @@ def test_what_is_typed_next_may_need_quotes(call, corpus, tmp_path):
 INTERRUPTED = """
 import gc, os, signal, sys, time
 from jaxformer.cli.main import main
-from jaxformer.data import loading, tokenizing
+from jaxformer.data import corpus, encoding
 
 def send():
     os.kill(os.getpid(), signal.SIGINT)
@@ -220,14 +220,14 @@ def _xla_gc_callback(phase, info):
     gc.callbacks.remove(_xla_gc_callback)
 
 if sys.argv[1] == "text":
-    real = loading.tokenize
+    real = corpus.tokenize
     def tokenize(*given, **options):
         for piece in real(*given, **options):
             gc.callbacks.append(_xla_gc_callback)
             gc.collect()
             yield piece
-    loading.tokenize = tokenize
-    tokenizing.chunks.__defaults__ = (50,)
+    corpus.tokenize = tokenize
+    encoding.CHUNK = 50
 else:
     from jaxformer.data.vocabulary import Vocabulary
     real = Vocabulary.train.__func__

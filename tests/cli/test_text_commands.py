@@ -11,7 +11,8 @@ import pytest
 from translation.translators import teacher_forced, token_ids
 
 import runs
-from jaxformer.data import read_lines, sources
+from jaxformer.data import sources
+from jaxformer.data.files import read_lines
 from jaxformer.data.sources import Pair
 from jaxformer.translation.batch import Banned
 from jaxformer.translation.results import Hypothesis

@@ -12,8 +12,8 @@ from jaxformer.data import (
     group,
     make_batch,
     plan_buckets,
-    share,
 )
+from jaxformer.data.batching import share
 from jaxformer.errors import InputError
 
 LENGTHS = st.lists(
@@ -196,8 +196,12 @@ def encoded_of(source, target, seed=0):
     """Invent tokens, none of them padding: 0 for the source and 1 for the target."""
     generator = np.random.default_rng(seed)
     return Encoded(
-        Sentences.of([generator.integers(5, 99, n).tolist() for n in source], pad_id=0),
-        Sentences.of([generator.integers(5, 99, n).tolist() for n in target], pad_id=1),
+        Sentences.from_lists(
+            [generator.integers(5, 99, n).tolist() for n in source], pad_id=0
+        ),
+        Sentences.from_lists(
+            [generator.integers(5, 99, n).tolist() for n in target], pad_id=1
+        ),
     )
 
 

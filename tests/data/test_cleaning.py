@@ -13,19 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import (
-    Cleaning,
-    Counts,
-    Pair,
-    clean,
-    find_duplicates,
-    load,
-    why_nothing_is_left,
-)
+from jaxformer.data import Cleaning, Pair, load
 from jaxformer.data import languages as languages_module
 from jaxformer.data.cleaning import (
     STEPS,
+    Counts,
+    clean,
     exceeds_ratio,
+    find_duplicates,
     has_more_characters,
     has_more_words,
     has_other_language,
@@ -33,6 +28,7 @@ from jaxformer.data.cleaning import (
     is_identical,
     normalize,
     table,
+    why_nothing_is_left,
 )
 from jaxformer.data.languages import check_language, is_foreign
 from jaxformer.errors import InputError

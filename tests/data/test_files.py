@@ -286,7 +286,7 @@ def test_patterns_name_files_in_order(tmp_path):
         write(tmp_path / name, b"x\n")
     names = lambda pattern: [
         str(path.relative_to(tmp_path)) for path in expand(f"{tmp_path}/{pattern}")
-    ]  # noqa: E731
+    ]
     assert names("part-*.en") == ["part-1.en", "part-10.en", "part-2.en"]
     assert names("part-?.en") == ["part-1.en", "part-2.en"]
     assert names("**/part-*.en") == [

@@ -25,7 +25,7 @@ def little_corpus(tfds):
         BUILDER_CONFIGS = [
             tfds.core.BuilderConfig(name="de-en"),
             tfds.core.BuilderConfig(name="many"),
-        ]  # noqa: RUF012
+        ]
 
         def _info(self):
             if self.builder_config.name == "many":

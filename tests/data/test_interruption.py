@@ -10,7 +10,6 @@ import time
 import pytest
 
 from jaxformer.data import Pair, Vocabulary, interruption
-from jaxformer.data.tokenizing import chunks
 from jaxformer.errors import InputError
 
 
@@ -28,10 +27,11 @@ def in_callback(number, count):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_within_the_garbage_collector_is_not_lost(number, capfd):
+def test_a_signal_within_the_garbage_collector_is_not_lost(number, capfd, monkeypatch):
     """Raised there Python would only print it: it comes with the next chunk."""
     callback = in_callback(number, [1])
-    pairs = iter(chunks([Pair("a", "b")] * 3, 1))
+    monkeypatch.setattr(encoding, "CHUNK", 1)
+    pairs = encoding._chunks([Pair("a", "b")] * 3)
     with interruption.noted():
         next(pairs)
         gc.callbacks.append(callback)

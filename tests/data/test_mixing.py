@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import Part, Share, mixing
+from jaxformer.data import mixing
+from jaxformer.data.mixing import Part, Share
 from jaxformer.errors import InputError
 
 

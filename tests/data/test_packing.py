@@ -8,12 +8,11 @@ from hypothesis import strategies as st
 from jaxformer.data.packing import (
     Rows,
     RowShape,
-    batches,
     make_packed_batch,
     pack,
     plan_rows,
 )
-from jaxformer.data.transforms import Encoded, Sentences
+from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 40)), max_size=120)
@@ -47,7 +46,7 @@ def padding(rows, source, target, shape):
     rows among them.
     """
     tokens = int(source[rows.pairs].sum() + target[rows.pairs].sum())
-    return 1 - tokens / (batches(len(rows), shape) * shape.slots)
+    return 1 - tokens / (-(-len(rows) // shape.rows) * shape.slots)
 
 
 @settings(deadline=None, max_examples=200)
@@ -191,7 +190,7 @@ def test_parts_are_the_batches():
         np.random.default_rng(3).permutation(500),
         shape := RowShape(80, 90, 7),
     )
-    count = batches(len(rows), shape)
+    count = -(-len(rows) // shape.rows)
     parts = [rows.part(n * shape.rows, (n + 1) * shape.rows) for n in range(count)]
     assert {len(part) for part in parts[:-1]} == {7}
     assert 1 <= len(parts[-1]) <= 7
@@ -294,15 +293,19 @@ def test_what_cannot_be_packed_is_refused():
 
 def test_nothing_packs_to_nothing():
     rows = pack(*arrays([]), np.zeros(0, np.int64), shape := RowShape(5, 5, 2))
-    assert (len(rows), len(rows.pairs), batches(len(rows), shape)) == (0, 0, 0)
+    assert (len(rows), len(rows.pairs), -(-len(rows) // shape.rows)) == (0, 0, 0)
 
 
 def encoded_of(source, target, seed=0):
     """Invent tokens, none of them padding: 0 for the source and 1 for the target."""
     generator = np.random.default_rng(seed)
     return Encoded(
-        Sentences.of([generator.integers(5, 99, n).tolist() for n in source], pad_id=0),
-        Sentences.of([generator.integers(5, 99, n).tolist() for n in target], pad_id=1),
+        Sentences.from_lists(
+            [generator.integers(5, 99, n).tolist() for n in source], pad_id=0
+        ),
+        Sentences.from_lists(
+            [generator.integers(5, 99, n).tolist() for n in target], pad_id=1
+        ),
     )
 
 
@@ -355,7 +358,7 @@ def test_an_epoch_of_packed_batches_holds_each_sentence_once(lengths, rows, seed
         window=30,
     )
     found = []
-    for number in range(batches(len(packed), shape)):
+    for number in range(-(-len(packed) // shape.rows)):
         part = packed.part(number * rows, (number + 1) * rows)
         batch = make_packed_batch(encoded.take(part.pairs), part.sizes, shape)
         assert ((batch["source"] == 0) == (batch["source_segments"] == 0)).all()

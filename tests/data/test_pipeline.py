@@ -3,6 +3,7 @@ import itertools
 import json
 import subprocess
 import sys
+import threading
 import time
 import tracemalloc
 
@@ -18,18 +19,18 @@ from jaxformer.data import (
     Pair,
     Position,
     Sentences,
-    Share,
     TrainingData,
     TrainingText,
     Vocabularies,
     Vocabulary,
     assign,
     cover,
-    encode_evaluation,
     evaluation_batches,
     load,
     plan_buckets,
 )
+from jaxformer.data.encoding import encode_evaluation
+from jaxformer.data.mixing import Share
 from jaxformer.errors import InputError
 
 LENGTHS = st.lists(
@@ -42,11 +43,15 @@ def data_of(lengths, *, num_buckets=4, tokens=90, seed=0, **options):
     the number 100 + i.
     """
     encoded = Encoded(
-        Sentences.of([[100 + i] * s for i, (s, _) in enumerate(lengths)], pad_id=0),
-        Sentences.of([[100 + i] * t for i, (_, t) in enumerate(lengths)], pad_id=1),
+        Sentences.from_lists(
+            [[100 + i] * s for i, (s, _) in enumerate(lengths)], pad_id=0
+        ),
+        Sentences.from_lists(
+            [[100 + i] * t for i, (_, t) in enumerate(lengths)], pad_id=1
+        ),
     )
     config = DataConfig(num_buckets=num_buckets, tokens_per_batch=tokens, **options)
-    return TrainingData.of(encoded, config, seed=seed)
+    return TrainingData.from_pairs(encoded, config, seed=seed)
 
 
 def epoch_of(data, epoch=0):
@@ -444,6 +449,39 @@ def test_memory_is_flat_and_batches_are_made_a_few_ahead():
     assert after - before < 2**20
 
 
+def test_an_error_of_the_thread_reaches_the_consumer():
+    """At the batch that it concerns, and the thread ends."""
+    data = data_of(mixed_lengths(300), tokens=60)
+    wrong = set(data.plan(0).epoch.pairs(7).tolist())
+
+    class Failing(type(data.store)):
+        def take(self, indices):
+            if set(indices.tolist()) == wrong:
+                raise InputError("the disk is gone")
+            return super().take(indices)
+
+    data = dataclasses.replace(
+        data, store=Failing(data.store.source, data.store.target)
+    )
+    stream = data.batches()
+    assert len(list(itertools.islice(stream, 7))) == 7
+    with pytest.raises(InputError, match="the disk is gone"):
+        next(stream)
+    assert not threads_of_batches()
+
+
+def test_closing_ends_the_thread():
+    stream = data_of(mixed_lengths(300), tokens=60).batches()
+    next(stream)
+    assert threads_of_batches()
+    stream.close()
+    assert not threads_of_batches()
+
+
+def threads_of_batches():
+    return [one for one in threading.enumerate() if one.name.startswith("batches")]
+
+
 @pytest.fixture(scope="module")
 def pairs():
     return list(load("bundled:en-de/train", "en", "de"))
@@ -535,7 +573,8 @@ class TestBundled:
 
 def test_without_source_eos_an_empty_source_is_a_row_of_padding():
     encoded = Encoded(
-        Sentences.of([[], []], pad_id=0), Sentences.of([[7, 3], [3]], pad_id=1)
+        Sentences.from_lists([[], []], pad_id=0),
+        Sentences.from_lists([[7, 3], [3]], pad_id=1),
     )
     buckets = plan_buckets(
         encoded.source.lengths,

@@ -10,7 +10,7 @@ import shutil
 
 import pytest
 
-from jaxformer.data import DataConfig, TrainingText, Vocabularies, load, preparing
+from jaxformer.data import DataConfig, TrainingText, Vocabularies, load
 from jaxformer.data.preparing import prepare
 from jaxformer.errors import InputError
 
@@ -95,7 +95,7 @@ def test_changed_text_is_not_taken_for_prepared(tmp_path, corpus, pairs):
     assert (
         refuse(config, output)
         == f"{changed} has changed since {output} was prepared: remove {output} and"
-        " prepare it again, choose another --output, or put the text back as it was"
+        " prepare it again, choose another --output, or restore the text"
     )
     (tmp_path / "0.en").write_text("x\n" * 200)
     assert f"{tmp_path / '0.en'} has changed (and 1 more) since" in refuse(
@@ -184,10 +184,10 @@ def test_text_that_changes_while_it_is_read(monkeypatch, tmp_path, corpus):
     command then begins anew.
     """
     config, output = config_of(train=corpus), tmp_path / "prepared"
-    train = preparing._vocabularies_of
+    train = TrainingText.vocabularies
 
-    def change_meanwhile(*given):
-        vocabularies = train(*given)
+    def change_meanwhile(*given, **options):
+        vocabularies = train(*given, **options)
         with (
             (tmp_path / "1.en").open("a") as english,
             (tmp_path / "1.de").open("a") as german,
@@ -196,7 +196,7 @@ def test_text_that_changes_while_it_is_read(monkeypatch, tmp_path, corpus):
             german.write("eins mehr\n")
         return vocabularies
 
-    monkeypatch.setattr(preparing, "_vocabularies_of", change_meanwhile)
+    monkeypatch.setattr(TrainingText, "vocabularies", change_meanwhile)
     assert (
         refuse(config, output)
         == f"{tmp_path / '1.en'} changed while it was read: give the same command again"
@@ -232,36 +232,13 @@ def test_bad_text_leaves_nothing_behind(tmp_path, bad, made):
     assert prepare(config_of(), output).counts
 
 
-def test_what_a_killed_call_left_goes_with_a_refused_one(monkeypatch, tmp_path, corpus):
-    """And files of the user's stay."""
-    config, output = config_of(train=corpus), tmp_path / "prepared"
-
-    def die(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingText, "read", lambda *_, **__: iter(die, None))
-        with pytest.raises(KeyboardInterrupt):
-            prepare(config, output)
-    assert (output / "vocabulary" / "shared.model").exists()
-    (output / "mine.txt").write_text("precious")
-
-    def refuse_late(*_, **__):
-        raise InputError("no")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingText, "read", refuse_late)
-        assert refuse(config, output) == "no"
-    assert [path.name for path in output.iterdir()] == ["mine.txt"]
-
-
 @pytest.mark.parametrize(
     ("part", "damage"),
     [
         ("lengths.npy", None),
         ("lengths.npy", b""),
-        ("00000.records", None),
-        ("00000.records", b"less"),
+        ("source.bin", None),
+        ("target.bin", b"less"),
         ("vocabulary/shared.model", None),
         ("vocabulary/shared.model", b"less"),
         ("manifest.json", b"{"),
@@ -313,7 +290,7 @@ def test_all_values_that_differ_are_named_at_once(tmp_path):
 
 
 def test_another_segmentation_each_epoch_cannot_be_prepared(tmp_path):
-    assert "segments the text anew in each epoch" in refuse(
+    assert "needs the text in each epoch" in refuse(
         config_of(segmentation_alpha=0.1), tmp_path / "x"
     )
 

@@ -9,8 +9,8 @@ import tracemalloc
 
 import pytest
 
-from jaxformer.data import load, records, reversal, sources
-from jaxformer.data.sources import escape
+from jaxformer.data import load, records, sources
+from jaxformer.data.sources import escape, reversal
 from jaxformer.errors import InputError
 
 

@@ -10,16 +10,9 @@ import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import (
-    DataConfig,
-    Pair,
-    Vocabularies,
-    Vocabulary,
-    load,
-    load_or_train,
-    reversal,
-    vocabulary,
-)
+from jaxformer.data import DataConfig, Pair, Vocabularies, Vocabulary, load, vocabulary
+from jaxformer.data.sources import reversal
+from jaxformer.data.vocabulary import load_or_train
 from jaxformer.errors import InputError
 
 PAIRS = list(load("bundled:en-de/valid", "en", "de"))

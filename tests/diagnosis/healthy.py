@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import runs
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data import sources
-from jaxformer.data.loading import load_evaluation
+from jaxformer.data.corpus import load_evaluation
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.evaluation import metrics
 from jaxformer.runs import config as configuration

@@ -9,7 +9,7 @@ import pytest
 from training.little import PAD, assert_trees_close, without_key_biases
 
 from jaxformer.data.packing import RowShape, make_packed_batch, pack
-from jaxformer.data.transforms import Encoded, Sentences
+from jaxformer.data.store import Encoded, Sentences
 from jaxformer.training.pmap import PmapEngine
 
 DEVICES = 8
@@ -25,7 +25,9 @@ def packed(batch):
         side: [row[row != PAD].tolist() for row in rows if (row != PAD).any()]
         for side, rows in batch.items()
     }
-    pairs = Encoded(*(Sentences.of(kept[side], PAD) for side in ("source", "target")))
+    pairs = Encoded(
+        *(Sentences.from_lists(kept[side], PAD) for side in ("source", "target"))
+    )
     rows = pack(
         pairs.source.lengths, pairs.target.lengths, np.arange(len(pairs)), SHAPE
     )

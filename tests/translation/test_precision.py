@@ -34,7 +34,7 @@ def make(seed, **settings):
     draw = lambda path, x: (
         (path[-1].key == "scale")
         + 0.2 * rng.standard_normal(x.shape).astype(np.float32)
-    )  # noqa: E731
+    )
     return config, jax.tree.map(
         jnp.asarray, jax.tree_util.tree_map_with_path(draw, shapes)
     )

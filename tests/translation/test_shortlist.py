@@ -45,7 +45,7 @@ def short(translator: Translator, shortlist: Shortlist) -> Translator:
 
 def tokens_by_hand(
     shortlist: Shortlist, ids: list[int], needed: list[int] = []
-) -> set[int]:  # noqa: B006
+) -> set[int]:
     found = {0, 1, 2, 3, *shortlist.first.tolist(), *needed}
     for token in ids:
         found |= {word for word in shortlist.best[token].tolist() if word >= 0}

@@ -14,11 +14,11 @@ from jaxformer.data import (
     DataConfig,
     TrainingText,
     Vocabularies,
+    corpus,
+    encoding,
     load,
     load_evaluation,
-    loading,
     prepare,
-    tokenizing,
 )
 from jaxformer.errors import InputError
 
@@ -39,6 +39,13 @@ def config_of(**options):
 def training_of(tmp_path, *, seed=3, **options):
     text = TrainingText.open(config_of(**options))
     return text.load(text.vocabularies(tmp_path / "vocabulary"), seed=seed)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("corpus") / "prepared"
+    prepare(config_of(), folder)
+    return folder
 
 
 def first_batches(data, count=30):
@@ -91,56 +98,58 @@ def test_prepared_equals_text(tmp_path, options):
         ({"max_length": 61}, "with data.max_length=60 and lacks longer pairs"),
         (
             {"source_eos": False},
-            "with other values: give --config.data.source_eos=True, or",
+            "with other values: set --config.data.source_eos=True, or",
         ),
-        ({"drop_duplicates": True}, "give --config.data.drop_duplicates=False, or"),
+        ({"drop_duplicates": True}, "set --config.data.drop_duplicates=False, or"),
         (
             {"vocabulary_model": "unigram"},
-            "give --config.data.vocabulary_model=bpe, or",
+            "set --config.data.vocabulary_model=bpe, or",
         ),
         (
             {"source_language": "de", "target_language": "en"},
             (
-                "give --config.data.source_language=en"
+                "set --config.data.source_language=en"
                 " --config.data.target_language=de, or"
             ),
         ),
-        ({"language_tags": True}, "give --config.data.language_tags=False, or"),
+        ({"language_tags": True}, "set --config.data.language_tags=False, or"),
         ({"segmentation_alpha": 0.1}, "a prepared folder has no text"),
-        ({"vocabulary_size": 500}, "give --config.data.vocabulary_size=600, or"),
-        ({"shared_vocabulary": False}, "give --config.data.shared_vocabulary=True, or"),
+        ({"vocabulary_size": 500}, "set --config.data.vocabulary_size=600, or"),
+        ({"shared_vocabulary": False}, "set --config.data.shared_vocabulary=True, or"),
     ],
 )
-def test_a_folder_prepared_for_something_else_is_refused(tmp_path, options, message):
-    prepare(config_of(), tmp_path / "prepared")
+def test_a_folder_prepared_for_something_else_is_refused(
+    tmp_path, prepared, options, message
+):
     with pytest.raises(InputError, match=message) as caught:
-        training_of(tmp_path, train=f"prepared:{tmp_path}/prepared", **options)
+        training_of(tmp_path, train=f"prepared:{prepared}", **options)
     assert "\n" not in str(caught.value)
 
 
-def test_a_run_keeps_its_vocabulary(tmp_path):
+def test_a_run_keeps_its_vocabulary(tmp_path, prepared):
     """A prepared folder of another vocabulary than the run's is refused."""
-    prepare(config_of(), tmp_path / "prepared")
     other = TrainingText.open(config_of(vocabulary_model="unigram")).vocabularies(
         tmp_path / "other"
     )
-    text = TrainingText.open(config_of(train=f"prepared:{tmp_path}/prepared"))
+    text = TrainingText.open(config_of(train=f"prepared:{prepared}"))
     with pytest.raises(
-        InputError, match=r"was tokenised with another vocabulary .*prepare it again"
+        InputError, match=r"was encoded with another vocabulary .*prepare it again"
     ):
         text.load(other, seed=0)
 
 
-def test_a_lower_limit_of_tokens_is_that_of_the_text(tmp_path):
+def test_a_lower_limit_of_tokens_is_that_of_the_text(prepared):
     """Longer pairs are dropped and counted at the start, from the same folder."""
-    prepare(config_of(), tmp_path / "prepared")
-    vocabularies = Vocabularies.load(tmp_path / "prepared" / "vocabulary")
-    straight = TrainingText.open(config_of(max_length=20)).load(vocabularies, seed=3)
-    prepared = TrainingText.open(
-        config_of(max_length=20, train=f"prepared:{tmp_path}/prepared")
-    ).load(vocabularies, seed=3)
-    assert same(first_batches(straight), first_batches(prepared))
-    (one,), (other,) = straight.counts.values(), prepared.counts.values()
+    vocabularies = Vocabularies.load(prepared / "vocabulary")
+    straight, mapped = (
+        TrainingText.open(config_of(max_length=20, train=train)).load(
+            vocabularies, seed=3
+        )
+        for train in (BASE["train"], f"prepared:{prepared}")
+    )
+    assert same(first_batches(straight), first_batches(mapped))
+    assert straight.hash == mapped.hash
+    (one,), (other,) = straight.counts.values(), mapped.counts.values()
     assert one == other
     assert one.dropped["max_length"] > 0
 
@@ -179,7 +188,7 @@ def test_temperature_repeats_the_smaller(tmp_path):
     mixture = f"bundled:en-de/valid + text:{tmp_path}/s,{tmp_path}/t"
     data = training_of(tmp_path, train=mixture, temperature=2.0)
     assert [share.weight for share in data.shares] == [1.0, pytest.approx(5**0.5)]
-    with pytest.raises(InputError, match="both say how often pairs come"):
+    with pytest.raises(InputError, match="both set how often pairs occur"):
         training_of(
             tmp_path, train=f"{mixture} + 2 * bundled:en-de/test", temperature=2.0
         )
@@ -346,16 +355,6 @@ def test_directions_that_cannot_be_meant(tmp_path, train, message):
         )
 
 
-def test_a_prepared_folder_without_its_vocabulary(tmp_path):
-    prepare(config_of(), tmp_path / "prepared")
-    (tmp_path / "prepared" / "vocabulary" / "shared.model").unlink()
-    with pytest.raises(
-        InputError,
-        match=r"vocabulary is missing: put it back, or remove .* and prepare it again",
-    ):
-        training_of(tmp_path, train=f"prepared:{tmp_path}/prepared")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -379,8 +378,8 @@ def test_a_large_text_tells_how_far_it_is(tmp_path, monkeypatch):
     """Now and then, the same from all roads, and of the vocabulary where one is
     trained.
     """
-    monkeypatch.setattr(loading, "_TELL_EVERY", 300)
-    monkeypatch.setattr(tokenizing.chunks, "__defaults__", (100,))
+    monkeypatch.setattr(corpus, "_REPORT_EVERY", 300)
+    monkeypatch.setattr(encoding, "CHUNK", 100)
     told = []
     text = TrainingText.open(config_of())
     vocabularies = text.vocabularies(tmp_path / "vocabulary", report=told.append)
@@ -399,10 +398,9 @@ def test_a_large_text_tells_how_far_it_is(tmp_path, monkeypatch):
     assert len(told) > 1
 
 
-def test_the_home_folder(tmp_path, monkeypatch):
+def test_the_home_folder(tmp_path, prepared, monkeypatch):
     """``~`` is the home folder in every name of files."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-    prepare(config_of(), tmp_path / "prepared")
+    monkeypatch.setenv("HOME", str(prepared.parent))
     assert training_of(tmp_path, train="prepared:~/prepared").statistics.pairs
 
 
@@ -431,7 +429,9 @@ def test_what_is_judged_is_one_set_of_text(tmp_path):
         "2 * bundled:en-de/test",
         "prepared:x",
     ):
-        with pytest.raises(InputError, match="cannot be judged by: name one data set"):
+        with pytest.raises(
+            InputError, match="is not for evaluation: name one data set"
+        ):
             load_evaluation(name, config_of())
 
 
@@ -452,6 +452,6 @@ def test_a_line_of_a_source_is_one_of_its_file(name, said, tmp_path):
     """
     for file in ("a.en", "a.de", "b.en", "b.de", "a.tsv", "b.tsv"):
         (tmp_path / file).write_text("a\ta\n")
-    assert loading.name_sources(name.format(tmp_path), config_of()) == said.format(
+    assert corpus.name_sources(name.format(tmp_path), config_of()) == said.format(
         tmp_path
     )

@@ -1,8 +1,7 @@
-"""Raw text becomes token ids: the same in any number of processes, counted, and
-drawn anew where asked for.
+"""Text becomes token ids: the same in any number of processes, counted, and sampled
+where asked for.
 """
 
-import itertools
 import os
 import signal
 import subprocess
@@ -16,27 +15,35 @@ import pytest
 from jaxformer.data import (
     Cleaning,
     Pair,
-    Sampling,
-    Tokenizer,
     Vocabularies,
     Vocabulary,
+    encode,
+    encoding,
     load,
-    tokenize,
-    tokenizing,
 )
 from jaxformer.data.cleaning import Counts
+from jaxformer.data.encoding import Sampling, Tokenizer, encode_evaluation, tokenize
 from jaxformer.errors import InputError
 
 PAIRS = list(load("bundled:en-de/train", "en", "de"))[:3000]
 
 
-@pytest.fixture(scope="module", params=["bpe", "unigram"])
-def vocabularies(request):
-    """Separate, so that a mix-up of the two shows."""
+def train(model):
+    """Train separate vocabularies, so that a mix-up of the two shows."""
     return Vocabularies(
-        Vocabulary.train([pair.source for pair in PAIRS], 500, model=request.param),
-        Vocabulary.train([pair.target for pair in PAIRS], 600, model=request.param),
+        Vocabulary.train([pair.source for pair in PAIRS], 500, model=model),
+        Vocabulary.train([pair.target for pair in PAIRS], 600, model=model),
     )
+
+
+@pytest.fixture(scope="module")
+def vocabularies():
+    return train("bpe")
+
+
+@pytest.fixture(scope="module", params=["bpe", "unigram"])
+def both_models(request, vocabularies):
+    return vocabularies if request.param == "bpe" else train("unigram")
 
 
 def tokenizer(vocabularies, **options):
@@ -62,20 +69,27 @@ def everything(pieces):
 
 
 def test_processes_change_nothing(vocabularies, monkeypatch):
-    """One process or several, small chunks or large: the same pairs in the same
-    order.
+    """One process or several: the same pairs in the same order, also sampled ones.
+
+    An error in a worker process is raised here.
     """
-    alone, counts = everything(tokenize(PAIRS, tokenizer(vocabularies), workers=1))
-    monkeypatch.setattr(tokenizing, "CHUNK", 64)
-    monkeypatch.setattr(tokenizing, "_FEWEST_CHUNKS", 2)
-    monkeypatch.setattr(tokenizing.chunks, "__defaults__", (64,))
-    several, same_counts = everything(
-        tokenize(PAIRS, tokenizer(vocabularies), workers=2)
-    )
+    monkeypatch.setattr(encoding, "CHUNK", 100)
+    monkeypatch.setattr(encoding, "_FEWEST_CHUNKS", 2)
+    sampled = tokenizer(vocabularies, sampling=Sampling(0.2, 1, 3))
+    alone, counts = everything(tokenize(PAIRS[:1000], sampled, workers=1))
+    several, same_counts = everything(tokenize(PAIRS[:1000], sampled, workers=2))
     assert alone == several
     assert counts == same_counts
-    assert counts.read == 3000
+    assert counts.read == 1000
     assert len(alone) == counts.kept
+    with pytest.raises(InputError, match="no tag <2de>"):
+        list(tokenize(PAIRS[:300], tokenizer(vocabularies, tagged=True), workers=2))
+
+
+def test_chunks_change_nothing(vocabularies, monkeypatch):
+    whole = everything(tokenize(PAIRS, tokenizer(vocabularies), workers=1))
+    monkeypatch.setattr(encoding, "CHUNK", 64)
+    assert everything(tokenize(PAIRS, tokenizer(vocabularies), workers=1)) == whole
 
 
 def test_every_pair_is_kept_or_counted(vocabularies):
@@ -146,36 +160,36 @@ def test_lengths_count_those_too_long(vocabularies):
 
 
 class TestSampling:
-    def test_an_epoch_has_its_own_segmentation_of_the_same_text(self, vocabularies):
+    def test_an_epoch_has_its_own_segmentation_of_the_same_text(self, both_models):
         """Another each epoch, the same again when asked again, and always of the
         same sentences.
         """
         pairs = PAIRS[:300]
-        best, _ = everything(tokenize(pairs, tokenizer(vocabularies)))
+        best, _ = everything(tokenize(pairs, tokenizer(both_models)))
         drawn = {
             epoch: everything(
                 tokenize(
-                    pairs, tokenizer(vocabularies, sampling=Sampling(0.3, 5, epoch))
+                    pairs, tokenizer(both_models, sampling=Sampling(0.3, 5, epoch))
                 )
             )[0]
             for epoch in (0, 1)
         }
         again, _ = everything(
-            tokenize(pairs, tokenizer(vocabularies, sampling=Sampling(0.3, 5, 1)))
+            tokenize(pairs, tokenizer(both_models, sampling=Sampling(0.3, 5, 1)))
         )
         assert drawn[1] == again
         assert drawn[0] != drawn[1]
         other_seed, _ = everything(
-            tokenize(pairs, tokenizer(vocabularies, sampling=Sampling(0.3, 6, 1)))
+            tokenize(pairs, tokenizer(both_models, sampling=Sampling(0.3, 6, 1)))
         )
         assert other_seed != again
         for (source, target), (drawn_source, drawn_target) in zip(
             best, drawn[0], strict=True
         ):
-            assert vocabularies.source.decode(source) == vocabularies.source.decode(
+            assert both_models.source.decode(source) == both_models.source.decode(
                 drawn_source
             )
-            assert vocabularies.target.decode(target) == vocabularies.target.decode(
+            assert both_models.target.decode(target) == both_models.target.decode(
                 drawn_target
             )
             assert len(drawn_source) <= 60
@@ -183,57 +197,24 @@ class TestSampling:
         differing = sum(one != other for one, other in zip(best, drawn[0], strict=True))
         assert differing > 0.8 * len(best)
 
-    def test_what_is_kept_does_not_depend_on_the_drawing(self, vocabularies):
-        """A drawing that is too long gives way to the best segmentation, so that no
-        pair is lost.
-        """
+    def test_what_is_kept_does_not_depend_on_the_drawing(self, both_models):
+        """A drawn segmentation that is too long is replaced by the best one."""
         pairs = PAIRS[:300]
-        limit = int(
-            np.median(
-                [
-                    len(s)
-                    for (s, _), _ in zip(
-                        everything(
-                            # fmt: skip
-                            tokenize(pairs, tokenizer(vocabularies))
-                        )[0],
-                        itertools.count(),
-                        strict=False,
-                    )
-                ]
-            )
-        )
+        found, _ = everything(tokenize(pairs, tokenizer(both_models)))
+        limit = int(np.median([len(source) for source, _ in found]))
         best, counts = everything(
-            tokenize(pairs, tokenizer(vocabularies, max_length=limit))
+            tokenize(pairs, tokenizer(both_models, max_length=limit))
         )
         sampling = Sampling(0.1, 0, 0)
         drawn, same_counts = everything(
-            tokenize(
-                pairs, tokenizer(vocabularies, max_length=limit, sampling=sampling)
-            )
+            tokenize(pairs, tokenizer(both_models, max_length=limit, sampling=sampling))
         )
         assert counts == same_counts
         assert max(len(side) for pair in drawn for side in pair) <= limit
         decoded = [
-            [vocabularies.target.decode(t) for _, t in ids] for ids in (best, drawn)
+            [both_models.target.decode(t) for _, t in ids] for ids in (best, drawn)
         ]
         assert decoded[0] == decoded[1]
-
-    def test_processes_draw_alike(self, vocabularies, monkeypatch):
-        """One process and two draw the same tokens."""
-        monkeypatch.setattr(tokenizing, "_FEWEST_CHUNKS", 2)
-        monkeypatch.setattr(tokenizing.chunks, "__defaults__", (100,))
-        runs = [
-            everything(
-                tokenize(
-                    PAIRS[:500],
-                    tokenizer(vocabularies, sampling=Sampling(0.2, 1, 3)),
-                    workers=workers,
-                )
-            )
-            for workers in (1, 2)
-        ]
-        assert runs[0] == runs[1]
 
 
 def test_text_is_read_a_few_chunks_ahead(vocabularies):
@@ -249,21 +230,62 @@ def test_text_is_read_a_few_chunks_ahead(vocabularies):
     pieces = tokenize(endless(), tokenizer(vocabularies), workers=1)
     for number in range(1, 4):
         next(pieces)
-        assert read <= (number + 1) * tokenizing.CHUNK
+        assert read <= (number + 1) * encoding.CHUNK
 
 
-def test_an_error_in_a_process_is_the_error(vocabularies, monkeypatch):
-    """What is wrong with the text says so, from whichever process."""
-    monkeypatch.setattr(tokenizing, "_FEWEST_CHUNKS", 2)
-    monkeypatch.setattr(tokenizing.chunks, "__defaults__", (10,))
-    wrong = tokenizer(vocabularies, tagged=True)
-    with pytest.raises(InputError, match="no tag <2de>"):
-        list(tokenize(PAIRS[:100], wrong, workers=2))
+@pytest.mark.parametrize("source_eos", [True, False])
+def test_every_target_ends_with_one_eos(vocabularies, source_eos):
+    """So does the source if asked; also where the sentence spells one."""
+    pairs = [*PAIRS[:300], Pair("a </s>", "</s> b</s>")]
+    encoded = encode(pairs, vocabularies, source_eos=source_eos)
+    source, target = vocabularies.source, vocabularies.target
+    for i, pair in enumerate(pairs):
+        assert (
+            list(encoded.source[i])
+            == source.encode(pair.source) + [source.eos_id] * source_eos
+        )
+        assert list(encoded.target[i]) == [*target.encode(pair.target), target.eos_id]
+        assert list(encoded.source[i]).count(source.eos_id) == int(source_eos)
+        assert list(encoded.target[i]).count(target.eos_id) == 1
+
+
+def test_evaluation_drops_nothing(vocabularies):
+    """A loss counts every pair, empty and long ones too; only what the model cannot
+    take is refused.
+    """
+    pairs = [Pair("", "leer"), Pair("empty", ""), Pair("kurz", "lang " * 100)]
+    encoded = encode_evaluation(pairs, vocabularies, source_eos=True, max_length=1000)
+    assert len(encoded) == len(pairs)
+    assert list(encoded.target[1]) == [vocabularies.target.eos_id]
+    with pytest.raises(
+        InputError,
+        match=r"the target of pair 3 has \d+ tokens and the model takes 64 \(2 such\)",
+    ):
+        encode_evaluation(
+            [*pairs, pairs[2]], vocabularies, source_eos=True, max_length=64
+        )
+
+
+def test_a_tag_begins_the_source_and_cannot_be_spelled():
+    """A tag that the vocabulary lacks is named."""
+    texts = [text for pair in PAIRS[:500] for text in pair]
+    vocabulary = Vocabulary.train(texts, 400, tags=("de", "fr"))
+    both = Vocabularies(vocabulary, vocabulary)
+    plain = encode([Pair("<2de> a table", "x")], both, source_eos=True)
+    tagged = encode([Pair("<2de> a table", "x")], both, source_eos=True, tag="fr")
+    assert list(tagged.source[0]) == [vocabulary.tag_id("fr"), *plain.source[0]]
+    assert vocabulary.tag_id("de") not in plain.source[0]
+    assert vocabulary.decode(tagged.source[0]) == vocabulary.decode(plain.source[0])
+    with pytest.raises(
+        InputError, match=r"no tag <2es>: train with data\.language_tags=True"
+    ):
+        encode([Pair("a", "b")], both, source_eos=True, tag="es")
 
 
 PARENT = """
 import itertools, sys
-from jaxformer.data import Cleaning, Pair, Tokenizer, Vocabularies, Vocabulary, tokenize
+from jaxformer.data import Cleaning, Pair, Vocabularies, Vocabulary
+from jaxformer.data.encoding import Tokenizer, tokenize
 if __name__ == "__main__":
     vocabulary = Vocabulary.train(["a b c d e f g h"] * 9, 20)
     tokenizer = Tokenizer(Vocabularies(vocabulary, vocabulary), Cleaning(), ("en", "de"), True, 60)

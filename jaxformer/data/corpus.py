@@ -1,0 +1,389 @@
+"""Training text by name: open it, encode it, load it for training."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxformer.data import sources
+from jaxformer.data.cleaning import (
+    Counts,
+    find_duplicates,
+    summary,
+    why_nothing_is_left,
+)
+from jaxformer.data.config import DataConfig
+from jaxformer.data.encoding import CHUNK, Sampling, Tokenizer, tokenize
+from jaxformer.data.files import check_regular
+from jaxformer.data.mixing import Part, Share, level, parse
+from jaxformer.data.pipeline import TrainingData
+from jaxformer.data.prepared import Manifest, open_pairs, read_vocabularies
+from jaxformer.data.records import Pair
+from jaxformer.data.sources import Corpus
+from jaxformer.data.store import Encoded, TokenWriter
+from jaxformer.data.vocabulary import Vocabularies, load_or_train
+from jaxformer.errors import InputError
+
+PREPARED = "prepared:"
+Report: TypeAlias = Callable[[str], None]
+"""Gets lines of progress."""
+
+_REPORT_EVERY = 500_000
+
+
+class TextPart(NamedTuple):
+    """A data set of raw text in a mixture."""
+
+    part: Part
+    corpus: Corpus
+
+
+class Preparation(NamedTuple):
+    """What encoding the training text read and dropped."""
+
+    counts: dict[str, Counts]
+    """What was read and dropped, by data set."""
+    lengths: tuple[NDArray[np.int64], NDArray[np.int64]]
+    """Entry n is the number of source (target) sentences of n tokens, including those
+    that are too long.
+    """
+
+
+@dataclass(frozen=True)
+class TrainingText:
+    """What ``data.train`` names: data sets of raw text, or prepared folders."""
+
+    config: DataConfig
+    texts: tuple[TextPart, ...]
+    prepared: tuple[Part, ...]
+
+    @classmethod
+    def open(cls, config: DataConfig) -> TrainingText:
+        """Find what the configuration names; nothing is read yet.
+
+        Raises:
+            InputError: a name is wrong, or text is mixed with prepared folders.
+        """
+        parts = parse(config.train, config.source_language, config.target_language)
+        prepared = tuple(part for part in parts if part.name.startswith(PREPARED))
+        if prepared and len(prepared) < len(parts):
+            raise InputError(
+                f"data.train={config.train!r} mixes text with prepared folders: prepare"
+                " the text too, in another folder, with the vocabulary of the others"
+            )
+        if prepared and config.segmentation_alpha is not None:
+            raise InputError(
+                "data.segmentation_alpha needs the text in each epoch, and a prepared"
+                " folder has no text: name the text in data.train, or set"
+                " data.segmentation_alpha=None"
+            )
+        _check_directions(config, parts)
+        if config.temperature != 1.0 and any(part.weight != 1.0 for part in parts):
+            raise InputError(
+                f"data.temperature={config.temperature} and the weights of"
+                f" data.train={config.train!r} both set how often pairs occur: remove"
+                " one of them"
+            )
+        texts = tuple(
+            TextPart(part, _load(part)) for part in parts if part not in prepared
+        )
+        for text in texts:
+            check_regular(text.corpus.files)
+        return cls(config, texts, prepared)
+
+    @property
+    def pairs(self) -> Corpus:
+        """The raw text of all parts, one after another, before cleaning."""
+        return Corpus(
+            self.config.train,
+            lambda: itertools.chain.from_iterable(text.corpus for text in self.texts),
+        )
+
+    @property
+    def languages(self) -> list[str]:
+        """The target languages, sorted."""
+        return sorted({text.part.target_language for text in self.texts})
+
+    def vocabularies(
+        self, directory: Path, *, report: Report = lambda _: None
+    ) -> Vocabularies:
+        """Load the vocabularies of a run or of the prepared folders, or train them.
+
+        Raises:
+            InputError: they do not fit the configuration, or prepared folders disagree.
+        """
+        if not self.prepared:
+            tags = self.languages if self.config.language_tags else ()
+            if not any(directory.glob("*.model")):
+                report(f"training the vocabulary on {self.config.train}")
+            return load_or_train(directory, self.config, self.pairs, tags=tags)
+        folders = [prepared_folder(part) for part in self.prepared]
+        manifests = [Manifest.load(folder) for folder in folders]
+        for folder, manifest in zip(folders, manifests, strict=True):
+            manifest.check_request(folder, self.config)
+        if len({manifest.vocabulary for manifest in manifests}) > 1:
+            raise InputError(
+                f"the prepared folders of data.train={self.config.train!r} have"
+                " different vocabularies: prepare them with one, using jaxformer"
+                " prepare --vocabulary"
+            )
+        return read_vocabularies(folders[0], manifests[0])
+
+    def load(
+        self, vocabularies: Vocabularies, *, seed: int, report: Report = lambda _: None
+    ) -> TrainingData:
+        """Read everything and choose the shapes of the batches.
+
+        Raises:
+            InputError: the text cannot be read, no pair is left, or a prepared folder
+                does not fit.
+        """
+        resample = None
+        if self.prepared:
+            store, sizes, counts = self._load_prepared(vocabularies)
+        else:
+            tokenizers = self.tokenizers(vocabularies)
+            with _temporary_writer(vocabularies) as writer:
+                sizes, (counts, _) = self.encode(tokenizers, writer, report=report)
+                store = writer.finish()
+            if self.config.segmentation_alpha is not None:
+                resample = partial(self._resample, tokenizers, counts, seed, store)
+        check_not_empty(counts)
+        return TrainingData.from_pairs(
+            store,
+            self.config,
+            seed=seed,
+            shares=self._shares(sizes),
+            counts=counts,
+            resample=resample,
+        )
+
+    def _resample(
+        self,
+        tokenizers: Sequence[Tokenizer],
+        counts: Mapping[str, Counts],
+        seed: int,
+        best: Encoded,
+        epoch: int,
+        stop: Callable[[], bool],
+    ) -> Encoded:
+        """Encode everything again, in the segmentation of an epoch; ``stop`` returns
+        whether the result is still wanted.
+        """
+        alpha = self.config.segmentation_alpha
+        assert alpha is not None
+        # Shapes of batches are those of the best segmentation: no drawn one may be
+        # longer than its longest.
+        longest = int(best.source_lengths.max()), int(best.target_lengths.max())
+        sampling = Sampling(alpha, seed, epoch, longest)
+        drawn = [dataclasses.replace(one, sampling=sampling) for one in tokenizers]
+        with _temporary_writer(tokenizers[0].vocabularies) as writer:
+            _, (found, _) = self.encode(drawn, writer, stop=stop)
+            if found != counts and not stop():
+                total = sum(found.values(), Counts())
+                raise InputError(
+                    "the text of data.train has changed since training began"
+                    f" ({summary(total)} of {total.read:,} pairs): put it back and"
+                    " give the same command again"
+                )
+            return writer.finish()
+
+    def tokenizers(self, vocabularies: Vocabularies) -> list[Tokenizer]:
+        """Return the tokenizer of each part; reads the text to find duplicates."""
+        config = self.config
+        return [
+            Tokenizer(
+                vocabularies,
+                config.cleaning,
+                (part.source_language, part.target_language),
+                source_eos=config.source_eos,
+                max_length=config.max_length,
+                tagged=config.language_tags,
+                duplicates=find_duplicates(corpus, config.cleaning),
+            )
+            for part, corpus in self.texts
+        ]
+
+    def encode(
+        self,
+        tokenizers: Sequence[Tokenizer],
+        writer: TokenWriter,
+        *,
+        stop: Callable[[], bool] = lambda: False,
+        report: Report = lambda _: None,
+    ) -> tuple[list[int], Preparation]:
+        """Clean and encode all parts in order; return how many pairs of each are kept.
+
+        Args:
+            tokenizers: of the parts.
+            writer: gets the pairs.
+            stop: returns whether to stop early.
+            report: gets a line every 500,000 pairs.
+        """
+        sizes, counts = [], {}
+        lengths = np.zeros(0, np.int64), np.zeros(0, np.int64)
+        for (part, corpus), tokenizer in zip(self.texts, tokenizers, strict=True):
+            total, reported = Counts(), 0
+            for piece in tokenize(corpus, tokenizer, workers=self.config.workers):
+                writer.add(piece.pairs)
+                total += piece.counts
+                lengths = (
+                    _add(lengths[0], piece.lengths[0]),
+                    _add(lengths[1], piece.lengths[1]),
+                )
+                if total.read - reported >= _REPORT_EVERY:
+                    reported = total.read
+                    report(f"{part.name}: {total.read:,} pairs read")
+                if stop():
+                    break
+            sizes.append(total.kept)
+            counts[part.name] = counts.get(part.name, Counts()) + total
+        return sizes, Preparation(counts, lengths)
+
+    def _load_prepared(
+        self, vocabularies: Vocabularies
+    ) -> tuple[Encoded, list[int], dict[str, Counts]]:
+        """Map the one folder. Copy the pairs of several, or those within a lower
+        ``max_length``, to temporary files.
+        """
+        sizes, counts = [], {}
+        with _temporary_writer(vocabularies) as writer:
+            for part in self.prepared:
+                folder = prepared_folder(part)
+                manifest = Manifest.load(folder)
+                manifest.check_vocabulary(folder, vocabularies)
+                manifest.check_request(folder, self.config)
+                pairs = open_pairs(folder, manifest, vocabularies)
+                longer = np.maximum(pairs.source_lengths, pairs.target_lengths)
+                kept = np.flatnonzero(longer <= self.config.max_length)
+                count = sum(manifest.counts.values(), Counts())
+                too_long = count.dropped.get("max_length", 0) + len(pairs) - len(kept)
+                count.dropped["max_length"] = too_long
+                counts[part.name] = counts.get(part.name, Counts()) + count
+                sizes.append(len(kept))
+                if len(self.prepared) == 1 and len(kept) == len(pairs):
+                    return pairs, sizes, counts
+                for start in range(0, len(kept), CHUNK):
+                    writer.add(pairs.take(kept[start : start + CHUNK]))
+            return writer.finish(), sizes, counts
+
+    def _shares(self, sizes: Sequence[int]) -> list[Share]:
+        parts = self.prepared or tuple(text.part for text in self.texts)
+        weights = [part.weight for part in parts]
+        if self.config.temperature != 1.0:
+            weights = level(sizes, self.config.temperature)
+        stops = list(itertools.accumulate(sizes))
+        return [
+            Share(part.name, stop - size, stop, weight)
+            for part, size, stop, weight in zip(
+                parts, sizes, stops, weights, strict=True
+            )
+        ]
+
+
+def _add(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Add histograms of different lengths."""
+    total = np.zeros(max(len(one), len(other)), np.int64)
+    total[: len(one)] += one
+    total[: len(other)] += other
+    return total
+
+
+def _temporary_writer(vocabularies: Vocabularies) -> TokenWriter:
+    return TokenWriter(vocabularies.pad_ids, vocabularies.token_dtype)
+
+
+def check_not_empty(counts: Mapping[str, Counts]) -> None:
+    """Refuse training text of which no pair is left.
+
+    Raises:
+        InputError: the line names the steps that dropped the pairs.
+    """
+    total = sum(counts.values(), Counts())
+    if not total.kept:
+        raise InputError(f"data.train: {why_nothing_is_left(total)}")
+
+
+def _check_directions(config: DataConfig, parts: Sequence[Part]) -> None:
+    """Refuse a target language that needs a tag, and one text in two directions."""
+    directions: dict[str, tuple[str, str]] = {}
+    for part in parts:
+        if not config.language_tags and part.target_language != config.target_language:
+            raise InputError(
+                f"{part.name} is translated into {part.target_language} and the run"
+                f" into {config.target_language}: set data.language_tags=True for"
+                " several languages"
+            )
+        direction = part.source_language, part.target_language
+        first = directions.setdefault(part.name, direction)
+        if part.name.startswith(("text:", "tsv:")) and first != direction:
+            raise InputError(
+                f"{part.name} is named in two directions with the same source: name the"
+                " source file or column of each direction first"
+            )
+
+
+def _load(part: Part) -> Corpus:
+    return sources.load(part.name, part.source_language, part.target_language)
+
+
+def prepared_folder(part: Part) -> Path:
+    """Return the folder that a part ``prepared:FOLDER`` names."""
+    return Path(part.name.removeprefix(PREPARED).strip()).expanduser()
+
+
+def load_evaluation(name: str, config: DataConfig) -> tuple[list[Pair], str]:
+    """Read a data set for evaluation; return its pairs and its target language.
+
+    Args:
+        name: one data set, followed by its languages where they are not those of
+            ``config``.
+        config: of the run.
+
+    Raises:
+        InputError: it cannot be read, has no pair, or is not one set of raw text.
+    """
+    corpus, language = open_evaluation(name, config)
+    pairs = list(corpus)
+    if not pairs:
+        raise InputError(
+            f"{corpus.name} has no pair: name a data set that is not empty"
+        )
+    return pairs, language
+
+
+def open_evaluation(name: str, config: DataConfig) -> tuple[Corpus, str]:
+    """Find a data set for evaluation without reading it; return its target language
+    too.
+
+    Raises:
+        InputError: it does not exist, or is not one set of raw text.
+    """
+    part, *others = parse(name, config.source_language, config.target_language)
+    _check_directions(config, [part])
+    if others or part.weight != 1.0 or part.name.startswith(PREPARED):
+        raise InputError(
+            f"{name!r} is not for evaluation: name one data set of raw text, without a"
+            " weight (mixtures and prepared folders are for data.train)"
+        )
+    return _load(part), part.target_language
+
+
+def name_sources(name: str, config: DataConfig) -> str:
+    """Return what an error calls the text of the sources: their file, or the data set
+    if there are several.
+
+    Raises:
+        InputError: as :func:`open_evaluation`.
+    """
+    corpus, _ = open_evaluation(name, config)
+    sides = 2 if corpus.name.startswith("text:") else 1
+    return str(corpus.files[0]) if len(corpus.files) == sides else corpus.name
