@@ -200,7 +200,8 @@ def group(
     by_bucket = order[np.argsort(assigned[order], kind="stable")]
     ends = np.cumsum(np.bincount(assigned[order], minlength=len(buckets)))
     members = [[part] for part in np.split(by_bucket, ends[:-1])]
-    batches = []
+    indices, starts, stops, shapes = [], [], [], []
+    total = 0
     for index, bucket in enumerate(buckets):
         own = np.concatenate(members[index])
         left = len(own) % bucket.rows
@@ -208,18 +209,13 @@ def group(
         if left and larger and left * _price(buckets[larger]) < bucket.slots:
             members[larger].insert(0, own[len(own) - left :])
             own = own[: len(own) - left]
-        members[index] = [own]
-        batches.append(-(-len(own) // bucket.rows))
-    indices = np.concatenate([own for (own,) in members])
-    shapes = np.repeat(np.arange(len(buckets)), batches)
-    begins = np.cumsum([0] + [len(own) for (own,) in members[:-1]])
-    within = np.concatenate([np.arange(count) for count in batches]).astype(np.int64)
-    rows = np.array([bucket.rows for bucket in buckets], np.int64)
-    starts = begins[shapes] + within * rows[shapes]
-    lasts = np.cumsum([len(own) for (own,) in members])
-    return Epoch(
-        indices, starts, np.minimum(starts + rows[shapes], lasts[shapes]), shapes
-    )
+        begins = np.arange(0, len(own), bucket.rows)
+        indices.append(own)
+        starts.append(total + begins)
+        stops.append(total + np.minimum(begins + bucket.rows, len(own)))
+        shapes.append(np.full(len(begins), index))
+        total += len(own)
+    return Epoch(*map(np.concatenate, (indices, starts, stops, shapes)))
 
 
 def make_batch(pairs: Encoded, bucket: Bucket) -> Batch:
@@ -277,17 +273,9 @@ def _choose_boxes(histogram: NDArray[np.int64], num_boxes: int) -> list[Box]:
         improved = False
         for index in range(1, len(boxes)):
             others = boxes[:index] + boxes[index + 1 :]
-            saved_now = int(
-                (
-                    histogram
-                    * (
-                        _prices(histogram.shape, others)
-                        - _prices(histogram.shape, boxes)
-                    )
-                ).sum()
-            )
+            more = _prices(histogram.shape, others) - _prices(histogram.shape, boxes)
             box, saved = _best_box(histogram, others)
-            if saved > saved_now:
+            if saved > int((histogram * more).sum()):
                 boxes[index] = box
                 improved = True
     return boxes
@@ -326,16 +314,15 @@ def _shrink(
     """Shrink each box to its pairs, the first to the longest of all; add the rows."""
     smallest_first = sorted({Bucket(*box, 0) for box in boxes}, key=_by_size)
     assigned = assign(smallest_first, source_lengths, target_lengths)
-    shrunk = {(max(1, int(source_lengths.max())), max(1, int(target_lengths.max())))}
-    for index in np.unique(assigned):
-        if smallest_first[index][:2] != tuple(boxes[0]):
-            members = assigned == index
-            shrunk.add(
-                (
-                    max(1, int(source_lengths[members].max())),
-                    max(1, int(target_lengths[members].max())),
-                )
-            )
+    largest = [box[:2] == tuple(boxes[0]) for box in smallest_first]
+    own = [assigned == index for index in np.unique(assigned) if not largest[index]]
+    shrunk = {
+        tuple(
+            max(1, int(lengths[members].max()))
+            for lengths in (source_lengths, target_lengths)
+        )
+        for members in [assigned >= 0, *own]  # all pairs, and those of each box
+    }
     buckets = [Bucket(*box, _rows(max(box), tokens_per_batch)) for box in shrunk]
     return tuple(sorted(buckets, key=_by_size))
 

@@ -46,7 +46,7 @@ def drawn(count, longest, seed=0):
     ).astype(np.int64)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(lengths=LENGTHS, num_buckets=st.integers(1, 9), tokens=st.integers(320, 900))
 def test_buckets_keep_their_promises(lengths, num_buckets, tokens):
     """The budget holds on each side, shapes are few, every pair fits."""
@@ -69,7 +69,7 @@ def test_buckets_keep_their_promises(lengths, num_buckets, tokens):
     assert set(assign(buckets, source, target)) <= set(range(len(buckets)))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(lengths=LENGTHS)
 def test_each_pair_goes_to_the_smallest_bucket_that_holds_it(lengths):
     source, target = arrays(lengths)
@@ -205,7 +205,7 @@ def encoded_of(source, target, seed=0):
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(lengths=LENGTHS, num_buckets=st.integers(1, 6), seed=st.integers(0, 99))
 def test_groups_hold_each_pair_once(lengths, num_buckets, seed):
     """No batch is empty, none has more pairs than rows, and every pair fits its

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from jaxformer.data import Pair, Vocabulary, interruption
+from jaxformer.data import Pair, Vocabulary, encoding, interruption
 from jaxformer.errors import InputError
 
 

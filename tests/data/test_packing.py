@@ -49,7 +49,7 @@ def padding(rows, source, target, shape):
     return 1 - tokens / (-(-len(rows) // shape.rows) * shape.slots)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(
     lengths=PAIRS,
     source_length=st.integers(40, 90),
@@ -80,7 +80,7 @@ def test_each_pair_lies_once_in_a_row_that_holds_it(
     assert rows.pairs.dtype == rows.offsets.dtype == np.int32
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(lengths=PAIRS, seed=st.integers(0, 99))
 def test_a_window_is_packed_as_a_plain_loop_packs_it(lengths, seed):
     """Longest first; most where the tighter side keeps most room, the last ones where
@@ -341,7 +341,7 @@ def test_a_packed_batch():
     assert batch["target_segments"].tolist() == [[1] * 5, [1, 1, 1, 2, 0], [0] * 5]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=30)
 @given(lengths=PAIRS, rows=st.integers(1, 9), seed=st.integers(0, 99))
 def test_an_epoch_of_packed_batches_holds_each_sentence_once(lengths, rows, seed):
     """What stands in the segments of all batches are the pairs, token for token, and

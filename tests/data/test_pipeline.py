@@ -105,7 +105,7 @@ def mixed_lengths(count, seed=0):
     )
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=40)
 @given(
     lengths=LENGTHS, num_buckets=st.integers(1, 6), tokens=st.integers(60, 200),
     epoch=st.integers(0, 3),
@@ -137,7 +137,7 @@ def test_an_epoch_holds_each_pair_once_within_the_budget(
     )
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(lengths=LENGTHS, stop=st.integers(0, 60), seed=st.integers(0, 2**31 - 1))
 def test_resuming_gives_exactly_the_rest(lengths, stop, seed):
     """From any position, through JSON, in data made anew."""
@@ -343,7 +343,7 @@ def test_a_host_has_a_number_below_their_count():
         data_of(mixed_lengths(40)).batches(host=3, hosts=3)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(lengths=LENGTHS, stop=st.integers(0, 40), seed=st.integers(0, 2**31 - 1))
 def test_packed_data_resumes_and_holds_each_pair_once(lengths, stop, seed):
     """Packing changes where pairs stand, not which come, nor that a run resumes."""
@@ -422,7 +422,7 @@ def seen_twice(batch):
 
 def test_memory_is_flat_and_batches_are_made_a_few_ahead():
     """The thread that makes batches stops a few ahead of who takes them."""
-    data = data_of(mixed_lengths(3000), tokens=60)
+    data = data_of(mixed_lengths(1000), tokens=60)
     made = []
 
     class Counting(type(data.store)):
@@ -442,7 +442,7 @@ def test_memory_is_flat_and_batches_are_made_a_few_ahead():
     for _ in range(200):
         next(stream)
     before, _ = tracemalloc.get_traced_memory()
-    for _ in range(10_000):
+    for _ in range(2 * len(data.plan(0))):
         next(stream)
     after, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
@@ -499,11 +499,16 @@ def load_training(vocabularies, train="bundled:en-de/train", **options):
 
 
 class TestBundled:
+    @pytest.fixture(scope="class")
+    def loaded(self, vocabularies):
+        return load_training(vocabularies, tokens_per_batch=4000)
+
     @pytest.mark.parametrize("options", [{"num_buckets": 12}, {"packing": True}])
-    def test_an_epoch_of_the_corpus(self, vocabularies, options):
+    def test_an_epoch_of_the_corpus(self, loaded, options):
         """All 18,315 pairs, in few shapes, with little padding."""
-        data = load_training(vocabularies, tokens_per_batch=2000, **options)
-        (counts,) = data.counts.values()
+        config = DataConfig(tokens_per_batch=2000, **options)
+        data = TrainingData.from_pairs(loaded.store, config, seed=0)
+        (counts,) = loaded.counts.values()
         assert data.statistics.pairs == counts.kept == counts.read == 18_315
         shapes = set()
         for batch in epoch_of(data):
@@ -512,9 +517,9 @@ class TestBundled:
         assert len(shapes) <= options.get("num_buckets", 1)
         assert data.statistics.padding < (0.05 if "packing" in options else 0.14)
 
-    def test_validation_counts_every_pair_once(self, vocabularies):
+    def test_validation_counts_every_pair_once(self, vocabularies, loaded):
         """In fixed order, in the shapes of training and at most one more."""
-        data = load_training(vocabularies, tokens_per_batch=4000)
+        data = loaded
         valid = [
             *load("bundled:en-de/valid", "en", "de"),
             Pair("long " * 100, "x"),

@@ -312,13 +312,10 @@ def test_a_vocabulary_that_does_not_fit(tmp_path):
 
 
 def test_the_manifest_can_be_read_by_people(tmp_path):
-    """A histogram is one line."""
+    """Each entry is one line."""
     prepare(config_of(), tmp_path / "a")
     text = (tmp_path / "a" / "manifest.json").read_text("utf-8")
-    histograms = [
-        line.strip(" ,") for line in text.splitlines() if line.strip().startswith("[")
-    ]
-    assert [json.loads(line) for line in histograms] == json.loads(text)["lengths"]
+    assert len(text.splitlines()) == len(json.loads(text)) + 2
 
 
 @pytest.mark.parametrize("output", ["file", "file/x", "/proc/x"])

@@ -31,7 +31,7 @@ def plain(found):
     return [(list(found.source[i]), list(found.target[i])) for i in range(len(found))]
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=60)
 @given(sentences=RAGGED, data=st.data())
 def test_taking_and_padding_equal_the_plain_loop(sentences, data):
     """Sentences are unchanged; padding is on the right."""

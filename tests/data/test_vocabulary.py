@@ -3,6 +3,7 @@ import doctest
 import io
 import pickle
 import string
+import types
 
 import numpy as np
 import pytest
@@ -154,7 +155,7 @@ def test_decoding_and_encoding_are_stable(english_german):
         assert english_german.encode(english_german.decode(ids)) == ids
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(ids=st.lists(st.integers(-(2**31), 2**31) | st.integers(490, 520), max_size=12))
 def test_decoding_takes_any_number(english_german, ids):
     """An id that the model lacks reads as unk."""
@@ -173,7 +174,7 @@ def test_an_id_out_of_range_is_visible(english_german):
         )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=100)
 @given(text=st.text(alphabet=st.characters(exclude_categories=[])))
 def test_any_text_can_be_encoded(english_german, text):
     """Also lone surrogates and control characters; no id is out of range or special."""
@@ -380,6 +381,17 @@ class TestLoadOrTrain:
     def test_no_text_at_all(self, tmp_path):
         with pytest.raises(InputError, match="no characters"):
             load_or_train(tmp_path, DataConfig(), [Pair("", " ")])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "dtype"),
+    [((8, 8), "<u2"), ((8, 65_536), "<u2"), ((65_537, 8), "<i4")],
+)
+def test_the_smallest_dtype_holds_all_ids(sizes, dtype):
+    sides = (types.SimpleNamespace(size=size, pad_id=size - 1) for size in sizes)
+    vocabularies = Vocabularies(*sides)
+    assert vocabularies.token_dtype == dtype
+    assert vocabularies.pad_ids == tuple(size - 1 for size in sizes)
 
 
 def test_the_examples_of_the_docstrings():
