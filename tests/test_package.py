@@ -88,6 +88,14 @@ def test_import_brings_in_no_optional_package():
         assert sorted(set(brought) & set(OPTIONAL)) == []
 
 
+def test_a_vocabulary_loads_neither_the_batches_nor_jax():
+    """``jaxformer translate`` does not wait for the pipeline of training."""
+    code = "import sys, jaxformer; jaxformer.data.Vocabulary; print(*sys.modules)"
+    brought = set(python(code).split())
+    assert "jaxformer.data.vocabulary" in brought
+    assert not brought & {"jax", "jaxformer.data.pipeline", "jaxformer.data.corpus"}
+
+
 def test_every_public_name_is_there():
     """Loaded when it is asked for, listed before; another is refused as Python does
     it.

@@ -231,7 +231,7 @@ def make_batch(pairs: Encoded, bucket: Bucket) -> Batch:
 def share(
     indices: NDArray[np.integer], rows: int, host: int, hosts: int
 ) -> tuple[NDArray[np.integer], int]:
-    """Return one host's pairs of a batch, and its number of rows, equal on all hosts."""
+    """Return one host's pairs of a batch, and its rows, as many as on all hosts."""
     own = -(-rows // hosts)
     return indices[host * own : (host + 1) * own], own
 

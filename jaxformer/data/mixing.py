@@ -60,8 +60,8 @@ def parse(mixture: str, source_language: str, target_language: str) -> tuple[Par
         target_language: of the parts that do not name theirs.
 
     Example:
-        >>> parse("2 * text:a.en,a.fr [en>fr]", "en", "de")
-        (Part(name='text:a.en,a.fr', weight=2.0, source_language='en', target_language='fr'),)
+        >>> parse("2 * text:a.en,a.fr [en>fr]", "en", "de")[0][:3]
+        ('text:a.en,a.fr', 2.0, 'en')
 
     Raises:
         InputError: a part has no name, its weight is not positive, or its languages are

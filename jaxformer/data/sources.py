@@ -189,7 +189,7 @@ def _open_tsv(rest: str, source_language: str, target_language: str) -> _Opened:
 
 
 def _expand(pattern: str, name: str, rule: str) -> list[Path]:
-    """Find files; if a name with ``#`` matches none, the error says what ``#`` means."""
+    """Find files; if a name with ``#`` matches none, the error explains ``#``."""
     try:
         return expand(_path(pattern))
     except InputError as error:

@@ -38,7 +38,7 @@ def slots(buckets, source, target):
 
 
 def drawn(count, longest, seed=0):
-    """Draw lengths as translations have them: skewed, and alike on both sides."""
+    """Draw lengths as translations have them: skewed, and similar on both sides."""
     generator = np.random.default_rng(seed)
     source = np.clip(generator.lognormal(2.3, 0.6, count), 1, longest).astype(np.int64)
     return source, np.clip(
@@ -100,11 +100,11 @@ def test_two_buckets_are_the_best_two(seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_no_other_bucket_in_place_of_one_saves(seed):
-    """The choice is a local optimum, and better than adding buckets alone."""
+    """The choice is a local optimum, and better than only adding buckets."""
     source, target = drawn(80, 16, seed)
     buckets = plan_buckets(source, target, num_buckets=4, tokens_per_batch=100)
     taken = slots(buckets, source, target)
-    for index in range(3):  # the last bucket holds whatever there is, and stays
+    for index in range(3):  # the last bucket holds everything, and stays
         for s in range(1, 17):
             for t in range(1, 17):
                 others = [*buckets[:index], *buckets[index + 1 :], Bucket(s, t, 0)]
@@ -253,7 +253,7 @@ def test_leftovers_go_on_only_where_that_is_cheaper():
 
 
 def test_a_batch_is_padded_on_the_right_with_each_vocabularys_id():
-    """Left over rows are padding alone."""
+    """Other rows are padding."""
     encoded = encoded_of([2, 5, 3], [4, 1, 6])
     batch = make_batch(encoded.take(np.array([2, 0])), Bucket(5, 6, 4))
     assert {name: (side.shape, side.dtype) for name, side in batch.items()} == {

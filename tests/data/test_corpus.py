@@ -224,11 +224,11 @@ def test_tags_ask_for_the_language_of_each_part(tmp_path):
 
 @pytest.mark.parametrize("model", ["bpe", "unigram"])
 def test_each_epoch_has_its_own_segmentation(tmp_path, model):
-    """Each pair once an epoch in other pieces; data made anew, resumed in the second
-    epoch, is the same (119).
+    """Each pair once an epoch in other pieces; loaded again and resumed in the second
+    epoch, the data are the same.
     """
     options = {"segmentation_alpha": 0.3, "vocabulary_model": model}
-    data, anew = (training_of(tmp_path, **options) for _ in range(2))
+    data, again = (training_of(tmp_path, **options) for _ in range(2))
     vocabulary = (
         TrainingText.open(config_of(**options))
         .vocabularies(tmp_path / "vocabulary")
@@ -237,7 +237,7 @@ def test_each_epoch_has_its_own_segmentation(tmp_path, model):
     straight = list(itertools.islice(data.batches(), len(data.plan(0)) + 8))
     position = straight[len(data.plan(0)) + 2][1]
     assert position.epoch == 1
-    resumed = [batch for batch, _ in itertools.islice(anew.batches(position), 5)]
+    resumed = [batch for batch, _ in itertools.islice(again.batches(position), 5)]
     assert same([batch for batch, _ in straight[-5:]], resumed)
     epochs = []
     for epoch in (0, 1):
@@ -447,7 +447,7 @@ def test_what_is_judged_is_one_set_of_text(tmp_path):
     ],
 )
 def test_a_line_of_a_source_is_one_of_its_file(name, said, tmp_path):
-    """Where all sources stand in one file an error names that, else the set, whose
+    """Where all sources are in one file an error names it, else the set, whose
     lines are counted as if they did.
     """
     for file in ("a.en", "a.de", "b.en", "b.de", "a.tsv", "b.tsv"):

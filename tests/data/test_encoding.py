@@ -288,7 +288,8 @@ from jaxformer.data import Cleaning, Pair, Vocabularies, Vocabulary
 from jaxformer.data.encoding import Tokenizer, tokenize
 if __name__ == "__main__":
     vocabulary = Vocabulary.train(["a b c d e f g h"] * 9, 20)
-    tokenizer = Tokenizer(Vocabularies(vocabulary, vocabulary), Cleaning(), ("en", "de"), True, 60)
+    both = Vocabularies(vocabulary, vocabulary)
+    tokenizer = Tokenizer(both, Cleaning(), ("en", "de"), True, 60)
     pieces = tokenize(itertools.repeat(Pair("a b", "c d")), tokenizer, workers=2)
     next(pieces)
     import multiprocessing

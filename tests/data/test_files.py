@@ -67,7 +67,7 @@ def refuse(paths, message):
 
 @packed
 def test_lines_come_back(tmp_path, suffix):
-    """Any text, split at line feeds alone, in any compression and across all
+    """Any text, split only at line feeds, in any compression and across all
     buffers.
     """
     lines = random_lines(3, 20_000)
@@ -267,7 +267,7 @@ def test_memory_stays_flat(tmp_path, suffix):
 
 
 def test_reading_waits_until_asked(tmp_path):
-    """A fault behind the lines that are taken is not met."""
+    """A fault after the lines that are taken is not met."""
     write(tmp_path / "f", b"a\nb\n")
     lines = open_lines([tmp_path / "f", tmp_path / "missing"])
     assert [next(lines), next(lines)] == ["a", "b"]
@@ -284,9 +284,11 @@ def test_patterns_name_files_in_order(tmp_path):
     ):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         write(tmp_path / name, b"x\n")
-    names = lambda pattern: [
-        str(path.relative_to(tmp_path)) for path in expand(f"{tmp_path}/{pattern}")
-    ]
+
+    def names(pattern):
+        found = expand(f"{tmp_path}/{pattern}")
+        return [str(path.relative_to(tmp_path)) for path in found]
+
     assert names("part-*.en") == ["part-1.en", "part-10.en", "part-2.en"]
     assert names("part-?.en") == ["part-1.en", "part-2.en"]
     assert names("**/part-*.en") == [
@@ -334,7 +336,7 @@ def test_unequal_numbers_of_files_are_refused(tmp_path):
 
 
 def test_files_belong_together_by_their_wildcards(tmp_path):
-    """The order of names alone would put ``news.dev.en`` beside ``news.de``."""
+    """The order of names would align ``news.dev.en`` with ``news.de``."""
     for stem in ("news", "news.dev", "news.test"):
         for language in ("en", "de"):
             (tmp_path / f"{stem}.{language}").write_text(f"{stem}\n")

@@ -101,7 +101,7 @@ def test_over_many_epochs_every_pair_comes_equally_often():
 @pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0, 1e9])
 def test_temperature_draws_in_proportion_to_a_power_of_the_size(temperature):
     """Shares of an epoch are those of Arivazhagan et al., section 4.2, and nothing
-    comes less than once.
+    occurs less than once.
     """
     sizes = [1_000_000, 50_000, 400]
     weights = mixing.level(sizes, temperature)

@@ -25,7 +25,7 @@ def arrays(lengths):
 
 
 def drawn(count, longest, seed=0):
-    """Draw lengths as translations have them: skewed, and alike on both sides."""
+    """Draw lengths as translations have them: skewed, and similar on both sides."""
     generator = np.random.default_rng(seed)
     source = np.clip(generator.lognormal(2.3, 0.6, count), 1, longest).astype(np.int32)
     return source, np.clip(
@@ -60,8 +60,8 @@ def padding(rows, source, target, shape):
 def test_each_pair_lies_once_in_a_row_that_holds_it(
     lengths, source_length, target_length, window, seed
 ):
-    """Nothing is lost, nothing comes twice, no row is empty or overfull on either side,
-    whatever the window, and the same order packs the same way again.
+    """Nothing is lost, nothing occurs twice, no row is empty or overfull on a side, for
+    any window, and the same order packs the same way again.
     """
     source, target = arrays(lengths)
     order = np.random.default_rng(seed).permutation(len(lengths))
@@ -127,7 +127,7 @@ def test_a_window_is_packed_as_a_plain_loop_packs_it(lengths, seed):
 
 def test_windows_are_packed_alone():
     """An epoch is the packings of its windows one after another, however many are
-    packed at a time: what comes later in the order changes no row before.
+    packed at a time: what is later in the order changes no row before.
     """
     source, target = drawn(1000, 40)
     order = np.random.default_rng(1).permutation(1000)
@@ -141,7 +141,7 @@ def test_windows_are_packed_alone():
 
 
 def test_rows_come_in_the_order_of_their_longest_pairs():
-    """A shuffled order gives shuffled rows: long and short sentences come mixed."""
+    """A shuffled order gives shuffled rows: long and short sentences are mixed."""
     source, target = drawn(4000, 60)
     order = np.random.default_rng(2).permutation(4000)
     rows = pack(source, target, order, RowShape(120, 140, 4))
@@ -310,8 +310,8 @@ def encoded_of(source, target, seed=0):
 
 
 def test_a_packed_batch():
-    """Pairs stand behind each other with segments from 1, padding is behind them and
-    segment 0, and rows left over hold padding alone.
+    """Pairs follow each other with segments from 1; padding has segment 0, and so have
+    other rows.
     """
     encoded = encoded_of([2, 3, 4], [3, 1, 5])
     rows = Rows(np.array([2, 0, 1], np.int32), np.array([0, 1, 3], np.int32))
@@ -344,7 +344,7 @@ def test_a_packed_batch():
 @settings(deadline=None, max_examples=30)
 @given(lengths=PAIRS, rows=st.integers(1, 9), seed=st.integers(0, 99))
 def test_an_epoch_of_packed_batches_holds_each_sentence_once(lengths, rows, seed):
-    """What stands in the segments of all batches are the pairs, token for token, and
+    """What is in the segments of all batches are the pairs, token for token, and
     nothing else; a source without a token leaves its number out.
     """
     source, target = arrays(lengths)

@@ -64,9 +64,7 @@ def epoch_of(data, epoch=0):
 
 
 def numbers(batch):
-    """Say which pairs a batch holds, after checking that their two sides lie
-    together and are whole.
-    """
+    """Return which pairs a batch holds; both sides must be whole and aligned."""
     source, target = batch["source"], batch["target"]
     real = source[:, 0] != 0
     assert (real == (target[:, 0] != 1)).all()
@@ -81,7 +79,7 @@ def same(first, second):
 
 
 def seen(batch):
-    """Say which pairs a batch holds, packed or not, each as often as it is in it."""
+    """Return which pairs a batch holds, packed or not, each as often as it is in it."""
     found = []
     for side, pad in (("source", 0), ("target", 1)):
         segments = batch.get(f"{side}_segments", np.broadcast_to(1, batch[side].shape))
@@ -140,7 +138,7 @@ def test_an_epoch_holds_each_pair_once_within_the_budget(
 @settings(deadline=None, max_examples=30)
 @given(lengths=LENGTHS, stop=st.integers(0, 60), seed=st.integers(0, 2**31 - 1))
 def test_resuming_gives_exactly_the_rest(lengths, stop, seed):
-    """From any position, through JSON, in data made anew."""
+    """From any position, through JSON, in data that are loaded again."""
     position = Position()
     stream = data_of(lengths, seed=seed).batches()
     if stop:
@@ -229,7 +227,7 @@ def test_the_order_is_the_same_in_another_process():
 
 
 def test_batches_are_not_in_the_order_of_lengths():
-    """Shuffling crosses the buckets: shapes come mixed, and neighbours of an epoch
+    """Shuffling crosses the buckets: shapes are mixed, and neighbours of an epoch
     part in the next.
     """
     data = data_of(mixed_lengths(2000), num_buckets=4, tokens=300)
@@ -243,9 +241,8 @@ def test_batches_are_not_in_the_order_of_lengths():
             for shape in set(shapes)
         }
         assert len(places) == 4
-        # A bucket's batches lie around the middle of the epoch, not in a block of their
-        # own: the mean place of a bucket is then 1/2, give or take a standard error of
-        # at most 0.06 with the 25 batches or more that each has.
+        # A bucket's batches are not a block: their mean place in the epoch is 1/2,
+        # with a standard error of at most 0.06 for the 25 batches or more of each.
         assert all(0.3 < place < 0.7 for place in places.values()), places
         assert abs(np.corrcoef(np.arange(len(shapes)), shapes)[0, 1]) < 0.3
     first, second = (
@@ -346,7 +343,7 @@ def test_a_host_has_a_number_below_their_count():
 @settings(deadline=None, max_examples=20)
 @given(lengths=LENGTHS, stop=st.integers(0, 40), seed=st.integers(0, 2**31 - 1))
 def test_packed_data_resumes_and_holds_each_pair_once(lengths, stop, seed):
-    """Packing changes where pairs stand, not which come, nor that a run resumes."""
+    """Packing changes the positions of pairs, not which occur; it resumes exactly."""
     first, second = (
         data_of(lengths, packing=True, packed_length=40, seed=seed) for _ in range(2)
     )
@@ -369,7 +366,7 @@ def test_packed_data_resumes_and_holds_each_pair_once(lengths, stop, seed):
 
 @pytest.mark.parametrize("packing", [False, True])
 def test_batches_that_are_not_full_are_left_out_if_asked(packing):
-    """Every batch is then full, and no pair comes twice; without any full batch the
+    """Every batch is then full, and no pair occurs twice; without any full batch the
     cure is named.
     """
     options = {"packing": packing, "packed_length": 40, "tokens": 200}
@@ -394,9 +391,7 @@ def test_batches_that_are_not_full_are_left_out_if_asked(packing):
 
 
 def test_weights_say_how_often_pairs_come():
-    """A pair of weight 2.5 comes two or three times an epoch, drawn anew each epoch,
-    and resumes alike.
-    """
+    """A pair of weight 2.5 occurs two or three times an epoch, drawn in each epoch."""
     lengths = mixed_lengths(40)
     plain = data_of(lengths)
     shares = (Share("a", 0, 30, 1.0), Share("b", 30, 40, 2.5))

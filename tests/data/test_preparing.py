@@ -78,7 +78,7 @@ def test_preparing_again_finds_it_done(tmp_path):
 
 def test_changed_text_is_not_taken_for_prepared(tmp_path, corpus, pairs):
     """A byte is enough, of the same counts; the line names the file, and the cure is to
-    put it back or begin anew.
+    restore it or begin again.
 
     A file that was only touched is the same.
     """
@@ -181,7 +181,7 @@ def test_the_manifest_names_the_files_that_are_read(
 
 def test_text_that_changes_while_it_is_read(monkeypatch, tmp_path, corpus):
     """Nobody would know what the folder holds: nothing is left of it, and the same
-    command then begins anew.
+    command then begins again.
     """
     config, output = config_of(train=corpus), tmp_path / "prepared"
     train = TrainingText.vocabularies
@@ -216,7 +216,7 @@ BAD = {
 @pytest.mark.parametrize("made", [False, True])
 @pytest.mark.parametrize("bad", BAD)
 def test_bad_text_leaves_nothing_behind(tmp_path, bad, made):
-    """Its own line comes out, also where a vocabulary is trained on it; the mended
+    """The error is that of the text, also while a vocabulary is trained; the mended
     name works in the same folder.
     """
     english, german, message = BAD[bad]

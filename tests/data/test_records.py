@@ -14,7 +14,7 @@ def test_the_languages_choose_the_direction():
 
 
 def test_a_language_may_be_called_translation():
-    """Fields at the top go first, whatever they are called."""
+    """Fields at the top are preferred."""
     assert pair_of({"en": "a", "translation": "b"}, "en", "translation") == ("a", "b")
 
 

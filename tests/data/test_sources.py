@@ -20,7 +20,7 @@ def write(path, content):
 
 
 def test_text_files_stay_aligned(tmp_path):
-    """Line i of one file is with line i of the other, whatever is empty."""
+    """Line i of one file is with line i of the other, also where one is empty."""
     write(tmp_path / "a.en", b"one\n\nthree\nfour\n")
     write(tmp_path / "a.de", b"eins\nzwei\n\nvier")
     pairs = load(f"text:{tmp_path}/a.en,{tmp_path}/a.de", "en", "de")
@@ -92,7 +92,7 @@ def test_missing_files_are_found_at_once(tmp_path):
 
 
 def test_tsv(tmp_path):
-    """Columns are split at tabs alone; nothing is quoted; empty ones count."""
+    """Columns are split only at tabs; nothing is quoted; empty ones count."""
     path = write(
         tmp_path / "a.tsv",
         'one "1"\teins, \u2028\tx\n\tzwei\tx\nthree\t\tx\r\n'.encode(),

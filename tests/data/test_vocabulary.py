@@ -91,7 +91,7 @@ def test_special_ids_are_read_from_the_model(permuted):
 
 
 def test_special_pieces_of_other_names():
-    """Ids come from what a piece is for, not from what it is called."""
+    """Ids follow the role of a piece, not its name."""
     renamed = Vocabulary(
         train_elsewhere(pad_id=4, pad_piece="[PAD]", eos_piece="[END]")
     )
@@ -148,7 +148,7 @@ def test_decoding_without_eos_is_full(english_german):
 
 
 def test_decoding_and_encoding_are_stable(english_german):
-    """encode(decode(ids)) gives the ids back for whatever encode gave."""
+    """encode(decode(ids)) returns the ids that encode returned."""
     for ids in english_german.encode_batch(SENTENCES):
         # every character of the training text is a piece
         assert english_german.unk_id not in ids
@@ -164,7 +164,7 @@ def test_decoding_takes_any_number(english_german, ids):
 
 
 def test_an_id_out_of_range_is_visible(english_german):
-    """It decodes as unk does, beside what is known."""
+    """It decodes as unk does, next to known pieces."""
     ids = english_german.encode("table")
     for strange in (english_german.size, 2**40, -1):
         assert (
