@@ -12,11 +12,11 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from jaxformer.data.records import Pair
 from jaxformer.data.store import Encoded, Sentences, concatenate
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 CHUNK = 4096
 """Pairs that are cleaned and tokenised together."""
@@ -273,13 +276,7 @@ def _in_processes(
         workers, context, initializer=_install, initargs=(tokenizer,)
     )
     try:
-        waiting = deque()
-        for chunk in chunks:
-            waiting.append(pool.submit(_work, *chunk))
-            if len(waiting) > 2 * workers:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+        yield from map_ahead(pool, _work, chunks, 2 * workers)
     except BrokenProcessPool:
         raise InputError(
             "a worker process of the tokeniser was killed, perhaps for lack of memory,"
@@ -288,6 +285,24 @@ def _in_processes(
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def map_ahead(
+    pool: Executor,
+    function: Callable[[Item], Result],
+    items: Iterable[Item],
+    ahead: int,
+) -> Iterator[Result]:
+    """Apply a function to items in a pool, at most ``ahead`` items before they are
+    needed; yield the results in order.
+    """
+    waiting: deque[Future[Result]] = deque()
+    for item in items:
+        waiting.append(pool.submit(function, item))
+        if len(waiting) > ahead:
+            yield waiting.popleft().result()
+    while waiting:
+        yield waiting.popleft().result()
 
 
 _installed: Tokenizer | None = None
@@ -309,6 +324,6 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _work(pairs: list[Pair], first: int) -> Piece:
+def _work(chunk: tuple[list[Pair], int]) -> Piece:
     assert _installed is not None
-    return _installed(pairs, first)
+    return _installed(*chunk)

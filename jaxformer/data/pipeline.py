@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from jaxformer.data.batching import (
 )
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.config import DataConfig
+from jaxformer.data.encoding import map_ahead
 from jaxformer.data.mixing import Share, choose
 from jaxformer.data.packing import Rows, RowShape, make_packed_batch, pack, plan_rows
 from jaxformer.data.store import Encoded
@@ -259,17 +259,12 @@ class TrainingData:
                     if self.resample
                     else None
                 )
-                waiting: deque[Future[Batch]] = deque()
-                for number in range(start, len(plan)):
-                    while len(waiting) <= _AHEAD and number + len(waiting) < len(plan):
-                        waiting.append(
-                            batch_maker.submit(
-                                plan.batch, number + len(waiting), host, hosts
-                            )
-                        )
+                make = functools.partial(plan.batch, host=host, hosts=hosts)
+                made = map_ahead(batch_maker, make, range(start, len(plan)), _AHEAD)
+                for number, batch in enumerate(made, start):
                     last = number + 1 == len(plan)
                     yield (
-                        waiting.popleft().result(),
+                        batch,
                         Position(epoch + 1, 0) if last else Position(epoch, number + 1),
                     )
                 epoch, start = epoch + 1, 0

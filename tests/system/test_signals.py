@@ -72,7 +72,7 @@ def stop_in(owner, name, before=lambda: None, after=lambda: None):
     setattr(owner, name, stopped)
 """
 LOADING = f"""{STOP_IN}
-from jaxformer.data.loading import TrainingText
+from jaxformer.data.corpus import TrainingText
 stop_in(TrainingText, "load", before=stop)
 """
 # It takes more than a tenth of a second to compile the step, since nothing is kept.
