@@ -175,9 +175,7 @@ class TrainingText:
         epoch: int,
         stop: Callable[[], bool],
     ) -> Encoded:
-        """Encode everything again, in the segmentation of an epoch; ``stop`` returns
-        whether the result is still wanted.
-        """
+        """Encode everything again, in the segmentation of an epoch."""
         alpha = self.config.segmentation_alpha
         assert alpha is not None
         # Shapes of batches are those of the best segmentation: no drawn one may be

@@ -67,33 +67,41 @@ def prepare(
         source, target = (np.array(numbers, np.int64) for numbers in done.lengths)
         return Preparation(dict(done.counts), (source, target))
     with new_folder(output) as folder:
-        if given is None:
-            vocabularies = text.vocabularies(folder / VOCABULARY, report=report)
-        else:
-            vocabularies = given
-            given.save(folder / VOCABULARY)
-        with TokenWriter(
-            vocabularies.pad_ids, vocabularies.token_dtype, folder
-        ) as writer:
-            _, found = text.encode(text.tokenizers(vocabularies), writer, report=report)
-            pairs_hash = writer.finish().hash
-        for name, count in found.counts.items():
-            report(f"{name}: {count.read:,} pairs read, {summary(count)}")
-        check_not_empty(found.counts)
-        for path, stamp in stamps.items():
-            if _stamp(path) != stamp:
-                raise InputError(
-                    f"{path} changed while it was read: give the same command again"
-                )
-        source, target = (numbers.tolist() for numbers in found.lengths)
-        Manifest(
-            request=request,
-            vocabulary=vocabularies.hash,
-            counts=found.counts,
-            lengths=(source, target),
-            hash=pairs_hash,
-            sha256={name: digest(folder / name) for name in (*TOKENS, LENGTHS)},
-        ).save(folder)
+        return _write(text, given, request, stamps, folder, report)
+
+
+def _write(
+    text: TrainingText,
+    given: Vocabularies | None,
+    request: Mapping[str, Any],
+    stamps: Mapping[Path, tuple[int, int]],
+    folder: Path,
+    report: Report,
+) -> Preparation:
+    """Write the vocabularies, the tokens and the manifest."""
+    if given is not None:
+        given.save(folder / VOCABULARY)
+    vocabularies = given or text.vocabularies(folder / VOCABULARY, report=report)
+    with TokenWriter(vocabularies.pad_ids, vocabularies.token_dtype, folder) as writer:
+        _, found = text.encode(text.tokenizers(vocabularies), writer, report=report)
+        pairs_hash = writer.finish().hash
+    for name, count in found.counts.items():
+        report(f"{name}: {count.read:,} pairs read, {summary(count)}")
+    check_not_empty(found.counts)
+    for path, stamp in stamps.items():
+        if _stamp(path) != stamp:
+            raise InputError(
+                f"{path} changed while it was read: give the same command again"
+            )
+    source, target = (numbers.tolist() for numbers in found.lengths)
+    Manifest(
+        request=request,
+        vocabulary=vocabularies.hash,
+        counts=found.counts,
+        lengths=(source, target),
+        hash=pairs_hash,
+        sha256={name: digest(folder / name) for name in (*TOKENS, LENGTHS)},
+    ).save(folder)
     return found
 
 
