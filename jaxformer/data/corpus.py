@@ -21,7 +21,7 @@ from jaxformer.data.cleaning import (
     why_nothing_is_left,
 )
 from jaxformer.data.config import DataConfig
-from jaxformer.data.encoding import CHUNK, Sampling, Tokenizer, tokenize
+from jaxformer.data.encoding import CHUNK, SubwordSampling, Tokenizer, tokenize
 from jaxformer.data.files import check_regular
 from jaxformer.data.mixing import Part, Share, level, parse
 from jaxformer.data.pipeline import TrainingData
@@ -181,7 +181,7 @@ class TrainingText:
         # Shapes of batches are those of the best segmentation: no drawn one may be
         # longer than its longest.
         longest = int(best.source_lengths.max()), int(best.target_lengths.max())
-        sampling = Sampling(alpha, seed, epoch, longest)
+        sampling = SubwordSampling(alpha, seed, epoch, longest)
         drawn = [dataclasses.replace(one, sampling=sampling) for one in tokenizers]
         with _temporary_writer(tokenizers[0].vocabularies) as writer:
             _, (found, _) = self.encode(drawn, writer, stop=stop)

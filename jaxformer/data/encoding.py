@@ -117,7 +117,7 @@ def encode_evaluation(
     return encoded
 
 
-class Sampling(NamedTuple):
+class SubwordSampling(NamedTuple):
     """Subword regularisation: each epoch has its own random segmentation of the text.
 
     With a unigram vocabulary a segmentation is drawn by its probability to the power
@@ -172,7 +172,7 @@ class Tokenizer:
     max_length: int
     tagged: bool = False
     duplicates: Duplicates | None = None
-    sampling: Sampling | None = None
+    sampling: SubwordSampling | None = None
     threads: int = -1
 
     def __call__(self, pairs: Iterable[Pair], first: int = 0) -> Piece:

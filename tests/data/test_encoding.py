@@ -22,7 +22,12 @@ from jaxformer.data import (
     load,
 )
 from jaxformer.data.cleaning import Counts
-from jaxformer.data.encoding import Sampling, Tokenizer, encode_evaluation, tokenize
+from jaxformer.data.encoding import (
+    SubwordSampling,
+    Tokenizer,
+    encode_evaluation,
+    tokenize,
+)
 from jaxformer.errors import InputError
 
 PAIRS = list(load("bundled:en-de/train", "en", "de"))[:3000]
@@ -75,7 +80,7 @@ def test_processes_change_nothing(vocabularies, monkeypatch):
     """
     monkeypatch.setattr(encoding, "CHUNK", 100)
     monkeypatch.setattr(encoding, "_FEWEST_CHUNKS", 2)
-    sampled = tokenizer(vocabularies, sampling=Sampling(0.2, 1, 3))
+    sampled = tokenizer(vocabularies, sampling=SubwordSampling(0.2, 1, 3))
     alone, counts = everything(tokenize(PAIRS[:1000], sampled, workers=1))
     several, same_counts = everything(tokenize(PAIRS[:1000], sampled, workers=2))
     assert alone == several
@@ -169,18 +174,19 @@ class TestSampling:
         drawn = {
             epoch: everything(
                 tokenize(
-                    pairs, tokenizer(both_models, sampling=Sampling(0.3, 5, epoch))
+                    pairs,
+                    tokenizer(both_models, sampling=SubwordSampling(0.3, 5, epoch)),
                 )
             )[0]
             for epoch in (0, 1)
         }
         again, _ = everything(
-            tokenize(pairs, tokenizer(both_models, sampling=Sampling(0.3, 5, 1)))
+            tokenize(pairs, tokenizer(both_models, sampling=SubwordSampling(0.3, 5, 1)))
         )
         assert drawn[1] == again
         assert drawn[0] != drawn[1]
         other_seed, _ = everything(
-            tokenize(pairs, tokenizer(both_models, sampling=Sampling(0.3, 6, 1)))
+            tokenize(pairs, tokenizer(both_models, sampling=SubwordSampling(0.3, 6, 1)))
         )
         assert other_seed != again
         for (source, target), (drawn_source, drawn_target) in zip(
@@ -205,7 +211,7 @@ class TestSampling:
         best, counts = everything(
             tokenize(pairs, tokenizer(both_models, max_length=limit))
         )
-        sampling = Sampling(0.1, 0, 0)
+        sampling = SubwordSampling(0.1, 0, 0)
         drawn, same_counts = everything(
             tokenize(pairs, tokenizer(both_models, max_length=limit, sampling=sampling))
         )
