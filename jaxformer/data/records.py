@@ -1,6 +1,4 @@
-"""Records with named fields become pairs, and a name that nobody knows is answered
-with the nearest one.
-"""
+"""Build pairs from records with named fields; suggest names for wrong ones."""
 
 from __future__ import annotations
 
@@ -19,19 +17,19 @@ class Pair(NamedTuple):
 
 
 def pair_of(record: object, source_language: str, target_language: str) -> Pair:
-    """Take the two languages out of a record.
+    """Return the pair of two languages in a record.
 
-    The languages name its fields, at the top (``{"en": ..., "de": ...}``) or under
-    ``translation`` (``{"translation": {"en": ..., "de": ...}}``, the form of Hugging
-    Face); other fields do not matter. Bytes are read as UTF-8.
+    Its fields are the languages, at the top (``{"en": ..., "de": ...}``) or under
+    ``translation`` (the form of Hugging Face); other fields are ignored. Bytes are
+    UTF-8.
 
     Example:
         >>> pair_of({"id": 7, "de": "Hallo.", "en": "Hello."}, "en", "de")
         Pair(source='Hello.', target='Hallo.')
 
     Raises:
-        InputError: a field is missing or holds no text. The caller adds where the
-            record is.
+        InputError: a field is missing or is not text. The caller adds the place of the
+            record.
     """
     if not isinstance(record, Mapping):
         raise InputError(
@@ -47,7 +45,7 @@ def pair_of(record: object, source_language: str, target_language: str) -> Pair:
 
 
 def _text(record: Mapping[str, object], language: str) -> str:
-    """Take one language out of a record."""
+    """Return the text of one language."""
     if language not in record:
         names = [str(name) for name in record]
         raise InputError(
@@ -73,11 +71,10 @@ def _text(record: Mapping[str, object], language: str) -> str:
 
 
 def check_encodable(text: str, name: str) -> None:
-    """Refuse text with half of a surrogate pair, which JSON can escape and UTF-8 cannot
-    hold.
+    """Refuse text with half of a surrogate pair: JSON can escape it, UTF-8 has none.
 
     Raises:
-        InputError: it has one; ``name`` says which text it is.
+        InputError: it has one; ``name`` names the text.
     """
     try:
         text.encode("utf-8")
@@ -90,8 +87,7 @@ def check_encodable(text: str, name: str) -> None:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Word the question that an error ends with when one of the names is near; else
-    give no text.
+    """Return the question that ends an error if one of the names is near, else "".
 
     Example:
         >>> did_you_mean("wmt41", ["wmt13", "wmt14"])
