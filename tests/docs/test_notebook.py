@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom, and its model learns what it is to learn."""
+"""The notebook runs from top to bottom, and its model learns the task."""
 
 import importlib.util
 import re
@@ -20,7 +20,7 @@ def read(path):
 
 
 def said_by(notebook):
-    """Join what the cells of a notebook printed."""
+    """Return what the cells of a notebook printed."""
     outputs = [
         output
         for cell in notebook.cells
@@ -64,8 +64,8 @@ def check_results(notebook, share):
 
 
 def test_the_stored_outputs_are_whole():
-    """Each cell of code has run, in its order and without a fault; the model reverses
-    95 % of unseen words; the file is small and names no folder of its maker.
+    """Each cell of code has run, in order and without an error; the model reverses 95 %
+    of unseen words; the file is small and contains no path of a machine.
     """
     notebook = read(NOTEBOOK)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
@@ -83,9 +83,7 @@ def test_the_stored_outputs_are_whole():
 
 @pytest.mark.slow
 def test_it_runs(tmp_path, monkeypatch):
-    """A new kernel runs every cell, with fewer steps of training, and comes to the
-    same results.
-    """
+    """A new kernel runs every cell, with fewer training steps, to the same results."""
     pytest.importorskip("nbclient")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("XLA_FLAGS", "")  # one device

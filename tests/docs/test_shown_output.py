@@ -1,8 +1,10 @@
-"""What the pages show of the commands of a run has the form of what these commands
-print: numbers and names aside, each shown line is one that a small run printed, and
-each object has keys of the real one, in their order.
+"""What the pages show of the commands of a run has the form that these commands print.
+
+Numbers and names aside, each shown line is one that a small run printed, and each
+object has the keys of the real one, in their order.
 """
 
+import contextlib
 import re
 import shutil
 
@@ -22,8 +24,8 @@ NUMBER = r"(?<![a-z])[-+]?\d[\d,]*(?:\.\d+)?(?:e-?\d+)?(?::\d\d)*"
 
 
 def mask(line: str) -> str:
-    """Write a line without what differs from run to run: sentences, names, numbers,
-    and how wide columns are.
+    """Return a line without what differs from run to run: sentences, names, numbers and
+    widths of columns.
     """
     line = re.sub(r"^(  (?:source|translation)) .*", r"\1", line)
     line = re.sub(NUMBER, "0", re.sub(NAME, "NAME", line))
@@ -31,9 +33,7 @@ def mask(line: str) -> str:
 
 
 def checks(text: str) -> dict[str, str]:
-    """Return what the doctor expects in each check that it could make; a page may
-    break lines, and end them early.
-    """
+    """Return the expectation of each check; a page may break and shorten lines."""
     found = {}
     for line in re.sub(r"\n {20,}", " ", text).splitlines():
         if match := re.match(r"(?:wrong|look|ok) +(\S+(?: \S+)*?) {2,}", line):
@@ -63,19 +63,19 @@ def verdicts(text: str) -> int:
 
 
 def keys(text: str) -> list[str]:
-    """Return the keys of an object in the order in which they stand there."""
+    """Return the keys of an object in their order."""
     return re.findall(r'"(\w+)": ', text)
 
 
 def is_part(part: list[str], whole: list[str]) -> bool:
-    """Return whether the one stands in the other, in its order."""
+    """Return whether one list is part of the other, in its order."""
     rest = iter(whole)
     return all(item in rest for item in part)
 
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory):
-    """Train a small model on two files by the command line; give what each command
+    """Train a small model on two files by the command line; return what each command
     printed.
     """
     folder = tmp_path_factory.mktemp("shown")
@@ -103,10 +103,12 @@ def printed(tmp_path_factory):
         "model.num_heads": 4,
         "model.num_encoder_layers": 1,
         "model.num_decoder_layers": 1,
-        "training.steps": 120,
-        "training.warmup_steps": 50,
-        "training.evaluate_every": 40,
-        "training.checkpoint_every": 40,
+        "training.engine": "jit",
+        "training.log_every": 10,
+        "training.steps": 60,
+        "training.warmup_steps": 25,
+        "training.evaluate_every": 20,
+        "training.checkpoint_every": 20,
         "decoding.max_extra_length": 8,
         "decoding.beam_size": 1,
     }
@@ -114,9 +116,10 @@ def printed(tmp_path_factory):
     workdir = "--workdir=runs/mine"
 
     def run(name, *words):
-        done = runs.command(name, *words, cwd=folder)
-        assert done.returncode == 0 or name == "doctor", done.stderr.decode()
-        return (done.stderr if name == "train" else done.stdout).decode()
+        with contextlib.chdir(folder):
+            done = runs.call(name, *words)
+        assert done.code == 0 or name == "doctor", done.err
+        return done.err if name == "train" else done.out.decode()
 
     found = {
         "train": run(
@@ -156,7 +159,7 @@ def printed(tmp_path_factory):
     ids=["readme", "train", "compare"],
 )
 def test_shown_lines_are_printed(command, shown, printed):
-    """Each line is one of those that the command prints."""
+    """Each line is one that the command prints."""
     real = {mask(line) for line in printed[command].splitlines()}
     assert [
         line for line in shown.splitlines() if line != "..." and mask(line) not in real
@@ -174,7 +177,7 @@ def test_shown_lines_are_printed(command, shown, printed):
     ids=["readme", "train", "score"],
 )
 def test_shown_objects_are_printed(command, shown, printed):
-    """The keys are those of the real object; one without an ellipsis has them all."""
+    """The keys are those of the real object, all of them without an ellipsis."""
     assert is_part(keys(shown), keys(printed[command]))
     assert "..." in shown or keys(shown) == keys(printed[command])
 
@@ -182,8 +185,8 @@ def test_shown_objects_are_printed(command, shown, printed):
 @pytest.mark.slow
 @pytest.mark.parametrize("page", ["docs/train.md", "docs/why-is-my-bleu-lower.md"])
 def test_shown_findings_are_printed(page, printed):
-    """Each check has the name and the expectation that the doctor prints, and none
-    was left out of the count.
+    """Each check has the name and the expectation that the doctor prints, and the count
+    is complete.
     """
     shown = next(
         text

@@ -1,10 +1,11 @@
-"""The site: built without a warning and without the network, and its reference has
+"""The site builds without a warning and without the network, and its reference has
 every public name.
 """
 
 import dataclasses
 import html
 import importlib
+import json
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ import urllib.parse
 
 import pytest
 from documented_names import ROOMS, documented_names
-from pages import ROOT
+from pages import ROOT, WIDEST
 
 from jaxformer.cli.main import COMMANDS
 from jaxformer.data.config import DataConfig
@@ -24,7 +25,7 @@ from jaxformer.search.config import DecodingConfig
 
 pytestmark = pytest.mark.slow
 
-# Builds, and refuses whatever would go to the network.
+# Build, and refuse the network.
 BUILD = """
 import socket
 def refuse(*arguments):
@@ -37,7 +38,7 @@ cli()
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Build the site, and give its folder."""
+    """Build the site; return its folder."""
     folder = tmp_path_factory.mktemp("site")
     environment = {
         **os.environ,
@@ -74,7 +75,7 @@ def pages(site):
 
 @pytest.fixture(scope="module")
 def anchors(pages):
-    """Return all places of the reference that a link can lead to."""
+    """Return all anchors of the reference."""
     return {
         anchor
         for name, text in pages.items()
@@ -83,7 +84,7 @@ def anchors(pages):
     }
 
 
-def test_every_public_name_has_a_place(anchors):
+def test_every_public_name_has_an_anchor(anchors):
     """Every public function, class and method has an anchor in the reference, and so
     has every module.
     """
@@ -93,10 +94,8 @@ def test_every_public_name_has_a_place(anchors):
     assert {name.path.rsplit(".", 1)[0] for name in names} <= anchors
 
 
-def test_what_rooms_offer_has_a_place(anchors):
-    """What a room or the package itself exports leads to an anchor where it is
-    defined.
-    """
+def test_what_packages_export_has_an_anchor(anchors):
+    """What a package exports has an anchor where it is defined."""
     missing = []
     for room in ("", *ROOMS):
         module = importlib.import_module(f"jaxformer.{room}".rstrip("."))
@@ -114,10 +113,8 @@ def test_what_rooms_offer_has_a_place(anchors):
     "config",
     [TransformerConfig, DataConfig, TrainingConfig, EvaluationConfig, DecodingConfig],
 )
-def test_every_key_has_a_place(config, anchors):
-    """Each key of a configuration stands in the reference, with the comment that
-    says what it means.
-    """
+def test_every_key_has_an_anchor(config, anchors):
+    """Each key of a configuration has an anchor in the reference."""
     path = f"{config.__module__}.{config.__qualname__}"
     assert [
         field.name
@@ -126,14 +123,14 @@ def test_every_key_has_a_place(config, anchors):
     ] == []
 
 
-def test_commands_say_what_they_say(pages):
+def test_commands_have_their_help(pages):
     """The page of commands has the help of each."""
     text = pages["reference/commands.html"]
     assert [name for name in COMMANDS if f"usage: jaxformer {name}" not in text] == []
 
 
 def test_nothing_is_loaded_from_elsewhere(pages):
-    """Pages take scripts, styles and pictures from the site alone."""
+    """Pages take scripts, styles and pictures only from the site."""
     loaded = [
         (name, address)
         for name, text in pages.items()
@@ -145,10 +142,10 @@ def test_nothing_is_loaded_from_elsewhere(pages):
 
 
 def test_links_lead_to_files_of_the_site(site, pages):
-    """Every link, script, style and picture of every page resolves in the folder,
-    without a server at its root.
+    """Every link, script, style and picture of every page is a file of the site, without
+    a server.
     """
-    assert len(pages) > 30
+    assert len(pages) > 25
     dead = []
     for name, text in pages.items():
         for address in re.findall(r'<[a-z][^>]*\s(?:src|href)="([^"]*)"', text):
@@ -165,11 +162,31 @@ def test_links_lead_to_files_of_the_site(site, pages):
 
 
 def test_prose_is_rendered(pages):
-    """No marks of other languages are left: roles and tables of docstrings, and
-    lists, are written out.
-    """
+    """Roles, tables and lists of docstrings are rendered."""
     for name, text in pages.items():
         shown = re.sub(r"<(pre|code)\b.*?</\1>", "", text, flags=re.DOTALL)
         assert not re.search(r":(func|class|mod|meth|data|attr):", shown), name
         assert "=====" not in shown, name
         assert not re.search(r"<p>[^<]*\n(- |\d\. |\|)", shown), name
+
+
+def test_no_code_scrolls_sideways(pages):
+    """Lines of code of the reference fit a window of 1,300 pixels."""
+    wide = [
+        (name, line)
+        for name, text in pages.items()
+        for block in re.findall(r"<pre\b.*?</pre>", text, re.DOTALL)
+        for line in html.unescape(re.sub(r"<[^>]+>", "", block)).splitlines()
+        if len(line.expandtabs()) > WIDEST
+    ]
+    assert wide == []
+
+
+def test_search_needs_no_network(site):
+    """The index of the search is a script, which also loads from disk, and has every
+    page.
+    """
+    text = (site / "search" / "search_index.js").read_text(encoding="utf-8")
+    found = {entry["location"].split("#")[0] for entry in json.loads(text[14:])["docs"]}
+    assert text.startswith("var __index = ")
+    assert found == {str(path.relative_to(site)) for path in site.rglob("*.html")}

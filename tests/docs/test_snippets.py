@@ -1,11 +1,10 @@
-"""Every fenced block of the pages: Python is run, command lines are read by the real
-parsers, data are data.
+"""Every fenced block of the pages: Python runs, the real parsers read command lines,
+JSON is JSON.
 """
 
 import json
-import subprocess
-import sys
 
+import jax
 import pytest
 from command_lines import WrongLineError, check_command, fill_in, read_commands
 from pages import Block, all_blocks, read_blocks
@@ -16,14 +15,13 @@ from jaxformer.data.files import read_lines
 BLOCKS = all_blocks()
 KINDS = {"python", "sh", "console", "text", "json"}
 
-# What a page takes for granted, beyond what its own earlier blocks define.
+# Names that the blocks of a page use and do not define.
 GIVEN = {
     "docs/decoding.md": "import jaxformer as jf\n",
     "docs/evaluation.md": (
         "first, second, references = (['Ein Haus.', 'Das Tor.'] for _ in range(3))\n"
     ),
 }
-END = "-- end of block --"
 OURS = ("jaxformer ", "make ", "python ", "$ ", ".venv/")
 
 
@@ -37,9 +35,7 @@ def check_all(commands: list[list[str]]) -> None:
 
 
 def below(block: Block) -> str | None:
-    """Return the text that a page shows right below a block, with nothing but an empty
-    line between.
-    """
+    """Return the text right below a block, after an empty line."""
     begin = block.line + block.text.count("\n") + 3
     return next(
         (
@@ -52,9 +48,7 @@ def below(block: Block) -> str | None:
 
 
 def of_kind(*kinds: str) -> list[Block]:
-    """Return the blocks of these kinds but parts of files, which are tested as a whole
-    (test_examples).
-    """
+    """Return the blocks of these kinds, except parts of examples (test_examples)."""
     return [
         block
         for block in BLOCKS
@@ -63,9 +57,8 @@ def of_kind(*kinds: str) -> list[Block]:
 
 
 def test_blocks_are_of_known_kinds():
-    """No block is passed over: each is Python, shell, a session, text or JSON; only
-    Python may be left unrun, for a reason, and only examples of Python and their output
-    are parts of files.
+    """Each block is Python, shell, a session, text or JSON. Only Python may be left
+    unrun, for a reason. Only examples and their output name a file.
     """
     assert [where(block) for block in BLOCKS if block.kind not in KINDS] == []
     files = {block.file for block in BLOCKS if block.file}
@@ -95,8 +88,8 @@ def test_every_fence_is_read():
 
 @pytest.mark.parametrize("block", of_kind("sh"), ids=where)
 def test_commands_can_be_typed(block):
-    """Every command of a shell block is one that the program named reads: command,
-    flags, keys and values exist.
+    """The parser of its program accepts every command of a shell block: command, flags,
+    keys and values exist.
     """
     before = [
         other.text
@@ -111,9 +104,7 @@ def test_commands_can_be_typed(block):
 
 @pytest.mark.parametrize("block", of_kind("console"), ids=where)
 def test_sessions_can_be_typed(block):
-    """Every command of a session, behind its prompt, is one that the program named
-    reads.
-    """
+    """The parser of its program accepts every command of a session, after its prompt."""
     typed = "".join(
         line.removeprefix("$ ")
         for line in block.text.splitlines(keepends=True)
@@ -126,9 +117,7 @@ def test_sessions_can_be_typed(block):
 
 @pytest.mark.parametrize("block", of_kind("text", "json"), ids=where)
 def test_shown_output_holds_no_commands(block):
-    """What a page shows as text or data is no command that would stay unchecked;
-    JSON that is whole can be read.
-    """
+    """Text and data contain no unchecked command; complete JSON is valid."""
     assert [
         line for line in block.text.splitlines() if line.lstrip().startswith(OURS)
     ] == []
@@ -143,8 +132,8 @@ def test_python_compiles(block):
 
 
 def pages_that_run() -> list:
-    """Return the pages whose Python runs; one that writes a model for another library
-    needs that library.
+    """Return the pages whose Python runs; one that exports a model needs the other
+    library.
     """
     blocks = [block for block in of_kind("python") if not block.reason]
     peers = {
@@ -159,46 +148,30 @@ def pages_that_run() -> list:
     ]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("page", pages_that_run())
-def test_python_runs(page, tmp_path):
+def test_python_runs(page, tmp_path, monkeypatch, capsys):
     """The Python of a page runs from top to bottom, without a warning, where the runs
-    that it names are there; what the page shows right below a block is what the block
-    prints.
+    that it names exist; text right below a block is what the block prints.
     """
     for name in ("quickstart", "mine", "first", "a", "b", "ende", "base"):
         runs.copy(runs.random_run(), tmp_path / "runs" / name)
     lines = "".join(f"{line}\n" for line in runs.sentences(3, longest=20))
     for name in ("test.en", "text.en"):
         (tmp_path / name).write_text(lines, encoding="utf-8")
-    blocks = [
-        block
-        for block in BLOCKS
-        if block.page == page and block.kind == "python" and not block.reason
-    ]
-    program = "\n".join(
-        [GIVEN.get(page, ""), *(f"{block.text}\nprint({END!r})" for block in blocks)]
-    )
-    folders = runs.ROOT, runs.ROOT / "docs" / "figures"
-    environment = {**runs.environment(), "PYTHONPATH": ":".join(map(str, folders))}
-    done = subprocess.run(
-        [sys.executable, "-W", "error::DeprecationWarning:__main__", "-c", program],
-        capture_output=True,
-        cwd=tmp_path,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(runs.ROOT / "docs" / "figures")
+    names: dict[str, object] = {}
+    exec(GIVEN.get(page, ""), names)
+    printed = {}
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        for block in of_kind("python"):
+            if block.page == page and not block.reason:
+                exec(compile(block.text, where(block), "exec"), names)
+                printed[block] = capsys.readouterr().out
     assert len(read_lines(tmp_path / "test.en")) == 3
-    *printed, rest = done.stdout.decode().split(f"{END}\n")
-    assert (len(printed), rest) == (len(blocks), "")
-    shown = {
-        block: text
-        for block, text in zip(blocks, printed, strict=True)
-        if below(block) is not None
-    }
-    assert {where(block): text for block, text in shown.items()} == {
-        where(block): below(block) for block in shown
+    shown = {block: text for block in printed if (text := below(block)) is not None}
+    assert {where(block): printed[block] for block in shown} == {
+        where(block): text for block, text in shown.items()
     }
 
 
@@ -239,17 +212,15 @@ def test_python_runs(page, tmp_path):
     ],
 )
 def test_a_planted_mistake_is_found(line, word):
-    """A command that does not exist, a flag, a key, a value, a file, a target: each
-    is refused by its name.
-    """
+    """An unknown command, flag, key, value, file or target is refused by its name."""
     found = list(read_commands(line))
     with pytest.raises(WrongLineError, match=word):
         check_all(found)
 
 
 def test_shown_output_is_found():
-    """What stands right below a block belongs to it; the page about the paper shows
-    what each of its blocks prints.
+    """Text right below a block is its output; the page about the paper shows the output
+    of each block.
     """
     blocks = of_kind("python")
     assert any(
@@ -264,8 +235,8 @@ def test_shown_output_is_found():
 
 
 def test_how_lines_are_read():
-    """Comments, redirections, pipes, continued lines, variables and quotation marks
-    are the shell's.
+    """Comments, redirections, pipes, continued lines, variables and quotes are the
+    shell's.
     """
     text = (
         "A=1 make test  # all; of it, don't\necho 'a # b' \"c d\" | head -n 1 > out.txt"
