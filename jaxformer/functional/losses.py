@@ -107,7 +107,8 @@ def cross_entropy(
             smoothing.
 
     Example:
-        >>> total, count = cross_entropy(jnp.zeros((1, 2, 4)), jnp.array([[1, 0]]), jnp.array([[True, False]]))
+        >>> targets, real = jnp.array([[1, 0]]), jnp.array([[True, False]])
+        >>> total, count = cross_entropy(jnp.zeros((1, 2, 4)), targets, real)
         >>> round(float(total / count), 4)  # log 4
         1.3863
     """

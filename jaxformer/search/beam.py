@@ -115,10 +115,12 @@ def beam_search(
             of another leading axis.
 
     Example:
-        >>> logits = jnp.log(jnp.array([[0.0, 0.1, 0.6, 0.3], [1, 0, 0, 0], [0, 0.7, 0.1, 0.2], [0, 0.9, 0.05, 0.05]]))
-        >>> rules = SearchRules(max_lengths=jnp.array([5]), length=5, beam_size=2, alpha=0.6, bos_id=0, eos_id=1,
-        ...                     pad_id=0)
-        >>> beam_search(lambda tokens, cache: (logits[tokens], cache), None, rules).tokens.tolist()
+        >>> table = [[0.0, 0.1, 0.6, 0.3], [1, 0, 0, 0], [0, 0.7, 0.1, 0.2]]
+        >>> logits = jnp.log(jnp.array([*table, [0, 0.9, 0.05, 0.05]]))
+        >>> rules = SearchRules(max_lengths=jnp.array([5]), length=5, beam_size=2,
+        ...                     alpha=0.6, bos_id=0, eos_id=1, pad_id=0)
+        >>> step = lambda tokens, cache: (logits[tokens], cache)
+        >>> beam_search(step, None, rules).tokens.tolist()
         [[[2, 1, 0, 0, 0]]]
     """
     return run_search(
