@@ -22,16 +22,14 @@ def length_penalty(
     """Return the number that divides the log-probability of a hypothesis, so that long
     ones can win.
 
-    ========= ==========================
-    ===================================================================
-    name      lp(n)                      source
-    ========= ==========================
-    ===================================================================
-    `gnmt`    ((5 + n) / 6)^alpha        Wu et al. 2016, equation 14; used by Vaswani et al. 2017, section 6.1
-    `average` n^alpha                    with alpha 1 the log-probability a token, as in Cho et al. 2014
-    `none`    1                          log-probabilities as they are, whatever alpha
-    ========= ==========================
-    ===================================================================
+    ========= =================== ===============================================
+    name      lp(n)               source
+    ========= =================== ===============================================
+    `gnmt`    ((5 + n) / 6)^alpha Wu et al. 2016, equation 14; in Vaswani et al.
+                                  2017, section 6.1
+    `average` n^alpha             with alpha 1 a mean per token (Cho et al. 2014)
+    `none`    1                   log-probabilities, whatever alpha
+    ========= =================== ===============================================
 
     Each is above 0 and rises with n for alpha >= 0 and falls for alpha < 0 (or stays):
     the stop rule of beam search relies on that.

@@ -22,18 +22,15 @@ def prepare(
 ) -> tuple[TransformerConfig, PyTree]:
     """Return configuration and parameters of the same model in another precision.
 
-    ========== ====================================================
-    =================================================
-    precision  weights                                              computation
-    ========== ====================================================
-    =================================================
-    `model`    as ``config.dtype`` says                             in the same
-    `float32`  float32                                              float32
-    `bfloat16` bfloat16                                             bfloat16, added up in float32
-    `int8`     8 bits, a float32 scale and sum for each output      products in 8 bits, added up exactly; the rest in
-                                                                    float32
-    ========== ====================================================
-    =================================================
+    ========== ============================ =====================================
+    precision  weights                      computation
+    ========== ============================ =====================================
+    `model`    as ``config.dtype`` says     in the same
+    `float32`  float32                      float32
+    `bfloat16` bfloat16                     bfloat16, float32 accumulation
+    `int8`     8 bits, a float32 scale and  8-bit matmuls with exact sums; the rest
+               sum for each output          in float32
+    ========== ============================ =====================================
 
     Weights are the kernels of all linear maps and the table that gives logits.
     Embeddings are looked up in the type of the computation, in `int8` in float32: a
