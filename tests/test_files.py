@@ -6,7 +6,6 @@ import fcntl
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
 
 import pytest
 
@@ -24,53 +23,50 @@ from jaxformer.files import (
 HOLDER = """
 import sys
 from pathlib import Path
+from jaxformer.errors import InputError
 from jaxformer.files import hold
-lock = hold(Path(sys.argv[1]), "taken")
-print("held", flush=True)
-sys.stdin.read()
+held = []
+for line in sys.stdin:
+    try:
+        held.append(hold(Path(line.strip()), "taken"))
+        print("held", flush=True)
+    except InputError as error:
+        print(error, flush=True)
 """
 
 
-@contextmanager
-def another_holder(directory):
-    """Let a second process ask for a folder, and give the process once it has
-    answered; it ends by a kill.
+def test_a_folder_has_one_holder_at_a_time(tmp_path):
+    """What this process holds is refused to another process and to itself, and the
+    other way around. What is closed is free, and so is what a killed process held.
     """
-    command = [sys.executable, "-c", HOLDER, str(directory)]
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.mkdir()
+    second.mkdir()
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        assert process.stderr is not None
+        [sys.executable, "-c", HOLDER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+
+        def ask(folder):
+            other.stdin.write(f"{folder}\n")
+            other.stdin.flush()
+            return other.stdout.readline().strip()
+
         try:
-            yield process.stdout.readline().strip(), process.stderr
+            with hold(first, "taken"):
+                assert ask(first) == "taken"
+                with pytest.raises(InputError, match="taken"):
+                    hold(first, "taken")
+                assert ask(second) == "held"
+            assert ask(first) == "held"
+            with pytest.raises(InputError, match=r"^wait, or go elsewhere$"):
+                hold(second, "wait, or go elsewhere")
         finally:
-            process.kill()
-
-
-def test_a_second_process_is_refused_until_the_first_is_gone(tmp_path):
-    """The refusal is the caller's own line; a killed holder holds nothing."""
-    with another_holder(tmp_path) as (answer, _):
-        assert answer == b"held"
-        with pytest.raises(InputError, match=r"^wait, or go elsewhere$"):
-            hold(tmp_path, "wait, or go elsewhere")
-    hold(tmp_path, "taken").close()
-
-
-def test_what_this_process_holds_is_refused_to_others(tmp_path):
-    """Also to itself; what is closed is free, and another folder was free all along."""
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    with hold(tmp_path / "a", "taken"):
-        with another_holder(tmp_path / "a") as (answer, error):
-            assert answer == b""
-            assert error.read().strip().endswith(b"InputError: taken")
-        with pytest.raises(InputError, match="taken"):
-            hold(tmp_path / "a", "taken")
-        with another_holder(tmp_path / "b") as (answer, _):
-            assert answer == b"held"
-    with another_holder(tmp_path / "a") as (answer, _):
-        assert answer == b"held"
+            other.kill()
+    hold(first, "taken").close()
+    hold(second, "taken").close()
 
 
 def test_a_file_system_without_locks_refuses_nobody(monkeypatch, tmp_path):
