@@ -55,15 +55,19 @@ quickstart: environment  ## train, score, translate and draw on the bundled corp
 	@echo "  $(BIN)/jaxformer info --workdir=$(RUN)"
 	@echo "  $(BIN)/jaxformer train --help   for your own text"
 
-# Without PyTorch the parity tests stay out, and the first line says how many.
-test: $(VENV)/.test  ## install what the tests need, and run them
-	@if $(BIN)/python -c 'import torch' 2>/dev/null; then \
-		$(PYTEST); \
-	else \
+# make test leaves out what is marked slow; make check runs it too. Without PyTorch the
+# parity tests stay out, and the first line says how many.
+CHOSEN := not slow
+check: CHOSEN :=
+
+test: $(VENV)/.test  ## install what the tests need, and run all but the slow ones
+	@chosen='$(CHOSEN)'; \
+	if ! $(BIN)/python -c 'import torch' 2>/dev/null; then \
+		chosen="$${chosen:+$$chosen and }not parity"; \
 		count=$$($(BIN)/python -m pytest --collect-only --quiet -m parity | grep -c '::'); \
 		echo "left out: $$count parity tests, which need PyTorch: $(BIN)/pip install '.[parity]'"; \
-		$(PYTEST) -m 'not parity'; \
-	fi
+	fi; \
+	$(PYTEST) -m "$$chosen"
 
 lint: $(VENV)/.lint $(VENV)/.test  ## ruff, pyright, and the size of the code for information
 	$(BIN)/ruff check .
@@ -76,7 +80,7 @@ docs: $(VENV)/.docs  ## build the documentation into site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
 	@echo "open site/index.html"
 
-check: lint test  ## all that has to pass before a change lands
+check: lint test  ## the linters and every test: all that has to pass before a change lands
 
 # The wheel is built from the sdist, which so is known to hold all that it takes.
 dist: $(VENV)/.environment  ## build the wheel and the sdist into dist/
