@@ -2,9 +2,12 @@
 or promotion, no warnings.
 """
 
+import functools
 import gc
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,6 +27,17 @@ from jaxtyping import install_import_hook
 
 install_import_hook("jaxformer.functional", "beartype.beartype")
 
+from jaxformer.cli import main as command_line  # noqa: E402 - after the hook
+
+# Compiled programs are shared by all processes of the tests and kept for the next run,
+# apart from those of the user.
+PROGRAMS = Path(__file__).parent.parent / ".pytest_cache" / "xla"
+PROGRAMS_OF_MACHINE = str(PROGRAMS / command_line._name_machine())
+os.environ["JAX_COMPILATION_CACHE_DIR"] = PROGRAMS_OF_MACHINE
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+jax.config.update("jax_compilation_cache_dir", PROGRAMS_OF_MACHINE)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+
 jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 
@@ -33,25 +47,24 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the folder of all processes of a session, and remove the least recently
+    used programs beyond a gibibyte.
+    """
+    if hasattr(config, "workerinput"):
+        return
+    folder = tempfile.mkdtemp(prefix="jaxformer-tests-")
+    os.environ["JAXFORMER_TESTS"] = folder
+    config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
+    command_line._prune(PROGRAMS, 2**30)
+
+
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions refuse what is wrong by themselves, as those do that are called
     outside the tests.
     """
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
-
-
-@pytest.fixture(autouse=True)
-def _compilations_apart(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Neither read nor write what the user's own programs compiled, and keep as much
-    as before once a command ran.
-    """
-    import runs  # not above: it imports jaxformer, which has to come after the hook
-
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(runs.directory() / "xla"))
-    shortest = jax.config.jax_persistent_cache_min_compile_time_secs
-    yield
-    jax.config.update("jax_persistent_cache_min_compile_time_secs", shortest)
 
 
 @pytest.fixture(autouse=True, scope="module")

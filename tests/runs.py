@@ -4,8 +4,8 @@ that is trained for real.
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
+import fcntl
 import functools
 import io
 import json
@@ -13,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
@@ -39,30 +39,43 @@ from jaxformer.typing import PyTree
 ROOT = Path(__file__).parent.parent
 
 
-@functools.cache
-def directory() -> Path:
-    """Make the folder of everything here, which goes when the tests end."""
-    path = Path(tempfile.mkdtemp(prefix="jaxformer-tests-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
+FOLDER = "JAXFORMER_TESTS"
+"""The variable that names the folder of everything here: one for all processes of a
+session, which conftest.py makes and removes.
+"""
+
+
+def made_once(make: Callable[[Path], None]) -> Callable[[], Path]:
+    """Turn a function that fills a folder into one that returns the filled folder.
+
+    The first process of a session that asks makes it; the others wait and share it.
+    """
+    name = make.__name__.removesuffix("_run")
+
+    @functools.cache
+    @functools.wraps(make)
+    def path() -> Path:
+        folder = Path(os.environ[FOLDER]) / name
+        done = folder.with_suffix(".done")
+        with folder.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not done.exists():
+                shutil.rmtree(folder, ignore_errors=True)
+                make(folder)
+                done.touch()
+        return folder
+
     return path
 
 
 def environment() -> dict[str, str]:
-    """Return the variables of processes of the tests: one device, and a cache of
-    compiled programs of their own.
-    """
+    """Return the variables of processes of the tests: they have one device."""
     flags = [
         flag
         for flag in os.environ.get("XLA_FLAGS", "").split()
         if "device_count" not in flag
     ]
-    cache = str(directory() / "xla")
-    return {
-        **os.environ,
-        "XLA_FLAGS": " ".join(flags),
-        "JAX_PLATFORMS": "cpu",
-        "JAX_COMPILATION_CACHE_DIR": cache,
-    }
+    return {**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
 
 
 def command(
@@ -227,14 +240,13 @@ def translator(
     )
 
 
-@functools.cache
-def random_run() -> Path:
+@made_once
+def random_run(path: Path) -> None:
     """Make the directory of a run with two checkpoints: step 10, the best by its score,
     and step 20, the latest.
 
     Tests only read it; those that write take :func:`copy`.
     """
-    path = directory() / "random"
     base = configuration.parse(configuration.default_config().to_dict())
     config = dataclasses.replace(
         base,
@@ -256,29 +268,26 @@ def random_run() -> Path:
         )
         checkpoints.wait()
     checkpoints.close()
-    return path
 
 
-@functools.cache
-def refusing_run() -> Path:
+@made_once
+def refusing_run(path: Path) -> None:
     """Make a run like :func:`random_run` whose configuration refuses long sources,
     as those of older runs do.
     """
-    path = copy(random_run(), directory() / "refusing")
+    copy(random_run(), path)
     record = json.loads((path / "config.json").read_text())
     record["decoding"]["long_sources"] = "refuse"
     (path / "config.json").write_text(json.dumps(record))
-    return path
 
 
-@functools.cache
-def reversal_run() -> Path:
+@made_once
+def reversal_run(path: Path) -> None:
     """Train the reversal task by the command line until most of it is learned, and not
     all.
 
     Tests only read it; those that write take :func:`copy`.
     """
-    path = directory() / "reversal"
     values = {
         "model.d_model": 64,
         "model.d_ff": 128,
@@ -296,7 +305,6 @@ def reversal_run() -> Path:
         "train", "--config=configs/reverse.py", f"--workdir={path}", *options
     )
     assert done.returncode == 0, done.stderr.decode()
-    return path
 
 
 def copy(run: Path, path: Path) -> Path:
