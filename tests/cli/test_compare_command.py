@@ -319,7 +319,7 @@ def test_wrong_options(call, files, tmp_path):
     given = f"--reference={reference}"
     page = tmp_path / "none" / "page.html"
     for options, message in (
-        ([first, second], "compared with --reference=FILE"),
+        ([first, second], "give --reference=FILE"),
         ([given, first, short], "there are 1 hypotheses and 40 references"),
         ([given, first, first], "worse.txt is named twice"),
         ([given, first, tmp_path / "missing"], "no file"),
