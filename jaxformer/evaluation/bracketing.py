@@ -133,7 +133,7 @@ def _count(given: Sequence[str], wanted: Sequence[str]) -> tuple[int, int, int]:
 def _count_brackets(
     brackets: Iterable[tuple[str, int, int]], starts: Sequence[int] | np.ndarray
 ) -> Counter[tuple[str, int, int]]:
-    """Count the brackets that EVALB counts; positions count words without punctuation."""
+    """Count the brackets that EVALB counts, in words without punctuation."""
     spans = (
         (_normalize(label), int(starts[start]), int(starts[end]))
         for label, start, end in brackets

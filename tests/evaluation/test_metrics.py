@@ -148,7 +148,7 @@ def test_edits_by_hand():
     ],
 )
 def test_bleu_by_hand(hypothesis, reference, value):
-    """BLEU is the geometric mean of the smoothed precisions times the brevity penalty."""
+    """BLEU is the geometric mean of precisions times the brevity penalty."""
     found = score(BLEU, [hypothesis], [reference]).value
     assert found == pytest.approx(100 * value)
 
