@@ -1,6 +1,4 @@
-"""What the reference documents: names without an underscore, in modules without one,
-read from the source.
-"""
+"""The names of the reference: those without an underscore, in modules without one."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ ROOMS = sorted(
     for path in PACKAGE.glob("*/__init__.py")
     if path.parent.name != "cli"
 )
-"""The rooms that one imports from; the command line is for typing."""
+"""The packages of the reference: all but the command line."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
@@ -39,11 +37,10 @@ def documented_names() -> list[Name]:
     """List every public function, class and method."""
     found: list[Name] = []
     for room in ROOMS:
-        for path in sorted((PACKAGE / room).glob("*.py")):
+        for path in sorted((PACKAGE / room).rglob("*.py")):
             if not path.stem.startswith("_"):
-                found += names_of(
-                    f"jaxformer.{room}.{path.stem}", path.read_text(encoding="utf-8")
-                )
+                module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+                found += names_of(module, path.read_text(encoding="utf-8"))
     return found
 
 

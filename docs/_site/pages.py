@@ -82,12 +82,16 @@ def write_room(room: str) -> str:
     """Return the page of a package: its docstring, then each module that defines
     something.
     """
-    modules = sorted(path.stem for path in (PACKAGE / room).glob("*.py"))
     head = f"::: jaxformer.{room}\n    options:\n      heading_level: 1\n"
+    modules = [
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        if not path.stem.startswith("_")
+    ]
     return "\n".join(
         [
             f"{head}      members: false\n",
-            *(f"::: jaxformer.{room}.{name}\n" for name in modules if name[0] != "_"),
+            *(f"::: jaxformer.{module}\n" for module in modules),
         ]
     )
 
