@@ -142,12 +142,11 @@ def _number(text: str) -> int:
 
 def _possible() -> list[str]:
     """Return the systems whose packages are installed."""
-    needs = {"jaxformer": ("jax",), "torch": ("torch",)}
-    needs["marian"] = ("torch", "transformers")
+    needs = {"jaxformer": "jax", "torch": "torch", "marian": "torch transformers"}
     return [
         system
         for system in SYSTEMS
-        if all(map(importlib.util.find_spec, needs[system.partition("-")[0]]))
+        if all(map(importlib.util.find_spec, needs[system.partition("-")[0]].split()))
     ]
 
 
