@@ -323,7 +323,10 @@ def _shrink(
         )
         for members in [assigned >= 0, *own]  # all pairs, and those of each box
     }
-    buckets = [Bucket(*box, _rows(max(box), tokens_per_batch)) for box in shrunk]
+    buckets = [
+        Bucket(source, target, _rows(max(source, target), tokens_per_batch))
+        for source, target in shrunk
+    ]
     return tuple(sorted(buckets, key=_by_size))
 
 

@@ -248,7 +248,7 @@ def map_pairs(
         # An empty file cannot be mapped.
         tokens = np.memmap(file, dtype, "r") if offsets[-1] else np.zeros(0, dtype)
         sides.append(Sentences(tokens, offsets, pad_id))
-    return Encoded(*sides, known_hash)
+    return Encoded(*sides, known_hash=known_hash)
 
 
 def concatenate(parts: Sequence[Encoded]) -> Encoded:
