@@ -128,14 +128,12 @@ class Vocabulary:
             model: ``"bpe"`` (Sennrich et al. 2016, section 3.2; the paper's) or
                 ``"unigram"`` (Kudo 2018).
             byte_fallback: spell rare characters (below one in 10,000) and unseen ones
-                in 256 byte pieces. Otherwise every character of the text is a piece,
-                and an unseen one becomes unk, which decodes to " ⁇ ".
+                in 256 byte pieces. Otherwise unseen characters become unk.
             tags: languages; each gets a piece (``<2de>``) that text cannot spell.
             seed: draws the sample of a text of more than five million sentences.
 
         Raises:
-            InputError: the text has no characters, cannot be read, or does not allow
-                ``size`` pieces.
+            InputError: the text cannot be read or does not allow ``size`` pieces.
         """
         trainer = _sentencepiece()
         trainer.set_random_generator_seed(seed)
