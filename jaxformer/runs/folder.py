@@ -1,6 +1,4 @@
-"""The folder of a run: what training writes in it, and whether a vocabulary and a
-configuration belong to it.
-"""
+"""The folder of a run: the files of training, and checks of its vocabulary."""
 
 from __future__ import annotations
 
@@ -16,13 +14,15 @@ WRITTEN = (
     *("vocabulary", "checkpoints", "tensorboard", "wandb", "profile", "bad_batches"),
     *("metrics.jsonl", "samples.jsonl", LOCK),
 )
-"""What training writes in place; it writes other files whole, which follows no link."""
+"""Names that training writes in place. Other files are replaced whole, and so are
+links.
+"""
 
 
 def check_vocabulary(
     directory: Path, vocabularies: Vocabularies, recorded: str, step: int | str
 ) -> None:
-    """Refuse a vocabulary that is not the one that a checkpoint was trained with.
+    """Check that a checkpoint was trained with the vocabulary of its run.
 
     Raises:
         InputError: the hashes differ.
@@ -36,11 +36,11 @@ def check_vocabulary(
 
 
 def complete_config(config: RunConfig, vocabularies: Vocabularies) -> RunConfig:
-    """Give the model the sizes and ids of the vocabularies.
+    """Return the configuration with the sizes and ids of the vocabularies.
 
     Raises:
-        InputError: the two sides disagree on the id of padding, or the model cannot be
-            made for these vocabularies.
+        InputError: the two sides have different ids of padding, or the model does not
+            allow these vocabularies.
     """
     source, target = vocabularies.source, vocabularies.target
     if source.pad_id != target.pad_id:

@@ -1,5 +1,5 @@
-"""The records of a run: ``metrics.jsonl``, ``samples.jsonl`` and ``results.json``,
-read and written here only.
+"""Read and write the records of a run: ``metrics.jsonl``, ``samples.jsonl`` and
+``results.json``.
 """
 
 from __future__ import annotations
@@ -24,34 +24,28 @@ MEASURED = frozenset(
         *("compilations", "compile_seconds", "memory_bytes"),
     )
 )
-"""Metrics that tell of the machine: of all of a record, they alone differ when the
-same run is made again.
-"""
+"""Metrics of the machine: only they differ when the same run is made again."""
 
 Curve: TypeAlias = Sequence[tuple[int, float]]
 """Points ``(step, value)``, in the order of the steps."""
 
 
 class Validation(NamedTuple):
-    """What translating the validation set gave: scores by name, and some of the
-    translations.
-    """
+    """Hold the scores of the validation set by name, and some translations."""
 
     scores: dict[str, float]
     samples: list[dict[str, str]]
 
 
 Validator = Callable[[PyTree, Callable[[], bool]], Validation | None]
-"""Translates the validation set with some parameters; asks whether to stop, and
-gives None if it did.
-"""
+"""Translate the validation set with parameters; None if it was asked to stop."""
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Add one JSON object as a line; a number that is not finite is null.
+    """Append a JSON object as a line; a number that is not finite is null.
 
     Raises:
-        InputError: it cannot be written: no space, no permission.
+        InputError: the file cannot be written.
     """
     try:
         with path.open("a", encoding="utf-8") as file:
@@ -61,17 +55,15 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
             )
     except OSError as error:
         raise InputError(
-            f"cannot write {path}: {error.strerror}; mend that and run the same command"
-            " again: it goes on from the last checkpoint"
+            f"cannot write {path}: {error.strerror}; fix that and run the same command"
+            " again: it continues from the last checkpoint"
         ) from error
 
 
 def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
-    """Remove the lines of a record that are not to be kept, and a last line that was
-    cut off.
+    """Remove the lines of a record that ``keep`` refuses, and a torn last line.
 
-    Other lines that are no JSON object with a step were not written by a run: they
-    stay.
+    Other lines without a step were not written by a run and stay.
     """
     if not path.exists():
         return
@@ -85,9 +77,7 @@ def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
 
 
 def last_step(path: Path) -> int:
-    """Return the last step that ``metrics.jsonl`` or ``samples.jsonl`` has a line
-    of; 0 where there is none.
-    """
+    """Return the last step in ``metrics.jsonl`` or ``samples.jsonl``, or 0."""
     lines = path.read_bytes().split(b"\n") if path.exists() else []
     return max(
         (record["step"] for record in map(parse_step, lines) if record is not None),
@@ -96,15 +86,14 @@ def last_step(path: Path) -> int:
 
 
 def is_evaluation(metrics: Mapping[str, Any]) -> bool:
-    """Return whether a line of ``metrics.jsonl`` is of an evaluation."""
+    """Return whether a line of ``metrics.jsonl`` records an evaluation."""
     return any(name.startswith("valid/") for name in metrics)
 
 
 def read_curves(metrics_file: Path | str) -> dict[str, Curve]:
-    """Read the curves of a run by their keys, each without the points that are no
-    finite numbers.
+    """Read the curves of a run by key, without points that are not finite.
 
-    A last line that a killed process left unfinished is passed over.
+    A torn last line of a killed process is skipped.
 
     Raises:
         InputError: the file is missing, or a line before the last is no JSON object
@@ -123,11 +112,10 @@ def read_curves(metrics_file: Path | str) -> dict[str, Curve]:
 
 
 def read_gaps(metrics_file: Path | str) -> dict[str, list[int]]:
-    """Read at which steps the curves of a run have no finite number, by their keys;
-    those without any are left out.
+    """Read the steps without a finite number, by key of the curve.
 
     Raises:
-        InputError: as :func:`read_curves`.
+        InputError: see :func:`read_curves`.
     """
     gaps: dict[str, set[int]] = {}
     for record in _records(Path(metrics_file)):
@@ -138,7 +126,7 @@ def read_gaps(metrics_file: Path | str) -> dict[str, list[int]]:
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
-    """Return the lines of a record, but for a last one that is torn."""
+    """Yield the lines of a record without a torn last one."""
     if not path.is_file():
         raise InputError(
             f"a learning curve needs the record of a run, but there is no file {path}:"
@@ -160,9 +148,7 @@ def _records(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def fingerprint(sources: Sequence[str], references: Sequence[Sequence[str]]) -> str:
-    """Return 16 digits that differ where sources or references do: scores compare
-    where these agree.
-    """
+    """Return 16 digits of a hash: scores compare only where it is equal."""
     digest = hashlib.sha256()
     for lines in (sources, *references):
         digest.update(json.dumps(list(lines)).encode())
@@ -176,18 +162,17 @@ def write_result(
     *,
     variant: str = "",
 ) -> Path:
-    """Write the translations into the run, and the record into its ``results.json``.
+    """Write translations into the run and their record into ``results.json``.
 
-    There is one entry for each data set and variant, and scoring the same again
-    replaces it. The entry has a digest of the translations, by which
-    :func:`read_hypotheses` knows those of another entry. Processes that write at the
-    same time wait for each other.
+    Each data set and variant has one entry, which a new result replaces. The entry has
+    the hash of its translations. Processes that write at the same time wait for each
+    other.
 
     Args:
         directory: of the run.
         record: from :func:`jaxformer.evaluation.evaluate.evaluate`.
         hypotheses: the translations.
-        variant: what was chosen otherwise than the run has it, such as ``beam_size=1``.
+        variant: settings that differ from those of the run, such as ``beam_size=1``.
 
     Returns:
         The file of the translations.
@@ -216,10 +201,10 @@ def write_result(
 
 
 def read_hypotheses(directory: Path, record: Mapping[str, Any]) -> list[str]:
-    """Read the translations that a record of :func:`read_results` names.
+    """Read the translations of a record.
 
     Raises:
-        InputError: the file is a link or cannot be read, or is not the one that was
+        InputError: the file is a link, cannot be read, or is not the text that was
             scored.
     """
     path = directory / record["hypotheses"]
@@ -240,8 +225,7 @@ def read_hypotheses(directory: Path, record: Mapping[str, Any]) -> list[str]:
 
 
 _NUMBER, _COUNT = ("a number", (int, float)), ("a whole number", (int,))
-# What a record's fields are, where it has them; other fields are read by nothing that
-# counts on them.
+# Types of the fields that are read; a record need not have them.
 _FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
     "bleu": _NUMBER,
     "sentences": _COUNT,
@@ -257,11 +241,10 @@ _FIELDS: Mapping[str, tuple[str, tuple[type, ...]]] = {
 
 
 def read_results(directory: Path) -> dict[str, Any]:
-    """Read the records of a run's ``results.json`` by data set; none where nothing was
-    evaluated yet.
+    """Read the records of ``results.json`` by name; empty before an evaluation.
 
     Raises:
-        InputError: the file is damaged, or a field of a record is not what it must be.
+        InputError: the file is damaged, or a field has another type.
     """
     path = directory / "results.json"
     try:
@@ -277,7 +260,7 @@ def read_results(directory: Path) -> dict[str, Any]:
             )
         for field in _FIELDS.keys() & record.keys():
             rule, kinds = _FIELDS[field]
-            if type(record[field]) not in kinds:  # True is no number
+            if type(record[field]) not in kinds:  # bool is no number
                 raise InputError(
                     f"{field} of the entry {name!r} of {path} must be {rule}, not"
                     f" {json.dumps(record[field])[:40]}; move the file away and"
@@ -293,10 +276,10 @@ def read_results(directory: Path) -> dict[str, Any]:
 
 
 def _stem(name: str) -> str:
-    """Turn the name of a data set into a part of a file's name, another for each."""
+    """Return a unique part of a file's name for the name of a data set."""
     stem = re.sub(r"[^A-Za-z0-9.-]", "_", name)
-    # One like bundled:en-de/test can be read back. Others, such as paths, might
-    # coincide, or be too long for a file.
+    # Names such as bundled:en-de/test stay unique. Others, such as paths, could
+    # collide or be too long for a file.
     if (
         re.fullmatch(r"[a-z]+:[A-Za-z0-9.-]+(/[A-Za-z0-9.-]+)?", name)
         and len(stem) <= 100

@@ -1,6 +1,4 @@
-"""The section ``training`` of a configuration: how a model is trained, on what
-devices, and what is kept of it.
-"""
+"""The section ``training`` of a configuration."""
 
 from __future__ import annotations
 
@@ -24,48 +22,47 @@ class TrainingConfig:
     section 5).
 
     Raises:
-        InputError: a value out of range, or values that do not go together.
+        InputError: a value out of range, or values that contradict each other.
     """
 
     # Updates of the parameters.
     steps: int = key(100_000, least=1, most=MOST_COUNTED, may_change=True)
 
-    # The learning rate: paper (d_model^-0.5 * min(step^-0.5, step *
-    # warmup_steps^-1.5)), or a linear warm-up to the highest rate and then inverse_sqrt
-    # (falls with the inverse square root of the step), linear or cosine (fall to 0 at
-    # training.steps) or constant.
+    # Schedule of the learning rate: paper (d_model^-0.5 * min(step^-0.5, step *
+    # warmup_steps^-1.5)), or linear warm-up to the peak rate and then inverse_sqrt
+    # (of the step), linear or cosine (to 0 at training.steps) or constant.
     schedule: str = key("paper", choices=SCHEDULES)
-    # Factor on the paper's schedule; with any other the highest rate itself.
+    # Factor on the paper's schedule; the peak rate of any other schedule.
     learning_rate: float = key(1.0, above=0, most=MOST_MEASURED)
     # Steps over which the learning rate rises linearly.
     warmup_steps: int = key(4_000, least=0, most=MOST_COUNTED)
-    # Last steps over which the rate falls linearly to 0 whatever the schedule (paper,
-    # inverse_sqrt and constant).
+    # Last steps over which the rate falls linearly to 0 (paper, inverse_sqrt and
+    # constant).
     cooldown_steps: int = key(0, least=0, most=MOST_COUNTED, may_change=True)
 
     # adam (section 5.3), adamw, adafactor or lion.
     optimizer: str = key("adam", choices=OPTIMIZERS)
-    # Decay rates of the moments and Adam's epsilon (section 5.3); Lion has the decay
+    # Decay rates of the moments and Adam's epsilon (section 5.3); Lion uses the decay
     # rates, Adafactor none of them.
     adam_b1: float = key(0.9, least=0, below=1)
     adam_b2: float = key(0.98, least=0, below=1)
     adam_epsilon: float = key(1e-9, above=0, most=MOST_MEASURED)
     # Decoupled weight decay of adamw, adafactor and lion, on kernels and embeddings.
     weight_decay: float = key(0.0, least=0, most=MOST_MEASURED)
-    # Largest global norm of the gradient; None: it is not clipped.
+    # Greatest global norm of the gradient; None: no clipping.
     gradient_clip: float | None = key(None, above=0, most=MOST_MEASURED)
-    # Decay of a moving average of the parameters, which is then what is evaluated, kept
-    # and translated with.
+    # Decay of a moving average of the parameters, which is then evaluated, kept and
+    # used to translate.
     ema_decay: float | None = key(None, least=0, below=1)
-    # Parameters that stay as they are: patterns of their paths, separated by commas,
+    # Parameters that are not trained: patterns of their paths, separated by commas,
     # such as encoder/*,embedding/*.
     frozen: str | None = key(
         None,
     )
 
-    # Probability that label smoothing takes from the true token (section 5.4), and who
-    # gets it: others (the V - 1 other tokens, tensor2tensor) or all (all V tokens,
-    # Szegedy et al. 2016).
+    # Probability that label smoothing takes from the true token (section 5.4), and the
+    # tokens that share it: others (the V - 1 other tokens, tensor2tensor) or all (all V
+    # tokens, Szegedy et al. 2016).
     label_smoothing: float = key(0.1, least=0, below=1)
     smoothing_convention: str = key("others", choices=SMOOTHING_CONVENTIONS)
     # Weight of the squared logarithm of the softmax's denominator, a token (Chowdhery
@@ -74,16 +71,16 @@ class TrainingConfig:
     # Weight of the divergence between two passes with different dropout (R-Drop, Wu et
     # al. 2021); 0: one pass.
     r_drop: float = key(0.0, least=0, most=MOST_MEASURED)
-    # Parts into which each batch is cut to need less memory; their gradients are added
-    # before the update.
+    # Micro-batches of each batch, to save memory; their gradients are summed before
+    # the update.
     accumulation_steps: int = key(
         1, least=1, most=10**6, changes="speed", may_change=True
     )
 
     # Seed of parameters, dropout and data order.
     seed: int = key(0, least=0, most=2**32 - 1)
-    # The directory of a run whose best checkpoint the training starts from, with its
-    # optimizer or without.
+    # Directory of a run whose best checkpoint initialises training, with or without
+    # its optimizer state.
     initial_run: str | None = key(
         None,
     )
@@ -91,28 +88,26 @@ class TrainingConfig:
         False,
     )
 
-    # auto (pmap with several devices, jit with one), jit (one device), pmap (replicated
-    # over the devices of all hosts) or mesh (parameters sharded over the devices of all
-    # hosts).
+    # auto (pmap with several devices, jit with one), jit (one device), pmap (parameters
+    # replicated over the devices of all hosts) or mesh (parameters sharded over them).
     engine: str = key("auto", choices=ENGINES, changes="speed", may_change=True)
-    # Of the mesh: over how many devices parameters are sharded (fsdp), and over how
-    # many each layer's heads and hidden units (tensor); the batch is shared by all
-    # devices but those of tensor.
+    # Devices of the mesh over which parameters are sharded (fsdp), and over which each
+    # layer's heads and hidden units are (tensor). The batch is split over all devices
+    # but those of tensor.
     mesh_fsdp: int = key(1, least=1, most=10**6, changes="speed", may_change=True)
     mesh_tensor: int = key(1, least=1, most=10**6, changes="speed", may_change=True)
-    # Whether the optimizer's moments are sharded over the data axis too (ZeRO), on a
-    # mesh.
+    # Whether the mesh shards the optimizer's moments over the data axis too (ZeRO).
     shard_moments: bool = key(False, changes="speed", may_change=True)
     # First scale of the loss under model.dtype=float16.
     loss_scale: float = key(32_768.0, above=0, most=MOST_MEASURED, changes="speed")
-    # Steps in a row whose loss or gradient is not finite (they change nothing) before
-    # the run stops.
+    # Consecutive steps with a loss or gradient that is not finite before the run stops;
+    # such steps change nothing.
     max_bad_steps: int = key(
         10, least=1, most=MOST_COUNTED, changes="speed", may_change=True
     )
 
-    # Steps between lines of the log, between evaluations, and between checkpoints
-    # besides those of evaluations.
+    # Steps between lines of the log, between evaluations, and between checkpoints;
+    # evaluations save checkpoints too.
     log_every: int = key(
         100, least=1, most=MOST_COUNTED, changes="speed", may_change=True
     )
@@ -122,11 +117,11 @@ class TrainingConfig:
     checkpoint_every: int = key(
         1_000, least=1, most=MOST_COUNTED, changes="speed", may_change=True
     )
-    # Evaluations without a better score by evaluation.best_metric before training ends;
-    # None: it does not end so.
+    # Evaluations without a better evaluation.best_metric before training ends; None:
+    # no early stopping.
     patience: int | None = key(None, least=1, most=MOST_COUNTED, may_change=True)
-    # Checkpoints that are kept: the latest, the best by evaluation.best_metric, and
-    # every k-th step (None: no more).
+    # Checkpoints to keep: the latest, the best by evaluation.best_metric, and those of
+    # every k-th step (None: no others).
     keep_latest: int = key(
         2, least=1, most=MOST_COUNTED, changes="speed", may_change=True
     )
@@ -136,14 +131,13 @@ class TrainingConfig:
     keep_every: int | None = key(
         None, least=1, most=MOST_COUNTED, changes="speed", may_change=True
     )
-    # Whether to stop when a checkpoint cannot be saved, or to continue with the last
-    # good one.
+    # stop or continue if a checkpoint cannot be saved.
     on_failed_save: str = key(
         "stop", choices=ON_FAILED_SAVE, changes="speed", may_change=True
     )
 
     # First step of a profiler trace, written to profile/ in the run's directory (None:
-    # none), and how many it holds.
+    # no trace), and its number of steps.
     profile_step: int | None = key(
         None, least=1, most=MOST_COUNTED, changes="speed", may_change=True
     )
@@ -154,7 +148,7 @@ class TrainingConfig:
     stall_seconds: float = key(
         60.0, above=0, most=1e9, changes="speed", may_change=True
     )
-    # Project on Weights & Biases that gets the metrics too; None: none.
+    # Project on Weights & Biases that also gets the metrics; None: none.
     wandb_project: str | None = key(None, changes="speed", may_change=True)
 
     def __post_init__(self) -> None:

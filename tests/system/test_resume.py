@@ -273,7 +273,7 @@ def test_a_log_that_cannot_be_written(train, tmp_path, monkeypatch):
     assert code == 1
     assert errors == [
         f"jaxformer: error: cannot write {tmp_path / 'run' / 'metrics.jsonl'}: No space"
-        " left on device; mend that and run the same command again: it goes on from"
+        " left on device; fix that and run the same command again: it continues from"
         " the last checkpoint"
     ]
     assert steps_of(tmp_path / "run")[-1] == 4
