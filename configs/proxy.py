@@ -3,13 +3,15 @@ r"""The rows of Table 3 of the paper in small: English to German on the bundled 
 Command: jaxformer train --config=configs/proxy.py:a_h1 --workdir=runs/proxy_a_h1
     (without :a_h1 it is the base), and with other text:
     jaxformer train --config=configs/proxy.py:a_h1 --workdir=runs/proxy_a_h1 \
-    --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \
+    --config.data.train=text:train.en,train.de \
+    --config.data.valid=text:valid.en,valid.de \
     --config.data.test=text:test.en,test.de
     All rows, one after another: python scripts/ablations --output=runs/ablations
 Hardware: two CPU cores, about 4 minutes for the base and at most a quarter of an hour.
 Score: docs/ablations.md has BLEU and perplexity of every row; the base has 19.38 and
-6.37. Stands for: the paper's base, in its shape: a quarter of its widths, half of its
-heads, a third of its layers, with its
+    6.37.
+Stands for: the paper's base, in its shape: a quarter of its widths, half of its heads,
+    a third of its layers, with its
     schedule, dropout and label smoothing. What is scored is the last checkpoint, and
     nothing is averaged. Each variant changes what the row of the paper changes;
     pre_norm stands for none (Xiong et al. 2020).

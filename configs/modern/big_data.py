@@ -1,15 +1,16 @@
-r"""Where to start with tens of millions of sentence pairs: deep encoder, shallow
-decoder, the big model's width.
+r"""A start for tens of millions of sentence pairs: deep encoder, shallow decoder, the
+big model's width.
 
 Command: jaxformer train --config=configs/modern/big_data.py --workdir=runs/big_data \
-    --config.data.train=prepared:data/prepared --config.data.valid=text:valid.en,valid.de \
+    --config.data.train=prepared:data/prepared \
+    --config.data.valid=text:valid.en,valid.de \
     --config.data.test=text:test.en,test.de
     Tokenise the text once, by jaxformer prepare (docs/data.md).
 Hardware: 8 A100, about 21 hours in bfloat16: an estimate, the 5.2e19 training FLOPs of
     the formula at 28 % of the published peak, a compiler's bound for base on an H200
     (docs/wmt.md) that nobody has measured.
 Score: none is claimed. Nothing of this size was trained with jaxformer yet.
-Differs from the paper, and why: as deep_shallow.py, and besides
+Differs from the paper, and why: as deep_shallow.py, and also
     400,000 tokens on each side of a batch (Ott et al. 2018: with half precision as
     well, the big model trains nearly five times as fast); dropout 0.1, and none on
     attention weights and activations: the paper has 0.3 for 4.5 million pairs and 0.1

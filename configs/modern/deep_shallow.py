@@ -1,8 +1,10 @@
-r"""Where to start with millions of sentence pairs: what the years since the paper have
-taught, in its base's size.
+r"""A start for millions of sentence pairs: later findings in the size of the paper's
+base model.
 
-Command: jaxformer train --config=configs/modern/deep_shallow.py --workdir=runs/deep_shallow \
-    --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \
+Command: jaxformer train --config=configs/modern/deep_shallow.py \
+    --workdir=runs/deep_shallow \
+    --config.data.train=text:train.en,train.de \
+    --config.data.valid=text:valid.en,valid.de \
     --config.data.test=text:test.en,test.de
     On one device add --config.training.accumulation_steps=8, which cuts the batch into
     parts that fit.

@@ -1,14 +1,16 @@
-r"""Where to start with some hundred thousand sentence pairs, or fewer: a narrower model
-that forgets more.
+r"""A start for some hundred thousand sentence pairs or fewer: a narrower model with
+more dropout.
 
-Command: jaxformer train --config=configs/modern/small_data.py --workdir=runs/small_data \
-    --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \
+Command: jaxformer train --config=configs/modern/small_data.py \
+    --workdir=runs/small_data \
+    --config.data.train=text:train.en,train.de \
+    --config.data.valid=text:valid.en,valid.de \
     --config.data.test=text:test.en,test.de
 Hardware: 1 A100, about 0.2 hours in bfloat16: an estimate, the 6.3e16 training FLOPs of
     the formula at 28 % of the published peak, a compiler's bound for base on an H200
     (docs/wmt.md) that nobody has measured; small batches reach less.
 Score: none is claimed. Nothing of this size was trained with jaxformer yet.
-Differs from the paper, and why: as deep_shallow.py, and besides
+Differs from the paper, and why: as deep_shallow.py, and also
     feed-forward layers half as wide and 4 heads, 6 encoder and 3 decoder layers: fewer
     parameters to fit by heart; dropout 0.3, and a vocabulary of 8,000 pieces: both are
     what little text asks for (Sennrich & Zhang 2019); another segmentation of the text

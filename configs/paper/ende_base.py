@@ -1,9 +1,11 @@
-"""The paper's base model for WMT 2014 English to German (Vaswani et al. 2017, Table 2).
+r"""The paper's base model for WMT 2014 English to German (Vaswani et al., Table 2).
 
-Command: jaxformer prepare --dataset=wmt14.en-de --output=data/wmt14   (fetches the text that is named below)
+Command: jaxformer prepare --dataset=wmt14.en-de --output=data/wmt14
     jaxformer train --config=configs/paper/ende_base.py --workdir=runs/ende_base
-    jaxformer average --workdir=runs/ende_base --last=5 jaxformer evaluate
-    --workdir=runs/ende_base --checkpoint=average --metrics=bleu,compound_split_bleu
+    jaxformer average --workdir=runs/ende_base --last=5
+    jaxformer evaluate --workdir=runs/ende_base --checkpoint=average \
+        --metrics=bleu,compound_split_bleu
+    The first one fetches the text.
 Hardware: 8 A100, about 0.76 hours in float32 (TF32): an estimate, the 9.5e17 training
     FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
     an H200 (docs/wmt.md) that nobody has measured. The paper took 12 hours on 8 P100.

@@ -1,9 +1,11 @@
-"""The paper's base model for WMT 2014 English to French (Vaswani et al. 2017, Table 2).
+r"""The paper's base model for WMT 2014 English to French (Vaswani et al., Table 2).
 
-Command: jaxformer prepare --dataset=wmt14.en-fr --output=data/wmt14.en-fr   (fetches the text that is named below)
+Command: jaxformer prepare --dataset=wmt14.en-fr --output=data/wmt14.en-fr
     jaxformer train --config=configs/paper/enfr_base.py --workdir=runs/enfr_base
-    jaxformer average --workdir=runs/enfr_base --last=5 jaxformer evaluate
-    --workdir=runs/enfr_base --checkpoint=average --metrics=bleu,tokenized_bleu
+    jaxformer average --workdir=runs/enfr_base --last=5
+    jaxformer evaluate --workdir=runs/enfr_base --checkpoint=average \
+        --metrics=bleu,tokenized_bleu
+    The first one fetches the text.
 Hardware: 8 A100, about 0.73 hours in float32 (TF32): an estimate, the 9.1e17 training
     FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on
     an H200 (docs/wmt.md) that nobody has measured. The paper took 12 hours on 8 P100.

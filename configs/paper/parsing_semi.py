@@ -1,8 +1,10 @@
 r"""The paper's constituency parser, semi-supervised (Vaswani et al. 2017, section 6.3
 and Table 4).
 
-Command: jaxformer train --config=configs/paper/parsing_semi.py --workdir=runs/parsing_semi \
-    --config.data.train=text:train.txt,train.trees --config.data.valid=text:dev.txt,dev.trees \
+Command: jaxformer train --config=configs/paper/parsing_semi.py \
+    --workdir=runs/parsing_semi \
+    --config.data.train=text:train.txt,train.trees \
+    --config.data.valid=text:dev.txt,dev.trees \
     --config.data.test=text:wsj23.txt,wsj23.trees
     You bring the text, as parsing_wsj.py says; to train, also about 17 million
     sentences with trees of other parsers, the high-confidence and BerkeleyParser

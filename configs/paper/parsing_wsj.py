@@ -1,8 +1,10 @@
 r"""The paper's constituency parser, from the Wall Street Journal alone (Vaswani et al.
 2017, section 6.3 and Table 4).
 
-Command: jaxformer train --config=configs/paper/parsing_wsj.py --workdir=runs/parsing_wsj \
-    --config.data.train=text:train.txt,train.trees --config.data.valid=text:dev.txt,dev.trees \
+Command: jaxformer train --config=configs/paper/parsing_wsj.py \
+    --workdir=runs/parsing_wsj \
+    --config.data.train=text:train.txt,train.trees \
+    --config.data.valid=text:dev.txt,dev.trees \
     --config.data.test=text:wsj23.txt,wsj23.trees
     You bring the text: the Penn Treebank is licensed by the Linguistic Data Consortium,
     and nothing of it comes with jaxformer. On the source side the words of a sentence,
