@@ -234,7 +234,7 @@ def check_python(arguments: Sequence[str]) -> None:
             raise WrongLineError(f"there is no module {arguments[1]}")
     elif arguments[0] in OWN_SCRIPTS:
         check_jaxformer([OWN_SCRIPTS[arguments[0]], *arguments[1:]])
-    elif arguments[0].startswith("scripts/"):
+    elif arguments[0].startswith(("scripts/", "docs/figures")):
         check_script(arguments[0], arguments[1:])
     elif not (ROOT / arguments[0]).is_file():
         raise WrongLineError(f"there is no {arguments[0]}")
@@ -259,6 +259,8 @@ def check_script(path: str, arguments: Sequence[str]) -> None:
         raise _ReadError
 
     known = argparse.ArgumentParser.parse_known_args
+    if (ROOT / path / "__main__.py").is_file():  # a folder: `python scripts/ablations`
+        path += "/__main__.py"
     spec = importlib.util.spec_from_file_location("script_of_a_page", ROOT / path)
     assert spec is not None
     assert spec.loader is not None

@@ -5,7 +5,6 @@ what they print.
 import ast
 import re
 import runpy
-import textwrap
 from pathlib import Path
 
 import jax
@@ -29,20 +28,15 @@ def shown(kind):
 
 
 def contains(source, part):
-    """Return whether lines are consecutive in a text, at any indentation."""
-    # Formatters put as many blank lines around a function as its depth asks for.
-    lines, part = (
-        [line for line in source.splitlines() if line],
-        "\n".join(filter(None, part.splitlines())),
-    )
-    count = len(part.splitlines())
-    windows = (
-        "\n".join(lines[start : start + count])
-        for start in range(len(lines) - count + 1)
-    )
-    return any(
-        textwrap.dedent(window).strip("\n") == part.strip("\n") for window in windows
-    )
+    """Return whether a text contains lines of code, in whatever form the formatter gave
+    them for their depth.
+    """
+    return squeeze(part) in squeeze(source)
+
+
+def squeeze(code):
+    """Remove white space, and commas before closing brackets."""
+    return re.sub(r",?\s*([)\]}])|\s+", lambda found: found[1] or "", code)
 
 
 def assert_same_output(found, expected):

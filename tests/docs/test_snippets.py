@@ -3,6 +3,7 @@ JSON is JSON.
 """
 
 import json
+import re
 
 import jax
 import pytest
@@ -105,11 +106,7 @@ def test_commands_can_be_typed(block):
 @pytest.mark.parametrize("block", of_kind("console"), ids=where)
 def test_sessions_can_be_typed(block):
     """The parser of its program accepts every command of a session, after its prompt."""
-    typed = "".join(
-        line.removeprefix("$ ")
-        for line in block.text.splitlines(keepends=True)
-        if line.startswith("$ ")
-    )
+    typed = "".join(re.findall(r"^\$ ((?:.*\\\n)*.*\n)", block.text, re.MULTILINE))
     found = list(read_commands(typed))
     assert found
     check_all(found)
