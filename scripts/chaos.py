@@ -52,7 +52,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.checkpoints.manager import open_to_read
+from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.cli import config_file
 from jaxformer.cli.main import DONE, INTERRUPTED
 from jaxformer.errors import InputError

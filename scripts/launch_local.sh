@@ -11,7 +11,8 @@
 # with 130. When one fails, the others get GRACE seconds to end by themselves, and are then ended. The exit code is 0 if
 # all are done, and else that of the first that was not.
 #
-# Environment: PYTHON, the interpreter (default: .venv/bin/python of this clone, else python3); GRACE (default: 30).
+# Environment: PYTHON, the interpreter (default: .venv/bin/python of this clone, else python3); GRACE (default: 30);
+# GLIBC_TUNABLES and JAX_CPU_ENABLE_ASYNC_DISPATCH replace what this script sets.
 set -u
 
 usage() {
@@ -34,6 +35,10 @@ python=${PYTHON:-$([[ -x $own ]] && echo "$own" || echo python3)}
 grace=${GRACE:-30}
 port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])') || exit 1
 export JAX_PLATFORMS=cpu
+# Keep a step's memory in the process, in pages of 2 MB; docs/training.md says what it gains.
+tunables=glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.hugetlb=1
+export GLIBC_TUNABLES="${GLIBC_TUNABLES-$tunables}"
+export JAX_CPU_ENABLE_ASYNC_DISPATCH="${JAX_CPU_ENABLE_ASYNC_DISPATCH-false}"
 export XLA_FLAGS="${XLA_FLAGS-} --xla_force_host_platform_device_count=$devices"
 
 prefix() {

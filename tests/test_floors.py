@@ -21,7 +21,7 @@ FLOORS = (
             "jaxformer.errors",
             "jaxformer.files",
             "jaxformer.table",
-            "jaxformer.freed_memory",
+            "jaxformer.signals",
         ),
     ),
     (("jaxformer.functional.*",), ("jaxformer.data.*",)),

@@ -1,4 +1,4 @@
-"""Averages of a run's checkpoints (Vaswani et al. 2017, section 6.1), kept beside
+"""Averages of a run's checkpoints (Vaswani et al. 2017, section 6.1), kept next to
 them in ``averages/``.
 """
 
@@ -16,7 +16,7 @@ import jax
 import numpy as np
 
 from jaxformer.checkpoints import folder
-from jaxformer.checkpoints.manager import SavedCheckpoints
+from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError, UsageError
 from jaxformer.files import cannot_write, hold
 from jaxformer.typing import PyTree
@@ -138,7 +138,7 @@ def save_average(
             _remove(leftover)
         record = {"steps": made.steps, "vocabulary": made.vocabulary, "time": made.time}
         folder.write(new, {"params": average(checkpoints, steps)}, record)
-        # An average is replaced by names alone, so that a process killed in between
+        # An average is replaced by renaming, so that a process killed in between
         # leaves none that is half removed.
         if path.exists():
             path.rename(old)

@@ -5,13 +5,10 @@ with a checksum of every file.
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 import json
 import logging
 import os
 import shutil
-import sys
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.data import interruption
+from jaxformer import signals
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
 from jaxformer.typing import PyTree
@@ -48,13 +45,13 @@ _CURE = (
 
 
 def open_orbax() -> ModuleType:
-    """Import orbax, without its log: its failures come as exceptions too.
+    """Import orbax with its log silenced: its failures are raised as well.
 
     Raises:
         InputError: orbax is not installed.
     """
-    logging.getLogger("absl").setLevel(logging.CRITICAL)
-    _silence_late_failures()
+    for name in ("absl", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     return require("orbax.checkpoint", "train").v1
 
 
@@ -69,12 +66,12 @@ def write(path: Path, trees: Mapping[str, PyTree], record: Mapping[str, Any]) ->
             path.absolute(), dict(trees), custom_metadata=dict(record)
         )
     except Exception as error:
-        interruption.check()
+        signals.check()
         for unfinished in path.parent.glob(f"{path.name}{TEMPORARY}*"):
             shutil.rmtree(unfinished, ignore_errors=True)
         raise InputError(f"cannot write {path}: {first_line(error)}") from error
     seal(path)
-    interruption.check()
+    signals.check()
 
 
 def seal(path: Path) -> None:
@@ -109,7 +106,7 @@ def check(
     Args:
         path: the folder.
         where: what the checkpoint is called, for errors.
-        names: trees to check besides the record.
+        names: trees to check in addition to the record.
         contents: whether to read the files and compare their checksums, or only their
             sizes.
 
@@ -184,10 +181,9 @@ def restore(
         path: the folder.
         like: trees of arrays or of ``jax.ShapeDtypeStruct``. One of these that has a
             sharding is read straight into it, each process its own shards; everything
-            else comes to the first device of this process.
+            else goes to the first device of this process.
         where: what the checkpoint is called, for errors.
-        partial: whether the trees there may have entries beside those asked for; they
-            are not read.
+        partial: whether the saved trees may have further entries, which are not read.
 
     Raises:
         InputError: the checkpoint is of another model, it is damaged, it was removed,
@@ -221,7 +217,7 @@ def restore(
                 for name, tree in wanted.items()
             }
         found = open_orbax().load_checkpointables(path.absolute(), wanted)
-        interruption.check()
+        signals.check()
     found = (
         {name: {key: found[name][key] for key in like[name]} for name in like}
         if partial
@@ -233,9 +229,7 @@ def restore(
 
 
 def damaged(path: Path, where: str, what: str) -> InputError:
-    """Build the error for a checkpoint of which something is missing or has changed,
-    or which is being removed.
-    """
+    """Build the error for a checkpoint that is damaged or being removed."""
     return (
         _removed(where)
         if _is_going(path)
@@ -246,31 +240,6 @@ def damaged(path: Path, where: str, what: str) -> InputError:
 def first_line(error: Exception) -> str:
     """Return the first line of an error's message, or the name of its type."""
     return next(iter(str(error).strip().splitlines()), type(error).__name__)
-
-
-@functools.cache
-def _silence_late_failures() -> None:
-    """Keep quiet the reads and writes that fail after the first one did.
-
-    Orbax has closed their event loop by then. Nobody can catch their errors, and Python
-    would print a traceback for each, the first of them before the exception of orbax
-    arrives.
-    """
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    unraisable, uncaught = sys.unraisablehook, sys.excepthook
-
-    def is_late(error: BaseException | None) -> bool:
-        return isinstance(error, RuntimeError) and str(error) == "Event loop is closed"
-
-    def hook(report: sys.UnraisableHookArgs) -> None:
-        if not (is_late(report.exc_value) or inspect.iscoroutine(report.object)):
-            unraisable(report)
-
-    sys.unraisablehook = hook
-    # Tensorstore's threads print theirs by this one.
-    sys.excepthook = lambda kind, error, trace: (
-        None if is_late(error) else uncaught(kind, error, trace)
-    )
 
 
 @contextlib.contextmanager
@@ -292,7 +261,7 @@ def _reading(path: Path, where: str, *, checked: bool | None = None) -> Iterator
             f"cannot read {where}: {first_line(error)}; change its permissions"
         ) from error
     except Exception as error:
-        interruption.check()  # orbax words a signal as an error of its own
+        signals.check()  # orbax words a signal as an error of its own
         if checked and not _is_going(path):
             raise
         raise damaged(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.average import average_folders, list_averages, read_average
-from jaxformer.checkpoints.manager import open_to_read
+from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.errors import InputError
 from jaxformer.typing import PyTree
 

@@ -12,7 +12,7 @@ from jaxformer.checkpoints.average import (
     save_average,
     these_steps,
 )
-from jaxformer.checkpoints.manager import open_to_read
+from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import number, write_output
 from jaxformer.errors import UsageError

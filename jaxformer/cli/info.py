@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from jaxformer.checkpoints.average import average_folders, read_average
 from jaxformer.checkpoints.folder import is_sealed
-from jaxformer.checkpoints.manager import SavedCheckpoints
+from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.cli import config_file
 from jaxformer.cli.main import DONE
 from jaxformer.cli.options import number, write_output
@@ -23,7 +23,6 @@ from jaxformer.errors import InputError, UsageError
 from jaxformer.files import finite
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
-from jaxformer.nn.stacks import REMATERIALIZATIONS
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import read_results
@@ -35,17 +34,18 @@ MOST_DEVICES = 1_000_000
 EXAMPLE = """
 examples:
   jaxformer info --workdir=runs/quickstart
-  jaxformer info --config=configs/paper/ende_big.py --devices=8 --config.model.dtype=bfloat16
+  jaxformer info --config=configs/paper/ende_big.py --devices=8
 
-Prints one JSON object. Of a run: the configuration, the parameters of each part, the checkpoints with the scores of
-their evaluation, the averages with the steps that went in, and the test scores; `damaged` lists what is wrong with
-checkpoints and averages, by the names and sizes of their files; `without_checksums` those in which a changed byte would
-not be seen, of an earlier version or of a process killed while it saved.
+Prints one JSON object. Of a run: the configuration, the parameters of each part, the
+checkpoints with the scores of their evaluation, the averages with the steps that went
+in, and the test scores; `damaged` lists what is wrong with checkpoints and averages, by
+the names and sizes of their files; `without_checksums` those in which a changed byte
+would not be seen, of an earlier version or of a process killed while it saved.
 
-Of a configuration: the parameters, and the memory in bytes that training takes of each device, by engine and by
-model.rematerialization, with the gigabytes of those common devices that have room for it. Nothing is trained or
-compiled and no data is read; the devices need not be there.
-The page "Training" of the documentation says how it is counted.
+Of a configuration: the parameters, and for each engine the bytes of parameters,
+optimizer, average and gradients on each device. Activations come on top; the page
+"Training" of the documentation says how to measure them. Nothing is trained or compiled
+and no data is read; the devices need not be there.
 """
 
 
@@ -91,46 +91,22 @@ def _of_configuration(options: argparse.Namespace) -> dict[str, Any]:
     devices = jax.device_count() if options.devices is None else options.devices
     if devices > MOST_DEVICES:
         raise UsageError(f"--devices must be at most {MOST_DEVICES:,}, not {devices}")
-    batch = memory.longest_batch(config.data)
+    engines = ("jit", "pmap", "mesh") if devices > 1 else ("jit",)
     return {
         "parameters": _parameters(config.model),
         "devices": devices,
-        "batch": batch._asdict(),
-        "memory": {
-            engine: _memory(config, batch, engine, devices)
-            for engine in (("jit", "pmap", "mesh") if devices > 1 else ("jit",))
-        },
+        "memory": {engine: _memory(config, engine, devices) for engine in engines},
     }
 
 
-def _memory(
-    config: RunConfig, batch: memory.BatchShape, engine: str, devices: int
-) -> dict[str, Any]:
-    """Count for an engine: what does not depend on rematerialisation, then what does
-    by each kind of it.
-    """
+def _memory(config: RunConfig, engine: str, devices: int) -> dict[str, Any]:
+    """Count the bytes of the training state on each device."""
     mesh = memory.abstract_mesh(engine, devices, config.training)
-    found = {
-        kind: memory.estimate(
-            dataclasses.replace(config.model, rematerialization=kind),
-            config.training,
-            batch,
-            mesh,
-        )
-        for kind in REMATERIALIZATIONS
-    }
-    changing = ("activations", "logits")
-    record = dataclasses.asdict(found[config.model.rematerialization])
+    found = memory.count_bytes(config.model, config.training, mesh)
     return {
         "mesh": dict(mesh.shape),
-        **{name: size for name, size in record.items() if name not in changing},
-        "rematerialization": {
-            kind: (
-                {name: getattr(entry, name) for name in (*changing, "total")}
-                | {"fits": entry.fits()}
-            )
-            for kind, entry in found.items()
-        },
+        **dataclasses.asdict(found),
+        "total": found.total,
     }
 
 

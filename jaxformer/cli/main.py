@@ -14,15 +14,13 @@ import os
 import platform
 import re
 import shlex
-import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jaxformer import __version__, freed_memory
-from jaxformer.cli import huge_pages
+from jaxformer import __version__, signals
 from jaxformer.errors import InputError, UsageError
 from jaxformer.files import describe
 from jaxformer.table import escape_controls
@@ -31,7 +29,7 @@ DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS = {
     "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
-    "train": "train a model, or go on with a run that was interrupted",
+    "train": "train a model, or continue a run that was interrupted",
     "average": "average checkpoints of a run",
     "shortlist": (
         "learn which target tokens each source token needs, for a quicker search"
@@ -58,47 +56,30 @@ COMMANDS = {
 }
 
 
-COMPUTING = (
-    "train",
-    "shortlist",
-    "translate",
-    "evaluate",
-    "score",
-    "rerank",
-)
-"""The commands that may compute for long."""
-
-
 def start(*before: str) -> int:
-    """Run the command of this process's own arguments, behind those given here; see
+    """Run the command of this process's own arguments, after those given here; see
     :func:`main`.
     """
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _end)
+    signals.end_while_loading()
     arguments = [*before, *sys.argv[1:]]
-    if arguments[:1] and arguments[0] in COMPUTING:
-        huge_pages.use()
-    code = main(arguments, alone=True)
+    code = main(arguments, patience=signals.PATIENCE)
     if arguments[:1] == ["train"] or (
-        arguments[:1] == ["prepare"] and code != INTERRUPTED
+        arguments[:1] == ["prepare"] and code != signals.INTERRUPTED
     ):
         return code  # they have ended their threads
-    # Threads of JAX may still compile or compute: an interpreter that ends in order
-    # takes their memory away. It also takes the handlers of signals away before it
-    # ends.
-    from jaxformer.data import interruption
-
-    return interruption.end(code)
+    # Threads of JAX may still compile or compute. An interpreter that ends in order
+    # frees the memory that they use.
+    return signals.end(code)
 
 
-def main(arguments: Sequence[str], *, alone: bool = False) -> int:
+def main(arguments: Sequence[str], *, patience: float | None = None) -> int:
     """Run a command; return 0 when done, 1 when it failed, 130 when it was interrupted;
     wrong usage exits with 2.
 
     Args:
         arguments: of the command line, without the program's name.
-        alone: whether the process does nothing else, so that its free memory is
-            nobody's.
+        patience: seconds after a signal until the process is ended, of a command that
+            saves nothing; None: it is never ended.
     """
     try:
         if arguments[:1] == ["benchmark"]:
@@ -108,20 +89,15 @@ def main(arguments: Sequence[str], *, alone: bool = False) -> int:
             )
         options = parse(list(arguments))
         _check_process(arguments, options.command)
-        # not before the help, which loads no library
-        from jaxformer.data import interruption
-
         _keep_compilations()
-        if alone:
-            freed_memory.manage()
         if options.command in ("train", "prepare"):
             return _run_resumable(options)
-        with interruption.noted(interruption.PATIENCE if alone else None):
+        with signals.noted(patience):
             try:
                 return options.run(options)
             finally:
                 # an interrupted library may raise anything, or nothing
-                interruption.check()
+                signals.check()
     except (InputError, OSError, KeyboardInterrupt, MemoryError) as error:
         return report(error)
     except (AssertionError, RuntimeError, ValueError) as error:
@@ -129,13 +105,6 @@ def main(arguments: Sequence[str], *, alone: bool = False) -> int:
         if known is None:
             raise
         return report(known)
-
-
-def _end(*_: object) -> None:
-    """End at once: nothing is begun while libraries load, and some of them lose an
-    exception that meets them then.
-    """
-    os._exit(INTERRUPTED)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -287,21 +256,19 @@ def _explain(error: Exception) -> InputError | None:
 
 def _run_resumable(options: argparse.Namespace) -> int:
     """Run a command that the same command takes up again where it was interrupted."""
-    from jaxformer.data import interruption
-
     try:
-        with interruption.noted():
+        with signals.noted():
             try:
                 return options.run(options)
             finally:
-                interruption.check()
+                signals.check()
     except KeyboardInterrupt:
         sys.stderr.write(
             "jaxformer: interrupted; the same command continues, or starts again if"
             " nothing was saved\n"
         )
-        if interruption.is_busy():
-            interruption.end()
+        if signals.is_busy():
+            signals.end()
         raise
 
 
@@ -323,8 +290,8 @@ def _meant(wrong: Sequence[str]) -> str:
 
 
 def report(error: BaseException) -> int:
-    """Say in one line what ended a command, and give the exit code; a fault of ours
-    comes with its traceback.
+    """Print in one line what ended a command, and return the exit code. A fault of ours
+    is printed with its traceback.
     """
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
@@ -409,7 +376,8 @@ def _name_machine() -> str:
                 if line.startswith(("model name", "flags", "Features", "CPU part"))
             }
         )
-    return f"{importlib.metadata.version('jaxlib')}-{hashlib.sha256(repr(words).encode()).hexdigest()[:12]}"
+    digest = hashlib.sha256(repr(words).encode()).hexdigest()
+    return f"{importlib.metadata.version('jaxlib')}-{digest[:12]}"
 
 
 def _prune(folder: Path, most: int) -> None:

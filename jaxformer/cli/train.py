@@ -23,19 +23,26 @@ EXAMPLE = """
 examples:
   jaxformer train --config=configs/quickstart.py --workdir=runs/quickstart
   jaxformer train --config=configs/quickstart.py --workdir=runs/mine \\
-      --config.data.train=text:train.en,train.de --config.data.valid=text:valid.en,valid.de \\
-      --config.data.test=text:test.en,test.de --config.data.vocabulary_size=8000 --config.training.steps=9000
+      --config.data.train=text:train.en,train.de \\
+      --config.data.valid=text:valid.en,valid.de \\
+      --config.data.test=text:test.en,test.de \\
+      --config.data.vocabulary_size=8000 --config.training.steps=9000
 
-The same command on the same directory goes on where the run was interrupted. Ctrl-C, SIGTERM and a closed terminal
-(SIGHUP) save first, and the exit code is then 130. The configurations of configs/ come with jaxformer:
---config=quickstart, --config=paper/ende_base and so on name them outside a checkout too. Any key of the configuration
-can be set by --config.SECTION.KEY=VALUE; the comments in jaxformer/models/config.py, data/config.py, runs/training.py
-and search/config.py say what each means.
+The same command on the same directory continues where the run was interrupted. Ctrl-C,
+SIGTERM and a closed terminal (SIGHUP) save first, and the exit code is then 130. The
+configurations of configs/ come with jaxformer: --config=quickstart,
+--config=paper/ende_base and so on name them outside a checkout too. Any key of the
+configuration can be set by --config.SECTION.KEY=VALUE; the comments in
+jaxformer/models/config.py, data/config.py, runs/training.py and search/config.py explain
+each.
 
-On several hosts every process gets the same command, and they share the working directory and the text. --distributed
-asks Slurm, Open MPI, Kubernetes or Cloud TPU which processes there are; elsewhere say it:
-  jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=0 --config=... --workdir=...  # on 10.0.0.1
-  jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=1 --config=... --workdir=...
+On several hosts every process gets the same command, and they share the working
+directory and the text. --distributed asks Slurm, Open MPI, Kubernetes or Cloud TPU which
+processes there are. Elsewhere name them, here on 10.0.0.1 and on a second host:
+  jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=0 \\
+      --config=... --workdir=...
+  jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=1 \\
+      --config=... --workdir=...
 """
 
 

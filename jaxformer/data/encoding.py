@@ -21,7 +21,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data import interruption
+from jaxformer import signals
 from jaxformer.data.cleaning import Cleaning, Counts, clean
 from jaxformer.data.duplicates import Duplicates
 from jaxformer.data.records import Pair
@@ -262,7 +262,7 @@ def _chunks(pairs: Iterable[Pair]) -> Iterator[tuple[list[Pair], int]]:
     """Split a corpus into chunks, read on demand, each with its first pair's number."""
     iterator, first = iter(pairs), 0
     while chunk := list(itertools.islice(iterator, CHUNK)):
-        interruption.check()
+        signals.check()
         yield chunk, first
         first += len(chunk)
 
@@ -321,7 +321,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
-        os._exit(1)
+        signals.end(1)
 
 
 def _work(chunk: tuple[list[Pair], int]) -> Piece:

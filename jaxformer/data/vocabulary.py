@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data import interruption
+from jaxformer import signals
 from jaxformer.data.config import DataConfig, VocabularyModel
 from jaxformer.data.records import Pair
 from jaxformer.data.segmentation import sample
@@ -138,7 +138,7 @@ class Vocabulary:
         trainer = _sentencepiece()
         trainer.set_random_generator_seed(seed)
         writer = io.BytesIO()
-        text = interruption.Feed(sentences)
+        text = signals.Feed(sentences)
 
         def train() -> None:
             trainer.SentencePieceTrainer.train(
@@ -161,7 +161,7 @@ class Vocabulary:
             )
 
         try:
-            interruption.call(train)
+            signals.call(train)
         except RuntimeError as error:
             if text.error is not None:
                 raise text.error from None

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from jaxformer.checkpoints.average import Average, list_averages
-from jaxformer.checkpoints.manager import SavedCheckpoints
 from jaxformer.checkpoints.parameters import find_parameters
+from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data import sources
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.corpus import PREPARED, open_evaluation, prepared_folder

@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 
 from jaxformer.errors import UsageError
+from jaxformer.models import flops
 from jaxformer.models.config import TransformerConfig
-from jaxformer.training import flops
-from jaxformer.training.flops import Device, Work
+from jaxformer.models.flops import Device, Work
 
 SENTENCE = 25
 """Assumed tokens of a sentence, on each side.
@@ -29,7 +29,7 @@ def count_flops(
 ) -> float:
     """Count the FLOPs of a whole training: real tokens, in batches full on both sides.
 
-    :mod:`jaxformer.training.flops` says what is counted. The paper's Table 2 has time
+    :mod:`jaxformer.models.flops` says what is counted. The paper's Table 2 has time
     by devices by sustained FLOPs instead, whatever share of them the model used.
 
     Args:

@@ -203,6 +203,8 @@ def load(path: Path) -> RunConfig:
         raise InputError(
             f"{path} is not a configuration: it must be an object of sections"
         )
+    # Earlier versions had this key.
+    record.get("training", {}).pop("stall_seconds", None)
     try:
         return parse(record)
     except InputError as error:

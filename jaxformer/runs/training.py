@@ -144,11 +144,7 @@ class TrainingConfig:
     profile_steps: int = key(
         5, least=1, most=MOST_COUNTED, changes="speed", may_change=True
     )
-    # Seconds without a batch before the log says that training waits for its data.
-    stall_seconds: float = key(
-        60.0, above=0, most=1e9, changes="speed", may_change=True
-    )
-    # Project on Weights & Biases that also gets the metrics; None: none.
+    # Project on Weights & Biases that gets the metrics too; None: none.
     wandb_project: str | None = key(None, changes="speed", may_change=True)
 
     def __post_init__(self) -> None:

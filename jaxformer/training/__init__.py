@@ -4,8 +4,7 @@ and the loop around them.
 
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import Engine, make_engine
-from jaxformer.training.moving_average import update_average
-from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.optimizer import make_optimizer, update_average
 from jaxformer.training.schedules import (
     Schedule,
     constant_schedule,

@@ -1,6 +1,4 @@
-"""Steps whose loss or gradient is not finite: their batches are kept, so that one
-can find out why.
-"""
+"""Keep the batches of steps whose loss or gradient is not finite."""
 
 from __future__ import annotations
 
@@ -61,7 +59,7 @@ def save_bad_batch(
 def describe_bad_step(
     step: int, loss: float, gradient_norm: float, kept: Path | None
 ) -> str:
-    """Say that a step was skipped, why, and where its batch is.
+    """Describe a step that was skipped: why, and where its batch is.
 
     Args:
         step: number of the step.

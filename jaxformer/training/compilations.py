@@ -1,6 +1,4 @@
-"""What a run asks of its machine besides time: programs that are compiled, and
-memory.
-"""
+"""What a run takes of its machine: compilations and memory."""
 
 from __future__ import annotations
 

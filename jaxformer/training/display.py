@@ -1,4 +1,4 @@
-"""What a person sees of a run: a progress bar on a terminal, plain lines elsewhere."""
+"""Progress on standard error: a bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -14,14 +14,10 @@ from jaxformer.table import escape_controls
 
 
 class Display(Protocol):
-    """Shows a person what the loop does; lines may come from any thread."""
+    """Shows the progress of the loop; any thread may write lines."""
 
     def say(self, text: str) -> None:
         """Show a line that stays."""
-        ...
-
-    def warn(self, text: str) -> None:
-        """Show a line that stays, whichever host it comes from."""
         ...
 
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -43,14 +39,10 @@ class Lines:
         self._steps = steps
 
     def say(self, text: str) -> None:
-        """Show a line; training continues where nobody reads it any more."""
+        """Show a line. Training continues if nobody reads it any more."""
         with contextlib.suppress(OSError):
             sys.stderr.write(escape_controls(text) + "\n")
             sys.stderr.flush()
-
-    def warn(self, text: str) -> None:
-        """Show a line."""
-        self.say(text)
 
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show a line if there is something new to read."""
@@ -93,10 +85,6 @@ class Bar:
             escape_controls(text), markup=False, highlight=False
         )
 
-    def warn(self, text: str) -> None:
-        """Show a line above the bar."""
-        self.say(text)
-
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:
         """Move the bar."""
         if metrics:
@@ -104,7 +92,7 @@ class Bar:
         self._progress.update(self._task, completed=step, description=self._text(step))
 
     def close(self) -> None:
-        """Leave the bar as it stands."""
+        """Leave the bar as it is."""
         self._progress.stop()
 
     def _text(self, step: int) -> str:
@@ -115,21 +103,10 @@ class Bar:
 
 
 class Silent:
-    """What the other hosts of a run show: nothing but warnings, since the first
-    speaks for all.
-    """
-
-    def __init__(self, host: int) -> None:
-        """Begin on the host of this number."""
-        self._host = host
+    """The display of the other hosts of a run: nothing."""
 
     def say(self, text: str) -> None:
-        """The first host says it."""
-
-    def warn(self, text: str) -> None:
-        """Show a line with the host's number."""
-        sys.stderr.write(f"host {self._host}: {escape_controls(text)}\n")
-        sys.stderr.flush()
+        """The first host shows it."""
 
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:
         """The first host shows it."""
@@ -143,19 +120,19 @@ def make_display(steps: int) -> Display:
     first, silence.
     """
     if jax.process_index() > 0:
-        return Silent(jax.process_index())
+        return Silent()
     return Bar(steps) if sys.stderr.isatty() else Lines(steps)
 
 
 # The shortest bar, and the column between it and the text.
 _SHORTEST_BAR = 4
 
-# What is dropped where the terminal is narrow, the first of these first.
+# What a narrow terminal drops, in this order.
 _LEAST = ("pad", "norm", "lr", "MFU", "ppl", "left", "tok/s", "loss")
 
 
 def describe(metrics: Mapping[str, float]) -> list[str]:
-    """Put the metrics of training that a person looks at into a few words each."""
+    """Format the metrics of training that are shown."""
     words = (
         ("train/loss", "loss", lambda value: f"{value:.3f}"),
         ("train/perplexity", "ppl", _short),

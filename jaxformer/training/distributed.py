@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
-import sys
 import threading
 from collections.abc import Callable
 
 import jax
 
+from jaxformer import signals
 from jaxformer.errors import InputError
 
 GRACE = 10.0
@@ -80,8 +79,7 @@ def run_together(
     work: Callable[[], int],
     report: Callable[[BaseException], int],
 ) -> int:
-    """Work as one of several processes, each of which calls this before anything
-    touches a device.
+    """Work as one of several processes. Each calls this before it touches a device.
 
     After an error the process ends here, without the end of the interpreter: there JAX
     would wait minutes for the others, and these for what this process no longer sends.
@@ -99,7 +97,7 @@ def run_together(
     try:
         join(cluster, seconds)
     except BaseException as error:
-        _end(report(error))
+        signals.end(report(error))
     try:
         code = work()
     except BaseException as error:
@@ -109,7 +107,7 @@ def run_together(
         goodbye = threading.Thread(target=jax.distributed.shutdown, daemon=True)
         goodbye.start()
         goodbye.join(GRACE)
-        _end(code)
+        signals.end(code)
     jax.distributed.shutdown()
     return code
 
@@ -188,17 +186,11 @@ def _describe_fault(cluster: Cluster, fault: Exception) -> str:
 
 
 def _explain(error: BaseException) -> BaseException:
-    """Say plainly what a lost connection means; other errors stay as they are."""
+    """Word the loss of a connection; return other errors unchanged."""
     if isinstance(error, (ValueError, RuntimeError)) and "Gloo" in str(error):
         reason = str(error).strip().splitlines()[0]
         return InputError(
             f"another process of this run has ended ({reason}): see what it said; the"
-            " same command goes on from the last checkpoint"
+            " same command continues from the last checkpoint"
         )
     return error
-
-
-def _end(code: int) -> None:
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

@@ -1,92 +1,205 @@
-"""How a step runs: on one device, replicated over the devices of all hosts, or
-sharded over a mesh of them.
+"""The engine: where the state and the batches are, and how a step runs on them.
+
+One class serves one device, copies on all devices under ``jax.pmap``, and a mesh under
+``jax.jit``. They differ in the compiled steps and in the shardings, which
+:func:`make_engine` puts together.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+import dataclasses
+import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training.mesh import MeshEngine, make_mesh
-from jaxformer.training.placement import Placed
-from jaxformer.training.pmap import PmapEngine
-from jaxformer.training.state import TrainState
-from jaxformer.training.step import Batch, Metrics
-from jaxformer.typing import PyTree
+from jaxformer.training import mesh as meshes
+from jaxformer.training import pmap
+from jaxformer.training.state import TrainState, create_state
+from jaxformer.training.step import SEGMENTS, Batch, Metrics
+from jaxformer.typing import Array, PyTree
 
 
-class Engine(Protocol):
-    """Runs steps on devices. A state has the engine's own form; :meth:`place` and
-    :meth:`collect` change it.
+class PlacedBatch(dict[str, Array]):
+    """A batch on the devices that run the steps, as :meth:`Engine.put` returns it."""
 
-    A collected state is made of arrays over the devices of all hosts, as checkpoints
-    hold them.
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """Runs steps on the devices of a mesh.
+
+    Attributes:
+        mesh: the devices of all hosts.
+        train_step: compiled; it consumes the state that it is given.
+        eval_step: compiled; takes the parameters only.
+        first_state: draws the state that a run begins with.
+        shapes: of the state.
+        shardings: of the state.
+        rows: sharding of a batch.
+        split: local devices over which ``pmap`` maps a leading axis of each batch;
+            None: batches have no such axis.
+        share: which share of the rows of each batch this host computes, and of how
+            many.
+        pad_id: the padding token.
+        accumulation_steps: parts of a batch in one update.
+        traces: counts the training steps that were traced.
     """
+
+    mesh: Mesh
+    train_step: Any
+    eval_step: Any
+    first_state: Callable[[], TrainState]
+    shapes: TrainState
+    shardings: TrainState
+    rows: NamedSharding
+    split: int | None
+    share: tuple[int, int]
+    pad_id: int
+    accumulation_steps: int
+    traces: list[None]
 
     @property
     def devices(self) -> int:
-        """How many devices work together."""
-        ...
-
-    @property
-    def share(self) -> tuple[int, int]:
-        """Which share of the rows of each batch this host makes, and of how many."""
-        ...
+        """The number of devices that work together."""
+        return self.mesh.size
 
     def create(self) -> TrainState:
-        """Make the state of a run that begins, each array where it stays."""
-        ...
+        """Draw the first state, each array where it stays."""
+        if all(leaf.is_fully_replicated for leaf in jax.tree.leaves(self.shardings)):
+            # Parameters of one shape share one small program.
+            return self.place(self.first_state())
+        return jax.jit(self.first_state, out_shardings=self.shardings)()
 
     def abstract(self) -> TrainState:
         """Return shapes, types and shardings of a collected state."""
-        ...
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(
+                leaf.shape, leaf.dtype, sharding=sharding
+            ),
+            self.shapes,
+            self.shardings,
+        )
 
     def place(self, state: TrainState) -> TrainState:
-        """Put a collected state, or one of plain arrays, where the steps run; the
-        given one may be kept.
-        """
-        ...
+        """Copy a collected state, or one of local arrays, to where the steps run."""
+
+        def copy(leaf: Array, sharding: NamedSharding) -> Array:
+            if jax.process_count() > 1 and leaf.is_fully_addressable:
+                whole = np.asarray(leaf)
+                return jax.make_array_from_callback(
+                    leaf.shape, sharding, lambda index: whole[index]
+                )
+            return jax.device_put(jax.numpy.array(leaf), sharding)
+
+        return jax.tree.map(copy, state, self.shardings)
 
     def collect(self, state: TrainState) -> TrainState:
-        """Return the state as checkpoints hold it."""
-        ...
+        """Return the state as arrays over the devices of all hosts, as checkpoints hold
+        it.
+        """
+
+        def collected(leaf: Array, sharding: NamedSharding) -> Array:
+            if leaf.sharding == sharding:
+                return leaf
+            # With several hosts, pmap returns arrays over the devices of this host.
+            copies = [shard.data for shard in leaf.addressable_shards]
+            return jax.make_array_from_single_device_arrays(
+                leaf.shape, sharding, copies
+            )
+
+        return jax.tree.map(collected, state, self.shardings)
 
     def weights(self, state: TrainState) -> PyTree:
         """Return the parameters to translate with, whole, on one device of this
         host.
         """
-        ...
+        weights = state.weights
+        if not all(leaf.is_fully_replicated for leaf in jax.tree.leaves(weights)):
+            everywhere = NamedSharding(self.mesh, PartitionSpec())
+            weights = _gather(weights, everywhere)
+        return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, weights)
 
-    def put(self, batch: Batch) -> Placed:
-        """Begin to copy this host's rows of a batch to where the steps run; rows of
-        padding may be added.
+    def put(self, batch: Batch) -> PlacedBatch:
+        """Begin to copy this host's rows of a batch to the devices; rows of padding may
+        be added.
         """
-        ...
+        return self._place(batch, self.accumulation_steps)
 
     def step(
-        self, state: TrainState, batch: Batch | Placed
+        self, state: TrainState, batch: Batch | PlacedBatch
     ) -> tuple[TrainState, Metrics]:
-        """Update once; the old state is used up. The batch is as the data give it,
-        or as :meth:`put` placed it.
-        """
-        ...
+        """Update once; the old state is consumed."""
+        placed = batch if isinstance(batch, PlacedBatch) else self.put(batch)
+        return self.train_step(state, dict(placed))
 
     def evaluate(self, state: TrainState, batch: Batch) -> Metrics:
-        """Sum the metrics of a batch without any change; every host gives the whole
-        of it.
+        """Sum the metrics of a batch, of which every host has all rows."""
+        index, count = self.share
+        own = {
+            name: np.split(rows, count)[index]
+            for name, rows in self._fill(batch, count).items()
+        }
+        return self.eval_step(state.weights, dict(self._place(own, 1)))
+
+    def lower(self, shapes: dict[str, tuple[int, int]]) -> jax.stages.Lowered:
+        """Lower the training step for a batch of these shapes, without any array.
+
+        Args:
+            shapes: of ``source`` and ``target``, all devices together.
         """
-        ...
+
+        def whole(rows: int, length: int) -> jax.ShapeDtypeStruct:
+            lead = (
+                (rows,) if self.split is None else (self.devices, rows // self.devices)
+            )
+            return jax.ShapeDtypeStruct(
+                (*lead, length), jax.numpy.int32, sharding=self.rows
+            )
+
+        batch = {name: whole(*shape) for name, shape in shapes.items()}
+        return self.train_step.lower(self.abstract(), batch)
 
     def compilations(self) -> int:
-        """Count how often the training step was compiled: once for each shape of a
+        """Count the training steps that were compiled: one for each shape of a
         batch.
         """
-        ...
+        return len(self.traces)
+
+    def _place(self, batch: Batch, parts: int) -> PlacedBatch:
+        _, count = self.share
+        shards = self.devices if self.split else meshes.row_shards(self.mesh)
+
+        def place(rows: np.ndarray) -> Array:
+            if self.split is not None:
+                rows = rows.reshape(self.split, -1, rows.shape[1])
+            shape = (rows.shape[0] * count, *rows.shape[1:])
+            return jax.make_array_from_process_local_data(self.rows, rows, shape)
+
+        filled = self._fill(batch, shards // count * parts)
+        return PlacedBatch({name: place(rows) for name, rows in filled.items()})
+
+    def _fill(self, batch: Batch, multiple: int) -> dict[str, np.ndarray]:
+        """Add rows of padding, which weigh nothing, up to a multiple."""
+
+        def filled(name: str, rows: Array | np.ndarray) -> np.ndarray:
+            missing = -rows.shape[0] % multiple
+            if not missing:
+                return np.asarray(rows)
+            padding = 0 if name in SEGMENTS else self.pad_id
+            return np.pad(rows, ((0, missing), (0, 0)), constant_values=padding)
+
+        return {name: filled(name, rows) for name, rows in batch.items()}
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _gather(leaves: PyTree, sharding: NamedSharding) -> PyTree:
+    return jax.lax.with_sharding_constraint(leaves, sharding)
 
 
 def make_engine(model: Transformer, config: TrainingConfig) -> Engine:
@@ -102,7 +215,43 @@ def make_engine(model: Transformer, config: TrainingConfig) -> Engine:
             f"training.engine=jit is for one host, and there are {jax.process_count()}:"
             " set training.engine=pmap or mesh"
         )
+    traces: list[None] = []
+
+    def first_state() -> TrainState:
+        return create_state(model, config)
+
+    shapes = jax.eval_shape(first_state)
     if name == "pmap":
-        return PmapEngine.of(model, config)
-    devices = jax.local_devices()[:1] if name == "jit" else jax.devices()
-    return MeshEngine.of(model, config, make_mesh(np.array(devices), config))
+        mesh = pmap.make_mesh()
+        train_step, eval_step = pmap.make_steps(model, config, mesh, traces)
+        everywhere = NamedSharding(mesh, PartitionSpec())
+        shardings = jax.tree.map(lambda _: everywhere, shapes)
+        rows = NamedSharding(mesh, PartitionSpec(pmap.AXIS))
+        split, share = (
+            jax.local_device_count(),
+            (jax.process_index(), jax.process_count()),
+        )
+    else:
+        devices = jax.local_devices()[:1] if name == "jit" else jax.devices()
+        mesh = meshes.make_mesh(np.array(devices), config)
+        meshes.check_divisible(model, mesh)
+        shardings = meshes.shard(shapes, mesh, moments_over_data=config.shard_moments)
+        rows = NamedSharding(mesh, meshes.ROWS)
+        train_step, eval_step = meshes.make_steps(
+            model, config, mesh, shardings, traces
+        )
+        split, share = None, meshes.share_of(mesh)
+    return Engine(
+        mesh=mesh,
+        train_step=train_step,
+        eval_step=eval_step,
+        first_state=first_state,
+        shapes=shapes,
+        shardings=shardings,
+        rows=rows,
+        split=split,
+        share=share,
+        pad_id=model.config.pad_id,
+        accumulation_steps=config.accumulation_steps,
+        traces=traces,
+    )

@@ -1,9 +1,9 @@
-"""What hosts that train together tell each other."""
+"""What hosts that train together exchange: JSON values, as bytes in arrays."""
 
 from __future__ import annotations
 
 import functools
-import pickle
+import json
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
@@ -19,48 +19,44 @@ Made = TypeVar("Made")
 
 
 def make_once(make: Callable[[], Made]) -> Made:
-    """Call ``make`` on the first host alone and give its result to all; what can be
-    pickled can be given.
+    """Call ``make`` on the first host, and return its result, a JSON value, on all.
 
-    No file is shared. An error that a person can mend is raised on every host, so that
-    none waits for ever.
+    No file is shared. An error is raised on every host, so that none waits forever.
 
     Raises:
         InputError: ``make`` raised it, on the first host.
-        RuntimeError: on the other hosts, where ``make`` failed by any other error on
-            the first.
+        RuntimeError: on the other hosts, if ``make`` raised any other error.
     """
-    if jax.process_count() == 1:
-        return make()
-    message, fault = b"", None
+    made = None
+    fault: BaseException | None = None
     if jax.process_index() == 0:
         try:
-            message = pickle.dumps(("made", make()))
-        except InputError as error:
-            message = pickle.dumps(("refused", str(error)))
-        # the other hosts must not wait for what will not come
+            made = make()
         except BaseException as error:
-            message, fault = (
-                pickle.dumps(
-                    ("failed", f"{type(error).__name__} on the first host: {error}")
-                ),
-                error,
-            )
-    kind, value = pickle.loads(_from_first(message))
+            fault = error
+    if jax.process_count() == 1:
+        if fault is not None:
+            raise fault
+        return cast("Made", made)
+    # All hosts gather: those without a result send None.
+    first = gather([made, None if fault is None else _describe(fault)])[0]
     if fault is not None:
         raise fault
-    if kind == "refused":
-        raise InputError(value)
-    if kind == "failed":
-        raise RuntimeError(value)
-    return value
+    made, failure = first
+    if failure is not None:
+        mendable, words = failure
+        if mendable:
+            raise InputError(words)
+        kind, _, words = words.partition(": ")
+        raise RuntimeError(f"{kind} on the first host: {words}")
+    return cast("Made", made)
 
 
 def together(make: Callable[[], Made]) -> Made:
-    """Call ``make`` on every host, each for itself; where it fails on one, all hosts
-    fail, so that none waits for ever.
+    """Call ``make`` on every host; if it fails on one, all hosts fail, so that none
+    waits forever.
 
-    Within ``make`` hosts must not tell each other anything.
+    Within ``make`` hosts must not exchange anything.
 
     Raises:
         InputError: ``make`` raised it, here or on another host.
@@ -72,10 +68,10 @@ def together(make: Callable[[], Made]) -> Made:
         made = make()
     except Exception as error:
         fault = error
-    told = gather(None if fault is None else (_is_mendable(fault), _words(fault)))
+    failures = gather(None if fault is None else _describe(fault))
     if fault is not None:
         raise fault
-    for host, failure in enumerate(told):
+    for host, failure in enumerate(failures):
         if failure is not None:
             mendable, words = failure
             raise (InputError if mendable else RuntimeError)(f"host {host}: {words}")
@@ -86,8 +82,8 @@ def check_same(facts: Mapping[str, object], cure: str) -> None:
     """Refuse hosts that differ in what must be the same on all.
 
     Args:
-        facts: values that can be pickled, by what they are called.
-        cure: what to do about it.
+        facts: JSON values by name.
+        cure: what to do about a difference.
 
     Raises:
         InputError: they differ; on every host, with the first fact that does.
@@ -103,28 +99,27 @@ def check_same(facts: Mapping[str, object], cure: str) -> None:
 
 
 def gather(value: Made) -> list[Made]:
-    """Give every host the values of all, in the order of the hosts; what can be
-    pickled can be given.
-    """
+    """Return the JSON values of all hosts, in the order of the hosts."""
     if jax.process_count() == 1:
         return [value]
-    message = np.frombuffer(pickle.dumps(value), np.uint8)
-    lengths = np.asarray(_all(np.array([len(message)], np.int32))).reshape(-1)
+    message = np.frombuffer(json.dumps(value).encode(), np.uint8)
+    lengths = np.asarray(
+        multihost_utils.process_allgather(np.array([len(message)], np.int32))
+    ).reshape(-1)
     padded = np.zeros(int(lengths.max()), np.uint8)
     padded[: len(message)] = message
-    messages = np.asarray(_all(padded)).reshape(len(lengths), -1)
+    messages = np.asarray(multihost_utils.process_allgather(padded))
     return [
-        pickle.loads(row[:length].tobytes())
-        for row, length in zip(messages, lengths, strict=True)
+        json.loads(row[:length].tobytes())
+        for row, length in zip(messages.reshape(len(lengths), -1), lengths, strict=True)
     ]
 
 
 def any_host(flag: bool) -> Any:
-    """Ask whether the flag is set on any host, all of which must ask; ``bool`` of the
-    answer waits for it.
+    """Return whether the flag is set on any host, all of which must ask. ``bool`` of
+    the answer waits for it.
 
-    On several hosts the answer comes from the devices in its turn, so that a loop that
-    reads it a step late does not wait.
+    With several hosts the devices compute the answer after the work they have.
     """
     if jax.process_count() == 1:
         return flag
@@ -136,32 +131,31 @@ def any_host(flag: bool) -> Any:
     return _most(mesh)(flags)
 
 
+class StopVote:
+    """Whether any host is to stop, on all hosts at the same turn of the loop.
+
+    With several hosts a call returns the answer to the call before, for which nobody
+    has to wait; with one host, its own flag.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a vote."""
+        self._before: Any = False
+
+    def __call__(self, flag: bool) -> bool:
+        """Vote, and return whether to stop."""
+        if jax.process_count() == 1:
+            return flag
+        before, self._before = self._before, any_host(flag)
+        return bool(before)
+
+
 @functools.cache
 def _most(mesh: Mesh) -> Any:
     return jax.jit(jnp.max, out_shardings=NamedSharding(mesh, PartitionSpec()))
 
 
-def _is_mendable(fault: Exception) -> bool:
-    return isinstance(fault, (InputError, OSError))
-
-
-def _words(fault: Exception) -> str:
-    return str(fault) if _is_mendable(fault) else f"{type(fault).__name__}: {fault}"
-
-
-def _all(array: np.ndarray) -> Any:
-    return multihost_utils.process_allgather(array)
-
-
-def _from_first(message: bytes) -> bytes:
-    """Give every host the first one's bytes."""
-    length = _broadcast(np.array([len(message)], np.int32))
-    content = np.zeros(int(length[0]), np.uint8)
-    if jax.process_index() == 0:
-        content[:] = np.frombuffer(message, np.uint8)
-    return _broadcast(content).tobytes()
-
-
-def _broadcast(array: np.ndarray) -> np.ndarray:
-    received: Any = multihost_utils.broadcast_one_to_all(array)
-    return np.asarray(received)
+def _describe(fault: BaseException) -> tuple[bool, str]:
+    """Return whether a person can mend an error, and its words."""
+    mendable = isinstance(fault, (InputError, OSError))
+    return mendable, str(fault) if mendable else f"{type(fault).__name__}: {fault}"

@@ -44,10 +44,10 @@ class Log:
         wandb_project: str | None = None,
         config: Mapping[str, Any] | None = None,
     ) -> None:
-        """Open the record of a run that stands at ``step`` and was last evaluated at
+        """Open the record of a run that is at ``step`` and was last evaluated at
         ``evaluated``.
 
-        What a killed process wrote beyond them is taken back.
+        Lines that a killed process wrote beyond them are removed.
 
         Args:
             directory: of the run.
@@ -109,8 +109,8 @@ class TensorBoard:
     """Event files that TensorBoard shows."""
 
     def __init__(self, directory: Path, step: int) -> None:
-        """Open one for a run that stands at ``step``; TensorBoard then forgets what
-        an older one has beyond it.
+        """Open a file for a run that is at ``step``. TensorBoard drops what older
+        files have beyond it.
         """
         writer = require("tensorboardX", "train").SummaryWriter
         self._file = writer(str(directory), purge_step=step + 1 if step else None)
@@ -127,14 +127,14 @@ class TensorBoard:
 
 
 class WeightsAndBiases:
-    """A run on Weights & Biases; a resumed run goes on with the same one, whose id
-    its directory keeps.
+    """A run on Weights & Biases. A resumed run continues the same one by the id in its
+    directory.
     """
 
     def __init__(
         self, directory: Path, project: str, config: Mapping[str, Any]
     ) -> None:
-        """Begin the run, or go on with it.
+        """Begin or continue the run.
 
         Raises:
             InputError: the package is missing, or nobody is logged in.
@@ -157,8 +157,8 @@ class WeightsAndBiases:
                 f" ({error}): run `wandb login`, or set the environment variable"
                 " WANDB_MODE=offline"
             ) from error
-        # Steps are a metric of their own: Weights & Biases refuses what comes again
-        # after a kill by its own step.
+        # Steps are a metric of their own: Weights & Biases refuses a step that is
+        # repeated after a kill.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -172,9 +172,7 @@ class WeightsAndBiases:
 
 
 def _saved_id(path: Path) -> str:
-    """Return the id that the file keeps; the first time, draw one, since paths and
-    names come again.
-    """
+    """Return the id in the file; draw one the first time."""
     if not path.exists():
         write_whole(path, secrets.token_hex(8))
     return path.read_text(encoding="ascii").strip()

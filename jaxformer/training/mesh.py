@@ -1,5 +1,5 @@
-"""The engines ``mesh`` and ``jit``: one compiled step over a mesh; the compiler adds
-what devices exchange.
+"""Steps under ``jax.jit`` over a named mesh, the engines ``mesh`` and ``jit``. The
+compiler adds what devices exchange.
 
 =========== ============================================= ==============================
 axis        shares out                                    devices
@@ -12,9 +12,8 @@ axis        shares out                                    devices
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -26,9 +25,13 @@ from jaxformer.models.logical_axes import logical_axes
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.nn.sharding import ROW_AXES
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training.placement import Placed, count_traces, cut, fill
-from jaxformer.training.state import TrainState, create_state
-from jaxformer.training.step import Batch, Metrics, make_eval_step, make_train_step
+from jaxformer.training.state import TrainState
+from jaxformer.training.step import (
+    Batch,
+    count_traces,
+    make_eval_step,
+    make_train_step,
+)
 from jaxformer.typing import Array, PyTree
 
 AXES = (*ROW_AXES, "tensor")
@@ -88,148 +91,52 @@ def make_mesh(devices: np.ndarray, config: TrainingConfig) -> Mesh:
     )
 
 
-@dataclasses.dataclass(frozen=True)
-class MeshEngine:
-    """``jax.jit`` over a mesh; a mesh of one device is the engine ``jit``."""
+def make_steps(
+    model: Transformer,
+    config: TrainingConfig,
+    mesh: Mesh,
+    shardings: TrainState,
+    traces: list[None],
+) -> tuple[Any, Any]:
+    """Compile ``train_step(state, batch)`` and ``eval_step(params, batch)``; the
+    compiler adds what devices exchange.
 
-    mesh: Mesh
-    train_step: Any
-    eval_step: Any
-    gather: Any
-    first_state: Callable[[], TrainState]
-    shapes: TrainState
-    shardings: TrainState
-    share: tuple[int, int]
-    """Which rows of a batch this host's devices hold; see :func:`share_of`."""
-    traces: Callable[[], int]
-    pad_id: int
-    accumulation_steps: int
+    Args:
+        model: what is trained.
+        config: the recipe.
+        mesh: with the axes :data:`AXES`; a mesh of one device is the engine ``jit``.
+        shardings: of the state.
+        traces: gets an entry whenever the training step is traced.
+    """
 
-    @classmethod
-    def of(cls, model: Transformer, config: TrainingConfig, mesh: Mesh) -> MeshEngine:
-        """Build the steps."""
-        _check_divisible(model, mesh)
+    def place(params: PyTree) -> PyTree:
+        return _gather_tables(params, mesh)
 
-        def first_state() -> TrainState:
-            return create_state(model, config)
+    def over_mesh(step: Any) -> Any:
+        def run(state: PyTree, batch: Batch) -> Any:
+            with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+                return step(state, batch)
 
-        def place(params: PyTree) -> PyTree:
-            return _gather_tables(params, mesh)
+        return run
 
-        def over_mesh(step: Any) -> Any:
-            def run(state: PyTree, batch: Batch) -> Any:
-                with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
-                    return step(state, batch)
-
-            return run
-
-        train_step, traces = count_traces(
-            over_mesh(make_train_step(model, config, place=place))
-        )
-        shapes = jax.eval_shape(first_state)
-        shardings = shard(shapes, mesh, moments_over_data=config.shard_moments)
-        rows, everywhere = (
-            NamedSharding(mesh, ROWS),
-            NamedSharding(mesh, PartitionSpec()),
-        )
-        return cls(
-            mesh,
-            jax.jit(
-                train_step,
-                in_shardings=(shardings, rows),
-                out_shardings=(shardings, everywhere),
-                donate_argnums=0,
-            ),
-            jax.jit(
-                over_mesh(make_eval_step(model, config, place=place)),
-                in_shardings=(shardings.weights, rows),
-                out_shardings=everywhere,
-            ),
-            jax.jit(lambda weights: weights, out_shardings=everywhere),
-            first_state,
-            shapes,
-            shardings,
-            share_of(mesh),
-            traces,
-            model.config.pad_id,
-            config.accumulation_steps,
-        )
-
-    @property
-    def devices(self) -> int:
-        """How many devices the mesh has."""
-        return self.mesh.size
-
-    def create(self) -> TrainState:
-        """Make the first state, each device its own part."""
-        if self.mesh.size == 1:
-            # Parameters of the same shape are drawn by one small program; as a single
-            # program, each is compiled anew.
-            return jax.device_put(self.first_state(), self.shardings)
-        return jax.jit(self.first_state, out_shardings=self.shardings)()
-
-    def abstract(self) -> TrainState:
-        """Return shapes, types and shardings."""
-        return jax.tree.map(
-            lambda leaf, sharding: jax.ShapeDtypeStruct(
-                leaf.shape, leaf.dtype, sharding=sharding
-            ),
-            self.shapes,
-            self.shardings,
-        )
-
-    def place(self, state: TrainState) -> TrainState:
-        """Copy the state, since the first step uses up what it is given."""
-        return jax.tree.map(
-            lambda leaf, sharding: jax.device_put(jax.numpy.array(leaf), sharding),
-            state,
-            self.shardings,
-        )
-
-    def collect(self, state: TrainState) -> TrainState:
-        """Return the state as it is."""
-        return state
-
-    def weights(self, state: TrainState) -> PyTree:
-        """Return the parameters, gathered from all devices."""
-        if self.mesh.size == 1:
-            return state.weights
-        return jax.tree.map(
-            lambda leaf: leaf.addressable_shards[0].data, self.gather(state.weights)
-        )
-
-    def put(self, batch: Batch) -> Placed:
-        """Begin to copy each device's rows to it."""
-        return self._placed(batch, self.accumulation_steps)
-
-    def step(
-        self, state: TrainState, batch: Batch | Placed
-    ) -> tuple[TrainState, Metrics]:
-        """Update once."""
-        return self.train_step(
-            state, dict(batch if isinstance(batch, Placed) else self.put(batch))
-        )
-
-    def evaluate(self, state: TrainState, batch: Batch) -> Metrics:
-        """Sum the metrics of a batch."""
-        return self.eval_step(
-            state.weights, dict(self._placed(cut(batch, *self.share, self.pad_id), 1))
-        )
-
-    def compilations(self) -> int:
-        """Count the compiled training steps."""
-        return self.traces()
-
-    def _placed(self, batch: Batch, parts: int) -> Placed:
-        _, count = self.share
-        filled = fill(batch, row_shards(self.mesh) // count * parts, self.pad_id)
-        sharding = NamedSharding(self.mesh, ROWS)
-
-        def place(rows: np.ndarray) -> Array:
-            shape = (rows.shape[0] * count, *rows.shape[1:])
-            return jax.make_array_from_process_local_data(sharding, rows, shape)
-
-        return Placed({name: place(rows) for name, rows in filled.items()})
+    rows, everywhere = (
+        NamedSharding(mesh, ROWS),
+        NamedSharding(mesh, PartitionSpec()),
+    )
+    train_step = count_traces(make_train_step(model, config, place=place), traces)
+    return (
+        jax.jit(
+            over_mesh(train_step),
+            in_shardings=(shardings, rows),
+            out_shardings=(shardings, everywhere),
+            donate_argnums=0,
+        ),
+        jax.jit(
+            over_mesh(make_eval_step(model, config, place=place)),
+            in_shardings=(shardings.weights, rows),
+            out_shardings=everywhere,
+        ),
+    )
 
 
 def row_shards(mesh: Mesh) -> int:
@@ -238,7 +145,7 @@ def row_shards(mesh: Mesh) -> int:
 
 
 def share_of(mesh: Mesh) -> tuple[int, int]:
-    """Tell which rows of a batch this host's devices hold, as one of how many equal
+    """Return which rows of a batch this host's devices hold, as one of how many equal
     shares.
 
     Hosts whose devices hold parts of the same rows, because ``tensor`` reaches over
@@ -257,8 +164,8 @@ def share_of(mesh: Mesh) -> tuple[int, int]:
 def shard(
     state: TrainState, mesh: Mesh | AbstractMesh, *, moments_over_data: bool = False
 ) -> TrainState:
-    """Give every array of a state its sharding: parameters by :data:`RULES`, moments as
-    their parameters.
+    """Return the sharding of every array of a state: parameters by :data:`RULES`,
+    moments as their parameters.
 
     Args:
         state: shapes and types.
@@ -300,7 +207,7 @@ def shard(
     return jax.tree_util.tree_map_with_path(choose, state)
 
 
-def _check_divisible(model: Transformer, mesh: Mesh) -> None:
+def check_divisible(model: Transformer, mesh: Mesh) -> None:
     """Refuse a mesh over which nothing could be sharded as it says."""
     sizes = model.config
     for axis, key, length in (
@@ -344,11 +251,10 @@ def _spec(
 
 
 def _gather_tables(params: PyTree, mesh: Mesh) -> PyTree:
-    """Let every device have the whole width of the vocabulary's tables while it uses
-    them.
+    """Gather the whole width of the vocabulary's tables on every device for their use.
 
-    Left to itself, the compiler would rather gather what was looked up, for all rows of
-    the batch, than the table.
+    Otherwise the compiler gathers the embeddings of all rows of the batch, which are
+    larger than the table.
     """
 
     def gather(leaf: Array, axes: tuple[str, ...]) -> Array:
@@ -371,9 +277,7 @@ def _gather_tables(params: PyTree, mesh: Mesh) -> PyTree:
 def _over_data(
     spec: PartitionSpec, shape: tuple[int, ...], mesh: Mesh | AbstractMesh
 ) -> PartitionSpec:
-    """Shard the longest axis that can be, over the data axis besides what it is
-    sharded over.
-    """
+    """Shard the longest axis that the data axis divides over it, in addition."""
     entries = [*spec, *([None] * (len(shape) - len(spec)))]
 
     def parts(number: int) -> int:

@@ -1,5 +1,5 @@
-"""How gradients become updates: the optimizer under its schedule, clipping, and
-parameters that stay as they are.
+"""How gradients become updates: optimizer, schedule, clipping, frozen parameters, and
+the moving average of parameters.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ import optax
 from jaxformer.errors import InputError
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.schedules import Schedule, make_schedule
-from jaxformer.typing import Array, Bool, PyTree
+from jaxformer.typing import Array, Bool, Int, PyTree
 
 NOT_DECAYED = ("bias", "scale")
-"""Names of the parameters that weight decay leaves alone: biases and the scales of
-norms. All others are kernels and embeddings. Dimensions do not tell them apart: the
+"""Names of the parameters without weight decay: biases and the scales of norms. All
+others are kernels and embeddings. The number of axes does not distinguish them: the
 bias of an attention projection has two, heads and width.
 """
 
@@ -44,11 +44,10 @@ def make_optimizer(
     - ``adafactor``: Shazeer and Stern 2018 with the factored second moment, no first
       moment, updates clipped to a root mean square of 1 and the decay 1 - step^-0.8
       (their sections 3, 6 and 7). The step size is absolute as Adam's, not relative to
-      the size of each parameter (section 8), so that a schedule made for Adam serves
-      here too.
+      the size of each parameter (section 8), so a schedule for Adam fits.
 
     Weight decay is decoupled from the gradient and multiplied by the learning rate, for
-    all optimizers alike: each update takes rate * weight_decay * parameter off, except
+    all optimizers: each update takes rate * weight_decay * parameter off, except
     from biases and the scales of norms (``NOT_DECAYED``).
 
     Clipping sees the gradient that ``update`` is given, which is to be that of the
@@ -126,12 +125,12 @@ def keep(good: Bool[Array, ""] | bool, new: PyTree, old: PyTree) -> PyTree:
 def _adam(
     b1: float, b2: float, epsilon: float
 ) -> optax.GradientTransformationExtraArgs:
-    """Do as optax.scale_by_adam does, with the moments that are kept as the only ones
-    that anything is computed from.
+    """Return ``optax.scale_by_adam`` whose direction is computed only from the moments
+    that it keeps.
 
-    Were the direction computed from the old moments and the gradient, as a compiler
-    would have it once a bad step may keep the old ones, then old and new could not
-    share memory: 8 bytes a parameter more, copied in every step.
+    Otherwise the compiler computes the direction from the old moments and the gradient,
+    since a bad step may keep the old ones. Then old and new cannot share memory: 8
+    bytes a parameter more, copied in every step.
     """
     moments = optax.scale_by_adam(b1, b2, epsilon)
 
@@ -177,9 +176,38 @@ def _unless_bad(
     return optax.GradientTransformationExtraArgs(transformation.init, update)
 
 
+def update_average(
+    average: PyTree, params: PyTree, decay: float, updates: Int[Array, ""] | int
+) -> PyTree:
+    """Move the average of the parameters towards their new values.
+
+    average <- d * average + (1 - d) * params, where d = min(decay, (1 + updates) / (10
+    + updates)). Young averages forget faster: the random first parameters have a share
+    of 1/10 after the first update, and of 1e-5 after ten. This start is that of
+    TensorFlow's ``tf.train.ExponentialMovingAverage`` with ``num_updates``; averages of
+    parameters go back to Polyak and Juditsky 1992.
+
+    Args:
+        average: float32, as many leaves as ``params``; the parameters themselves where
+            the run begins.
+        params: the parameters after the update.
+        decay: at least 0 and below 1; 0.999 looks back over about a thousand updates.
+        updates: how many updates were made before this one.
+
+    Example:
+        >>> old, new = jnp.zeros(()), jnp.ones(())
+        >>> float(update_average(old, new, decay=0.999, updates=0))
+        0.8999999761581421
+    """
+    # 1 - d and not d: 1 - 0.9999 has no more than three right digits once 0.9999 is
+    # float32.
+    share = jnp.maximum(1.0 - decay, 9.0 / (10.0 + jnp.asarray(updates, jnp.float32)))
+    return jax.tree.map(lambda old, new: old + share * (new - old), average, params)
+
+
 def decay_mask(params: PyTree) -> PyTree:
-    """Tell for each parameter whether weight decay holds for it: for kernels and
-    embeddings, by their names.
+    """Mark the parameters that weight decay applies to: kernels and embeddings, by
+    their names.
     """
     return jax.tree_util.tree_map_with_path(
         lambda path, _: _path(path).split("/")[-1] not in NOT_DECAYED, params
@@ -187,8 +215,7 @@ def decay_mask(params: PyTree) -> PyTree:
 
 
 def frozen_mask(params: PyTree, patterns: str) -> PyTree:
-    """Tell for each parameter whether it is frozen: whether one of the patterns matches
-    its path.
+    """Mark the parameters whose path matches one of the patterns.
 
     Args:
         params: nested dicts.
@@ -226,7 +253,7 @@ def _path(path: tuple[Any, ...]) -> str:
 
 
 def _near(pattern: str, paths: list[str]) -> str:
-    """Find what was meant by a pattern: a parameter, or all in one folder of them."""
+    """Return the parameter, or the folder of parameters, nearest to a pattern."""
     names = [path.split("/") for path in paths]
     folders = {
         "/".join([*name[:depth], "*"])

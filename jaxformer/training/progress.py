@@ -103,7 +103,7 @@ class Progress:
             if unknown:
                 raise InputError(
                     f"the checkpoint has {', '.join(unknown)}, which jaxformer"
-                    f" {__version__} does not know: go on with the version that"
+                    f" {__version__} does not know: continue with the version that"
                     " wrote it"
                 )
         return cls(**{**record, "position": Position(**record["position"])})

@@ -1,9 +1,8 @@
-"""The directory of a run: what lies where, and whether a configuration and a
-vocabulary belong to it.
-"""
+"""The directory of a run, and whether a configuration and a vocabulary belong to it."""
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import dataclasses
 import shutil
@@ -11,10 +10,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from jaxformer.data.batching import Batch, cover, plan_buckets
 from jaxformer.data.corpus import Report, TrainingText, load_evaluation, open_evaluation
+from jaxformer.data.encoding import encode_evaluation
 from jaxformer.data.files import check_folder, make_folder
+from jaxformer.data.pipeline import TrainingData, evaluation_batches
 from jaxformer.data.records import Pair
-from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.files import LOCK, TEMPORARY, check_writable, hold
 from jaxformer.runs import config as configuration
@@ -38,7 +40,7 @@ class Run:
     """A run that is ready to train.
 
     Attributes:
-        directory: where everything lies.
+        directory: of the run.
         config: complete, with the sizes and ids of the vocabulary.
         vocabularies: of source and target.
         text: the training text, not yet read.
@@ -55,7 +57,7 @@ class Run:
 
     @property
     def checkpoints(self) -> Path:
-        """Where the checkpoints lie."""
+        """The folder of the checkpoints."""
         return self.directory / "checkpoints"
 
     @contextlib.contextmanager
@@ -110,7 +112,7 @@ class Run:
                 self.directory.rmdir()
 
     def check_vocabulary(self, recorded: str, step: int | str) -> None:
-        """Refuse to go on with another vocabulary than that of a checkpoint.
+        """Refuse another vocabulary than that of a checkpoint.
 
         Raises:
             InputError: the hashes differ.
@@ -138,9 +140,9 @@ def open_run(
     text, (valid, language) = together(lambda: _look(config, directory))
     folder, initial_run = directory / "vocabulary", config.training.initial_run
     if (directory / "config.json").exists():
-        vocabularies = make_once(lambda: text.vocabularies(folder, report=report))
+        vocabularies = _share(lambda: text.vocabularies(folder, report=report))
     else:
-        vocabularies = make_once(lambda: _first_vocabularies(text, initial_run, report))
+        vocabularies = _share(lambda: _first_vocabularies(text, initial_run, report))
     return Run(
         directory,
         complete_config(config, vocabularies),
@@ -239,6 +241,54 @@ def _refuse_replaced(old: RunConfig, folder: Path) -> None:
         )
 
 
+def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
+    """Put every validation pair into a batch once, in the shapes of training and at
+    most one more.
+
+    Packed training has one shape, for rows of several pairs: then validation has shapes
+    of its own.
+
+    Raises:
+        InputError: a sentence is longer than the model has positions for.
+    """
+    config = run.config
+    try:
+        encoded = encode_evaluation(
+            run.valid,
+            run.vocabularies,
+            source_eos=config.data.source_eos,
+            tag=run.valid_language if config.data.language_tags else None,
+            max_length=config.model.max_length,
+        )
+    except InputError as error:
+        raise InputError(f"data.valid ({config.data.valid}): {error}") from None
+    lengths, budget = (
+        (encoded.source_lengths, encoded.target_lengths),
+        config.data.tokens_per_batch,
+    )
+    if data.buckets:
+        buckets = cover(data.buckets, *lengths, tokens_per_batch=budget)
+    else:
+        buckets = plan_buckets(
+            *lengths, num_buckets=config.data.num_buckets, tokens_per_batch=budget
+        )
+    return [batch for batch, _ in evaluation_batches(encoded, buckets)]
+
+
+def _share(make: Callable[[], Vocabularies]) -> Vocabularies:
+    """Call ``make`` on the first host, and send the model files to all."""
+
+    def encode() -> list[str]:
+        made = make()
+        files = (
+            [made.source] if made.source is made.target else [made.source, made.target]
+        )
+        return [base64.b64encode(each.model).decode("ascii") for each in files]
+
+    parts = [Vocabulary(base64.b64decode(text)) for text in make_once(encode)]
+    return Vocabularies(parts[0], parts[-1])
+
+
 def _first_vocabularies(
     text: TrainingText, initial_run: str | None, report: Report
 ) -> Vocabularies:
@@ -267,6 +317,6 @@ def _refuse_another(old: RunConfig, new: RunConfig, directory: Path) -> None:
         more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
         raise InputError(
             f"{directory} holds a run of another configuration:"
-            f" {', '.join(changed[:_NAMED])}{more}; go on with the same values or"
+            f" {', '.join(changed[:_NAMED])}{more}; continue with the same values or"
             " choose another --workdir"
         )

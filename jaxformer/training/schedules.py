@@ -64,7 +64,7 @@ def paper_schedule(d_model: int, warmup_steps: int, factor: float = 1.0) -> Sche
         factor: 1 in the paper.
 
     Raises:
-        InputError: a width or a length that is none.
+        InputError: an invalid width or length.
     """
     if d_model < 1:
         raise InputError(
@@ -107,7 +107,7 @@ def linear_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
         peak: rate of update number ``warmup_steps``.
         warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the
             peak.
-        steps: updates of the whole training, at least 1; behind them the rate stays 0.
+        steps: updates of the whole training, at least 1; after them the rate stays 0.
 
     Raises:
         InputError: a rise that does not fit into the training.
@@ -127,14 +127,14 @@ def cosine_schedule(peak: float, warmup_steps: int, steps: int) -> Schedule:
     """Rise linearly to the peak, then fall along half a cosine so that the rate is 0
     when all updates were made.
 
-    rate = peak * (1 + cos(pi * x)) / 2, with x the share of the updates behind the peak
+    rate = peak * (1 + cos(pi * x)) / 2, with x the share of the updates after the peak
     that were made (Loshchilov and Hutter 2017, equation 5, without restarts).
 
     Args:
         peak: rate of update number ``warmup_steps``.
         warmup_steps: length of the rise, at most ``steps``; 0 and 1 both begin at the
             peak.
-        steps: updates of the whole training, at least 1; behind them the rate stays 0.
+        steps: updates of the whole training, at least 1; after them the rate stays 0.
 
     Raises:
         InputError: a rise that does not fit into the training.
@@ -182,7 +182,7 @@ def cool_down(schedule: Schedule, steps: int, cooldown_steps: int) -> Schedule:
 
     Args:
         schedule: what holds until the cool-down begins.
-        steps: updates of the whole training; behind them the rate stays 0.
+        steps: updates of the whole training; after them the rate stays 0.
         cooldown_steps: how many of them the fall takes, at least 1.
 
     Raises:

@@ -1,15 +1,12 @@
-"""What training changes from step to step, as one pytree."""
+"""The state of training, as one pytree."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
 
 import flax.struct
 import jax
 import jax.numpy as jnp
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
-from jax.interpreters.partial_eval import dce_jaxpr
 
 from jaxformer.models.layer_stacking import stack_layers
 from jaxformer.models.seq2seq import Transformer
@@ -36,13 +33,13 @@ class TrainState:
         step: batches seen.
         updates: updates made: batches seen but those that were skipped. The schedule
             counts these.
-        params: float32, whatever the type of the computation.
+        params: float32, whatever the compute dtype.
         optimizer: the optimizer's own.
         key: raw random key; the key of a step is this one folded with ``step``, so that
             it never changes.
         average: the moving average of the parameters; None without
             ``training.ema_decay``.
-        loss_scale: None but under float16.
+        loss_scale: only under float16, else None.
     """
 
     step: Int[Array, ""]
@@ -61,7 +58,7 @@ class TrainState:
         return self.params if self.average is None else self.average
 
     def rest(self) -> dict[str, PyTree]:
-        """Return what a checkpoint holds besides the weights."""
+        """Return what a checkpoint holds in addition to the weights."""
         rest = {
             "step": self.step,
             "updates": self.updates,
@@ -78,8 +75,8 @@ class TrainState:
         return rest
 
     @classmethod
-    def of(cls, weights: PyTree, rest: dict[str, PyTree]) -> TrainState:
-        """Put together what :attr:`weights` and :meth:`rest` gave."""
+    def from_parts(cls, weights: PyTree, rest: dict[str, PyTree]) -> TrainState:
+        """Build a state from what :attr:`weights` and :meth:`rest` return."""
         rest = dict(rest)
         scale = rest.pop("loss_scale", None)
         averaged = "params" in rest
@@ -92,7 +89,7 @@ class TrainState:
 
 
 def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
-    """Make the state of a run that begins, from its seed alone."""
+    """Draw the first state of a run from its seed."""
     parameters_key, dropout_key = jax.random.split(jax.random.key(config.seed))
     # Scanned layers begin as looped ones do.
     params = _draw(
@@ -109,8 +106,7 @@ def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
         params=params,
         optimizer=jax.jit(make_optimizer(config, model.config.d_model).init)(params),
         key=jax.random.key_data(dropout_key),
-        # Arrays of its own: a step uses up what it is given, and must not be given the
-        # same array twice.
+        # Its own arrays: a step consumes its state, which must not hold an array twice.
         average=None if config.ema_decay is None else jax.tree.map(jnp.copy, params),
         loss_scale=LossScale(jnp.float32(config.loss_scale), jnp.zeros((), jnp.int32))
         if scaled
@@ -119,24 +115,9 @@ def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
 
 
 def _draw(model: Transformer, key: Key) -> Parameters:
-    """Draw the parameters and compute nothing else, each by the program of its kind and
-    shape.
+    """Draw the parameters and compute nothing else, each by the program of its shape.
 
-    Compiled as a whole, the code that draws would be compiled once for each parameter;
-    and what a forward pass computes besides, such as positions and masks, would be
-    compiled and run if what is traced were not rid of it.
+    Compiled as one program, the drawing of each parameter would be compiled on its own.
     """
-    traced = _parameters.trace(model, key)
-    structure = jax.tree.structure(traced.out_info)
-    drawing, _ = dce_jaxpr(
-        traced.jaxpr.jaxpr, [True] * structure.num_leaves, instantiate=True
-    )
-    return jax.tree.unflatten(
-        structure, jaxpr_as_fun(ClosedJaxpr(drawing, traced.jaxpr.consts))(key)
-    )
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def _parameters(model: Transformer, key: Key) -> Parameters:
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     return model.lazy_init(key, tokens, tokens)["params"]

@@ -1,5 +1,5 @@
-"""One update and one evaluation of a batch: pure functions that know of devices no
-more than an axis name.
+"""One update and one evaluation of a batch: pure functions that know of devices only an
+axis name.
 """
 
 from __future__ import annotations
@@ -16,22 +16,26 @@ import optax
 from jaxformer.functional import losses
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training.moving_average import update_average
-from jaxformer.training.optimizer import frozen_mask, keep, make_optimizer
+from jaxformer.training.optimizer import (
+    frozen_mask,
+    keep,
+    make_optimizer,
+    update_average,
+)
 from jaxformer.training.schedules import make_schedule
 from jaxformer.training.state import LossScale, TrainState
 from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
 Batch: TypeAlias = Mapping[str, Int[Array | np.ndarray, "B T"]]
-"""``source`` [B, S] and ``target`` [B, T], padded on the right; a row of padding alone
-weighs nothing.
+"""``source`` [B, S] and ``target`` [B, T], padded on the right. A row of only
+padding weighs nothing.
 
 With packed rows also ``source_segments`` [B, S] and ``target_segments`` [B, T]: see
 :class:`jaxformer.Transformer`.
 """
 
 SEGMENTS = ("source_segments", "target_segments")
-"""What a batch has if its rows are packed."""
+"""Further arrays of a batch with packed rows."""
 
 Metrics: TypeAlias = dict[str, Float[Array, ""]]
 """Sums over the target tokens of a batch, and what they are to be divided by."""
@@ -45,7 +49,7 @@ _SCALE_GROWS_AFTER = 2000
 
 
 Place: TypeAlias = Callable[[PyTree], PyTree]
-"""Says where parameters lie while they are used; it changes no value."""
+"""Sets the sharding of parameters for their use; it changes no value."""
 
 
 def make_train_step(
@@ -59,7 +63,7 @@ def make_train_step(
 
     The loss is the sum over all target tokens of the global batch divided by their
     number: with an axis name, sums and counts are added over the axis before the one
-    division, so that a device with fewer tokens weighs less and one with padding alone
+    division, so that a device with fewer tokens weighs less and one with only padding
     weighs nothing. So do the parts of ``accumulation_steps``. A batch without any token
     leaves loss and gradient 0.
 
@@ -109,32 +113,48 @@ def make_train_step(
         }
         if state.loss_scale is not None:
             metrics["loss_scale"] = state.loss_scale.scale
-        # What a bad step keeps is chosen stage by stage, and each stage is computed
-        # from what the one before has kept: then the new state takes the old one's
-        # place in memory.
-        updates, optimizer_state = optimizer.update(
-            gradients, state.optimizer, state.params, good=good
-        )
-        params = keep(good, optax.apply_updates(state.params, updates), state.params)
-        average = state.average
-        if config.ema_decay is not None:
-            average = keep(
-                good,
-                update_average(average, params, config.ema_decay, state.updates),
-                average,
-            )
-        new = dataclasses.replace(
-            state,
-            step=state.step + 1,
-            updates=jnp.where(good, state.updates + 1, state.updates),
-            params=params,
-            optimizer=optimizer_state,
-            average=average,
-            loss_scale=_rescale(state.loss_scale, good),
-        )
-        return new, metrics
+        return _update(state, gradients, good, optimizer, config.ema_decay), metrics
 
     return train_step
+
+
+def _update(
+    state: TrainState,
+    gradients: PyTree,
+    good: Bool[Array, ""],
+    optimizer: optax.GradientTransformationExtraArgs,
+    ema_decay: float | None,
+) -> TrainState:
+    """Apply the mean gradient. A bad step changes only ``step``."""
+    # Each stage selects what a bad step keeps, and the next is computed from that: then
+    # the new state can reuse the memory of the old.
+    updates, optimizer_state = optimizer.update(
+        gradients, state.optimizer, state.params, good=good
+    )
+    params = keep(good, optax.apply_updates(state.params, updates), state.params)
+    average = state.average
+    if ema_decay is not None:
+        moved = update_average(average, params, ema_decay, state.updates)
+        average = keep(good, moved, average)
+    return dataclasses.replace(
+        state,
+        step=state.step + 1,
+        updates=jnp.where(good, state.updates + 1, state.updates),
+        params=params,
+        optimizer=optimizer_state,
+        average=average,
+        loss_scale=_rescale(state.loss_scale, good),
+    )
+
+
+def count_traces(step: TrainStep, traces: list[None]) -> TrainStep:
+    """Add an entry to a list whenever a step is traced, which is once a compilation."""
+
+    def traced_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+        traces.append(None)
+        return step(state, batch)
+
+    return traced_step
 
 
 def make_eval_step(
@@ -180,7 +200,7 @@ def make_loss(model: Transformer, config: TrainingConfig, place: Place) -> Total
             "slots": jnp.float32(source.size + target.size),
         }
         if config.r_drop:
-            # Each row beside its copy, so that a device computes both.
+            # Each row next to its copy, so that one device computes both.
             batch = {
                 name: jnp.repeat(jnp.asarray(rows), 2, axis=0)
                 for name, rows in batch.items()
@@ -216,8 +236,8 @@ def make_loss(model: Transformer, config: TrainingConfig, place: Place) -> Total
 
 
 def _without_frozen(params: PyTree, patterns: str | None) -> PyTree:
-    """Keep frozen parameters out of the gradient, so that they count in its norm as
-    little as in its clipping.
+    """Stop the gradients of frozen parameters: they count neither in the norm nor in
+    clipping.
     """
     if patterns is None:
         return params
@@ -260,8 +280,7 @@ def _accumulate(
     """
 
     def split(rows: Array | np.ndarray) -> Array:
-        # Row r goes to part r modulo parts: rows that lie together on a device stay
-        # there.
+        # Row r goes to part r modulo parts: the rows of a device stay there.
         return jnp.asarray(rows).reshape(-1, parts, *rows.shape[1:]).swapaxes(0, 1)
 
     def add(total: PyTree, part: tuple[Int[Array, ""], Batch]) -> tuple[PyTree, None]:

@@ -3,18 +3,17 @@
 How a run resumes:
 
 1. The directory of a run holds one configuration. The same command on the same
-   directory goes on where the latest whole checkpoint stands; another configuration is
-   refused, but for keys that leave what is trained right.
+   directory continues from the latest whole checkpoint. Another configuration is
+   refused, except for keys that do not change what is already trained.
 2. A checkpoint holds parameters and their average, optimizer, step and key, the
    position in the data, the best score, the sums of the metrics since the last line of
    the log, and the hashes of the vocabulary and of the training text. Resumed and
-   uninterrupted runs are equal bit for bit on the same CPUs; on a GPU XLA must be asked
-   for it.
-3. The records are cut back to the checkpoint's step, and to its last evaluation, before
-  they grow again.
-4. An evaluation that was due but interrupted is made up first.
-5. Ctrl-C, SIGTERM and SIGHUP save before the loop ends, on all hosts at the same step;
-   whatever else ends it leaves the last good checkpoint.
+   uninterrupted runs are equal bit for bit on the same CPUs. On a GPU this needs flags
+   of XLA.
+3. The records are cut back to the checkpoint's step, and to its last evaluation.
+4. An evaluation that was due but interrupted comes first.
+5. Ctrl-C, SIGTERM and SIGHUP save before the loop ends, on all hosts at the same step.
+   Any other end leaves the last good checkpoint.
 """
 
 from __future__ import annotations
@@ -27,15 +26,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
-import optax
 
-from jaxformer.checkpoints.manager import CheckpointManager, open_to_read
-from jaxformer.data import interruption
-from jaxformer.data.batching import Batch, cover, plan_buckets
+from jaxformer import signals
+from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.checkpoints.saved import open_to_read
+from jaxformer.data.batching import Batch
 from jaxformer.data.cleaning import summary
-from jaxformer.data.encoding import encode_evaluation
-from jaxformer.data.pipeline import TrainingData, evaluation_batches
+from jaxformer.data.pipeline import TrainingData
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.runs import config as configuration
@@ -46,20 +43,16 @@ from jaxformer.training.display import Display, make_display
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.hosts import check_same, make_once, together
 from jaxformer.training.log import Log
-from jaxformer.training.loop import Loop, Outcome
+from jaxformer.training.loop import LoopParts, Outcome, run_loop
 from jaxformer.training.optimizer import frozen_mask
 from jaxformer.training.profile import Profile
 from jaxformer.training.progress import Progress, hash_validation
-from jaxformer.training.run import Run, open_run
-from jaxformer.training.signals import StopSignal
+from jaxformer.training.run import Run, open_run, validation_batches
 from jaxformer.training.state import TrainState
-from jaxformer.training.warm_start import load_initial
-from jaxformer.typing import PyTree
+from jaxformer.training.warm_start import load_initial, restart_schedule
 
 VISIBLE_AFTER = 60.0
-"""Seconds after which every host sees what another has written into a directory that
-they share.
-"""
+"""Seconds until every host sees what another has written into a shared directory."""
 
 _SHARE = "put --workdir on a file system that all hosts share"
 
@@ -69,8 +62,7 @@ def train(
     workdir: Path,
     make_validator: Callable[[Run, Transformer], Validator] | None = None,
 ) -> Outcome:
-    """Train a run from its configuration, or go on with the run that the directory
-    holds.
+    """Train a run from its configuration, or continue the run in the directory.
 
     Args:
         config: the configuration; ``vocabulary_size`` and token ids of its model come
@@ -80,21 +72,19 @@ def train(
             validation loss is measured.
 
     Returns:
-        Where the run stands and whether it is finished; ``signal`` names what
-        interrupted it.
+        The step and whether the run is finished; ``signal`` names what interrupted it.
 
     Raises:
         InputError: something given does not fit; nothing that is already saved is
             harmed.
     """
     with contextlib.ExitStack() as open_parts:
-        compilations = open_parts.enter_context(Compilations())
+        enter, closing = open_parts.enter_context, contextlib.closing
+        compilations = enter(Compilations())
         check_same(
             configuration.flatten(config), "give every host the same configuration"
         )
-        display = open_parts.enter_context(
-            contextlib.closing(make_display(config.training.steps))
-        )
+        display = enter(closing(make_display(config.training.steps)))
         run = open_run(config, workdir, report=display.say)
         config, model = run.config, Transformer(run.config.model)
         engine = make_engine(model, config.training)
@@ -103,56 +93,61 @@ def train(
             {"the hash of the training text": data.hash},
             "give every host the same text",
         )
-        # Before anything is written: what the state begins with may be refused.
-        first = None if _has_checkpoints(run) else _first_state(run, engine)
-        texts = hash_validation(run.valid, config.evaluation.max_sentences)
-        if first is None:
-            together(lambda: _check_validation(run, texts))
+        first, texts = _check_start(run, engine)
         validate = None
         if make_validator is not None and config.evaluation.max_sentences != 0:
             validate = together(functools.partial(make_validator, run, model))
         # Until here there was nothing to save, and a signal ended the process at once.
-        interruption.check()
-        stop = open_parts.enter_context(StopSignal())
+        signals.check()
+        stop = enter(signals.StopSignal())
         progress = Progress()
         _claim(run, open_parts, lambda: progress.step > 0)
-        checkpoints = open_parts.enter_context(
-            contextlib.closing(_open_checkpoints(run, display))
-        )
+        checkpoints = enter(closing(_open_checkpoints(run, display)))
         checkpoints.remove_leftovers()
         identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
         state, progress = _begin(run, engine, identity, checkpoints, first)
-        progress.valid, metric = texts, config.evaluation.best_metric
-        if progress.choose_by(metric):
-            display.say(
-                f"evaluation.best_metric={metric} is new: the best so far begins again"
-                " from nothing"
-            )
-        log = open_parts.enter_context(
-            contextlib.closing(together(lambda: _open_log(run, progress)))
-        )
-        profile = Profile(
-            workdir / "profile",
-            config.training.profile_step,
-            config.training.profile_steps,
-        )
-        open_parts.enter_context(contextlib.closing(profile))
+        progress.valid = texts
+        _choose_best(progress, config.evaluation.best_metric, display)
+        log = enter(closing(together(lambda: _open_log(run, progress))))
+        first_step, steps = config.training.profile_step, config.training.profile_steps
+        profile = enter(closing(Profile(workdir / "profile", first_step, steps)))
         _introduce(display, run, data, engine, progress)
         display.advance(progress.step, {})
-        parts = (
-            config,
-            workdir,
-            engine,
-            data,
-            valid,
-            checkpoints,
-            log,
-            display,
-            validate,
-            identity,
-            stop,
+        parts = LoopParts(
+            config=config,
+            directory=workdir,
+            engine=engine,
+            data=data,
+            valid=valid,
+            checkpoints=checkpoints,
+            log=log,
+            display=display,
+            validate=validate,
+            identity=identity,
+            stop=stop,
+            profile=profile,
+            compilations=compilations,
         )
-        return Loop(*parts, profile, compilations).run(state, progress)
+        return run_loop(parts, state, progress)
+
+
+def _check_start(run: Run, engine: Engine) -> tuple[TrainState | None, dict[str, str]]:
+    """Return the first state of a new run and the hashes of the validation text, before
+    anything is written.
+    """
+    texts = hash_validation(run.valid, run.config.evaluation.max_sentences)
+    if not _has_checkpoints(run):
+        return _first_state(run, engine), texts
+    together(lambda: _check_validation(run, texts))
+    return None, texts
+
+
+def _choose_best(progress: Progress, metric: str, display: Display) -> None:
+    if progress.choose_by(metric):
+        display.say(
+            f"evaluation.best_metric={metric} is new: the best so far begins again"
+            " from nothing"
+        )
 
 
 def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
@@ -209,7 +204,7 @@ def _open_checkpoints(run: Run, display: Display) -> CheckpointManager:
         )
 
     def go_on(error: InputError) -> None:
-        display.warn(f"{error}; training continues")
+        display.say(f"{error}; training continues")
 
     return CheckpointManager(
         run.checkpoints,
@@ -244,7 +239,7 @@ def _begin(
     like = engine.abstract()
     parts = checkpoints.restore(step, params=like.weights, training=like.rest())
     return engine.place(
-        TrainState.of(parts["params"], parts["training"])
+        TrainState.from_parts(parts["params"], parts["training"])
     ), Progress.from_json(record)
 
 
@@ -294,7 +289,7 @@ def _first_state(run: Run, engine: Engine) -> TrainState:
             optimizer=(
                 state.optimizer
                 if initial.optimizer is None
-                else _begin_schedule(initial.optimizer)
+                else restart_schedule(initial.optimizer)
             ),
         )
     )
@@ -329,59 +324,6 @@ def _refuse_lost_checkpoints(run: Run) -> None:
             f"{run.directory} has the record of {made} steps and no checkpoint: {cure},"
             " or remove metrics.jsonl and samples.jsonl to begin again"
         )
-
-
-def _begin_schedule(optimizer: PyTree) -> PyTree:
-    """Let another run's moments go on under this run's schedule, from its first
-    update.
-    """
-
-    def begin(node: PyTree) -> PyTree:
-        return (
-            optax.ScaleByScheduleState(jnp.zeros_like(node.count))
-            if _is_schedule(node)
-            else node
-        )
-
-    return jax.tree.map(begin, optimizer, is_leaf=_is_schedule)
-
-
-def _is_schedule(node: PyTree) -> bool:
-    return isinstance(node, optax.ScaleByScheduleState)
-
-
-def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
-    """Put every validation pair into a batch once, in the shapes of training and at
-    most one more.
-
-    Packed training has one shape, for rows of several pairs: then validation has shapes
-    of its own.
-
-    Raises:
-        InputError: a sentence is longer than the model has positions for.
-    """
-    config = run.config
-    try:
-        encoded = encode_evaluation(
-            run.valid,
-            run.vocabularies,
-            source_eos=config.data.source_eos,
-            tag=run.valid_language if config.data.language_tags else None,
-            max_length=config.model.max_length,
-        )
-    except InputError as error:
-        raise InputError(f"data.valid ({config.data.valid}): {error}") from None
-    lengths, budget = (
-        (encoded.source_lengths, encoded.target_lengths),
-        config.data.tokens_per_batch,
-    )
-    if data.buckets:
-        buckets = cover(data.buckets, *lengths, tokens_per_batch=budget)
-    else:
-        buckets = plan_buckets(
-            *lengths, num_buckets=config.data.num_buckets, tokens_per_batch=budget
-        )
-    return [batch for batch, _ in evaluation_batches(encoded, buckets)]
 
 
 def _introduce(

@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
+import optax
+
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.errors import InputError
@@ -68,9 +72,27 @@ def load_initial(
     where = f"checkpoint {saved.name} of training.initial_run={run}"
     parts = folder.restore(saved.path, {"params": params}, where)
     if config.initial_optimizer:
-        # Of the rest, such as its random key and its counters, nothing is taken.
+        # The rest, such as its random key and its counters, is not used.
         rest = folder.restore(
             saved.path, {"training": {"optimizer": optimizer}}, where, partial=True
         )
         return Initial(saved.name, parts["params"], rest["training"]["optimizer"])
     return Initial(saved.name, parts["params"], None)
+
+
+def restart_schedule(optimizer: PyTree) -> PyTree:
+    """Keep the moments of another run, and begin this run's schedule at its first
+    update.
+    """
+
+    def restart(node: PyTree) -> PyTree:
+        return (
+            optax.ScaleByScheduleState(jnp.zeros_like(node.count))
+            if is_schedule(node)
+            else node
+        )
+
+    def is_schedule(node: PyTree) -> bool:
+        return isinstance(node, optax.ScaleByScheduleState)
+
+    return jax.tree.map(restart, optimizer, is_leaf=is_schedule)

@@ -44,15 +44,15 @@ from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
+from jaxformer.signals import StopSignal
 from jaxformer.training.compilations import Compilations
 from jaxformer.training.display import Lines
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.log import Log
-from jaxformer.training.loop import Loop
+from jaxformer.training.loop import LoopParts, run_loop
 from jaxformer.training.profile import Profile
 from jaxformer.training.progress import Progress
 from jaxformer.training.run import open_run
-from jaxformer.training.signals import StopSignal
 from jaxformer.training.state import TrainState
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.py"
@@ -149,10 +149,6 @@ class Alternating:
         """Show a line."""
         self._lines.say(text)
 
-    def warn(self, text: str) -> None:
-        """Show a line."""
-        self._lines.warn(text)
-
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show what there is to show, and let the bare steps run where a block ends."""
         self._lines.advance(step, metrics)
@@ -209,7 +205,7 @@ def measure(config: RunConfig, directory: Path, profile: Path | None) -> None:
         data = run.text.load(run.vocabularies, seed=config.training.seed)
         profiler = None if profile is None else cProfile.Profile()
         display = Alternating(config, engine, data, profiler)
-        loop = Loop(
+        loop = LoopParts(
             config,
             directory,
             engine,
@@ -232,7 +228,7 @@ def measure(config: RunConfig, directory: Path, profile: Path | None) -> None:
             f" {engine.devices} {jax.devices()[0].platform} device,"
             f" {config.data.tokens_per_batch:,} tokens on each side of a batch"
         )
-        loop.run(state, Progress())
+        run_loop(loop, state, Progress())
     report(config, display.loop[1:], display.bare[1:])
     if profiler is not None and profile is not None:
         profiler.dump_stats(profile)

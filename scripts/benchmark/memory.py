@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 r"""Compile training steps ahead of time, and print their memory on each device next to
-the estimate.
+the exact bytes of the state.
 
     python scripts/benchmark/memory.py --models=base,big \
         --rematerialization=none,layer,dots
@@ -24,12 +24,10 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from jaxformer.runs.config import RunConfig
-    from jaxformer.training.engines import Engine
-    from jaxformer.training.memory import BatchShape
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 COLUMNS = (
@@ -39,7 +37,6 @@ COLUMNS = (
     "arguments",
     "temporary",
     "state",
-    "passing",
     "compiled in",
 )
 GIGABYTE = 10**9
@@ -94,28 +91,25 @@ def measure(
             " say how many it has"
         )
     config = read(options, overrides, model, mesh, kind)
-    batch = memory.longest_batch(config.data)
-    training = config.training
+    training, data = config.training, config.data
+    # Of all batches with so many slots, the one with the longest rows.
+    length = data.packed_length if data.packing else data.max_length
     # Every part of every device has as many rows.
     multiple = options.devices // training.mesh_tensor * training.accumulation_steps
-    batch = batch._replace(rows=-(-batch.rows // multiple) * multiple)
-    name = training.engine
-    expected = memory.estimate(
+    rows = -(-max(data.tokens_per_batch // length, 1) // multiple) * multiple
+    expected = memory.count_bytes(
         config.model,
         training,
-        batch,
-        memory.abstract_mesh(name, options.devices, training),
+        memory.abstract_mesh(training.engine, options.devices, training),
     )
-    state = expected.parameters + expected.optimizer + expected.average
     begun = time.monotonic()
-    found = compile_step(
-        make_engine(Transformer(config.model), training), batch
-    ).memory_analysis()
+    engine = make_engine(Transformer(config.model), training)
+    lowered = engine.lower(dict.fromkeys(("source", "target"), (rows, length)))
+    found = lowered.compile().memory_analysis()
     sizes = (
         found.argument_size_in_bytes,
         found.temp_size_in_bytes,
-        state,
-        expected.total - state,
+        expected.parameters + expected.optimizer + expected.average,
     )
     return " | ".join(
         [
@@ -152,38 +146,6 @@ def read(
         )
     except InputError as error:
         raise SystemExit(f"error: {error}") from None
-
-
-def compile_step(engine: Engine, batch: BatchShape) -> Any:
-    """Compile the training step of an engine for a batch from shapes."""
-    import jax
-    from jax.sharding import NamedSharding
-
-    from jaxformer.training.mesh import ROWS, MeshEngine
-    from jaxformer.training.pmap import PmapEngine
-
-    state = engine.abstract()
-    if isinstance(engine, MeshEngine):
-        rows = NamedSharding(engine.mesh, ROWS)
-        sides = {
-            side: jax.ShapeDtypeStruct(
-                (batch.rows, length), jax.numpy.int32, sharding=rows
-            )
-            for side, length in (("source", batch.source), ("target", batch.target))
-        }
-        return engine.train_step.lower(state, sides).compile()
-    assert isinstance(engine, PmapEngine)
-    count = engine.devices
-    sides = {
-        side: jax.ShapeDtypeStruct(
-            (count, batch.rows // count, length), jax.numpy.int32
-        )
-        for side, length in (("source", batch.source), ("target", batch.target))
-    }
-    copies = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct((count, *leaf.shape), leaf.dtype), state
-    )
-    return engine.train_step.lower(copies, sides).compile()
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ from training.little import assert_trees_equal
 
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.average import best_steps, list_averages, save_average
-from jaxformer.checkpoints.manager import CheckpointManager, SavedCheckpoints
+from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.parameters import find_parameters
+from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
 from jaxformer.files import hold
 
@@ -320,7 +321,7 @@ FULL = """
 import resource, signal, sys
 from pathlib import Path
 from jaxformer.checkpoints.average import list_averages, save_average
-from jaxformer.checkpoints.manager import SavedCheckpoints
+from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -6,8 +6,6 @@ import gc
 import os
 import shutil
 import signal
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -17,9 +15,9 @@ import tensorstore
 from training.little import assert_trees_close, assert_trees_equal, cached_make_engine
 
 import runs
+from jaxformer import signals
 from jaxformer.checkpoints import manager as manager_module
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.data import interruption
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
@@ -337,41 +335,6 @@ def test_a_failed_save(open_manager, monkeypatch):
     assert_trees_equal(restored(open_manager(), 4), arrays(4))
 
 
-LATE = """
-import asyncio, sys, tempfile, threading
-from pathlib import Path
-
-import tensorstore
-
-from jaxformer.checkpoints.manager import CheckpointManager
-
-if sys.argv[1] == "after":
-    CheckpointManager(Path(tempfile.mkdtemp()))._failure(OSError("no space"))
-
-async def wait(future):
-    await future
-
-promise, future = tensorstore.Promise.new()
-loop = asyncio.new_event_loop()
-task = loop.create_task(wait(future))
-loop.run_until_complete(asyncio.sleep(0.01))
-loop.close()
-late = threading.Thread(target=lambda: promise.set_exception(ValueError("no space")))
-late.start()
-late.join()
-"""
-
-
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_late_failures_of_a_failed_save(when):
-    """Once a save has failed, its other writes print no traceback each; before, such
-    a report is not suppressed.
-    """
-    script = [sys.executable, "-c", LATE, when]
-    errors = subprocess.run(script, capture_output=True, text=True, check=True).stderr
-    assert ("Event loop is closed" in errors) == (when == "before")
-
-
 def test_a_checkpoint_of_another_model(open_manager):
     """The first array that differs is named with both shapes."""
     manager = open_manager()
@@ -462,7 +425,7 @@ def test_saved_by_one_engine_restored_by_another(open_manager, before, after):
 
     like = engines[after].abstract()
     parts = open_manager().restore(1, params=like.weights, training=like.rest())
-    found = TrainState.of(parts["params"], parts["training"])
+    found = TrainState.from_parts(parts["params"], parts["training"])
     assert_trees_equal(found, kept)
     assert [leaf.sharding for leaf in jax.tree.leaves(found)] == [
         leaf.sharding for leaf in jax.tree.leaves(like)
@@ -488,7 +451,7 @@ def test_an_interruption_while_a_checkpoint_is_read_is_not_lost(monkeypatch, cap
     run = runs.random_run()
     capfd.readouterr()
     monkeypatch.setattr(tensorstore, "open", interrupted)
-    with interruption.noted(), pytest.raises(KeyboardInterrupt):
+    with signals.noted(), pytest.raises(KeyboardInterrupt):
         Translator.load(run)
     assert sent
     gc.collect()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 import runs
-from jaxformer.data import interruption
+from jaxformer import signals
 from runs import Outcome
 
 Call = Callable[..., Outcome]
@@ -23,5 +23,5 @@ def call() -> Call:
 def ends(monkeypatch):
     """Note the exit codes by which a process would end, and go on."""
     codes: list[int] = []
-    monkeypatch.setattr(interruption, "end", lambda code=130: codes.append(code))
+    monkeypatch.setattr(signals, "end", lambda code=130: codes.append(code))
     return codes

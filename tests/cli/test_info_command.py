@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import jax
@@ -10,9 +11,8 @@ import pytest
 
 import runs
 from jaxformer.cli import config_file
-from jaxformer.nn.stacks import REMATERIALIZATIONS
 from jaxformer.runs.config import parse
-from jaxformer.training.memory import abstract_mesh, estimate, longest_batch
+from jaxformer.training.memory import abstract_mesh, count_bytes
 
 FILE = Path(__file__).parents[2] / "configs" / "reverse.py"
 
@@ -71,10 +71,7 @@ def test_memory_of_a_configuration(call, tmp_path, monkeypatch):
             "--config.training.mesh_fsdp=4",
             "--config.training.mesh_tensor=2",
         ),
-        *(
-            "--config.model.rematerialization=layer",
-            "--config.data.train=text:is,missing",
-        ),
+        "--config.data.train=text:is,missing",
     ]
     outcome = call("info", f"--config={FILE}", "--devices=64", *keys)
     assert outcome.code == 0
@@ -82,9 +79,7 @@ def test_memory_of_a_configuration(call, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     record = json.loads(outcome.out)
     config = parse(config_file.read(str(FILE), keys))
-    batch = longest_batch(config.data)
     assert record["devices"] == 64
-    assert record["batch"] == batch._asdict()
     parts = dict(record["parameters"])
     assert parts.pop("total") == sum(parts.values())
     assert {name: entry["mesh"] for name, entry in record["memory"].items()} == {
@@ -93,22 +88,10 @@ def test_memory_of_a_configuration(call, tmp_path, monkeypatch):
         "mesh": {"data": 8, "fsdp": 4, "tensor": 2},
     }
     for engine, entry in record["memory"].items():
-        found = estimate(
-            config.model,
-            config.training,
-            batch,
-            abstract_mesh(engine, 64, config.training),
-        )
-        assert entry["parameters"] == found.parameters
-        assert set(entry["rematerialization"]) == set(REMATERIALIZATIONS)
-        chosen = entry["rematerialization"]["layer"]
-        assert chosen == {
-            "activations": found.activations,
-            "logits": found.logits,
-            "total": found.total,
-            "fits": found.fits(),
-        }
-        assert chosen["activations"] < entry["rematerialization"]["none"]["activations"]
+        mesh = abstract_mesh(engine, 64, config.training)
+        found = count_bytes(config.model, config.training, mesh)
+        assert {name: entry[name] for name in asdict(found)} == asdict(found)
+        assert entry["total"] == found.total
 
 
 def test_one_device_has_one_engine(call):

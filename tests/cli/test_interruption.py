@@ -11,8 +11,8 @@ import time
 import pytest
 
 import runs
+from jaxformer import signals
 from jaxformer.cli import main as main_module
-from jaxformer.data import interruption
 from jaxformer.errors import InputError
 from jaxformer.translation.translator import Translator
 
@@ -31,7 +31,8 @@ EARLY = """
 import sys
 from jaxformer.cli import main
 
-main.huge_pages.use = lambda: print("begun", flush=True)
+parse = main.parse
+main.parse = lambda arguments: print("begun", flush=True) or parse(arguments)
 sys.argv = ["jaxformer", "translate", "--workdir={run}"]
 sys.exit(main.start())
 """
@@ -61,7 +62,9 @@ def test_interrupted_while_libraries_load(delay):
 
 
 def test_an_interruption_during_the_work_can_be_caught(monkeypatch, ends):
-    """Once libraries are loaded Ctrl-C raises KeyboardInterrupt."""
+    """Ctrl-C ends the process while libraries load; afterwards it raises
+    KeyboardInterrupt.
+    """
     monkeypatch.setattr("sys.argv", ["jaxformer", "translate", "--workdir=x"])
     before, found = signal.getsignal(signal.SIGINT), []
 
@@ -69,21 +72,23 @@ def test_an_interruption_during_the_work_can_be_caught(monkeypatch, ends):
         found.append(signal.getsignal(signal.SIGINT))
         raise InputError("none")
 
+    parse = main_module.parse
+
+    def parsed(arguments):
+        handler = signal.getsignal(signal.SIGINT)
+        assert callable(handler)
+        handler(signal.SIGINT, None)
+        return parse(arguments)
+
     monkeypatch.setattr(Translator, "load", load)
-    monkeypatch.setattr(
-        main_module.huge_pages,
-        "use",
-        lambda: found.append(signal.getsignal(signal.SIGINT)),
-    )
-    # this process goes on
-    monkeypatch.setattr(main_module.freed_memory, "manage", lambda: None)
+    monkeypatch.setattr(main_module, "parse", parsed)
     try:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         main_module.start()
     finally:
         signal.signal(signal.SIGINT, before)
-    assert ends == [1]
-    assert found == [main_module._end, interruption._note]
+    assert ends == [130, 1]
+    assert found == [signals._note]
 
 
 @pytest.mark.parametrize("then", [lambda: None, lambda: 1 / 0])
@@ -105,7 +110,7 @@ def test_a_lost_interruption_ends_a_command_all_the_same(then, monkeypatch, call
 STUCK = """
 import hashlib, os, signal, sys, threading, time
 from jaxformer.cli import main
-from jaxformer.data import interruption
+from jaxformer import signals
 from jaxformer.translation.translator import Translator
 
 def load(*_):
@@ -115,8 +120,7 @@ def load(*_):
     except KeyboardInterrupt:
         time.sleep(60)
 
-interruption.PATIENCE = 0.2
-main.huge_pages.use = lambda: None
+signals.PATIENCE = 0.2
 Translator.load = load
 sys.argv = ["jaxformer", "translate", "--workdir=x"]
 main.start()

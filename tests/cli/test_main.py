@@ -150,47 +150,25 @@ def test_the_installed_command():
     assert getattr(importlib.import_module(module), name) is main_module.start
 
 
-def test_memory_is_managed_in_a_process_of_the_command(monkeypatch, capsys):
-    """Who calls a command within another program keeps that program's memory as it
-    is.
-    """
-    done = []
-    monkeypatch.setattr(
-        main_module.freed_memory, "manage", lambda: done.append("managed")
-    )
-    for alone in (False, True):
-        assert (
-            main_module.main(["info", "--workdir=nowhere"], alone=alone)
-            == main_module.FAILED
-        )
-        assert done == ["managed"] * alone
-    assert "nowhere" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(
-    ("before", "given", "arguments", "large"),
+    ("before", "given", "arguments"),
     [
-        ((), ["train", "--config=a b"], ["train", "--config=a b"], True),
-        (("translate",), ["--workdir=x"], ["translate", "--workdir=x"], True),
-        ((), ["info"], ["info"], False),
-        ((), [], [], False),
+        ((), ["train", "--config=a b"], ["train", "--config=a b"]),
+        (("translate",), ["--workdir=x"], ["translate", "--workdir=x"]),
+        ((), ["info"], ["info"]),
+        ((), [], []),
     ],
 )
-def test_arguments_of_the_process(before, given, arguments, large, monkeypatch, ends):
-    """A script puts its command before them; what may compute for long begins with
-    large pages.
-    """
+def test_arguments_of_the_process(before, given, arguments, monkeypatch, ends):
+    """A script puts its command before the arguments of the process."""
     done = []
     monkeypatch.setattr(
-        main_module.huge_pages, "use", lambda: done.append("large pages")
-    )
-    monkeypatch.setattr(
-        main_module, "main", lambda found, alone: done.append((found, alone)) or 7
+        main_module, "main", lambda found, patience: done.append(found) or 7
     )
     monkeypatch.setattr("sys.argv", ["jaxformer", *given])
     found = main_module.start(*before)
     assert [found] == [7] if arguments[:1] == ["train"] else ends == [7]
-    assert done == [*(["large pages"] if large else []), (arguments, True)]
+    assert done == [arguments]
 
 
 def test_translator_by_its_short_name():

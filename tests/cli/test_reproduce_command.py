@@ -202,7 +202,6 @@ def test_every_key_of_training_is_one_that_is_noted_or_one_that_changes_nothing(
         "on_failed_save",
         "profile_step",
         "profile_steps",
-        "stall_seconds",
         "wandb_project",
     }
     assert noted | free == {field.name for field in dataclasses.fields(TrainingConfig)}

@@ -19,7 +19,7 @@ from diagnosis.healthy import (
 
 import runs
 from jaxformer.checkpoints.average import save_average
-from jaxformer.checkpoints.manager import open_to_read
+from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.cli.main import main
 from jaxformer.diagnosis.checks import learning, recipe, results, text
 from jaxformer.diagnosis.doctor import CHECKS, READABLE, examine

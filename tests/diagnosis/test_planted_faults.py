@@ -23,7 +23,7 @@ from diagnosis.healthy import (
 )
 
 from jaxformer.checkpoints.average import save_average
-from jaxformer.checkpoints.manager import open_to_read
+from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.diagnosis.doctor import CHECKS, READABLE, examine
 from jaxformer.diagnosis.evidence import Evidence

@@ -341,7 +341,7 @@ def test_stopped_and_killed(processes, corpus, tmp_path):
     assert stopped >= 6
     assert read_records(run)[-1]["step"] <= stopped
     assert (
-        f"[0] another host: saved at step {stopped}; the same command goes on from"
+        f"[0] another host: saved at step {stopped}; the same command continues from"
         " there" in words
     )
     code, words = signal_second(signal.SIGKILL, len(read_records(run)) + 1)

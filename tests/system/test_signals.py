@@ -39,8 +39,8 @@ def test_stopped_by_signals(command, straight, chance, tmp_path):
         last = command.words(run).splitlines()[-1]
         assert (
             last
-            == f"{number.name}: saved at step {stopped}; the same command goes on from"
-            " there"
+            == f"{number.name}: saved at step {stopped}; the same command continues"
+            " from there"
         )
         assert step <= stopped < 40
         assert not metrics.exists() or read_records(run)[-1]["step"] <= stopped

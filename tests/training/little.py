@@ -129,7 +129,6 @@ _NOT_COMPILED = (
         "on_failed_save",
         "initial_run",
         "initial_optimizer",
-        "stall_seconds",
     ),
 )
 

@@ -52,7 +52,7 @@ def test_lines_where_there_is_no_terminal(capsys):
     shown.advance(1, {})
     shown.advance(2, ENTRY)
     shown.say("done")
-    shown.warn("slow")
+    shown.say("slow")
     shown.close()
     out, err = capsys.readouterr()
     assert out == ""
@@ -65,27 +65,21 @@ def test_text_of_a_corpus_gives_a_terminal_no_orders(capsys, monkeypatch):
     """
     evil = "source \x1b[2J\x07\nnext"
     Lines(10).say(evil)
-    Silent(3).warn(evil)
-    assert capsys.readouterr().err == (
-        "source \\u001b[2J\\u0007\nnext\nhost 3: source \\u001b[2J\\u0007\nnext\n"
-    )
+    assert capsys.readouterr().err == "source \\u001b[2J\\u0007\nnext\n"
     drawn = str(draw_bar(monkeypatch, 100, lambda shown: shown.say(evil)))
     assert "u001b[2J" in drawn
     assert "\x07" not in drawn
 
 
-def test_other_hosts_only_warn(capsys, monkeypatch):
-    """The first host speaks for all; what only another can know comes with its
-    number.
-    """
+def test_other_hosts_show_nothing(capsys, monkeypatch):
+    """The first host shows the progress of all."""
     monkeypatch.setattr(jax, "process_index", lambda: 3)
     shown = make_display(10)
     assert isinstance(shown, Silent)
     shown.say("hello")
     shown.advance(2, ENTRY)
-    shown.warn("no batch")
     shown.close()
-    assert capsys.readouterr() == ("", "host 3: no batch\n")
+    assert capsys.readouterr() == ("", "")
 
 
 def draw_bar(monkeypatch, width, act):
@@ -142,7 +136,7 @@ def test_the_bar_keeps_its_metrics(monkeypatch):
     def act(bar):
         bar.advance(12_400, ENTRY)
         bar.say("evaluation: [bold]x[/bold]")
-        bar.warn("[red]")
+        bar.say("[red]")
         bar.advance(12_401, {})
 
     seen = draw_bar(monkeypatch, 100, act)

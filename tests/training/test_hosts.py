@@ -59,7 +59,7 @@ def train(text):
     trained.append(1)
     return run._first_vocabularies(text, None, lambda _: None)
 text = TrainingText.open(DataConfig(train="bundled:en-de/valid", vocabulary_size=300, shared_vocabulary=False))
-vocabularies = make_once(lambda: train(text))
+vocabularies = run._share(lambda: train(text))
 found["vocabulary"] = [len(trained), vocabularies.source.size, vocabularies.hash]
 found["made once"] = [attempt(lambda: make_once(make)) for make in (refuse, fail)]
 found["gathered"] = gather({"host": me, "word": "x" * (me + 1)})

@@ -162,27 +162,7 @@ def test_float16_r_drop_and_a_profile(train, tmp_path, monkeypatch):
     assert not (tmp_path / "run" / "bad_batches").exists()
 
 
-def test_a_stalled_input_is_reported(train, monkeypatch, capfd):
-    """A batch that does not come is told while it is waited for."""
-    batches = TrainingData.batches
-
-    def slow(self, *given, **named):
-        for number, item in enumerate(batches(self, *given, **named)):
-            if number == 2:
-                time.sleep(0.5)
-            yield item
-
-    monkeypatch.setattr(TrainingData, "batches", slow)
-    assert train(
-        "run", {"training.steps": 4, "training.stall_seconds": 0.1}, None
-    ).finished
-    assert (
-        "training has waited 0 s for its next batch (data.train="
-        in capfd.readouterr().err
-    )
-
-
-def test_a_signal_ends_a_stall(train, tmp_path, monkeypatch):
+def test_a_signal_ends_the_wait_for_a_batch(train, tmp_path, monkeypatch):
     """Who waits for a batch that never comes can be stopped, and what was trained is
     saved.
     """

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
+from jaxformer.models import flops
 from jaxformer.models.config import TransformerConfig
+from jaxformer.models.flops import slots, tokens, training_flops
 from jaxformer.runs.records import MEASURED
-from jaxformer.training import flops, meter
-from jaxformer.training.flops import slots, tokens, training_flops
+from jaxformer.training import meter
 from jaxformer.training.meter import Meter
 
 MODEL = TransformerConfig.tiny(vocabulary_size=100)
@@ -43,16 +44,29 @@ def peak(monkeypatch):
     return 4 * 1e6
 
 
-def test_speed_counts_tokens_after_the_first_step(clock):
-    """Tokens a second: those of the metrics over the time since the first step,
-    which compiles.
+def compile_first(meter):
+    """Make the first step, which compiles and is not counted."""
+    with meter.compiling():
+        meter.add(1000.0, BATCH)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_speed_counts_tokens_after_the_first_step(clock, late):
+    """Tokens a second are those of the metrics over the time since the first step,
+    whether a step is read when its call returns or a step later.
     """
     measured = Meter(MODEL, 4)
-    for now, count in ((110.0, 1000.0), (112.0, 30.0), (114.0, 50.0)):
-        clock.now = now
-        measured.add(count, BATCH)
+    compile_first(measured)
+    if late:  # the calls return at 2 and 4, and both steps are read at 4
+        clock.now += 4.0
+        measured.add(30.0, BATCH)
+        measured.add(50.0, BATCH)
+    else:
+        for count in (30.0, 50.0):
+            clock.now += 2.0
+            measured.add(count, BATCH)
     assert measured.read(0)["train/tokens_per_second"] == 80.0 / 4.0
-    clock.now = 120.0
+    clock.now += 6.0
     measured.add(12.0, BATCH)
     assert measured.read(0)["train/tokens_per_second"] == 12.0 / 6.0
 
@@ -62,8 +76,9 @@ def test_utilisation_is_that_of_the_tokens(clock, peak):
     for slots.
     """
     measured = Meter(MODEL, 4, passes=2)
-    for now in (0.0, 1.0, 4.0):
-        clock.now = now
+    compile_first(measured)
+    for seconds in (1.0, 3.0):
+        clock.now += seconds
         measured.add(1.0, BATCH)
     entry = measured.read(0)
     for name, work in (("mfu", tokens(BATCH, 0)), ("mfu_slots", slots(BATCH))):
@@ -74,13 +89,13 @@ def test_utilisation_is_that_of_the_tokens(clock, peak):
 
 
 def test_no_utilisation_without_a_peak(clock):
-    """Where the peak of the devices is not known, as on the CPU, none is said; all
+    """Where the peak of the devices is not known, as on the CPU, none is logged; all
     names are those of measures.
     """
     measured = Meter(MODEL, 4)
-    for _ in range(3):
-        clock.now += 1.0
-        measured.add(1.0, BATCH)
+    compile_first(measured)
+    clock.now += 1.0
+    measured.add(1.0, BATCH)
     names = {
         f"train/{name}" for name in ("tokens_per_second", "data_wait", "seconds_left")
     }
@@ -88,31 +103,33 @@ def test_no_utilisation_without_a_peak(clock):
 
 
 def test_time_left_is_that_of_the_steps_made(clock):
-    """What is left takes as long a step as what was made, evaluations included; the
+    """A step that is left takes as long as one that was made, evaluations included; the
     first step tells nothing.
     """
     measured = Meter(MODEL, 4)
-    measured.add(1.0, BATCH)
+    compile_first(measured)
     assert "train/seconds_left" not in measured.read(7)
     clock.now += 2.0
     measured.add(1.0, BATCH)
-    measured.pause()
-    clock.now += 6.0
+    with measured.paused():
+        clock.now += 5.0
+    clock.now += 1.0
     measured.add(1.0, BATCH)
     assert measured.read(5)["train/seconds_left"] == 5 * 8.0 / 2
 
 
 def test_a_pause_is_not_measured(clock):
-    """An evaluation between two lines of the log slows nothing down; nothing
-    measured is no speed.
+    """An evaluation between two lines of the log changes no speed; without a step there
+    is no speed.
     """
-    measured = Meter(MODEL, 4, waited=lambda: clock.waited)
+    measured = Meter(MODEL, 4)
     assert measured.read(9) == {}
-    measured.add(1.0, BATCH)
-    measured.pause()
-    clock.now, clock.waited = clock.now + 50.0, clock.waited + 3.0
-    measured.add(1.0, BATCH)
-    clock.now, clock.waited = clock.now + 2.0, clock.waited + 0.5
+    compile_first(measured)
+    with measured.paused():
+        clock.now += 50.0
+        measured.wait(3.0)
+    clock.now += 2.0
+    measured.wait(0.5)
     measured.add(10.0, BATCH)
     entry = measured.read(9)
     assert entry["train/tokens_per_second"] == 5.0
@@ -120,20 +137,16 @@ def test_a_pause_is_not_measured(clock):
 
 
 def test_compilations_are_left_out(clock):
-    """What the calls of steps took to compile is no time of training, neither for
-    the speed nor for the time left.
-    """
-    measured = Meter(MODEL, 4, waited=lambda: clock.waited)
-    measured.leave_out(30.0)
-    measured.add(1.0, BATCH)
+    """A step that compiles counts neither for the speed nor for the time left."""
+    measured = Meter(MODEL, 4)
+    compile_first(measured)
     clock.now += 2.0
     measured.add(8.0, BATCH)
-    clock.now += 42.0
-    measured.leave_out(40.0)
+    with measured.compiling():
+        clock.now += 42.0
+        measured.add(8.0, BATCH)
+    clock.now += 2.0
     measured.add(8.0, BATCH)
     entry = measured.read(10)
     assert entry["train/tokens_per_second"] == 16.0 / 4.0
     assert entry["train/seconds_left"] == 10 * 4.0 / 2
-    clock.now += 2.0
-    measured.add(6.0, BATCH)
-    assert measured.read(10)["train/tokens_per_second"] == 3.0

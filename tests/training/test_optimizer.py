@@ -13,7 +13,13 @@ import pytest
 
 from jaxformer.errors import InputError
 from jaxformer.runs.training import OPTIMIZERS, TrainingConfig
-from jaxformer.training.optimizer import decay_mask, frozen_mask, keep, make_optimizer
+from jaxformer.training.optimizer import (
+    decay_mask,
+    frozen_mask,
+    keep,
+    make_optimizer,
+    update_average,
+)
 from jaxformer.training.schedules import paper_schedule
 from jaxformer.training.state import create_state
 from jaxformer.training.step import make_train_step
@@ -314,26 +320,6 @@ def test_new_moments_take_the_place_of_the_old(recipe):
     assert arrays < (1.5 if "gradient_clip" in recipe else 0.5)
 
 
-def test_gradients_are_not_clipped():
-    """The first moment holds the whole gradient, however large it is."""
-    gradient = np.random.default_rng(2).normal(size=20) * 1e6
-    _, state = run_optimizer(
-        TrainingConfig(), jnp.ones(20), [jnp.asarray(gradient, jnp.float32)]
-    )
-    np.testing.assert_allclose(np.asarray(state[0].mu), 0.1 * gradient, rtol=1e-5)
-
-
-def test_weights_do_not_decay():
-    """A gradient of 0 leaves every parameter as it is, unless decay is asked for."""
-    (params,) = map(nested, draw(3))
-    nothing = [jax.tree.map(jnp.zeros_like, params)] * 3
-    for optimizer in OPTIMIZERS:
-        found, _ = run_optimizer(
-            TrainingConfig(warmup_steps=1, optimizer=optimizer), params, nothing
-        )
-        jax.tree.map(np.testing.assert_array_equal, found, params)
-
-
 def test_what_decays_in_a_model(make_model):
     """Kernels and embeddings decay, and biases and norms do not, of whatever
     dimension they are.
@@ -347,52 +333,6 @@ def test_what_decays_in_a_model(make_model):
             names[decays].add(path[-1].key)
         assert names[False] == {"bias", "scale"}
         assert names[True] == {"kernel", "table"} | ({"output"} if changes else set())
-
-
-def test_the_gradient_is_clipped_by_its_global_norm():
-    """A longer gradient keeps its direction and gets the norm; a shorter one is not
-    touched.
-    """
-    config = TrainingConfig(gradient_clip=2.0)
-    params, gradient = map(nested, draw(4, 2))
-    norm = float(optax.tree.norm(gradient))
-    assert norm > 2.0
-    _, (_, (adam, _)) = run_optimizer(config, params, [gradient])
-    jax.tree.map(
-        lambda found, whole: np.testing.assert_allclose(
-            found, 0.1 * whole * 2.0 / norm, rtol=1e-5
-        ),
-        adam.mu,
-        gradient,
-    )
-    short = jax.tree.map(lambda leaf: leaf * (1.9 / norm), gradient)
-    _, (_, (adam, _)) = run_optimizer(config, params, [short])
-    _, (plain, _) = run_optimizer(TrainingConfig(), params, [short])
-    jax.tree.map(np.testing.assert_array_equal, adam.mu, plain.mu)
-
-
-def test_the_clipped_norm_is_that_of_all_devices(make_model, make_batch):
-    """The sum over the devices is clipped, not what each of them adds to it."""
-    model, config = make_model(), TrainingConfig(gradient_clip=0.01)
-    batch = {
-        name: rows.reshape(2, 2, -1)
-        for name, rows in make_batch(0, [4, 7, 2], rows=4).items()
-    }
-    step = jax.pmap(
-        make_train_step(model, config, axis_name="data"),
-        axis_name="data",
-        in_axes=(None, 0),
-        devices=jax.devices()[:2],
-    )
-    state, metrics = step(create_state(model, config), batch)
-    assert float(metrics["gradient_norm"][0]) > 0.02
-    # Gradients that were clipped alone and then added would have this norm only if they
-    # pointed the same way.
-    for device in range(2):
-        first = jax.tree.map(
-            lambda leaf, device=device: leaf[device], state.optimizer[1][0].mu
-        )
-        assert float(optax.tree.norm(first)) == pytest.approx(0.1 * 0.01, rel=1e-5)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
@@ -571,3 +511,60 @@ def test_parameters_and_moments_are_float32(make_model, make_batch, dtype, optim
     }
     assert kinds == {jnp.dtype("float32")}
     assert {value.dtype for value in metrics.values()} == {jnp.dtype("float32")}
+
+
+# The moving average of parameters, against its definition in float64.
+
+
+def draw_path(seed, updates):
+    """Draw parameters that walk: one row more than there are updates."""
+    return (
+        np.random.default_rng(seed)
+        .normal(size=(updates + 1, 6))
+        .cumsum(axis=0)
+        .astype(np.float32)
+    )
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.99, 0.9999])
+def test_an_average_equals_its_definition_in_float64(decay):
+    """Each parameter's weight is what the decays of all later updates leave of it."""
+    path = draw_path(0, 60)
+    average = {"kernel": jnp.asarray(path[0])}
+    update = jax.jit(update_average, static_argnames="decay")
+    expected = path[0].astype(np.float64)
+    for made, params in enumerate(path[1:]):
+        average = update(
+            average,
+            {"kernel": jnp.asarray(params)},
+            decay=decay,
+            updates=jnp.int32(made),
+        )
+        kept = min(decay, (1 + made) / (10 + made))
+        expected = kept * expected + (1 - kept) * params
+        np.testing.assert_allclose(average["kernel"], expected, rtol=2e-6, atol=2e-6)
+    assert average["kernel"].dtype == jnp.float32
+
+
+def test_long_averages_keep_their_decay():
+    """After many updates the share of the newest parameters is 1 - decay to six
+    digits, not float32's 1 - 0.9999.
+    """
+    moved = update_average(
+        jnp.zeros(()), jnp.ones(()), decay=0.9999, updates=10_000_000
+    )
+    assert float(moved) == pytest.approx(1e-4, rel=1e-6)
+
+
+def test_parameters_that_stay_are_their_own_average():
+    """The average of what does not change is it, bit for bit; types are promoted
+    nowhere.
+    """
+    params = {"a": jnp.asarray(draw_path(1, 3)), "b": [jnp.float32(0.1)]}
+    with jax.numpy_dtype_promotion("strict"):
+        for made in (0, 7, jnp.int32(100_000)):
+            jax.tree.map(
+                np.testing.assert_array_equal,
+                update_average(params, params, 0.999, made),
+                params,
+            )

@@ -79,7 +79,7 @@ def test_a_directory_of_another_configuration(
     assert (
         refused({key: value})
         == f"{tmp_path / 'run'} holds a run of another configuration: {message}; "
-        "go on with the same values or choose another --workdir"
+        "continue with the same values or choose another --workdir"
     )
     several = {
         key: value,

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
-from jaxformer.training.flops import (
+from jaxformer.models.flops import (
     Work,
     forward_flops,
     peak_flops,
@@ -15,6 +14,7 @@ from jaxformer.training.flops import (
     tokens,
     training_flops,
 )
+from jaxformer.models.seq2seq import Transformer
 
 MODELS = {
     "plain": {},

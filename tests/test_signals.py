@@ -1,6 +1,7 @@
-"""Ctrl-C while text is read: never lost, never waited for."""
+"""Signals are never lost and never waited for; a run that trains notes them."""
 
 import gc
+import os
 import signal
 import subprocess
 import sys
@@ -9,8 +10,10 @@ import time
 
 import pytest
 
-from jaxformer.data import Pair, Vocabulary, encoding, interruption
+from jaxformer import signals
+from jaxformer.data import Pair, Vocabulary, encoding
 from jaxformer.errors import InputError
+from jaxformer.signals import StopSignal, WaitInterruptedError
 
 
 def in_callback(number, count):
@@ -32,7 +35,7 @@ def test_a_signal_within_the_garbage_collector_is_not_lost(number, capfd, monkey
     callback = in_callback(number, [1])
     monkeypatch.setattr(encoding, "CHUNK", 1)
     pairs = encoding._chunks([Pair("a", "b")] * 3)
-    with interruption.noted():
+    with signals.noted():
         next(pairs)
         gc.callbacks.append(callback)
         try:
@@ -42,13 +45,13 @@ def test_a_signal_within_the_garbage_collector_is_not_lost(number, capfd, monkey
         with pytest.raises(KeyboardInterrupt):
             next(pairs)
     assert capfd.readouterr().err == ""
-    interruption.check()
+    signals.check()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_elsewhere_comes_at_once(number):
     before = signal.getsignal(number)
-    with interruption.noted(), pytest.raises(KeyboardInterrupt):
+    with signals.noted(), pytest.raises(KeyboardInterrupt):
         signal.raise_signal(number)
     assert signal.getsignal(number) is before
 
@@ -64,17 +67,17 @@ def test_a_call_that_is_interrupted_as_it_begins_is_left_behind_too(monkeypatch)
 
     monkeypatch.setattr(threading.Thread, "start", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        interruption.call(end.wait)
-    assert interruption.is_busy()
+        signals.call(end.wait)
+    assert signals.is_busy()
     end.set()
-    assert not interruption.is_busy()
+    assert not signals.is_busy()
 
 
 def test_a_second_signal_ends_the_process():
     """Whatever it is busy with."""
     code = (
-        "import signal; from jaxformer.data import interruption\n"
-        "with interruption.noted():\n"
+        "import signal; from jaxformer import signals\n"
+        "with signals.noted():\n"
         "    try: signal.raise_signal(signal.SIGINT)\n"
         "    except KeyboardInterrupt: print('first', flush=True)\n"
         "    signal.raise_signal(signal.SIGINT)\n"
@@ -91,7 +94,7 @@ def test_other_threads_are_left_alone():
     done = []
 
     def work():
-        with interruption.noted():
+        with signals.noted():
             done.append(True)
 
     thread = threading.Thread(target=work)
@@ -101,9 +104,9 @@ def test_other_threads_are_left_alone():
 
 
 def test_what_a_call_gives_and_raises():
-    assert interruption.call(lambda: 3) == 3
+    assert signals.call(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
-        interruption.call(lambda: 1 // 0)
+        signals.call(lambda: 1 // 0)
 
 
 def test_a_signal_while_a_vocabulary_is_trained():
@@ -119,7 +122,7 @@ def test_a_signal_while_a_vocabulary_is_trained():
                 time.sleep(0.001)
             yield f"word {number}"
 
-    with interruption.noted(), pytest.raises(KeyboardInterrupt):
+    with signals.noted(), pytest.raises(KeyboardInterrupt):
         Vocabulary.train(sentences(), 300)
     (thread,) = (
         thread
@@ -140,3 +143,56 @@ def test_an_error_of_the_sentences_comes_out_of_training():
 
     with pytest.raises(InputError, match=r"^line 2 is bad$"):
         Vocabulary.train(sentences(), 300)
+
+
+# While a run trains.
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_is_noted_and_ends_nothing(number):
+    """The first signal is noted by name; afterwards the handlers are those of
+    before.
+    """
+    before = signal.getsignal(number)
+    with StopSignal() as stop:
+        assert not stop
+        os.kill(os.getpid(), number)
+        assert stop
+        assert stop.received == number.name
+    assert signal.getsignal(number) == before
+
+
+def test_a_hang_up_that_is_ignored_stays_ignored():
+    """As under ``nohup``: a closed terminal does not stop such a run."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not stop
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_second_interrupt_ends_at_once():
+    """Who presses Ctrl-C twice does not want to wait; a second SIGTERM changes
+    nothing.
+    """
+    with StopSignal() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+        assert stop.received == "SIGTERM"
+
+
+def test_a_signal_breaks_off_what_waits():
+    """What may wait for ever is broken off where it says so, and nowhere else."""
+    with StopSignal() as stop:
+        with pytest.raises(WaitInterruptedError), stop.interrupting():
+            os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), signal.SIGTERM)
+        with stop.interrupting(False):
+            os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(WaitInterruptedError), stop.interrupting():
+            pytest.fail("nothing begins to wait after a signal")
+    assert stop.received == "SIGTERM"

@@ -1,0 +1,289 @@
+"""Ctrl-C, SIGTERM and SIGHUP: what a process does when it is asked to end.
+
+A command passes through three states. While libraries load, Ctrl-C ends it at once
+(:func:`end_while_loading`). While nothing has to be saved, a signal raises
+KeyboardInterrupt and is noted (:func:`noted`, :func:`check`). While a run trains, a
+signal is only noted, and the loop saves before it ends (:class:`StopSignal`).
+
+Python raises KeyboardInterrupt wherever the main thread is. In a callback of the
+garbage collector (JAX has one) or of an event loop (orbax has one) the exception is
+printed and lost. While compiled code runs it is not raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, Generic, NoReturn, TypeVar
+
+Result = TypeVar("Result")
+Item = TypeVar("Item")
+
+INTERRUPTED = 130
+"""The exit code of a command that a signal ended."""
+
+PATIENCE = 3.0
+"""Seconds after a signal in which a command with nothing to save must end by itself."""
+
+_noted: list[int] = []
+_left: list[threading.Event] = []
+_PATIENCE = 0.5
+
+
+def signals() -> list[signal.Signals]:
+    """List the signals that ask a command to end. SIGHUP is left out where it is
+    ignored, as under ``nohup``.
+    """
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    return [signal.SIGINT, signal.SIGTERM, *([] if ignored else [signal.SIGHUP])]
+
+
+def end(code: int = INTERRUPTED) -> NoReturn:
+    """End the process without the interpreter's cleanup, in which threads of compiled
+    code would crash.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
+
+
+def end_while_loading() -> None:
+    """Let Ctrl-C end the process at once, until another handler is set. Some libraries
+    lose an exception that is raised while they load.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, lambda *_: end())
+
+
+@contextlib.contextmanager
+def noted(patience: float | None = None) -> Iterator[None]:
+    """Raise KeyboardInterrupt on a signal and note it for :func:`check`. A second one
+    ends the process.
+
+    Outside the main thread, where Python allows no handlers, nothing changes.
+
+    Args:
+        patience: seconds after a signal until the process ends with 130 if the block
+            has not ended, because the exception was lost or compiled code does not
+            return; None: no bound.
+    """
+    _noted.clear()
+    before = _install(_note)
+    bounded = before and patience is not None
+    try:
+        with _bounded(patience or 0.0) if bounded else contextlib.nullcontext():
+            yield
+    finally:
+        _restore(before)
+        _noted.clear()
+
+
+def check() -> None:
+    """Raise KeyboardInterrupt if a signal was noted, also if an earlier
+    KeyboardInterrupt was lost.
+
+    Raises:
+        KeyboardInterrupt: a signal was noted.
+    """
+    if _noted:
+        raise KeyboardInterrupt
+
+
+def leave_terminal() -> None:
+    """Redirect output to nowhere after the terminal was closed. Every write to it would
+    fail.
+    """
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if stat.S_ISCHR(os.fstat(number).st_mode):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+
+
+class WaitInterruptedError(Exception):
+    """A signal came while the loop waited; see :meth:`StopSignal.interrupting`."""
+
+
+class StopSignal:
+    """Notes a signal, so that the training loop can save before it ends. A second
+    Ctrl-C raises KeyboardInterrupt.
+
+    Outside the main thread, where Python allows no handlers, it notes nothing.
+    """
+
+    def __init__(self) -> None:
+        """Begin without a signal."""
+        self.received: str | None = None
+        self._before: dict[int, Any] = {}
+        self._interrupts = False
+
+    def __enter__(self) -> StopSignal:
+        """Begin to listen."""
+        self._before = _install(self._note)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Restore the handlers of before."""
+        _restore(self._before)
+
+    def __bool__(self) -> bool:
+        """Return whether a signal was received."""
+        return self.received is not None
+
+    @contextlib.contextmanager
+    def interrupting(self, active: bool = True) -> Iterator[None]:
+        """Let a signal interrupt a wait that may never end.
+
+        Raises:
+            WaitInterruptedError: a signal came, here or before.
+        """
+        self._interrupts = active
+        try:
+            if active and self:
+                raise WaitInterruptedError
+            yield
+        finally:
+            self._interrupts = False
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = signal.Signals(number).name
+        if number == signal.SIGHUP:
+            leave_terminal()
+        if self._interrupts:
+            raise WaitInterruptedError
+
+
+def call(function: Callable[[], Result]) -> Result:
+    """Call compiled code in a thread, so that KeyboardInterrupt is raised meanwhile and
+    the call is abandoned.
+
+    Raises:
+        BaseException: what the function raises.
+    """
+    results: list[Result] = []
+    errors: list[BaseException] = []
+    # An event: after an interrupted join a thread may call itself dead while it lives.
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            done.set()
+
+    try:
+        # start() may be interrupted too, with the function already running.
+        threading.Thread(target=work, daemon=True).start()
+        done.wait()
+    except BaseException:
+        _left.append(done)
+        raise
+    if errors:
+        raise errors[0]
+    return results[0]
+
+
+def is_busy() -> bool:
+    """Return whether an abandoned call still runs. The interpreter cannot end in order
+    while it does.
+    """
+    return not all(done.wait(_PATIENCE) for done in _left)
+
+
+class Feed(Generic[Item]):
+    """Items for compiled code, which words every error in its own way. It remembers the
+    error that ended them.
+    """
+
+    def __init__(self, items: Iterable[Item]) -> None:
+        """Yield these items while they are wanted."""
+        self._items = items
+        self.error: Exception | None = None
+        """What reading them raised."""
+        self.unwanted = threading.Event()
+        """Set it once nobody waits for the result."""
+
+    def __iter__(self) -> Iterator[Item]:
+        try:
+            for item in self._items:
+                if self.unwanted.is_set():
+                    raise RuntimeError("nobody waits for the result")
+                yield item
+        except Exception as error:
+            self.error = error
+            raise
+
+
+def _install(handler: Callable[[int, FrameType | None], None]) -> dict[int, Any]:
+    """Set a handler for all signals, and return the handlers of before."""
+    before = {}
+    for number in signals():
+        try:
+            before[number] = signal.signal(number, handler)
+        except ValueError:  # not the main thread
+            break
+    return before
+
+
+def _restore(handlers: dict[int, Any]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _bounded(patience: float) -> Iterator[None]:
+    """End the process some seconds after a signal, whatever the main thread does."""
+    # The system's own handler writes to the pipe, also while compiled code keeps
+    # Python's handler waiting.
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    before = signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+
+    ended, numbers = threading.Event(), signals()
+
+    def watch() -> None:
+        while (signalled := os.read(reading, 1)) and signalled[0] not in numbers:
+            pass  # a signal that asks for something else
+        os.close(reading)
+        if signalled and not ended.wait(patience):
+            end()
+
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        yield
+    finally:
+        ended.set()
+        signal.set_wakeup_fd(before)
+        os.close(writing)
+
+
+def _note(number: int, frame: FrameType | None) -> None:
+    _noted.append(number)
+    for each in signals():  # a closed terminal sends SIGHUP more than once
+        signal.signal(each, signal.SIG_IGN if each == signal.SIGHUP else signal.SIG_DFL)
+    if number == signal.SIGHUP:
+        leave_terminal()
+    while frame is not None:
+        library = frame.f_globals.get("__name__", "").partition(".")[0]
+        if frame.f_code.co_name == "_xla_gc_callback" or library in (
+            "asyncio",
+            "orbax",
+        ):
+            return  # an exception raised there is lost, or becomes another error
+        frame = frame.f_back
+    raise KeyboardInterrupt
