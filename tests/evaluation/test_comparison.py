@@ -80,18 +80,13 @@ def test_same_seed_same_numbers():
     }
 
 
-def test_one_system_is_scored():
-    """Alone a system has score and interval, and nothing to be compared with."""
+def test_what_is_not_compared():
+    """A single system is only scored, and no trials give no p-value."""
     given, references = systems(3)
     found = compare({"first": given["first"]}, [references, references], [BLEU], CONFIG)
     assert len(found.results) == 1
     assert found.results[0].bootstrap is None
     assert found.differences == {}
-
-
-def test_no_randomisation():
-    """With no trials there is no p-value of it."""
-    given, references = systems(3)
     found = compare(given, [references], [BLEU], dataclasses.replace(CONFIG, trials=0))
     assert [result.randomization for result in found.results] == [None] * 3
 
