@@ -245,7 +245,9 @@ class _ReadError(Exception):
 
 
 def check_script(path: str, arguments: Sequence[str]) -> None:
-    """Let a script read its arguments, and stop it then."""
+    """Let a script, or a folder with one, read its arguments, and stop it then."""
+    if (ROOT / path).is_dir():
+        path = f"{path}/__main__.py"
     rest: list[str] = []
 
     def parse_known_args(parser, args=None, namespace=None):
