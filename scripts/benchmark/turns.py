@@ -33,9 +33,8 @@ Turn: TypeAlias = dict[str, float]
 ENVIRONMENT: Mapping[str, str] = {
     # glibc keeps the memory of a step for the next one, in pages of 2 MB.
     "GLIBC_TUNABLES": (
-        "glibc.malloc.hugetlb=1"
-        ":glibc.malloc.mmap_max=0"
-        ":glibc.malloc.trim_threshold=1000000000000"
+        "glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776"
+        ":glibc.malloc.hugetlb=1"
     ),
     # Programs run in the thread that calls them, whose heap keeps that memory.
     "JAX_CPU_ENABLE_ASYNC_DISPATCH": "false",
