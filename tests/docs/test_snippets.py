@@ -140,7 +140,13 @@ def pages_that_run() -> list:
     }
     pages = sorted({block.page for block in blocks})
     return [
-        pytest.param(page, marks=[pytest.mark.parity] * (page in peers))
+        pytest.param(
+            page,
+            marks=[
+                *[pytest.mark.parity] * (page in peers),
+                *[pytest.mark.slow] * (page == "docs/the-paper.md"),
+            ],
+        )
         for page in pages
     ]
 
