@@ -209,8 +209,8 @@ def symmetric_divergence(
     """Sum (KL(p || q) + KL(q || p)) / 2 over the weighted positions, in nats: the
     divergence of R-Drop.
 
-    With p and q the softmax of the two logits, each term is sum_v (p_v - q_v) (log p_v
-    - log q_v) / 2, which is never negative. Gradients flow into both. Wu et al. 2021
+    With p and q the softmax of the two logits, each term is
+    sum_v (p_v - q_v) (log p_v - log q_v) / 2. Gradients flow into both. Wu et al. 2021
     minimize, per token, the sum of the cross-entropies of both passes (equation 3) plus
     alpha times this (equations 2 and 4). With their mean instead, its weight is alpha /
     2.

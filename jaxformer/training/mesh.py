@@ -208,7 +208,11 @@ def shard(
 
 
 def check_divisible(model: Transformer, mesh: Mesh) -> None:
-    """Refuse a mesh over which nothing could be sharded as it says."""
+    """Refuse a mesh whose axes do not divide the sizes that they shard.
+
+    Raises:
+        InputError: an axis does not divide its size.
+    """
     sizes = model.config
     for axis, key, length in (
         (FSDP, "d_model", sizes.d_model),
