@@ -157,8 +157,11 @@ def kept(model, params, source, target):
     )
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("scan", [False, True], ids=["looped", "scanned"])
+@pytest.mark.parametrize(
+    ("scan", "dtype"),
+    [(False, "float32"), (True, "bfloat16")],
+    ids=["looped", "scanned"],
+)
 def test_less_is_kept(make_model, make_sentences, scan, dtype):
     """What waits for the backward pass shrinks from none to dots to layer; of layer,
     little is left but inputs.
