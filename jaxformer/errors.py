@@ -74,6 +74,8 @@ def key(
     choices: Collection[str] | None = None,
     changes: Literal["tokens", "result", "speed"] = "result",
     may_change: bool = False,
+    flag: str = "",
+    help: str = "",
 ) -> Value:
     """Declare a key of the configuration: a field of a section's dataclass with what
     is known about it.
@@ -88,6 +90,9 @@ def key(
         changes: what another value changes: the tokens that a text becomes, the result,
             or only speed and memory (and the result by rounding).
         may_change: whether a resumed run may have another value than before.
+        flag: the letter or word that stands for the value in the help of the command
+            line, for a key that is a flag there.
+        help: the help of that flag; empty: the key is no flag.
 
     Example:
         >>> @dataclasses.dataclass
@@ -107,6 +112,8 @@ def key(
         "choices": choices,
         "changes": changes,
         "may_change": may_change,
+        "flag": flag,
+        "help": help,
     }
     return dataclasses.field(default=default, metadata=facts)
 

@@ -19,7 +19,7 @@ from unittest import mock
 from pages import ROOT
 
 from jaxformer.cli import config_file, main
-from jaxformer.cli.search_options import choose_search
+from jaxformer.cli.arguments import choose_search
 from jaxformer.errors import InputError
 from jaxformer.runs import config as configuration
 from jaxformer.search.config import DecodingConfig

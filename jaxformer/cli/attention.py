@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from jaxformer.cli.arguments import add_model
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import add_model, write_output
+from jaxformer.cli.output import write_output
 from jaxformer.files import check_writable
 from jaxformer.translation.translator import Translator
 from jaxformer.visualization import attention

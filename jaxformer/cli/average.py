@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-from pathlib import Path
 
 from jaxformer.checkpoints.average import (
     best_steps,
@@ -13,8 +11,9 @@ from jaxformer.checkpoints.average import (
     these_steps,
 )
 from jaxformer.checkpoints.saved import open_to_read
+from jaxformer.cli.arguments import add_workdir, number
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import number, write_output
+from jaxformer.cli.output import write_record
 from jaxformer.errors import UsageError
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
@@ -25,23 +24,18 @@ examples:
   jaxformer average --workdir=runs/ende --steps=90000,95000,100000 --name=end
   jaxformer evaluate --workdir=runs/ende --checkpoint=average
 
-Takes the mean of the parameters of the last checkpoints (the paper: 5 for the base model, 20 for the big one), of the
-best ones by the run's evaluation.best_metric, or of those that are named, and keeps it in averages/NAME in the
-directory of the run. Every command takes it: --checkpoint=average is the newest, --checkpoint=average/NAME any. As many
-checkpoints must be there: train with training.keep_latest=5 or more.
+Averages the parameters of the last checkpoints (the paper: 5 for the base model, 20 for
+the big one), of the best ones by the run's evaluation.best_metric, or of those that are
+named, and writes the average to averages/NAME in the directory of the run. Every
+command takes it: --checkpoint=average is the newest, --checkpoint=average/NAME any. To
+keep enough checkpoints, train with training.keep_latest=5 or more.
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument(
-        "--workdir",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="directory of a trained run",
-    )
+    add_workdir(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--last",
@@ -86,9 +80,7 @@ def run(options: argparse.Namespace) -> int:
         checkpoints,
         steps,
     )
-    write_output(
-        None, [json.dumps({"checkpoint": f"average/{made.name}", "steps": made.steps})]
-    )
+    write_record({"checkpoint": f"average/{made.name}", "steps": made.steps})
     return DONE
 
 

@@ -6,9 +6,9 @@ import argparse
 import json
 from pathlib import Path
 
+from jaxformer.cli.arguments import add_metrics, number
 from jaxformer.cli.main import DONE
-from jaxformer.cli.metric_options import add_metrics
-from jaxformer.cli.options import check_output, number, write_output
+from jaxformer.cli.output import check_output, write_output
 from jaxformer.data.files import open_lines
 from jaxformer.evaluation.breakdown import count_words
 from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics

@@ -1,6 +1,4 @@
-"""The configuration file of ``jaxformer train``, and what the command line changes
-in it.
-"""
+"""The configuration file of ``jaxformer train``, and its keys on the command line."""
 
 from __future__ import annotations
 
@@ -29,13 +27,12 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
 
     Args:
         name: of a file, or of a configuration that comes with jaxformer, see
-            :func:`find`. What follows a colon is the variant that ``get_config`` is
-            called with.
-        overrides: the arguments that change its keys, in their order.
+            :func:`find`. After a colon, the variant that ``get_config`` is called with.
+        overrides: the arguments that change its keys, in order.
 
     Raises:
-        InputError: the file is missing or fails (with its line), an override is written
-            otherwise, or a key or the type of a value is not known.
+        InputError: the file is missing or fails (with its line), an override has
+            another form, or a key or the type of a value is unknown.
     """
     for override in overrides:
         if not override.startswith(PREFIX) or "=" not in override:
@@ -51,7 +48,7 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
     )
     for override in overrides:
         section, key = _find(config, override)
-        # which keys have it as a value is checked with all others
+        # Which keys may be None is checked with all other values.
         if override.partition("=")[2] == "None":
             config[section][key] = None
             continue
@@ -72,12 +69,12 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
 def find(name: str) -> str:
     """Return the path of a configuration file.
 
-    A file of this name comes first. Else ``quickstart``, ``paper/ende_base`` and so on,
-    which may be written as in a checkout, ``configs/quickstart.py``, name those that
-    come with jaxformer, wherever it is installed.
+    A file of this name takes precedence. Otherwise ``quickstart``, ``paper/ende_base``
+    and so on, or as in a checkout ``configs/quickstart.py``, name the configurations
+    that are installed with jaxformer.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no such configuration.
     """
     if Path(name).is_file():
         return name
@@ -92,9 +89,7 @@ def find(name: str) -> str:
 
 
 def shipped() -> list[str]:
-    """List the configurations that come with jaxformer, such as ``quickstart`` and
-    ``paper/ende_base``.
-    """
+    """List the configurations that come with jaxformer."""
     folder = _folder()
     paths = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")]
     return sorted(
@@ -103,8 +98,8 @@ def shipped() -> list[str]:
 
 
 def _folder() -> Path:
-    """Find the shipped configurations: within the installed package, and in a
-    checkout beside it.
+    """Return the folder of the shipped configurations: inside the installed package, or
+    next to it in a checkout.
     """
     package = Path(jaxformer.__file__).parent
     within = package / "configs"
@@ -112,7 +107,7 @@ def _folder() -> Path:
 
 
 def _listed(names: Sequence[str]) -> str:
-    """Write names as a shell does, those of a folder in braces."""
+    """Write names as in a shell, those of a folder in braces."""
     folders: dict[str, list[str]] = {}
     for name in names:
         folder, _, own = name.rpartition("/")
@@ -124,9 +119,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """Return the path of a configuration file, and the variant after the colon of
-    its name.
-    """
+    """Return the path of a configuration file and the variant after its colon."""
     stem, colon, variant = name.rpartition(":")
     return (
         (find(stem), variant)
@@ -137,8 +130,8 @@ def _split(name: str) -> tuple[str, str | None]:
 
 def _run(path: str, variant: str | None) -> Any:
     """Return what the file's ``get_config()`` returns."""
-    # As for a script, what lies beside the file can be imported: one configuration
-    # calls another's get_config().
+    # As for a script, files of the same folder can be imported: one configuration calls
+    # get_config() of another.
     sys.path.insert(0, str(Path(path).parent.absolute()))
     try:
         functions = runpy.run_path(path)
@@ -149,7 +142,7 @@ def _run(path: str, variant: str | None) -> Any:
         )
     except InputError:
         raise
-    # the file is the user's, and may fail in any way
+    # The user's file may fail in any way.
     except (Exception, SystemExit) as error:
         raise InputError(
             f"{path}{_line(path, error)}: {type(error).__name__}: {error}"
@@ -184,9 +177,7 @@ def _has_sections(config: Any) -> bool:
 
 
 def _line(path: str, error: BaseException) -> str:
-    """Name the line of the file that failed, or through which what it imports or
-    calls has failed.
-    """
+    """Return the line of the file where it failed, or where it called what failed."""
     if (
         isinstance(error, SyntaxError)
         and error.filename == path

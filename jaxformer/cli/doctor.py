@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from pathlib import Path
 
+from jaxformer.cli.arguments import add_workdir
 from jaxformer.cli.main import DONE, FAILED
-from jaxformer.cli.options import write_output
+from jaxformer.cli.output import write_output
 from jaxformer.diagnosis.doctor import examine
 from jaxformer.diagnosis.evidence import Evidence
 from jaxformer.diagnosis.report import to_record, write_report
@@ -19,21 +19,21 @@ examples:
   jaxformer doctor --workdir=runs/quickstart
   jaxformer doctor --workdir=runs/ende --dataset=sacrebleu:wmt14/full --json
 
-Checks a run for what makes BLEU lower than it should be, higher, or not comparable: its configuration, text, learning
-curves, results and translations. Prints a line a check: `wrong` spoils the score, `look` is worth a look, `ok`, and
-`unseen` with the reason where something is not there; with what was found, what was expected by which source, and the
-cure. Ends with 1 if something is wrong, else with 0. Nothing is trained, translated, fetched or written: of the text,
-only files, the bundled corpus and synthetic tasks are read, paths as seen from here. The page "Why is my BLEU lower?"
-of the documentation has the size and the evidence of each cause.
+Checks a run for what makes BLEU lower than it should be, higher, or not comparable: its
+configuration, text, learning curves, results and translations. Prints one line for each
+check: `wrong` spoils the score, `look` is worth a look, `ok`, and `unseen` with the
+reason if something is missing; with what was found, what was expected by which source,
+and the cure. Exits with 1 if something is wrong, else with 0. It trains, translates,
+fetches and writes nothing: it reads only files, the bundled corpus and synthetic tasks,
+with paths relative to the current folder. The page "Why is my BLEU lower?" of the
+documentation has the size and the evidence of each cause.
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument(
-        "--workdir", required=True, type=Path, metavar="DIR", help="directory of a run"
-    )
+    add_workdir(parser, "directory of a run")
     parser.add_argument(
         "--dataset",
         metavar="NAME",

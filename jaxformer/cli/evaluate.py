@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from jaxformer.cli.main import DONE
-from jaxformer.cli.metric_options import add_metrics
-from jaxformer.cli.options import (
+from jaxformer.cli.arguments import (
     add_ensemble,
+    add_metrics,
     add_model,
+    add_search,
+    asked_search,
+    choose_search,
     load_translator,
-    name_lines,
-    warn,
-    write_output,
 )
-from jaxformer.cli.search_options import add_search, asked_search, choose_search
+from jaxformer.cli.main import DONE
+from jaxformer.cli.output import name_lines, warn, write_record
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
 from jaxformer.data.corpus import load_evaluation, name_sources
@@ -25,22 +24,25 @@ from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation import evaluate
 from jaxformer.evaluation.bracketing import F1
 from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
-from jaxformer.files import check_writable, finite
+from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
 from jaxformer.runs import records
-from jaxformer.table import escape_controls
 
 EXAMPLE = """
 examples:
   jaxformer evaluate --workdir=runs/quickstart
-  jaxformer evaluate --workdir=runs/quickstart --dataset=bundled:en-de/valid --beam_size=1
-  jaxformer evaluate --workdir=runs/ende --source=newstest2014.en --reference=newstest2014.de --metrics=bleu,chrf++,ter
+  jaxformer evaluate --workdir=runs/quickstart --dataset=bundled:en-de/valid \\
+    --beam_size=1
+  jaxformer evaluate --workdir=runs/ende --source=newstest2014.en \\
+    --reference=newstest2014.de --metrics=bleu,chrf++,ter
 
-Prints one JSON object with the scores, their signatures, and what was translated how; writes it to results.json in the
-directory of the run, and the translations beside it. Other settings than the run's, such as --beam_size, get an
-entry of their own. The references are compared as they are, every line once. `tokens` counts the pieces that were
-generated, `unfinished` the translations that were cut at the longest length allowed, `long_sources` the sources with
-more tokens than training saw: that limit, and how many were translated in parts (`cut`) or `whole`.
+Prints one JSON object with the scores, their signatures, and how the text was
+translated; writes it to results.json in the directory of the run, and the translations
+next to it. Other settings than the run's, such as --beam_size, have an entry of their
+own. References are compared unchanged, every line once. `tokens` counts the generated
+pieces, `unfinished` the translations that reached the longest length allowed,
+`long_sources` the sources with more tokens than in training: that limit, and how many
+were translated in parts (`cut`) or `whole`.
 """
 
 
@@ -63,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--reference",
         action="append",
         metavar="FILE",
-        help="its human translation; again for more",
+        help="its human translation; may be repeated",
     )
     add_metrics(parser)
     add_search(parser)
@@ -81,8 +83,9 @@ def run(options: argparse.Namespace) -> int:
     data = config.data
     name = options.dataset or data.test
     if options.source is not None:
-        name = f"text:{sources.escape(options.source)},{sources.escape(options.reference[0])}"
-    if options.source:  # a path may hold what separates the parts of a mixture
+        sides = map(sources.escape, (options.source, options.reference[0]))
+        name = f"text:{','.join(sides)}"
+    if options.source:  # a path may contain what separates the parts of a mixture
         pairs, language = (
             list(sources.load(name, "", "")),
             options.target_language or data.target_language,
@@ -101,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
         else DEFAULT_METRICS
     )
     metrics = choose_metrics(options.metrics or usual, language=language)
-    # A damaged file and a run that cannot be written are found before the work.
+    # Find a damaged or read-only file before the work.
     records.read_results(options.workdir)
     check_writable(options.workdir)
     translator = load_translator(options, options.target_language or language)
@@ -116,19 +119,15 @@ def run(options: argparse.Namespace) -> int:
             notice=lambda long: warn(long.describe()),
         )
     records.write_result(options.workdir, record, hypotheses, variant=_variant(options))
-    write_output(
-        None, [escape_controls(json.dumps(finite(record), ensure_ascii=False))]
-    )
+    write_record(record)
     return DONE
 
 
 def _other_direction(name: str, language: str, wanted: str, data: DataConfig) -> str:
-    """Say why a data set cannot be judged in the language that is wanted, and what
-    can.
-    """
+    """Return the error of a data set in another language than the wanted one."""
     if not data.language_tags:
         return (
-            f"the run translates into {data.target_language} alone, not into {wanted}:"
+            f"the run translates only into {data.target_language}, not into {wanted}:"
             " leave out --target_language"
         )
     plain = name.partition(" [")[0]
@@ -145,9 +144,7 @@ def _other_direction(name: str, language: str, wanted: str, data: DataConfig) ->
 
 
 def _variant(options: argparse.Namespace) -> str:
-    """Name what was asked for on the command line, so that it gets a result of its
-    own.
-    """
+    """Name the settings of the command line, which have a result of their own."""
     chosen = {**asked_search(options), "target_language": options.target_language}
     if options.reference is not None and len(options.reference) > 1:
         chosen["references"] = len(options.reference)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,16 +16,15 @@ from jaxformer.checkpoints.average import average_folders, read_average
 from jaxformer.checkpoints.folder import is_sealed
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.cli import config_file
+from jaxformer.cli.arguments import number
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import number, write_output
+from jaxformer.cli.output import write_record
 from jaxformer.errors import InputError, UsageError
-from jaxformer.files import finite
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import read_results
-from jaxformer.table import escape_controls
 from jaxformer.training import memory
 
 MOST_DEVICES = 1_000_000
@@ -66,15 +64,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Show."""
     record = _of_run(options) if options.config is None else _of_configuration(options)
-    shown = json.dumps(finite(record), indent=2, ensure_ascii=False, allow_nan=False)
-    write_output(None, [escape_controls(shown)])
+    write_record(record, indent=2)
     return DONE
 
 
 def _of_run(options: argparse.Namespace) -> dict[str, Any]:
     if options.overrides or options.devices is not None:
         raise UsageError(
-            "--devices and --config.SECTION.KEY=VALUE are about a configuration: give"
+            "--devices and --config.SECTION.KEY=VALUE are for a configuration: give"
             " --config=FILE"
         )
     config = configuration.load(options.workdir / "config.json")
@@ -121,9 +118,7 @@ def _parameters(model: TransformerConfig) -> dict[str, int]:
 
 
 def _checkpoints(run: Path, best_metric: str) -> dict[str, Any]:
-    """Describe checkpoints and averages; one that is damaged is named, and hides no
-    other.
-    """
+    """Describe checkpoints and averages, and list the damaged ones."""
     damaged: list[str] = []
     averages, unsealed = {}, []
     for path in average_folders(run):

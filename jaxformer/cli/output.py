@@ -1,18 +1,24 @@
-"""Lines that are written as they come: to standard output, or to a file that is
-whole or as it was.
+"""Text in and out of a command: lines that are read lazily, and lines that are written
+to standard output or to a file that appears when it is complete.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
-from jaxformer.files import cannot_write, open_whole
+from jaxformer.data.files import open_lines, stream_lines
+from jaxformer.errors import InputError, LineError
+from jaxformer.files import cannot_write, check_writable, finite, open_whole
+from jaxformer.table import escape_controls
+
+_STANDARD_INPUT = "standard input"
 
 Write = Callable[[str], None]
 """Writes a line."""
@@ -22,11 +28,10 @@ Write = Callable[[str], None]
 def open_output(path: Path | None) -> Iterator[Write]:
     """Open standard output or a file, and yield a function that writes a line as UTF-8.
 
-    A file appears under its name when the block ends: until then the older one is
-    unchanged. Where an error or an interruption ends the block, the lines up to it stay
-    in ``NAME.part``, or in ``NAME.part2`` and so on where that exists, and standard
-    error says so. What is no plain file, such as a pipe, is written at once, as
-    standard output is.
+    A file appears under its name when the block ends. Until then an older file is
+    unchanged. If an error or an interruption ends the block, its lines stay in
+    ``NAME.part``, or in ``NAME.part2`` and so on if that exists, and standard error
+    says so. A pipe or a device is written at once, as standard output is.
 
     Raises:
         InputError: the file or standard output cannot be written.
@@ -46,7 +51,7 @@ def _send(file: BinaryIO, line: str, name: Path | str) -> None:
         file.write(_encode(line))
         file.flush()
     except OSError as error:
-        # What is left in the buffer would fail once more when the file is closed.
+        # The rest of the buffer would fail again when the file is closed.
         os.dup2(os.open(os.devnull, os.O_WRONLY), file.fileno())
         if isinstance(error, BrokenPipeError):
             raise
@@ -71,7 +76,7 @@ def _whole_file(path: Path) -> Iterator[Write]:
 
 
 def _keep(unfinished: Path, path: Path) -> None:
-    """Rename an unfinished file that holds lines to a name that is free."""
+    """Rename an unfinished file with lines to a free name."""
     with unfinished.open("rb") as file:
         count = sum(line.endswith(b"\n") for line in file)
     if count:
@@ -88,3 +93,87 @@ def _keep(unfinished: Path, path: Path) -> None:
 
 def _encode(line: str) -> bytes:
     return (line + "\n").encode("utf-8")
+
+
+def read_input(path: Path | None) -> Iterator[str]:
+    """Read the lines of a file or of standard input lazily.
+
+    Raises:
+        InputError: see :func:`~jaxformer.data.files.open_lines`.
+    """
+    if path is not None:
+        return open_lines([path])
+    if sys.stdin is None:
+        raise InputError("standard input is closed: name a file by --input")
+    return stream_lines(sys.stdin.buffer, _STANDARD_INPUT)
+
+
+def name_input(path: Path | None) -> str:
+    """Return the name of the text of :func:`read_input` in an error."""
+    return _STANDARD_INPUT if path is None else str(path)
+
+
+@contextlib.contextmanager
+def name_lines(**files: str | Path | None) -> Iterator[None]:
+    """Name the file in the error of a line.
+
+    Args:
+        **files: by the kinds of :class:`~jaxformer.errors.LineError`; None: the text is
+            not from a file.
+    """
+    try:
+        yield
+    except LineError as error:
+        name = files.get(error.kind)
+        if name is None:
+            raise
+        raise error.within(str(name)) from None
+
+
+def warn(text: str) -> None:
+    """Write a warning in one line to standard error."""
+    sys.stderr.write(f"jaxformer: warning: {text}\n")
+
+
+def check_output(path: Path | None, *inputs: Path | None) -> None:
+    """Check before the work that the result can be written and is not an input.
+
+    Raises:
+        InputError: the folder of the file is missing or cannot be written, the file is
+            a folder, or it is one of the inputs.
+    """
+    if path is None:
+        return
+    for given in inputs:
+        if given and path.is_file() and given.exists() and path.samefile(given):
+            raise InputError(f"{path} is the file that is read: name another to write")
+    if not path.parent.is_dir():
+        raise InputError(
+            f"cannot write {path}: there is no folder {path.parent}; make it first"
+        )
+    if path.is_dir():
+        raise InputError(f"cannot write {path}: it is a folder; name a file")
+    if path.is_file() or not path.exists():
+        check_writable(Path(os.path.realpath(path)).parent)
+
+
+def write_output(path: Path | None, lines: Iterable[str]) -> None:
+    """Write lines as :func:`open_output` does, once all of them exist.
+
+    Raises:
+        InputError: the file or standard output cannot be written.
+    """
+    made = list(lines)
+    with open_output(path) as write:
+        if made:
+            write("\n".join(made))
+
+
+def write_record(record: Mapping[str, object], *, indent: int | None = None) -> None:
+    """Write an object as JSON to standard output; numbers that are not finite are null.
+
+    Raises:
+        InputError: standard output cannot be written.
+    """
+    text = json.dumps(finite(record), indent=indent, ensure_ascii=False)
+    write_output(None, [escape_controls(text)])

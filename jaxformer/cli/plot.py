@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import write_output
+from jaxformer.cli.output import write_output
 from jaxformer.files import check_writable
 from jaxformer.visualization import comparison
 

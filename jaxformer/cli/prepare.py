@@ -10,7 +10,7 @@ from pathlib import Path
 
 from jaxformer.cli import config_file
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import write_output
+from jaxformer.cli.output import write_output
 from jaxformer.data import hub, preparing, published
 from jaxformer.data.cleaning import table
 from jaxformer.errors import UsageError

@@ -1,4 +1,4 @@
-"""How many sentences are translated, and how quickly, on a terminal."""
+"""A progress bar of translated sentences on a terminal."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from jaxformer.errors import require
 def show_progress(
     total: int | None, output: Path | None
 ) -> Iterator[Callable[[int], None]]:
-    """Return a function that is told how many more sentences are done; a bar of rich on
-    standard error shows them.
+    """Show a bar on standard error, and yield the function that advances it by a number
+    of sentences.
 
-    There is one only where standard error is a terminal, and not where the translations
+    There is a bar only if standard error is a terminal, and if the translations do not
     go to the same terminal.
 
     Args:
-        total: sentences of all; None: nobody knows.
-        output: where the translations go; None: to standard output.
+        total: number of all sentences; None: unknown.
+        output: file of the translations; None: standard output.
     """
     if not sys.stderr.isatty() or (output is None and sys.stdout.isatty()):
         yield lambda _: None
@@ -54,7 +54,7 @@ def show_progress(
 
 
 def describe(done: int, total: int | None, seconds: float) -> str:
-    """Put progress into words.
+    """Describe progress.
 
     Example:
         >>> describe(1500, 20000, 10.0), describe(3, None, 2.0)

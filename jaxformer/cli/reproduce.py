@@ -11,7 +11,7 @@ import jax
 
 from jaxformer import paper
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import check_output, write_output
+from jaxformer.cli.output import check_output, write_output
 from jaxformer.errors import UsageError
 from jaxformer.paper.tables import Table
 from jaxformer.visualization.style import check_picture

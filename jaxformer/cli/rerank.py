@@ -4,67 +4,78 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
+from jaxformer.cli.arguments import add_output, load_named
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import check_output, name_input, read_input, write_output
-from jaxformer.cli.score_options import add_scores, asked_scores, compute_scores
+from jaxformer.cli.output import (
+    check_output,
+    name_input,
+    read_input,
+    warn,
+    write_output,
+)
 from jaxformer.data.files import read_lines
 from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation.reranking_weights import tune
 from jaxformer.translation import rerank as reranking
+from jaxformer.translation.rerank import SEARCH, Record
 
 EXAMPLE = """
 examples:
-  jaxformer translate --workdir=runs/ende --input=test.en --beam_size=16 --n_best=16 --format=jsonl > test.jsonl
-  jaxformer rerank --input=test.jsonl --reverse=runs/deen --weight reverse=0.5 --output=test.de
-  jaxformer rerank --input=valid.jsonl --reverse=runs/deen --scores lm=valid.lm --tune=valid.de
+  jaxformer translate --workdir=runs/ende --input=test.en --beam_size=16 --n_best=16 \\
+    --format=jsonl > test.jsonl
+  jaxformer rerank --input=test.jsonl --reverse=runs/deen --weight reverse=0.5 \\
+    --output=test.de
+  jaxformer rerank --input=valid.jsonl --reverse=runs/deen --scores lm=valid.lm \\
+    --tune=valid.de
 
-Puts the translations of each sentence in the order of a weighted sum and prints the best, one a line; --format=jsonl
-gives all of them with their scores. `search` is the score of the translations as they come; `reverse` the mean
-log-probability of the source's tokens by a run of the opposite direction; `language_model` that of the translation's
-tokens by a run that was trained with "." as the source of every pair; others come from files with one number for each
-translation, in the order of the input. A translation that is too long for a model has no score and comes last; a line
-on standard error counts them. Models score the text as their vocabularies segment it, not the tokens that the search
-wrote; `search` is of those. A weight that is not given is 1. With --tune, all combinations of a few weights are tried
-instead, and one JSON object says which gives these references the highest BLEU.
+Sorts the translations of each sentence by a weighted sum of scores and prints the best,
+one a line; --format=jsonl prints all of them with their scores. `search` is the score
+of the input; `reverse` the mean log-probability of the source's tokens by a run of the
+opposite direction; `language_model` that of the translation's tokens by a run that was
+trained with "." as the source of every pair. Others are read from files with one number
+for each translation, in the order of the input. A translation that is too long for a
+model has no score and comes last; a line on standard error counts them. Models score
+the text as their vocabularies segment it, not the tokens of the search. The default
+weight is 1. With --tune, all combinations of a few weights are tried instead, and one
+JSON object shows which has the highest BLEU against these references.
 """
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument(
-        "--input",
-        type=Path,
-        metavar="FILE",
-        help="JSON lines of translate (default: standard input)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write (default: standard output)",
-    )
-    add_scores(parser)
-    parser.add_argument(
-        "--tune",
-        type=Path,
-        metavar="FILE",
-        help="find the weights that suit these references",
-    )
-    parser.add_argument(
-        "--format", choices=("text", "jsonl"), default="text", help="form of the output"
-    )
+    for name, metavar, meaning in (
+        ("reverse", "DIR[@WHICH]", "a run that translates back, and which checkpoint"),
+        ("reverse_language", "CODE", "what it translates into, if a run of several"),
+        ("language_model", "DIR[@WHICH]", 'a run whose sources were all "."'),
+    ):
+        parser.add_argument(f"--{name}", metavar=metavar, help=meaning)
+    for name, metavar, meaning in (
+        ("scores", "NAME=FILE", "further scores; may be repeated"),
+        ("weight", "NAME=X", "of a score; may be repeated"),
+    ):
+        parser.add_argument(
+            f"--{name}", action="append", default=[], metavar=metavar, help=meaning
+        )
+    for name, meaning in (
+        ("input", "JSON lines of translate (default: standard input)"),
+        ("tune", "find the weights that suit these references"),
+    ):
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=meaning)
+    add_output(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     """Rerank."""
-    asked = asked_scores(options)
+    files = dict(_named(text, "--scores") for text in options.scores)
+    names = [name for name in ("reverse", "language_model") if vars(options)[name]]
+    weights = _weights(options.weight, [SEARCH, *names, *files])
     check_output(
-        options.output, options.input, options.tune, *map(Path, asked.files.values())
+        options.output, options.input, options.tune, *map(Path, files.values())
     )
     if options.tune is not None and options.weight:
         raise UsageError(
@@ -72,35 +83,70 @@ def run(options: argparse.Namespace) -> int:
             " or the other"
         )
     references = None if options.tune is None else read_lines(options.tune)
-    records = reranking.read_records(
-        list(read_input(options.input)), name_input(options.input)
-    )
+    source = name_input(options.input)
+    records = reranking.read_records(list(read_input(options.input)), source)
     if references is None and options.format == "text":
-        _check_lines(records, name_input(options.input))
-    scores = compute_scores(records, asked)
+        _check_lines(records, source)
+    scores = _scores(options, records, files)
     if references is not None:
-        tuned = tune(reranking.texts_of(records), scores, references)
+        tuned = tune(records, scores, references)
         report = {
             "weights": tuned.weights,
             "bleu_before": tuned.before.value,
             "bleu": tuned.after.value,
+            "signature": tuned.after.signature,
         }
-        lines = [json.dumps({**report, "signature": tuned.after.signature})]
+        lines = [json.dumps(report)]
     else:
-        lines = _format(
-            records,
-            scores,
-            reranking.weighted_sum(scores, asked.weights),
-            options.format,
-        )
+        found = reranking.rerank(records, scores, weights)
+        lines = [
+            json.dumps(record, ensure_ascii=False)
+            if options.format == "jsonl"
+            else record["translations"][0]["text"]
+            for record in found
+        ]
     write_output(options.output, lines)
     return DONE
 
 
-def _check_lines(records: list[dict[str, Any]], name: str) -> None:
+def _scores(
+    options: argparse.Namespace, records: list[Record], files: dict[str, str]
+) -> dict[str, list[float]]:
+    """Return all scores by name: of the search, of models, of files.
+
+    Raises:
+        InputError: a run or a file is missing, or does not fit the lists.
+    """
+    translations = [each for record in records for each in record["translations"]]
+    # A wrong file is found before a model is loaded.
+    read = {
+        name: reranking.read_scores(read_lines(path), len(translations), path)
+        for name, path in files.items()
+    }
+    found = {SEARCH: [each["score"] for each in translations]}
+    scorers = {}
+    if options.reverse:
+        back = load_named("--reverse", options.reverse, options.reverse_language)
+        reranking.check_reverse(back, records, f"--reverse {options.reverse}")
+        scorers["reverse"] = reranking.reverse_scorer(back)
+    if options.language_model:
+        model = load_named("--language_model", options.language_model)
+        scorers["language_model"] = reranking.language_model_scorer(model)
+    for name, scorer in scorers.items():
+        found[name], unscored = reranking.score(records, scorer)
+        if unscored:
+            warn(
+                f"{unscored} of {len(translations)} translations have no score {name}"
+                f" and come last: {vars(options)[name]} has too few positions for them"
+                " or their sources"
+            )
+    return found | read
+
+
+def _check_lines(records: list[Record], name: str) -> None:
     """Refuse a translation of two lines, where the output has one for each sentence."""
-    for number, texts in enumerate(reranking.texts_of(records), start=1):
-        if any("\n" in text for text in texts):
+    for number, record in enumerate(records, start=1):
+        if any("\n" in text for text in reranking.texts_of([record])):
             raise InputError(
                 f"{name}, line {number} has a translation with a line end, and"
                 " --format=text prints one line for each sentence: remove the line"
@@ -108,17 +154,37 @@ def _check_lines(records: list[dict[str, Any]], name: str) -> None:
             )
 
 
-def _format(
-    records: list[dict[str, Any]],
-    scores: dict[str, list[list[float]]],
-    sums: list[list[float]],
-    form: str,
-) -> Iterator[str]:
-    for number, (record, totals) in enumerate(zip(records, sums, strict=True)):
-        if form == "text":
-            yield record["translations"][reranking.order(totals)[0]]["text"]
-        else:
-            own = {name: rows[number] for name, rows in scores.items()}
-            yield json.dumps(
-                reranking.write_record(record, own, totals), ensure_ascii=False
+def _weights(given: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+    """Return the weight of each score."""
+    weights = dict.fromkeys(names, 1.0)
+    for name, text in (_named(text, "--weight") for text in given):
+        if name not in weights:
+            raise UsageError(
+                f"--weight {name}: there are scores {', '.join(names)}; weigh one of"
+                " these"
             )
+        try:
+            weights[name] = float(text)
+        except ValueError:
+            weights[name] = math.nan
+        if not abs(weights[name]) <= 1e9:
+            raise UsageError(
+                f"--weight {name} must be a finite number, not {text!r}; give one from"
+                " -1e9 to 1e9"
+            )
+    if len(weights) < len(names):
+        raise UsageError(
+            f"two scores have one name: {', '.join(names)}; call those of --scores"
+            " otherwise"
+        )
+    return weights
+
+
+def _named(text: str, option: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not (name and sign and value):
+        raise UsageError(
+            f"{option} needs a name and a value, such as {option}"
+            f" lm={'0.5' if option == '--weight' else 'FILE'}, not {text!r}"
+        )
+    return name, value

@@ -6,15 +6,14 @@ import argparse
 import json
 from pathlib import Path
 
-from jaxformer.cli.main import DONE
-from jaxformer.cli.options import (
+from jaxformer.cli.arguments import (
     add_ensemble,
     add_model,
-    check_output,
+    add_output,
     load_translator,
-    name_lines,
-    write_output,
 )
+from jaxformer.cli.main import DONE
+from jaxformer.cli.output import check_output, name_lines, write_output
 from jaxformer.data import sources
 from jaxformer.evaluation.perplexity import perplexity
 from jaxformer.files import finite
@@ -22,16 +21,20 @@ from jaxformer.files import finite
 EXAMPLE = """
 examples:
   jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de
-  jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de --format=jsonl
+  jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de \\
+    --format=jsonl
   jaxformer score --workdir=runs/quickstart --source=test.en --target=test.de --summary
 
-Prints, for each pair of lines, the natural logarithm of the target's probability under its source and the number of
-target tokens, end of sentence included, separated by a tab. With --summary it prints one JSON object on all of them
-instead: `nll` is the mean of nats per token, `perplexity` its exponential, and `word_perplexity` the same per word
-between white space, the end of a sentence counted as one, which models of different vocabularies share.
+Prints, for each pair of lines, the natural logarithm of the target's probability given
+its source and the number of target tokens, end of sentence included, separated by a
+tab. With --summary it prints one JSON object on all pairs instead: `nll` is the mean of
+nats per token, `perplexity` its exponential, and `word_perplexity` the same per word
+between white space, the end of a sentence counted as a word, which compares models of
+different vocabularies.
 
-The target is segmented into tokens by the vocabulary. A search may have written the same text with other tokens, whose
-log-probability may differ by many nats: that of its own tokens is log_probability of translate --format=jsonl.
+The vocabulary segments the target into tokens. A search may have written the same text
+with other tokens, whose log-probability may differ by many nats: that is the
+log_probability of translate --format=jsonl.
 """
 
 
@@ -46,15 +49,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--target", required=True, type=Path, metavar="FILE", help="its translation"
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write (default: standard output)",
-    )
-    parser.add_argument(
-        "--format", choices=("text", "jsonl"), default="text", help="form of the output"
-    )
+    add_output(parser)
     parser.add_argument(
         "--summary",
         action="store_true",
@@ -65,17 +60,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Score."""
     check_output(options.output, options.source, options.target)
-    name = f"text:{sources.escape(options.source)},{sources.escape(options.target)}"
-    pairs = list(sources.load(name, "", ""))
+    files = ",".join(map(sources.escape, (options.source, options.target)))
+    pairs = list(sources.load(f"text:{files}", "", ""))
     translator = load_translator(options, options.target_language)
     with name_lines(source=options.source, target=options.target):
         scores = translator.score(pairs)
     if options.summary:
-        lines = [
-            json.dumps(
-                finite(perplexity(scores, [pair.target for pair in pairs]).to_record())
-            )
-        ]
+        summary = perplexity(scores, [pair.target for pair in pairs])
+        lines = [json.dumps(finite(summary.to_record()))]
     elif options.format == "jsonl":
         lines = [json.dumps(finite(score.to_json())) for score in scores]
     else:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
 import numpy as np
 
+from jaxformer.cli.arguments import add_workdir, number
 from jaxformer.cli.main import DONE
-from jaxformer.cli.options import number, write_output
+from jaxformer.cli.output import write_record
 from jaxformer.data.corpus import TrainingText
 from jaxformer.data.store import Encoded
 from jaxformer.data.vocabulary import Vocabularies
@@ -27,10 +26,11 @@ examples:
   jaxformer shortlist --workdir=runs/ende --first=100 --best=100
   jaxformer translate --workdir=runs/ende --shortlist --input=test.en
 
-Reads the run's training data and learns by IBM model 1 which target tokens each source token may become. The list of a
-sentence holds the most frequent target tokens and those of each of its source tokens; a search that keeps to it
-multiplies with fewer rows of the output table. It is kept as shortlist.npz in the directory of the run. Of a large
-corpus a million pairs are taken, spread over the whole.
+Reads the run's training data and learns by IBM model 1 the target tokens that each
+source token is likely to become. The list of a sentence contains the most frequent
+target tokens and those of each of its source tokens; a search within it multiplies with
+fewer rows of the output table. It is written to shortlist.npz in the directory of the
+run. Of a large corpus a million pairs are used, spread over the whole.
 """
 
 MOST_PAIRS = 1_000_000
@@ -39,27 +39,18 @@ MOST_PAIRS = 1_000_000
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    parser.add_argument(
-        "--workdir",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="directory of a trained run",
-    )
-    parser.add_argument(
-        "--first",
-        type=number(1),
-        default=50,
-        metavar="N",
-        help="most frequent target tokens (default 50)",
-    )
-    parser.add_argument(
-        "--best",
-        type=number(1),
-        default=50,
-        metavar="N",
-        help="tokens for each source token (default 50)",
-    )
+    add_workdir(parser)
+    for name, meaning in (
+        ("first", "most frequent target tokens"),
+        ("best", "tokens for each source token"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            type=number(1),
+            default=50,
+            metavar="N",
+            help=f"{meaning} (default 50)",
+        )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -98,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         "vocabulary": target.size,
         "tokens_per_sentence": round(float(np.mean(sizes)), 1),
     }
-    write_output(None, [json.dumps(record)])
+    write_record(record)
     return DONE
 
 

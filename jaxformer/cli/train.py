@@ -9,8 +9,8 @@ from pathlib import Path
 import jax
 
 from jaxformer.cli import config_file
+from jaxformer.cli.arguments import number
 from jaxformer.cli.main import DONE, INTERRUPTED, report
-from jaxformer.cli.options import number
 from jaxformer.errors import UsageError
 from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.runs import config as configuration

@@ -3,62 +3,86 @@
 from __future__ import annotations
 
 import argparse
-from collections import deque
-from collections.abc import Iterator
+import contextlib
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jaxformer.cli.constraint_options import add_constraints, read_constraints
-from jaxformer.cli.main import DONE
-from jaxformer.cli.options import (
+from jaxformer.cli.arguments import (
     add_ensemble,
     add_model,
-    check_output,
+    add_output,
+    add_search,
+    choose_search,
     load_translator,
+    number,
+)
+from jaxformer.cli.main import DONE
+from jaxformer.cli.output import (
+    check_output,
     name_input,
     name_lines,
-    number,
+    open_output,
     read_input,
     warn,
 )
-from jaxformer.cli.output import open_output
-from jaxformer.cli.progress import show_progress
-from jaxformer.cli.result_options import add_results, asked_results, format_results
-from jaxformer.cli.search_options import add_search, choose_search
+from jaxformer.data.files import open_lines
 from jaxformer.errors import InputError, UsageError
-from jaxformer.translation.options import ResultOptions
-from jaxformer.translation.results import LongSources
+from jaxformer.search.config import MOST_BEAM
+
+if TYPE_CHECKING:
+    from jaxformer.translation.options import ResultOptions
+    from jaxformer.translation.results import Hypothesis, LongSources
 
 EXAMPLE = """
 examples:
   echo "Insert a new table." | jaxformer translate --workdir=runs/quickstart
   jaxformer translate --workdir=runs/quickstart --input=test.en --output=test.de
-  jaxformer translate --workdir=runs/quickstart --input=test.en --n_best=4 --format=jsonl
-  jaxformer translate --workdir=runs/a --ensemble=runs/b --ensemble=runs/a@latest --input=test.en
-  jaxformer translate --workdir=runs/a --ensemble=runs/b --ensemble_weights=2,1 --input=test.en
-  jaxformer translate --workdir=runs/quickstart --input=test.en --ban=damn --ban="for sure" --no_repeat_ngram=3
-  jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=10 --top_p=0.9 --seed=1
-  jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=32 --epsilon=0.02 --mbr
-  jaxformer translate --workdir=runs/quickstart --input=test.en --paragraphs --split_long
-  jaxformer translate --workdir=runs/quickstart --input=test.en --format=jsonl --alignment
+  jaxformer translate --workdir=runs/quickstart --input=test.en --n_best=4 \\
+    --format=jsonl
+  jaxformer translate --workdir=runs/a --ensemble=runs/b --ensemble=runs/a@latest \\
+    --input=test.en
+  jaxformer translate --workdir=runs/a --ensemble=runs/b --ensemble_weights=2,1 \\
+    --input=test.en
+  jaxformer translate --workdir=runs/quickstart --input=test.en --ban=damn \\
+    --ban="for sure" --no_repeat_ngram=3
+  jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=10 \\
+    --top_p=0.9 --seed=1
+  jaxformer translate --workdir=runs/quickstart --input=test.en --sample --n_best=32 \\
+    --epsilon=0.02 --mbr
+  jaxformer translate --workdir=runs/quickstart --input=test.en --paragraphs \\
+    --split_long
+  jaxformer translate --workdir=runs/quickstart --input=test.en --format=jsonl \\
+    --alignment
 
-Text is UTF-8, one sentence a line; one line comes out for each that goes in, in order, and blank lines stay empty. A
-line of more tokens than training saw is cut at the ends of its sentences and translated in parts; standard error says
-how many there were. A run whose decoding.long_sources is "refuse" translates it whole, or refuses it where the model
-has too few positions, unless --split_long is given. --paragraphs cuts every line into its sentences.
+Text is UTF-8, one sentence a line. Each line of input has one line of output, in order;
+blank lines stay empty. A line of more tokens than in training is cut at the ends of its
+sentences and translated in parts; standard error reports how many there were. A run
+whose decoding.long_sources is "refuse" translates it whole, or refuses it if the model
+has too few positions, unless --split_long is given. --paragraphs cuts every line into
+its sentences.
 
-With --n_best above 1 each line is: number of the sentence from 1, score, translation, separated by tabs, the best
-first. --format=jsonl gives one object a sentence: each translation with its pieces (tokens), the log-probability of
-each of them (token_log_probabilities) and their sum (log_probability); jaxformer score may give another number for the
-same text, since it segments the text again. With --sample, --n_best is the number of samples, in the order of their
-drawing; a sentence's samples depend on the seed and its number only; --mbr gives one of them, that which is most like
-the others. A sentence of which the options leave no translation at all gives an empty line, without a score in
---format=jsonl.
+With --n_best above 1 each line is: number of the sentence from 1, score, translation,
+separated by tabs, the best first. --format=jsonl prints one object a sentence: each
+translation with its pieces (tokens), the log-probability of each of them
+(token_log_probabilities) and their sum (log_probability); jaxformer score may report
+another number for the same text, since it segments the text again. With --sample,
+--n_best is the number of samples, in the order in which they were drawn; the samples of
+a sentence depend only on the seed and its number; --mbr prints the one that is most
+like the others. A sentence for which the options leave no translation gives an empty
+line, without a score in --format=jsonl.
 
-Input of any length takes the same memory: --window sentences are read, translated in batches of like length, and
-written. A file is first read through for lines that cannot be translated, so that nothing is written if there is one; a
-pipe cannot be read twice, and breaks off at the window of such a line. --output appears under its name when all is
-translated: until then an older file is unchanged. If the command fails or is interrupted, the lines up to there stay in
-FILE.part, or in FILE.part2 and so on where that exists.
+Input of any length takes the same memory: --window sentences are read, translated in
+batches of similar length, and written. A file is first checked for lines that cannot be
+translated, so that nothing is written if there is one; a pipe cannot be read twice, and
+ends at the window of such a line. --output appears under its name when all is
+translated: until then an older file is unchanged. If the command fails or is
+interrupted, the lines so far stay in FILE.part, or in FILE.part2 and so on if that
+exists.
 """
 
 
@@ -67,91 +91,122 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_model(parser)
     add_ensemble(parser)
-    parser.add_argument(
-        "--input",
-        type=Path,
-        metavar="FILE",
-        help="text to translate (default: standard input)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write (default: standard output)",
-    )
     add_search(parser)
-    add_constraints(parser)
+    add_output(parser)
+    for name, meaning in (
+        ("input", "text to translate (default: standard input)"),
+        (
+            "prefix",
+            "what the translations begin with, one line for each line of input;"
+            " alternatives are separated by tabs",
+        ),
+        (
+            "require",
+            "phrases that the translations contain, separated by tabs, one line for"
+            " each line of input",
+        ),
+    ):
+        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=meaning)
+    parser.add_argument(
+        "--ban",
+        action="append",
+        default=[],
+        metavar="TEXT",
+        help="a word or phrase that never occurs; may be repeated",
+    )
     parser.add_argument(
         "--paragraphs",
         action="store_true",
-        help=(
-            "cut every line into sentences, however short, translate each, and rejoin"
-            " them"
-        ),
+        help="cut every line into its sentences, translate each, and join them again",
     )
-    add_results(parser)
+    parser.add_argument(
+        "--n_best",
+        type=number(1, MOST_BEAM),
+        default=1,
+        metavar="N",
+        help="translations of each sentence (default 1)",
+    )
+    parser.add_argument(
+        "--mbr",
+        action="store_true",
+        help="of the --n_best translations print the one most like the others, by chrF",
+    )
+    parser.add_argument(
+        "--alignment",
+        nargs="?",
+        const="hard",
+        choices=("hard", "soft"),
+        help="which source piece and word each one of the translation belongs to; soft:"
+        " with the attention itself",
+    )
+    parser.add_argument(
+        "--alignment_layer",
+        type=number(1),
+        metavar="N",
+        help="layer of the decoder, counted from 1, whose attention that is (default:"
+        " the one before the last)",
+    )
     parser.add_argument(
         "--window",
         type=number(1),
         metavar="N",
-        help=(
-            "most sentences read at a time (default: 64 batches a device); 1 answers"
-            " each before it reads the next"
-        ),
+        help="most sentences read at a time (default: 64 batches a device); 1 answers"
+        " each before it reads the next",
     )
 
 
 def run(options: argparse.Namespace) -> int:
     """Translate."""
-    results, beside = (
-        asked_results(options),
-        [path for path in (options.prefix, options.require) if path is not None],
-    )
-    check_output(options.output, options.input, *beside)
-    # what is missing is found before the model is loaded
-    for path in (options.input, *beside):
-        if path is not None and not path.exists():
-            raise InputError(f"no file {path}")
+    files = [path for path in (options.prefix, options.require) if path is not None]
+    _check(options, files)
     translator = load_translator(options, options.target_language)
     decoding = choose_search(options, translator.decoding)
     if options.n_best > decoding.beam_size and not decoding.sample:
-        most = decoding.beam_size
         raise UsageError(
-            f"--n_best must be at most the beam of {most}, not {options.n_best}: widen"
-            " --beam_size"
+            f"--n_best must be at most the beam of {decoding.beam_size}, not"
+            f" {options.n_best}: widen --beam_size"
         )
-    asked: ResultOptions = {
-        **results,
-        "decoding": decoding,
-        "paragraphs": options.paragraphs,
-    }
-    total, sources, long = None, deque[str](), list[LongSources]()
+
+    def asked() -> ResultOptions:
+        """Open the files of constraints again."""
+        return {
+            "decoding": decoding,
+            "n_best": options.n_best,
+            "alignment": bool(options.alignment),
+            "alignment_layer": options.alignment_layer,
+            "paragraphs": options.paragraphs,
+            "ban": options.ban,
+            "prefixes": _read_fields(options.prefix),
+            "required": _read_fields(options.require),
+        }
+
+    total: int | None = None
+    long: list[LongSources] = []
     with name_lines(
         source=name_input(options.input),
         prefixes=options.prefix,
         required=options.require,
     ):
-        # can be read twice
-        if options.input is not None and all(
-            path.is_file() for path in (options.input, *beside)
-        ):
-            total = translator.check(
-                read_input(options.input), **{**asked, **read_constraints(options)}
-            )
+        if options.input and all(path.is_file() for path in (options.input, *files)):
+            total = translator.check(read_input(options.input), **asked())
         with (
             open_output(options.output) as write,
-            show_progress(total, options.output) as advance,
+            _progress(total, options.output) as advance,
         ):
+            lines, sources = itertools.tee(read_input(options.input))
             found = translator.stream(
-                _noted(read_input(options.input), sources),
+                lines,
                 window=options.window,
                 progress=advance,
                 notice=long.append,
-                **{**asked, **read_constraints(options)},
+                **asked(),
             )
-            for number, hypotheses in enumerate(found, start=1):
-                for line in format_results(
-                    number, sources.popleft(), hypotheses, translator.languages, options
+            # A stream reads a line before it is asked for the next source.
+            for place, (hypotheses, source) in enumerate(
+                zip(found, sources, strict=True), start=1
+            ):
+                for line in _format(
+                    place, source, hypotheses, translator.languages, options
                 ):
                     write(line)
     for each in long:
@@ -159,8 +214,62 @@ def run(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _noted(lines: Iterator[str], sources: deque[str]) -> Iterator[str]:
-    """Note each line that is read until its translation is there."""
-    for line in lines:
-        sources.append(line)
-        yield line
+def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
+    """Find what is missing or contradictory before the model is loaded."""
+    if options.alignment and options.format != "jsonl":
+        raise UsageError(
+            "--alignment is a part of --format=jsonl: add that, or leave it out"
+        )
+    if options.mbr and options.n_best < 2:
+        raise UsageError(
+            "--mbr chooses among several translations: add --sample --n_best=32, or"
+            " leave it out"
+        )
+    check_output(options.output, options.input, *files)
+    for path in (options.input, *files):
+        if path is not None and not path.exists():
+            raise InputError(f"no file {path}")
+
+
+def _progress(
+    total: int | None, output: Path | None
+) -> AbstractContextManager[Callable[[int], None]]:
+    """Show a bar if standard error is a terminal."""
+    if not sys.stderr.isatty():
+        return contextlib.nullcontext(lambda _: None)
+    from jaxformer.cli.progress import show_progress
+
+    return show_progress(total, output)
+
+
+def _read_fields(path: Path | None) -> Iterator[list[str]] | None:
+    """Read the parts of each line between tabs."""
+    return None if path is None else (line.split("\t") for line in open_lines([path]))
+
+
+def _format(
+    place: int,
+    source: str,
+    hypotheses: Sequence[Hypothesis],
+    languages: tuple[str, str],
+    options: argparse.Namespace,
+) -> Iterator[str]:
+    """Write the translations of a sentence as lines."""
+    if options.mbr:
+        from jaxformer.translation.rerank import choose
+
+        hypotheses = [hypotheses[choose([each.text for each in hypotheses])]]
+    if options.format == "jsonl":
+        soft = options.alignment == "soft"
+        codes = zip(("source_language", "target_language"), languages, strict=True)
+        record = {
+            "source": source,
+            **{key: code for key, code in codes if code},
+            "translations": [each.to_json(soft_alignment=soft) for each in hypotheses],
+        }
+        yield json.dumps(record, ensure_ascii=False)
+    elif options.mbr or options.n_best == 1:
+        yield hypotheses[0].text
+    else:
+        for each in hypotheses:
+            yield f"{place}\t{each.score:.4f}\t{each.text}"

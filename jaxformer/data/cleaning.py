@@ -41,13 +41,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from jaxformer.data.duplicates import DEFAULT_MEMORY, Duplicates, find_repeated
-from jaxformer.data.languages import check_language, is_foreign
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.table import align
+
+if TYPE_CHECKING:
+    from jaxformer.data.duplicates import Duplicates
 
 UnicodeNormalization = Literal["none", "NFC", "NFKC"]
 """The form that text is brought to; see :func:`normalize`."""
@@ -194,7 +195,7 @@ def find_duplicates(
     pairs: Iterable[Pair],
     cleaning: Cleaning,
     *,
-    memory: int = DEFAULT_MEMORY,
+    memory: int = 2**28,
     directory: Path | str | None = None,
 ) -> Duplicates | None:
     """Find the pairs of a whole corpus that repeat an earlier one, once normalised;
@@ -212,6 +213,8 @@ def find_duplicates(
     """
     if not cleaning.drop_duplicates:
         return None
+    from jaxformer.data.duplicates import find_repeated
+
     form = cleaning.unicode_normalization
     return find_repeated(
         (normalize(pair, form) for pair in pairs), memory=memory, directory=directory
@@ -281,6 +284,8 @@ def has_other_language(pair: Pair, languages: tuple[str, str]) -> bool:
         languages: source and target, by codes that
             :func:`jaxformer.data.languages.check_language` gave.
     """
+    from jaxformer.data.languages import is_foreign
+
     return any(
         is_foreign(text, language)
         for text, language in zip(pair, languages, strict=True)
@@ -383,6 +388,8 @@ def _steps(
             )
         steps["drop_duplicates"] = lambda _, index: index in duplicates
     if cleaning.detect_languages:
+        from jaxformer.data.languages import check_language
+
         source, target = languages
         known = (
             check_language(source, "data.source_language"),

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from jaxformer import signals
 from jaxformer.data.config import DataConfig, VocabularyModel
 from jaxformer.data.records import Pair
-from jaxformer.data.segmentation import sample
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
 
@@ -204,6 +203,8 @@ class Vocabulary:
                 segmentation, 1 characters).
             seed: at least 0.
         """
+        from jaxformer.data.segmentation import sample
+
         return sample(self._processor, _valid(texts), alpha=alpha, seed=seed)
 
     def tag_id(self, language: str) -> int:

@@ -1,4 +1,4 @@
-"""Tune the weights of reranking on a validation set."""
+"""The weights of a reranking, tuned for the best score of a validation set."""
 
 from __future__ import annotations
 
@@ -11,22 +11,20 @@ import numpy as np
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import BLEU
 from jaxformer.evaluation.statistics import Metric, Score
-from jaxformer.translation.rerank import SEARCH
-from jaxformer.typing import Float
+from jaxformer.translation.rerank import SEARCH, Record, texts_of
 
 GRID = (0.0, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0)
-"""Weights to try for each score. The search's own score has weight 1, since only
-ratios matter.
+"""The weights to try for each score. The weight of the search's own score is 1, since
+only ratios matter.
 """
 
 
 class Tuned(NamedTuple):
-    """Hold the result of tuning.
+    """The result of a tuning.
 
     Attributes:
-        weights: the best ones by the names of the scores; the smallest of equally good
-            ones.
-        before: the score of the first translations as they are.
+        weights: the best ones, by the names of the scores; in a tie the smallest.
+        before: the score of the first translations.
         after: the score with the weights.
     """
 
@@ -36,32 +34,32 @@ class Tuned(NamedTuple):
 
 
 def tune(
-    lists: Sequence[Sequence[str]],
-    scores: Mapping[str, Sequence[Sequence[float]]],
+    records: Sequence[Record],
+    scores: Mapping[str, Sequence[float]],
     references: Sequence[str],
     *,
     metric: Metric = BLEU,
     grid: Sequence[float] = GRID,
 ) -> Tuned:
-    """Try all combinations of weights and return the best by a metric.
+    """Try all combinations of weights, and return the best by a metric.
 
-    Each translation is counted once. A combination then needs one sum of rows: two
-    scores with eleven weights have 121 combinations, three have 1331.
+    Each translation is compared with its reference once. A combination then takes one
+    sum of rows: two scores have 121 combinations of eleven weights, three have 1331.
 
     Args:
-        lists: translations of each sentence, the search's best first.
-        scores: of the translations, by name; the search's score keeps the weight 1.
-        references: one for each sentence.
-        metric: the metric to optimise.
+        records: n-best lists, the search's best translation first.
+        scores: of the translations, by name, flat; the first is that of the search.
+        references: a human translation of each sentence.
+        metric: to judge by.
         grid: weights to try.
 
     Raises:
-        InputError: there are no sentences, references do not fit, or the search's own
-            scores are missing.
+        InputError: there are no sentences or no references for them, or the search's
+            own scores are missing.
     """
-    if len(references) != len(lists) or not lists:
+    if len(references) != len(records) or not records:
         raise InputError(
-            f"there are {len(lists)} lists of translations and {len(references)}"
+            f"there are {len(records)} lists of translations and {len(references)}"
             " references: give one reference for each list"
         )
     if SEARCH not in scores:
@@ -69,26 +67,22 @@ def tune(
             "the scores of the search are missing: there are"
             f" {', '.join(scores) or 'none'}"
         )
-    flat = [text for texts in lists for text in texts]
-    repeated = [
-        line for texts, line in zip(lists, references, strict=True) for _ in texts
-    ]
-    statistics = metric.statistics(flat, repeated)
-    starts = np.concatenate(
-        [[0], np.cumsum([len(texts) for texts in lists])[:-1]]
-    ).astype(np.int64)
-    tables = {name: _table(rows) for name, rows in scores.items()}
-    impossible = np.any([np.isneginf(table) for table in tables.values()], axis=0)
-    tables = {name: np.where(impossible, 0.0, table) for name, table in tables.items()}
+    counts = np.array([len(record["translations"]) for record in records])
+    repeated = np.repeat(np.array(references, object), counts).tolist()
+    statistics = metric.statistics(texts_of(records), repeated)
+    starts = np.cumsum(counts) - counts
+    # The number of each translation; short lists are filled up by one that never wins.
+    places = np.arange(counts.max())[None, :]
+    places = np.where(places < counts[:, None], starts[:, None] + places, -1)
+    flat = {name: np.asarray(values, float) for name, values in scores.items()}
+    impossible = np.any([np.isneginf(values) for values in flat.values()], axis=0)
+    flat = {name: np.where(impossible, 0.0, values) for name, values in flat.items()}
 
     def judge(weights: Mapping[str, float]) -> Score:
-        sums = np.sum(
-            [weight * tables[name] for name, weight in weights.items()], axis=0
-        )
-        chosen = np.argmax(np.where(impossible, -np.inf, sums), axis=1)
-        return metric.score(
-            statistics.rows[starts + chosen].sum(0), statistics.signature
-        )
+        sums = sum(weight * flat[name] for name, weight in weights.items())
+        sums = np.append(np.where(impossible, -np.inf, sums), -np.inf)
+        chosen = starts + np.argmax(sums[places], axis=1)
+        return metric.score(statistics.rows[chosen].sum(0), statistics.signature)
 
     others = [name for name in scores if name != SEARCH]
     tried = [
@@ -106,11 +100,3 @@ def tune(
     )
     before = metric.score(statistics.rows[starts].sum(0), statistics.signature)
     return Tuned(tried[best], before, found[best])
-
-
-def _table(rows: Sequence[Sequence[float]]) -> Float[np.ndarray, "N n"]:
-    """Pad lists to one length with minus infinity."""
-    table = np.full((len(rows), max(map(len, rows))), -np.inf)
-    for line, row in zip(table, rows, strict=True):
-        line[: len(row)] = row
-    return table

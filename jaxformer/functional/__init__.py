@@ -2,32 +2,43 @@
 Equinox alike.
 """
 
-from jaxformer.functional.attention import (
-    KeysValues,
-    attend,
-    dot_product_attention,
-    masked_softmax,
-    multi_head_attention,
-    project_keys_values,
-)
-from jaxformer.functional.layers import (
-    dropout,
-    embed,
-    feed_forward,
-    layer_norm,
-    linear,
-    project_to_vocabulary,
-)
-from jaxformer.functional.losses import (
-    correct,
-    cross_entropy,
-    smoothed_probabilities,
-    smoothing_floor,
-    symmetric_divergence,
-    z_loss,
-)
-from jaxformer.functional.masks import causal_mask, combine, padding_mask, segment_mask
-from jaxformer.functional.positions import learned, segment_positions, sinusoidal
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxformer.functional.attention import (
+        KeysValues,
+        attend,
+        dot_product_attention,
+        masked_softmax,
+        multi_head_attention,
+        project_keys_values,
+    )
+    from jaxformer.functional.layers import (
+        dropout,
+        embed,
+        feed_forward,
+        layer_norm,
+        linear,
+        project_to_vocabulary,
+    )
+    from jaxformer.functional.losses import (
+        correct,
+        cross_entropy,
+        smoothed_probabilities,
+        smoothing_floor,
+        symmetric_divergence,
+        z_loss,
+    )
+    from jaxformer.functional.masks import (
+        causal_mask,
+        combine,
+        padding_mask,
+        segment_mask,
+    )
+    from jaxformer.functional.positions import learned, segment_positions, sinusoidal
 
 __all__ = [
     "KeysValues",
@@ -56,3 +67,28 @@ __all__ = [
     "symmetric_divergence",
     "z_loss",
 ]
+
+_HOMES = {
+    "attention": "KeysValues attend dot_product_attention masked_softmax"
+    " multi_head_attention project_keys_values",
+    "layers": "dropout embed feed_forward layer_norm linear project_to_vocabulary",
+    "losses": "correct cross_entropy smoothed_probabilities smoothing_floor"
+    " symmetric_divergence z_loss",
+    "masks": "causal_mask combine padding_mask segment_mask",
+    "positions": "learned segment_positions sinusoidal",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a module, or that of a public name."""
+    if name in _HOMES:
+        return importlib.import_module(f"{__name__}.{name}")
+    for module, names in _HOMES.items():
+        if name in names.split():
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -11,6 +11,9 @@ from jax.core import Tracer
 from jaxformer.errors import InputError
 from jaxformer.typing import Array, Float, Int
 
+SMOOTHING_CONVENTIONS = ("others", "all")
+"""How label smoothing spreads its mass: over the other tokens, or over all."""
+
 
 def check_floats(x: Float[Array, "..."] | Int[Array, "..."]) -> None:
     """Refuse integers, to which results would silently be rounded.

@@ -14,10 +14,9 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxformer.errors import InputError
+from jaxformer.functional.checks import SMOOTHING_CONVENTIONS
 from jaxformer.functional.kernels import wide_dtype
 from jaxformer.typing import Array, Bool, Float, Int
-
-SMOOTHING_CONVENTIONS = ("others", "all")
 
 
 def smoothing_floor(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from jaxformer.errors import InputError, check_keys, key
-from jaxformer.functional.losses import SMOOTHING_CONVENTIONS
+from jaxformer.functional.checks import SMOOTHING_CONVENTIONS
 
 SCHEDULES = ("paper", "inverse_sqrt", "linear", "cosine", "constant")
 OPTIMIZERS = ("adam", "adamw", "adafactor", "lion")

@@ -2,19 +2,31 @@
 :class:`jaxformer.Translator`.
 """
 
-from jaxformer.search.beam import (
-    BeamState,
-    beam_finish,
-    beam_init,
-    beam_search,
-    beam_step,
-)
-from jaxformer.search.config import DecodingConfig
-from jaxformer.search.constraints import Constraints
-from jaxformer.search.ensemble import mean_log_probabilities
-from jaxformer.search.rules import Coverage, SearchResult, SearchRules, Step
-from jaxformer.search.scoring import coverage_penalty, length_penalty
-from jaxformer.search.single import Sampling, greedy_search, sample_search
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jaxformer.search.beam import (
+        BeamState,
+        beam_finish,
+        beam_init,
+        beam_search,
+        beam_step,
+    )
+    from jaxformer.search.config import DecodingConfig
+    from jaxformer.search.constraints import Constraints
+    from jaxformer.search.ensemble import mean_log_probabilities
+    from jaxformer.search.rules import (
+        Coverage,
+        Sampling,
+        SearchResult,
+        SearchRules,
+        Step,
+    )
+    from jaxformer.search.scoring import coverage_penalty, length_penalty
+    from jaxformer.search.single import greedy_search, sample_search
 
 __all__ = [
     "BeamState",
@@ -35,3 +47,28 @@ __all__ = [
     "mean_log_probabilities",
     "sample_search",
 ]
+
+_HOMES = {
+    "beam": "BeamState beam_finish beam_init beam_search beam_step",
+    "config": "DecodingConfig",
+    "constraints": "Constraints",
+    "ensemble": "mean_log_probabilities",
+    "rules": "Coverage Sampling SearchResult SearchRules Step",
+    "scoring": "coverage_penalty length_penalty",
+    "single": "greedy_search sample_search",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a module, or that of a public name."""
+    if name in _HOMES:
+        return importlib.import_module(f"{__name__}.{name}")
+    for module, names in _HOMES.items():
+        if name in names.split():
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, loaded or not."""
+    return sorted({*globals(), *__all__})

@@ -29,8 +29,8 @@ from jaxformer.search.rules import (
     Step,
     blank,
     check_cache,
-    of_words,
     run_search,
+    word_log_probabilities,
 )
 from jaxformer.search.scoring import length_penalty
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
@@ -175,7 +175,7 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     logits, cache = step(last.reshape(-1), state.cache)
     position = state.position + 1
 
-    natural = of_words(rules, logits)
+    natural = word_log_probabilities(rules, logits)
     rows = state.tokens.reshape(-1, state.tokens.shape[2])
     allowed = constrain(rules.constraints, natural, rows, state.position, rules.eos_id)
     totals = allowed.reshape(*last.shape, -1)

@@ -9,27 +9,26 @@ from typing import Any, Literal
 from jaxformer.errors import InputError, check_keys, key
 
 Precision = Literal["model", "float32", "bfloat16", "int8"]
-"""Names of the numbers that a model is decoded in."""
-
-PRECISIONS: tuple[Precision, ...] = ("model", "float32", "bfloat16", "int8")
+"""Names of the number formats that a model is decoded in."""
 
 LongSources = Literal["refuse", "split"]
-"""What becomes of sentences that are too long to translate."""
+"""What happens to sources that are too long to translate at once."""
 
 LengthPenalty = Literal["gnmt", "average", "none"]
 """Names of length penalties."""
 
 LENGTH_PENALTIES: tuple[LengthPenalty, ...] = ("gnmt", "average", "none")
 
-MOST_COUNTED, MOST_MEASURED, STEEPEST_ALPHA = 10**9, 10**4, 10
-"""Greatest counts, measures and strength of the length penalty: beyond them the 32-bit
-numbers of a search overflow.
+MOST_COUNTED, MOST_MEASURED = 10**9, 10**4
+"""Greatest counts and strengths: a search computes in 32 bits, which overflow beyond
+them.
 """
 
 MOST_BEAM = 10_000
-"""Most hypotheses of a sentence: of a beam, and samples."""
+"""Most hypotheses of a sentence: the widest beam, and the most samples."""
 
-LONG_SOURCES: tuple[LongSources, ...] = ("refuse", "split")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "epsilon", "seed")
+"""Keys that only sampling reads."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,92 +37,189 @@ class DecodingConfig:
     2017, section 6.1).
 
     Raises:
-        InputError: a value out of range.
+        InputError: a value is out of range, or two values contradict each other.
     """
 
-    # Hypotheses that beam search keeps alive in each sentence; 1 follows the most
-    # probable token alone.
-    beam_size: int = key(4, least=1, most=MOST_BEAM)
-    # What divides the log-probability of a hypothesis of n tokens: "gnmt", ((5 + n) /
-    # 6)^alpha; "average", n^alpha; or "none".
-    length_penalty: LengthPenalty = key("gnmt", choices=LENGTH_PENALTIES)
-    # Strength of the length penalty: 0 compares plain log-probabilities, more favours
-    # long output.
-    alpha: float = key(0.6, least=-STEEPEST_ALPHA, most=STEEPEST_ALPHA)
-    # Strength of what a hypothesis loses for source tokens that it has not attended to:
-    # beta of the coverage penalty of GNMT. It changes the scores of hypotheses; 0: off.
-    coverage_penalty: float = key(0.0, least=0, most=MOST_MEASURED)
-    # Groups that the beam is divided into, for n_best translations that differ: each
-    # avoids the tokens that those before it chose at the same place. They divide
-    # beam_size; 1: none. The strength is what a token loses, as a natural logarithm,
-    # for each hypothesis that chose it; scores stay as they are.
-    diversity_groups: int = key(1, least=1, most=MOST_COUNTED)
-    diversity_strength: float = key(0.5, least=0, most=MOST_MEASURED)
-    # A translation has at most the tokens of its source and this many more, its
-    # end-of-sentence token included.
-    max_extra_length: int = key(50, least=0, most=MOST_COUNTED)
-    # Nor has it more tokens than this, or more than this many times those of its
-    # source. Default None: no such limit.
-    max_target_length: int | None = key(None, least=1, most=MOST_COUNTED)
-    max_length_ratio: float | None = key(None, above=0, most=MOST_MEASURED)
-    # Least tokens of a translation, its end-of-sentence token included, and least in
-    # parts of the source's; a shorter limit goes before them.
-    min_length: int = key(1, least=0, most=MOST_COUNTED)
-    min_length_ratio: float = key(0.0, least=0, most=MOST_MEASURED)
-    # No so many tokens come twice in the same order; 0: they may.
-    no_repeat_ngram: int = key(0, least=0, most=MOST_COUNTED)
-    # Multiplies the log-probabilities of tokens that came before: above 1 they come
-    # less often. It changes the scores of hypotheses, and not their log-probabilities,
-    # which stay the model's.
-    repetition_penalty: float = key(1.0, above=0, most=MOST_MEASURED)
-    # Whether the unknown token is never written.
-    no_unknown: bool = key(False)
+    # 1 follows only the most probable token.
+    beam_size: int = key(
+        4,
+        least=1,
+        most=MOST_BEAM,
+        flag="W",
+        help="hypotheses alive at a time; 1 is greedy search",
+    )
+    # 0 compares plain log-probabilities; larger values favour long translations.
+    alpha: float = key(
+        0.6, least=-10, most=10, flag="A", help="strength of the length penalty"
+    )
+    # What divides the log-probability of a hypothesis of n tokens.
+    length_penalty: LengthPenalty = key(
+        "gnmt",
+        choices=LENGTH_PENALTIES,
+        flag="NAME",
+        help="gnmt: ((5+n)/6)^alpha, average: n^alpha, or none",
+    )
+    # Beta of the coverage penalty of GNMT, for source tokens without attention. It
+    # changes the scores of hypotheses.
+    coverage_penalty: float = key(
+        0.0,
+        least=0,
+        most=MOST_MEASURED,
+        flag="B",
+        help="strength of the coverage penalty; 0: there is none",
+    )
+    # Each group avoids the tokens that earlier groups chose at the same position. The
+    # number of groups divides beam_size; 1: no groups.
+    diversity_groups: int = key(
+        1,
+        least=1,
+        most=MOST_COUNTED,
+        flag="G",
+        help="groups of the beam that avoid each other's words",
+    )
+    # What a token's log-probability loses for each hypothesis of an earlier group that
+    # chose it. Scores do not change.
+    diversity_strength: float = key(
+        0.5, least=0, most=MOST_MEASURED, flag="X", help="how much they avoid them"
+    )
+    # The limits on the most tokens take precedence.
+    min_length: int = key(
+        1,
+        least=0,
+        most=MOST_COUNTED,
+        flag="N",
+        help="least tokens of a translation, its end included",
+    )
+    min_length_ratio: float = key(
+        0.0,
+        least=0,
+        most=MOST_MEASURED,
+        flag="X",
+        help="least tokens of a translation, as a multiple of its source's",
+    )
+    # Default None: no limit.
+    max_target_length: int | None = key(
+        None, least=1, most=MOST_COUNTED, flag="N", help="most tokens of a translation"
+    )
+    # Default None: no limit.
+    max_length_ratio: float | None = key(
+        None,
+        above=0,
+        most=MOST_MEASURED,
+        flag="X",
+        help="most tokens of a translation, as a multiple of its source's",
+    )
+    max_extra_length: int = key(
+        50,
+        least=0,
+        most=MOST_COUNTED,
+        flag="N",
+        help="most tokens of a translation beyond those of its source",
+    )
+    no_repeat_ngram: int = key(
+        0,
+        least=0,
+        most=MOST_COUNTED,
+        flag="N",
+        help="no N tokens occur twice in the same order; 0: they may",
+    )
+    # Multiplies the log-probabilities of tokens that occurred before. It changes the
+    # scores of hypotheses, not the log-probabilities that are reported.
+    repetition_penalty: float = key(
+        1.0,
+        above=0,
+        most=MOST_MEASURED,
+        flag="X",
+        help="above 1: tokens that occurred before become less probable",
+    )
+    # Of weights and matmuls.
+    precision: Precision = key(
+        "model",
+        choices=("model", "float32", "bfloat16", "int8"),
+        flag="NAME",
+        help="model: as in training, float32, bfloat16 or int8: 8 bits, fastest for"
+        " large models",
+    )
+    # For each device. It changes speed and memory, and results by rounding only.
+    batch_size: int = key(
+        64,
+        least=1,
+        most=MOST_COUNTED,
+        flag="N",
+        help="most sentences that are decoded together",
+        changes="speed",
+    )
+    # For each device: batches of long sentences have fewer of them, at least one, so
+    # that memory is bounded. The default keeps batches of 64 up to 128 tokens a
+    # sentence.
+    tokens_per_batch: int = key(
+        8192,
+        least=1,
+        most=MOST_COUNTED,
+        flag="N",
+        help="most source tokens that are decoded together, padding included",
+        changes="speed",
+    )
+    temperature: float = key(
+        1.0,
+        least=0,
+        most=MOST_MEASURED,
+        flag="X",
+        help="below 1 probable tokens become more probable; 0: only the most probable",
+    )
+    # The four truncations apply in this order, each to what the one before has left.
+    top_k: int = key(
+        0,
+        least=0,
+        most=MOST_COUNTED,
+        flag="K",
+        help="draw from the K most probable tokens; 0: from all",
+    )
+    top_p: float = key(
+        1.0,
+        above=0,
+        most=1,
+        flag="P",
+        help="draw from the most probable tokens that have probability P together",
+    )
+    min_p: float = key(
+        0.0,
+        least=0,
+        most=1,
+        flag="P",
+        help="draw from tokens at least P times as probable as the most probable",
+    )
+    epsilon: float = key(
+        0.0, least=0, most=1, flag="P", help="draw from tokens of probability P or more"
+    )
+    # The same seed draws the same translations of the same sentences.
+    seed: int = key(
+        0, least=0, below=2**32, flag="N", help="of the sampling", changes="speed"
+    )
+    sample: bool = key(
+        False, help="draw translations at random instead of searching for the best"
+    )
+    no_unknown: bool = key(False, help="never write the unknown token")
     # Most tokens of a source that is translated at once, with those added to it.
-    # Default None: as many as training saw (data.max_length), or where that is not
+    # Default None: as many as in training (data.max_length), or where that is not
     # known, as the model has positions.
     max_source_length: int | None = key(
-        None, least=8, changes="speed", most=MOST_COUNTED
+        None, least=8, most=MOST_COUNTED, changes="speed"
     )
-    # What becomes of longer ones. "split" (default): they are cut at the ends of their
+    # What happens to longer ones. "split" (default): they are cut at the ends of their
     # sentences, and sentences that are still too long between clauses or words; all
     # parts are translated and joined. "refuse": an error, before anything is
-    # translated. Without max_source_length only what the model has no positions for is
-    # refused; other sources that are longer than training saw are translated whole,
+    # translated. Without max_source_length only sources beyond the model's positions
+    # are refused; other sources that are longer than in training are translated whole,
     # with a warning: much of their text may be missing.
-    long_sources: LongSources = key("split", choices=LONG_SOURCES, changes="speed")
-    # Sentences that a device decodes together. It changes speed and memory, and results
-    # by rounding alone.
-    batch_size: int = key(64, least=1, changes="speed", most=MOST_COUNTED)
-    # The numbers of weights and products: "model" (default), those of model.dtype; or
-    # "float32", "bfloat16" or "int8", weights and products in 8 bits.
-    precision: Precision = key("model", choices=PRECISIONS)
-    # Source tokens that a device decodes together, padding counted: batches of
-    # sentences too long for it have fewer of them, one at least, so that memory is
-    # bounded. The default leaves batches of 64 whole up to 128 tokens a sentence.
-    tokens_per_batch: int = key(8192, least=1, changes="speed", most=MOST_COUNTED)
-    # Draw translations at random instead of searching for the best.
-    sample: bool = key(False)
-    # Below 1 the probable becomes more probable; 0 draws the most probable token
-    # always.
-    temperature: float = key(1.0, least=0, most=MOST_MEASURED)
-    # What is drawn from, each on what the one before has left: the so many most
-    # probable tokens (0: all), those that have so much probability together (1: all),
-    # those with so great a part of the most probable one's (0: all), and those with so
-    # much probability (0: all).
-    top_k: int = key(0, least=0, most=MOST_COUNTED)
-    top_p: float = key(1.0, above=0, most=1)
-    min_p: float = key(0.0, least=0, most=1)
-    epsilon: float = key(0.0, least=0, most=1)
-    # Of the drawing: the same seed draws the same translations of the same sentences.
-    seed: int = key(0, least=0, below=2**32, changes="speed")
+    long_sources: LongSources = key(
+        "split", choices=("refuse", "split"), changes="speed"
+    )
 
     def __post_init__(self) -> None:
-        """Check every key, and keys that depend on each other."""
+        """Check every value."""
         check_keys("decoding", self)
-        if (
-            self.max_target_length is not None
-            and self.min_length > self.max_target_length
-        ):
+        if self.min_length > (self.max_target_length or self.min_length):
             raise InputError(
                 f"decoding.min_length {self.min_length} is above"
                 f" decoding.max_target_length {self.max_target_length}: lower the one"
@@ -145,14 +241,16 @@ class DecodingConfig:
 def differing_settings(
     record: Mapping[str, Any], **expected: Any
 ) -> dict[str, tuple[Any, Any]]:
-    """Return the recorded settings that change results and are not as expected.
+    """Find the settings of a recorded search that change results and differ from the
+    expected ones.
 
     Args:
-        record: ``decoding`` of an entry of ``results.json``; unknown keys are ignored.
-        **expected: settings whose expected value is not the default.
+        record: ``decoding`` of an entry of ``results.json``; keys that
+            :class:`DecodingConfig` does not have are ignored.
+        **expected: settings that are expected to differ from the defaults.
 
     Returns:
-        The recorded and the expected value by key.
+        For each key that differs, its value and the expected one.
     """
     wanted = {
         field.name: field.default

@@ -1,5 +1,5 @@
-"""The step function, rules and result of a search, and the loop that all searches
-share.
+"""The step function, the rules and the result of a search, and the loop that all
+searches share.
 """
 
 from __future__ import annotations
@@ -19,50 +19,76 @@ from jaxformer.search.scoring import length_penalty, log_probabilities
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
 Step: TypeAlias = Callable[[Array, PyTree], tuple[Array, PyTree]]
-"""``step(tokens: Int[N], cache) -> (logits: Float[N V], cache)``: the next token's
-logits in each row.
+"""``step(tokens: Int[N], cache) -> (logits: Float[N V], cache)``: the logits of the
+next token of each row.
 """
 
 Coverage: TypeAlias = Callable[[PyTree], Array]
-"""``coverage(cache) -> Float[N]``: what each row has lost so far for what it has not
-attended to; none above 0.
+"""``coverage(cache) -> Float[N]``: the coverage penalty of each row so far, at most 0,
+without its strength.
 """
 
 
 class SearchResult(NamedTuple):
-    """The hypotheses of each sentence, n of them, the best first; those of sampling in
-    the order of their drawing.
+    """The n hypotheses of each sentence, the best first; samples in the order in which
+    they were drawn.
 
     Finished hypotheses come before unfinished ones, and each kind is sorted by score.
-    Where a sentence has fewer than n hypotheses at all, the rest is empty: padding,
-    length 0, score minus infinity, not finished. A hypothesis that its constraints
-    leave no token dies, and a sentence whose hypotheses all die has empty ones alone.
+    If a sentence has fewer than n hypotheses, the rest is empty: padding, length 0,
+    score minus infinity, not finished. A hypothesis whose constraints allow no token
+    dies. A sentence whose hypotheses all die has only empty ones.
     """
 
     tokens: Int[Array, "B n T"]
     """The tokens, with the end-of-sentence token where ``finished``, then padding."""
     scores: Float[Array, "B n"]
-    """Log-probability, changed by a repetition penalty if there is one, divided by the
-    length penalty, and the coverage penalty if there is one. NaN: the logits of the
-    sentence were NaN or infinite, and its search ended there.
+    """Log-probability with the repetition penalty, divided by the length penalty, plus
+    the coverage penalty. NaN: the logits of the sentence were NaN or infinite, and its
+    search ended there.
     """
     log_probabilities: Float[Array, "B n"]
-    """Sum of ``token_log_probabilities``: no option changes it."""
+    """Sum of ``token_log_probabilities``; no option changes it."""
     lengths: Int[Array, "B n"]
     """Number of tokens, the end-of-sentence token included."""
     finished: Bool[Array, "B n"]
-    """Whether the hypothesis ended by itself, before the sentence's limit."""
+    """Whether the hypothesis ended before the sentence's limit."""
     token_log_probabilities: Float[Array, "B n T"]
-    """Natural logarithms of the tokens' probabilities, as the model gives them; 0 at
-    padding.
-    """
+    """Natural logarithms of the model's probabilities; 0 at padding."""
     iterations: Int[Array, ""]
     """How often the step function was called."""
 
 
+class Sampling(NamedTuple):
+    """The distribution that sampling draws from; None truncates nothing. All values may
+    be traced.
+    """
+
+    temperature: Float[Array, ""] | float = 1.0
+    """At least 0: below 1 probable tokens become more probable; 0 keeps only the most
+    probable.
+    """
+    top_k: Int[Array, ""] | None = None
+    """Number of most probable tokens that are kept, at least 1."""
+    top_p: Float[Array, ""] | None = None
+    """Least probability that the kept tokens have together, the most probable first;
+    above 0.
+    """
+    min_p: Float[Array, ""] | None = None
+    """Least probability, relative to that of the most probable token; from 0 to 1."""
+    epsilon: Float[Array, ""] | None = None
+    """Least probability; from 0 to 1."""
+
+
 @functools.partial(
     jax.tree_util.register_dataclass,
-    data_fields=["max_lengths", "alpha", "constraints", "beta", "diversity"],
+    data_fields=[
+        "max_lengths",
+        "alpha",
+        "constraints",
+        "beta",
+        "diversity",
+        "sampling",
+    ],
     meta_fields=[
         "length",
         "beam_size",
@@ -77,44 +103,47 @@ class SearchResult(NamedTuple):
 )
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SearchRules:
-    """All that stays the same during a search: a pytree.
+    """What to search for: the argument of beam search, greedy search and sampling, a
+    pytree.
 
-    Its leaves are the limits, the strengths and the constraints: a function compiled
-    for some of them serves every other value of the same shapes. The rest is static:
-    shapes, the tokens that are no words, and the formulas of the penalties.
+    Its leaves are the limits, the strengths, the constraints and the distribution to
+    sample from: a compiled function serves every value of the same shapes. The rest is
+    static: shapes, special tokens, and the formulas of the penalties.
 
     Raises:
-        ValueError: W below 1, n not in 1 to W, groups that do not divide W, or an
-            end-of-sentence token that may not be generated.
+        ValueError: W is below 1, n is not in 1 to W, the groups do not divide W, or the
+            end-of-sentence token cannot be generated.
     """
 
     max_lengths: Int[Array, " B"]
-    """Most tokens of each sentence; 0 gives the empty hypothesis. Limits above
-    ``length`` are cut to it.
+    """Most tokens of each sentence; 0 returns the empty hypothesis. Limits above
+    ``length`` are lowered to it.
     """
     alpha: Float[Array, ""] | float
     """Strength of the length penalty; it may be negative."""
     constraints: Constraints = FREE
-    """What may come; what is None there costs nothing."""
+    """Which tokens are allowed; constraints of None cost nothing."""
     beta: Float[Array, ""] | float = 0.0
     """Strength of the coverage penalty, at least 0."""
     diversity: Float[Array, ""] | float = 0.0
-    """What a token loses in the ranking of a group for each hypothesis of earlier
-    groups that chose it, at least 0.
+    """What a token loses in the ranking of a group for each hypothesis of an earlier
+    group that chose it, at least 0.
     """
+    sampling: Sampling | None = None
+    """The distribution to sample from; only sampling reads it."""
     length: int
     """Width T of the result."""
     beam_size: int = 1
     """W, the hypotheses of a sentence that grow together."""
     n_best: int = 1
-    """n, the hypotheses returned of a sentence, at most W."""
+    """n, the hypotheses of a sentence that are returned, at most W."""
     penalty: LengthPenalty = "gnmt"
     """Name of the length penalty; see
     :func:`~jaxformer.search.scoring.length_penalty`.
     """
     coverage: Coverage | None = None
     """Reads the coverage penalty, without its strength, from the cache; None: there
-    is no such penalty.
+    is no coverage penalty.
     """
     groups: int = 1
     """G, the groups that the hypotheses of a sentence are divided into; each is a
@@ -125,10 +154,10 @@ class SearchRules:
     eos_id: int
     """Ends a hypothesis."""
     pad_id: int
-    """Fills up the result, never generated."""
+    """Pads the result, never generated."""
 
     def __post_init__(self) -> None:
-        """Check what is static."""
+        """Check the static fields."""
         if self.beam_size < 1:
             raise ValueError(
                 "a sentence has at least 1 hypothesis (beam_size, samples), not"
@@ -152,20 +181,20 @@ class SearchRules:
 
     @property
     def limits(self) -> Int[Array, " B"]:
-        """Most tokens of each sentence that the result has room for.
+        """Most tokens of each sentence, at most ``length``.
 
         Raises:
-            ValueError: ``max_lengths`` has not one axis.
+            ValueError: ``max_lengths`` does not have one axis.
         """
         given = jnp.asarray(self.max_lengths, jnp.int32)
         if given.ndim != 1:
             raise ValueError(
-                "max_lengths has a number for each sentence: the shape [B], not"
+                "max_lengths must have a number for each sentence, the shape [B], not"
                 f" {given.shape}"
             )
         return jnp.minimum(given, self.length)
 
-    def of(self, sentences: Int[Array, " B2"]) -> SearchRules:
+    def select(self, sentences: Int[Array, " B2"]) -> SearchRules:
         """Return the rules of some of the sentences."""
         limits, constraints = self.limits, of_sentences(self.constraints, sentences)
         return dataclasses.replace(
@@ -178,15 +207,15 @@ class SearchRules:
         lengths: Int[Array, "*#B"],
         coverage: Float[Array, "*B"] | None = None,
     ) -> Float[Array, "*B"]:
-        """Divide log-probabilities by the penalty of their lengths, and add the
-        coverage penalty (Wu et al. 2016, equation 14).
+        """Divide log-probabilities by the length penalty, and add the coverage
+        penalty (Wu et al. 2016, equation 14).
         """
         scores = values / length_penalty(lengths, self.alpha, self.penalty)
         return scores if coverage is None else scores + self.beta * coverage
 
 
 def blank(rules: SearchRules, *shape: int) -> Int[Array, "*B 1+T"]:
-    """Give hypotheses that hold their begin-of-sentence token alone."""
+    """Return hypotheses with only their beginning-of-sentence token."""
     return (
         jnp.full((*shape, 1 + rules.length), rules.pad_id, jnp.int32)
         .at[..., 0]
@@ -194,13 +223,15 @@ def blank(rules: SearchRules, *shape: int) -> Int[Array, "*B 1+T"]:
     )
 
 
-def of_words(rules: SearchRules, logits: Float[Array, "N V"]) -> Float[Array, "N V"]:
-    """Normalise what a step gives to log-probabilities; tokens that are no words get
-    minus infinity.
+def word_log_probabilities(
+    rules: SearchRules, logits: Float[Array, "N V"]
+) -> Float[Array, "N V"]:
+    """Normalise the logits of a step; tokens that are never generated get minus
+    infinity.
 
     Raises:
-        ValueError: the end-of-sentence token is none of the vocabulary, so that nothing
-            could ever end.
+        ValueError: the end-of-sentence token has no logit, so that no hypothesis could
+            end.
     """
     if not 0 <= rules.eos_id < logits.shape[-1]:
         raise ValueError(
@@ -211,12 +242,11 @@ def of_words(rules: SearchRules, logits: Float[Array, "N V"]) -> Float[Array, "N
 
 
 def check_cache(cache: PyTree, rules: SearchRules) -> None:
-    """Refuse a cache whose leaves belong neither to the rows of a search nor to its
-    sentences.
+    """Check that every leaf of a cache belongs to the rows, the groups or the sentences
+    of a search, or is a scalar.
 
     Raises:
-        ValueError: a leaf is no scalar and begins with neither number, nor with that of
-            the groups.
+        ValueError: a leaf has another leading axis.
     """
     sentences = rules.limits.shape[0]
     rows = sentences * rules.beam_size
@@ -234,8 +264,8 @@ def check_cache(cache: PyTree, rules: SearchRules) -> None:
 
 
 class State(Protocol):
-    """What a search carries from step to step: a pytree whose leaves begin with the
-    sentences, or some rows of each.
+    """What a search carries from step to step: a pytree whose leading axes are the
+    sentences, or the same number of rows of each.
     """
 
     @property
@@ -255,16 +285,16 @@ def run_search(
     finish: Callable[[SearchRules, _State], SearchResult],
     halvings: int,
 ) -> SearchResult:
-    """Advance a state until all of its sentences are done, in a batch that is halved
-    when half of it is done.
+    """Advance a state until all of its sentences are done, and halve the batch
+    whenever half of it is done.
 
     Args:
         rules: of the search.
-        state: where it begins; a leaf that is no scalar begins with the sentences, or a
-            multiple of them.
+        state: the first state; the leading axis of a leaf that is not a scalar is the
+            number of sentences or a multiple of it.
         advance: makes one step.
         finish: reads the result.
-        halvings: how often the batch is halved, static.
+        halvings: how often the batch is halved at most, static.
     """
     sentences = rules.limits.shape[0]
     target = sentences // 2 if halvings > 0 else 0
@@ -276,10 +306,10 @@ def run_search(
     result = finish(rules, state)
     if target == 0:
         return result
-    # those that are not done come first
+    # sentences that are not done come first
     rest = jnp.argsort(_done(state, sentences), stable=True)[:target]
     smaller = run_search(
-        rules.of(rest),
+        rules.select(rest),
         take_sentences(state, rest, sentences),
         advance,
         finish,
@@ -293,9 +323,7 @@ def run_search(
 
 
 def take_sentences(tree: _Tree, index: Int[Array, " B2"], sentences: int) -> _Tree:
-    """Choose what belongs to some of the sentences: in each leaf as many rows as it
-    has for a sentence.
-    """
+    """Select the rows of some sentences in every leaf."""
 
     def choose(x: Array) -> Array:
         if jnp.ndim(x) == 0:

@@ -17,13 +17,14 @@ from jax import lax
 from jaxformer.search.candidates import put
 from jaxformer.search.constraints import constrain
 from jaxformer.search.rules import (
+    Sampling,
     SearchResult,
     SearchRules,
     Step,
     blank,
     check_cache,
-    of_words,
     run_search,
+    word_log_probabilities,
 )
 from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
@@ -126,7 +127,7 @@ def row_step(
     logits, cache = step(last, state.cache)
     position = state.position + 1
 
-    natural = of_words(rules, logits)
+    natural = word_log_probabilities(rules, logits)
     candidates = constrain(
         rules.constraints, natural, state.tokens, state.position, rules.eos_id
     )
@@ -187,27 +188,6 @@ def _at(values: Float[Array, "N V"], token: Int[Array, " N"]) -> Float[Array, " 
     return jnp.take_along_axis(values, token[:, None], axis=1)[:, 0]
 
 
-class Sampling(NamedTuple):
-    """The distribution to draw from; None cuts nothing off. All values may be
-    traced.
-    """
-
-    temperature: Float[Array, ""] | float = 1.0
-    """At least 0: below 1 the probable becomes more probable, and 0 leaves the most
-    probable alone.
-    """
-    top_k: Int[Array, ""] | None = None
-    """How many tokens are kept, the most probable; at least 1."""
-    top_p: Float[Array, ""] | None = None
-    """Probability that the tokens kept have together, the most probable first; above
-    0.
-    """
-    min_p: Float[Array, ""] | None = None
-    """Least probability as a part of that of the most probable token; from 0 to 1."""
-    epsilon: Float[Array, ""] | None = None
-    """Least probability; from 0 to 1."""
-
-
 def greedy_search(
     step: Step, cache: PyTree, rules: SearchRules, *, halvings: int = 0
 ) -> SearchResult:
@@ -236,7 +216,7 @@ def greedy_search(
 
 
 def sample_search(
-    step: Step, cache: PyTree, rules: SearchRules, keys: Key, sampling: Sampling
+    step: Step, cache: PyTree, rules: SearchRules, keys: Key
 ) -> SearchResult:
     """Sample n translations of each sentence, token by token, independently of each
     other.
@@ -248,13 +228,12 @@ def sample_search(
     Args:
         step: see :mod:`~jaxformer.search.beam`.
         cache: what ``step`` takes and returns, with B times n rows.
-        rules: what to search for; ``beam_size`` and ``n_best`` are n. Its penalties
-            change scores only.
+        rules: what to search for, with the distribution to draw from; ``beam_size`` and
+            ``n_best`` are n. Its penalties change scores only.
         keys: a random key for each sentence, [B].
-        sampling: the distribution to draw from.
 
     Raises:
-        ValueError: ``n_best`` is not ``beam_size``, an end-of-sentence token that has
+        ValueError: ``sampling`` is None, ``n_best`` is not ``beam_size``, an end-of-sentence token that has
             no logits, a cache with leaves of another leading axis, or required phrases,
             which need a beam.
     """
@@ -263,7 +242,9 @@ def sample_search(
             "beam_size and n_best are both the number of samples, not"
             f" {rules.beam_size}, {rules.n_best}"
         )
-    return row_search(rules, step, draw(sampling, keys, rules.beam_size), cache)
+    if rules.sampling is None:
+        raise ValueError("sampling needs a distribution: set sampling=Sampling()")
+    return row_search(rules, step, draw(rules.sampling, keys, rules.beam_size), cache)
 
 
 def draw(sampling: Sampling, keys: Key, samples: int) -> Choose:

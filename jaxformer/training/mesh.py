@@ -21,7 +21,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import InputError
-from jaxformer.models.logical_axes import logical_axes
+from jaxformer.models.axis_names import logical_axes
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.nn.sharding import ROW_AXES
 from jaxformer.runs.training import TrainingConfig

@@ -1,4 +1,4 @@
-"""Text to tokens as the model of a run takes them, and its tokens to text."""
+"""Text to the tokens of a model, and its tokens to text."""
 
 from __future__ import annotations
 
@@ -12,42 +12,37 @@ from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError, LineError
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.rules import SearchResult
-from jaxformer.translation.paragraphs import split, split_sentences
 from jaxformer.translation.results import Hypothesis, nothing
 
 _SPACE_MARK = "▁"
-# What may stand right before a word without a space.
+# Marks before a word without a space between.
 _OPENING = "\"'“„‚‘«»(["
 
 
 class Passage(NamedTuple):
-    """The tokens of a line in the parts in which it is translated: one, unless it is
-    a paragraph or too long.
-    """
+    """The tokens of a line, in one part unless it is a paragraph or too long."""
 
     parts: list[list[int]]
-    """Tokens of each part, complete; a blank one has none."""
+    """All tokens of each part; a blank one has none."""
     spaces: list[str]
     """White space before each part."""
     longest: int
-    """Most tokens of what was to be translated at once, before it was cut for its
-    length.
-    """
+    """Most tokens of a sentence before it was cut for its length."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Codec:
-    """Turns text into tokens and tokens into text.
+    """Encode text and decode tokens.
 
     Attributes:
         vocabularies: of source and target.
-        positions: most tokens that the model takes, on either side.
+        positions: of the model, on either side.
         source_eos: whether sources end with the end-of-sentence token.
         tag: the language to translate into, for a model whose sources begin with its
             tag.
-        source_language: for the abbreviations of paragraphs; empty: not known.
+        source_language: for the abbreviations of paragraphs; empty: unknown.
         trained: most tokens of a source in training, those added to it included; None:
-            not known.
+            unknown.
 
     Raises:
         InputError: the vocabulary has no such tag.
@@ -61,7 +56,7 @@ class Codec:
     trained: int | None = None
 
     def __post_init__(self) -> None:
-        """Find out at once where the vocabulary has no such tag."""
+        """Check that the vocabulary has the tag."""
         _ = self.before
 
     @property
@@ -70,25 +65,23 @@ class Codec:
         return [] if self.tag is None else [self.vocabularies.source.tag_id(self.tag)]
 
     @property
-    def behind(self) -> list[int]:
+    def after(self) -> list[int]:
         """Tokens that end every source."""
         return [self.vocabularies.source.eos_id] if self.source_eos else []
 
     @property
     def added(self) -> int:
-        """How many tokens a source has beside its text."""
-        return len(self.before) + len(self.behind)
+        """Number of tokens that are added to the text of a source."""
+        return len(self.before) + len(self.after)
 
     @property
     def longest(self) -> int:
-        """Most tokens of a source that training saw, or, where that is not known,
-        that the model has positions for.
-        """
+        """Most tokens of a source in training; if unknown, the model's positions."""
         return min(self.trained or self.positions, self.positions)
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode, with the tag and the end of sentence where the run has them; a blank
-        text gives no token at all.
+        """Encode, with the tag and the end of sentence if the run has them; a blank
+        text has no tokens.
 
         Raises:
             InputError: a text has more tokens than the model has positions.
@@ -102,7 +95,7 @@ class Codec:
         return encoded
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode, each with its end of sentence.
+        """Encode, with the end of sentence.
 
         Raises:
             InputError: a text has more tokens than the model has positions.
@@ -116,9 +109,7 @@ class Codec:
         return encoded
 
     def fit(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
-        """Say of each pair whether the model has positions for both of its sides, as
-        ``encode_...`` asks for.
-        """
+        """Return for each pair whether the model has positions for both sides."""
         return [
             max(len(source) + self.added * bool(source), len(target) + 1)
             <= self.positions
@@ -137,20 +128,20 @@ class Codec:
         paragraphs: bool = False,
         before: int = 0,
     ) -> list[Passage]:
-        """Encode lines, in parts where that is asked for.
+        """Encode lines, in parts if they are paragraphs or too long.
 
         A source that is too long is cut at the end of every sentence, and sentences
         that are still too long between clauses or words. A model that was trained on
-        single sentences leaves out text where a part has several, even if they fit.
+        single sentences omits text of a part with several, even if they fit.
 
         Args:
             texts: the lines.
-            decoding: says how long a source may be, and whether longer ones are cut.
+            decoding: how long a source may be, and whether longer ones are cut.
             paragraphs: whether each line is cut into sentences first.
-            before: how many lines came before these, for the number in an error.
+            before: number of lines before these, for an error.
 
         Raises:
-            InputError: a line is too long; its number, counted from 1, is named.
+            LineError: a line is too long.
         """
         asked, language = decoding.max_source_length, self.source_language
         most = min(asked or self.positions, self.positions)
@@ -159,10 +150,11 @@ class Codec:
             if decoding.long_sources == "split"
             else None
         )
-        divided = [
-            split_sentences(text, language) if paragraphs else [("", text)]
-            for text in texts
-        ]
+        divided = [[("", text)] for text in texts]
+        if paragraphs:
+            from jaxformer.translation.paragraphs import split_sentences
+
+            divided = [split_sentences(text, language) for text in texts]
         encoded = iter(
             self.vocabularies.source.encode_batch(
                 [text for each in divided for _, text in each]
@@ -184,17 +176,19 @@ class Codec:
         return found
 
     def _complete(self, ids: list[int]) -> list[int]:
-        return [*self.before, *ids, *self.behind] if ids else []
+        return [*self.before, *ids, *self.after] if ids else []
 
     def _cut(
         self, text: str, ids: list[int], room: int | None
     ) -> Iterator[tuple[str | None, list[int]]]:
-        """Cut a text that is too long into its sentences, and these if need be; all
-        but the first have their space.
+        """Cut a text that is too long into its sentences, and these if necessary; yield
+        the space before each part but the first.
         """
         if room is None or len(ids) <= room:
             yield None, ids
             return
+        from jaxformer.translation.paragraphs import split, split_sentences
+
         sentences = split_sentences(text, self.source_language)
         encoded = self.vocabularies.source.encode_batch(
             [sentence for _, sentence in sentences]
@@ -212,14 +206,13 @@ class Codec:
                 yield space if number or start else None, own[start:stop]
 
     def banned(self, phrases: Sequence[str]) -> list[list[int]]:
-        """Encode what must not be written, in every form that a reader takes for the
-        same words.
+        """Encode banned phrases in every form that a reader takes for the same words.
 
-        A word that is written small is banned with a capital first letter too, as a
-        sentence begins with it; one with a capital is banned as it is. Both are also
-        banned right behind an opening quote, an opening bracket and a hyphen, where the
-        vocabulary has other pieces for them. Within a longer word they may come: who
-        bans "he" does not mean "the".
+        A lower-case word is banned with a capital first letter too, as at the beginning
+        of a sentence; a capitalised one is banned as it is. Both are also banned after
+        an opening quote, an opening bracket and a hyphen, where the vocabulary has
+        other pieces for them. Within a longer word they are allowed: "he" does not ban
+        "the".
 
         Raises:
             InputError: a phrase is blank.
@@ -238,11 +231,11 @@ class Codec:
         for ids in vocabulary.encode_batch(
             [mark + form for form in forms for mark in _OPENING]
         ):
-            # A space that is a piece of its own need not be there.
+            # A space with a piece of its own is not necessary.
             found.append(
                 ids[1:] if vocabulary.pieces(ids[:1]) == [_SPACE_MARK] else ids
             )
-        # Behind a hyphen no word begins: "x" brings the pieces of its inside.
+        # After a hyphen no word begins: "x" makes it an inner part.
         word = vocabulary.encode("x")
         for ids in vocabulary.encode_batch([f"x-{form}" for form in forms]):
             found.append(ids[len(word) :] if ids[: len(word)] == word else ids)
@@ -251,20 +244,15 @@ class Codec:
     def hypotheses(
         self, found: SearchResult, row: int
     ) -> list[tuple[list[int], Hypothesis]]:
-        """Read the translations of one sentence of a batch, each with its tokens.
-
-        Those that the sentence has fewer of than were asked for are left out; one at
-        least is given.
+        """Return the translations of one sentence of a batch with their tokens: as many
+        as exist, or else one without text.
         """
         vocabulary = self.vocabularies.target
         hypotheses = []
         for rank, score in enumerate(found.scores[row]):
             if not np.isfinite(score):
-                continue  # the sentence has fewer hypotheses than were asked for
-            ids = [
-                int(token)
-                for token in found.tokens[row][rank][: found.lengths[row][rank]]
-            ]
+                continue  # an empty place
+            ids = found.tokens[row][rank][: found.lengths[row][rank]].tolist()
             hypothesis = Hypothesis(
                 " ".join(vocabulary.decode(ids).split("\n")),
                 float(score),
@@ -294,11 +282,10 @@ def check_length(
     positions: int,
     cure: str = _LARGER,
 ) -> None:
-    """Refuse a sentence that is too long.
+    """Check the length of a sentence.
 
     Raises:
-        LineError: it has more tokens than ``limit``; side, number and the rule are
-            named.
+        LineError: it has more tokens than ``limit``.
     """
     if len(ids) > limit:
         rule = (
@@ -313,7 +300,7 @@ def check_length(
 
 
 def not_a_number(side: str, number: int) -> LineError:
-    """Return the error of a sentence whose probabilities are NaN."""
+    """Return the error of a sentence with probabilities of NaN."""
     fault = (
         "has probabilities that are not a number (NaN): weights of the model are NaN or"
         " infinite, or overflow in its precision; use another checkpoint"
@@ -331,15 +318,15 @@ def number_words(
     *,
     unknown_alone: bool = False,
 ) -> list[int | None]:
-    """Say which word between white space each token belongs to, counted from 0; None:
-    to no text.
+    """Return the number of the word between white space that each token belongs to,
+    from 0; None for a token without text.
 
     Args:
         vocabulary: of the tokens.
         ids: the tokens.
-        controls: tokens that are no text.
-        unknown_alone: whether an unknown token is a word of its own, as where it is
-            written out as " ⁇ ".
+        controls: tokens without text.
+        unknown_alone: whether an unknown token is a word of its own, as in the output,
+            where it is written as " ⁇ ".
     """
     numbers: list[int | None] = []
     word, begun = -1, False

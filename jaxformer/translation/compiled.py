@@ -1,9 +1,9 @@
-"""The search of a batch as one compiled function of arrays, divided among devices."""
+"""The search of a batch as one compiled function, sharded over devices."""
 
 from __future__ import annotations
 
 import functools
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
@@ -16,70 +16,48 @@ from jaxformer.models.seq2seq import (
     empty_cache,
     empty_coverage,
 )
-from jaxformer.search.beam import beam_search
-from jaxformer.search.ensemble import ensemble
 from jaxformer.search.rules import SearchResult, SearchRules, Step
 from jaxformer.search.scoring import coverage_penalty
-from jaxformer.search.single import Sampling, greedy_search, sample_search
 from jaxformer.translation.models import SENTENCES, Models, reduce_vocabulary
-from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
+from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
-# Each halving compiles one more loop; a batch below the second number is not worth
-# them.
+# Each halving compiles one more loop, which small batches do not repay.
 _HALVINGS, _WORTH_HALVING = 2, 16
 
-# Fields of the rules and of their constraints that have a value for each sentence.
-_OWN = {"max_lengths", "min_lengths", "required", "prefixes"}
 
-
-class Batch(NamedTuple):
-    """The arrays of a batch of sentences, beside the rules of its search."""
+class BatchInput(NamedTuple):
+    """The arrays of a batch, besides the rules of its search."""
 
     source: Int[Array, "B S"]
     places: Int[Array, "B 2"]
-    """Which sentence of all it is, and which part of it."""
-    allowed: Bool[Array, "B V"] | None
-    """Which tokens of the shortlist each sentence may have."""
-
-
-class Shared(NamedTuple):
-    """The values that all sentences share, besides the rules; another value does not
-    compile again.
-    """
-
-    sampling: Sampling | None
-    """The distribution to draw from; None: no sampling."""
+    """The number of each sentence and of its part, which its samples depend on."""
     seed: Int[Array, ""]
-    tokens: Int[Array, " V"] | None
+    tokens: Int[Array, " V"] | None = None
     """The shortlist of the batch; None: the whole vocabulary."""
+    allowed: Bool[Array, "B V"] | None = None
+    """Which tokens of the shortlist each sentence may contain."""
 
 
-class _Row(NamedTuple):
-    """What the step of a model takes along: its cache, and all that it knows of
-    sentences.
-    """
+# Fields of a batch, its rules and its constraints whose leading axis is the sentences.
+_SHARDED = {"source", "places", "allowed"} | {
+    *("max_lengths", "min_lengths", "required", "prefixes")
+}
+
+
+class _ModelCache(NamedTuple):
+    """The cache of one model's step, with what it knows of the sentences."""
 
     cache: Cache
     memory: Memory
     allowed: Bool[Array, "B V"] | None
 
 
-def search(
-    models: Models, batch: Batch, rules: SearchRules, shared: Shared
-) -> SearchResult:
-    """Find the translations of a batch, whose sentences are divided evenly among the
-    devices.
-
-    Each device ends when its own sentences are done; nothing is exchanged between them.
+def search(models: Models, batch: BatchInput, rules: SearchRules) -> SearchResult:
+    """Search the translations of a batch. Each device stops when its own sentences are
+    done; nothing is communicated.
     """
     return _search(
-        models.models,
-        models.params,
-        models.weights,
-        batch,
-        rules,
-        shared,
-        mesh=models.mesh,
+        models.models, models.params, models.weights, batch, rules, mesh=models.mesh
     )
 
 
@@ -88,102 +66,111 @@ def _search(
     models: tuple[Transformer, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
-    batch: Batch,
+    batch: BatchInput,
     rules: SearchRules,
-    shared: Shared,
     *,
     mesh: Mesh | None,
 ) -> SearchResult:
     if mesh is None:
-        return _search_share(models, params, weights, batch, rules, shared)
+        return _search_shard(models, params, weights, batch, rules)
 
-    def share(
+    def shard(
         params: tuple[PyTree, ...],
         weights: Array | None,
-        batch: Batch,
+        batch: BatchInput,
         rules: SearchRules,
-        shared: Shared,
     ) -> SearchResult:
-        found = _search_share(models, params, weights, batch, rules, shared)
+        found = _search_shard(models, params, weights, batch, rules)
         return found._replace(iterations=found.iterations[None])
 
-    replicated, divided = PartitionSpec(), PartitionSpec(SENTENCES)
-    own = jax.tree.map_with_path(
-        lambda path, _: divided if path[-1].name in _OWN else replicated, rules
+    replicated, sharded = PartitionSpec(), PartitionSpec(SENTENCES)
+    specs = jax.tree.map_with_path(
+        lambda path, _: sharded if path[-1].name in _SHARDED else replicated,
+        (batch, rules),
     )
-    specs = (replicated, replicated, divided, own, replicated)
-    # What a loop carries begins alike on all devices and does not stay so, which the
-    # check would call a mistake.
+    # The state of a loop is equal on all devices at first and differs later, which the
+    # check would refuse.
     run = jax.shard_map(
-        share, mesh=mesh, in_specs=specs, out_specs=divided, check_vma=False
+        shard,
+        mesh=mesh,
+        in_specs=(replicated, replicated, *specs),
+        out_specs=sharded,
+        check_vma=False,
     )
-    found = run(params, weights, batch, rules, shared)
+    found = run(params, weights, batch, rules)
     return found._replace(iterations=found.iterations.max())
 
 
-def _search_share(
+def _search_shard(
     models: tuple[Transformer, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
-    batch: Batch,
+    batch: BatchInput,
     rules: SearchRules,
-    shared: Shared,
 ) -> SearchResult:
     begun = [
-        _begin(model, own, batch, rules, shared)
+        _start(model, own, batch, rules)
         for model, own in zip(models, params, strict=True)
     ]
-    step = (
-        ensemble([own for own, _ in begun], weights)
-        if len(begun) > 1
-        else _alone(begun[0][0])
-    )
-    cache = tuple(own for _, own in begun)
-    if shared.sampling is not None:
-        return sample_search(
-            step, cache, rules, _keys(shared.seed, batch.places), shared.sampling
-        )
-    halvings = _HALVINGS if batch.source.shape[0] >= _WORTH_HALVING else 0
-    search = greedy_search if rules.beam_size == 1 else beam_search
-    return search(step, cache, rules, halvings=halvings)
+    steps, cache = [step for step, _ in begun], tuple(own for _, own in begun)
+    if len(steps) == 1:
+        step = _single(steps[0])
+    else:
+        from jaxformer.search.ensemble import ensemble
 
+        step = ensemble(steps, weights)
+    if rules.sampling is not None:
+        from jaxformer.search.single import sample_search
 
-def _begin(
-    model: Transformer, params: PyTree, batch: Batch, rules: SearchRules, shared: Shared
-) -> tuple[Step, _Row]:
-    """Read the source by one model; give its step and what that takes along."""
-    memory = cast(Memory, model.apply({"params": params}, batch.source, method="start"))
-    if shared.tokens is not None:
-        model, params = reduce_vocabulary(model, params, shared.tokens)
-    sentences = batch.source.shape[0]
-    number = sentences * rules.beam_size
-    # Samples never change places.
-    change_places = (
-        1 if shared.sampling is not None else rules.beam_size // rules.groups
-    )
-    cache = empty_cache(model.config, number, rules.length, change_places)
-    if rules.coverage is not None:
-        cache = cache._replace(coverage=empty_coverage(memory, number))
-
-    def step(tokens: Int[Array, " N"], row: _Row) -> tuple[Float[Array, "N V"], _Row]:
-        logits, grown = cast(
-            Any,
-            model.apply(
-                {"params": params}, tokens, row.cache, row.memory, method="step"
-            ),
-        )
-        if row.allowed is not None:
-            own = logits.reshape(row.allowed.shape[0], -1, logits.shape[-1])
-            logits = jnp.where(row.allowed[:, None], own, -jnp.inf).reshape(
-                logits.shape
+        base = jax.random.key(batch.seed)
+        keys = jax.vmap(
+            lambda place: jax.random.fold_in(
+                jax.random.fold_in(base, place[0]), place[1]
             )
-        return logits, row._replace(cache=grown)
+        )(batch.places)
+        return sample_search(step, cache, rules, keys)
+    halvings = _HALVINGS if batch.source.shape[0] >= _WORTH_HALVING else 0
+    if rules.beam_size == 1:
+        from jaxformer.search.single import greedy_search
 
-    return step, _Row(cache, memory, batch.allowed)
+        return greedy_search(step, cache, rules, halvings=halvings)
+    from jaxformer.search.beam import beam_search
+
+    return beam_search(step, cache, rules, halvings=halvings)
 
 
-def _alone(step: Step) -> Step:
-    """Let a model's step take a tuple of caches, as that of an ensemble does."""
+def _start(
+    model: Transformer, params: PyTree, batch: BatchInput, rules: SearchRules
+) -> tuple[Step, _ModelCache]:
+    """Encode the source by one model; return its step and the first cache."""
+    memory = cast(Memory, model.apply({"params": params}, batch.source, method="start"))
+    if batch.tokens is not None:
+        model, params = reduce_vocabulary(model, params, batch.tokens)
+    rows = batch.source.shape[0] * rules.beam_size
+    # The rows of samples are never reordered.
+    width = rules.beam_size // rules.groups if rules.sampling is None else 1
+    cache = empty_cache(model.config, rows, rules.length, width)
+    if rules.coverage is not None:
+        cache = cache._replace(coverage=empty_coverage(memory, rows))
+
+    def step(
+        tokens: Int[Array, " N"], own: _ModelCache
+    ) -> tuple[Float[Array, "N V"], _ModelCache]:
+        found = model.apply(
+            {"params": params}, tokens, own.cache, own.memory, method="step"
+        )
+        logits, grown = cast(tuple[Array, Cache], found)
+        if own.allowed is not None:
+            each = logits.reshape(own.allowed.shape[0], -1, logits.shape[-1])
+            each = jnp.where(own.allowed[:, None], each, -jnp.inf)
+            logits = each.reshape(logits.shape)
+        return logits, own._replace(cache=grown)
+
+    return step, _ModelCache(cache, memory, batch.allowed)
+
+
+def _single(step: Step) -> Step:
+    """Return the step of one model with a tuple as its cache, as an ensemble has."""
 
     def only(
         tokens: Int[Array, " N"], caches: PyTree
@@ -194,15 +181,7 @@ def _alone(step: Step) -> Step:
     return only
 
 
-def lost_coverage(caches: tuple[_Row, ...]) -> Float[Array, " N"]:
-    """Return the coverage penalty of what the models have attended to, all alike."""
-    each = jnp.stack([cast(Array, row.cache.coverage) for row in caches])
+def lost_coverage(caches: tuple[_ModelCache, ...]) -> Float[Array, " N"]:
+    """Return the coverage penalty of the mean attention of the models."""
+    each = jnp.stack([cast(Array, own.cache.coverage) for own in caches])
     return coverage_penalty(jnp.mean(each, axis=0))
-
-
-def _keys(seed: Int[Array, ""], places: Int[Array, "B 2"]) -> Key:
-    """Give each sentence its random key, whatever batch it is in."""
-    base = jax.random.key(seed)
-    return jax.vmap(
-        lambda place: jax.random.fold_in(jax.random.fold_in(base, place[0]), place[1])
-    )(places)

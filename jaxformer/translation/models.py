@@ -1,8 +1,9 @@
-"""The models that search together, in the form and on the devices where they do."""
+"""The models of a search, in its precision and on its devices."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -10,10 +11,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxformer.errors import InputError
 from jaxformer.functional.int8 import Table, quantize, take_rows
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.search.config import Precision
+from jaxformer.translation.codec import Codec
 from jaxformer.typing import Array, Int, Parameters, PyTree
 
 
@@ -22,24 +25,15 @@ def prepare(
 ) -> tuple[TransformerConfig, PyTree]:
     """Return configuration and parameters of the same model in another precision.
 
-    ========== ============================ =====================================
-    precision  weights                      computation
-    ========== ============================ =====================================
-    `model`    as ``config.dtype`` says     in the same
-    `float32`  float32                      float32
-    `bfloat16` bfloat16                     bfloat16, float32 accumulation
-    `int8`     8 bits, a float32 scale and  8-bit matmuls with exact sums; the rest
-               sum for each output          in float32
-    ========== ============================ =====================================
-
-    Weights are the kernels of all linear maps and the table that gives logits.
-    Embeddings are looked up in the type of the computation, in `int8` in float32: a
-    step reads no more of them than the rows of its tokens. Biases, norms and learned
-    positions stay float32, and so do softmax and log-probabilities.
+    ========== ============================ ==============================
+    Weights are the kernels of all linear maps and the table of the output. Embeddings
+    are looked up in the dtype of the computation, for `int8` in float32: a step reads
+    only the rows of its tokens. Biases, norms, learned positions, softmax and
+    log-probabilities stay float32.
 
     Args:
         config: of the model, with looped layers.
-        params: of the model, its whole tree.
+        params: of the model, the whole tree.
         precision: a name above.
     """
     if precision != "model":
@@ -51,8 +45,8 @@ def prepare(
     def convert(path: tuple[Any, ...], leaf: Array) -> Any:
         names = [entry.key for entry in path]
         if names[-1] == "kernel":
-            # The output projection of attention sums over heads and their width, all
-            # others over one axis.
+            # The output projection of attention sums over two axes, heads and their
+            # width.
             axes = (0, 1) if names[-2] == "output" and leaf.ndim == 3 else (0,)
             return quantize(leaf, axes) if precision == "int8" else leaf.astype(dtype)
         if names[-1] == "output":
@@ -63,7 +57,7 @@ def prepare(
             )
         if names[-1] == "table" and "embedding" in names[-2]:
             if config.tied_embeddings == "none" or names[-2] == "source_embedding":
-                return leaf.astype(dtype)  # nothing is multiplied with it
+                return leaf.astype(dtype)  # only looked up
             rows = leaf.astype(dtype)
             return (
                 Table(rows, quantize(leaf, (1,)))
@@ -76,8 +70,7 @@ def prepare(
 
 
 def _table(rows: Array) -> Array | Table:
-    # A CPU multiplies few rows twice as fast with a matrix whose columns are the
-    # outputs.
+    # A CPU multiplies few rows twice as fast with a transposed matrix.
     return Table(rows, rows.T) if jax.default_backend() == "cpu" else rows
 
 
@@ -87,20 +80,18 @@ def reduce_vocabulary(
     """Return a model and parameters for
     :meth:`~jaxformer.models.seq2seq.Transformer.step` over some target tokens.
 
-    Token i of that model is ``tokens[i]`` of the given one, and its logits are those of
-    the given one. What it does with sources is of no use:
-    :meth:`~jaxformer.models.seq2seq.Transformer.start` is the given model's.
+    Token i of that model is ``tokens[i]`` of the given one, with the same logit.
+    Sources are encoded by :meth:`~jaxformer.models.seq2seq.Transformer.start` of the
+    given model.
 
     Args:
         model: over the whole vocabulary.
         params: of the model.
-        tokens: those that are kept; the ids of padding and begin of sentence keep their
-            numbers among them.
+        tokens: that are kept; padding and beginning of sentence keep their ids.
     """
     config, kept = model.config, dict(params)
     tied = config.tied_embeddings
-    # One table for both sides becomes one for the target alone: the source is read by
-    # the whole.
+    # A table of both sides becomes one of the target: the given model encodes sources.
     table = kept["embedding" if tied == "all" else "target_embedding"]["table"]
     kept["target_embedding"] = {"table": take_rows(table, tokens)}
     if tied == "none":
@@ -122,20 +113,20 @@ class Models(NamedTuple):
     models: tuple[Transformer, ...]
     params: tuple[PyTree, ...]
     weights: np.ndarray | None = None
-    """How much each counts, [M]; None: all alike."""
+    """Of each in the mean, [M]; None: all equal."""
     mesh: Mesh | None = None
-    """The devices among which sentences are divided; None: there is one."""
+    """The devices that sentences are sharded over; None: a single one."""
     least_rows: int = 1
-    """How many rows a step has at least, where fewer take longer."""
+    """Least rows of a step: fewer would take longer."""
 
     @property
     def positions(self) -> int:
-        """Most tokens that every model takes, on either side."""
+        """Most tokens that every model has positions for, on either side."""
         return min(model.config.max_length for model in self.models)
 
     @property
     def devices(self) -> int:
-        """How many devices search, each its share of the sentences."""
+        """Number of devices, each with a share of the sentences."""
         return 1 if self.mesh is None else self.mesh.size
 
     def prepare(self, precision: Precision) -> Models:
@@ -144,10 +135,8 @@ class Models(NamedTuple):
             prepare(model.config, own, precision)
             for model, own in zip(self.models, self.params, strict=True)
         ]
-        params = tuple(own for _, own in prepared)
-        mesh = None
-        if jax.local_device_count() > 1:
-            mesh = Mesh(np.array(jax.local_devices()), (SENTENCES,))
+        params, mesh = tuple(own for _, own in prepared), mesh_of_devices()
+        if mesh is not None:
             params = jax.device_put(params, NamedSharding(mesh, PartitionSpec()))
         narrow = precision == "int8" or any(
             config.dtype != "float32" for config, _ in prepared
@@ -160,3 +149,68 @@ class Models(NamedTuple):
 
 SENTENCES = "sentences"
 """The name of the mesh's axis."""
+
+
+def mesh_of_devices() -> Mesh | None:
+    """Return the mesh of the devices of this host; None for a single one."""
+    devices = np.array(jax.local_devices())
+    return Mesh(devices, (SENTENCES,)) if devices.size > 1 else None
+
+
+def combine(
+    parts: Sequence[Models],
+    codecs: Sequence[Codec],
+    weights: Sequence[float] | None,
+) -> Models:
+    """Combine single models to an ensemble.
+
+    Args:
+        parts: single models.
+        codecs: of each.
+        weights: of the models; None: all equal.
+
+    Raises:
+        InputError: there is no model, one is an ensemble, they read or write other
+            tokens, or the weights do not fit.
+    """
+    if not parts:
+        raise InputError("an ensemble needs a translator: give at least one")
+    if weights is not None:
+        from jaxformer.search.ensemble import check_weights
+
+        check_weights(weights, len(parts))
+    if len(parts) > 1 and any(len(part.models) > 1 for part in parts):
+        raise InputError(
+            "an ensemble is built at once: give its models, not another ensemble of"
+            " some"
+        )
+    facts = [
+        {
+            "vocabulary": codec.vocabularies.hash,
+            "data.source_eos": codec.source_eos,
+            "the language tag": codec.vocabularies.source.pieces(codec.before),
+            "model.vocabulary_size": part.models[0].config.vocabulary_size,
+            "model.pad_id": part.models[0].config.pad_id,
+            "model.bos_id": part.models[0].config.bos_id,
+        }
+        for part, codec in zip(parts, codecs, strict=True)
+    ]
+    for number, other in enumerate(facts[1:], start=2):
+        for name, value in facts[0].items():
+            if other[name] != value and name == "vocabulary":
+                raise InputError(
+                    f"model {number} of the ensemble has another vocabulary (hash"
+                    f" {str(other[name])[:12]}) than the first ({str(value)[:12]}):"
+                    " train both with one, by the same vocabulary files in their"
+                    " directories"
+                )
+            if other[name] != value:
+                raise InputError(
+                    f"the first model of the ensemble has {name} {value} and model"
+                    f" {number} has {other[name]}: combine models that agree in it"
+                )
+    return Models(
+        tuple(part.models[0] for part in parts),
+        tuple(part.params[0] for part in parts),
+        None if weights is None else np.asarray(weights, np.float32),
+    )

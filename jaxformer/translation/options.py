@@ -1,29 +1,34 @@
-"""What a caller may ask of a search: the options that the methods of a translator
-take beside their texts.
+"""The options of a search, and the lines that it reads: what the methods of a
+translator take.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
-from typing import TypeAlias, TypedDict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias, TypedDict
 
-from jaxformer.errors import InputError
-from jaxformer.search.config import MOST_BEAM, DecodingConfig
+from jaxformer.errors import InputError, LineError
+from jaxformer.search.config import MOST_BEAM, MOST_COUNTED, DecodingConfig
 from jaxformer.translation.batch import check_beam
 
+# The names in an error of the lists that accompany the lines.
+_NAMES = {"prefixes": "prefixes", "required": "lists of required phrases"}
+_END = object()
+
+# A window ends with the line that brings it to so many characters, so that very long
+# lines do not fill the memory.
+_CHARACTERS = 1 << 22
+
 Prefixes: TypeAlias = Iterable[str | Sequence[str]] | None
-"""What the translation of each line begins with: one text, or several of which it is
-one.
-"""
+"""What the translation of each line begins with: a text, or one of several."""
 
 Required: TypeAlias = Iterable[Sequence[str]] | None
-"""Phrases that the translation of each line holds."""
+"""Phrases that the translation of each line contains."""
 
 
 class SearchOptions(TypedDict, total=False):
-    """How to search: what
-    :meth:`~jaxformer.translation.translator.Translator.translate` takes.
+    """How to search: the options of
+    :meth:`~jaxformer.translation.translator.Translator.translate`.
     """
 
     beam_size: int | None
@@ -33,99 +38,69 @@ class SearchOptions(TypedDict, total=False):
     decoding: DecodingConfig | None
     """How to search; by default as the run says."""
     ban: Sequence[str]
-    """Words or phrases that no translation holds as the vocabulary spells them: at the
-    begin of a word, and small ones with a capital first letter too; see
+    """Words or phrases that no translation contains as the vocabulary spells them: at
+    the beginning of a word, and lower-case ones with a capital first letter too; see
     :meth:`~jaxformer.translation.codec.Codec.banned`.
     """
     prefixes: Prefixes
-    """What the translation of each sentence begins with, as text; an empty one asks for
-    nothing. Its last word may go on, and what is banned may stand in it. Several, in a
-    list, are alternatives. Of a sentence that is split, the first part has it; a blank
+    """What the translation of each sentence begins with, as text; an empty one is no
+    constraint. Its last word may continue, and it may contain banned words. Several in
+    a list are alternatives. If a sentence is split, the first part has them; a blank
     sentence stays empty.
     """
     required: Required
-    """Words or phrases that the translation of each sentence holds, in any order, as
-    the vocabulary spells them at the begin of a word; they need a beam of at least 2.
-    Of a sentence that is split, the first part has them.
+    """Words or phrases that the translation of each sentence contains, in any order, as
+    the vocabulary spells them at the beginning of a word; they need a beam of at least
+    2. If a sentence is split, the first part has them.
     """
     paragraphs: bool
-    """Whether each text is cut into sentences, which are translated alone and put
-    together again with the white space that was between them; by default not.
+    """Whether each text is cut into sentences, which are translated one by one and
+    joined by the white space that was between them; by default not.
     """
 
 
 class ResultOptions(SearchOptions, total=False):
-    """How to search, and what to give of what is found; for the methods that give
+    """How to search, and what to return: the options of the methods that return
     hypotheses.
     """
 
     n_best: int
-    """Translations of each sentence, at most ``beam_size``; or how many are drawn.
-    By default 1.
-    """
+    """Translations of a sentence, at most ``beam_size``, or samples; by default 1."""
     alignment: bool
-    """Whether each translation comes with where the model looked in the source; by
-    default not.
-    """
+    """Whether each translation has its alignment to the source; by default not."""
     alignment_layer: int | None
-    """Of the decoder, counted from 1, whose attention that is; by default the one
-    before the last.
+    """Decoder layer, counted from 1, whose attention that is; by default the one before
+    the last.
     """
 
 
-def check_names(
-    method: str, options: Mapping[str, object], known: type[SearchOptions]
+def check_lists(
+    texts: object, ban: Sequence[str], prefixes: object, required: object
 ) -> None:
-    """Refuse what is no option of a method, as Python does where a signature lists
-    them.
+    """Check that the lists of a call are not strings, and that banned words are.
 
     Raises:
-        TypeError: an option is unknown; it is named.
+        InputError: one string in place of a list, or a banned word of another type.
     """
-    for name in options:
-        if name not in known.__optional_keys__:
-            raise TypeError(f"{method}() got an unexpected keyword argument {name!r}")
-
-
-def resolve(
-    texts: object, options: ResultOptions, own: DecodingConfig
-) -> DecodingConfig:
-    """Check what can be checked before any text is read, and give how to search.
-
-    Args:
-        texts: to translate, as they were given.
-        options: of the call.
-        own: how the run says to search.
-
-    Raises:
-        InputError: one string in place of a list, or a value out of range.
-    """
-    ban = options.get("ban", ())
-    lists = {
-        "texts": texts,
-        "ban": ban,
-        "prefixes": options.get("prefixes"),
-        "required": options.get("required"),
-    }
-    for name, given in lists.items():
-        if isinstance(given, str):  # a list of letters, to Python
+    given = {"texts": texts, "ban": ban, "prefixes": prefixes, "required": required}
+    for name, value in given.items():
+        if isinstance(value, str):  # to Python, a list of letters
             raise InputError(
                 f"{name} must be a list, not one string: put it in a list,"
-                f" [{given[:20]!r}]"
+                f" [{value[:20]!r}]"
             )
     for place, text in enumerate(ban):
         check_text(f"ban[{place}]", text)
-    beam_size, alpha, n_best = (
-        options.get("beam_size"),
-        options.get("alpha"),
-        options.get("n_best", 1),
-    )
-    chosen = {
-        name: value
-        for name, value in (("beam_size", beam_size), ("alpha", alpha))
-        if value is not None
-    }
-    decoding = dataclasses.replace(options.get("decoding") or own, **chosen)
+
+
+def check_results(
+    decoding: DecodingConfig, n_best: int, required: Required, window: int | None
+) -> None:
+    """Check what a call asks for against its search.
+
+    Raises:
+        InputError: a value is out of range, or two values contradict each other.
+    """
     if n_best > MOST_BEAM:
         raise InputError(f"n_best must be at most {MOST_BEAM:,}, not {n_best}")
     if n_best < 1 or (n_best > decoding.beam_size and not decoding.sample):
@@ -134,42 +109,109 @@ def resolve(
         )
         cure = "" if n_best < 1 else f"; a beam_size of {n_best} gives as many"
         raise InputError(f"n_best must be at least 1{most}, not {n_best}{cure}")
-    if options.get("required") is not None:
+    if required is not None:
         check_beam(decoding)
-    if options.get("alignment_layer") is not None and not options.get("alignment"):
+    if window is not None and not 1 <= window <= MOST_COUNTED:
         raise InputError(
-            "an alignment layer is for alignments: ask for them too, or leave it out"
+            f"a window must have from 1 to {MOST_COUNTED:,} sentences, not {window}"
         )
-    return decoding
 
 
-def gather(options: ResultOptions, sentences: int) -> tuple[Prefixes, Required]:
-    """Return the prefixes and the required phrases of a list of sentences.
+def choose_layer(alignment: bool, layer: int | None, layers: int) -> int | None:
+    """Return the decoder layer whose attention aligns, counted from 1; None without
+    alignment.
+
+    By default the one before the last, which aligns best in the paper's model (Garg et
+    al. 2019, "Jointly Learning to Align and Translate with Transformer Models").
 
     Raises:
-        InputError: there are more of them than sentences, or fewer.
+        InputError: there is no such layer, or no alignment is asked for.
     """
-    prefixes, required = options.get("prefixes"), options.get("required")
-    prefixes, required = (
-        None if given is None else list(given) for given in (prefixes, required)
-    )
-    for name, given in (
-        ("prefixes", prefixes),
-        ("lists of required phrases", required),
-    ):
-        if given is not None and len(given) != sentences:
+    if not alignment:
+        if layer is not None:
             raise InputError(
-                f"there are {len(given)} {name} for {sentences} sentences: give one for"
-                " each, empty where nothing is asked for"
+                "an alignment layer is for alignments: ask for them too, or leave it"
+                " out"
             )
-    return prefixes, required
+        return None
+    if layer is None:
+        return max(1, layers - 1)
+    if not 1 <= layer <= layers:
+        raise InputError(
+            f"the decoder has layers 1 to {layers}, not {layer}: choose another"
+            " alignment layer"
+        )
+    return layer
+
+
+class SourceLine(NamedTuple):
+    """A line to translate."""
+
+    place: int
+    """How many lines came before it."""
+    text: str
+    prefixes: tuple[str, ...] = ()
+    """Its translation begins with one of these; empty: no prefix."""
+    required: tuple[str, ...] = ()
+    """Phrases that its translation contains."""
+
+
+def number_lines(
+    texts: Iterable[str], prefixes: Prefixes, required: Required = None
+) -> Iterator[SourceLine]:
+    """Number lines lazily, each with its prefixes and required phrases.
+
+    Raises:
+        InputError: there are more prefixes or required phrases than lines, or fewer, or
+            something is not a string.
+    """
+    given = {"prefixes": prefixes, "required": required}
+    lists = {kind: iter(own) for kind, own in given.items() if own is not None}
+    count = 0
+    for text in texts:
+        check_text(f"texts[{count}]", text)
+        own = {}
+        for kind, values in lists.items():
+            found = next(values, _END)
+            if found is _END:
+                rule = (
+                    f"there are {count} {_NAMES[kind]} and more sentences: give one for"
+                    " each, empty where nothing is asked for"
+                )
+                fault = f"is missing: {rule}"
+                raise LineError(rule, kind=kind, number=count + 1, fault=fault)
+            own[kind] = check_phrases(f"{kind}[{count}]", found)
+        yield SourceLine(count, text, **own)
+        count += 1
+    for kind, values in lists.items():
+        if next(values, _END) is not _END:
+            rule = (
+                f"there are more {_NAMES[kind]} than the {count} sentences: give one"
+                " for each"
+            )
+            fault = f"is one too many: {rule}"
+            raise LineError(rule, kind=kind, number=count + 1, fault=fault)
+
+
+def windows(lines: Iterable[SourceLine], size: int) -> Iterator[list[SourceLine]]:
+    """Group lines into windows of at most ``size``, lazily."""
+    window: list[SourceLine] = []
+    characters = 0
+    for line in lines:
+        window.append(line)
+        characters += len(line.text)
+        if len(window) == size or characters >= _CHARACTERS:
+            yield window
+            window, characters = [], 0
+    if window:
+        yield window
 
 
 def check_text(name: str, value: object) -> None:
-    """Refuse what is no text.
+    """Check that an argument is a string.
 
     Raises:
-        InputError: it is no string; ``name`` says which argument it is.
+        InputError: the argument ``name`` is not.
     """
     if not isinstance(value, str):
         raise InputError(
@@ -179,11 +221,10 @@ def check_text(name: str, value: object) -> None:
 
 
 def check_phrases(name: str, given: object) -> tuple[str, ...]:
-    """Return the phrases of one sentence, of which one may stand alone.
+    """Return the phrases of a sentence as a tuple; a single one may be a string.
 
     Raises:
-        InputError: it is neither a string nor a list of strings; ``name`` says which
-            argument it is.
+        InputError: the argument ``name`` is neither a string nor a list of strings.
     """
     if isinstance(given, str):
         return (given,)

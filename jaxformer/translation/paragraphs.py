@@ -1,4 +1,4 @@
-"""Where the sentences of a paragraph end."""
+"""Paragraphs: cutting them into sentences, and joining the translations."""
 
 from __future__ import annotations
 
@@ -10,19 +10,17 @@ import numpy as np
 from jaxformer.translation.results import Alignment, Hypothesis
 
 _WORD_BEGIN = "▁"
-# A cut after the first kind is better than one after the second, and that than one
-# between any two words.
+# Marks to cut after, in order of preference; then any two words.
 _FULL_WIDTH = "。！？"
 _ENDS = (".!?…。！？।؟", ",;:–—、，；：،")
 
 
 def split(pieces: Sequence[str], limit: int) -> list[tuple[int, int]]:
-    """Cut the pieces of a sentence into runs of at most ``limit``, each as ``(start,
-    stop)``.
+    """Cut the pieces of a sentence into runs ``(start, stop)`` of at most ``limit``.
 
-    A run ends before the last word that follows the end of a sentence, or else another
-    mark, or else before the last word that begins, always in the second half of what it
-    may hold; or, where no word begins there, at the limit.
+    A run ends in the second half of its limit: before the last word that follows the
+    end of a sentence, or else another mark, or else before the last word, or else at
+    the limit.
 
     Example:
         >>> split(["▁One", ".", "▁Two", "▁and", "▁three", "."], 4)
@@ -38,12 +36,10 @@ def split(pieces: Sequence[str], limit: int) -> list[tuple[int, int]]:
 
 
 def _length(pieces: Sequence[str], limit: int) -> int:
-    """Choose how many of the first ``limit`` pieces to take, given one more than
-    these.
-    """
+    """Return the length of a run, given one piece more than ``limit``."""
     places = range(limit, limit // 2, -1)
     words = [index for index in places if pieces[index].startswith(_WORD_BEGIN)]
-    # In scripts without spaces a mark ends a sentence wherever it stands.
+    # In scripts without spaces a mark ends a sentence anywhere.
     for ends, allowed in ((_FULL_WIDTH, places), *((ends, words) for ends in _ENDS)):
         for index in allowed:
             if pieces[index - 1].endswith(tuple(ends)):
@@ -51,19 +47,18 @@ def _length(pieces: Sequence[str], limit: int) -> int:
     return words[0] if words else limit
 
 
-# Han, kana and their marks: what is written without spaces, also between sentences.
+# Han, kana and their marks, which have no spaces between sentences.
 _UNSPACED = re.compile(
     "[\u3001-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff01-\uff65\U00020000-\U0003ffff]"
 )
 
 
 def spacing(left: str, right: str, source: str) -> str:
-    """Return what stands between two translated parts of which ``source`` stood between
-    in the source.
+    """Return the white space between two translated parts, given that of the source.
 
-    That is the source's own white space, on one line; a space where the source has
-    none, as between sentences of Chinese; and nothing where the translation itself is
-    in a script without spaces, or one side is empty.
+    It is the source's, on one line; a space if the source has none, as between
+    sentences of Chinese; nothing if the translation is in a script without spaces, or
+    one side is empty.
 
     Example:
         >>> spacing("Eins.", "Zwei.", "  "), spacing("One.", "Two.", ""), spacing("一。", "二。", " ")
@@ -81,18 +76,16 @@ def spacing(left: str, right: str, source: str) -> str:
 def join(
     parts: Sequence[Sequence[Hypothesis]], spaces: Sequence[str]
 ) -> list[Hypothesis]:
-    """Put the translations of the parts of a line together, the best with the best.
+    """Join the translations of the parts of a line, the best with the best.
 
-    Scores and log-probabilities add up, pieces follow each other, each part's end of
-    sentence among them.
+    Scores and log-probabilities are summed; pieces are concatenated, with the end of
+    sentence of each part.
 
     Args:
-        parts: hypotheses of each part, the best first; a part without any leaves the
-            line without any.
+        parts: hypotheses of each part, the best first; if a part has none, so has the
+            line.
         spaces: white space before each part in the source.
     """
-    if len(parts) == 1:
-        return list(parts[0])
     return [_join_row(row, spaces) for row in zip(*parts, strict=False)]
 
 
@@ -119,8 +112,8 @@ def _join_row(row: Sequence[Hypothesis], spaces: Sequence[str]) -> Hypothesis:
 def _join_alignments(
     left: Alignment, right: Alignment, spaced_source: bool, spaced_target: bool
 ) -> Alignment:
-    """Put two alignments end to end; where no space is between them, the last word
-    goes on.
+    """Concatenate two alignments; without a space between them, the last word
+    continues.
     """
     rows, columns = left.weights.shape
     weights = np.zeros(
@@ -143,14 +136,14 @@ def _join_words(
     return [*left, *(None if word is None else word + first for word in right)]
 
 
-# Closing and opening marks that stand between the end of a sentence and the next. A
-# straight one is either.
+# Closing and opening marks between a sentence and the next; a straight quote is
+# either.
 _CLOSING = "\"'”’“‘»›«‹)\\]}」』）】》〉"
 _OPENING = "\"'“‘”„‚«‹»›(\\[{「『（【《〈¿¡-–—*•"
 
-# Marks that end a sentence before white space, the full-width ones of scripts without
-# spaces, which need none, and the characters that break a line, which end a sentence
-# without a mark. The line feed is not among them: no line holds it.
+# Marks that end a sentence before white space; full-width ones, which need none; and
+# characters that break a line, which end a sentence without a mark. No line contains a
+# line feed.
 _MARKS = ".!?…؟۔।॥։።။"
 _PLACES = re.compile(
     rf"(?<![{_MARKS}])(?P<end>[{_MARKS}]++)(?:[{_CLOSING}]|[\u00a0\u202f][»›])*+(?=\s)"
@@ -158,9 +151,9 @@ _PLACES = re.compile(
     r"|(?P<line>[\u2028\u2029\x85\x0b\x0c])"
 )
 
-# Words before a full stop that ends no sentence, by language. Single letters and those
-# with stops inside ("z. B.", "i.e.", "J. S.") are known without a list; words that
-# often end a sentence ("etc.", "Inc.") are not in one.
+# Words before a full stop that ends no sentence, by language. Single letters and words
+# with inner stops ("z. B.", "i.e.", "J. S.") need no list; words that often end a
+# sentence ("etc.", "Inc.") are not listed.
 _ABBREVIATIONS = {
     "en": (
         "Mr Mrs Ms Dr Prof Rev Hon Gen Col Capt Lt Sgt Gov Sen Rep St Mt vs cf al"
@@ -176,49 +169,24 @@ _ABBREVIATIONS = {
     "pt": "Sr Sra Srs Sras Dr Dra Prof Profa Exmo Av cf aprox",
     "nl": "Dhr Mevr dhr mevr mw dr prof ir ing bijv ca resp incl excl",
 }
-ABBREVIATIONS = {
-    language: frozenset(words.split()) for language, words in _ABBREVIATIONS.items()
-}
 
-# Words before a full stop that ends no sentence where a number follows: "No. 5", "Fig.
-# 3", in any language.
-_BEFORE_NUMBERS = frozenset(
-    word.lower()
-    for words in (
-        (
-            "No Nos Nr Nrn Num Núm Nº Fig Figs Abb Tab Art Arts Abs Kap Cap Bd Sec Sect"
-            " Ch Vol p pp pág págs Eq Eqs"
-        ),
-        "Ref Refs Ziff Rn Jan Feb Mar Apr Jun Jul Aug Sep Sept Oct Okt Nov Dec Dez",
-    )
-    for word in words.split()
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+ABBREVIATIONS = {language: _words(words) for language, words in _ABBREVIATIONS.items()}
+
+# Words before a full stop that ends no sentence if a number follows ("No. 5"), in any
+# language.
+_BEFORE_NUMBERS = _words(
+    "no nos nr nrn num núm nº fig figs abb tab art arts abs kap cap bd sec sect ch vol p"
+    " pp pág págs eq eqs ref refs ziff rn jan feb mar apr jun jul aug sep sept oct okt"
+    " nov dec dez"
 )
 
 # Languages that write "the 3rd" as "3.".
-_ORDINALS = frozenset(
-    [
-        "de",
-        "lb",
-        "da",
-        "nb",
-        "nn",
-        "no",
-        "is",
-        "fo",
-        "fi",
-        "et",
-        "lv",
-        "cs",
-        "sk",
-        "sl",
-        "hr",
-        "bs",
-        "sr",
-        "pl",
-        "hu",
-        "tr",
-    ]
-)
+_ORDINALS = _words("de lb da nb nn no is fo fi et lv cs sk sl hr bs sr pl hu tr")
 
 _WORD = re.compile(r"[\w.\-]*\Z")
 _INNER_STOPS = re.compile(r"(?:[^\W\d_]{1,3}\.)+[^\W\d_]{1,3}")
@@ -230,18 +198,17 @@ _LOOK_BACK = 24
 
 
 def split_sentences(text: str, language: str = "") -> list[tuple[str, str]]:
-    """Cut a paragraph into its sentences, each with the white space before it; end to
-    end they are the paragraph.
+    """Cut a paragraph into its sentences, each with the white space before it.
 
-    A sentence ends at ``.``, ``!``, ``?``, ``…`` or their like in other scripts, with
-    quotes and brackets that close behind it, where white space follows and then no
-    small letter; at a full-width mark nothing need follow. A single full stop ends none
-    behind an initial, an abbreviation or the number of an item, nor behind an ordinal
-    number in languages that write them so. Where a rule cannot tell, two sentences stay
-    together: a model translates those well, and halves of a sentence badly.
+    A sentence ends at ``.``, ``!``, ``?``, ``…`` or similar marks of other scripts,
+    with closing quotes and brackets, if white space and no lower-case letter follow;
+    after a full-width mark anything may follow. A single full stop does not end a
+    sentence after an initial, an abbreviation, the number of an item, or an ordinal
+    number in languages that write them so. In doubt two sentences stay together: a
+    model translates two sentences well, and halves of a sentence badly.
 
     Args:
-        text: of one line; white space at its ends is left out.
+        text: of one line; white space at its ends is removed.
         language: of the text, as a code such as ``de``, for its abbreviations; empty:
             only the rules without a list.
 
@@ -253,7 +220,7 @@ def split_sentences(text: str, language: str = "") -> list[tuple[str, str]]:
     sentences, start, space = [], 0, ""
     for found in _PLACES.finditer(text):
         if found.start() < start:
-            continue  # white space that the sentence before took with it
+            continue  # inside the space after the last sentence
         following = _space_end(text, found.end())
         if following == len(text):
             break
@@ -270,11 +237,9 @@ def split_sentences(text: str, language: str = "") -> list[tuple[str, str]]:
 
 
 def _ends(text: str, start: int, found: re.Match[str], language: str) -> bool:
-    """Return whether the sentence that begins at ``start`` ends with the marks that
-    were found.
-    """
+    """Return whether the sentence from ``start`` ends with the marks found."""
     if found["wide"]:
-        # Behind a quote within a sentence the sentence goes on at once.
+        # After a quote within a sentence, the sentence continues at once.
         return (
             found.end() == found.end("wide")
             or text[found.end()].isspace()

@@ -1,13 +1,14 @@
-"""Reranking: n-best lists in the order of a weighted sum of scores, of which the
-search's own is one.
+"""Choosing among translations of a sentence: minimum Bayes risk decoding, and reranking
+of n-best lists by a weighted sum of scores.
 
-Others see what the search did not: a model of the opposite direction, how probable it
-holds the source once the translation is known; a language model, how good the
-translation is as text (the noisy channel of Yee et al. 2019, section 2). Whatever takes
-sources and translations and gives numbers may join them.
+A reranking adds what the search did not see to its own score: the probability of the
+source given the translation, by a model of the opposite direction, and that of the
+translation as text, by a language model (the noisy channel of Yee et al. 2019,
+section 2).
 
-Lists are lists of translations, one for each sentence; scores of a kind are lists of
-numbers of the same lengths.
+An n-best list is a record of ``translate --format=jsonl``: the source and its
+translations, each with its text and score. Scores of one kind are a flat list of
+numbers, one for each translation of all records in order.
 """
 
 from __future__ import annotations
@@ -15,19 +16,23 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.files import parse_json
-from jaxformer.translation.translator import Translator
 from jaxformer.typing import Float
 
+if TYPE_CHECKING:
+    from jaxformer.translation.translator import Translator
+
+Record: TypeAlias = dict[str, Any]
+
 Utility: TypeAlias = Callable[[Sequence[str]], np.ndarray]
-"""``utility(texts) -> Float[n n]``: in row i, how good text i is where text j is the
-truth.
+"""``utility(texts) -> Float[n n]``: element i, j is the score of text i with text j as
+the reference.
 """
 
 _ORDER, _BETA = 6, 2
@@ -37,14 +42,14 @@ _ROUNDING = 1e-9
 
 
 def choose(texts: Sequence[str], utility: Utility | None = None) -> int:
-    """Return the number of the text with the highest expected utility; of equally good
-    ones the first.
+    """Return the index of the text with the highest expected utility, the first in a
+    tie: minimum Bayes risk decoding (Kumar and Byrne 2004).
 
     Args:
-        texts: translations of one sentence, samples or an n-best list, at least one.
-            Each counts once: what was drawn several times counts so often.
-        utility: of some texts against each other; by default :func:`chrf`.
-            :func:`pairwise` makes one of another metric.
+        texts: translations of one sentence, samples or an n-best list, at least one. A
+            text that was drawn several times counts as often.
+        utility: of texts against each other; by default :func:`chrf`.
+            :func:`pairwise` builds one from another metric.
 
     Example:
         >>> choose(["Das ist ein Haus.", "Das ist das Haus.", "Ein Haus ist das.", "Guten Tag."])
@@ -59,18 +64,16 @@ def choose(texts: Sequence[str], utility: Utility | None = None) -> int:
 def expected_utilities(
     texts: Sequence[str], utility: Utility | None = None
 ) -> Float[np.ndarray, " n"]:
-    """Return the mean utility of each text against all the others; 0 for one that is
-    alone.
+    """Return the mean utility of each text against all others; 0 for a single text.
 
     Args:
         texts: translations of one sentence.
-        utility: as for :func:`choose`; it gets each different text once.
+        utility: as for :func:`choose`; it is called with each distinct text once.
     """
     counts = Counter(texts)
     place = {text: number for number, text in enumerate(counts)}
     matrix = np.asarray((utility or chrf)(list(counts)), np.float64)
-    # A text is compared with the others, its repetitions among them, and not with
-    # itself.
+    # A text is compared with its repetitions, but not with itself.
     sums = matrix @ np.array(list(counts.values()), np.float64) - np.diag(matrix)
     return sums[[place[text] for text in texts]] / max(len(texts) - 1, 1)
 
@@ -79,9 +82,9 @@ def chrf(texts: Sequence[str]) -> Float[np.ndarray, "n n"]:
     """Return the chrF2 of each text against each as the reference, from 0 to 100
     (Popović 2015).
 
-    The numbers are those of sacreBLEU's sentence scores in its default settings. The
-    n-grams of each text are counted once; what two texts share is then one product of
-    matrices for each order.
+    The values are those of sacreBLEU's sentence scores with default settings. The
+    n-grams of each text are counted once; the matches of all pairs are then one matmul
+    for each order.
     """
     precision = np.zeros((len(texts), len(texts)))
     recall, orders = precision.copy(), precision.copy()
@@ -94,10 +97,8 @@ def chrf(texts: Sequence[str]) -> Float[np.ndarray, "n n"]:
         precision += np.where(both, matches / np.maximum(totals[:, None], 1), 0)
         recall += np.where(both, matches / np.maximum(totals[None, :], 1), 0)
         orders += both
-    precision, recall = (
-        precision / np.maximum(orders, 1),
-        recall / np.maximum(orders, 1),
-    )
+    precision /= np.maximum(orders, 1)
+    recall /= np.maximum(orders, 1)
     weighted = _BETA**2 * precision + recall
     return (
         100 * (1 + _BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1)
@@ -107,12 +108,11 @@ def chrf(texts: Sequence[str]) -> Float[np.ndarray, "n n"]:
 def pairwise(
     score: Callable[[Sequence[str], Sequence[str]], Sequence[float]],
 ) -> Utility:
-    """Turn a metric of sentences into a utility; it is called once, for all n * n
-    pairs.
+    """Build a utility from a sentence metric, which is called once for all n * n pairs.
 
     Args:
-        score: ``score(hypotheses, references)`` gives a number for each pair, more
-            where it is better.
+        score: ``score(hypotheses, references)`` returns a number for each pair, higher
+            for a better one.
     """
 
     def utility(texts: Sequence[str]) -> Float[np.ndarray, "n n"]:
@@ -124,10 +124,10 @@ def pairwise(
 
 
 def _matches(texts: Sequence[str], order: int) -> Float[np.ndarray, "n n"]:
-    """Count the n-grams that each two texts share.
+    """Count the n-grams that each pair of texts shares.
 
-    The k-th time that an n-gram comes in a text is a feature of its own: two texts
-    share min(a, b) of an n-gram that comes a and b times.
+    The k-th occurrence of an n-gram in a text is a feature of its own: two texts with a
+    and b occurrences share min(a, b).
     """
     columns: dict[tuple[str, int], int] = {}
     places: list[tuple[int, int]] = []
@@ -141,7 +141,7 @@ def _matches(texts: Sequence[str], order: int) -> Float[np.ndarray, "n n"]:
     if not places:
         return matches
     rows, features = np.array(places).T
-    # many long texts have more features than fit at once
+    # the features of many long texts do not fit into memory at once
     for first in range(0, len(columns), _COLUMNS):
         inside = (features >= first) & (features < first + _COLUMNS)
         has = np.zeros((len(texts), min(_COLUMNS, len(columns) - first)), np.float32)
@@ -150,58 +150,58 @@ def _matches(texts: Sequence[str], order: int) -> Float[np.ndarray, "n n"]:
     return matches
 
 
-Scorer: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[float]]
-"""``scorer(sources, translations) -> scores``: a number for each pair, more where it
-is better.
-"""
+class Scorer(Protocol):
+    """Scores pairs of a source and a translation."""
 
-LANGUAGE_MODEL_SOURCE = "."
-"""What every source is in the training data of a run that is to serve as a language
-model.
-"""
+    def __call__(
+        self, sources: Sequence[str], translations: Sequence[str], /
+    ) -> Sequence[float]:
+        """Return a number for each pair, higher for a better one."""
+        ...
+
 
 SEARCH = "search"
 """The name of the search's own score."""
 
-SOURCE_LANGUAGE, TARGET_LANGUAGE = "source_language", "target_language"
-"""Keys of a record that say what it was translated from and into, if they are there."""
+LANGUAGE_MODEL_SOURCE = "."
+"""The source of every pair in the training data of a language model."""
 
 
 def reverse_scorer(translator: Translator) -> Scorer:
-    """Return the scorer of a model of the opposite direction: log p(source |
-    translation) for each source token.
+    """Return the scorer log p(source | translation) per source token, by a model of the
+    opposite direction.
 
-    A pair for which the model has too few positions gets minus infinity, and so comes
-    last.
-
-    Args:
-        translator: from the language of the translations to that of the sources.
+    A pair that is too long for the model's positions gets minus infinity.
     """
-
-    def score(sources: Sequence[str], translations: Sequence[str]) -> list[float]:
-        return _per_token(translator, translations, sources)
-
-    return score
+    return lambda sources, texts: _per_token(translator, texts, sources)
 
 
-def check_reverse(
-    translator: Translator, records: Sequence[Mapping[str, Any]], name: str
-) -> None:
-    """Refuse a model that does not translate back, where its languages and those of the
-    lists are known.
+def language_model_scorer(translator: Translator) -> Scorer:
+    """Return the scorer log p(translation) per token, by a language model.
+
+    The model is a run that was trained on pairs whose source is always
+    :data:`LANGUAGE_MODEL_SOURCE`: its p(target | source) is p(target).
+    """
+    return lambda sources, texts: _per_token(
+        translator, [LANGUAGE_MODEL_SOURCE] * len(sources), texts
+    )
+
+
+def check_reverse(translator: Translator, records: Sequence[Record], name: str) -> None:
+    """Check that a model translates back, if its languages and those of the records are
+    known.
 
     Args:
-        translator: that is to be the reverse model.
-        records: as :func:`read_records` gives them.
-        name: what an error calls the model.
+        translator: the reverse model.
+        records: n-best lists.
+        name: of the model, for an error.
 
     Raises:
-        InputError: it has another direction.
+        InputError: the model has another direction.
     """
     own = translator.languages
-    for forward in dict.fromkeys(
-        (record.get(SOURCE_LANGUAGE), record.get(TARGET_LANGUAGE)) for record in records
-    ):
+    for record in records:
+        forward = record.get("source_language"), record.get("target_language")
         if all(own) and all(forward) and own != forward[::-1]:
             here, there, back = (
                 f"{first} into {last}" for first, last in (own, forward, forward[::-1])
@@ -213,135 +213,12 @@ def check_reverse(
             )
 
 
-def language_model_scorer(translator: Translator) -> Scorer:
-    """Return the scorer of a language model: log p(translation) for each of its tokens.
-
-    The model is a run that was trained on pairs whose source is always
-    :data:`LANGUAGE_MODEL_SOURCE`. What it attends to is then the same for every
-    sentence, and its p(target | source) is p(target).
-
-    Args:
-        translator: of such a run, whose targets are of the language of the
-            translations.
-    """
-
-    def score(sources: Sequence[str], translations: Sequence[str]) -> list[float]:
-        return _per_token(
-            translator, [LANGUAGE_MODEL_SOURCE] * len(sources), translations
-        )
-
-    return score
-
-
-def score_lists(
-    scorer: Scorer, sources: Sequence[str], lists: Sequence[Sequence[str]]
-) -> list[list[float]]:
-    """Score all translations of all sentences, by one call of the scorer.
-
-    Blank translations, and those of blank sentences, are not scored: they get minus
-    infinity, and so come last.
-
-    Args:
-        scorer: of pairs.
-        sources: sentences.
-        lists: translations of each.
-
-    Raises:
-        InputError: the scorer gives another number of scores.
-    """
-    pairs = [
-        (number, place, source, text)
-        for number, (source, texts) in enumerate(zip(sources, lists, strict=True))
-        for place, text in enumerate(texts)
-        if source.strip() and text.strip()
-    ]
-    found = (
-        list(scorer([source for *_, source, _ in pairs], [text for *_, text in pairs]))
-        if pairs
-        else []
-    )
-    if len(found) != len(pairs):
-        raise InputError(
-            f"a scorer gave {len(found)} scores for {len(pairs)} translations: it must"
-            " give one for each"
-        )
-    if any(math.isnan(value) or value == math.inf for value in found):
-        raise InputError(
-            "a scorer gave a score that is no number below infinity: nothing can be"
-            " ordered by it"
-        )
-    scores = [[-math.inf] * len(texts) for texts in lists]
-    for (number, place, *_), value in zip(pairs, found, strict=True):
-        scores[number][place] = float(value)
-    return scores
-
-
-def count_unscored(
-    sources: Sequence[str],
-    lists: Sequence[Sequence[str]],
-    scores: Sequence[Sequence[float]],
-) -> int:
-    """Count the translations that :func:`score_lists` has asked for a score and that
-    have got minus infinity.
-    """
-    return sum(
-        bool(source.strip() and text.strip()) and score == -math.inf
-        for source, texts, row in zip(sources, lists, scores, strict=True)
-        for text, score in zip(texts, row, strict=True)
-    )
-
-
-def weighted_sum(
-    scores: Mapping[str, Sequence[Sequence[float]]], weights: Mapping[str, float]
-) -> list[list[float]]:
-    """Add up the scores of each translation, each times its weight.
-
-    Args:
-        scores: by name. Minus infinity in any of them makes the sum minus infinity,
-            whatever the weights.
-        weights: by the same names; they may be 0 or negative.
-
-    Raises:
-        InputError: a score has no weight, or a weight no score.
-    """
-    if scores.keys() != weights.keys():
-        raise InputError(
-            f"there are scores {', '.join(scores)} and weights for"
-            f" {', '.join(weights)}: give each both"
-        )
-    sums = []
-    for rows in zip(*scores.values(), strict=True):
-        columns = zip(*rows, strict=True)
-        sums.append(
-            [_sum(values, [weights[name] for name in scores]) for values in columns]
-        )
-    return sums
-
-
-def order(sums: Sequence[float]) -> list[int]:
-    """Return the numbers of translations, the best first; equally good ones stay in
-    their order.
-
-    Example:
-        >>> order([-2.0, -1.0, -2.0])
-        [1, 0, 2]
-    """
-    return sorted(range(len(sums)), key=lambda place: -sums[place])
-
-
-def read_records(lines: Sequence[str], name: str = "input") -> list[dict[str, Any]]:
-    """Read what ``translate --format=jsonl`` wrote: `source`, and `translations` of
-    which each has `text` and `score`.
-
-    A score of null, where the options of the search left no translation, becomes minus
+def read_records(lines: Sequence[str], name: str = "input") -> list[Record]:
+    """Read n-best lists. A score of null, of a search without any result, becomes minus
     infinity.
 
-    Args:
-        lines: of the file.
-        name: what an error calls the file.
-
     Raises:
-        InputError: a line is something else; it is named.
+        InputError: a line of the file ``name`` is not a record.
     """
     records = []
     for number, line in enumerate(lines, start=1):
@@ -355,110 +232,144 @@ def read_records(lines: Sequence[str], name: str = "input") -> list[dict[str, An
     return records
 
 
-def texts_of(records: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the lists of translations of records as :func:`read_records` gives
-    them.
-    """
-    return [[each["text"] for each in record["translations"]] for record in records]
-
-
-def write_record(
-    record: Mapping[str, Any],
-    scores: Mapping[str, Sequence[float]],
-    sums: Sequence[float],
-) -> dict[str, Any]:
-    """Return a record as JSON has it: its translations in their :func:`order`, each
-    with its scores and their sum.
-
-    Minus infinity, for which JSON has no number, becomes null.
-
-    Args:
-        record: as :func:`read_records` gives it.
-        scores: of its translations, by name.
-        sums: of its translations, as :func:`weighted_sum` gives them.
-    """
-    translations = []
-    for place in order(sums):
-        own = {name: _or_none(row[place]) for name, row in scores.items()}
-        kept = {**record["translations"][place], "score": own[SEARCH]}
-        translations.append({**kept, "scores": own, "total": _or_none(sums[place])})
-    return {**record, "translations": translations}
-
-
-def read_scores(
-    lines: Sequence[str], lists: Sequence[Sequence[str]], name: str
-) -> list[list[float]]:
-    """Read a number for each translation, one a line, in the order of the lists.
-
-    Args:
-        lines: of the file.
-        lists: translations of each sentence.
-        name: what an error calls the file.
-
-    Raises:
-        InputError: their number is not that of the translations, or one is no finite
-            number.
-    """
-    count = sum(map(len, lists))
-    if len(lines) != count:
-        raise InputError(
-            f"{name} has {len(lines)} lines for {count} translations: give one number"
-            " for each"
-        )
-    values = iter(
-        [
-            _number(line, f"{name}, line {number}")
-            for number, line in enumerate(lines, start=1)
-        ]
-    )
-    return [[next(values) for _ in texts] for texts in lists]
-
-
-def _record(line: str) -> dict[str, Any]:
-    """Read one record; raise what :func:`read_records` catches where it is none."""
+def _record(line: str) -> Record:
+    """Read one record; raise what :func:`read_records` catches if it is not one."""
     record = parse_json(line)
-    translations = record["translations"]
-    for each in translations:
+    for each in record["translations"]:
         each["score"] = -math.inf if each["score"] is None else float(each["score"])
         if math.isnan(each["score"]) or each["score"] == math.inf:
             raise ValueError
-    languages = (record.get(key, "") for key in (SOURCE_LANGUAGE, TARGET_LANGUAGE))
-    texts = [record["source"], *(each["text"] for each in translations), *languages]
-    if not translations or not all(isinstance(text, str) for text in texts):
+    codes = [record.get(key, "") for key in ("source_language", "target_language")]
+    texts = [record["source"], *codes, *texts_of([record])]
+    if len(texts) == 3 or not all(isinstance(text, str) for text in texts):
         raise TypeError
     for text in texts:
         text.encode("utf-8")  # a ValueError for half of a surrogate pair
     return record
 
 
-def _number(text: str, where: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise InputError(f"{where}: {text[:30]!r} is no finite number")
-    return value
+def texts_of(records: Sequence[Record]) -> list[str]:
+    """Return all translations."""
+    return [each["text"] for record in records for each in record["translations"]]
+
+
+def sources_of(records: Sequence[Record]) -> list[str]:
+    """Return the source of each translation."""
+    return [record["source"] for record in records for _ in record["translations"]]
+
+
+def read_scores(lines: Sequence[str], count: int, name: str) -> list[float]:
+    """Read a number for each translation, one a line.
+
+    Raises:
+        InputError: the file ``name`` does not have ``count`` finite numbers.
+    """
+    if len(lines) != count:
+        raise InputError(
+            f"{name} has {len(lines)} lines for {count} translations: give one number"
+            " for each"
+        )
+    scores = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            scores.append(float(line))
+        except ValueError:
+            scores.append(math.nan)
+        if not math.isfinite(scores[-1]):
+            raise InputError(
+                f"{name}, line {number}: {line[:30]!r} is no finite number"
+            )
+    return scores
+
+
+def score(records: Sequence[Record], scorer: Scorer) -> tuple[list[float], int]:
+    """Score all translations by one call of a scorer.
+
+    Blank translations, and those of blank sources, are not scored: they get minus
+    infinity.
+
+    Returns:
+        The scores, and how many of the others got minus infinity.
+
+    Raises:
+        InputError: the scorer returns another number of scores, NaN or infinity.
+    """
+    pairs = list(zip(sources_of(records), texts_of(records), strict=True))
+    asked = [bool(source.strip() and text.strip()) for source, text in pairs]
+    kept = [pair for pair, wanted in zip(pairs, asked, strict=True) if wanted]
+    found = list(scorer(*zip(*kept, strict=True))) if kept else []
+    if len(found) != len(kept):
+        raise InputError(
+            f"a scorer gave {len(found)} scores for {len(kept)} translations: it must"
+            " give one for each"
+        )
+    if any(math.isnan(value) or value == math.inf for value in found):
+        raise InputError(
+            "a scorer gave a score that is no number below infinity: nothing can be"
+            " ordered by it"
+        )
+    values = iter(found)
+    scores = [float(next(values)) if wanted else -math.inf for wanted in asked]
+    return scores, found.count(-math.inf)
+
+
+def rerank(
+    records: Sequence[Record],
+    scores: Mapping[str, Sequence[float]],
+    weights: Mapping[str, float],
+) -> list[Record]:
+    """Sort the translations of each record by a weighted sum of their scores, the best
+    first; ties keep their order.
+
+    Args:
+        records: n-best lists.
+        scores: of the translations, by name. Minus infinity in one of them makes the
+            sum minus infinity, with any weights.
+        weights: by the same names; they may be 0 or negative.
+
+    Returns:
+        The records with ``scores`` and ``total`` of each translation. Minus infinity is
+        None, as in JSON.
+
+    Raises:
+        InputError: a score has no weight, or a weight has no score.
+    """
+    if scores.keys() != weights.keys():
+        raise InputError(
+            f"there are scores {', '.join(scores)} and weights for"
+            f" {', '.join(weights)}: give each both"
+        )
+    columns = zip(*scores.values(), strict=True)
+    reranked = []
+    for record in records:
+        ranked = []
+        for translation in record["translations"]:
+            own = dict(zip(scores, next(columns), strict=True))
+            total = (
+                sum(weights[name] * value for name, value in own.items())
+                if min(own.values()) > -math.inf
+                else -math.inf
+            )
+            own = {name: _or_none(value) for name, value in own.items()}
+            written = {**translation, "score": own[SEARCH], "scores": own}
+            ranked.append((-total, {**written, "total": _or_none(total)}))
+        ranked.sort(key=lambda each: each[0])
+        reranked.append({**record, "translations": [each for _, each in ranked]})
+    return reranked
 
 
 def _or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _sum(values: Sequence[float], weights: Sequence[float]) -> float:
-    if min(values) == -math.inf:
-        return -math.inf
-    return sum(weight * value for weight, value in zip(weights, values, strict=True))
-
-
 def _per_token(
     translator: Translator, sources: Sequence[str], targets: Sequence[str]
 ) -> list[float]:
     """Return the mean log-probability of the tokens of each target, its end of sentence
-    among them.
+    included.
 
-    It is minus infinity where a side has more tokens than the model has positions: one
-    such translation among many is no reason to end the work on all of them.
+    It is minus infinity if a side has more tokens than the model has positions: one
+    such translation must not end the work on all others.
     """
     fits = translator.codec.fit(sources, targets)
     pairs = [
@@ -466,7 +377,9 @@ def _per_token(
         for *pair, fitting in zip(sources, targets, fits, strict=True)
         if fitting
     ]
-    found = iter(
-        [score.log_probability / score.tokens for score in translator.score(pairs)]
-    )
-    return [next(found) if fitting else -math.inf for fitting in fits]
+    found = iter(translator.score(pairs))
+    means = []
+    for fitting in fits:
+        own = next(found) if fitting else None
+        means.append(-math.inf if own is None else own.log_probability / own.tokens)
+    return means

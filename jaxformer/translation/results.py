@@ -1,4 +1,4 @@
-"""What a translator gives: translations, scores of pairs, alignments and attention."""
+"""The results of a translator: translations, scores of pairs, alignments, attention."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from jaxformer.errors import LongSourceWarning
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Alignment:
-    """Where a model looks in the source for each piece of a translation.
+    """The attention of each piece of a translation to the source.
 
     Attributes:
-        source_tokens: the pieces that the model reads, with its tags and its ends of
-            sentence.
+        source_tokens: the pieces of the source, with tags and ends of sentence.
         weights: cross-attention of one layer, mean over its heads, float32 [target
-            pieces, source pieces]. Row t is where the model looks when it predicts
-            piece t; it sums to 1. Of a sentence that was translated in parts, each part
-            looks at its own source alone.
-        source_words: for each source piece, which word of the source it belongs to;
-            None: to no text.
-        target_words: for each piece of the translation, which of its words it belongs
-            to; None: to no text.
+            pieces, source pieces]. Row t is the attention when piece t is predicted; it
+            sums to 1. If a sentence was translated in parts, each part attends only to
+            its own source.
+        source_words: the number of the word of each source piece; None: no text.
+        target_words: the number of the word of each piece of the translation; None: no
+            text.
     """
 
     source_tokens: list[str]
@@ -35,12 +33,11 @@ class Alignment:
     target_words: list[int | None]
 
     def links(self) -> list[tuple[int, int]]:
-        """Link each piece of the translation to the source piece that it looks at most,
-        as ``(source, target)``.
+        """Link each piece of the translation to the source piece with the most weight,
+        as ``(source, target)``, both counted from 0.
 
-        Both are counted from 0, as they stand in ``source_tokens`` and in the tokens of
-        the hypothesis. Pieces without text are left out: a model rests its eyes on the
-        end of the sentence where no word calls for them.
+        Pieces without text have no links: models put weight on the end of the sentence
+        if no word needs it.
         """
         text = [
             place for place, word in enumerate(self.source_words) if word is not None
@@ -55,9 +52,7 @@ class Alignment:
         ]
 
     def word_links(self) -> list[tuple[int, int]]:
-        """Link words between white space, counted from 0: those of which any two
-        pieces are linked.
-        """
+        """Link the words between white space that have linked pieces, from 0."""
         words = (
             (self.source_words[source], self.target_words[target])
             for source, target in self.links()
@@ -71,8 +66,8 @@ class Alignment:
         )
 
     def to_json(self, *, soft: bool = False) -> dict[str, Any]:
-        """Return the links in Pharaoh's form, ``0-0 1-2``, as a JSON object; if asked
-        for, the weights too.
+        """Return the links in Pharaoh's format, ``0-0 1-2``, and optionally the
+        weights, as a JSON object.
         """
         record: dict[str, Any] = {
             "source_tokens": self.source_tokens,
@@ -92,17 +87,15 @@ class Hypothesis:
 
     Attributes:
         text: the translation, on one line.
-        score: log-probability, changed by a repetition penalty if there is one, divided
-            by the length penalty, and the coverage penalty if there is one; what
-            hypotheses are ranked by. Minus infinity: the options of the search left no
-            translation at all.
-        log_probability: natural logarithm of the translation's probability, end of
-            sentence included, by the model alone, whatever the options of the search;
-            within a shortlist it is that among the tokens of the list.
+        score: what hypotheses are ranked by: log-probability with the repetition
+            penalty, divided by the length penalty, plus the coverage penalty. Minus
+            infinity: the options of the search left no translation.
+        log_probability: natural logarithm of the model's probability of the
+            translation, end of sentence included; within a shortlist, of that among the
+            tokens of the list.
         tokens: its pieces.
-        finished: whether it ended by itself, before the longest length allowed.
-        alignment: where the model looked in the source; None where it was not asked
-            for.
+        finished: whether it ended before the longest length allowed.
+        alignment: to the source; None: not asked for.
         token_log_probabilities: natural logarithms of the tokens' probabilities, whose
             sum is ``log_probability``.
     """
@@ -116,9 +109,7 @@ class Hypothesis:
     token_log_probabilities: list[float] = dataclasses.field(default_factory=list)
 
     def to_json(self, *, soft_alignment: bool = False) -> dict[str, Any]:
-        """Return the parts as a JSON object; JSON has no infinity for the scores of no
-        translation, which are None.
-        """
+        """Return a JSON object; infinite scores, which JSON lacks, are None."""
         record: dict[str, Any] = {
             "text": self.text,
             "score": _number(self.score),
@@ -133,28 +124,26 @@ class Hypothesis:
 
 
 def blank(*, aligned: bool) -> Hypothesis:
-    """Return the translation of a blank sentence, a new one each time since its lists
-    may be written to.
-    """
+    """Return a new translation of a blank sentence."""
     alignment = Alignment([], np.zeros((0, 0), np.float32), [], []) if aligned else None
     return Hypothesis("", 0.0, 0.0, [], finished=True, alignment=alignment)
 
 
 def nothing() -> Hypothesis:
-    """Return what a search finds whose options leave no translation at all."""
+    """Return the result of a search whose options leave no translation."""
     return Hypothesis("", -math.inf, -math.inf, [], finished=False)
 
 
 @dataclasses.dataclass(frozen=True)
 class LongSources:
-    """Count the sources of a search that have more tokens than training saw.
+    """Counts of the sources of a search with more tokens than in training.
 
     Attributes:
-        limit: most tokens of a source in training, those added to it included; of a
-            model whose training is not known, its positions.
-        cut: how many longer ones were translated in parts.
-        whole: how many longer ones were translated whole, or in parts that are longer
-            too, as the search's options ask.
+        limit: most tokens of a source in training, those added to it included; if
+            unknown, the model's positions.
+        cut: number of longer ones that were translated in parts.
+        whole: number of longer ones that were translated whole, or in parts that are
+            longer too.
     """
 
     limit: int
@@ -162,7 +151,7 @@ class LongSources:
     whole: int = 0
 
     def describe(self) -> str:
-        """Return one line: how many there are, what was done, and the cure."""
+        """Return one line with the counts and the cure."""
         done = []
         if self.cut:
             done.append(f"{self.cut} translated in parts, split at sentence ends")
@@ -181,7 +170,7 @@ class LongSources:
 
 @dataclasses.dataclass(frozen=True)
 class PairScore:
-    """How probable a model holds a given translation.
+    """The probability of a given translation.
 
     Attributes:
         log_probability: natural logarithm of the target's probability, end of sentence
@@ -193,18 +182,17 @@ class PairScore:
     tokens: int
 
     def to_json(self) -> dict[str, Any]:
-        """Return the parts as a JSON object."""
+        """Return a JSON object."""
         return {"log_probability": self.log_probability, "tokens": self.tokens}
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Attention:
-    """What a model attends to in one pair: pieces of both sides, and weights as
-    [layers, heads, queries, keys].
+    """The attention weights of one pair, [layers, heads, queries, keys], and the pieces
+    of both sides.
 
-    Row t of ``decoder`` and ``cross`` is where the model looks when it predicts
-    ``target_tokens[t]``; the keys of ``decoder`` are the tokens that it has read,
-    ``read_tokens``.
+    Row t of ``decoder`` and ``cross`` is the attention when ``target_tokens[t]`` is
+    predicted; the keys of ``decoder`` are the tokens read so far, ``read_tokens``.
     """
 
     source_tokens: list[str]
@@ -216,7 +204,7 @@ class Attention:
 
 
 def pharaoh(links: list[tuple[int, int]]) -> str:
-    """Write links as the aligner Pharaoh did.
+    """Write links in the format of the aligner Pharaoh.
 
     Example:
         >>> pharaoh([(0, 0), (2, 1)])

@@ -1,52 +1,46 @@
-"""Text in, text out: a trained run that translates, scores and shows what it attends
-to.
-"""
+"""A trained run that translates, scores and shows its attention: text in, text out."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.layer_stacking import unstack_layers
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs import config as configuration
 from jaxformer.runs.folder import check_vocabulary
-from jaxformer.search.config import MOST_COUNTED, DecodingConfig, Precision
-from jaxformer.search.ensemble import check_weights
-from jaxformer.translation import batch as batch_search
-from jaxformer.translation import pairs as given_pairs
-from jaxformer.translation.batch import Banned
+from jaxformer.search.config import DecodingConfig, Precision
+from jaxformer.translation.batch import ban as ban_tokens
 from jaxformer.translation.codec import Codec
-from jaxformer.translation.models import Models
+from jaxformer.translation.models import Models, combine
 from jaxformer.translation.options import (
+    Prefixes,
+    Required,
     ResultOptions,
     SearchOptions,
-    check_names,
+    check_lists,
+    check_results,
     check_text,
-    gather,
-    resolve,
+    choose_layer,
 )
-from jaxformer.translation.pairs import choose_layer
 from jaxformer.translation.results import Attention, Hypothesis, LongSources, PairScore
-from jaxformer.translation.shortlist import Shortlist
 from jaxformer.translation.stream import LineSearch
 from jaxformer.typing import PyTree
 
-# Full batches that a window of a stream has: with so many to choose from, batches of
-# like lengths have 3% more padding than those of all sentences at once; with a quarter
-# of them 14%.
+if TYPE_CHECKING:
+    from jaxformer.translation.shortlist import Shortlist
+
+# Full batches of a window: sorting so many by length leaves 3% more padding than
+# sorting all sentences; a quarter of them leaves 14%.
 _BATCHES = 64
 
 
@@ -70,105 +64,110 @@ class Translator:
         source_language: str = "",
         target_language: str = "",
         trained_length: int | None = None,
+        checkpoint: int | str | None = None,
+        directory: Path | None = None,
+        models: Models | None = None,
     ) -> None:
-        """Put a translator together from its parts; :meth:`load` reads them from a run.
+        """Build a translator from its parts; :meth:`load` reads them from a run.
 
         Args:
-            config: of the model. Scanned layers are looped here, since decoding goes
-                through them one by one.
+            config: of the model. Scanned layers become a loop for decoding.
             params: of the model.
             vocabularies: of source and target.
             decoding: how to search.
             source_eos: whether sources end with the end-of-sentence token.
-            tag: the language to translate into, for a model whose sources begin with
-                its tag.
-            source_language: code of the language to translate from, for the
-                abbreviations of paragraphs; empty: not known.
-            target_language: code of the language to translate into; empty: not known.
+            tag: the language to translate into, if sources begin with its tag.
+            source_language: code, for the abbreviations of paragraphs; empty: unknown.
+            target_language: code; empty: unknown.
             trained_length: most tokens of a source in training, those added to it
-                included, beyond which sources are cut; None: not known, and the model's
-                positions are the limit.
+                included; longer sources are cut. None: the model's positions.
+            checkpoint: name of the parameters.
+            directory: of the run.
+            models: an ensemble of which this is the first model; None: only this model.
 
         Raises:
             InputError: the vocabulary has no such tag.
         """
         if config.scan_layers:
-            config, params = (
-                dataclasses.replace(config, scan_layers=False),
-                unstack_layers(params),
-            )
-        self.models = Models((Transformer(config),), (params,))
-        """The model with its parameters, or those of an ensemble."""
-        self._prepared: tuple[Models, Precision, Models] | None = None
+            from jaxformer.models.layer_stacking import unstack_layers
+
+            config = dataclasses.replace(config, scan_layers=False)
+            params = unstack_layers(params)
+        self.models = models or Models((Transformer(config),), (params,))
         self.vocabularies = vocabularies
         self.decoding = decoding
         self.source_eos = source_eos
         self.codec = Codec(
             vocabularies,
-            config.max_length,
+            self.models.positions,
             source_eos,
             tag,
             source_language,
             trained_length,
         )
         self.languages = source_language, target_language
-        """Codes of those translated from and into; empty: not known."""
-        self.checkpoint: int | str | None = None
-        self.directory: Path | None = None
+        """Codes of source and target; empty: unknown."""
+        self.checkpoint = checkpoint
+        self.directory = directory
         self.shortlist: Shortlist | None = None
-        """What :meth:`search` keeps to, if anything; probabilities are then those
-        among the tokens of the list.
-        """
+        """The target tokens of :meth:`search`; probabilities are those among them."""
 
     @classmethod
     def ensemble(
         cls, translators: Sequence[Translator], weights: Sequence[float] | None = None
     ) -> Translator:
-        """Put translators of one vocabulary together, whose models then predict each
-        token together.
-
-        The first says how to search; :meth:`attention` is that of its model. The models
-        may differ in size and in the type of their computation.
+        """Combine translators of one vocabulary, whose models predict each token
+        together. The first sets how to search, and its model has the :meth:`attention`.
 
         Args:
-            translators: single ones, each as :meth:`load` gives it: runs, or
-                checkpoints of one run.
-            weights: of the models, at least 0; None: all alike. See
-                :func:`~jaxformer.search.ensemble.mean_log_probabilities`.
+            translators: single ones; their models may differ in size and dtype.
+            weights: of the models, at least 0; None: all equal.
 
         Raises:
-            InputError: there is no translator, or they do not read and write the same
-                tokens.
-
-        Example:
-            >>> both = [Translator.load("runs/first"), Translator.load("runs/second")]  # doctest: +SKIP
-            >>> Translator.ensemble(both).translate(["Hello, world."])  # doctest: +SKIP
-            ['Hallo, Welt.']
+            InputError: there is no translator, or they read or write other tokens.
         """
-        models = _combine(translators, weights)
-        together = copy.copy(translators[0])
-        together.models = models
-        trained = min(
-            (each.codec.longest for each in translators if each.codec.trained),
-            default=None,
+        models = combine(
+            [each.models for each in translators],
+            [each.codec for each in translators],
+            weights,
         )
-        together.codec = dataclasses.replace(
-            together.codec, positions=models.positions, trained=trained
+        first = translators[0]
+        names = [
+            f"{f'{each.directory.name}@' if each.directory else ''}{each.checkpoint}"
+            for each in translators
+        ]
+        for place, weight in enumerate(weights or ()):
+            names[place] = f"{weight:g}*{names[place]}"
+        together = cls(
+            first.model.config,
+            first.params,
+            first.vocabularies,
+            first.decoding,
+            source_eos=first.source_eos,
+            tag=first.codec.tag,
+            source_language=first.languages[0],
+            target_language=first.languages[1],
+            trained_length=min(
+                (each.codec.longest for each in translators if each.codec.trained),
+                default=None,
+            ),
+            checkpoint=" + ".join(names) if len(names) > 1 else first.checkpoint,
+            directory=first.directory,
+            models=models,
         )
-        if len(translators) > 1:
-            folders = (
-                "" if each.directory is None else f"{each.directory.name}@"
-                for each in translators
-            )
-            pairs = zip(folders, translators, strict=True)
-            names = [f"{folder}{each.checkpoint}" for folder, each in pairs]
-            if weights is not None:
-                names = [
-                    f"{weight:g}*{name}"
-                    for weight, name in zip(weights, names, strict=True)
-                ]
-            together.checkpoint = " + ".join(names)
+        together.shortlist = first.shortlist
         return together
+
+    @property
+    def models(self) -> Models:
+        """The model with its parameters, or those of an ensemble."""
+        return self._models
+
+    @models.setter
+    def models(self, models: Models) -> None:
+        """Replace them, in every precision."""
+        self._models = models
+        self._prepared: dict[Precision, Models] = {}
 
     @property
     def model(self) -> Transformer:
@@ -179,16 +178,6 @@ class Translator:
     def params(self) -> PyTree:
         """The parameters of :attr:`model`, a tree of arrays."""
         return self.models.params[0]
-
-    def _prepare(self, precision: Precision) -> Models:
-        """Return the models in a precision, which is kept for the next search."""
-        if (
-            self._prepared is None
-            or self._prepared[0] is not self.models
-            or self._prepared[1] != precision
-        ):
-            self._prepared = self.models, precision, self.models.prepare(precision)
-        return self._prepared[2]
 
     @classmethod
     def load(
@@ -202,21 +191,21 @@ class Translator:
         Args:
             directory: of the run.
             checkpoint: ``best``, ``latest``, a step, ``average`` or ``average/NAME``.
-            target_language: what to translate into; None: the ``data.target_language``
-                of the run. Another than that needs a run with
+            target_language: None: that of the run. Another one needs a run with
                 ``data.language_tags=True``.
 
         Raises:
-            InputError: there is no run or no such checkpoint, or its parts do not
-                belong together.
+            InputError: there is no such run or checkpoint, or its parts do not belong
+                together.
         """
         directory = Path(directory)
         config = configuration.load(directory / "config.json")
         data = config.data
         language = target_language or data.target_language
-        if language != data.target_language and not data.language_tags:
+        is_other = language != data.target_language
+        if is_other and not data.language_tags:
             raise InputError(
-                f"{directory} translates into {data.target_language} alone, not into"
+                f"{directory} translates only into {data.target_language}, not into"
                 f" {language!r}: train with data.language_tags=True for several"
                 " languages"
             )
@@ -229,43 +218,36 @@ class Translator:
         like = jax.eval_shape(
             Transformer(config.model).init, jax.random.key(0), tokens, tokens
         )["params"]
-        params = saved.load(like)
-        tag = language if data.language_tags else None
-        # A model of both directions reads the other language.
-        source = (
-            data.source_language
-            if language != data.source_language
-            else data.target_language
-        )
-        translator = cls(
+        return cls(
             config.model,
-            params,
+            saved.load(like),
             vocabularies,
             config.decoding,
             source_eos=data.source_eos,
-            tag=tag,
-            source_language=source,
+            tag=language if data.language_tags else None,
+            # A model of both directions reads the other language.
+            source_language=data.target_language if is_other else data.source_language,
             target_language=language,
             trained_length=data.max_length,
+            checkpoint=saved.name,
+            directory=directory,
         )
-        translator.checkpoint, translator.directory = saved.name, directory
-        return translator
 
     def translate(
         self, texts: Sequence[str], **options: Unpack[SearchOptions]
     ) -> list[str]:
-        """Translate sentences; one string out for each string in, in order. Blank ones
-        stay empty.
+        """Translate sentences: one string for each, in order. Blank ones stay empty.
 
         Args:
             texts: sentences.
             **options: see :class:`~jaxformer.translation.options.SearchOptions`.
 
         Raises:
-            InputError: a sentence has more tokens than the model has positions, or an
-                argument is out of range.
+            InputError: as :meth:`search`.
+            TypeError: an option is unknown.
         """
-        check_names("Translator.translate", options, SearchOptions)
+        for name in options.keys() - SearchOptions.__optional_keys__:
+            raise TypeError(f"translate() got an unexpected keyword argument {name!r}")
         return [hypotheses[0].text for hypotheses in self.search(texts, **options)]
 
     def search(
@@ -276,30 +258,24 @@ class Translator:
         notice: Callable[[LongSources], None] = LongSources.warn,
         **options: Unpack[ResultOptions],
     ) -> list[list[Hypothesis]]:
-        """Return the best translations of each sentence, the best first; or samples, as
-        they are drawn.
+        """Return the translations of each sentence, the best first; samples in the
+        order in which they were drawn.
 
         Args:
             texts: sentences.
-            stop: asked between batches; where it says True, what is not yet translated
-                comes back as no hypotheses.
-            notice: told at the end if any sentence is longer than training saw; by
+            stop: called between batches; True leaves the other sentences without
+                hypotheses.
+            notice: called at the end if sentences are longer than in training; by
                 default a :class:`~jaxformer.errors.LongSourceWarning`.
-            **options: see :class:`~jaxformer.translation.options.ResultOptions`. There
-                are as many prefixes and lists of required phrases as sentences.
+            **options: see :class:`~jaxformer.translation.options.ResultOptions`, with
+                prefixes and lists of required phrases for each sentence.
 
         Raises:
-            InputError: a sentence has more tokens than the model has positions, or an
-                argument is out of range. Nothing is translated then.
+            InputError: a sentence is longer than the model's positions, or an argument
+                is out of range. Nothing is translated then.
         """
-        check_names("Translator.search", options, ResultOptions)
-        asked = self._line_search(texts, options, max(1, len(texts)))
-        prefixes, required = gather(options, len(texts))
-        return list(
-            dataclasses.replace(asked, stop=stop, notice=notice).stream(
-                texts, prefixes, required
-            )
-        )
+        asked, *lists = self._line_search(texts, max(1, len(texts)), **options)
+        return list(asked.stream(texts, *lists, stop=stop, notice=notice))
 
     def stream(
         self,
@@ -310,110 +286,106 @@ class Translator:
         notice: Callable[[LongSources], None] = LongSources.warn,
         **options: Unpack[ResultOptions],
     ) -> Iterator[list[Hypothesis]]:
-        """Translate a stream of any length in bounded memory: what :meth:`search`
-        gives, one text after the other.
+        """Yield what :meth:`search` returns, for a stream of any length in bounded
+        memory.
 
-        A window of texts is read, sorted by length and translated before the next one
-        is read. Each translation is given when it and all before it are there. A text
-        that is refused ends the stream at its window: what stands before the window has
-        been given by then.
+        A window of texts is read, sorted by length and translated before the next one.
+        A text that is refused ends the stream after the windows before it.
 
         Args:
             texts: sentences.
-            window: most sentences that are read at a time, by default 64 batches; a
-                short one answers sooner and fills batches worse, and 1 answers each
-                sentence before it reads the next.
-            progress: told after each batch how many sentences it has made whole.
-            notice: told at the end of the stream if any sentence is longer than
-                training saw; by default a :class:`~jaxformer.errors.LongSourceWarning`.
+            window: most sentences that are read at a time, by default 64 batches; 1
+                answers each sentence before it reads the next.
+            progress: called after each batch with the number of completed sentences.
+            notice: as of :meth:`search`.
             **options: see :class:`~jaxformer.translation.options.ResultOptions`.
-                Prefixes and required phrases are read beside the texts.
+                Prefixes and required phrases are read along with the texts.
 
         Raises:
             InputError: at once, an argument is out of range; from the stream, a
-                sentence has more tokens than the model has positions, or there are more
+                sentence is longer than the model's positions, or there are more
                 prefixes than sentences or fewer.
         """
-        check_names("Translator.stream", options, ResultOptions)
-        asked = dataclasses.replace(
-            self._line_search(texts, options, window), progress=progress, notice=notice
-        )
-        return asked.stream(texts, options.get("prefixes"), options.get("required"))
+        asked, *lists = self._line_search(texts, window, **options)
+        return asked.stream(texts, *lists, progress=progress, notice=notice)
 
     def check(self, texts: Iterable[str], **options: Unpack[ResultOptions]) -> int:
-        """Read a stream and translate nothing: find what :meth:`stream` would refuse;
-        give the number of texts.
+        """Count the texts of a stream, and find what :meth:`stream` would refuse.
 
         Raises:
             InputError: as :meth:`stream`.
         """
-        check_names("Translator.check", options, ResultOptions)
-        asked = self._line_search(texts, options, None)
-        return asked.check(texts, options.get("prefixes"), options.get("required"))
+        asked, *lists = self._line_search(texts, None, **options)
+        return asked.check(texts, *lists)
 
     def _line_search(
-        self, texts: object, options: ResultOptions, window: int | None
-    ) -> LineSearch:
-        """Check what a call asks for, before any text is read."""
-        decoding = resolve(texts, options, self.decoding)
-        if window is not None and window < 1:
-            raise InputError(f"a window must have at least 1 sentence, not {window}")
-        if window is not None and window > MOST_COUNTED:
-            raise InputError(
-                f"a window must have at most {MOST_COUNTED:,} sentences, not {window}"
-            )
-        models, layers = (
-            self._prepare(decoding.precision),
-            self.model.config.num_decoder_layers,
-        )
-        return LineSearch(
+        self,
+        texts: object,
+        window: int | None,
+        *,
+        decoding: DecodingConfig | None = None,
+        beam_size: int | None = None,
+        alpha: float | None = None,
+        ban: Sequence[str] = (),
+        prefixes: Prefixes = None,
+        required: Required = None,
+        paragraphs: bool = False,
+        n_best: int = 1,
+        alignment: bool = False,
+        alignment_layer: int | None = None,
+    ) -> tuple[LineSearch, Prefixes, Required]:
+        """Check the options of a call before any text is read; return its search, and
+        the constraints of each text.
+        """
+        check_lists(texts, ban, prefixes, required)
+        changes = {"beam_size": beam_size, "alpha": alpha}
+        changes = {name: each for name, each in changes.items() if each is not None}
+        decoding = dataclasses.replace(decoding or self.decoding, **changes)
+        check_results(decoding, n_best, required, window)
+        if decoding.precision not in self._prepared:
+            prepared = self.models.prepare(decoding.precision)
+            self._prepared = {decoding.precision: prepared}
+        models = self._prepared[decoding.precision]
+        layers = self.model.config.num_decoder_layers
+        search = LineSearch(
             models=models,
+            aligner=self.models,
             codec=self.codec,
-            reader=(self.model, self.params),
             shortlist=self.shortlist,
             decoding=decoding,
-            n_best=options.get("n_best", 1),
-            banned=self._ban(options.get("ban", ()), decoding),
-            forced=options.get("prefixes") is not None,
-            layer=(
-                choose_layer(options.get("alignment_layer"), layers)
-                if options.get("alignment")
-                else None
+            n_best=n_best,
+            banned=ban_tokens(
+                decoding,
+                self.codec.banned(ban),
+                self.vocabularies.target,
+                self.model.config.vocabulary_size,
             ),
-            paragraphs=options.get("paragraphs", False),
+            forced=prefixes is not None,
+            layer=choose_layer(alignment, alignment_layer, layers),
+            paragraphs=paragraphs,
             window=window or _BATCHES * decoding.batch_size * models.devices,
         )
-
-    def _ban(self, phrases: Sequence[str], decoding: DecodingConfig) -> Banned:
-        vocabulary, columns = (
-            self.vocabularies.target,
-            self.model.config.vocabulary_size,
-        )
-        encoded = self.codec.banned(phrases)
-        return batch_search.ban(
-            decoding, encoded, vocabulary.unk_id, vocabulary.size, columns
-        )
+        return search, prefixes, required
 
     def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
-        """Return the log-probability of each target under its source, by one forward
-        pass.
+        """Return the log-probability of each target given its source.
 
         Raises:
-            InputError: a sentence has more tokens than the model has positions, or is
-                no string.
+            InputError: a sentence is longer than the model's positions, or not a
+                string.
         """
-        for place, pair in enumerate(pairs):
-            check_text(f"pairs[{place}].source", pair.source)
-            check_text(f"pairs[{place}].target", pair.target)
+        from jaxformer.translation import pairs as given_pairs
+
         return given_pairs.score(self.models, self.codec, pairs, self.decoding)
 
     def attention(self, source: str, target: str | None = None) -> Attention:
-        """Give all attention weights of a pair; without a target, of the translation.
+        """Return all attention weights of a pair; without a target, of the translation.
 
         Raises:
-            InputError: a blank sentence, or one with more tokens than the model has
-                positions.
+            InputError: a sentence is blank, or longer than the model's positions.
         """
+        from jaxformer.translation import pairs as given_pairs
+
         check_text("source", source)
         if not source.strip():
             raise InputError("attention needs a sentence that is not blank")
@@ -425,63 +397,3 @@ class Translator:
             target = self.translate([source], decoding=whole)[0]
         check_text("target", target)
         return given_pairs.attend(self.model, self.params, self.codec, source, target)
-
-
-def _combine(
-    translators: Sequence[Translator], weights: Sequence[float] | None = None
-) -> Models:
-    """Put the models of single translators together, the first of which says what the
-    others must agree in.
-
-    Raises:
-        InputError: there is none, they do not read and write the same tokens, or the
-            weights do not fit.
-    """
-    if not translators:
-        raise InputError("an ensemble needs a translator: give at least one")
-    if weights is not None:
-        check_weights(weights, len(translators))
-    for number, other in enumerate(translators[1:], start=2):
-        _check_partner(translators[0], other, number)
-    return Models(
-        tuple(each.model for each in translators),
-        tuple(each.params for each in translators),
-        None if weights is None else np.asarray(weights, np.float32),
-    )
-
-
-def _check_partner(first: Translator, other: Translator, number: int) -> None:
-    """Refuse a model that reads or writes other tokens than the first of an ensemble.
-
-    Raises:
-        InputError: one is an ensemble, or vocabularies, what is added to sources, or
-            columns of the output differ.
-    """
-    if len(first.models.models) > 1 or len(other.models.models) > 1:
-        raise InputError(
-            "an ensemble is put together at once: give its models, not another ensemble"
-            " of some"
-        )
-    own, others = first.vocabularies.hash, other.vocabularies.hash
-    if own != others:
-        raise InputError(
-            f"model {number} of the ensemble has another vocabulary (hash"
-            f" {others[:12]}) than the first ({own[:12]}): train both with one, by the"
-            " same vocabulary files in their directories"
-        )
-    before, after = (
-        {
-            "data.source_eos": each.source_eos,
-            "the language tag": each.vocabularies.source.pieces(each.codec.before),
-            "model.vocabulary_size": each.model.config.vocabulary_size,
-            "model.pad_id": each.model.config.pad_id,
-            "model.bos_id": each.model.config.bos_id,
-        }
-        for each in (first, other)
-    )
-    for name, value in before.items():
-        if after[name] != value:
-            raise InputError(
-                f"the first model of the ensemble has {name} {value} and model {number}"
-                f" has {after[name]}: put models together that agree in it"
-            )

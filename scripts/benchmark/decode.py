@@ -314,7 +314,7 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
 
     from jaxformer.models.seq2seq import Transformer
     from jaxformer.search.config import DecodingConfig
-    from jaxformer.translation.batch import Banned, Sentence, search_batch
+    from jaxformer.translation.batch import Sentence, search_batch
     from jaxformer.translation.models import Models
     from jaxformer.translation.shortlist import Shortlist
 
@@ -346,8 +346,6 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
             decoding,
             eos_id=EOS,
             n_best=1,
-            banned=Banned(None, None),
-            forced=False,
             shortlist=shortlist,
         )
         return int(found.lengths[: len(batch)].sum())

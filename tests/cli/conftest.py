@@ -8,6 +8,7 @@ import pytest
 
 import runs
 from jaxformer import signals
+from jaxformer.translation import models
 from runs import Outcome
 
 Call = Callable[..., Outcome]
@@ -17,6 +18,12 @@ Call = Callable[..., Outcome]
 def call() -> Call:
     """Return the function that runs a command."""
     return runs.call
+
+
+@pytest.fixture(autouse=True)
+def _one_device(monkeypatch):
+    """Translate on one device: programs for eight compile and run far longer."""
+    monkeypatch.setattr(models, "mesh_of_devices", lambda: None)
 
 
 @pytest.fixture

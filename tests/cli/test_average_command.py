@@ -53,9 +53,7 @@ def test_the_mean_is_kept(options, name, steps, call, run):
 
 
 def test_every_command_takes_it(call, run, tmp_path):
-    """Translating, scoring, attention, evaluation and info know averages, the newest
-    and those by name.
-    """
+    """Translation, evaluation and info know averages, the newest and those by name."""
     call("average", f"--workdir={run}", "--steps=10", "--name=ten")
     call("average", f"--workdir={run}", "--last=2")
     options = [f"--workdir={run}", "--beam_size=1"]
@@ -64,37 +62,11 @@ def test_every_command_takes_it(call, run, tmp_path):
         return call("translate", *options, f"--checkpoint={which}", stdin=LINES).out
 
     assert translate("average/ten") == translate("10") != translate("20")
-    assert translate("average") == translate("average/last-2") != translate("10")
+    assert translate("average") != translate("10")
 
-    files = tmp_path / "source", tmp_path / "target"
-    for file in files:
+    source, target = tmp_path / "source", tmp_path / "target"
+    for file in (source, target):
         file.write_bytes(LINES)
-    source, target = files
-    by_which = {
-        which: (
-            call(
-                "score",
-                f"--workdir={run}",
-                f"--checkpoint={which}",
-                f"--source={source}",
-                f"--target={target}",
-            ).out
-        )
-        for which in ("average/ten", "10", "average")
-    }
-    assert by_which["average/ten"] == by_which["10"] != by_which["average"]
-    output = tmp_path / "attention"
-    assert (
-        call(
-            "attention",
-            f"--workdir={run}",
-            "--checkpoint=average",
-            f"--output={output}",
-            "Open it.",
-        ).code
-        == 0
-    )
-
     data = [f"--source={source}", f"--reference={target}"]
     record = json.loads(
         call("evaluate", *options, *data, "--checkpoint=average/ten").out

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import runs
+from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.translation.translator import Translator
 
 BAD_UTF8 = b"one\ntwo\nd\xfcrr\nfour\n"
@@ -203,7 +204,7 @@ def test_a_model_whose_weights_are_not_numbers(call, file, monkeypatch):
         (
             "\n\n",
             (
-                ", line 3 is missing: there are 2 {}s and more sentences; give one for"
+                ", line 3 is missing: there are 2 {}s and more sentences: give one for"
                 " each, empty where nothing"
             ),
         ),
@@ -304,10 +305,8 @@ def test_unknown_checkpoint(which, call, workdir):
 
 def test_vocabulary_of_another_run(call, damaged):
     """A vocabulary that was replaced is refused, not used for nonsense."""
-    shutil.copy(
-        runs.reversal_run() / "vocabulary" / "shared.model",
-        damaged / "vocabulary" / "shared.model",
-    )
+    texts = [text for pair in runs.pairs()[:100] for text in pair]
+    Vocabulary.train(texts, 300).save(damaged / "vocabulary" / "shared.model")
     for arguments in COMMANDS[:3]:
         error = call(*arguments, f"--workdir={damaged}", stdin=b"a\n").error
         assert (
@@ -560,8 +559,8 @@ def test_other_faults_of_the_runtime_stay_faults(call, workdir, monkeypatch):
             "argument --n_best: must be at most 10,000, not 100000000",
         ),
         (["translate", "--sample", f"--seed={10**23}"], "--seed must be"),
-        (["translate", f"--window={10**23}"], "a window must have at most"),
-        (["shortlist", f"--best={10**23}"], "a shortlist has at most"),
+        (["translate", f"--window={10**23}"], "a window must have from 1 to"),
+        (["shortlist", f"--best={10**23}"], "a shortlist needs at least 1 and at most"),
     ],
 )
 def test_absurd_numbers(arguments, rule, call, workdir):

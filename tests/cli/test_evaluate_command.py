@@ -13,10 +13,21 @@ from jaxformer.data import sources
 from jaxformer.evaluation import metrics
 from jaxformer.translation.translator import Translator
 
+LANGUAGES = {"source_language": "forwards", "target_language": "backwards"}
+
 
 @pytest.fixture
 def reversal(tmp_path) -> Path:
-    return runs.copy(runs.reversal_run(), tmp_path / "run")
+    """Copy the run of random parameters, with the data sets of the reversal task."""
+    run = runs.copy(runs.random_run(), tmp_path / "run")
+    change(run, "data", test="synthetic:reverse/test", **LANGUAGES)
+    return run
+
+
+def change(run: Path, section: str, **values: object) -> None:
+    config = json.loads((run / "config.json").read_text())
+    config[section] |= values
+    (run / "config.json").write_text(json.dumps(config))
 
 
 def write_pairs(directory: Path, count: int) -> tuple[Path, Path]:
@@ -56,10 +67,7 @@ def test_a_parser_is_scored_by_f1(call, reversal, tmp_path):
     """A run whose best checkpoint is by F1 has F1 in its result without being asked,
     and needs trees for it.
     """
-    path = reversal / "config.json"
-    config = json.loads(path.read_text())
-    config["evaluation"]["best_metric"] = "f1"
-    path.write_text(json.dumps(config))
+    change(reversal, "evaluation", best_metric="f1")
     source, reference = write_pairs(tmp_path, 2)
     options = (
         f"--workdir={reversal}",
@@ -96,8 +104,8 @@ def test_other_settings_do_not_replace_a_result(call, reversal):
 
 
 def test_search_options(call, reversal, tmp_path):
-    """Those of ``translate``: each changes the search, is in the record, and names
-    an entry of its own.
+    """Those of ``translate``: each changes the search, is in the record, and names an
+    entry of its own.
     """
     source, reference = write_pairs(tmp_path, 20)
     files = [f"--source={source}", f"--reference={reference}"]
@@ -216,7 +224,7 @@ def test_wrong_references_and_metrics(call, tmp_path, monkeypatch):
     monkeypatch.setattr(Translator, "load", lambda *_: 1 / 0)
     source, reference = write_pairs(tmp_path, 4)
     workdir, options = (
-        f"--workdir={runs.reversal_run()}",
+        f"--workdir={runs.random_run()}",
         [f"--source={source}", f"--reference={reference}"],
     )
     (tmp_path / "short").write_text("a\n")
@@ -236,7 +244,7 @@ def test_one_sentence(call, reversal, tmp_path):
     options = [f"--source={source}", f"--reference={reference}", "--checkpoint=latest"]
     record = json.loads(call("evaluate", f"--workdir={reversal}", *options).out)
     assert record["sentences"] == 1
-    assert record["checkpoint"] == 200
+    assert record["checkpoint"] == 20
 
 
 @pytest.mark.parametrize(
@@ -261,9 +269,9 @@ def test_one_sentence(call, reversal, tmp_path):
         (["--alpha=nan"], "--alpha must be at least -10, not nan"),
     ],
 )
-def test_wrong_options(options, rule, call):
-    """What cannot be scored is said in one line."""
-    assert rule in call("evaluate", f"--workdir={runs.reversal_run()}", *options).error
+def test_wrong_options(options, rule, call, reversal):
+    """What cannot be scored ends with one line."""
+    assert rule in call("evaluate", f"--workdir={reversal}", *options).error
 
 
 @pytest.mark.parametrize(
@@ -292,7 +300,7 @@ def test_wrong_options(options, rule, call):
             "bundled:en-de/test",
             "en",
             (
-                "the run translates into de alone, not into en: leave out"
+                "the run translates only into de, not into en: leave out"
                 " --target_language"
             ),
         ),
@@ -303,13 +311,8 @@ def test_another_direction(call, tmp_path, tags, name, wanted, message):
     no brackets turn it round.
     """
     run = runs.copy(runs.random_run(), tmp_path / "run")
-    config = json.loads((run / "config.json").read_text())
-    config["data"] |= {
-        "source_language": "en",
-        "target_language": "de",
-        "language_tags": tags,
-    }
-    (run / "config.json").write_text(json.dumps(config))
+    languages = {"source_language": "en", "target_language": "de"}
+    change(run, "data", language_tags=tags, **languages)
     for language in ("en", "de"):
         (tmp_path / f"a.{language}").write_text("a\n")
     name = name.format(tmp_path)

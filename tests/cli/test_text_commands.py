@@ -11,10 +11,10 @@ import pytest
 from translation.translators import teacher_forced, token_ids
 
 import runs
-from jaxformer.data import sources
 from jaxformer.data.files import read_lines
 from jaxformer.data.sources import Pair
-from jaxformer.translation.batch import Banned
+from jaxformer.search.constraints import Constraints
+from jaxformer.translation import translator as translator_module
 from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.translator import Translator
 
@@ -260,7 +260,9 @@ def test_json_lines_have_the_tokens_own_scores(option, call, workdir, translator
 def test_a_translation_that_options_leave_none(call, workdir, monkeypatch):
     """It is an empty line, and null for the score where the form has a word for it."""
     ban = np.ones(runs.vocabulary().size, bool)
-    monkeypatch.setattr(Translator, "_ban", lambda *_: Banned(ban, None))
+    monkeypatch.setattr(
+        translator_module, "ban_tokens", lambda *_: Constraints(banned_tokens=ban)
+    )
     assert call("translate", workdir, stdin=b"Open the file.\n") == (0, b"\n", "")
     (line,) = call(
         "translate", workdir, "--format=jsonl", stdin=b"Open the file.\n"
@@ -344,26 +346,6 @@ def test_json_lines(n_best, call, workdir, translator):
     assert "Größe".encode() in outcome.out  # text is text, not escapes
 
 
-def test_in_one_piece_or_two(call):
-    """Five hundred lines give five hundred in order, in one piece or split over two
-    calls.
-    """
-    workdir = f"--workdir={runs.reversal_run()}"
-    lines = [pair.source for pair in sources.load("synthetic:reverse/test", "", "")]
-    whole = call("translate", workdir, "--beam_size=1", stdin=encode(lines)).lines
-    parts = [
-        call("translate", workdir, "--beam_size=1", stdin=encode(part)).lines
-        for part in (lines[:64], lines[64:])
-    ]
-    assert len(whole) == 500
-    assert parts[0] + parts[1] == whole
-    right = [
-        " ".join(reversed(line.split())) == found
-        for line, found in zip(lines, whole, strict=True)
-    ]
-    assert sum(right) > 200
-
-
 # score
 
 
@@ -397,36 +379,6 @@ def test_score_as_json_lines(call, workdir, translator, files, tmp_path):
     assert outcome == (0, b"", "")
     records = [json.loads(line) for line in read_lines(tmp_path / "out")]
     assert records == [score.to_json() for score in translator.score(given)]
-
-
-def test_score_of_a_translation_is_its_log_probability(call, tmp_path):
-    """What ``translate`` says of its translations, ``score`` says again."""
-    workdir = f"--workdir={runs.reversal_run()}"
-    lines = [
-        pair.source
-        for pair in list(sources.load("synthetic:reverse/valid", "", ""))[:64]
-    ]
-    outcome = call("translate", workdir, "--format=jsonl", stdin=encode(lines))
-    best = [json.loads(line)["translations"][0] for line in outcome.lines]
-    for name, content in (
-        ("source", lines),
-        ("target", [hypothesis["text"] for hypothesis in best]),
-    ):
-        (tmp_path / name).write_bytes(encode(content))
-    outcome = call(
-        "score",
-        workdir,
-        f"--source={tmp_path / 'source'}",
-        f"--target={tmp_path / 'target'}",
-    )
-    scores = [line.split("\t") for line in outcome.lines]
-    same = [
-        float(score) == pytest.approx(hypothesis["log_probability"], rel=1e-4, abs=1e-4)
-        for (score, tokens), hypothesis in zip(scores, best, strict=True)
-        if int(tokens) == len(hypothesis["tokens"]) and hypothesis["finished"]
-    ]
-    assert len(same) > 50
-    assert all(same)
 
 
 def test_summary_of_scores(call, workdir, translator, files, tmp_path):

@@ -20,8 +20,7 @@ import pytest
 
 import runs
 from jaxformer.cli import output, progress
-from jaxformer.cli.options import check_output, write_output
-from jaxformer.cli.output import open_output
+from jaxformer.cli.output import check_output, open_output, write_output
 from jaxformer.errors import InputError
 from jaxformer.translation.translator import Translator
 
@@ -38,6 +37,38 @@ def translator():
 
 def encode(lines: list[str]) -> bytes:
     return "".join(line + "\n" for line in lines).encode()
+
+
+MOST_MODULES = 60
+LIST_MODULES = """
+import sys
+from jaxformer.cli.main import main
+code = main(sys.argv[1:])
+print(*(name for name in sys.modules if name.split(".")[0] == "jaxformer"))
+sys.exit(code)
+"""
+
+
+def test_a_translation_loads_few_modules(tmp_path):
+    """A process that translates a sentence loads only what a reader of that path needs
+    to open.
+    """
+    (tmp_path / "in").write_text("Open the file.\n")
+    files = [f"--input={tmp_path / 'in'}", f"--output={tmp_path / 'out'}"]
+    done = subprocess.run(
+        [
+            *(sys.executable, "-c", LIST_MODULES, "translate"),
+            *(f"--workdir={runs.random_run()}", *files),
+        ],
+        capture_output=True,
+        text=True,
+        cwd=runs.ROOT,
+        env=runs.environment(),
+        check=True,
+    )
+    modules = done.stdout.split()
+    assert (tmp_path / "out").read_text().count("\n") == 1
+    assert len(modules) <= MOST_MODULES, modules
 
 
 # Files and streams
@@ -92,11 +123,7 @@ def test_long_lines_are_told_of_once(call, workdir, tmp_path):
     assert alone.err == ""
     long = encode([" ".join(sentences), "a"] * 2)
     (tmp_path / "in").write_bytes(long)
-    for arguments in (
-        [],
-        ["--split_long"],
-        [f"--input={tmp_path / 'in'}", "--window=1"],
-    ):
+    for arguments in ([], [f"--input={tmp_path / 'in'}", "--window=1"]):
         outcome = call("translate", workdir, *arguments, stdin=long)
         assert (
             outcome.lines[0] == outcome.lines[2] == " ".join(filter(None, alone.lines))
@@ -367,7 +394,7 @@ def test_alignments(call, workdir, translator):
     assert error == "--alignment is a part of --format=jsonl: add that, or leave it out"
     given = ["--format=jsonl", "--alignment", "--alignment_layer=9"]
     assert (
-        "the decoder has layers 1 to 1, and none 9"
+        "the decoder has layers 1 to 1, not 9"
         in call("translate", workdir, *given, stdin=b"a\n").error
     )
 

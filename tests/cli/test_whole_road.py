@@ -140,7 +140,7 @@ def test_training_says_all_on_standard_error(tmp_path):
 @pytest.mark.slow
 def test_scripts(tmp_path):
     """The launchers do what the commands do, and fail as they fail."""
-    run = runs.copy(runs.reversal_run(), tmp_path / "run")
+    run = runs.copy(runs.random_run(), tmp_path / "run")
     source = tmp_path / "source"
     source.write_text("a b c\n\nd\n")
     translated = script("translate", f"--workdir={run}", stdin=source.read_bytes())

@@ -485,8 +485,8 @@ def sample_tables(
             constraints=constraints,
             coverage=None if attention is None else lost,
             beta=beta,
+            sampling=sampling,
             **IDS,
         ),
         keys,
-        sampling,
     )

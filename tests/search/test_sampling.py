@@ -29,8 +29,8 @@ from search.search_oracle import (
 
 from jaxformer.search import single as sampling_module
 from jaxformer.search.constraints import Constraints
-from jaxformer.search.rules import SearchRules
-from jaxformer.search.single import Sampling, sample_search, truncate
+from jaxformer.search.rules import Sampling, SearchRules
+from jaxformer.search.single import sample_search, truncate
 
 STATES, VOCABULARY = 4099, 6
 OFF = {"top_k": 10**6, "top_p": 1.0, "min_p": 0.0, "epsilon": 0.0}
@@ -364,5 +364,4 @@ def test_no_samples_are_a_fault_of_the_caller():
                 beam_size=0, n_best=0, max_lengths=limits(3), length=3, alpha=0.6, **IDS
             ),
             keys(0),
-            Sampling(),
         )

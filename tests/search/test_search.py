@@ -30,8 +30,8 @@ from jaxformer.search import scoring
 from jaxformer.search.beam import beam_search
 from jaxformer.search.config import LENGTH_PENALTIES
 from jaxformer.search.constraints import Constraints
-from jaxformer.search.rules import SearchRules
-from jaxformer.search.single import Sampling, greedy_search, sample_search
+from jaxformer.search.rules import Sampling, SearchRules
+from jaxformer.search.single import greedy_search, sample_search
 from jaxformer.translation import batch as batch_search
 
 ALPHAS = (-1.0, 0.0, 0.6, 1.0, 2.0)
@@ -544,7 +544,10 @@ def test_a_fault_of_the_caller_is_named():
         greedy_search(step, None, SearchRules(beam_size=2, **arguments, **IDS))
     with pytest.raises(ValueError, match="are both the number of samples, not 2, 1"):
         sample_search(
-            step, None, SearchRules(beam_size=2, **arguments, **IDS), None, Sampling()
+            step,
+            None,
+            SearchRules(beam_size=2, sampling=Sampling(), **arguments, **IDS),
+            None,
         )
     with pytest.raises(ValueError, match="eos_id 1 must differ"):
         beam_search(

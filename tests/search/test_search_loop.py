@@ -26,8 +26,8 @@ from jaxformer.search import beam as search
 from jaxformer.search import single as rows
 from jaxformer.search.beam import beam_search
 from jaxformer.search.constraints import FREE, Constraints
-from jaxformer.search.rules import SearchRules
-from jaxformer.search.single import Sampling, draw, greedy_search, sample_search
+from jaxformer.search.rules import Sampling, SearchRules
+from jaxformer.search.single import draw, greedy_search, sample_search
 
 ALPHAS = (-1.0, 0.0, 0.6, 1.0, 2.0)
 STATES, VOCABULARY = 4099, 6
@@ -149,9 +149,8 @@ def test_no_value_recompiles_a_search():
         return sample_search(
             step,
             cache(4),
-            SearchRules(beam_size=2, n_best=2, **common(*values)),
+            SearchRules(beam_size=2, n_best=2, sampling=sampling, **common(*values)),
             keys,
-            sampling,
         )
 
     counts, found = [], []

@@ -22,7 +22,7 @@ from translation.translators import (
 import runs
 from jaxformer.errors import InputError
 from jaxformer.translation.codec import number_words
-from jaxformer.translation.pairs import choose_layer
+from jaxformer.translation.options import choose_layer
 from jaxformer.translation.results import Alignment, Hypothesis
 from jaxformer.translation.translator import Translator
 
@@ -77,12 +77,12 @@ def test_weights_are_the_attention_of_the_layer(layer, chosen):
 
 @pytest.mark.parametrize(("layers", "layer"), [(1, 1), (2, 1), (3, 2), (6, 5)])
 def test_the_layer_before_the_last_aligns(layers, layer):
-    assert choose_layer(None, layers) == layer
+    assert choose_layer(True, None, layers) == layer
     for wrong in (0, layers + 1):
         with pytest.raises(
-            InputError, match=f"the decoder has layers 1 to {layers}, and none {wrong}"
+            InputError, match=f"the decoder has layers 1 to {layers}, not {wrong}"
         ):
-            choose_layer(wrong, layers)
+            choose_layer(True, wrong, layers)
 
 
 def test_pieces_and_words_are_linked():

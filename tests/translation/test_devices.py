@@ -10,7 +10,7 @@ from jax.sharding import Mesh
 
 import runs
 from jaxformer.search.rules import SearchResult
-from jaxformer.translation.batch import Banned, Sentence, rows_of_batch, search_batch
+from jaxformer.translation.batch import Sentence, rows_of_batch, search_batch
 from jaxformer.translation.models import SENTENCES, Models
 from jaxformer.translation.shortlist import Shortlist
 
@@ -58,7 +58,6 @@ def search(
         decoding,
         eos_id=eos_id,
         n_best=n_best,
-        banned=Banned(None, None),
         forced=forced,
         shortlist=shortlist,
     )

@@ -12,7 +12,7 @@ from jaxformer.errors import InputError
 from jaxformer.functional.int8 import Int8Weights, Table, quantize, take_rows
 from jaxformer.models import Transformer, TransformerConfig
 from jaxformer.search.config import DecodingConfig
-from jaxformer.translation.batch import Banned, Sentence, search_batch
+from jaxformer.translation.batch import Sentence, search_batch
 from jaxformer.translation.models import prepare
 
 SETTINGS = {
@@ -31,10 +31,11 @@ def make(seed, **settings):
     model, token = Transformer(config), jax.ShapeDtypeStruct((1, 1), jnp.int32)
     shapes = jax.eval_shape(model.init, jax.random.key(0), token, token)["params"]
     rng = np.random.default_rng(seed)
-    draw = lambda path, x: (
-        (path[-1].key == "scale")
-        + 0.2 * rng.standard_normal(x.shape).astype(np.float32)
-    )
+
+    def draw(path, x):
+        noise = 0.2 * rng.standard_normal(x.shape).astype(np.float32)
+        return (path[-1].key == "scale") + noise
+
     return config, jax.tree.map(
         jnp.asarray, jax.tree_util.tree_map_with_path(draw, shapes)
     )
@@ -158,7 +159,7 @@ def test_a_search_is_in_the_precision_that_is_asked_for(precision):
     ((found,),) = translator.search([text], decoding=decoding)
     ((plain,),) = translator.search([text], beam_size=3)
     (ids,) = translator.codec.encode_sources([text])
-    sentences, nothing = [Sentence(ids, len(ids) - 1, [], (0, 0))], Banned(None, None)
+    sentences = [Sentence(ids, len(ids) - 1, [], (0, 0))]
     for models, expected in (
         (translator.models.prepare(precision), found),
         (translator.models.prepare("model"), plain),
@@ -169,8 +170,6 @@ def test_a_search_is_in_the_precision_that_is_asked_for(precision):
             decoding,
             eos_id=eos_id,
             n_best=1,
-            banned=nothing,
-            forced=False,
         )
         assert result.scores[0, 0] == pytest.approx(expected.score, abs=1e-6)
     assert found.score != plain.score

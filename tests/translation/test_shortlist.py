@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 import numpy as np
@@ -15,7 +16,8 @@ from translation.translators import many, source_ids, token_ids
 import runs
 from jaxformer.errors import InputError
 from jaxformer.search.constraints import Constraints
-from jaxformer.translation.shortlist import Shortlist, Side, within
+from jaxformer.translation.batch import Sentence
+from jaxformer.translation.shortlist import Shortlist, Side
 from jaxformer.translation.translator import Hypothesis, Translator
 
 WAYS = {
@@ -44,7 +46,7 @@ def short(translator: Translator, shortlist: Shortlist) -> Translator:
 
 
 def tokens_by_hand(
-    shortlist: Shortlist, ids: list[int], needed: list[int] = []
+    shortlist: Shortlist, ids: list[int], needed: Sequence[int] = ()
 ) -> set[int]:
     found = {0, 1, 2, 3, *shortlist.first.tolist(), *needed}
     for token in ids:
@@ -102,6 +104,10 @@ def test_list_of_a_sentence():
         assert found[:4] == [0, 1, 2, 3]
 
 
+def batch(texts: list[list[int]]) -> list[Sentence]:
+    return [Sentence(ids, len(ids), [], (n, 0)) for n, ids in enumerate(texts)]
+
+
 def test_lists_of_a_batch():
     """Each sentence may have the tokens of its own list, in sizes that are few; none
     comes twice in a row's list.
@@ -112,7 +118,7 @@ def test_lists_of_a_batch():
         for count in (1, 3, 8):
             texts = [generator.integers(0, 400, 6).tolist() for _ in range(count)]
             lists = [shortlist.tokens_of(ids) for ids in texts]
-            part = within(lists, 8, columns)
+            part = shortlist.within(batch(texts), 8, columns)
             tokens, allowed = np.asarray(part.tokens), np.asarray(part.allowed)
             assert tokens[:4].tolist() == [0, 1, 2, 3]
             assert (np.diff(tokens) >= 0).all()
@@ -132,11 +138,10 @@ def test_constraints_move_into_the_list():
     by a dictionary and loops.
     """
     generator = np.random.default_rng(5)
-    lists = [
-        np.union1d(generator.choice(4000, 60), range(4)).astype(np.int32)
-        for _ in range(3)
-    ]
-    part = within(lists, 4, 4000)
+    shortlist = draw_shortlist(6, best=20)
+    texts = [generator.integers(0, 400, 6).tolist() for _ in range(3)]
+    lists = [shortlist.tokens_of(ids) for ids in texts]
+    part = shortlist.within(batch(texts), 4, 4000)
     place = {}
     for number, token in enumerate(np.asarray(part.tokens).tolist()):
         place.setdefault(token, number)
@@ -337,7 +342,9 @@ def test_learn_save_load(tmp_path):
     np.testing.assert_array_equal(back.first, found.first)
     np.testing.assert_array_equal(back.best, found.best)
     assert [path.name for path in tmp_path.iterdir()] == ["shortlist.npz"]
-    with pytest.raises(InputError, match="at least 1 token of each kind: first is 0"):
+    with pytest.raises(
+        InputError, match=r"at least 1 and at most 10,000 .*: first is 0"
+    ):
         Shortlist.learn(*sides, "abc", first=0)
 
 

@@ -27,7 +27,7 @@ from jaxformer.search.config import DecodingConfig
 from jaxformer.search.rules import SearchResult
 from jaxformer.translation import batch as batch_search
 from jaxformer.translation import compiled as compiled_search
-from jaxformer.translation.batch import Banned, Sentence
+from jaxformer.translation.batch import Sentence
 from jaxformer.translation.translator import Hypothesis
 
 WAYS = {
@@ -51,7 +51,6 @@ def search_batch(
         settings(**changes),
         eos_id=translator.vocabularies.target.eos_id,
         n_best=1,
-        banned=Banned(None, None),
         forced=forced or any(sentence.prefixes for sentence in sentences),
     )
 

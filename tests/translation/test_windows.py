@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from jaxformer.errors import InputError
 from jaxformer.translation.batch import batches, round_width
-from jaxformer.translation.stream import number_lines, windows
+from jaxformer.translation.options import number_lines, windows
 
 
 @given(

@@ -1,0 +1,243 @@
+"""The arguments that several commands share, and the models that they name."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxformer.errors import InputError, UsageError
+from jaxformer.search.config import SAMPLING, DecodingConfig
+
+if TYPE_CHECKING:
+    from jaxformer.translation.translator import Translator
+
+FORMATS = ("text", "jsonl")
+
+
+def number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Return the type of an option that is a whole number from ``least`` to
+    ``most``.
+    """
+
+    def parse(text: str) -> int:
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"must be at least {least}, not {value}")
+        if most is not None and value > most:
+            raise argparse.ArgumentTypeError(f"must be at most {most:,}, not {value}")
+        return value
+
+    parse.__name__ = "whole number"  # argparse shows it for text that is not a number
+    return parse
+
+
+def add_workdir(
+    parser: argparse.ArgumentParser, described: str = "directory of a trained run"
+) -> None:
+    """Declare the directory of a run."""
+    parser.add_argument(
+        "--workdir", required=True, type=Path, metavar="DIR", help=described
+    )
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Declare where to write, and in which form."""
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to write (default: standard output)",
+    )
+    parser.add_argument(
+        "--format", choices=FORMATS, default="text", help="form of the output"
+    )
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Declare a run and a checkpoint, and those that predict together with it."""
+    add_workdir(parser)
+    parser.add_argument(
+        "--checkpoint",
+        default="best",
+        metavar="WHICH",
+        help="best (default), latest, a step, average (the newest) or average/NAME",
+    )
+    parser.add_argument(
+        "--target_language",
+        metavar="CODE",
+        help="what to translate into, for a run of several languages",
+    )
+
+
+def add_ensemble(parser: argparse.ArgumentParser) -> None:
+    """Declare the models that predict together with that of :func:`add_model`."""
+    parser.add_argument(
+        "--ensemble",
+        action="append",
+        default=[],
+        metavar="DIR[@WHICH]",
+        help="a run of the same vocabulary that predicts each token together with the"
+        " first, and which checkpoint (default: its best); may be repeated",
+    )
+    parser.add_argument(
+        "--ensemble_weights",
+        metavar="W,W",
+        help="weight of each model, that of --workdir first, such as 2,1 (default: all"
+        " equal)",
+    )
+
+
+def add_search(parser: argparse.ArgumentParser) -> None:
+    """Declare a flag for each key of the section ``decoding`` that has a help text; the
+    defaults are those of the run.
+    """
+    for field in _flags():
+        if field.type == "bool":
+            kind: dict[str, Any] = {"action": "store_const", "const": True}
+        else:
+            types = {"int": int, "float": float}
+            kind = {"type": types.get(str(field.type).split(" ")[0], str)}
+            kind["metavar"] = field.metadata["flag"]
+        parser.add_argument(f"--{field.name}", help=field.metadata["help"], **kind)
+    parser.add_argument(
+        "--split_long",
+        action="store_true",
+        help="cut lines that are longer than in training, also where the run refuses"
+        " them",
+    )
+    parser.add_argument(
+        "--shortlist",
+        action="store_true",
+        help="only tokens that jaxformer shortlist found likely for each sentence",
+    )
+
+
+def _flags() -> list[dataclasses.Field[Any]]:
+    fields = dataclasses.fields(DecodingConfig)
+    return [field for field in fields if field.metadata["help"]]
+
+
+def asked_search(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the keys of the section ``decoding`` that the command line sets."""
+    asked = {field.name: getattr(options, field.name) for field in _flags()}
+    asked["long_sources"] = "split" if options.split_long else None
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+def choose_search(
+    options: argparse.Namespace, decoding: DecodingConfig
+) -> DecodingConfig:
+    """Override the settings of a run by those of the command line.
+
+    Raises:
+        InputError: a value is out of range, or is for sampling and nothing is sampled.
+    """
+    asked = asked_search(options)
+    needless = [name for name in SAMPLING if name in asked]
+    if needless and not (options.sample or decoding.sample):
+        raise UsageError(
+            f"--{needless[0]} is for drawing at random: add --sample, or leave it out"
+        )
+    try:
+        return dataclasses.replace(decoding, **asked)
+    except InputError as error:
+        message = str(error)
+        for name in asked:  # a reader knows the flag, not the key that it sets
+            message = re.sub(rf"\bdecoding\.{name}\b", f"--{name}", message)
+        raise (InputError if message == str(error) else UsageError)(message) from None
+
+
+def add_metrics(parser: argparse.ArgumentParser) -> None:
+    """Declare the metrics to score by."""
+    from jaxformer.evaluation.choice import DEFAULT_METRICS, METRICS
+
+    parser.add_argument(
+        "--metrics",
+        type=lambda names: names.split(","),
+        metavar="NAMES",
+        help=f"of {', '.join(METRICS)}, bleu:TOKENIZER, with commas between them"
+        f" (default {','.join(DEFAULT_METRICS)}; evaluate of a run with"
+        " evaluation.best_metric=f1: f1 as well)",
+    )
+
+
+def load_translator(
+    options: argparse.Namespace, target_language: str | None
+) -> Translator:
+    """Load what :func:`add_model` and :func:`add_ensemble` name, and the shortlist of
+    :func:`add_search`.
+
+    Raises:
+        InputError: a run, checkpoint or shortlist is missing, or they do not fit
+            together.
+    """
+    from jaxformer.translation.translator import Translator
+
+    weights = _read_weights(options.ensemble_weights, options.ensemble)
+    translator = Translator.load(options.workdir, options.checkpoint, target_language)
+    others = [
+        load_named("--ensemble", name, target_language) for name in options.ensemble
+    ]
+    if others:
+        translator = Translator.ensemble([translator, *others], weights)
+    if vars(options).get("shortlist"):
+        from jaxformer.translation.shortlist import FILE, Shortlist
+
+        vocabularies = translator.vocabularies
+        sizes = vocabularies.source.size, vocabularies.target.size
+        path = options.workdir / FILE
+        translator.shortlist = Shortlist.load(path, vocabularies.hash, sizes)
+    return translator
+
+
+def _read_weights(text: str | None, others: Sequence[str]) -> list[float] | None:
+    """Read the weights of an ensemble, before its models are loaded."""
+    if text is None:
+        return None
+    if not others:
+        raise UsageError(
+            "--ensemble_weights weighs the models of an ensemble: add --ensemble, or"
+            " leave it out"
+        )
+    try:
+        weights = [float(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(
+            "--ensemble_weights needs numbers with commas between, such as 2,1, not"
+            f" {text!r}"
+        ) from None
+    from jaxformer.search.ensemble import check_weights
+
+    check_weights(weights, 1 + len(others))
+    return weights
+
+
+def load_named(
+    option: str, name: str, target_language: str | None = None
+) -> Translator:
+    """Load the run that ``DIR`` or ``DIR@CHECKPOINT`` names; an existing directory
+    takes precedence.
+
+    Args:
+        option: that names it, for an error.
+        name: of the run.
+        target_language: what to translate into; None: that of the run.
+
+    Raises:
+        InputError: there is no such run or checkpoint.
+    """
+    from jaxformer.translation.translator import Translator
+
+    directory, _, checkpoint = name.rpartition("@")
+    if Path(name).is_dir() or not directory:
+        directory, checkpoint = name, "best"
+    if not directory or not Path(directory, "config.json").exists():
+        raise InputError(
+            f"{Path(directory, 'config.json')} does not exist; {option} must name the"
+            " directory of a run"
+        )
+    return Translator.load(directory, checkpoint, target_language)
