@@ -1,5 +1,5 @@
-"""Pure functions on arrays and plain dicts of arrays: for plain JAX, Linen, NNX or
-Equinox alike.
+"""Pure functions on arrays and plain dicts of arrays, for plain JAX, Linen, NNX and
+Equinox.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from jaxformer.functional.kernels import einsum, wide_dtype
 from jaxformer.functional.layers import dropout, linear
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
-# finite in float32, so that a row without any allowed key gives zeros and not NaN
+# Finite in float32: a row without any allowed key gives zeros instead of NaN.
 _LOWEST = -1e30
 
 
@@ -69,16 +69,15 @@ def dot_product_attention(
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
 ) -> tuple[Float[Array, "B T H K2"], Float[Array, "B H T S"]]:
-    """Mix the values by how well their keys fit the query: softmax(Q K^T / sqrt(d_k))
-    V.
+    """Compute softmax(Q K^T / sqrt(d_k)) V.
 
     Vaswani et al. 2017, equation 1. Scores and softmax are float32, or float64 for
     float64 inputs.
 
     Args:
-        query: what each target position asks.
-        key: what each source position answers to.
-        value: what each source position gives.
+        query: of each target position.
+        key: of each source position.
+        value: of each source position.
         mask: boolean, True = may attend; axes of size 1 broadcast.
         dropout_rate: of the weights; 0 in the paper.
         dropout_key: random key; without it there is no dropout.
@@ -164,8 +163,8 @@ def multi_head_attention(
         params: ``{"query", "key", "value": {"kernel": [D, H, K], "bias": [H, K]},
             "output": {"kernel": [H, K, D], "bias": [D]}}``; the width of values may
             differ from that of queries and keys.
-        x: the positions that ask.
-        memory: the positions that answer.
+        x: the positions of the queries.
+        memory: the positions of the keys and values.
         mask: boolean, True = may attend.
         dropout_rate: of the attention weights; 0 in the paper.
         dropout_key: random key; without it there is no dropout.

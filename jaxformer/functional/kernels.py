@@ -1,8 +1,7 @@
-"""What accelerators and CPUs want otherwise than the equations say: matmuls,
-standardization and dropout bits.
+"""Faster forms of plain definitions: matmuls, standardization and dropout bits.
 
-The functions of the layers call these and read like their equations. Each function here
-computes what its plain definition computes and says why it is not written like that.
+The layers call these and read like their equations. Each function computes what its
+plain definition does, and says why it is not written like that.
 """
 
 from __future__ import annotations

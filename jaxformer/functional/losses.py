@@ -106,8 +106,8 @@ def cross_entropy(
             smoothing.
 
     Example:
-        >>> targets, real = jnp.array([[1, 0]]), jnp.array([[True, False]])
-        >>> total, count = cross_entropy(jnp.zeros((1, 2, 4)), targets, real)
+        >>> targets, weights = jnp.array([[1, 0]]), jnp.array([[True, False]])
+        >>> total, count = cross_entropy(jnp.zeros((1, 2, 4)), targets, weights)
         >>> round(float(total / count), 4)  # log 4
         1.3863
     """

@@ -1,5 +1,5 @@
-"""Whole models: the configuration, the encoder-decoder Transformer, and the forms of
-its parameters.
+"""The configuration, the encoder-decoder Transformer, and the layout of its
+parameters.
 """
 
 from __future__ import annotations

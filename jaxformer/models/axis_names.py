@@ -1,6 +1,4 @@
-"""What each axis of each parameter means, by name: from it an engine derives how
-parameters lie on its devices.
-"""
+"""Names for the axes of every parameter, from which an engine derives shardings."""
 
 from __future__ import annotations
 
@@ -14,9 +12,8 @@ from jaxformer.typing import Parameters, PyTree
 LAYERS = "layers"
 """The first axis of every parameter of scanned layers."""
 
-# Patterns of paths in small letters, each name behind a `/`; the first that fits holds.
-# They ask for no more of a path than tells a parameter from others, so that modules may
-# have names of their own, or those that Flax gives them.
+# Patterns of lower-case paths, a `/` before each name; the first match counts. They
+# match only what distinguishes a parameter, so modules may have any names.
 _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*position*/table", ("position", "embed")),
     ("*embedding*/table", ("vocabulary", "embed")),
@@ -43,26 +40,25 @@ def logical_axes(params: Parameters) -> PyTree:
     """Name the axes of every parameter of a model, looped or scanned.
 
     The names are ``vocabulary``, ``position``, ``embed`` (d_model), ``heads``,
-    ``head_width`` (d_k or d_v), ``hidden`` (d_ff) and, in front for scanned layers,
+    ``head_width`` (d_k or d_v), ``hidden`` (d_ff) and, first for scanned layers,
     ``layers``.
 
     Args:
         params: of a :class:`jaxformer.Transformer`, or of modules of
-            :mod:`jaxformer.nn` under any names, but that those of an ``Embedding``, of
-            ``Positions`` and of a ``LayerNorm`` have to say what they are:
-            ``embedding``, ``position`` and ``norm`` are in them. Arrays or
-            ``jax.ShapeDtypeStruct``.
+            :mod:`jaxformer.nn`. The names of ``Embedding``, ``Positions`` and
+            ``LayerNorm`` modules must contain ``embedding``, ``position`` and ``norm``.
+            Arrays or ``jax.ShapeDtypeStruct``.
 
     Returns:
-        The tree of ``params`` with a tuple of names in the place of each parameter, one
-        name an axis. To map over it, let ``is_leaf`` say that a tuple is a leaf.
+        The tree of ``params`` with a tuple of names in place of each parameter. To map
+        over it, make tuples leaves by ``is_leaf``.
 
     Raises:
-        ValueError: a parameter that the table does not know, or one with another number
-            of axes.
+        ValueError: an unknown parameter, or one with another number of axes.
 
     Example:
-        >>> logical_axes({"embedding": {"table": jax.ShapeDtypeStruct((37_000, 512), "float32")}})
+        >>> table = jax.ShapeDtypeStruct((37_000, 512), "float32")
+        >>> logical_axes({"embedding": {"table": table}})
         {'embedding': {'table': ('vocabulary', 'embed')}}
     """
     return jax.tree_util.tree_map_with_path(_axes, params)
@@ -80,6 +76,6 @@ def _axes(path: tuple[Any, ...], leaf: Any) -> tuple[str, ...]:
                 )
             return axes
     raise ValueError(
-        f"the parameter {name} is not known as one of jaxformer's modules: call this"
-        " for those alone, and name the axes of your own parameters yourself"
+        f"the parameter {name} is not of a jaxformer module: pass only those, and name"
+        " the axes of other parameters yourself"
     )

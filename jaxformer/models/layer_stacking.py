@@ -1,9 +1,8 @@
-"""Parameters of looped layers, one sub-tree each, and of scanned layers, one sub-tree
-with an axis more: either way.
+"""Convert parameters between looped and scanned layers.
 
-A stack of the looped model holds ``layer_0``, ``layer_1``, ...; one of the scanned
-model (``model.scan_layers=True``) holds ``layers``, whose arrays have the layers as
-their first axis.
+A stack of the looped model has ``layer_0``, ``layer_1``, .... A stack of the scanned
+model (``model.scan_layers=True``) has ``layers``, whose arrays have a leading axis of
+layers.
 """
 
 from __future__ import annotations
@@ -23,21 +22,20 @@ _SCANNED = "layers"
 
 
 def stack_layers(tree: PyTree) -> PyTree:
-    """Give the parameters of a looped model those names and axes that the scanned model
-    has.
+    """Stack the parameters of a looped model as the scanned model has them.
 
-    The tree may be parameters, a moving average, moments, gradients, or anything that
-    holds such trees, as an optimizer's state does; what belongs to no layer stays.
-    Leaves may be abstract (``jax.ShapeDtypeStruct``; they lose their sharding). Moments
-    that are no longer per element, as Adafactor's, fit the scanned model only where its
-    optimizer would factor the stacked arrays along the same axes.
+    The tree may be parameters, moments, gradients, or contain such trees, as an
+    optimizer's state does. Leaves outside of layers stay. Leaves may be abstract
+    (``jax.ShapeDtypeStruct``; they lose their sharding). Factored moments, as
+    Adafactor's, fit the scanned model only if its optimizer factors the stacked arrays
+    along the same axes.
 
     Raises:
         InputError: the layers of a stack have different parameters or shapes.
 
     Example:
-        >>> tree = {"encoder": {"layer_0": {"bias": jnp.zeros(3)}, "layer_1": {"bias": jnp.ones(3)}}}
-        >>> stack_layers(tree)["encoder"]["layers"]["bias"].shape
+        >>> layers = {f"layer_{i}": {"bias": jnp.zeros(3)} for i in range(2)}
+        >>> stack_layers({"encoder": layers})["encoder"]["layers"]["bias"].shape
         (2, 3)
     """
     return jax.tree.map(
@@ -48,13 +46,11 @@ def stack_layers(tree: PyTree) -> PyTree:
 
 
 def unstack_layers(tree: PyTree) -> PyTree:
-    """Undo :func:`stack_layers`: give the parameters of a scanned model those names
-    that the looped model has.
+    """Undo :func:`stack_layers`.
 
     Raises:
-        InputError: a stack holds no array from which the number of layers could be
-            read, such as the moments of parameters that are frozen, or arrays that
-            disagree on it.
+        InputError: a stack without arrays, such as the moments of frozen parameters, or
+            arrays with different numbers of layers.
     """
     return jax.tree.map(
         lambda node: _unstacked(node) if _is_scanned(node) else node,
@@ -83,9 +79,9 @@ def _stacked(stack: Mapping[str, Any]) -> dict[str, Any]:
     for index, kind in enumerate(kinds):
         if kind != kinds[0]:
             raise InputError(
-                f"only layers that are alike can be stacked, and layer_{index} has"
-                " other parameters than layer_0: keep model.scan_layers=False, or"
-                " freeze all layers of a stack alike"
+                f"only equal layers can be stacked, and layer_{index} has other"
+                " parameters than layer_0: keep model.scan_layers=False, or freeze all"
+                " layers of a stack"
             )
     rest = {
         name: part for name, part in stack.items() if _LOOPED.fullmatch(name) is None
@@ -102,9 +98,8 @@ def _unstacked(stack: Mapping[str, Any]) -> dict[str, Any]:
     counts = {leaf.shape[0] for leaf in jax.tree.leaves(stack[_SCANNED])}
     if len(counts) != 1:
         raise InputError(
-            "scanned layers are unstacked along the first axis of their arrays, and it"
-            f" says {sorted(counts)} layers: give a tree whose stacks hold arrays, all"
-            " with one first axis"
+            "scanned layers have arrays with one leading axis, the number of layers,"
+            f" not {sorted(counts)}: pass a tree whose stacks have such arrays"
         )
 
     def layer(index: int) -> PyTree:
@@ -117,7 +112,7 @@ def _unstacked(stack: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _call(function: Callable[..., Array], *leaves: Any) -> Any:
-    """Call a function of arrays, or say what it would give for abstract ones."""
+    """Call a function of arrays, or evaluate its shape for abstract ones."""
     if isinstance(leaves[0], jax.ShapeDtypeStruct):
         return jax.eval_shape(function, *leaves)
     return function(*leaves)

@@ -1,5 +1,5 @@
-"""The Transformer of "Attention Is All You Need": encoder and decoder with
-embeddings and logits.
+"""The Transformer of "Attention Is All You Need": embeddings, encoder, decoder and
+logits.
 """
 
 from __future__ import annotations
@@ -38,50 +38,40 @@ class AttentionWeights(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What the decoder asks of the source, projected once: one entry a decoder
-    layer, one row a sentence.
-    """
+    """The encoder's output, projected once for each decoder layer."""
 
     stores: list[KeyValueStore]
     mask: Bool[Array, "B 1 1 S"]
 
 
 class Cache(NamedTuple):
-    """Keys and values of the target positions so far, and which of them each
-    hypothesis reads.
-    """
+    """The KV cache of the target positions, and which slots each hypothesis reads."""
 
     spans: list[Spans]
-    """One entry a decoder layer. The W hypotheses of a sentence share a row, which
-    stays where it is.
+    """One entry a decoder layer. The W hypotheses of a sentence share a row, which is
+    never reordered.
     """
     ancestors: Int[Array, "N T"]
-    """For each position which of the W hypotheses then was this one or what it grew
-    from; -1 at positions to come.
-
-    These rows follow their hypotheses.
+    """For each position, which of the W hypotheses was this one's ancestor; -1 at
+    positions that are not decoded yet. These rows are reordered with their hypotheses.
     """
     position: Int[Array, ""]
     coverage: Float[Array, "N S"] | None = None
-    """What each source position got so far of the cross-attention, as the sum over
-    target positions of the mean over the heads of the last decoder layer, whose output
-    is what the next token is read from; 1 at padding. None where nobody asks: nothing
-    is computed for it.
+    """Cross-attention to each source position: the mean over the heads of the last
+    decoder layer, summed over target positions; 1 at padding. None: not computed.
     """
 
 
 class Transformer(nn.Module):
     """An encoder-decoder Transformer (Vaswani et al. 2017).
 
-    Sequences are padded on the right with ``config.pad_id``; the masks come from it.
-    The target is given as it is to be predicted: the decoder's input is made here by
-    shifting it one position to the right behind ``config.bos_id``.
+    Sequences are padded on the right with ``config.pad_id``, from which the masks are
+    built. The target is not shifted: the decoder's input is the target shifted right by
+    one position after ``config.bos_id``.
 
-    A row may hold several pairs, packed one behind the other; segments then say which
-    token belongs to which pair. They number the pairs of a row upwards from 1, alike on
-    both sides, and are 0 at padding. In each segment positions begin at 0 and the
-    decoder's input with ``config.bos_id``, and no attention crosses from one to
-    another.
+    A row may have several packed pairs, numbered by segments: from 1 upwards, the same
+    on both sides, and 0 at padding. In each segment positions begin at 0 and the
+    decoder's input with ``config.bos_id``. No attention crosses segments.
 
     Example:
         >>> model = Transformer(TransformerConfig.tiny(vocabulary_size=100))
@@ -94,7 +84,7 @@ class Transformer(nn.Module):
     config: TransformerConfig
 
     def setup(self) -> None:
-        """Create tables and stacks."""
+        """Create embeddings, positions, encoder and decoder."""
         config = self.config
         dtype, scale = jnp.dtype(config.dtype), config.scale_embedding
         if config.tied_embeddings == "all":
@@ -117,8 +107,7 @@ class Transformer(nn.Module):
             self.output_bias = self.param(
                 "logits", initializers.bias, config.vocabulary_size
             )["bias"]
-        # One table of learned positions for each side, as facts about parameter counts
-        # assume.
+        # Learned positions have one table for each side.
         self.source_positions = Positions(
             config.positions, config.d_model, config.max_length, scale
         )
@@ -143,21 +132,20 @@ class Transformer(nn.Module):
 
         Args:
             source: tokens, padded on the right.
-            target: tokens as they are to be predicted, not shifted, padded on the
-                right.
-            source_segments: of packed rows; those of both sides, or neither.
-            target_segments: likewise.
-            train: whether dropout is active; it then needs ``rngs={"dropout": key}``.
+            target: tokens to predict, not shifted, padded on the right.
+            source_segments: of packed rows; of both sides, or of neither.
+            target_segments: of packed rows.
+            train: whether dropout is active; it needs ``rngs={"dropout": key}``.
 
         Returns:
-            Logits in float32; those at position t depend on the target tokens before t
-            alone.
+            Logits in float32; those at position t depend only on the target tokens
+            before t.
 
         Raises:
-            InputError: a sequence longer than ``config.max_length`` (packed ones are
-                measured outside ``jit`` alone), segments of one side alone or of
-                another shape than the tokens, or, outside ``jit``, a token id out of
-                range, padding before a token or segments that do not fit the tokens.
+            InputError: a sequence longer than ``config.max_length`` (packed ones only
+                outside ``jit``), segments of only one side or of another shape than the
+                tokens, or, outside ``jit``, a token id out of range, padding before a
+                token or segments that do not match the tokens.
         """
         segments = {
             "source_segments": source_segments,
@@ -174,11 +162,11 @@ class Transformer(nn.Module):
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
     ) -> tuple[Float[Array, "B T V"], AttentionWeights]:
-        """Predict as :meth:`__call__` does, and return the attention weights too;
-        ``jit`` prunes what is not used.
+        """Predict as :meth:`__call__` does, and return the attention weights too, which
+        ``jit`` prunes if they are not used.
 
         Raises:
-            InputError: segments of one side alone.
+            InputError: segments of only one side.
         """
         if (source_segments is None) != (target_segments is None):
             raise InputError(
@@ -196,7 +184,7 @@ class Transformer(nn.Module):
             self._check_segments(target_segments, target)
             place = positions.segment_positions(target_segments)
             inputs = jnp.where(place == 0, self.config.bos_id, inputs)
-            # Padding is a segment of its own, 0, and attends to nothing.
+            # Padding is segment 0 and attends to nothing.
             seen = (
                 seen
                 & masks.segment_mask(target_segments, target_segments)
@@ -205,8 +193,8 @@ class Transformer(nn.Module):
             mask = mask & masks.segment_mask(target_segments, source_segments)
         else:
             place = jnp.arange(target.shape[1])
-            # The mask of the target, shifted as the target is: the first input is real
-            # even where bos_id is pad_id.
+            # The mask is shifted like the target: the first input is real even if
+            # bos_id is pad_id.
             real = masks.padding_mask(target, self.config.pad_id)[..., :-1]
             seen = seen & jnp.pad(
                 real, ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True
@@ -255,16 +243,14 @@ class Transformer(nn.Module):
         return keep_rows(x), mask, weights
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
-        """Give each token of the target vocabulary its logit, float32."""
+        """Compute the logit of each target token in float32."""
         bias = self.output_bias if self.config.output_bias else None
         if self.config.tied_embeddings == "none":
             return layers.project_to_vocabulary(self.output, x, bias)
         return self._target_embedding.logits(x, bias)
 
     def start(self, source: Int[Array, "B S"]) -> Memory:
-        """Encode the source and project it for every decoder layer, before the first
-        :meth:`step`.
-        """
+        """Encode the source and project it for every decoder layer (prefill)."""
         encoded, mask, _ = self.encode(source)
         return Memory(self.decoder.store_memory(encoded), mask)
 
@@ -280,8 +266,8 @@ class Transformer(nn.Module):
             memory: from :meth:`start`.
 
         Returns:
-            Logits in float32, and the cache grown by one position. The caller keeps the
-            position below the cache's length and, with learned positions, below
+            Logits in float32, and the cache extended by one position. The caller keeps
+            the position below the cache's length and, with learned positions, below
             ``config.max_length``.
         """
         x = self._embed_target(tokens[:, None], cache.position[None], train=False)
@@ -323,8 +309,7 @@ class Transformer(nn.Module):
     def _embed_target(
         self, tokens: Int[Array, "B T"], place: Int[Array, "*#B T"], *, train: bool
     ) -> Array:
-        # Positions have an axis of rows only where rows differ, that is where they are
-        # packed.
+        # Only packed positions have an axis of rows.
         encoding = self.target_positions(place, packed=place.ndim == 2)
         return self.embedding_dropout(
             _add_positions(self._target_embedding(tokens), encoding), train=train
@@ -338,11 +323,8 @@ def _add_positions(
 
 
 def shift_right(target: Int[Array, "B T"], bos_id: int) -> Int[Array, "B T"]:
-    """Put ``bos_id`` before the target and drop its last token: what the decoder sees
-    when it predicts the target.
-
-    The outputs of Vaswani et al. 2017, figure 1 and section 3.1, "shifted right" by one
-    position.
+    """Shift the target right by one position after ``bos_id``: the decoder's input
+    (Vaswani et al. 2017, figure 1 and section 3.1).
     """
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos_id)
 
@@ -350,15 +332,15 @@ def shift_right(target: Int[Array, "B T"], bos_id: int) -> Int[Array, "B T"]:
 def empty_cache(
     config: TransformerConfig, rows: int, length: int, beam_size: int = 1
 ) -> Cache:
-    """Make the cache of ``rows`` hypotheses with room for ``length`` target positions.
+    """Allocate the cache of ``rows`` hypotheses for ``length`` target positions.
 
     Args:
         config: of the model.
         rows: hypotheses of all sentences.
         length: positions.
-        beam_size: how many adjacent hypotheses share a row of the keys and values, W.
-            Those of a sentence should where they change places: then ``ancestors``
-            alone has to follow them. With 1, keys and values would have to.
+        beam_size: W, how many adjacent hypotheses share a row of keys and values. If
+            hypotheses are reordered within a sentence, those of a sentence should:
+            then only ``ancestors`` are reordered.
 
     Raises:
         InputError: the length is beyond ``config.max_length``.
@@ -384,13 +366,13 @@ def empty_cache(
 
 
 def empty_coverage(memory: Memory, rows: int) -> Float[Array, "N S"]:
-    """Make the coverage of ``rows`` hypotheses without tokens, for :class:`Cache`:
-    0, and 1 at padding.
+    """Return the coverage of ``rows`` empty hypotheses, for :class:`Cache`: 0, and 1 at
+    padding.
     """
     padding = (~memory.mask[:, 0, 0]).astype(jnp.float32)
     return jnp.repeat(padding, rows // padding.shape[0], axis=0)
 
 
 def count_parameters(params: Parameters) -> int:
-    """Count the numbers in a parameter tree."""
+    """Count the parameters of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))

@@ -21,11 +21,10 @@ from jaxformer.typing import Array, Bool, Float, Int
 
 
 def check_heads(d_model: int, num_heads: int, d_k: int | None, d_v: int | None) -> None:
-    """Refuse heads that would be narrower than they should.
+    """Check that heads have a width.
 
     Raises:
-        InputError: no heads, or heads that do not divide the width and have none of
-            their own.
+        InputError: no heads, or heads that do not divide d_model without d_k and d_v.
     """
     if num_heads < 1:
         raise InputError(f"num_heads must be at least 1, not {num_heads}")
@@ -40,14 +39,14 @@ class MultiHeadAttention(nn.Module):
     """Several heads of attention in parallel (Vaswani et al. 2017, section 3.2.2).
 
     Parameters: ``query``, ``key`` and ``value`` with kernels [D, H, K] and biases [H,
-    K], ``output`` with a kernel [H, K, D] and a bias [D], all float32; the computation
-    is in the type of the input.
+    K], ``output`` with a kernel [H, K, D] and a bias [D], all float32. The computation
+    is in the dtype of the input.
 
     Attributes:
         d_model: width of input and output.
         num_heads: heads.
         d_k: width of a head's queries and keys; d_model / num_heads where None.
-        d_v: width of a head's values; likewise.
+        d_v: width of a head's values; d_model / num_heads where None.
         dropout_rate: of the attention weights; 0 in the paper.
 
     Raises:
@@ -81,7 +80,7 @@ class MultiHeadAttention(nn.Module):
         *,
         train: bool = False,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
-        """Let ``x`` attend to ``memory``; return the output and the weights."""
+        """Attend from ``x`` to ``memory``; return the output and the weights."""
         return self.attend(x, self.keys_values(memory), mask, train=train)
 
     def keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
@@ -96,9 +95,7 @@ class MultiHeadAttention(nn.Module):
         *,
         train: bool = False,
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
-        """Let ``x`` attend to a memory that is already projected; return the output
-        and the weights.
-        """
+        """Attend to projected keys and values; return the output and the weights."""
         key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
         return functional.attend(
             self.projections,
@@ -119,8 +116,8 @@ class MultiHeadAttention(nn.Module):
         memory: KeyValueStore,
         mask: Bool[Array, "#B 1 #W M"],
     ) -> tuple[Float[Array, "B W D"], Float[Array, "B H W M"]]:
-        """Let the new position of W hypotheses attend to what is stored; return the
-        output and the weights.
+        """Attend from the new position of W hypotheses to stored keys and values;
+        return the output and the weights.
         """
         return attend_to_store(self.projections, x, memory, mask)
 
@@ -131,7 +128,7 @@ class MultiHeadAttention(nn.Module):
         mask: Bool[Array, "#B 1 #W M"],
         position: Int[Array, ""],
     ) -> Float[Array, "B W D"]:
-        """Let the new position of W hypotheses attend to itself and those before it;
-        return the output.
+        """Attend from the new position of W hypotheses to the cache; return the
+        output.
         """
         return attend_to_spans(self.projections, x, memory, mask, position)

@@ -21,22 +21,21 @@ from jaxformer.typing import Array, Bool, Float, Int
 Aux = TypeVar("Aux")
 
 NORM_ORDERS = ("post", "pre")
-"""What is normalised: the sum of the input and output of a sub-layer (``post``), or
-its input (``pre``).
+"""Where a sub-layer is normalised: its input plus its output (``post``), or its input
+(``pre``).
 """
 
 
 @dataclasses.dataclass(frozen=True)
 class LayerConfig:
-    """What one layer of encoder or decoder is made of; the defaults are the paper's
-    base model.
+    """The hyper-parameters of a layer; the defaults are the paper's base model.
 
     Attributes:
         d_model: width of the residual stream.
         num_heads: heads of each attention.
         d_ff: width of the feed-forward layer.
         d_k: width of a head's queries and keys; d_model / num_heads where None.
-        d_v: width of a head's values; likewise.
+        d_v: width of a head's values; d_model / num_heads where None.
         activation: ``relu``, ``gelu``, ``gelu_exact`` or ``silu``.
         norm_order: ``post``, LN(x + Dropout(f(x))), as in the paper, or ``pre``, x +
             Dropout(f(LN(x))).
@@ -46,8 +45,8 @@ class LayerConfig:
         activation_dropout_rate: inside the feed-forward layer.
 
     Raises:
-        InputError: no such activation or order, heads that do not divide the width, or
-            a rate of dropout that is none.
+        InputError: an unknown activation or norm order, heads that do not divide
+            d_model, or a dropout rate outside [0, 1).
     """
 
     d_model: int = 512
@@ -63,7 +62,7 @@ class LayerConfig:
     activation_dropout_rate: float = 0.0
 
     def __post_init__(self) -> None:
-        """Check what would else be another layer, or fail late."""
+        """Check every value."""
         for name, choices in (
             ("activation", tuple(layers.ACTIVATIONS)),
             ("norm_order", NORM_ORDERS),
@@ -86,14 +85,14 @@ class LayerConfig:
 
 
 class LayerNorm(nn.Module):
-    """Layer normalisation over the last axis, with scale and bias in float32."""
+    """Layer normalization over the last axis, with scale and bias in float32."""
 
     width: int
     epsilon: float = 1e-6
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
-        """Normalise."""
+        """Normalize, scale and shift."""
         scale = self.param(
             "scale", nn.initializers.ones_init(), (self.width,), jnp.float32
         )
@@ -104,15 +103,13 @@ class LayerNorm(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout that is active under ``train=True`` and draws from the stream
-    ``dropout``.
-    """
+    """Dropout under ``train=True``, with keys from the stream ``dropout``."""
 
     rate: float
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."], *, train: bool) -> Float[Array, "..."]:
-        """Drop, or hand ``x`` through."""
+        """Apply dropout, or return ``x``."""
         key = self.make_rng("dropout") if train and self.rate > 0.0 else None
         return layers.dropout(x, self.rate, key)
 
@@ -145,10 +142,9 @@ class FeedForward(nn.Module):
 
 
 class Residual(nn.Module):
-    """A sub-layer's surroundings: residual connection, dropout and norm, in the
-    configured order.
+    """The residual connection, dropout and norm of a sub-layer f.
 
-    Post: LN(x + Dropout(f(x))) (section 3.1 and 5.4). Pre: x + Dropout(f(LN(x))).
+    Post: LN(x + Dropout(f(x))) (sections 3.1 and 5.4). Pre: x + Dropout(f(LN(x))).
     """
 
     config: LayerConfig
@@ -161,8 +157,8 @@ class Residual(nn.Module):
         *,
         train: bool,
     ) -> tuple[Float[Array, "B T D"], Aux]:
-        """Wrap ``sublayer``, which returns its output and something more, such as
-        attention weights.
+        """Apply ``sublayer``, which returns its output and, for example, attention
+        weights.
         """
         norm = LayerNorm(self.config.d_model, self.config.norm_epsilon, name="norm")
         drop = Dropout(self.config.dropout_rate, name="dropout")
@@ -195,7 +191,7 @@ class EncoderLayer(nn.Module):
     config: LayerConfig
 
     def setup(self) -> None:
-        """Create the two sub-layers and what surrounds them."""
+        """Create the two sub-layers and their residuals."""
         self.self_attention = _attention(self.config)
         self.self_attention_residual = Residual(self.config)
         self.feed_forward = _feed_forward(self.config)
@@ -226,7 +222,7 @@ class DecoderLayer(nn.Module):
     config: LayerConfig
 
     def setup(self) -> None:
-        """Create the three sub-layers and what surrounds them."""
+        """Create the three sub-layers and their residuals."""
         self.self_attention = _attention(self.config)
         self.self_attention_residual = Residual(self.config)
         self.cross_attention = _attention(self.config)
@@ -248,7 +244,7 @@ class DecoderLayer(nn.Module):
         """Return the output and the weights of self-attention and cross-attention.
 
         Args:
-            x: the target side.
+            x: the target.
             memory: the encoder's output.
             mask: of the self-attention; it must be causal in an autoregressive model.
             memory_mask: which positions of the memory may be attended to.
@@ -280,23 +276,21 @@ class DecoderLayer(nn.Module):
         memory: KeyValueStore,
         memory_mask: Bool[Array, "B2 1 1 S"],
     ) -> tuple[Float[Array, "N 1 D"], Spans, Float[Array, "B2 H W2 S"]]:
-        """Compute one position from the keys and values of those before it.
+        """Compute one position from the cached keys and values of those before it.
 
         Args:
-            x: the position's input, one row for each hypothesis; the hypotheses of a
-                sentence are adjacent.
-            cache: keys and values of the positions before, with room for more.
-            position: where ``x`` stands, counted from 0.
-            seen: which places of the cache a hypothesis reads, those of ``x`` itself
-                among them.
-            memory: projected encoder output, one row for each sentence. The hypotheses
-                of a sentence ask the same memory as if they were positions, so that it
-                is never repeated.
+            x: the input of the position for N hypotheses; those of a sentence are
+                adjacent.
+            cache: keys and values of the positions before, with empty slots.
+            position: of ``x``, counted from 0.
+            seen: which slots of the cache each hypothesis reads, its own included.
+            memory: projected encoder output, one row a sentence. The hypotheses of a
+                sentence query it like positions, so it is never repeated.
             memory_mask: which positions of the memory may be attended to.
 
         Returns:
-            The output, the cache with this position in it, and the weights of the
-            cross-attention, W = N / B, which ``jit`` prunes when nobody uses them.
+            The output, the cache with this position, and the weights of the
+            cross-attention, W = N / B. ``jit`` prunes weights that are not used.
         """
 
         def attend_self(y: Array) -> tuple[Array, Spans]:

@@ -1,6 +1,4 @@
-"""Tokens to vectors and back: embedding tables and position encodings as Linen
-modules.
-"""
+"""Embedding tables and position encodings as Linen modules."""
 
 from __future__ import annotations
 
@@ -14,13 +12,12 @@ from jaxformer.typing import Array, Float, Int
 
 
 class Embedding(nn.Module):
-    """A table of token vectors, used for the input and, where tied, for the output
-    (section 3.4).
+    """A table of token vectors for the input and, if tied, the output (section 3.4).
 
     Attributes:
         vocabulary_size: rows.
         d_model: columns.
-        dtype: type of the vectors; the table is float32.
+        dtype: of the vectors; the table is float32.
         scale: whether vectors are multiplied by the square root of d_model.
     """
 
@@ -36,13 +33,13 @@ class Embedding(nn.Module):
         )
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
-        """Look up tokens, scaled at most once by the square root of d_model."""
+        """Look up tokens; scale by the square root of d_model."""
         return layers.embed(self.table, tokens, scale=self.scale).astype(self.dtype)
 
     def logits(
         self, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None
     ) -> Float[Array, "*B V"]:
-        """Give each token its logit, float32, without scale."""
+        """Compute the logit of each token in float32, without scale."""
         return layers.project_to_vocabulary(self.table, x, bias)
 
 
@@ -51,26 +48,24 @@ LAYOUTS = {
     "sinusoidal_halves": "halves",
     "sinusoidal_concatenated": "concatenated",
 }
-"""The layout of sinusoidal positions, by the name of their kind."""
+"""The layouts of sinusoidal positions by kind."""
 
 KINDS = (*LAYOUTS, "learned")
 
 
 class Positions(nn.Module):
-    """Encodings of positions (section 3.5): sinusoidal in one of three layouts, or
-    learned.
+    """Position encodings (section 3.5): sinusoidal in one of three layouts, or learned.
 
-    ``sinusoidal`` is the paper's, ``sinusoidal_halves`` that of tensor2tensor,
+    ``sinusoidal`` is the paper's, ``sinusoidal_halves`` tensor2tensor's, and
     ``sinusoidal_concatenated`` that of Marian's models at Hugging Face; see
     :func:`jaxformer.functional.positions.sinusoidal`.
 
     Attributes:
-        kind: which encoding.
+        kind: one of :data:`KINDS`.
         d_model: width.
-        max_length: most positions that a sequence may have; the rows of the learned
-            table.
+        max_length: most positions of a sequence; the rows of the learned table.
         scale: whether learned positions are multiplied by the square root of d_model,
-            as the embeddings are.
+            like the embeddings.
     """
 
     kind: str
@@ -79,7 +74,7 @@ class Positions(nn.Module):
     scale: bool = True
 
     def setup(self) -> None:
-        """Create the table of learned positions, if that is the kind.
+        """Create the table of learned positions.
 
         Raises:
             InputError: an unknown kind.
@@ -99,14 +94,13 @@ class Positions(nn.Module):
         """Encode positions counted from 0, float32.
 
         Args:
-            place: positions, those of several rows or the same for all.
-            packed: whether they restart or repeat within a row, as where several
-                sequences share it, or as the rows and columns of an image do. The row
-                may then be longer than ``max_length``; positions may not, and learned
-                ones beyond the table are NaN.
+            place: positions, for each row or the same for all.
+            packed: whether positions restart or repeat in a row, as in rows of several
+                sequences, or as the rows and columns of an image. Such a row may be
+                longer than ``max_length``. Learned positions outside the table are NaN.
 
         Raises:
-            InputError: a sequence has more of them than ``max_length``.
+            InputError: a sequence longer than ``max_length``.
         """
         if not packed and place.shape[-1] > self.max_length:
             raise InputError(
@@ -115,8 +109,7 @@ class Positions(nn.Module):
                 " model.max_length"
             )
         if self.kind == "learned":
-            # The embeddings have deviation 1 after their scaling; learned positions
-            # begin at the same scale.
+            # Scaled embeddings have standard deviation 1; so have learned positions.
             rows = positions.learned(self.table, place)
             return rows * self.d_model**0.5 if self.scale else rows
         return positions.sinusoidal(place, self.d_model, layout=LAYOUTS[self.kind])

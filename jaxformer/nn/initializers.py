@@ -1,8 +1,7 @@
-"""How parameters begin: Glorot-uniform projections, zero biases, normal embeddings.
+"""Initial parameters: Glorot-uniform projections, zero biases, normal embeddings.
 
-What draws is compiled by itself, once for each shape: outside a compiled function
-parameters are then the same numbers as within one, where the compiler may round a
-product of several factors once.
+Each initializer is compiled by itself. So parameters are the same numbers inside and
+outside of ``jit``, where the compiler may round a product of factors only once.
 """
 
 from __future__ import annotations
@@ -19,10 +18,9 @@ from jaxformer.typing import Array, Float, Key
 @functools.partial(jax.jit, static_argnums=(1, 2))
 def projection(key: Key, shape: tuple[int, ...], contract: int = 1) -> dict[str, Array]:
     """Draw a kernel uniformly from +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio
-    2010), and a zero bias.
+    2010), with a zero bias.
 
-    The fans count whole projections, all heads together, so that the split into heads
-    changes nothing.
+    The fans are those of the whole projection, all heads together.
 
     Args:
         key: random key.
@@ -37,15 +35,11 @@ def projection(key: Key, shape: tuple[int, ...], contract: int = 1) -> dict[str,
 
 @functools.partial(jax.jit, static_argnums=1)
 def embedding(key: Key, shape: tuple[int, int]) -> Float[Array, "V D"]:
-    """Draw a table with standard deviation d_model^-0.5, so that scaled embeddings
-    begin with deviation 1.
-    """
+    """Draw a table with standard deviation d_model^-0.5, 1 for scaled embeddings."""
     return jax.random.normal(key, shape, jnp.float32) * shape[1] ** -0.5
 
 
 def bias(key: Key, width: int) -> dict[str, Array]:
-    """Return a bias of zeros [width], in a dict by its name, from which weight decay
-    knows it.
-    """
+    """Return a bias of zeros [width], by its name, which weight decay excludes."""
     del key
     return {"bias": jnp.zeros(width, jnp.float32)}

@@ -1,4 +1,4 @@
-"""Where the activations of a batch lie when a model runs over several devices."""
+"""The sharding of activations over several devices."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from jax.sharding import AxisType, PartitionSpec
 from jaxformer.typing import Array
 
 ROW_AXES = ("data", "fsdp")
-"""Axes of a mesh that share out the rows of a batch."""
+"""Mesh axes over which the rows of a batch are sharded."""
 
 
 def keep_rows(x: Array) -> Array:
-    """Say that each device keeps the whole width of its own rows, on a mesh that is set
-    and has :data:`ROW_AXES`.
+    """Shard activations by rows, each with its whole width, on a mesh with
+    :data:`ROW_AXES`.
 
-    Without such a mesh, or where its axes are not the compiler's to decide
-    (``shard_map``, ``pmap``, explicit shardings), nothing is said. Left to itself, the
-    compiler may carry activations through scanned layers in the sharding of the
-    parameters, and gather them from all devices behind.
+    Without the constraint the compiler may carry activations through scanned layers in
+    the sharding of the parameters, and gather them from all devices afterwards. Without
+    such a mesh, or under ``shard_map``, ``pmap`` or explicit shardings, nothing is
+    constrained.
 
     Args:
         x: activations, rows first.

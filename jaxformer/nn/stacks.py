@@ -1,9 +1,9 @@
 """Encoder and decoder: stacks of layers (Vaswani et al. 2017, section 3.1 and figure
 1).
 
-The layers are looped, each with parameters of its own (``layer_0``, ``layer_1``, ...),
-or scanned: one program that is traced and compiled once runs over parameters with the
-layers as their first axis (``layers``).
+Layers are looped, each with its own parameters (``layer_0``, ``layer_1``, ...), or
+scanned: one layer is compiled once and runs over parameters with a leading axis of
+layers (``layers``).
 """
 
 from __future__ import annotations
@@ -24,33 +24,30 @@ Layer = TypeVar("Layer", bound=nn.Module)
 Weights = TypeVar("Weights")
 Body: TypeAlias = Callable[[Layer, Array], tuple[Array, Weights]]
 
-# What the forward pass keeps of a layer for the backward pass, besides the layer's
-# input. Under `dots` that is the output of every linear map, rounded to the type of the
-# computation: all matrix products with parameters, and none of those between queries,
-# keys and values, whose results grow with the square of the length and cost little to
-# repeat. `jax.checkpoint_policies.dots_with_no_batch_dims_saveable` would keep the same
-# products in the float32 in which they are added up, which takes twice the memory in
-# half precision.
+# What the forward pass saves of a layer, besides its input. `dots` saves the output of
+# every linear map in the compute dtype. Matmuls of queries, keys and values are
+# recomputed: their results grow with the square of the length and cost little.
+# `jax.checkpoint_policies.dots_with_no_batch_dims_saveable` would save the same outputs
+# in their float32 accumulation, which takes twice the memory in half precision.
 _POLICIES = {
     "layer": jax.checkpoint_policies.nothing_saveable,
     "dots": jax.checkpoint_policies.save_only_these_names(LINEAR_OUTPUT),
 }
 REMATERIALIZATIONS = ("none", *_POLICIES)
-"""What a stack's backward pass computes again: nothing, whole layers, or all but the
-results of linear maps.
+"""What the backward pass recomputes: nothing, whole layers, or all but the outputs of
+linear maps.
 """
 
 
 class Encoder(nn.Module):
-    """A stack of encoder layers; under pre-LN a final norm follows, under post-LN there
-    is none to add.
+    """A stack of encoder layers, under pre-LN with a final norm.
 
     Attributes:
         config: of each layer.
         num_layers: how many.
-        rematerialization: what the backward pass computes again, to keep less:
-            ``none``, ``layer`` (each layer from its input, Chen et al. 2016) or
-            ``dots`` (each layer from its input and the results of its linear maps).
+        rematerialization: what the backward pass recomputes to save memory: ``none``,
+            ``layer`` (each layer from its input, Chen et al. 2016) or ``dots`` (each
+            layer from its input and the outputs of its linear maps).
         scan: whether the layers are scanned.
     """
 
@@ -88,8 +85,7 @@ class Encoder(nn.Module):
 
 
 class Decoder(nn.Module):
-    """A stack of decoder layers; under pre-LN a final norm follows, under post-LN there
-    is none to add.
+    """A stack of decoder layers, under pre-LN with a final norm.
 
     Attributes:
         config: of each layer.
@@ -155,8 +151,7 @@ class Decoder(nn.Module):
         memory: list[KeyValueStore],
         memory_mask: Bool[Array, "B2 1 1 S"],
     ) -> tuple[Float[Array, "N 1 D"], list[Spans], list[Float[Array, "B2 H W2 S"]]]:
-        """Compute one position in every layer; see :meth:`DecoderLayer.step`. Each
-        layer's weights come third.
+        """Compute one position in every layer; see :meth:`DecoderLayer.step`.
 
         Raises:
             InputError: the layers are scanned.
@@ -176,7 +171,7 @@ class Decoder(nn.Module):
         if isinstance(self.layers, DecoderLayer):
             raise InputError(
                 "decoding needs looped layers, and these are scanned: make the model"
-                " with scan_layers=False and give it"
+                " with scan_layers=False and parameters"
                 " jaxformer.models.unstack_layers(params)"
             )
         return self.layers
@@ -189,8 +184,8 @@ def _run(
     length: int,
     rematerialization: str,
 ) -> tuple[Array, list[Weights]]:
-    """Run ``body(layer, x) -> (x, weights)`` over all layers, looped or scanned;
-    return each layer's weights.
+    """Run ``body(layer, x) -> (x, weights)`` over all layers; return the output and
+    each layer's weights.
     """
     if rematerialization not in REMATERIALIZATIONS:
         raise InputError(
@@ -199,9 +194,9 @@ def _run(
         )
     scanned = isinstance(layers, nn.Module)
     if rematerialization != "none":
-        # Without a barrier the compiler finds a looped layer's two computations alike
-        # and keeps the first after all. A scan is barrier enough; on CPU it is the only
-        # one, since that compiler drops barriers before it merges.
+        # Without a barrier the compiler merges the two equal computations of a looped
+        # layer and saves the first. A scan is a barrier; on a CPU it is the only one,
+        # because that compiler drops barriers before it merges.
         body = nn.remat(
             body, policy=_POLICIES[rematerialization], prevent_cse=not scanned
         )

@@ -1,16 +1,15 @@
 """Beam search over a step function, as init, step and finish over an explicit state.
 
 A search knows no model. It calls ``step(tokens, cache) -> (logits, cache)`` with the
-last token of each row, where the W rows of a sentence are adjacent: row ``b * W + w``
-is hypothesis w of sentence b, N = B * W rows in all.
+last token of each of the N = B * W rows: row ``b * W + w`` is hypothesis w of sentence
+b.
 
-:func:`beam_search` loops inside one ``lax.while_loop``. To see each token as it comes,
-compile :func:`beam_step`, or :func:`~jaxformer.search.single.row_step` for greedy
-search, and loop in Python until ``state.done`` is True everywhere.
+:func:`beam_search` is one ``lax.while_loop``. To stream tokens, compile
+:func:`beam_step`, or :func:`~jaxformer.search.single.row_step` for greedy search, and
+loop in Python until ``state.done`` is True everywhere.
 
-Lengths count the end-of-sentence token and nothing else that is special: no
-begin-of-sentence token, no padding. Probabilities and scores are float32; minus
-infinity marks a place that holds no hypothesis.
+Lengths count the end-of-sentence token, and neither the begin-of-sentence token nor
+padding. Probabilities and scores are float32; minus infinity marks an empty beam slot.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ _Tree = TypeVar("_Tree")
 
 
 class Finished(NamedTuple):
-    """The best hypotheses so far that have ended, sorted by score; n places a
-    sentence, at most W.
+    """The best finished hypotheses so far, sorted by score: n a sentence, at most
+    W.
     """
 
     tokens: Int[Array, "B n 1+T"]
@@ -50,26 +49,24 @@ class Finished(NamedTuple):
 
 
 class BeamState(NamedTuple):
-    """All that changes during a beam search. With G groups, each is like a sentence of
-    width W / G: B is G times the sentences, W the width of a group, and the groups of a
-    sentence are adjacent.
+    """What changes during a beam search.
+
+    Each of G groups is like a sentence with a beam of W / G: B is G times the
+    sentences, W the width of a group, and the groups of a sentence are adjacent.
     """
 
     position: Int[Array, ""]
-    """Tokens that each live hypothesis has."""
+    """Number of tokens of each live hypothesis."""
     tokens: Int[Array, "B W 1+T"]
-    """The live hypotheses behind their begin-of-sentence token, in the order in which
-    they were chosen: sorted by value, unless groups or required phrases have a say in
-    it.
+    """The live hypotheses after their begin-of-sentence token, sorted by value, or by
+    the order that groups or required phrases impose.
     """
     values: Float[Array, "B W"]
     """Sum of the log-probabilities, changed by the constraints."""
     token_log_probabilities: Float[Array, "B W 1+T"]
-    """As the model gives them, whatever the constraints; 0 for the begin-of-sentence
-    token.
-    """
+    """Of the model, without constraints; 0 for the begin-of-sentence token."""
     coverage: Float[Array, "B W"] | None
-    """The coverage penalty of each, without its strength; None where there is none."""
+    """The coverage penalty of each, before its strength; None: no such penalty."""
     finished: Finished
     done: Bool[Array, " B"]
     """Sentences whose result no longer changes."""
@@ -79,46 +76,45 @@ class BeamState(NamedTuple):
 def beam_search(
     step: Step, cache: PyTree, rules: SearchRules, *, halvings: int = 0
 ) -> SearchResult:
-    """Find the hypotheses with the best length-normalised log-probability among those
-    that a beam of W reaches.
+    """Search for the hypotheses with the best length-normalised log-probability, with
+    a beam of W.
 
-    Each iteration ranks all continuations of a sentence's live hypotheses. Those among
-    the first W that end become finished; the first W that do not end live on. The n
-    best finished hypotheses are kept, not the first. A sentence stops when nothing
-    alive can displace them, or at its own limit; then its best live hypotheses, if
-    needed, fill up the result, unfinished. Ties go to the hypothesis that was found
-    earlier, then to the lower place in the beam, then to the lower token id. No
-    sentence depends on its neighbours.
+    Each iteration ranks all continuations of a sentence's live hypotheses. Those of the
+    first W that end are finished; the first W that do not end stay alive. The n best
+    finished hypotheses are kept. A sentence stops when no live hypothesis can displace
+    them, or at its limit. Its best live hypotheses then fill the rest of the result,
+    unfinished. Ties go to the hypothesis that was found earlier, then to the lower beam
+    slot, then to the lower token id. Sentences do not depend on each other.
 
-    Groups are G beams of W / G whose results are put together at the end, each
-    hypothesis once. A group ranks continuations as if their tokens had been made less
-    probable by the earlier groups' choices (Vijayakumar et al. 2018); scores and
-    log-probabilities stay the model's. All groups of a sentence stop together.
+    Groups are G beams of W / G whose results are merged without duplicates. The ranking
+    of a group penalises the tokens that earlier groups chose (Vijayakumar et al. 2018).
+    Scores and log-probabilities stay the model's. All groups of a sentence stop
+    together.
 
-    Required phrases divide each beam into banks of hypotheses that have as many
-    required tokens (Post and Vilar 2018, Hu et al. 2019); no hypothesis ends before it
-    has them all. One that reaches its limit first comes back unfinished.
+    Required phrases divide each beam into banks of hypotheses with equally many
+    required tokens (Post and Vilar 2018, Hu et al. 2019). No hypothesis ends before it
+    has them all; one that reaches its limit is returned unfinished.
 
     Args:
         step: see the module.
         cache: what ``step`` takes and returns, a pytree. Leaves with a leading axis N
-            follow their hypotheses. Those with a leading axis B (or B times G) belong
-            to the sentences (or groups) and stay where they are, and scalars, such as a
-            position, belong to all.
-        rules: what to search for.
+            are reordered with their hypotheses. Those with a leading axis B (or B times
+            G) belong to the sentences (or groups) and stay; scalars are shared.
+        rules: of the search.
         halvings: how often the batch is halved when half of its sentences are done,
-            static; see :func:`~jaxformer.search.rules.run_search`. All that ``step``
-            knows of sentences must then be in the cache.
+            static; see :func:`~jaxformer.search.rules.run_search`. ``step`` must then
+            take everything about sentences from the cache.
 
     Raises:
         ValueError: an end-of-sentence token that has no logits, or a cache with leaves
             of another leading axis.
 
     Example:
-        >>> table = [[0.0, 0.1, 0.6, 0.3], [1, 0, 0, 0], [0, 0.7, 0.1, 0.2]]
-        >>> logits = jnp.log(jnp.array([*table, [0, 0.9, 0.05, 0.05]]))
-        >>> rules = SearchRules(max_lengths=jnp.array([5]), length=5, beam_size=2,
-        ...                     alpha=0.6, bos_id=0, eos_id=1, pad_id=0)
+        >>> table = [[0, 0.1, 0.6, 0.3], [1, 0, 0, 0], [0, 0.7, 0.1, 0.2], [0, 0.9, 0.1, 0]]
+        >>> logits = jnp.log(jnp.array(table))
+        >>> rules = SearchRules(
+        ...     max_lengths=jnp.array([5]), length=5, beam_size=2, alpha=0.6,
+        ...     bos_id=0, eos_id=1, pad_id=0)
         >>> step = lambda tokens, cache: (logits[tokens], cache)
         >>> beam_search(step, None, rules).tokens.tolist()
         [[[2, 1, 0, 0, 0]]]
@@ -133,8 +129,7 @@ def beam_search(
 
 
 def beam_init(rules: SearchRules, cache: PyTree) -> BeamState:
-    """Begin with one live hypothesis a sentence: W equal ones would stay equal for
-    ever.
+    """Begin with one live hypothesis a sentence; W equal ones would stay equal.
 
     Raises:
         ValueError: a cache with leaves of another leading axis.
@@ -150,7 +145,7 @@ def beam_init(rules: SearchRules, cache: PyTree) -> BeamState:
         token_log_probabilities=jnp.zeros(
             (batch, width, 1 + rules.length), jnp.float32
         ),
-        # The empty hypothesis attends to nothing and is charged nothing.
+        # The empty hypothesis has no penalty.
         coverage=(
             None if rules.coverage is None else jnp.zeros((batch, width), jnp.float32)
         ),
@@ -168,7 +163,7 @@ def beam_init(rules: SearchRules, cache: PyTree) -> BeamState:
 
 
 def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
-    """Lengthen every live hypothesis by one token, and finish those that end."""
+    """Extend every live hypothesis by one token, and finish those that end."""
     last = lax.dynamic_index_in_dim(
         state.tokens, state.position, axis=2, keepdims=False
     )
@@ -182,8 +177,8 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     totals += state.values[:, :, None]
     ended, live = choose(rules, totals, state.tokens, state.position)
 
-    # Logits that are NaN in any live hypothesis end the sentence; beam_finish then
-    # gives it no other score.
+    # NaN logits of a live hypothesis end the sentence; beam_finish makes its scores
+    # NaN.
     broken = jnp.isnan(natural[:, rules.eos_id].reshape(last.shape)) & (
         state.values > -jnp.inf
     )
@@ -195,7 +190,7 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     finished = _keep_best(
         rules,
         state.finished,
-        _lengthen(state, ended, natural),
+        _append(state, ended, natural),
         ended,
         coverage,
         position,
@@ -203,7 +198,7 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     finished = finished._replace(
         scores=jnp.where(broken[:, None], jnp.nan, finished.scores)
     )
-    live_tokens, live_each = _lengthen(state, live, natural)
+    live_tokens, live_each = _append(state, live, natural)
     live_values, live_parents, _ = live
     live_coverage = None if coverage is None else take(coverage, live_parents)
 
@@ -222,7 +217,7 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
         state.done, old, (live_tokens, live_values, live_each, live_coverage, finished)
     )
     return BeamState(
-        position, *new, _together(rules, done), _follow(cache, live_parents)
+        position, *new, _all_groups(rules, done), _gather_parents(cache, live_parents)
     )
 
 
@@ -242,12 +237,12 @@ def beam_finish(rules: SearchRules, state: BeamState) -> SearchResult:
     )
     place = jnp.arange(kept)[None, :]
     count = jnp.sum(state.finished.scores > -jnp.inf, axis=1, keepdims=True)
-    # Both kinds are sorted with their empty places last: skip from the end of the one
-    # to the begin of the other.
+    # Both kinds are sorted with their empty slots last: go from the last finished one
+    # to the first live one.
     chosen = jax.tree.map(
         lambda x: take(x, jnp.where(place < count, place, place - count + kept)), both
     )
-    chosen, finished = _put_together(rules, chosen, place < count)
+    chosen, finished = _merge_groups(rules, chosen, place < count)
     exists = chosen.scores > -jnp.inf
     each = jnp.where(exists[:, :, None], chosen.token_log_probabilities[:, :, 1:], 0.0)
     broken = jnp.any(
@@ -272,43 +267,43 @@ def _is_settled(
     worst_kept: Float[Array, " B"],
     position: Int[Array, ""],
 ) -> Bool[Array, " B"]:
-    """Tell where no live hypothesis can displace a kept one any more.
+    """Return where no live hypothesis can displace a kept one.
 
-    Let a live hypothesis have t tokens and the value L <= 0. Whatever grows from it
-    ends with n tokens, where t < n <= m and m is the sentence's limit, and with a value
-    of at most L, since no token adds more than 0: neither its log-probability nor that
-    times a repetition penalty, and other constraints only take tokens away. As lp > 0,
-    its score is at most L / lp(n), and as L <= 0, that is largest where lp(n) is. Each
-    of the penalties rises with n for alpha >= 0 and falls for alpha < 0, or is 1 for
-    all n, so its largest value is at one end of the range:
+    Let a live hypothesis have t tokens and the value L <= 0. Its continuations end with
+    n tokens, where t < n <= m and m is the sentence's limit. Their value is at most L:
+    no token adds more than 0, neither its log-probability nor that times a repetition
+    penalty, and other constraints only remove tokens. As lp > 0, the score is at most
+    L / lp(n), and as L <= 0, that is largest where lp(n) is. Each penalty rises with n
+    for alpha >= 0, falls for alpha < 0, or is 1, so its largest value is at one end of
+    the range:
 
         score <= L / max(lp(t + 1), lp(m)).
 
     The bound rises with L, so the best live hypothesis bounds all. An equal score would
     not displace an older one.
 
-    A coverage penalty is added to the score when a hypothesis ends. It is at most 0,
-    since each of its terms is the logarithm of a number that is cut to 1, and beta is
-    at least 0: the bound holds with it as without it.
+    The bound also holds with a coverage penalty, which is added when a hypothesis ends
+    and is at most 0: each term is the logarithm of a number clipped to 1, and beta is
+    at least 0.
 
-    Groups and banks choose by other orders, but the values are the same sums, and the
-    bound asks for nothing more. A group that is settled goes on, because later ones
-    avoid its choices, until those of its sentence are settled too.
+    Groups and banks choose by other orders, but values are the same sums, which is all
+    that the bound needs. A settled group continues until those of its sentence are
+    settled too, because later groups avoid its choices.
     """
     ahead = [
         length_penalty(n, rules.alpha, rules.penalty)
         for n in (position + 1, _limits(rules))
     ]
-    # A free place counts as minus infinity: only when nothing lives any more does a
-    # sentence stop before it is taken.
+    # An empty slot is minus infinity: a sentence with one stops early only when no
+    # hypothesis is alive.
     return worst_kept >= best_live / jnp.maximum(*ahead)
 
 
-def _lengthen(
+def _append(
     state: BeamState, chosen: Candidates, natural: Float[Array, "B W*V"]
 ) -> tuple[Int[Array, "B W 1+T"], Float[Array, "B W 1+T"]]:
-    """Write candidates as hypotheses, and the log-probabilities of their tokens
-    beside them.
+    """Append the tokens of candidates and their log-probabilities to the hypotheses
+    that they continue.
     """
     vocabulary = natural.shape[1] // state.values.shape[1]
     added = take(natural, chosen.parents * vocabulary + chosen.tokens)
@@ -338,11 +333,11 @@ def _keep_best(
     return jax.tree.map(lambda x: take(x, order), both)
 
 
-def _put_together(
+def _merge_groups(
     rules: SearchRules, found: Finished, finished: Bool[Array, "B n"]
 ) -> tuple[Finished, Bool[Array, "B n"]]:
-    """Return the n best of the hypotheses of a sentence's groups, each once, finished
-    ones before unfinished ones.
+    """Return the n best hypotheses of a sentence's groups without duplicates, finished
+    ones first.
     """
     if rules.groups == 1:
         return found, finished
@@ -352,7 +347,7 @@ def _put_together(
     )
     scores, places = found.scores, jnp.arange(found.scores.shape[1])
     alike = jnp.all(found.tokens[:, :, None] == found.tokens[:, None, :], axis=3)
-    # What differs by rounding alone is the same: of equal ones the best stays, and of
+    # Of equal hypotheses, whose scores may differ by rounding, the best stays, and of
     # those the first.
     better = scores[:, None, :] > scores[:, :, None]
     earlier = (scores[:, None, :] == scores[:, :, None]) & (
@@ -374,12 +369,12 @@ def _put_together(
 
 
 def _limits(rules: SearchRules) -> Int[Array, " B"]:
-    """Give each group the limit of its sentence."""
+    """Return the limit of each group."""
     return rules.limits if rules.groups == 1 else jnp.repeat(rules.limits, rules.groups)
 
 
-def _together(rules: SearchRules, done: Bool[Array, " B"]) -> Bool[Array, " B"]:
-    """Let a sentence go on until all its groups are done."""
+def _all_groups(rules: SearchRules, done: Bool[Array, " B"]) -> Bool[Array, " B"]:
+    """Return whether all groups of a sentence are done, for each group."""
     if rules.groups == 1:
         return done
     return jnp.repeat(jnp.all(done.reshape(-1, rules.groups), axis=1), rules.groups)
@@ -393,20 +388,18 @@ def _freeze(done: Bool[Array, " B"], old: _Tree, new: _Tree) -> _Tree:
     )
 
 
-def _follow(cache: _Tree, parents: Int[Array, "B W"]) -> _Tree:
-    """Give each hypothesis the rows of the one it grew from; what belongs to
-    sentences or to all stays.
-    """
+def _gather_parents(cache: _Tree, parents: Int[Array, "B W"]) -> _Tree:
+    """Gather the rows of each hypothesis' parent; other leaves stay."""
     batch, width = parents.shape
-    if width == 1:  # nobody to take it from but itself: leave the cache where it is
+    if width == 1:  # each is its own parent
         return cache
     rows = (parents + width * jnp.arange(batch)[:, None]).reshape(-1)
 
-    def follow(x: Array) -> Array:
+    def gather(x: Array) -> Array:
         if jnp.ndim(x) == 0 or jnp.shape(x)[0] != rows.size:
             return x
-        # The promise makes the gather a copy of whole rows, many times faster on a CPU
-        # than one that checks each element.
+        # With the promise the gather copies whole rows, many times faster on a CPU than
+        # one that checks each element.
         return x.at[rows].get(mode="promise_in_bounds")
 
-    return jax.tree.map(follow, cache)
+    return jax.tree.map(gather, cache)

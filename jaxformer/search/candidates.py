@@ -1,5 +1,5 @@
-"""Which continuations of a beam end and which live on: the best ones, in groups or
-by the phrases that they have.
+"""Choose the continuations of a beam that end and those that stay alive: the best, in
+diverse groups or in banks of required phrases.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from jax import lax
 
 from jaxformer.search.constraints import (
     latest_tokens,
-    met_phrases,
+    satisfied_phrases,
     next_phrase_tokens,
-    of_rows,
+    repeat_rows,
     phrase_lengths,
     phrase_progress,
 )
@@ -25,12 +25,12 @@ from jaxformer.typing import Array, Bool, Float, Int
 def largest(
     values: Float[Array, "B M"], count: int
 ) -> tuple[Float[Array, "B k"], Int[Array, "B k"]]:
-    """Return the largest values of each row and their indices as ``lax.top_k`` does,
-    ties by the lower index, but faster.
+    """Compute ``lax.top_k`` faster: the largest values of each row and their indices,
+    ties by the lower index.
 
-    The k largest lie in the k blocks with the largest maxima: a value elsewhere has k
-    others before it. So one pass finds the blocks, and only they are ranked. Long rows
-    gain a factor of two to four on a CPU.
+    The k largest are in the k blocks with the largest maxima, because a value of
+    another block has k before it. One pass finds the blocks, and only they are ranked.
+    Long rows take a half to a quarter of the time on a CPU.
     """
     batch, size = values.shape
     block = 64
@@ -38,8 +38,7 @@ def largest(
         return lax.top_k(values, count)
     end = size - size % block
     blocks = values[:, :end].reshape(batch, -1, block)
-    # In the order of their indices, so that ties are found in that order; what does not
-    # fill a block comes last.
+    # In the order of their indices, for ties; the incomplete block is last.
     chosen = jnp.sort(lax.top_k(jnp.max(blocks, axis=-1), count)[1], axis=-1)
     candidates = jnp.concatenate(
         [take(blocks, chosen).reshape(batch, -1), values[:, end:]], axis=1
@@ -52,15 +51,15 @@ def largest(
 
 
 def take(x: Array, index: Int[Array, "B k"]) -> Array:
-    """Choose along the second axis in each row of the first."""
+    """Gather along the second axis in each row of the first."""
     return jax.vmap(lambda row, places: row.at[places].get(mode="promise_in_bounds"))(
         x, index
     )
 
 
 def put(x: Array, values: Array, place: Int[Array, ""]) -> Array:
-    """Write one value at a place of the last axis: a slice is updated at once, where
-    a scatter goes value by value.
+    """Write one value at a position of the last axis, as a slice; a scatter would
+    write value by value.
     """
     return lax.dynamic_update_index_in_dim(
         x, values.astype(x.dtype), place, axis=x.ndim - 1
@@ -71,11 +70,11 @@ class Candidates(NamedTuple):
     """Continuations of a beam's hypotheses by one token each, k of them."""
 
     values: Float[Array, "B k"]
-    """Sums of log-probabilities, changed by the constraints; minus infinity: there
-    is none at this place.
+    """Sums of log-probabilities, after the constraints; minus infinity: an empty
+    slot.
     """
     parents: Int[Array, "B k"]
-    """Places of the hypotheses in the beam."""
+    """Beam slots of the hypotheses that are continued."""
     tokens: Int[Array, "B k"]
 
 
@@ -85,7 +84,7 @@ def choose(
     tokens: Int[Array, "B W 1+T"],
     position: Int[Array, ""],
 ) -> tuple[Candidates, Candidates]:
-    """Choose W candidates that end and W that live on.
+    """Choose W candidates that end and W that stay alive.
 
     Args:
         rules: of the search. With G groups, B is G times the sentences and W the width
@@ -96,7 +95,7 @@ def choose(
     """
     required = rules.constraints.required
     if required is not None:
-        required = of_rows(required, totals.shape[0])
+        required = repeat_rows(required, totals.shape[0])
     if rules.groups == 1:
         return _choose(rules.eos_id, totals, required, tokens, position)
     return _choose_diverse(rules, totals, required, tokens, position)
@@ -109,12 +108,11 @@ def _choose_diverse(
     tokens: Int[Array, "B W 1+T"],
     position: Int[Array, ""],
 ) -> tuple[Candidates, Candidates]:
-    """Let one group after the other choose, each away from the tokens of those before
+    """Choose group after group, each with a penalty on the tokens of earlier groups
     (Vijayakumar et al. 2018, section 4, with the Hamming diversity of section 5.1).
 
-    What a token has lost is what it costs a continuation to be chosen, and not a part
-    of its value: values, and so the scores and the stop rule, stay the model's. A
-    hypothesis' choice is its token if it lives on; to end costs nothing.
+    The penalty changes the ranking only. Values, and so scores and the stop rule, stay
+    the model's. Only tokens of live hypotheses are penalised, not the end of sentence.
     """
     _, width, vocabulary = totals.shape
     by_group = totals.reshape(-1, rules.groups, width, vocabulary)
@@ -145,7 +143,7 @@ def _choose_diverse(
 
 
 def _value(values: Float[Array, "B W V"], chosen: Candidates) -> Float[Array, "B k"]:
-    """Return the values of candidates whose places were ranked by something else."""
+    """Return the values of candidates that were ranked by something else."""
     batch, _, vocabulary = values.shape
     found = take(values.reshape(batch, -1), chosen.parents * vocabulary + chosen.tokens)
     return jnp.where(chosen.values > -jnp.inf, found, -jnp.inf)
@@ -160,8 +158,7 @@ def _choose(
 ) -> tuple[Candidates, Candidates]:
     """Choose from one beam by a value for every continuation."""
     batch, width, vocabulary = ranked.shape
-    # W of them can end at most, one for each live hypothesis, so 2 W always leave W
-    # that live on.
+    # At most W can end, one for each live hypothesis, so 2 W leave W that stay alive.
     values, index = largest(
         ranked.reshape(batch, -1), min(2 * width, width * vocabulary)
     )
@@ -177,7 +174,7 @@ def _choose(
     if required is None:
         live_values, order = lax.top_k(jnp.where(ends, -jnp.inf, found.values), width)
     else:
-        # They stand in the order of their turns, not of their values.
+        # In the order of their turns, not of their values.
         lives = ~ends & (found.values > -jnp.inf)
         _, order = lax.top_k(
             jnp.where(lives, -jnp.arange(ends.shape[1]), -ends.shape[1]), width
@@ -197,17 +194,17 @@ def _by_banks(
     tokens: Int[Array, "B W 1+T"],
     position: Int[Array, ""],
 ) -> Candidates:
-    """Add what goes on with required phrases, and put all in the order in which they
-    get places (Post and Vilar 2018, section 3; Hu et al. 2019, section 3).
+    """Add the continuations of required phrases, and sort all by banks (Post and Vilar
+    2018, section 3; Hu et al. 2019, section 3).
 
-    A bank holds the candidates that have the same number of required tokens. Banks take
-    turns: first comes the best candidate of each, then the second of each, and so on,
-    in each turn the bank with the most tokens first. Those that end have all phrases
-    and are a bank of their own, the first. So the furthest hypothesis always has a
-    place, and one that has all phrases always gets its chance to end. Where nothing is
-    required there is one bank: the plain order.
+    A bank has the candidates with the same number of required tokens. The order is the
+    best candidate of each bank, then the second of each, and so on; in each turn the
+    bank with the most tokens is first. Candidates that end have all phrases and are the
+    first bank. So the hypothesis with the most required tokens always has a slot, and
+    one with all phrases may always end. Without required phrases there is one bank, in
+    the plain order.
     """
-    all_ = _with_more(eos_id, ranked, best, required, tokens, position)
+    all_ = _with_phrases(eos_id, ranked, best, required, tokens, position)
     banks = _required_tokens(all_, required, tokens, position)
     anything = jnp.sum(phrase_lengths(required), axis=1, keepdims=True) > 0
     banks += jnp.where((all_.tokens == eos_id) & anything, 1, 0)
@@ -228,7 +225,7 @@ def _by_banks(
     return Candidates(*(take(part, order) for part in all_))
 
 
-def _with_more(
+def _with_phrases(
     eos_id: int,
     ranked: Float[Array, "B W V"],
     best: Candidates,
@@ -269,7 +266,7 @@ def _with_more(
 
 
 def _repeats(index: Int[Array, "B M"]) -> Bool[Array, "B M"]:
-    """Tell which numbers of a row stand further to the left as well."""
+    """Return which numbers of a row also occur further left."""
     order = jnp.argsort(index, axis=1, stable=True)
     ordered = jnp.take_along_axis(index, order, axis=1)
     again = jnp.pad(ordered[:, 1:] == ordered[:, :-1], ((0, 0), (1, 0)))
@@ -282,12 +279,12 @@ def _required_tokens(
     tokens: Int[Array, "B W 1+T"],
     position: Int[Array, ""],
 ) -> Int[Array, "B M"]:
-    """Count the required tokens that each candidate has: of phrases that are met,
-    all; of others, the progress.
+    """Count the required tokens of each candidate: all tokens of satisfied phrases,
+    and the progress of the others.
     """
     batch, width, _ = tokens.shape
     rows = tokens.reshape(batch * width, -1)
-    met = met_phrases(rows, position, jnp.repeat(required, width, axis=0)).reshape(
+    met = satisfied_phrases(rows, position, jnp.repeat(required, width, axis=0)).reshape(
         batch, width, -1
     )
     latest = latest_tokens(rows, position, required.shape[2] - 1).reshape(

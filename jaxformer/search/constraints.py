@@ -1,14 +1,12 @@
-"""What may come next: functions that take log-probabilities and give minus infinity to
-what may not come.
+"""Constraints of a search: functions that set the log-probabilities of forbidden tokens
+to minus infinity.
 
-Each works on the N rows of a search: ``log_probabilities`` [N V] of the next token,
-``tokens`` [N 1+T] with the begin-of-sentence token and what follows, of which those at
-1 to ``position`` are generated, and the constraint's own arrays. The others keep their
-log-probabilities: nothing is normalised again. Only a repetition penalty changes
-values.
+Each takes the N rows of a search: ``log_probabilities`` [N V] of the next token,
+``tokens`` [N 1+T] with the begin-of-sentence token first, of which those at 1 to
+``position`` are generated, and the constraint's own arrays. Allowed tokens keep their
+log-probabilities, without normalisation. Only the repetition penalty changes values.
 
-All values are arrays, so that a compiled search serves every other value of the same
-shapes.
+All values are arrays, so a compiled search serves every value of the same shapes.
 """
 
 from __future__ import annotations
@@ -21,8 +19,8 @@ from jax import lax
 from jaxformer.typing import Array, Bool, Float, Int
 
 _BEFORE = -2
-"""What stands before the first token generated: it equals no token and no filler of
-a phrase.
+"""Stands for positions before the first generated token; differs from every token
+and from the padding of phrases.
 """
 
 
@@ -31,29 +29,29 @@ def phrase_lengths(phrases: Int[Array, "*B L"]) -> Int[Array, "*B"]:
     return jnp.sum(phrases >= 0, axis=-1, dtype=jnp.int32)
 
 
-def met_phrases(
+def satisfied_phrases(
     tokens: Int[Array, "N 1+T"], position: Int[Array, ""], phrases: Int[Array, "N C L"]
 ) -> Bool[Array, "N C"]:
-    """Tell which phrases stand among the tokens at 1 to ``position``; a phrase
-    without tokens stands everywhere.
+    """Return which phrases occur among the tokens at 1 to ``position``; a phrase
+    without tokens always does.
     """
-    stands = jnp.ones((*tokens.shape, phrases.shape[1]), bool)
+    occurs = jnp.ones((*tokens.shape, phrases.shape[1]), bool)
     for offset in range(phrases.shape[2]):
         wanted = phrases[:, None, :, offset]
-        stands &= (jnp.roll(tokens, -offset, axis=1)[:, :, None] == wanted) | (
+        occurs &= (jnp.roll(tokens, -offset, axis=1)[:, :, None] == wanted) | (
             wanted < 0
         )
     places = jnp.arange(tokens.shape[1])[None, :, None]
     lengths = phrase_lengths(phrases)
     inside = (places >= 1) & (places + lengths[:, None, :] <= position + 1)
-    return jnp.any(stands & inside, axis=1) | (lengths == 0)
+    return jnp.any(occurs & inside, axis=1) | (lengths == 0)
 
 
 def latest_tokens(
     tokens: Int[Array, "N 1+T"], position: Int[Array, ""], count: int
 ) -> Int[Array, "N L"]:
-    """Return the last tokens of those at 1 to ``position``; what comes before them
-    equals no token of a phrase.
+    """Return the last ``count`` of the tokens at 1 to ``position``, padded on the left
+    by :data:`_BEFORE`.
     """
     places = position + 1 - jnp.arange(count, 0, -1)
     return jnp.where(
@@ -64,8 +62,8 @@ def latest_tokens(
 def phrase_progress(
     latest: Int[Array, "*B L"], phrases: Int[Array, "*B C L"]
 ) -> Int[Array, "*B C"]:
-    """Count how many of the first tokens of each phrase are the latest tokens; all
-    of them where it is just met.
+    """Count how many of the first tokens of each phrase are the latest tokens; all of
+    them if it was just satisfied.
     """
     width = phrases.shape[-1]
     found = jnp.zeros(phrases.shape[:-1], jnp.int32)
@@ -80,49 +78,47 @@ def phrase_progress(
 def next_phrase_tokens(
     tokens: Int[Array, "N 1+T"], position: Int[Array, ""], phrases: Int[Array, "N C L"]
 ) -> Int[Array, "N C"]:
-    """Return the token that goes on with each phrase; -1 where it is met."""
+    """Return the token that continues each phrase; -1 if it is satisfied."""
     progress = phrase_progress(
         latest_tokens(tokens, position, phrases.shape[2]), phrases
     )
-    # A phrase that is complete here is met as well.
+    # A phrase that is complete here is satisfied too.
     place = jnp.minimum(progress, phrases.shape[2] - 1)
     following = jnp.take_along_axis(phrases, place[..., None], axis=-1)[..., 0]
-    return jnp.where(met_phrases(tokens, position, phrases), -1, following)
+    return jnp.where(satisfied_phrases(tokens, position, phrases), -1, following)
 
 
 _ANY = -1
 
 
 class Constraints(NamedTuple):
-    """What the hypotheses of a search must keep to; None asks for nothing.
+    """The constraints of a search; None: no such constraint.
 
-    A hypothesis that is left no token dies. Prefixes go before all else: their tokens
-    come whatever forbids them.
+    A hypothesis without an allowed token dies. Prefixes have priority: their tokens are
+    generated even if another constraint forbids them.
     """
 
     min_lengths: Int[Array, " B"] | None = None
     """Least tokens of each sentence, the end-of-sentence token included."""
     banned_tokens: Bool[Array, " V"] | None = None
-    """True at tokens that never come."""
+    """True for tokens that are never generated."""
     banned_phrases: Int[Array, "P L"] | None = None
-    """Sequences of tokens that never come, each at the end of its row behind as many
-    -1 as fill it.
-    """
+    """Sequences of tokens that are never generated, padded on the left by -1."""
     no_repeat_ngram: Int[Array, ""] | None = None
-    """n, at least 1: no n tokens come twice in the same order."""
+    """n, at least 1: no n-gram is generated twice."""
     repetition_penalty: Float[Array, ""] | None = None
-    """Above 0; multiplies the log-probabilities of tokens that came before: above 1
-    they come less often.
+    """Above 0; multiplies the log-probabilities of tokens that were generated before:
+    above 1 they are repeated less often.
     """
     required: Int[Array, "B C L"] | None = None
-    """Sequences of tokens of each sentence that must come, in any order, before its
-    hypotheses may end; each before as many -1 as fill it. Beam search alone meets them:
-    it keeps places for hypotheses that have more of them.
+    """Sequences of tokens of each sentence that must be generated, in any order, before
+    its hypotheses may end; padded on the right by -1. Only beam search has them: it
+    keeps slots for hypotheses with more of their tokens.
     """
     prefixes: Int[Array, "B A L"] | None = None
-    """Each hypothesis begins with one of A prefixes of its sentence; -1 leaves a place
-    free, and so does the end of a prefix. A sentence with fewer than A of them repeats
-    one; a prefix of -1 alone asks for nothing.
+    """Each hypothesis begins with one of A prefixes of its sentence. -1 allows any
+    token, as after the end of a prefix. A sentence with fewer than A of them repeats
+    one; a prefix of only -1 allows everything.
     """
 
 
@@ -130,8 +126,8 @@ FREE = Constraints()
 """No constraint at all."""
 
 
-def of_sentences(constraints: Constraints, sentences: Int[Array, " B2"]) -> Constraints:
-    """Return the constraints of some of the sentences; those that hold for all stay."""
+def select_sentences(constraints: Constraints, sentences: Int[Array, " B2"]) -> Constraints:
+    """Return the constraints of some of the sentences."""
     own = {
         name: values[sentences]
         for name, values in (
@@ -151,7 +147,7 @@ def constrain(
     position: Int[Array, ""],
     eos_id: int,
 ) -> Float[Array, "N V"]:
-    """Apply all constraints: penalty, then what is forbidden, then what is forced.
+    """Apply all constraints: the penalty, then forbidden tokens, then prefixes.
 
     Raises:
         ValueError: a constraint for each sentence does not divide the rows.
@@ -164,7 +160,7 @@ def constrain(
         )
     if constraints.min_lengths is not None:
         found = keep_minimum_length(
-            found, position, of_rows(constraints.min_lengths, rows), eos_id
+            found, position, repeat_rows(constraints.min_lengths, rows), eos_id
         )
     if constraints.banned_tokens is not None:
         found = ban_tokens(found, constraints.banned_tokens)
@@ -176,7 +172,7 @@ def constrain(
         )
     if constraints.required is not None:
         found = require_phrases(
-            found, tokens, position, of_rows(constraints.required, rows), eos_id
+            found, tokens, position, repeat_rows(constraints.required, rows), eos_id
         )
     if constraints.prefixes is not None:
         found = force_prefixes(
@@ -184,7 +180,7 @@ def constrain(
             log_probabilities,
             tokens,
             position,
-            of_rows(constraints.prefixes, rows),
+            repeat_rows(constraints.prefixes, rows),
         )
     return found
 
@@ -195,12 +191,12 @@ def penalise_repetition(
     position: Int[Array, ""],
     penalty: Float[Array, ""],
 ) -> Float[Array, "N V"]:
-    """Multiply the log-probabilities of tokens that came before (Keskar et al. 2019,
-    section 4.1).
+    """Multiply the log-probabilities of tokens that were generated before (Keskar et
+    al. 2019, section 4.1).
 
-    The paper divides logits, which have no sign; log-probabilities have one, so that a
-    penalty above 1 always lowers them. They stay at most 0, as the stop rule of beam
-    search needs it, and they are not normalised again.
+    The paper divides logits, which may have either sign. Log-probabilities are
+    negative, so a penalty above 1 always lowers them. They stay at most 0, as the stop
+    rule of beam search needs, and are not normalised again.
     """
     rows = jnp.arange(tokens.shape[0])[:, None]
     seen = (
@@ -217,9 +213,7 @@ def keep_minimum_length(
     min_lengths: Int[Array, " N"],
     eos_id: int,
 ) -> Float[Array, "N V"]:
-    """Forbid the end of sentence where a hypothesis would have too few tokens with
-    it.
-    """
+    """Forbid the end of sentence before the minimum length."""
     ends = jnp.arange(log_probabilities.shape[1])[None, :] == eos_id
     return jnp.where(
         ends & (position + 1 < min_lengths)[:, None], -jnp.inf, log_probabilities
@@ -239,10 +233,9 @@ def ban_phrases(
     position: Int[Array, ""],
     phrases: Int[Array, "P L"],
 ) -> Float[Array, "N V"]:
-    """Forbid the last token of each phrase where the others have just come; a row of
-    -1 alone forbids nothing.
+    """Forbid the last token of each phrase after its other tokens; a row of only -1
+    forbids nothing.
     """
-    # What comes before the first token generated equals no token of a phrase.
     window = latest_tokens(tokens, position, phrases.shape[1] - 1)
     begun = phrases[None, :, :-1]
     matches = jnp.all((begun == _ANY) | (begun == window[:, None, :]), axis=2)
@@ -259,11 +252,10 @@ def ban_repeated_ngrams(
     position: Int[Array, ""],
     n: Int[Array, ""],
 ) -> Float[Array, "N V"]:
-    """Forbid what would complete n tokens that came before in the same order (Paulus et
-    al. 2018, section 2.5).
+    """Forbid tokens that would repeat an n-gram (Paulus et al. 2018, section 2.5).
 
-    n is traced, so that all n share one compiled search; the loop over it costs little
-    beside a step of a model.
+    n is traced, so all n share one compiled search; the loop over it is cheap compared
+    with a step of a model.
     """
     places = jnp.arange(tokens.shape[1])[None, :]
 
@@ -273,9 +265,9 @@ def ban_repeated_ngrams(
         latest = lax.dynamic_index_in_dim(tokens, position - back, axis=1)
         return matches & (jnp.roll(tokens, back, axis=1) == latest)
 
-    # True at the last of n - 1 tokens that are the latest n - 1 and come before them.
+    # True at the last of n - 1 tokens that equal the latest n - 1 tokens.
     whole = jnp.broadcast_to((places >= n - 1) & (places < position), tokens.shape)
-    # No place has more tokens before it than there are: a larger n ends here at once.
+    # A larger n than there are tokens matches nothing.
     matches = lax.fori_loop(0, jnp.minimum(n - 1, tokens.shape[1]), compare, whole)
     return _forbid(log_probabilities, jnp.roll(tokens, -1, axis=1), matches)
 
@@ -287,10 +279,10 @@ def require_phrases(
     phrases: Int[Array, "N C L"],
     eos_id: int,
 ) -> Float[Array, "N V"]:
-    """Forbid the end of sentence until every phrase has come (Post and Vilar 2018,
+    """Forbid the end of sentence until every phrase is satisfied (Post and Vilar 2018,
     section 3).
     """
-    waits = ~jnp.all(met_phrases(tokens, position, phrases), axis=1)
+    waits = ~jnp.all(satisfied_phrases(tokens, position, phrases), axis=1)
     ends = jnp.arange(log_probabilities.shape[1])[None, :] == eos_id
     return jnp.where(ends & waits[:, None], -jnp.inf, log_probabilities)
 
@@ -302,11 +294,10 @@ def force_prefixes(
     position: Int[Array, ""],
     prefixes: Int[Array, "N A L"],
 ) -> Float[Array, "N V"]:
-    """Forbid all but the next tokens of the prefixes that agree with what has come, a
-    trie of them.
+    """Allow only the next tokens of the prefixes that agree with the tokens so far.
 
-    These tokens get their values in ``natural``, where no constraint has changed them.
-    Where a prefix that agrees leaves the place free, the other tokens keep theirs.
+    These tokens get their values in ``natural``, before all constraints. Where an
+    agreeing prefix allows any token, the other tokens keep their values.
     """
     prefixes = prefixes[:, :, : tokens.shape[1] - 1]
     came = tokens[:, None, 1 : 1 + prefixes.shape[2]]
@@ -336,15 +327,15 @@ def _forbid(
     tokens: Int[Array, "N M"],
     where: Bool[Array, "N M"],
 ) -> Float[Array, "N V"]:
-    """Give minus infinity to some tokens of each row; a negative one is none."""
+    """Set some tokens of each row to minus infinity; negative ones are ignored."""
     rows, vocabulary = jnp.arange(tokens.shape[0])[:, None], log_probabilities.shape[1]
     limits = jnp.where(where, -jnp.inf, jnp.inf).astype(log_probabilities.dtype)
     places = jnp.where(tokens < 0, vocabulary, tokens)
     return log_probabilities.at[rows, places].min(limits, mode="drop")
 
 
-def of_rows(values: Array, rows: int) -> Array:
-    """Give each row what its sentence has.
+def repeat_rows(values: Array, rows: int) -> Array:
+    """Repeat the values of each sentence for its rows.
 
     Raises:
         ValueError: the sentences do not divide the rows.

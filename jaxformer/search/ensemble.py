@@ -13,17 +13,19 @@ from jaxformer.typing import Array, Float, Int, PyTree
 
 
 def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -> Step:
-    """Return the step of M models together, for any search; its cache is the tuple of
+    """Combine the steps of M models into one, for any search; its cache is the tuple of
     theirs.
 
     Args:
-        steps: of models that share a vocabulary; whatever else they are may differ.
+        steps: of models that share a vocabulary.
         weights: see :func:`mean_log_probabilities`; they may be traced.
 
     Example:
-        >>> first, second = (lambda tokens, cache, row=row: (jnp.log(jnp.array([row])), cache)
-        ...                  for row in ([0.5, 0.5], [0.1, 0.9]))
-        >>> log_probabilities, _ = ensemble([first, second])(jnp.array([0]), (None, None))
+        >>> first, second = (
+        ...     lambda tokens, cache, row=row: (jnp.log(jnp.array([row])), cache)
+        ...     for row in ([0.5, 0.5], [0.1, 0.9]))
+        >>> step = ensemble([first, second])
+        >>> log_probabilities, _ = step(jnp.array([0]), (None, None))
         >>> jnp.exp(log_probabilities).round(3).tolist()
         [[0.30000001192092896, 0.699999988079071]]
     """
@@ -42,16 +44,15 @@ def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -
 def mean_log_probabilities(
     logits: Sequence[Float[Array, "*B V"]], weights: Float[Array, " M"] | None = None
 ) -> Float[Array, "*B V"]:
-    """Return the logarithms of the mean of the models' probabilities, float32 whatever
-    the types of the logits.
+    """Compute the logarithm of the mean of the models' probabilities, in float32.
 
-    It is the probabilities that are averaged, as in a mixture, and not their
-    logarithms: what one model holds possible stays possible.
+    Probabilities are averaged, as in a mixture, not their logarithms: a token that one
+    model allows stays possible.
 
     Args:
         logits: of each of the M models; minus infinity is allowed.
-        weights: of the models, at least 0 and not all 0; they are made to add up to 1.
-            None: all alike.
+        weights: of the models, at least 0 and not all 0; they are normalised to 1.
+            None: equal weights.
 
     Returns:
         Log-probabilities; normalising them again changes nothing but rounding.
@@ -69,11 +70,10 @@ def mean_log_probabilities(
 
 
 def check_weights(weights: Sequence[float], models: int) -> None:
-    """Refuse weights that :func:`mean_log_probabilities` does not take.
+    """Check weights for :func:`mean_log_probabilities`.
 
     Raises:
-        InputError: their number is not that of the models, one is negative or not
-            finite, or all are 0.
+        InputError: as many as models are needed, at least 0 and not all 0.
     """
     if len(weights) != models:
         raise InputError(

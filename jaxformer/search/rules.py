@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxformer.search.config import LengthPenalty
-from jaxformer.search.constraints import FREE, Constraints, of_sentences
+from jaxformer.search.constraints import FREE, Constraints, select_sentences
 from jaxformer.search.scoring import length_penalty, log_probabilities
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
@@ -146,9 +146,7 @@ class SearchRules:
     is no coverage penalty.
     """
     groups: int = 1
-    """G, the groups that the hypotheses of a sentence are divided into; each is a
-    beam of W / G.
-    """
+    """G, the groups of a sentence's hypotheses; each is a beam of W / G."""
     bos_id: int
     """The first input of every hypothesis, never generated."""
     eos_id: int
@@ -196,9 +194,10 @@ class SearchRules:
 
     def select(self, sentences: Int[Array, " B2"]) -> SearchRules:
         """Return the rules of some of the sentences."""
-        limits, constraints = self.limits, of_sentences(self.constraints, sentences)
         return dataclasses.replace(
-            self, max_lengths=limits[sentences], constraints=constraints
+            self,
+            max_lengths=self.limits[sentences],
+            constraints=select_sentences(self.constraints, sentences),
         )
 
     def score(

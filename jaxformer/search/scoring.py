@@ -19,25 +19,23 @@ def length_penalty(
     alpha: Float[Array, ""] | float,
     name: LengthPenalty = "gnmt",
 ) -> Float[Array, "*B"]:
-    """Return the number that divides the log-probability of a hypothesis, so that long
-    ones can win.
+    """Compute the length penalty lp(n), which divides the log-probability of a
+    hypothesis of n tokens.
 
-    ========= =================== ===============================================
-    name      lp(n)               source
-    ========= =================== ===============================================
-    `gnmt`    ((5 + n) / 6)^alpha Wu et al. 2016, equation 14; in Vaswani et al.
-                                  2017, section 6.1
-    `average` n^alpha             with alpha 1 a mean per token (Cho et al. 2014)
-    `none`    1                   log-probabilities, whatever alpha
-    ========= =================== ===============================================
+    ========= ================= ================================================
+    name      lp(n)             source
+    ========= ================= ================================================
+    `gnmt`    ((5 + n)/6)^alpha Wu et al. 2016, equation 14; Vaswani et al. 2017
+    `average` n^alpha           with alpha 1 per token, as Cho et al. 2014
+    `none`    1                 log-probabilities as they are
+    ========= ================= ================================================
 
-    Each is above 0 and rises with n for alpha >= 0 and falls for alpha < 0 (or stays):
-    the stop rule of beam search relies on that.
+    Each is above 0, and rises with n for alpha >= 0, falls for alpha < 0, or is
+    constant. The stop rule of beam search relies on that.
 
     Args:
-        length: tokens of the hypothesis, with its end-of-sentence token, without
-            begin-of-sentence token and padding. The empty hypothesis counts as one
-            token for `average`, so that nothing is divided by 0.
+        length: tokens of the hypothesis, end of sentence included. The empty
+            hypothesis counts as one token for `average`, to avoid a division by 0.
         alpha: strength; 0 compares plain log-probabilities, a negative one favours
             short hypotheses. It may be traced.
         name: of the penalty, static.
@@ -46,7 +44,7 @@ def length_penalty(
         The penalty in float32, above 0, of the shape of ``length``.
 
     Raises:
-        ValueError: there is no such penalty.
+        ValueError: an unknown penalty.
 
     Example:
         >>> float(length_penalty(7, 1.0)), float(length_penalty(7, 1.0, "average"))
@@ -65,20 +63,18 @@ def length_penalty(
 
 
 def coverage_penalty(attention: Float[Array, "N S"]) -> Float[Array, " N"]:
-    """Return what a hypothesis loses for source positions that it has not attended to.
+    """Compute the coverage penalty: the sum over source positions of log(min(a, 1)).
 
-    The sum over source positions of log(min(a, 1)), where a is the attention that the
-    position got from all tokens of the hypothesis together: cp of Wu et al. 2016,
-    equation 14, without its factor beta.
+    a is the attention to the position, summed over the tokens of the hypothesis: cp of
+    Wu et al. 2016, equation 14, without its factor beta.
 
     Args:
-        attention: sums of the weights, at least 0; 1 at padding, which nothing has to
-            cover.
+        attention: sums of the weights, at least 0; 1 at padding.
 
     Returns:
-        The penalty, never above 0: the stop rule of beam search relies on that. A
-        position that got nothing at all counts as the least float32, about -87, so that
-        the penalty is finite.
+        The penalty, at most 0, as the stop rule of beam search needs. A position
+        without attention counts as the least float32, about -87, so the penalty is
+        finite.
 
     Example:
         >>> round(float(coverage_penalty(jnp.array([[1.5, 0.5, 1.0]]))[0]), 3)
@@ -91,28 +87,27 @@ def coverage_penalty(attention: Float[Array, "N S"]) -> Float[Array, " N"]:
 def log_probabilities(
     logits: Float[Array, "N V"], forbidden_ids: Sequence[int] = ()
 ) -> Float[Array, "N V"]:
-    """Turn logits into log-probabilities, in float32 whatever the type of the logits.
+    """Compute log-probabilities from logits, in float32.
 
-    Forbidden tokens get minus infinity after the normalisation, so that the others keep
-    the log-probabilities which the model gives them: a hypothesis has the same score
-    when it is searched and when it is scored as a given target.
+    Forbidden tokens are set to minus infinity after the normalisation, so the others
+    keep the model's log-probabilities: a hypothesis scores the same in a search and as
+    a given target.
 
     Args:
-        logits: of any floating type; minus infinity is allowed. NaN or infinity in a
-            row makes all of it NaN, but for forbidden tokens.
-        forbidden_ids: tokens that must not be chosen, static: those of the model that
-            are no words. What a caller bans is a matter of
-            :mod:`jaxformer.search.constraints`.
+        logits: of any float type; minus infinity is allowed. NaN or infinity makes its
+            row NaN, except for forbidden tokens.
+        forbidden_ids: special tokens that are never generated, static. See
+            :mod:`jaxformer.search.constraints` for tokens that a caller bans.
 
     Returns:
-        Log-probabilities, none above 0.
+        Log-probabilities, at most 0.
     """
     logits = logits.astype(jnp.float32)
-    # logsumexp adds the exponential of the largest logit as exactly 1, so rounding
-    # cannot lift a value above 0: the stop rule of beam search relies on that.
+    # logsumexp adds the exponential of the largest logit as exactly 1, so no value is
+    # rounded to above 0. The stop rule of beam search relies on that.
     total = jax.nn.logsumexp(logits, axis=-1, keepdims=True)
-    # One infinite logit makes the whole row NaN, as a NaN does; a row that is minus
-    # infinity throughout stays so.
+    # An infinite logit makes the whole row NaN, as a NaN does; a row of only minus
+    # infinity stays so.
     total = jnp.where(
         total == jnp.inf, jnp.nan, jnp.maximum(total, jnp.finfo(jnp.float32).min)
     )

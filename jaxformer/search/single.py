@@ -1,8 +1,8 @@
-"""Greedy search and sampling: each hypothesis grows in a row of its own.
+"""Greedy search and sampling: each row extends its own hypothesis.
 
-Each truncation takes log-probabilities [N V], minus infinity allowed, and gives minus
-infinity to what it cuts off. A row that had a possible token keeps one. What is as
-probable as the last token kept is kept too.
+A truncation takes log-probabilities [N V], minus infinity allowed, and sets the tokens
+that it removes to minus infinity. A row with a possible token keeps one. Tokens as
+probable as the last one kept are kept too.
 """
 
 from __future__ import annotations
@@ -35,9 +35,7 @@ token of each row.
 
 
 class RowState(NamedTuple):
-    """All that changes during the search; N rows, ``beam_size`` of them for each
-    sentence.
-    """
+    """What changes during the search: N rows, ``beam_size`` for each sentence."""
 
     position: Int[Array, ""]
     """How often the step function was called."""
@@ -47,11 +45,11 @@ class RowState(NamedTuple):
     hypothesis died.
     """
     token_log_probabilities: Float[Array, "N 1+T"]
-    """As the model gives them, whatever the constraints; 0 at padding and for the
-    begin-of-sentence token.
+    """Of the model, without constraints; 0 at padding and for the begin-of-sentence
+    token.
     """
     coverage: Float[Array, " N"] | None
-    """The coverage penalty without its strength; None where there is none."""
+    """The coverage penalty before its strength; None: no such penalty."""
     lengths: Int[Array, " N"]
     finished: Bool[Array, " N"]
     done: Bool[Array, " N"]
@@ -74,8 +72,8 @@ def row_search(
 
     Args:
         rules: of the search.
-        step: gives the logits of what comes next.
-        choose: takes the next token of each row from its log-probabilities.
+        step: computes the logits of the next token.
+        choose: chooses the next token of each row from its log-probabilities.
         cache: what ``step`` takes and returns, a pytree; see
             :func:`~jaxformer.search.beam.beam_search`.
         halvings: how often the batch is halved when half of its sentences are done.
@@ -98,8 +96,8 @@ def row_init(rules: SearchRules, cache: PyTree) -> RowState:
     """
     if rules.constraints.required is not None:
         raise ValueError(
-            "required phrases need a beam search: a hypothesis that grows alone never"
-            " turns to them"
+            "required phrases need a beam search: a single hypothesis has no slots for"
+            " them"
         )
     limits = _row_limits(rules)
     rows = limits.shape[0]
@@ -120,7 +118,7 @@ def row_init(rules: SearchRules, cache: PyTree) -> RowState:
 def row_step(
     rules: SearchRules, step: Step, choose: Choose, state: RowState
 ) -> RowState:
-    """Lengthen every hypothesis that is not done by one token."""
+    """Extend every hypothesis that is not done by one token."""
     last = lax.dynamic_index_in_dim(
         state.tokens, state.position, axis=1, keepdims=False
     )
@@ -132,8 +130,7 @@ def row_step(
         rules.constraints, natural, state.tokens, state.position, rules.eos_id
     )
     token = choose(candidates, state.position).astype(jnp.int32)
-    # Logits that are NaN end the hypothesis, whatever the constraints have made of
-    # them.
+    # NaN logits end the hypothesis, also where constraints replaced them.
     value = jnp.where(
         jnp.isnan(natural[:, rules.eos_id]), jnp.nan, _at(candidates, token)
     )
@@ -158,8 +155,8 @@ def row_step(
 
 
 def row_finish(rules: SearchRules, state: RowState) -> SearchResult:
-    """Return the hypotheses of each sentence, in the order of their rows; those that
-    died are empty.
+    """Return the hypotheses of each sentence in the order of their rows; dead ones are
+    empty.
     """
     shape = (state.values.shape[0] // rules.beam_size, rules.beam_size)
     exists = state.values > -jnp.inf
@@ -191,8 +188,7 @@ def _at(values: Float[Array, "N V"], token: Int[Array, " N"]) -> Float[Array, " 
 def greedy_search(
     step: Step, cache: PyTree, rules: SearchRules, *, halvings: int = 0
 ) -> SearchResult:
-    """Follow the most probable token in every sentence: one row a sentence, whose cache
-    is never reordered.
+    """Generate the most probable token in every sentence, without reordering caches.
 
     The result is that of :func:`~jaxformer.search.beam.beam_search` with a beam of 1
     and ``alpha`` 0; ``alpha`` and ``beta`` of the rules change scores only.
@@ -200,7 +196,7 @@ def greedy_search(
     Args:
         step: see :mod:`~jaxformer.search.beam`.
         cache: what ``step`` takes and returns, with B rows.
-        rules: what to search for, with a beam of 1.
+        rules: of the search, with a beam of 1.
         halvings: as for :func:`~jaxformer.search.beam.beam_search`.
 
     Raises:
@@ -218,12 +214,11 @@ def greedy_search(
 def sample_search(
     step: Step, cache: PyTree, rules: SearchRules, keys: Key
 ) -> SearchResult:
-    """Sample n translations of each sentence, token by token, independently of each
-    other.
+    """Sample n independent translations of each sentence, token by token.
 
-    The samples are returned in the order of their drawing; two may be equal. Sample j
-    of a sentence depends on the sentence's key and j, and neither on n nor on other
-    sentences. A sample that is left no token is empty.
+    Samples are in the order of drawing; two may be equal. Sample j of a sentence
+    depends on the sentence's key and j, and neither on n nor on other sentences. A
+    sample without an allowed token is empty.
 
     Args:
         step: see :mod:`~jaxformer.search.beam`.
@@ -233,9 +228,9 @@ def sample_search(
         keys: a random key for each sentence, [B].
 
     Raises:
-        ValueError: ``sampling`` is None, ``n_best`` is not ``beam_size``, an end-of-sentence token that has
-            no logits, a cache with leaves of another leading axis, or required phrases,
-            which need a beam.
+        ValueError: ``sampling`` is None, ``n_best`` is not ``beam_size``, an
+            end-of-sentence token that has no logits, a cache with leaves of another
+            leading axis, or required phrases, which need a beam.
     """
     if rules.n_best != rules.beam_size:
         raise ValueError(
@@ -248,11 +243,11 @@ def sample_search(
 
 
 def draw(sampling: Sampling, keys: Key, samples: int) -> Choose:
-    """Return the function that chooses the next token at random, for
+    """Build the function that samples the next token, for
     :func:`~jaxformer.search.single.row_step`.
 
     Args:
-        sampling: what to draw from.
+        sampling: the distribution to sample from.
         keys: a random key for each sentence, [B].
         samples: rows of each sentence.
     """
@@ -274,10 +269,9 @@ def draw(sampling: Sampling, keys: Key, samples: int) -> Choose:
 def truncate(
     log_probabilities: Float[Array, "N V"], sampling: Sampling
 ) -> Float[Array, "N V"]:
-    """Return the log-probabilities of the distribution to draw from.
+    """Apply the temperature, then `top_k`, `top_p`, `min_p` and `epsilon`.
 
-    First the temperature, then `top_k`, `top_p`, `min_p` and `epsilon`, in this order,
-    each on what the one before has left, normalised again. A row without any possible
+    Each is applied to the normalised result of the one before. A row without a possible
     token stays so.
     """
     found = normalise(heat(log_probabilities, sampling.temperature))
@@ -295,8 +289,8 @@ def truncate(
 def heat(
     log_probabilities: Float[Array, "N V"], temperature: Float[Array, ""] | float
 ) -> Float[Array, "N V"]:
-    """Divide by the temperature, behind a shift that gives the most probable token
-    0; temperature 0 leaves it alone.
+    """Divide by the temperature, after a shift of the largest value to 0; at
+    temperature 0 only that token stays.
     """
     shifted = log_probabilities - _largest(log_probabilities)
     return jnp.where(
@@ -316,10 +310,10 @@ def keep_top_k(
 def keep_top_p(
     log_probabilities: Float[Array, "N V"], p: Float[Array, ""]
 ) -> Float[Array, "N V"]:
-    """Keep the fewest tokens, the most probable first, that have probability p together
-    (Holtzman et al. 2020, section 3.1).
+    """Keep the fewest most probable tokens whose total probability is p (Holtzman et
+    al. 2020, section 3.1).
     """
-    # Rounding must not cut off the last ones where nothing is to be cut off.
+    # Rounding must not remove tokens at p = 1.
     least = jnp.where(jnp.asarray(p) >= 1, jnp.inf, p).astype(jnp.float32)
     return _keep_heaviest(log_probabilities, jnp.exp(log_probabilities), least)
 
@@ -327,8 +321,8 @@ def keep_top_p(
 def keep_min_p(
     log_probabilities: Float[Array, "N V"], ratio: Float[Array, ""]
 ) -> Float[Array, "N V"]:
-    """Keep tokens with at least a part of the most probable token's probability
-    (Nguyen et al. 2024, section 3).
+    """Keep tokens with at least this fraction of the largest probability (Nguyen et al.
+    2024, section 3).
     """
     least = _largest(log_probabilities) + jnp.log(jnp.asarray(ratio, jnp.float32))
     return jnp.where(log_probabilities >= least, log_probabilities, -jnp.inf)
@@ -337,8 +331,8 @@ def keep_min_p(
 def keep_epsilon(
     log_probabilities: Float[Array, "N V"], epsilon: Float[Array, ""]
 ) -> Float[Array, "N V"]:
-    """Keep tokens with at least this probability, or else the most probable alone
-    (Hewitt et al. 2022, section 4).
+    """Keep tokens with at least this probability, or only the most probable (Hewitt et
+    al. 2022, section 4).
     """
     least = jnp.minimum(
         _largest(log_probabilities), jnp.log(jnp.asarray(epsilon, jnp.float32))
@@ -347,16 +341,14 @@ def keep_epsilon(
 
 
 def normalise(log_probabilities: Float[Array, "N V"]) -> Float[Array, "N V"]:
-    """Make the probabilities of each row add up to 1, unless all are 0."""
+    """Normalise the probabilities of each row to 1, unless all are 0."""
     total = jax.nn.logsumexp(log_probabilities, axis=-1, keepdims=True)
-    # Rounding must not lift a value above 0, whose bits stand for its rank.
+    # Rounding must not lift a value above 0: its bits are its rank.
     return jnp.minimum(log_probabilities - jnp.where(total > -jnp.inf, total, 0.0), 0.0)
 
 
 def _largest(log_probabilities: Float[Array, "N V"]) -> Float[Array, "N 1"]:
-    """Return the largest of each row, or 0 where nothing is possible, so that it can
-    be subtracted.
-    """
+    """Return the largest of each row, or 0 if no token is possible."""
     largest = jnp.max(log_probabilities, axis=-1, keepdims=True)
     return jnp.where(largest > -jnp.inf, largest, 0.0)
 
@@ -366,12 +358,10 @@ def _keep_heaviest(
     weights: Float[Array, "N V"],
     least: Float[Array, ""],
 ) -> Float[Array, "N V"]:
-    """Keep the most probable tokens until their weights add up to ``least``, or all
-    where they never do.
+    """Keep the most probable tokens until their weights sum to ``least``, or all.
 
-    The cut is found by halving its range 31 times rather than by sorting: the bits of a
-    float that is not negative, read as a whole number, are in the order of the floats.
-    That takes a small part of the time of a sort of rows as long as a vocabulary.
+    The cut is found by 31 bisections instead of a sort, at a fraction of its time: the
+    bits of a non-negative float, read as an integer, have the order of the floats.
     """
     ranks = lax.bitcast_convert_type(jnp.abs(log_probabilities), jnp.int32)
     # the bits of infinity

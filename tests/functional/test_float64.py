@@ -170,6 +170,11 @@ def test_a_whole_transformer_and_its_gradient():
         TransformerConfig.tiny(vocabulary_size=V),
         positions="learned",
         activation="gelu",
+        d_model=16,
+        d_ff=32,
+        num_heads=2,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
     )
     # A configuration of a run names no float64; the modules compute in it.
     object.__setattr__(config, "dtype", "float64")
@@ -187,7 +192,9 @@ def test_a_whole_transformer_and_its_gradient():
     def step(tokens, cache):
         return model.apply({"params": params}, tokens, cache, memory, method="step")
 
-    memory: Any = model.apply({"params": params}, source, method="start")
+    memory: Any = jax.jit(
+        lambda: model.apply({"params": params}, source, method="start")
+    )()
     cache = empty_cache(config, 2, 4)
     cache = cache._replace(coverage=empty_coverage(memory, 2))
     inputs = jnp.concatenate([jnp.full((2, 1), config.bos_id, jnp.int32), target], 1)

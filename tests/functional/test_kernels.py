@@ -149,13 +149,13 @@ def test_attention_in_half_precision_has_forward_mode_and_hessian_vector_product
 
     for function in (tangent, hessian_vector, jax.grad(tangent)):
         found, exact = (
-            np.asarray(function(given), np.float32)
+            np.asarray(jax.jit(function)(given), np.float32)
             for given in (x, x.astype(jnp.float32))
         )
         assert np.abs(found - exact).max() < 24 * rounding * np.abs(exact).max()
-    batched = jax.vmap(lambda x: jax.jvp(energy, (x[None],), (x[None],))[1])(x)
-    assert jax.jacfwd(energy)(x).shape == x.shape
-    assert np.isfinite(batched).all()
+    batched = jax.vmap(lambda x: jax.jvp(energy, (x[None],), (x[None],))[1])
+    assert np.isfinite(jax.jit(batched)(x)).all()
+    assert jax.eval_shape(jax.jacfwd(energy), x).shape == x.shape
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -216,12 +216,9 @@ def test_the_decoder_sees_the_target_one_position_late():
     np.testing.assert_array_equal(shift_right(jnp.array([[5]]), 2), [[2]])
 
 
-@pytest.mark.parametrize("order", ["post", "pre"])
-def test_attention_weights_come_out_of_the_forward_pass(
-    make_model, make_sentences, order
-):
+def test_attention_weights_come_out_of_the_forward_pass(make_model, make_sentences):
     """One array a layer and side; rows sum to 1 over allowed keys, 0 elsewhere."""
-    model, params = make_model(8, norm_order=order, num_decoder_layers=2)
+    model, params = make_model(8, norm_order="pre", num_decoder_layers=2)
     source, target = make_sentences(9, [5, 3]), make_sentences(10, [4, 2])
     logits, weights = jax.jit(
         lambda *a: model.apply({"params": params}, *a, method="forward")

@@ -128,7 +128,7 @@ def test_whatever_holds_parameters_is_converted(make_model):
     assert converted[0].count == 7
     assert converted[1][0] is None
     # the encoder's moments are masked away
-    with pytest.raises(InputError, match=r"it says \[\] layers"):
+    with pytest.raises(InputError, match=r"number of layers, not \[\]"):
         unstack_layers(converted)
     assert_equal(unstack_layers(converted[0]), tree[0])
 
@@ -173,10 +173,10 @@ def test_layers_that_are_not_alike_do_not_stack():
     ):
         with pytest.raises(
             InputError,
-            match="alike can be stacked, and layer_1 has other parameters than layer_0",
+            match="equal layers can be stacked, and layer_1 has other parameters than layer_0",
         ):
             stack_layers({"encoder": {"layer_0": layer, "layer_1": other}})
-    with pytest.raises(InputError, match=r"says \[2, 3\] layers"):
+    with pytest.raises(InputError, match=r"not \[2, 3\]"):
         unstack_layers(
             {
                 "encoder": {
@@ -223,11 +223,10 @@ def test_scanned_layers_are_traced_once(make_model, make_sentences):
         return count(jax.make_jaxpr(jax.grad(loss))(params).jaxpr)
 
     (looped, deep_looped), (scanned, deep_scanned) = (
-        [equations(d, scan) for d in (2, 8)] for scan in (False, True)
+        [equations(d, scan) for d in (1, 4)] for scan in (False, True)
     )
-    assert deep_looped > 3 * looped
-    assert deep_scanned < scanned + 6 * 20
-    assert scanned < looped
+    assert deep_looped - looped > 3 * 2 * 100
+    assert deep_scanned < scanned + 3 * 20
 
 
 def test_scanned_layers_begin_like_looped_ones():
@@ -263,7 +262,7 @@ def test_decoding_needs_looped_layers(make_model, make_sentences):
     with pytest.raises(
         InputError,
         match=(
-            r"scan_layers=False and give it jaxformer.models.unstack_layers\(params\)"
+            r"scan_layers=False and parameters jaxformer.models.unstack_layers\(params\)"
         ),
     ):
         jax.eval_shape(lambda: model.apply({"params": params}, source, method="start"))

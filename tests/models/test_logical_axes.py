@@ -114,7 +114,7 @@ def test_names_cover_the_parameters_that_shard():
     [
         (
             {"encoder": {"gate": {"kernel": jnp.zeros((2, 3))}}},
-            "encoder/gate/kernel is not known as one of jaxformer's modules",
+            "encoder/gate/kernel is not of a jaxformer module",
         ),
         (
             {"embedding": {"table": jnp.zeros((2, 3, 4))}},

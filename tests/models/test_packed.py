@@ -96,8 +96,9 @@ def places():
     ]
 
 
-@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
-@pytest.mark.parametrize("norm_order", ["post", "pre"])
+@pytest.mark.parametrize(
+    ("norm_order", "positions"), [("post", "sinusoidal"), ("pre", "learned")]
+)
 def test_packed_pairs_are_as_alone(make_model, norm_order, positions):
     """Loss, gradients, logits and attention weights of packed pairs are those of the
     same pairs in rows of their own, and the weights across segments and at padding are

@@ -90,12 +90,11 @@ def draw(seed, sentences):
     {"beam_size": 3, "n_best": 3},
     {"beam_size": 4, "n_best": 2, "groups": 2},
     {"beam_size": 3, "covered": True},
-    {"beam_size": 1, "covered": True},
 ], ids=str)  # fmt: skip
-@pytest.mark.parametrize(("sentences", "halvings"), [(1, 1), (11, 2), (6, 9)])
+@pytest.mark.parametrize(("sentences", "halvings"), [(11, 2), (6, 9)])
 def test_results_do_not_depend_on_halvings(settings, sentences, halvings):
     """Whatever is asked for: the same hypotheses to the last bit, in input order."""
-    for seed in range(3):
+    for seed in range(2):
         tables, limits, _ = draw(100 * sentences + seed, sentences)
         whole = run(tables, limits, **settings)
         jax.tree.map(

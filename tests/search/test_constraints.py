@@ -49,7 +49,7 @@ steady = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=40,
+    max_examples=20,
     suppress_health_check=[HealthCheck.too_slow],
 )
 
@@ -65,7 +65,7 @@ def test_each_constraint_alone(name):
     loop over lists.
     """
     random = np.random.default_rng(len(name))
-    for trial in range(80):
+    for trial in range(40):
         rule = {**NONE, name: _draw(name, random)}
         rows = 5
         tokens = np.full((rows, 1 + LENGTH), PAD, np.int32)

@@ -41,13 +41,13 @@ steady = settings(
     deadline=None,
     derandomize=True,
     database=None,
-    max_examples=30,
+    max_examples=20,
     suppress_health_check=[HealthCheck.too_slow],
 )
 
 
 @pytest.mark.parametrize("states", ["last token", "whole history"])
-@pytest.mark.parametrize(("vocabulary", "length"), [(4, 6), (5, 4), (5, 6)])
+@pytest.mark.parametrize(("vocabulary", "length"), [(4, 6), (5, 4)])
 @pytest.mark.parametrize("penalty", LENGTH_PENALTIES)
 def test_a_complete_beam_finds_what_exhaustive_search_finds(
     penalty, vocabulary, length, states
@@ -73,7 +73,7 @@ def test_a_complete_beam_finds_what_exhaustive_search_finds(
             )
 
 
-@pytest.mark.parametrize("beam_size", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("beam_size", [1, 3, 5])
 @steady
 @given(
     seed=st.integers(0, 10_000),
@@ -89,10 +89,9 @@ def test_beam_search_equals_plain_lists(
     """Every hypothesis, score and flag is that of a search which never stops early.
 
     So the stop rule is sound for every penalty and either sign of alpha, the best
-    finished are kept (100), limits are each sentence's own (99), the live set never
-    runs dry, with 2 * beam > V as well (95), one beam lives at first (97), the cache
-    follows its hypothesis (96), and what is unfinished at the limit is normalised and
-    flagged (98).
+    finished hypotheses are kept, limits are each sentence's own, the live set never
+    becomes empty, also with 2 * beam > V, one hypothesis is alive at first, the cache
+    follows its hypothesis, and unfinished hypotheses are normalised and flagged.
     """
     tables = random_tables(
         seed, 3, VOCABULARY if last_token_alone else STATES, VOCABULARY, ends

@@ -62,32 +62,6 @@ def test_a_hard_sentence_keeps_the_loop_alive():
     assert result.finished[:, 0].tolist() == [True, True, True, False]
 
 
-def test_alpha_and_limits_do_not_recompile():
-    """One trace serves every alpha and every limit of a shape."""
-    traces = []
-    table = jnp.asarray(random_tables(61, 1, VOCABULARY, VOCABULARY, -3.0)[0])
-
-    @jax.jit
-    def run(max_lengths, alpha):
-        def step(tokens, cache):
-            traces.append("step")
-            return table[tokens], cache
-
-        return beam_search(
-            step,
-            None,
-            SearchRules(
-                max_lengths=max_lengths, length=6, beam_size=2, alpha=alpha, **IDS
-            ),
-        )
-
-    first = run(limits(6, 3), jnp.float32(0.6))
-    after_the_first = len(traces)
-    results = [run(limits(2, 6), jnp.float32(alpha)) for alpha in ALPHAS]
-    assert len(traces) == after_the_first
-    assert len({float(result.scores[1, 0]) for result in [first, *results]}) > 2
-
-
 def some_constraints(seed: int, sentences: int) -> Constraints:
     """Draw one value of everything."""
     random = np.random.default_rng(seed)

@@ -35,9 +35,8 @@ from search.search_oracle import (
     table_step,
 )
 
-from jaxformer.search.beam import beam_search
 from jaxformer.search.config import LENGTH_PENALTIES
-from jaxformer.search.constraints import Constraints, met_phrases, next_phrase_tokens
+from jaxformer.search.constraints import Constraints, satisfied_phrases, next_phrase_tokens
 from jaxformer.search.rules import SearchRules
 from jaxformer.search.single import Sampling, greedy_search
 
@@ -94,9 +93,11 @@ def little_arrays(rule: dict) -> Constraints:
     )
 
 
-@pytest.mark.parametrize("name", ["nothing", *none, "all"])
-@pytest.mark.parametrize("groups", [1, 2])
-@settings(steady, max_examples=8)
+@pytest.mark.parametrize(
+    ("groups", "name"),
+    [*((1, name) for name in ("nothing", *none, "all")), (2, "nothing"), (2, "all")],
+)
+@settings(steady, max_examples=5)
 @given(
     seed=st.integers(0, 10_000),
     ends=st.floats(-3, 2),
@@ -141,7 +142,7 @@ def test_wide_beams_find_what_exhaustive_search_finds(
 
 
 @pytest.mark.parametrize("penalty", LENGTH_PENALTIES)
-@settings(steady, max_examples=8)
+@settings(steady, max_examples=5)
 @given(
     seed=st.integers(0, 10_000),
     ends=st.floats(-3, 2),
@@ -177,7 +178,7 @@ def test_wide_beams_are_exhaustive_under_every_length_penalty(
 
 
 @pytest.mark.parametrize(("beam_size", "groups"), [(4, 1), (4, 2), (3, 3)])
-@settings(steady, max_examples=15)
+@settings(steady, max_examples=10)
 @given(
     seed=st.integers(0, 10_000),
     ends=st.floats(-4, 3),
@@ -427,22 +428,22 @@ def test_a_neighbour_without_phrases_does_not_notice():
 
 
 def test_what_of_phrases_has_come():
-    """A phrase is met anywhere, its progress begins again where it breaks off, and
+    """A phrase is satisfied anywhere, its progress restarts where it breaks off, and
     phrases may overlap.
     """
-    # what stands behind the position does not count
+    # tokens after the position do not count
     tokens = jnp.array([[2, 5, 3, 4, 3, 4, 9, 9]] * 2, jnp.int32)
     phrases = jnp.array(
         [[[3, 4, -1], [4, 3, 4], [3, 4, 6], [9, -1, -1], [-1, -1, -1]]] * 2, jnp.int32
     )
-    assert met_phrases(tokens, jnp.int32(5), phrases)[0].tolist() == [
+    assert satisfied_phrases(tokens, jnp.int32(5), phrases)[0].tolist() == [
         True,
         True,
         False,
         False,
         True,
     ]
-    assert met_phrases(tokens, jnp.int32(4), phrases)[0].tolist() == [
+    assert satisfied_phrases(tokens, jnp.int32(4), phrases)[0].tolist() == [
         True,
         False,
         False,
@@ -504,9 +505,7 @@ def test_each_token_has_its_log_probability(beam_size):
 
 
 def test_what_makes_no_sense_is_refused():
-    """Groups that do not divide the beam, and required phrases where no beam can
-    meet them.
-    """
+    """Groups that do not divide the beam, and required phrases without a beam."""
     tables = jnp.asarray(random_tables(41, 1, VOCABULARY, VOCABULARY))
     with pytest.raises(
         ValueError, match="groups must divide the beam size 4, and 3 do not"
@@ -520,19 +519,5 @@ def test_what_makes_no_sense_is_refused():
             *(table_step(tables, 1), empty_cache(1)),
             SearchRules(
                 max_lengths=limits(3), length=3, alpha=0.6, constraints=required, **IDS
-            ),
-        )
-    with pytest.raises(
-        ValueError, match="a constraint of 3 sentences does not fit the 4 rows"
-    ):
-        beam_search(
-            *(table_step(jnp.concatenate([tables] * 2), 2), empty_cache(4)),
-            SearchRules(
-                max_lengths=limits(3, 3),
-                length=3,
-                beam_size=2,
-                alpha=0.6,
-                constraints=Constraints(required=jnp.full((3, 1, 1), 3, jnp.int32)),
-                **IDS,
             ),
         )

@@ -11,7 +11,7 @@ from jaxformer.search.beam import beam_search
 from jaxformer.search.rules import SearchRules
 from jaxformer.search.single import greedy_search
 
-ALPHAS = (-1.0, 0.0, 0.6, 1.0, 2.0)
+ALPHAS = (-1.0, 0.0, 0.6, 2.0)
 
 # The toy model: 0 is bos and pad, 1 is eos; P(next | previous).
 TOY = np.array(
@@ -92,7 +92,7 @@ def test_a_larger_beam_is_never_worse_on_the_toy():
     """A wider beam with a complete finish rule returns no lower score, up to
     rounding.
     """
-    widths = (1, 2, 3, 4, 8)
+    widths = (1, 2, 4)
     compiled = [
         jax.jit(lambda alpha, width=width: toy_beam(alpha, width).scores[0, 0])
         for width in widths
