@@ -9,7 +9,7 @@ Command: jaxformer train --config=configs/paper/parsing_wsj.py \
     You bring the text: the Penn Treebank is licensed by the Linguistic Data Consortium,
     and nothing of it comes with jaxformer. On the source side the words of a sentence,
     one a line; on the target side its tree as a line of symbols, as
-    jaxformer.data.trees.linearize writes it. About 40,000 sentences (sections 2 to 21)
+    scripts/trees.py writes it. About 40,000 sentences (sections 2 to 21)
     train, section 22 validates, section 23 tests.
 Hardware: 8 A100, about 1.2 hours in float32 (TF32): an estimate, the 1.5e18 training
     FLOPs of the formula at 28 % of the published peak, a compiler's bound for base on

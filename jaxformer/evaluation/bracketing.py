@@ -10,11 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from jaxformer import __version__
-from jaxformer.data.trees import PUNCTUATION, read_brackets
 from jaxformer.errors import InputError
 from jaxformer.evaluation.sentences import check_sentences
 from jaxformer.evaluation.statistics import Metric, Score, SentenceStatistics
 from jaxformer.typing import Float
+
+PUNCTUATION = frozenset([",", ":", "``", "''", "."])
+"""Parts of speech that EVALB deletes by COLLINS.prm; each is its own symbol."""
 
 _DELETED = PUNCTUATION | {"TOP", "-NONE-"}
 _EQUAL = {"PRT": "ADVP"}
@@ -24,9 +26,9 @@ _EQUAL = {"PRT": "ADVP"}
 class LabelledBracketing:
     """F1 of labelled brackets; see :class:`jaxformer.evaluation.statistics.Metric`.
 
-    A line is a tree in the symbols of :func:`jaxformer.data.trees.linearize`. The rules
-    are those of EVALB with COLLINS.prm. A bracket is a label with its first and last
-    word. Punctuation is recognised in the reference and counts as no word. ``TOP`` and
+    A line is a tree in the symbols of ``scripts/trees.py``, such as ``(S (NP XX )NP
+    . )S``. The rules are those of EVALB with COLLINS.prm. A bracket is a label with its
+    first and last word. Punctuation is recognised in the reference and counts as no word. ``TOP`` and
     brackets of only punctuation do not count. ``ADVP`` equals ``PRT``. A label ends
     before ``-`` or ``=``. Each bracket of the reference matches once.
 
@@ -106,10 +108,54 @@ def check_trees(references: Iterable[str]) -> None:
         if read_brackets(line.split()) is None:
             raise InputError(
                 "f1 scores linearised trees such as '(S (NP XX )NP . )S', and"
-                f" reference {number} is {line[:60]!r}: write the references by"
-                " jaxformer.data.trees.linearize, or leave f1 out of --metrics and of"
+                f" reference {number} is {line[:60]!r}: write the references"
+                " by scripts/trees.py, or leave f1 out of --metrics and of"
                 " evaluation.best_metric"
             )
+
+
+def read_brackets(
+    symbols: Sequence[str],
+) -> tuple[list[str], list[tuple[str, int, int]]] | None:
+    """Read the constituents of a tree of symbols.
+
+    Returns:
+        The symbols of the words, and label, start and end (exclusive) of each
+        constituent, counted in words. None if the symbols are not one complete tree.
+
+    Example:
+        >>> read_brackets("(S (NP XX )NP . )S".split())
+        (['XX', '.'], [('NP', 0, 1), ('S', 0, 2)])
+        >>> read_brackets("(S XX )NP".split()) is None
+        True
+    """
+    leaves: list[str] = []
+    opened: list[tuple[str, int]] = []
+    found: list[tuple[str, int, int]] = []
+    for symbol in symbols:
+        kind, label = symbol[:1], symbol[1:]
+        if kind == "(":
+            opened.append((label, len(leaves)))
+        elif kind != ")":
+            leaves.append(symbol)
+        elif not opened or opened[-1][0] != label:
+            return None
+        else:
+            found.append((*opened.pop(), len(leaves)))
+    whole = (
+        leaves and not opened and all(label for label, *_ in found) and is_one_tree(symbols)
+    )
+    return (leaves, found) if whole else None
+
+
+def is_one_tree(symbols: Sequence[str]) -> bool:
+    """Return whether symbols are one constituent or one word, and nothing follows."""
+    depth = 0
+    for place, symbol in enumerate(symbols, start=1):
+        depth += symbol.startswith("(") - symbol.startswith(")")
+        if depth == 0:
+            return place == len(symbols)
+    return False
 
 
 def _count(given: Sequence[str], wanted: Sequence[str]) -> tuple[int, int, int]:
@@ -133,7 +179,7 @@ def _count(given: Sequence[str], wanted: Sequence[str]) -> tuple[int, int, int]:
 def _count_brackets(
     brackets: Iterable[tuple[str, int, int]], starts: Sequence[int] | np.ndarray
 ) -> Counter[tuple[str, int, int]]:
-    """Count the brackets that EVALB counts, in words without punctuation."""
+    """Count the brackets that EVALB counts; positions count words without punctuation."""
     spans = (
         (_normalize(label), int(starts[start]), int(starts[end]))
         for label, start, end in brackets

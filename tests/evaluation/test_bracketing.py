@@ -4,7 +4,6 @@ hand.
 
 import pytest
 
-from jaxformer.data.trees import linearize
 from jaxformer.errors import InputError
 from jaxformer.evaluation.bracketing import F1
 from jaxformer.evaluation.metrics import score
@@ -60,19 +59,6 @@ def test_a_corpus_is_scored_by_its_sums():
     assert found.value == pytest.approx(200 * (4 + 1 + 0) / ((4 + 2 + 1) + (4 + 1 + 0)))
     assert found.name == "F1"
     assert "rules:evalb-COLLINS.prm|malformed:wrong" in found.signature
-
-
-def test_punctuation_of_a_treebank_is_kept_apart():
-    """Lines that are made of bracketed trees have the punctuation that the score
-    deletes.
-    """
-    tree = (
-        "( (S (NP-SBJ (NNP John)) (, ,) (VP (VBZ sleeps) (`` ``) (ADVP (RB well)) (''"
-        " '')) (. .)))"
-    )
-    line = " ".join(linearize(tree).symbols)
-    assert line == "(S (NP XX )NP , (VP XX `` (ADVP XX )ADVP '' )VP . )S"
-    assert tuple(F1.statistics([line], [line]).rows[0]) == (4, 4, 4)
 
 
 def test_references_are_checked():

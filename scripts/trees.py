@@ -1,25 +1,35 @@
-"""Trees of constituents as symbols that a translation model writes, and back (Vaswani
-et al. 2017, section 6.3).
+#!/usr/bin/env python3
+"""Turn trees of constituents into lines that a translation model writes, and back
+(Vaswani et al. 2017, section 6.3).
+
+    python scripts/trees.py linearize wsj23.mrg wsj23
+    python scripts/trees.py restore wsj23.txt hypotheses.trees > hypotheses.mrg
+
+The first reads bracketed trees, one a line, and writes the words of each to
+``wsj23.txt`` and its symbols to ``wsj23.trees``. The second puts the trees of a model
+together again, for EVALB.
 
 The symbols are those of Vinyals et al. (2015, section 2 and figure 1): a constituent
 begins with ``(NP`` and ends with ``)NP``. Punctuation is its part of speech, such as
-``.``, since F1 leaves it out; every other word is ``XX``. The words are only on the
+``.``, because F1 ignores it; every other word is ``XX``. The words are only on the
 source side.
 """
 
 from __future__ import annotations
 
+import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
+from jaxformer.data import read_lines
 from jaxformer.errors import InputError
+from jaxformer.evaluation.bracketing import PUNCTUATION, is_one_tree
+from jaxformer.files import write_whole
 
 WORD = "XX"
-"""The symbol of a word that is no punctuation."""
-
-PUNCTUATION = frozenset([",", ":", "``", "''", "."])
-"""Parts of speech that EVALB deletes by COLLINS.prm; each is its own symbol."""
+"""The symbol of a word other than punctuation."""
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
 
@@ -41,11 +51,11 @@ class LinearTree:
 
 
 def linearize(tree: str) -> LinearTree:
-    """Take a bracketed tree apart.
+    """Split a bracketed tree into words, tags and symbols.
 
-    As EVALB sees trees: without empty elements (``-NONE-``), what they alone fill, and
-    the functions and indices of labels (``NP-SBJ-1`` is ``NP``). A bracket without a
-    label, as the Penn Treebank has around a tree, is left out.
+    The tree is as EVALB sees it: without empty elements (``-NONE-``) and constituents
+    of only these, and without the functions and indices of labels (``NP-SBJ-1`` is
+    ``NP``). A bracket without a label around the tree is dropped.
 
     Args:
         tree: in the Penn Treebank's brackets, on one line or several.
@@ -58,8 +68,7 @@ def linearize(tree: str) -> LinearTree:
         ('(S', '(NP', 'XX', ')NP', '(VP', 'XX', ')VP', '.', ')S')
     """
     leaves: list[tuple[str, str]] = []
-    # Of each open bracket its plain words, label first, and the symbols of what is
-    # closed within it.
+    # For each open bracket its words, label first, and the symbols inside it.
     opened: list[tuple[list[str], list[str]]] = [([], [])]
     for token in _TOKEN.findall(tree):
         if token == "(":
@@ -72,7 +81,7 @@ def linearize(tree: str) -> LinearTree:
             plain, within = opened.pop()
             opened[-1][1].extend(_close(plain, within, leaves, tree))
     (plain, symbols), *open_still = opened
-    if open_still or plain or not leaves or not _is_one(symbols):
+    if open_still or plain or not leaves or not is_one_tree(symbols):
         raise _broken(tree)
     tags, words = zip(*leaves, strict=True)
     return LinearTree(words, tags, tuple(symbols))
@@ -81,19 +90,18 @@ def linearize(tree: str) -> LinearTree:
 def restore(
     symbols: Sequence[str], words: Sequence[str], tags: Sequence[str] | None = None
 ) -> str:
-    """Put a tree together again, whatever a model wrote: one bracketed tree of exactly
-    these words, for EVALB.
+    """Build one bracketed tree of exactly these words from any output of a model.
 
-    Where symbols form no tree of the words, the least is mended: an end without its
-    beginning is passed over; an end closes what is open inside it; words that are left
-    stand at the end of what is open, or of the whole; constituents without words go;
-    and what is not one constituent becomes one of ``S``.
+    Symbols that are not a tree of the words are mended: an end without its beginning is
+    ignored; an end closes what is open inside it; remaining words are appended to what
+    is open, or to the whole; constituents without words are dropped; and several
+    constituents become one of ``S``.
 
     Args:
         symbols: what the model wrote, split at spaces.
         words: of the sentence.
-        tags: the part of speech of each word; by default :data:`WORD`. EVALB leaves out
-            punctuation by its tag, and then needs those of the reference.
+        tags: the part of speech of each word; by default :data:`WORD`. EVALB ignores
+            punctuation by its tag, which must then be the reference's.
 
     Raises:
         InputError: there is no word, or another number of tags.
@@ -128,48 +136,13 @@ def restore(
     return trees[0] if whole else f"(S {' '.join(trees)})"
 
 
-def read_brackets(
-    symbols: Sequence[str],
-) -> tuple[list[str], list[tuple[str, int, int]]] | None:
-    """Read the constituents of a tree of symbols.
-
-    Returns:
-        The symbols of the words, and label, start and end (exclusive) of each
-        constituent, counted in words. None where the symbols are not one whole tree: an
-        end does not match what is open, or something is left open or follows.
-
-    Example:
-        >>> read_brackets("(S (NP XX )NP . )S".split())
-        (['XX', '.'], [('NP', 0, 1), ('S', 0, 2)])
-        >>> read_brackets("(S XX )NP".split()) is None
-        True
-    """
-    leaves: list[str] = []
-    opened: list[tuple[str, int]] = []
-    found: list[tuple[str, int, int]] = []
-    for symbol in symbols:
-        kind, label = symbol[:1], symbol[1:]
-        if kind == "(":
-            opened.append((label, len(leaves)))
-        elif kind != ")":
-            leaves.append(symbol)
-        elif not opened or opened[-1][0] != label:
-            return None
-        else:
-            found.append((*opened.pop(), len(leaves)))
-    whole = (
-        leaves and not opened and all(label for label, *_ in found) and _is_one(symbols)
-    )
-    return (leaves, found) if whole else None
-
-
 def _close(
     plain: Sequence[str],
     within: Sequence[str],
     leaves: list[tuple[str, str]],
     tree: str,
 ) -> list[str]:
-    """Return the symbols of a bracket that ends, and keep its word if it is one."""
+    """Return the symbols of a bracket that ends; append its word to ``leaves``."""
     if len(plain) == 2 and not within:
         tag, word = plain
         if tag == "-NONE-":
@@ -178,7 +151,7 @@ def _close(
         return [tag if tag in PUNCTUATION else WORD]
     if len(plain) > 1:
         raise _broken(tree)
-    # without a label it is around the whole tree; without symbols nothing is left of it
+    # Without a label it is around the whole tree; without symbols it is empty.
     if not plain or not within:
         return list(within)
     label = re.split("[-=]", plain[0])[0] or plain[0]
@@ -186,23 +159,11 @@ def _close(
 
 
 def _end(opened: list[tuple[str, list[str]]]) -> str:
-    """Close the innermost constituent, and give its label."""
+    """Close the innermost constituent and return its label."""
     label, children = opened.pop()
     if children:
         opened[-1][1].append(f"({label} {' '.join(children)})")
     return label
-
-
-def _is_one(symbols: Sequence[str]) -> bool:
-    """Return whether symbols are one constituent, or one word: nothing follows where
-    the first ends.
-    """
-    depth = 0
-    for place, symbol in enumerate(symbols, start=1):
-        depth += symbol.startswith("(") - symbol.startswith(")")
-        if depth == 0:
-            return place == len(symbols)
-    return False
 
 
 def _broken(tree: str) -> InputError:
@@ -211,3 +172,32 @@ def _broken(tree: str) -> InputError:
         "a line is one tree in brackets, such as (S (NP (NNP John)) (VP (VBZ"
         f" sleeps))), not {start!r}"
     )
+
+
+def main() -> None:
+    """Convert the files that the command line names."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    command = commands.add_parser("linearize", help="trees to words and symbols")
+    command.add_argument("trees", type=Path, help="bracketed trees, one a line")
+    command.add_argument("stem", help="writes STEM.txt and STEM.trees")
+    command = commands.add_parser("restore", help="words and symbols to trees")
+    command.add_argument("words", type=Path, help="sentences, one a line")
+    command.add_argument("symbols", type=Path, help="what a model wrote, one a line")
+    options = parser.parse_args()
+    if options.command == "restore":
+        words, symbols = read_lines(options.words), read_lines(options.symbols)
+        for sentence, line in zip(words, symbols, strict=True):
+            print(restore(line.split(), sentence.split()))
+        return
+    parts = [linearize(line) for line in read_lines(options.trees)]
+    for name, lines in (
+        ("txt", [part.words for part in parts]),
+        ("trees", [part.symbols for part in parts]),
+    ):
+        text = "".join(" ".join(line) + "\n" for line in lines)
+        write_whole(Path(f"{options.stem}.{name}"), text)
+
+
+if __name__ == "__main__":
+    main()

@@ -3,13 +3,23 @@ becomes a tree of the same words.
 """
 
 import doctest
+import importlib.util
+import subprocess
+import sys
 
 import numpy as np
 import pytest
 
-from jaxformer.data import trees
-from jaxformer.data.trees import WORD, linearize, restore
+import runs
 from jaxformer.errors import InputError
+from jaxformer.evaluation.bracketing import F1
+
+SCRIPT = runs.ROOT / "scripts" / "trees.py"
+spec = importlib.util.spec_from_file_location("trees_script", SCRIPT)
+trees = importlib.util.module_from_spec(spec)
+sys.modules["trees_script"] = trees  # dataclasses look it up
+spec.loader.exec_module(trees)
+WORD, linearize, restore = trees.WORD, trees.linearize, trees.restore
 
 LABELS = ("S", "NP", "VP", "PP", "SBAR", "-LRB-X")
 
@@ -62,6 +72,17 @@ def test_what_evalb_does_not_see_goes():
     )
     assert parts.words == ("The", "man", "was", "seen", "-LRB-", "x")
     assert parts.tags == ("DT", "NN", "VBD", "VBN", "-LRB-", "NN")
+
+
+def test_punctuation_of_a_treebank_is_kept_apart():
+    """Lines made of bracketed trees have the punctuation that F1 ignores."""
+    tree = (
+        "( (S (NP-SBJ (NNP John)) (, ,) (VP (VBZ sleeps) (`` ``) (ADVP (RB well)) (''"
+        " '')) (. .)))"
+    )
+    line = " ".join(linearize(tree).symbols)
+    assert line == "(S (NP XX )NP , (VP XX `` (ADVP XX )ADVP '' )VP . )S"
+    assert tuple(F1.statistics([line], [line]).rows[0]) == (4, 4, 4)
 
 
 def test_anything_becomes_a_tree_of_the_words():
@@ -127,3 +148,17 @@ def test_words_and_tags_belong_together():
     for words, tags in (([], None), (["a"], ["X", "Y"])):
         with pytest.raises(InputError, match="one tag a word and one word at least"):
             restore(["(S", "XX", ")S"], words, tags)
+
+
+def test_files_of_trees_become_lines_and_trees_again(tmp_path):
+    """As a user calls the script, once each way."""
+    generator = np.random.default_rng(2)
+    written = [draw_tree(generator) for _ in range(5)]
+    (tmp_path / "a.mrg").write_text("".join(f"( {tree} )\n" for tree in written))
+    for arguments in (["linearize", "a.mrg", "a"], ["restore", "a.txt", "a.trees"]):
+        done = subprocess.run(
+            [sys.executable, SCRIPT, *arguments],
+            cwd=tmp_path, capture_output=True, text=True, check=True, env=runs.environment(),
+        )  # fmt: skip
+    for tree, line in zip(written, done.stdout.splitlines(), strict=True):
+        assert linearize(line).symbols == linearize(tree).symbols
