@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from jaxformer.data import read_lines
+from jaxformer.data.files import read_lines
 from jaxformer.errors import InputError
 from jaxformer.evaluation.bracketing import PUNCTUATION, is_one_tree
 from jaxformer.files import write_whole

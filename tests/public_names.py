@@ -38,7 +38,6 @@ PACKAGES = (
 # What the documentation shows besides.
 SHOWN = {
     "jaxformer.data.sources": ("escape", "load"),
-    "jaxformer.data.trees": ("LinearTree", "linearize", "restore"),
     "jaxformer.translation.options": ("ResultOptions", "SearchOptions"),
     "jaxformer.translation.results": (
         "Alignment",

@@ -11,7 +11,7 @@ from pathlib import Path
 from jaxformer.cli import config_file
 from jaxformer.cli.main import DONE
 from jaxformer.cli.output import write_output
-from jaxformer.data import hub, preparing, published
+from jaxformer.data import hub, preparing, wmt
 from jaxformer.data.cleaning import table
 from jaxformer.errors import UsageError
 from jaxformer.runs import config as configuration
@@ -22,12 +22,14 @@ EXAMPLE = """
 examples:
   jaxformer prepare --dataset=wmt14.en-de --output=data/wmt14
   jaxformer prepare --config=configs/paper/ende_base.py --output=data/prepared --report
-  jaxformer train --config=configs/paper/ende_base.py --workdir=runs/base --config.data.train=prepared:data/prepared
+  jaxformer train --config=configs/paper/ende_base.py --workdir=runs/base \\
+      --config.data.train=prepared:data/prepared
 
-With --dataset it fetches a published corpus, checks it and unpacks it into plain text files; no TensorFlow is needed,
-but for data sets of TensorFlow Datasets (--dataset=tfds:wmt14_translate/de-en), which unpacks its archives with it.
-With --config it cleans and tokenises the configuration's data.train once, on all cores, for training to read. What was
-interrupted is finished when the same command is given again.
+With --dataset it fetches a task of WMT, verifies it and unpacks it into plain text
+files. Only data sets of TensorFlow Datasets (--dataset=tfds:wmt14_translate/de-en) need
+TensorFlow, which unpacks their archives. With --config it cleans and tokenises the
+configuration's data.train once, on all cores, for training to read. The same command
+continues an interrupted one.
 """
 
 
@@ -97,8 +99,11 @@ def _fetch(options: argparse.Namespace) -> None:
             " environment"
         )
         return
-    found = published.prepare_published(
-        options.dataset, options.output, mirrors=options.mirror, report=_say
+    found = wmt.prepare_wmt(
+        wmt.find_task(options.dataset),
+        options.output,
+        mirrors=options.mirror,
+        report=_say,
     )
     write_output(
         None, [f"--config.data.{split}={name}" for split, name in found.items()]

@@ -1,10 +1,8 @@
-"""Files from the net: whole, verified and resumed, or one line that names the address
-that failed.
+"""Download a published file: verified by its checksum and resumed where it broke off.
 
-What has come so far lies beside the file as ``NAME.part``. It gets its final name only
-once its size and its checksum are those that were published, so whatever bears the
-final name is whole. An interrupted transfer goes on from the last byte that came (HTTP
-ranges), in the same run and in the next one.
+What has arrived is kept in ``NAME.part``. It gets its final name once its checksum is
+the published one. So a file with its final name is whole, and the next run continues
+after the last byte of the partial one (HTTP ranges).
 """
 
 from __future__ import annotations
@@ -16,34 +14,28 @@ import socket
 import ssl
 import time
 import urllib.error
-import urllib.parse
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from jaxformer.errors import InputError
 
 Report = Callable[[str], None]
 
 _CHUNK = 1 << 16
-# The server asks for patience (timeout, too early, too many requests), or something
-# behind it failed for now.
-_PASSING = frozenset({408, 425, 429, *range(500, 600)})
-_RANGE_NOT_SATISFIABLE = 416
+# Timeout, too early, too many requests, and errors of the server.
+_TEMPORARY = frozenset({408, 425, 429, *range(500, 600)})
 
 
-@dataclass(frozen=True)
-class RemoteFile:
-    """A file that is published somewhere, and how to know it when it comes.
+class RemoteFile(NamedTuple):
+    """A published file.
 
     Attributes:
-        name: what it is called here.
-        addresses: where it is, in the order in which they are tried; all give the same
-            bytes.
-        checksum: algorithm and hexadecimal digest, ``sha256:...`` or whatever
-            :mod:`hashlib` knows.
+        name: its name on this machine.
+        addresses: where it is, in the order of attempts; all give the same bytes.
+        checksum: algorithm and hexadecimal digest, such as ``sha256:...``.
         size: in bytes, where it was published.
     """
 
@@ -52,32 +44,34 @@ class RemoteFile:
     checksum: str
     size: int | None = None
 
+    def with_mirrors(self, mirrors: Iterable[str]) -> RemoteFile:
+        """Return the file with copies in these folders, which are tried first."""
+        copies = (f"{mirror.rstrip('/')}/{self.name}" for mirror in mirrors)
+        return self._replace(addresses=(*copies, *self.addresses))
 
-@dataclass(frozen=True)
-class Patience:
+
+class Patience(NamedTuple):
     """How long a server is waited for, and how often it is asked again.
 
     Attributes:
-        timeout: seconds without a single byte after which a connection counts as dead.
-        attempts: failures in a row, with no new byte between them, after which an
-            address is given up.
-        wait: seconds before the second attempt; each further failure in a row doubles
-            them.
-        longest_wait: seconds that the doubling does not exceed.
+        timeout: seconds without a byte after which a connection has failed.
+        attempts: failures in a row, without a new byte, after which an address is
+            given up.
+        wait: seconds before the second attempt; they double with each failure, up to
+            60.
     """
 
     timeout: float = 60.0
     attempts: int = 5
     wait: float = 1.0
-    longest_wait: float = 60.0
 
 
-class _GiveUpError(Exception):
-    """An address does not have the file: the next one is tried."""
+class _TransferError(Exception):
+    """A transfer failed; if ``final``, asking the same address again is useless."""
 
-
-class _TryAgainError(Exception):
-    """An address may yet give the file, or the rest of it."""
+    def __init__(self, message: str, *, final: bool = False) -> None:
+        super().__init__(message)
+        self.final = final
 
 
 def fetch(
@@ -87,62 +81,78 @@ def fetch(
     patience: Patience | None = None,
     report: Report = lambda line: None,
 ) -> Path:
-    """Bring a published file into ``directory``, or find it there, and give its path.
+    """Download a file into ``directory``, which exists, and return its path.
 
-    A file that is already there is verified and never changed: whoever cannot reach the
-    addresses puts it there by other means.
+    A file that is already there is verified and used, wherever it came from.
 
     Args:
-        file: what to fetch.
-        directory: where to; it exists.
-        patience: how long and how often to try.
-        report: gets one line for each thing worth telling.
+        file: the published file.
+        directory: where it is saved.
+        patience: when an address is given up.
+        report: called with each line of progress.
 
     Raises:
-        InputError: every address failed (each is named with its failure), the file that
-            is there is another one, or the disk refuses.
+        InputError: every address failed; the file that is there differs from the
+            published one; or the disk refuses.
     """
     path, part = directory / file.name, directory / f"{file.name}.part"
-    patience = Patience() if patience is None else patience
-    with on_disk(directory):
-        if path.exists():
-            _check_present(path, file)
-            return path
-    failures: dict[str, list[str]] = {}
-    for address in file.addresses:
-        report(f"fetching {file.name} from {address}{_size(file.size)}")
-        try:
-            _fetch_from(address, file, part, patience, report)
-        except _GiveUpError as failure:
-            failures.setdefault(str(failure), []).append(address)
-            report(f"{address}: {failure}")
-            continue
-        with on_disk(path):
-            os.replace(part, path)
-        report(f"{file.name} is whole: {file.checksum}")
+    if path.exists():
+        if fault := _fault(path, file):
+            raise InputError(
+                f"{path} is not the published file: {fault}; remove it to fetch it"
+                " again"
+            )
         return path
-    told = "; ".join(
-        f"{' and '.join(addresses)}: {failure}"
-        for failure, addresses in failures.items()
-    )
+    failures = []
+    for address in file.addresses:
+        size = f" ({file.size / 1e6:,.1f} MB)" if file.size else ""
+        report(f"fetching {file.name} from {address}{size}")
+        failure = _fetch_from(address, file, part, patience or Patience(), report)
+        if failure is None:
+            with on_disk(path):
+                os.replace(part, path)
+            report(f"{file.name} is whole: {file.checksum}")
+            return path
+        failures.append(f"{address}: {failure}")
+        report(failures[-1])
     raise InputError(
-        f"cannot fetch {file.name}: {told}; run again to go on, or bring the file by"
-        f" other means to {path}"
+        f"cannot fetch {file.name}: {'; '.join(failures)}; run again to continue, or"
+        f" copy the file to {path}"
     )
+
+
+def mirror_address(mirror: str) -> str:
+    """Return the address of a mirror, which may be the path of a folder.
+
+    Raises:
+        InputError: neither an address of the web nor a folder.
+    """
+    if mirror.startswith(("http://", "https://")):
+        return mirror
+    path = mirror
+    if mirror.startswith("file://"):
+        path = urllib.request.url2pathname(mirror.removeprefix("file://"))
+    folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise InputError(
+            f"the mirror {mirror} is not a folder: give https://..., or a folder of"
+            " this machine"
+        )
+    return folder.absolute().as_uri()
 
 
 def digest(path: Path, algorithm: str = "sha256") -> str:
-    """Hash the content of a file, as hexadecimal digits."""
+    """Compute the checksum of a file, as hexadecimal digits."""
     with path.open("rb") as content:
         return hashlib.file_digest(content, algorithm).hexdigest()
 
 
 @contextmanager
 def on_disk(path: Path) -> Iterator[None]:
-    """Turn what the disk refuses (it is full, or not ours to write) into one line.
+    """Turn an OSError of the disk into one line with ``path`` and the cure.
 
     Raises:
-        InputError: for any OSError within, with ``path`` and the cure.
+        InputError: for any OSError within.
     """
     try:
         yield
@@ -153,174 +163,115 @@ def on_disk(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _check_present(path: Path, file: RemoteFile) -> None:
-    fault = _fault(path, file)
-    if fault:
-        raise InputError(
-            f"{path} is not the published file: {fault}; remove it, and it is fetched"
-            " again"
-        )
-
-
-def _fault(path: Path, file: RemoteFile) -> str:
-    """Say in what a file differs from the published one; nothing if it is the one."""
-    size = path.stat().st_size
-    if file.size is not None and size != file.size:
-        return f"expected {file.size:,} bytes, found {size:,}"
-    algorithm, _, expected = file.checksum.partition(":")
-    found = digest(path, algorithm)
-    return (
-        "" if found == expected else f"expected {algorithm} {expected}, found {found}"
-    )
-
-
 def _fetch_from(
     address: str, file: RemoteFile, part: Path, patience: Patience, report: Report
-) -> None:
-    """Try one address until ``part`` is the whole, verified file.
-
-    Raises:
-        _GiveUpError: the address has no such file, has another one, or failed too often
-            in a row.
-    """
-    if file.size is not None and _length(part) > file.size:
-        _discard(part)  # of another file
-    farthest = _length(part)
-    failures = 0
+) -> str | None:
+    """Download from one address until ``part`` is the file, or return the failure."""
+    farthest, failures = _length(part), 0
     while True:
+        begun = _length(part)
         try:
-            resumed = _transfer(address, file, part, patience.timeout, report)
-            _verify(file, part, resumed)
-            return
-        except _TryAgainError as failure:
-            # Only bytes that were never there before count as progress: a server that
-            # ignores ranges and breaks off each time would else be asked forever.
-            failures = 1 if _length(part) > farthest else failures + 1
-            farthest = max(farthest, _length(part))
-            if failures >= patience.attempts:
-                raise _GiveUpError(
-                    f"{failure} ({failures} failures in a row)"
-                ) from None
-            wait = min(patience.wait * 2 ** (failures - 1), patience.longest_wait)
-            report(f"{address}: {failure}; trying again in {wait:g} s")
-            time.sleep(wait)
-
-
-def _verify(file: RemoteFile, part: Path, resumed: bool) -> None:
-    with on_disk(part):
-        fault = _fault(part, file)
-        if not fault:
-            return
-        part.unlink()
-    # its beginning came from an earlier run or another address: the fault may be there
-    if resumed:
-        raise _TryAgainError(
-            f"wrong file: {fault}; removed, to be fetched from its beginning"
-        )
-    raise _GiveUpError(f"wrong file: {fault}; removed")
+            _transfer(address, file, part, patience.timeout, report)
+            fault = _fault(part, file)
+            if not fault:
+                return None
+            _remove(part)
+            raise _TransferError(f"wrong file: {fault}; removed", final=not begun)
+        except _TransferError as error:
+            failure = str(error)
+            if error.final:
+                return failure
+        # Only new bytes are progress. Otherwise a server without ranges that always
+        # breaks off at the same byte would be asked forever.
+        failures = 1 if _length(part) > farthest else failures + 1
+        farthest = max(farthest, _length(part))
+        if failures >= patience.attempts:
+            return f"{failure} ({failures} failures in a row)"
+        wait = min(patience.wait * 2 ** (failures - 1), 60.0)
+        report(f"{address}: {failure}; trying again in {wait:g} s")
+        time.sleep(wait)
 
 
 def _transfer(
     address: str, file: RemoteFile, part: Path, timeout: float, report: Report
-) -> bool:
-    """Bring the bytes that ``part`` lacks; say whether some of them were there before.
+) -> None:
+    """Append the missing bytes to ``part``.
 
     Raises:
-        _TryAgainError: the connection failed, stalled or broke off; what came is kept.
-        _GiveUpError: the answer is no part of this file; what was there is kept.
+        _TransferError: the connection failed or broke off, or offers another file.
     """
     start = _length(part)
+    if file.size is None or start > file.size:
+        start = 0  # only a file of known size is resumed
     if start and start == file.size:
-        return True  # an earlier run ended before the last byte was verified
-    response = _open(address, start, timeout)
-    if response is None:
-        if file.size is not None:
-            raise _GiveUpError(
-                f"wrong file: expected {file.size:,} bytes, it has no more than"
-                f" {start:,}"
-            )
-        return True  # of a file of unknown size all bytes are there
-    with response:
-        resumed = response.status == 206
-        if resumed and not (response.headers["Content-Range"] or "").startswith(
-            f"bytes {start}-"
-        ):
-            _discard(part)
-            raise _TryAgainError(
-                f"asked for bytes from {start:,}, answered"
-                f" {response.headers['Content-Range']}"
-            )
-        start = start if resumed else 0
+        return
+    with _open(address, start, timeout) as response:
+        if response.status == 206:
+            answered = response.headers["Content-Range"] or ""
+            if not answered.startswith(f"bytes {start}-"):
+                _remove(part)
+                raise _TransferError(
+                    f"asked for bytes from {start:,}, answered {answered}"
+                )
+            report(f"continuing {file.name} after {start:,} bytes")
+        else:
+            start = 0
         length = response.headers["Content-Length"]
-        end = start + int(length) if length and length.isdecimal() else file.size
+        end = start + int(length) if length else file.size
         if file.size is not None and end != file.size:
-            raise _GiveUpError(
-                f"wrong file: expected {file.size:,} bytes, offered {end:,}"
+            raise _TransferError(
+                f"wrong file: expected {file.size:,} bytes, offered {end:,}", final=True
             )
-        if resumed:
-            report(f"going on with {file.name} after {start:,} bytes")
-        with on_disk(part), part.open("ab" if resumed else "wb") as output:
-            received = start
+        received = start
+        with on_disk(part), part.open("ab" if start else "wb") as output:
             for chunk in _chunks(response):
                 output.write(chunk)
-                _progress(file, received, received + len(chunk), report)
+                _report_tenths(file, received, received + len(chunk), report)
                 received += len(chunk)
                 if file.size is not None and received > file.size:
-                    break  # no Content-Length, and no end: the verification refuses it
+                    break  # the checksum refuses it
             output.flush()
             os.fsync(output.fileno())
     if end is not None and received < end:
-        raise _TryAgainError(f"broke off after {received:,} of {end:,} bytes")
-    return resumed
+        raise _TransferError(f"broke off after {received:,} of {end:,} bytes")
 
 
-def _open(address: str, start: int, timeout: float) -> http.client.HTTPResponse | None:
-    """Ask for the bytes from ``start`` on; none is the answer where there are no
-    more.
-    """
+def _open(address: str, start: int, timeout: float) -> http.client.HTTPResponse:
     headers = {"User-Agent": "jaxformer", "Accept-Encoding": "identity"}
     if start:
         headers["Range"] = f"bytes={start}-"
     try:
-        return urllib.request.urlopen(
-            urllib.request.Request(address, headers=headers), timeout=timeout
-        )
+        request = urllib.request.Request(address, headers=headers)
+        return urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
-        if error.code == _RANGE_NOT_SATISFIABLE and start:
-            return None
-        kind = _TryAgainError if error.code in _PASSING else _GiveUpError
-        raise kind(f"HTTP {error.code} {error.reason}") from None
+        raise _TransferError(
+            f"HTTP {error.code} {error.reason}", final=error.code not in _TEMPORARY
+        ) from None
     except urllib.error.URLError as error:
-        # A certificate that does not hold is no passing failure, and never a reason to
-        # do without one; nor is a host that nobody knows, which is how a machine
-        # without a network sees all of them.
-        if isinstance(error.reason, ssl.SSLCertVerificationError | FileNotFoundError):
-            raise _GiveUpError(str(error.reason)) from None
-        if isinstance(error.reason, socket.gaierror):
-            host = urllib.parse.urlsplit(address).hostname
-            raise _GiveUpError(
-                f"no host {host} ({error.reason.strerror}): check the network"
+        reason = error.reason
+        if isinstance(reason, socket.gaierror):  # also a machine without a network
+            raise _TransferError(
+                f"unknown host ({reason.strerror}): check the network", final=True
             ) from None
-        raise _TryAgainError(str(error.reason)) from None
-    except ValueError as error:  # http.client.InvalidURL too
-        raise _GiveUpError(f"no address of a file: {error}") from None
+        lasting = isinstance(reason, (ssl.SSLCertVerificationError, FileNotFoundError))
+        raise _TransferError(str(reason), final=lasting) from None
     except (OSError, http.client.HTTPException) as error:
-        raise _TryAgainError(_words(error)) from None
+        invalid = isinstance(error, http.client.InvalidURL)
+        raise _TransferError(_words(error), final=invalid) from None
+    except ValueError as error:
+        raise _TransferError(
+            f"not the address of a file: {error}", final=True
+        ) from None
 
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
-    """Read what a server sends as it comes, so that nothing that came is lost when
-    it stops.
-    """
-    while True:
-        try:
-            chunk = response.read1(_CHUNK)
-        except (OSError, http.client.HTTPException) as error:
-            raise _TryAgainError(_words(error)) from None
-        if not chunk:
-            return
-        yield chunk
+    """Read what a server sends as it arrives."""
+    try:
+        while chunk := response.read1(_CHUNK):
+            yield chunk
+    except (OSError, http.client.HTTPException) as error:
+        raise _TransferError(_words(error)) from None
 
 
 def _words(error: Exception) -> str:
@@ -329,13 +280,23 @@ def _words(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _progress(file: RemoteFile, before: int, after: int, report: Report) -> None:
-    """Report each tenth of a file of known size."""
+def _report_tenths(file: RemoteFile, before: int, after: int, report: Report) -> None:
     if file.size and before * 10 // file.size < after * 10 // file.size < 10:
-        report(
-            f"{file.name}: {after * 10 // file.size * 10} % of"
-            f" {file.size / 1e6:,.1f} MB"
-        )
+        tenth = after * 10 // file.size
+        report(f"{file.name}: {tenth * 10} % of {file.size / 1e6:,.1f} MB")
+
+
+def _fault(path: Path, file: RemoteFile) -> str:
+    """Return in what a file differs from the published one; empty if in nothing."""
+    with on_disk(path):
+        size = path.stat().st_size
+        if file.size is not None and size != file.size:
+            return f"expected {file.size:,} bytes, found {size:,}"
+        algorithm, _, expected = file.checksum.partition(":")
+        found = digest(path, algorithm)
+    return (
+        "" if found == expected else f"expected {algorithm} {expected}, found {found}"
+    )
 
 
 def _length(path: Path) -> int:
@@ -343,10 +304,6 @@ def _length(path: Path) -> int:
         return path.stat().st_size if path.exists() else 0
 
 
-def _discard(part: Path) -> None:
+def _remove(part: Path) -> None:
     with on_disk(part):
         part.unlink(missing_ok=True)
-
-
-def _size(size: int | None) -> str:
-    return "" if size is None else f" ({size / 1e6:,.1f} MB)"

@@ -1,8 +1,8 @@
-"""Data sets that outside packages bring: TensorFlow Datasets, Hugging Face ``datasets``
-and sacreBLEU's test sets.
+"""Data sets of other packages: TensorFlow Datasets, Hugging Face ``datasets`` and
+sacreBLEU's test sets.
 
-Each reader gives pairs lazily and imports its package when called. TensorFlow is needed
-by none of them; where it is loaded all the same, its hands are kept off the GPUs
+Each reader yields pairs lazily and imports its package when called. None needs
+TensorFlow; if it is loaded nevertheless, it is kept off the GPUs
 (:func:`hide_gpus_from_tensorflow`).
 """
 
@@ -30,11 +30,7 @@ _SACREBLEU_SECONDS = 60.0
 
 
 def hide_gpus_from_tensorflow() -> None:
-    """Keep TensorFlow, if the process has imported it, from taking the memory of the
-    GPUs that JAX trains on.
-
-    Without TensorFlow in the process nothing happens; it is never imported for this.
-    """
+    """Keep TensorFlow, if it is imported, from taking the memory of JAX's GPUs."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
         return
@@ -42,7 +38,7 @@ def hide_gpus_from_tensorflow() -> None:
         tensorflow.config.set_visible_devices([], "GPU")
     except RuntimeError:
         warnings.warn(
-            "TensorFlow already uses the GPUs: their memory may not suffice for JAX",
+            "TensorFlow already uses the GPUs: JAX may run out of memory",
             stacklevel=2,
         )
 
@@ -63,12 +59,11 @@ def split_tfds(rest: str) -> tuple[str, str]:
 
 
 def read_tfds(rest: str, source_language: str, target_language: str) -> Iterator[Pair]:
-    """Return the pairs of a prepared TFDS data set from its ArrayRecord files, without
+    """Yield the pairs of a TFDS data set that was prepared as ArrayRecord, without
     TensorFlow.
 
-    The folder is ``TFDS_DATA_DIR``, by default ``~/tensorflow_datasets``. Translations
-    into many languages at once (``ted_multi_translate``) give the examples that have
-    both.
+    The folder is ``TFDS_DATA_DIR``, by default ``~/tensorflow_datasets``. Of data sets
+    with many languages (``ted_multi_translate``) the examples with both are read.
 
     Args:
         rest: builder, perhaps its config and version, and split:
@@ -77,8 +72,8 @@ def read_tfds(rest: str, source_language: str, target_language: str) -> Iterator
         target_language: the feature to translate to.
 
     Raises:
-        InputError: no such data set, config, split or language, or it is not prepared
-            as ArrayRecord (with the command that does it), or a file is missing or cut
+        InputError: no such data set, config, split or language; it is not prepared as
+            ArrayRecord (with the command that does it); or a file is missing or cut
             off.
     """
     name, _ = split_tfds(rest)
@@ -89,7 +84,7 @@ def read_tfds(rest: str, source_language: str, target_language: str) -> Iterator
         except RuntimeError as error:
             raise InputError(
                 f"tfds:{rest}, record {index}: {_first_line(error)};"
-                f" {_prepare_anew(name)}"
+                f" {_prepare_again(name)}"
             ) from None
         languages = record.get("translations") if isinstance(record, Mapping) else None
         if isinstance(languages, Mapping):
@@ -105,11 +100,11 @@ def read_tfds(rest: str, source_language: str, target_language: str) -> Iterator
         elif isinstance(record, Mapping) and any(
             value is None for value in record.values()
         ):
-            # What ArrayRecord gives, without an error, for a record behind the end of a
-            # file that was cut off.
+            # ArrayRecord reads this, without an error, after the end of a file that
+            # was cut off.
             raise InputError(
-                f"tfds:{rest}, record {index} is cut off: the file is not whole;"
-                f" {_prepare_anew(name)}"
+                f"tfds:{rest}, record {index} is cut off: the file is incomplete;"
+                f" {_prepare_again(name)}"
             )
         try:
             yield pair_of(record, source_language, target_language)
@@ -142,10 +137,9 @@ def open_tfds(rest: str) -> Any:
 
 
 def prepare_tfds(name: str) -> Path:
-    """Download a TFDS data set and write it as ArrayRecord; done already, do nothing.
+    """Download a TFDS data set and write it as ArrayRecord, unless it is there.
 
-    TFDS unpacks archives with TensorFlow, so that most data sets need it here, once.
-    Nothing else of jaxformer does.
+    TFDS unpacks archives with TensorFlow, so most data sets need it here, once.
 
     Args:
         name: the builder, perhaps with its config and version:
@@ -155,8 +149,8 @@ def prepare_tfds(name: str) -> Path:
         The folder with the records.
 
     Raises:
-        InputError: no such data set, it needs TensorFlow and that is not installed, or
-            an archive cannot be fetched or unpacked (with its address or path).
+        InputError: no such data set; it needs TensorFlow, which is not installed; or an
+            archive cannot be fetched or unpacked (with its address or path).
     """
     builder = _tfds_builder(name, file_format="array_record")
     with _quiet("absl"):
@@ -164,8 +158,8 @@ def prepare_tfds(name: str) -> Path:
     if prepared:
         return Path(builder.data_dir)
     wmt = require("tensorflow_datasets.translate.wmt", "tfds")
+    # before gigabytes are fetched
     if isinstance(builder, wmt.WmtTranslate) and find_spec("tensorflow") is None:
-        # said before gigabytes come
         raise _needs_more(builder, name, "TensorFlow unpacks its archives")
     download = require("tensorflow_datasets.core.download", "tfds")
     checksum, damaged = (
@@ -195,7 +189,7 @@ def prepare_tfds(name: str) -> Path:
 
 
 def _needs_more(builder: Any, name: str, reason: str) -> InputError:
-    """Say what preparing lacks."""
+    """Name what preparing lacks."""
     return InputError(
         f"preparing tfds:{name} needs more than reading it ({reason}): pip install"
         " tensorflow importlib_resources, or prepare it on another machine and copy"
@@ -204,9 +198,7 @@ def _needs_more(builder: Any, name: str, reason: str) -> InputError:
 
 
 def _tfds_builder(name: str, **options: str) -> Any:
-    """Find a builder by name, among those of the package and those prepared in the
-    folder.
-    """
+    """Find a builder by name: of the package, or prepared in the folder."""
     tfds = require("tensorflow_datasets", "tfds")
     require("tensorflow_datasets.translate", "tfds")  # it registers the names of WMT
     hide_gpus_from_tensorflow()
@@ -229,7 +221,7 @@ def _tfds_builder(name: str, **options: str) -> Any:
 
 
 def _no_config(tfds: Any, name: str, error: ValueError) -> InputError:
-    """Word why TFDS cannot make a builder of a name whose data set it may know."""
+    """Explain why TFDS has no builder of a name."""
     data_set, _, config = name.partition("/")
     try:
         configs = list(tfds.builder_cls(data_set).builder_configs)
@@ -250,7 +242,7 @@ def _no_config(tfds: Any, name: str, error: ValueError) -> InputError:
 
 
 def _not_prepared(builder: Any, name: str) -> InputError:
-    """Say how a data set comes to have records that are read without TensorFlow."""
+    """Name the command that prepares a data set as ArrayRecord."""
     with _quiet("absl"):
         prepared, form = builder.is_prepared(), builder.info.file_format.value
     if prepared:
@@ -267,13 +259,13 @@ def _not_prepared(builder: Any, name: str) -> InputError:
 
 def _tfds_command(name: str, folder: str | None = None) -> str:
     folder = folder or os.environ.get("TFDS_DATA_DIR", "~/tensorflow_datasets")
-    folder = os.path.expanduser(folder)  # which a shell does not do behind a "="
+    folder = os.path.expanduser(folder)  # which a shell does not do after a "="
     return shlex.join(
         ["jaxformer", "prepare", f"--dataset=tfds:{name}", f"--output={folder}"]
     )
 
 
-def _prepare_anew(name: str) -> str:
+def _prepare_again(name: str) -> str:
     return f"remove its folder and prepare it again: {_tfds_command(name)}"
 
 
@@ -299,18 +291,16 @@ def split_hf(rest: str) -> tuple[str, str | None, str]:
 
 
 def read_hf(rest: str, source_language: str, target_language: str) -> Iterator[Pair]:
-    """Return the pairs of a Hugging Face data set, by its name on the hub or from a
-    local folder.
+    """Yield the pairs of a Hugging Face data set, from the hub or a local folder.
 
-    A folder holds what ``save_to_disk`` wrote, or files that ``datasets`` knows (JSONL,
-    parquet, CSV) named by their split. The library keeps a copy of the records in its
-    cache on disk and reads them from there.
+    A folder has what ``save_to_disk`` wrote, or files that ``datasets`` reads (JSONL,
+    parquet, CSV) named by their split. The library copies the records to its cache.
 
     Args:
         rest: ``NAME/SPLIT``, ``NAME#CONFIG/SPLIT`` or ``FOLDER/SPLIT``.
         source_language: the column, or the field of the column ``translation``, to
             translate from.
-        target_language: the one to translate to.
+        target_language: that to translate to.
 
     Raises:
         InputError: no such data set, config, split or language, or it cannot be
@@ -336,7 +326,7 @@ def _open_hf(rest: str) -> Any:
     datasets = require("datasets", "hf")
     folder = Path(name).expanduser()
     if name.startswith((".", "/", "~")) and not folder.exists():
-        # no name on the hub begins so
+        # not the name of a data set of the hub
         raise InputError(f"cannot read hf:{rest}: no folder {name}")
     saved = any(
         (folder / file).is_file() for file in ("dataset_dict.json", "state.json")
@@ -375,7 +365,7 @@ def _open_hf(rest: str) -> Any:
 
 
 def check_sacrebleu(test_set: str, source_language: str, target_language: str) -> None:
-    """Make sure that sacreBLEU has a test set for a direction; nothing is fetched.
+    """Check that sacreBLEU has a test set for a direction; nothing is fetched.
 
     Raises:
         InputError: no such test set (with the nearest name), or not for these languages
@@ -402,11 +392,10 @@ def check_sacrebleu(test_set: str, source_language: str, target_language: str) -
 def read_sacrebleu(
     test_set: str, source_language: str, target_language: str
 ) -> Iterator[Pair]:
-    """Return the pairs of one of sacreBLEU's test sets, fetching it when it is not yet
-    in sacreBLEU's folder.
+    """Yield the pairs of a test set of sacreBLEU, with the first of its references.
 
-    That folder is ``SACREBLEU``, by default ``~/.sacrebleu``. Of several references the
-    first counts.
+    It is fetched unless it is in sacreBLEU's folder: ``SACREBLEU``, by default
+    ``~/.sacrebleu``.
 
     Raises:
         InputError: no such test set or direction, or it cannot be fetched (with the
@@ -416,13 +405,13 @@ def read_sacrebleu(
     sacrebleu = require("sacrebleu.utils", "train")
     pair = f"{source_language}-{target_language}"
     patience = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SACREBLEU_SECONDS)  # sacreBLEU itself would wait for ever
+    socket.setdefaulttimeout(_SACREBLEU_SECONDS)  # sacreBLEU has no timeout
     try:
         with _quiet("sacrebleu"):
             source = sacrebleu.get_source_file(test_set, pair)
             target = sacrebleu.get_reference_files(test_set, pair)[0]
-    # Whatever goes wrong in there is a matter of network, disk or archive; a wrong
-    # checksum ends in SystemExit.
+    # Any failure in there is of the network, the disk or the archive; a wrong checksum
+    # raises SystemExit.
     except (Exception, SystemExit) as error:
         if isinstance(error, urllib.error.HTTPError):
             error.close()  # it holds the connection
@@ -445,9 +434,7 @@ def read_sacrebleu(
 
 @contextlib.contextmanager
 def _quiet(name: str) -> Iterator[None]:
-    """Keep a package's log from standard error while its errors are turned into
-    ours.
-    """
+    """Silence a package's log while its errors are turned into ours."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.CRITICAL)

@@ -143,7 +143,10 @@ def read_brackets(
         else:
             found.append((*opened.pop(), len(leaves)))
     whole = (
-        leaves and not opened and all(label for label, *_ in found) and is_one_tree(symbols)
+        leaves
+        and not opened
+        and all(label for label, *_ in found)
+        and is_one_tree(symbols)
     )
     return (leaves, found) if whole else None
 

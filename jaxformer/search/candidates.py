@@ -12,11 +12,11 @@ from jax import lax
 
 from jaxformer.search.constraints import (
     latest_tokens,
-    satisfied_phrases,
     next_phrase_tokens,
-    repeat_rows,
     phrase_lengths,
     phrase_progress,
+    repeat_rows,
+    satisfied_phrases,
 )
 from jaxformer.search.rules import SearchRules
 from jaxformer.typing import Array, Bool, Float, Int
@@ -284,9 +284,9 @@ def _required_tokens(
     """
     batch, width, _ = tokens.shape
     rows = tokens.reshape(batch * width, -1)
-    met = satisfied_phrases(rows, position, jnp.repeat(required, width, axis=0)).reshape(
-        batch, width, -1
-    )
+    met = satisfied_phrases(
+        rows, position, jnp.repeat(required, width, axis=0)
+    ).reshape(batch, width, -1)
     latest = latest_tokens(rows, position, required.shape[2] - 1).reshape(
         batch, width, -1
     )

@@ -126,7 +126,9 @@ FREE = Constraints()
 """No constraint at all."""
 
 
-def select_sentences(constraints: Constraints, sentences: Int[Array, " B2"]) -> Constraints:
+def select_sentences(
+    constraints: Constraints, sentences: Int[Array, " B2"]
+) -> Constraints:
     """Return the constraints of some of the sentences."""
     own = {
         name: values[sentences]

@@ -12,7 +12,7 @@ import pytest
 
 import runs
 from jaxformer.cli.main import main
-from jaxformer.data import hub, load, published
+from jaxformer.data import hub, load, wmt
 
 
 @pytest.fixture
@@ -135,15 +135,15 @@ def test_a_published_corpus(call, monkeypatch, tmp_path):
     """What to train on comes as arguments of ``train``; the mirrors are passed on."""
     asked = {}
 
-    def fetch(name, directory, *, mirrors, report):
-        asked.update(name=name, directory=directory, mirrors=mirrors)
+    def fetch(task, directory, *, mirrors, report):
+        asked.update(name=task.name, directory=directory, mirrors=mirrors)
         report("fetching")
         return {
             "train": "text:d/train.*.en,d/train.*.de",
             "test": "text:d/test.en,d/test.de",
         }
 
-    monkeypatch.setattr(published, "prepare_published", fetch)
+    monkeypatch.setattr(wmt, "prepare_wmt", fetch)
     done = call(
         "prepare",
         "--dataset=wmt14.en-de",

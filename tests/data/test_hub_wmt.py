@@ -5,12 +5,8 @@ Everything is TFDS's but the text in the archives, the addresses, and the two fu
 of TensorFlow that open a file and turn a name into text, with which TFDS unpacks.
 """
 
-import gzip
-import io
 import sys
 import types
-import zipfile
-from xml.sax.saxutils import escape
 
 import pytest
 from archive_server import status, tar_gz
@@ -19,22 +15,13 @@ from pairs import CODES
 from jaxformer.data import hub, load
 from jaxformer.errors import InputError
 
-COUNTS = {
-    "europarl": 40,
-    "commoncrawl": 23,
-    "news": 17,
-    "paracrawl": 31,
-    "titles": 12,
-    "rapid": 9,
-    "dev": 7,
-    "test": 5,
-}
-EMPTY = 3  # the number of the pair that lacks a side
+COUNTS = {"europarl": 40, "commoncrawl": 23, "news": 17, "dev": 7, "test": 5}
+EMPTY = 3  # the number of the pair without a source
 
 
 def pairs(corpus):
-    """Make what an archive holds: with characters that other tools take for ends of
-    lines, and a pair with one side.
+    """Make the pairs of an archive, with line separators of Unicode and one empty
+    side.
     """
     made = [
         (f"{corpus} {n} für\u2028Äpfel & <Birnen>", f"{corpus} {n} for\x85apples")
@@ -45,7 +32,7 @@ def pairs(corpus):
 
 
 def whole(*corpora):
-    """Return what a reader must find: all, but the pairs that lack a side."""
+    """Return the pairs that have both sides, sorted."""
     return sorted(pair for corpus in corpora for pair in pairs(corpus) if all(pair))
 
 
@@ -62,35 +49,6 @@ def sgm(corpus, language):
     ).encode()
 
 
-def tsv(corpus):
-    return gzip.compress(
-        "".join(f"{german}\t{english}\n" for german, english in pairs(corpus)).encode()
-    )
-
-
-def tmx(corpus):
-    units = "".join(
-        "<tu>"
-        + "".join(
-            f'<tuv xml:lang="{code}"><seg>{escape(side)}</seg></tuv>'
-            for code, side in sides
-        )
-        + "</tu>\n"
-        for sides in (zip(CODES, pair, strict=True) for pair in pairs(corpus))
-    )
-    return gzip.compress(
-        f'<?xml version="1.0"?>\n<tmx version="1.4"><body>\n{units}</body></tmx>\n'.encode()
-    )
-
-
-def packed(members):
-    content = io.BytesIO()
-    with zipfile.ZipFile(content, "w") as archive:
-        for name, data in members.items():
-            archive.writestr(name, data)
-    return content.getvalue()
-
-
 def both(name, corpus, write=text):
     """Name the two files of a corpus within its archive."""
     return {name.format(code): write(corpus, code) for code in CODES}
@@ -104,48 +62,25 @@ def newstest(year, corpus):
     }
 
 
-COMMON_CRAWL = {
-    "training-parallel-commoncrawl.tgz": tar_gz(
-        both("commoncrawl.de-en.{}", "commoncrawl")
-    )
-}
 ARCHIVES = {
-    14: (
-        COMMON_CRAWL
-        | {
-            "training-parallel-europarl-v7.tgz": tar_gz(
-                both("training/europarl-v7.de-en.{}", "europarl")
-            ),
-            "training-parallel-nc-v9.tgz": tar_gz(
-                both("training/news-commentary-v9.de-en.{}", "news")
-            ),
-            "dev.tgz": tar_gz(
-                both("dev/newstest2013.{}", "dev") | newstest(2014, "test")
-            ),
-        }
-    ),
-    19: (
-        COMMON_CRAWL
-        | {
-            "europarl-v9.de-en.tsv.gz": tsv("europarl"),
-            "en-de.bicleaner07.tmx.gz": tmx("paracrawl"),
-            "news-commentary-v14.de-en.tsv.gz": tsv("news"),
-            "wikititles-v1.de-en.tsv.gz": tsv("titles"),
-            "rapid2019.de-en.zip": packed(both("rapid2019.de-en.{}", "rapid")),
-            "dev.tgz": tar_gz(newstest(2018, "dev")),
-        }
-    ),
+    name: tar_gz(members)
+    for name, members in {
+        "training-parallel-commoncrawl.tgz": both(
+            "commoncrawl.de-en.{}", "commoncrawl"
+        ),
+        "training-parallel-europarl-v7.tgz": both(
+            "training/europarl-v7.de-en.{}", "europarl"
+        ),
+        "training-parallel-nc-v9.tgz": both(
+            "training/news-commentary-v9.de-en.{}", "news"
+        ),
+        "dev.tgz": both("dev/newstest2013.{}", "dev") | newstest(2014, "test"),
+    }.items()
 }
 SPLITS = {
-    14: {
-        "train": ("europarl", "commoncrawl", "news"),
-        "validation": ("dev",),
-        "test": ("test",),
-    },
-    19: {
-        "train": ("europarl", "commoncrawl", "news", "paracrawl", "titles", "rapid"),
-        "validation": ("dev",),
-    },
+    "train": ("europarl", "commoncrawl", "news"),
+    "validation": ("dev",),
+    "test": ("test",),
 }
 
 
@@ -180,8 +115,8 @@ def no_tensorflow(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
 
 
-def serve(server, year):
-    for name, content in ARCHIVES[year].items():
+def serve(server):
+    for name, content in ARCHIVES.items():
         server.serve(f"/{name}", content)
 
 
@@ -192,30 +127,21 @@ def refused(name):
     return str(error.value)
 
 
-@pytest.mark.parametrize("year", [14, 19])
-def test_archives_of_wmt_become_pairs(server, tensorflow, tmp_path, year):
-    """From the raw archives (tar, gzip, zip; text, SGML, TSV, TMX) every pair with
-    two sides comes, once; none else.
+def test_archives_of_wmt_become_pairs(server, tensorflow, tmp_path, monkeypatch):
+    """Every pair with two sides comes once. What is prepared needs neither TensorFlow
+    nor the network.
     """
-    serve(server, year)
-    folder = hub.prepare_tfds(f"wmt{year}_translate/de-en")
-    assert folder == tmp_path / f"wmt{year}_translate" / "de-en" / "1.0.0"
-    assert sorted({path for path, _ in server.requests}) == sorted(
-        f"/{name}" for name in ARCHIVES[year]
-    )
-    for split, corpora in SPLITS[year].items():
-        forward = list(load(f"tfds:wmt{year}_translate/de-en/{split}", "de", "en"))
+    serve(server)
+    folder = hub.prepare_tfds("wmt14_translate/de-en")
+    assert folder == tmp_path / "wmt14_translate" / "de-en" / "1.0.0"
+    asked = sorted({path for path, _ in server.requests})
+    assert asked == sorted(f"/{name}" for name in ARCHIVES)
+    for split, corpora in SPLITS.items():
+        forward = list(load(f"tfds:wmt14_translate/de-en/{split}", "de", "en"))
         assert sorted(forward) == whole(*corpora)
-        assert list(load(f"tfds:wmt{year}_translate/de-en/{split}", "en", "de")) == [
+        assert list(load(f"tfds:wmt14_translate/de-en/{split}", "en", "de")) == [
             pair[::-1] for pair in forward
         ]
-
-
-def test_what_is_prepared_needs_neither_tensorflow_nor_network(
-    server, tensorflow, monkeypatch
-):
-    serve(server, 14)
-    folder = hub.prepare_tfds("wmt14_translate/de-en")
     before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
     monkeypatch.setattr(hub, "find_spec", lambda name: None)
     server.requests.clear()
@@ -227,8 +153,8 @@ def test_what_is_prepared_needs_neither_tensorflow_nor_network(
 def test_without_tensorflow_no_archive_of_wmt_is_fetched(
     server, wmt, no_tensorflow, tmp_path, caplog
 ):
-    """The lack is told before gigabytes have come, with the two ways out."""
-    serve(server, 14)
+    """The error precedes any download, and names both cures."""
+    serve(server)
     message = refused("wmt14_translate/de-en")
     start = (
         "preparing tfds:wmt14_translate/de-en needs more than reading it (TensorFlow"
@@ -283,7 +209,7 @@ def test_without_tensorflow_another_archive_is_not_unpacked(
 
 def test_an_address_that_is_gone_is_named(server, tensorflow, tmp_path):
     """In one line; the next attempt asks only for what is missing."""
-    serve(server, 14)
+    serve(server)
     server.plans["/dev.tgz"] = [status(404)] * 2
     message = refused("wmt14_translate/de-en")
     assert (
@@ -291,15 +217,15 @@ def test_an_address_that_is_gone_is_named(server, tensorflow, tmp_path):
         f" {server.address}/dev.tgz" in message
     )
     assert f"remove what is damaged from {tmp_path}/downloads and try again" in message
-    serve(server, 14)
+    serve(server)
     hub.prepare_tfds("wmt14_translate/de-en")
     assert sorted(load("tfds:wmt14_translate/de-en/test", *CODES)) == whole("test")
 
 
 def test_an_archive_that_breaks_off_is_named(server, tensorflow, tmp_path):
     """With its path; nothing of it counts as prepared."""
-    serve(server, 14)
-    server.serve("/dev.tgz", ARCHIVES[14]["dev.tgz"][:-100])
+    serve(server)
+    server.serve("/dev.tgz", ARCHIVES["dev.tgz"][:-100])
     message = refused("wmt14_translate/de-en")
     assert f"(Error while extracting {tmp_path}/downloads/" in message
     with pytest.raises(InputError, match="is not prepared"):
@@ -318,7 +244,7 @@ def test_an_archive_of_another_checksum_is_refused(server, tmp_path, monkeypatch
     monkeypatch.setenv("http_proxy", server.address)
     address = "http://www.statmt.org/wmt13/training-parallel-europarl-v7.tgz"
     server.files[address], server.plans[address] = (
-        ARCHIVES[14]["training-parallel-europarl-v7.tgz"],
+        ARCHIVES["training-parallel-europarl-v7.tgz"],
         [],
     )
     message = refused("wmt14_translate/de-en")

@@ -192,14 +192,13 @@ def test_what_cannot_be_carried_over_is_named(settings, tensors, line):
         marian.from_state(model.config.to_dict() | settings, state)
 
 
-@functools.cache
-def compile_search(config, beam_size):
-    """Compile a search for the best ``beam_size`` hypotheses; the penalty is theirs,
-    the length to the power of alpha.
+def our_search(config, params, source, beam_size, alpha=0.0):
+    """Find the best ``beam_size`` hypotheses; the penalty is theirs, the length to
+    the power of alpha.
     """
 
     @jax.jit
-    def search(params, source, alpha):
+    def search(params, source):
         model = Transformer(config)
         memory = model.apply({"params": params}, source, method="start")
         options = {
@@ -222,13 +221,7 @@ def compile_search(config, beam_size):
             step, cache, SearchRules(beam_size=beam_size, n_best=beam_size, **options)
         )
 
-    return search
-
-
-def our_search(config, params, source, beam_size, alpha=0.0):
-    search = compile_search(config, beam_size)
-    found = search(params, jnp.asarray(source), jnp.float32(alpha))
-    return jax.tree.map(np.asarray, found)
+    return jax.tree.map(np.asarray, search(params, jnp.asarray(source)))
 
 
 def their_search(model, source, **options):

@@ -36,7 +36,11 @@ from search.search_oracle import (
 )
 
 from jaxformer.search.config import LENGTH_PENALTIES
-from jaxformer.search.constraints import Constraints, satisfied_phrases, next_phrase_tokens
+from jaxformer.search.constraints import (
+    Constraints,
+    next_phrase_tokens,
+    satisfied_phrases,
+)
 from jaxformer.search.rules import SearchRules
 from jaxformer.search.single import Sampling, greedy_search
 
