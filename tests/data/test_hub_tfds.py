@@ -22,7 +22,7 @@ def little_corpus(tfds):
         # it stands in no package, where TFDS would look for its checksums
         code_path = None
         VERSION = tfds.core.Version("1.0.0")
-        BUILDER_CONFIGS = [
+        BUILDER_CONFIGS = [  # noqa: RUF012
             tfds.core.BuilderConfig(name="de-en"),
             tfds.core.BuilderConfig(name="many"),
         ]
