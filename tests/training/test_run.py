@@ -304,9 +304,9 @@ def test_another_text_under_the_same_name(corpus, tmp_path, refused, alpha):
     [
         ("text:/nowhere/a,/nowhere/b", "no file /nowhere/a"),
         ("bundled:en-de/tset", "did you mean bundled:en-de/test?"),
-        ("2 * synthetic:reverse/test", "cannot be judged by"),
-        ("synthetic:reverse/test + synthetic:copy/test", "cannot be judged by"),
-        ("prepared:x", "cannot be judged by"),
+        ("2 * synthetic:reverse/test", "is not for evaluation"),
+        ("synthetic:reverse/test + synthetic:copy/test", "is not for evaluation"),
+        ("prepared:x", "is not for evaluation"),
         ("sacrebleu:wmt41", "has no test set 'wmt41'"),
     ],
 )
