@@ -176,7 +176,7 @@ def _broken(tree: str) -> InputError:
 
 def main() -> None:
     """Convert the files that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     commands = parser.add_subparsers(dest="command", required=True)
     command = commands.add_parser("linearize", help="trees to words and symbols")
     command.add_argument("trees", type=Path, help="bracketed trees, one a line")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -214,7 +214,7 @@ class TrainingData:
 
     def batches(
         self, position: Position = Position(), *, host: int = 0, hosts: int = 1
-    ) -> Iterator[tuple[Batch, Position]]:
+    ) -> Generator[tuple[Batch, Position], None, None]:
         """Return the batches from this position on, epoch after epoch, each with the
         position that follows it.
 
@@ -246,7 +246,7 @@ class TrainingData:
 
     def _stream(
         self, plan: Plan, position: Position, host: int, hosts: int
-    ) -> Iterator[tuple[Batch, Position]]:
+    ) -> Generator[tuple[Batch, Position], None, None]:
         epoch, start = position.epoch, position.batch
         stopped = threading.Event()
         # More threads would make batches no faster: they hold Python's lock.

@@ -93,7 +93,7 @@ def _drop_merges(
     ids: list[int] = []
     # For each step, how many of the best merges are dropped before one is made.
     numbers = rng.geometric(1 - alpha, len(text)) - 1 if alpha < 1 else np.zeros(0)
-    dropped = iter(numbers.tolist())
+    dropped = map(int, numbers.tolist())
     for word in pieces.words(text):
         symbols = pieces.characters(word)
         if alpha < 1:

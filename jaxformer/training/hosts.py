@@ -39,7 +39,8 @@ def make_once(make: Callable[[], Made]) -> Made:
             raise fault
         return cast("Made", made)
     # All hosts gather: those without a result send None.
-    first = gather([made, None if fault is None else _describe(fault)])[0]
+    own = [made, None if fault is None else _describe(fault)]
+    first = cast("list[Any]", gather(own)[0])
     if fault is not None:
         raise fault
     made, failure = first

@@ -106,6 +106,8 @@ def measure(
     engine = make_engine(Transformer(config.model), training)
     lowered = engine.lower(dict.fromkeys(("source", "target"), (rows, length)))
     found = lowered.compile().memory_analysis()
+    if found is None:
+        raise SystemExit("the compiler of this device does not say what it needs")
     sizes = (
         found.argument_size_in_bytes,
         found.temp_size_in_bytes,

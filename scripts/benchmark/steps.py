@@ -201,9 +201,12 @@ def read_text(
         raise InputError(
             f"{source} and {target}: {error}: use a longer text or --model=tiny"
         ) from None
-    sides = (vocabulary.encode_batch(text) for text in texts)
     pad, end = vocabulary.pad_id, vocabulary.eos_id
-    pairs = Encoded(*(Sentences.from_lists(side, pad, last=end) for side in sides))
+    source_side, target_side = (
+        Sentences.from_lists(vocabulary.encode_batch(text), pad, last=end)
+        for text in texts
+    )
+    pairs = Encoded(source_side, target_side)
     lengths = np.stack([pairs.source_lengths, pairs.target_lengths])
     fitting = np.flatnonzero(
         (lengths.max(axis=0) <= LONGEST) & (lengths.min(axis=0) > 1)
