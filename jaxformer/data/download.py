@@ -245,6 +245,10 @@ def _open(address: str, start: int, timeout: float) -> http.client.HTTPResponse:
         return urllib.request.urlopen(request, timeout=timeout)
     except urllib.error.HTTPError as error:
         error.close()
+        if error.code == 416:
+            raise _TransferError(
+                f"wrong file: it has no more than {start:,} bytes", final=True
+            ) from None
         raise _TransferError(
             f"HTTP {error.code} {error.reason}", final=error.code not in _TEMPORARY
         ) from None

@@ -59,7 +59,10 @@ def sample(
 def _draw_unigram(
     processor: Any, text: str, alpha: float, rng: np.random.Generator
 ) -> list[int]:
-    found = processor.nbest_encode(text, out_type="immutable_proto", nbest_size=_NBEST)
+    proto = require("sentencepiece.sentencepiece_pb2", "train")
+    found = proto.NBestSentencePieceText.FromString(
+        processor.nbest_encode_as_serialized_proto(text, nbest_size=_NBEST)
+    )
     scores = np.array([each.score for each in found.nbests])
     sums = np.cumsum(np.exp(alpha * (scores - scores.max())))
     drawn = found.nbests[int(np.searchsorted(sums, rng.random() * sums[-1], "right"))]

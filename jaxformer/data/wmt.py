@@ -44,7 +44,7 @@ _BOM = b"\xef\xbb\xbf"
 _SEGMENT = re.compile(
     r"""<seg\b[^>]*?\bid\s*=\s*["']?([^"'\s>]+)[^>]*>(.*?)</seg\s*>""", re.DOTALL | re.I
 )
-_ENTITY = re.compile(r"&(#\d+|#[xX][0-9a-fA-F]+|\w+);")
+_ENTITY = re.compile(r"&(#0*[1-9]\d*|#[xX]0*[1-9a-fA-F][0-9a-fA-F]*|\w+);")
 
 
 class Release(NamedTuple):

@@ -265,7 +265,7 @@ def test_duplicates_must_have_been_searched():
     with pytest.raises(ValueError, match="find_duplicates"):
         clean(pairs, cleaning, Counts(), languages=LANGUAGES)
     duplicates = find_duplicates(pairs, cleaning)
-    with pytest.raises(InputError, match=r"had 3 pairs .* gives pair 4"):
+    with pytest.raises(InputError, match=r"had 3 pairs .* has pair 4"):
         list(
             clean(
                 [*pairs, Pair("c", "d")],

@@ -250,7 +250,7 @@ def test_every_address_that_failed_is_named(server, tmp_path):
     )
     for address, cause in zip(addresses, causes, strict=True):
         assert re.search(f"{re.escape(address)}: {cause}", message)
-    assert f"bring the file by other means to {tmp_path / 'corpus.tgz'}" in message
+    assert f"copy the file to {tmp_path / 'corpus.tgz'}" in message
     assert os.listdir(tmp_path) == []
 
 
@@ -280,7 +280,8 @@ def test_a_file_of_another_size_is_refused_unread(server, tmp_path, content, ran
     (tmp_path / "corpus.tgz.part").write_bytes(CONTENT[:1000])
     address = server.serve("/a", content, *([] if ranges else [without_ranges]))
     message = refused(remote(address), tmp_path)
-    assert f"{address}: wrong file: expected 300,000 bytes, " in message
+    assert f"{address}: wrong file: " in message
+    assert "expected 300,000 bytes, " in message or "no more than 1,000" in message
     assert (tmp_path / "corpus.tgz.part").read_bytes() == CONTENT[:1000]
     assert len(server.requests) == 1
 

@@ -544,7 +544,7 @@ def test_line_ends_are_unified(server, tmp_path):
 @pytest.mark.parametrize(
     ("suffix", "german", "message"),
     [
-        ("", b"1\n2\n", r"\.en has 3 and .*\.de has 2 lines"),
+        ("", b"1\n2\n", r"\.de has 2 and .*\.en has 3 lines"),
         (".sgm", b'<seg id="1">a</seg><seg id="3">b</seg>', "must have the same lines"),
         (".sgm", b'<seg id="1">a</seg><seg id="4">b</seg><seg id="3">c</seg>', "same"),
     ],
