@@ -61,7 +61,7 @@ def _draw_unigram(
 ) -> list[int]:
     proto = require("sentencepiece.sentencepiece_pb2", "train")
     found = proto.NBestSentencePieceText.FromString(
-        processor.nbest_encode_as_serialized_proto(text, nbest_size=_NBEST)
+        processor.nbest_encode(text, out_type="serialized_proto", nbest_size=_NBEST)
     )
     scores = np.array([each.score for each in found.nbests])
     sums = np.cumsum(np.exp(alpha * (scores - scores.max())))
