@@ -79,6 +79,7 @@ class _BpePieces(NamedTuple):
         characters: cuts a word into characters and user-defined pieces.
         frozen: user-defined pieces, which are never merged.
         spell: the ids of a character that is not a piece: bytes or unk.
+        unk_id: the id of unk.
     """
 
     ids: Mapping[str, int]
@@ -87,6 +88,7 @@ class _BpePieces(NamedTuple):
     characters: Callable[[str], list[str]]
     frozen: frozenset[str]
     spell: Callable[[str], list[int]]
+    unk_id: int
 
 
 def _drop_merges(
@@ -105,7 +107,7 @@ def _drop_merges(
             known = pieces.ids.get(symbol)
             spelled = pieces.spell(symbol) if known is None else [known]
             # A run of unknown characters is one unk.
-            if known is not None or len(spelled) > 1 or ids[-1:] != spelled:
+            if spelled != [pieces.unk_id] or ids[-1:] != spelled:
                 ids += spelled
     return ids
 
@@ -173,6 +175,7 @@ def _read_model(processor: Any) -> tuple[str, _BpePieces]:
         ).findall,
         frozen=frozen,
         spell=spell,
+        unk_id=processor.unk_id(),
     )
     kinds = {
         proto.TrainerSpec.UNIGRAM: "unigram",
