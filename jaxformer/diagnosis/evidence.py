@@ -143,6 +143,9 @@ class Evidence:
 
         A run that has just begun has no checkpoint yet. Its folder of checkpoints is
         older than the first line of its log, and a checkpoint is older than a result.
+
+        Raises:
+            UnseenError: the run has no checkpoint yet.
         """
         folder = self.directory / "checkpoints"
         begun = bool(_or(lambda: self.curves, {})) and not folder.exists()
@@ -174,7 +177,11 @@ class Evidence:
 
     @ReadOnce
     def results(self) -> Mapping[str, Mapping[str, Any]]:
-        """The records of ``results.json`` by name."""
+        """The records of ``results.json`` by name.
+
+        Raises:
+            UnseenError: there are none.
+        """
         with _needed():
             found = read_results(self.directory)
         if not found:
@@ -188,14 +195,22 @@ class Evidence:
 
     @ReadOnce
     def hypotheses(self) -> list[str]:
-        """The translations of the result."""
+        """The translations of the result.
+
+        Raises:
+            UnseenError: the result names no file of translations.
+        """
         if not isinstance(self.record.get("hypotheses"), str):
             raise UnseenError("the result names no file of translations")
         return read_hypotheses(self.directory, self.record)
 
     @ReadOnce
     def scored(self) -> ScoredSet:
-        """The references of the result, if they are local and unchanged."""
+        """The references of the result, if they are local and unchanged.
+
+        Raises:
+            InputError: it has not as many translations as sentences.
+        """
         record, data = self.record, self.config.data
         dataset = str(record.get("dataset"))
         languages = data.source_language, data.target_language

@@ -21,7 +21,7 @@ def keep_rows(x: Array) -> Array:
     constrained.
 
     Args:
-        x: activations, rows first.
+        x: activations [B, ...], rows first.
     """
     mesh = jax.sharding.get_abstract_mesh()
     automatic = [

@@ -31,9 +31,8 @@ def write_table(comparison: Comparison) -> Iterator[str]:
         )
         comparison = _rename(comparison, dict(zip(names, letters, strict=True)))
     yield (
-        f"{comparison.sentences} sentences, seed {config.seed}, {config.resamples}"
-        f" resamples of a paired bootstrap, {config.trials} trials of approximate"
-        " randomisation"
+        f"{comparison.sentences} sentences, seed {config.seed}: {config.resamples}"
+        f" bootstrap resamples, {config.trials} randomisation trials"
     )
     baseline, *others = comparison.systems
     if others:

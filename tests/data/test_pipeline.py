@@ -511,11 +511,12 @@ def load_training(vocabularies, train="bundled:en-de/train", **options):
     return TrainingText.open(config).load(vocabularies, seed=0)
 
 
-class TestBundled:
-    @pytest.fixture(scope="class")
-    def loaded(self, vocabularies):
-        return load_training(vocabularies, tokens_per_batch=4000)
+@pytest.fixture(scope="module")
+def loaded(vocabularies):
+    return load_training(vocabularies, tokens_per_batch=4000)
 
+
+class TestBundled:
     @pytest.mark.parametrize("options", [{"num_buckets": 12}, {"packing": True}])
     def test_an_epoch_of_the_corpus(self, loaded, options):
         """All 18,315 pairs, in few shapes, with little padding."""

@@ -373,8 +373,8 @@ def test_the_copy_task():
 def test_the_reversal_task_is_the_same_in_every_process():
     """Nothing depends on the hash seed or on what ran before."""
     code = (
-        "import jaxformer.data as d; print(hash(0), [p.source for p in"
-        " d.reversal('valid')] )"
+        "from jaxformer.data.sources import reversal;"
+        " print(hash(0), [pair.source for pair in reversal('valid')])"
     )
     runs = {
         subprocess.run(

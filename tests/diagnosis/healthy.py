@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 import json
 import math
 from collections.abc import Callable
@@ -31,15 +30,13 @@ SIZES = {"train": 1500, "valid": 150, "test": 300}
 STEPS = 600
 
 
-@functools.cache
-def template() -> Path:
-    """Make the run once: real text, vocabulary and checkpoint; curves and translations
-    of a good run.
+@runs.made_once
+def template(folder: Path) -> None:
+    """Make the run: real text, vocabulary and checkpoint; curves and translations of a
+    good run.
     """
-    folder = runs.directory() / "healthy"
     with contextlib.chdir(_make(folder)):
         translate(folder / "run")
-    return folder
 
 
 def _make(folder: Path) -> Path:

@@ -421,7 +421,7 @@ def test_validation_takes_the_first_sentences():
 def test_validation_that_is_stopped_has_no_score(monkeypatch):
     """A signal in between gives nothing, not the score of a part."""
     # so that there is a second batch
-    monkeypatch.setattr(jax, "local_device_count", lambda: 1)
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:1])
     given = list(sources.load("synthetic:reverse/test", "", ""))[:100]
     answers = iter([False, True])
     assert validator(None, 1, given)(translator().params, lambda: next(answers)) is None

@@ -192,13 +192,14 @@ def test_what_cannot_be_carried_over_is_named(settings, tensors, line):
         marian.from_state(model.config.to_dict() | settings, state)
 
 
-def our_search(config, params, source, beam_size, alpha=0.0):
-    """Find the best ``beam_size`` hypotheses; the penalty is theirs, the length to
-    the power of alpha.
+@functools.cache
+def compile_search(config, beam_size):
+    """Compile a search for the best ``beam_size`` hypotheses; the penalty is theirs,
+    the length to the power of alpha.
     """
 
     @jax.jit
-    def search(params, source):
+    def search(params, source, alpha):
         model = Transformer(config)
         memory = model.apply({"params": params}, source, method="start")
         options = {
@@ -221,7 +222,13 @@ def our_search(config, params, source, beam_size, alpha=0.0):
             step, cache, SearchRules(beam_size=beam_size, n_best=beam_size, **options)
         )
 
-    return jax.tree.map(np.asarray, search(params, jnp.asarray(source)))
+    return search
+
+
+def our_search(config, params, source, beam_size, alpha=0.0):
+    search = compile_search(config, beam_size)
+    found = search(params, jnp.asarray(source), jnp.float32(alpha))
+    return jax.tree.map(np.asarray, found)
 
 
 def their_search(model, source, **options):

@@ -115,9 +115,8 @@ function drawBreakdowns() {
   drawBars(byId("words"), data.words, 1);
 }
 
-byId("settings").textContent = `${data.sentences.toLocaleString("en")} sentences, seed ${data.config.seed}, `
-  + `${data.config.resamples} resamples of a paired bootstrap, ${data.config.trials} trials of approximate `
-  + "randomisation"
+byId("settings").textContent = `${data.sentences.toLocaleString("en")} sentences, seed ${data.config.seed}: `
+  + `${data.config.resamples} bootstrap resamples, ${data.config.trials} randomisation trials`
   + (data.systems.length > 1 ? `; differences, wins and p-values are against ${baseline}` : "");
 drawScores();
 const titles = data.metrics.map(metric => metric.title);
