@@ -290,8 +290,8 @@ def test_a_log_that_cannot_be_written(train, tmp_path, monkeypatch):
         (
             {"model.d_ff": 64},
             (
-                "holds a run of another configuration: model.d_ff: 32 -> 64; go on with"
-                " the same values"
+                "holds a run of another configuration: model.d_ff: 32 -> 64; continue"
+                " with the same values"
             ),
         ),
         (

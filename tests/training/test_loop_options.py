@@ -181,7 +181,7 @@ def test_a_signal_ends_the_wait_for_a_batch(train, tmp_path, monkeypatch):
         outcome = train("run", {}, None)
         assert time.monotonic() - begun < 50.0
     assert (outcome.finished, outcome.signal) == (False, "SIGTERM")
-    assert steps_of(tmp_path / "run")[-1] == outcome.step == 4
+    assert steps_of(tmp_path / "run")[-1] == outcome.step == 5
 
 
 def test_validation_by_the_loss_alone(train, tmp_path):
