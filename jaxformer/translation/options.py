@@ -50,8 +50,8 @@ class SearchOptions(TypedDict, total=False):
     """
     required: Required
     """Words or phrases that the translation of each sentence contains, in any order, as
-    the vocabulary spells them at the beginning of a word; they need a beam of at least
-    2. If a sentence is split, the first part has them.
+    the vocabulary spells them at the beginning of a word. They need ``beam_size`` of 2
+    or more. If a sentence is split, the first part has them.
     """
     paragraphs: bool
     """Whether each text is cut into sentences, which are translated one by one and

@@ -115,11 +115,15 @@ def test_what_packages_export_has_an_anchor(anchors):
 )
 def test_every_key_has_an_anchor(config, anchors):
     """Each key of a configuration has an anchor in the reference."""
-    path = f"{config.__module__}.{config.__qualname__}"
+    classes = [
+        f"{each.__module__}.{each.__qualname__}"
+        for each in config.__mro__
+        if dataclasses.is_dataclass(each)
+    ]
     assert [
         field.name
         for field in dataclasses.fields(config)
-        if f"{path}.{field.name}" not in anchors
+        if not anchors & {f"{path}.{field.name}" for path in classes}
     ] == []
 
 
