@@ -15,7 +15,7 @@ import pytest
 from ablation_results import ROWS, differences
 from jaxformer import paper
 from jaxformer.cli import config_file
-from jaxformer.data.releases import find_task
+from jaxformer.data.wmt import find_task
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters, empty_cache
@@ -136,10 +136,7 @@ def test_the_papers_text_is_what_prepare_fetches(name, task):
     data, found = read(f"paper/{name}").data, find_task(task)
     for split, releases in found.splits.items():
         corpus = releases[0].name if len(releases) == 1 else "*"
-        files = (
-            f"{folder}/{split}.{corpus}.{side}"
-            for side in (found.source_language, found.target_language)
-        )
+        files = (f"{folder}/{split}.{corpus}.{side}" for side in found.languages)
         assert getattr(data, split) == "text:" + ",".join(files)
 
 

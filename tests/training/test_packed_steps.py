@@ -2,7 +2,7 @@
 device and on eight.
 """
 
-import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from training.little import PAD, assert_trees_close, without_key_biases
 
 from jaxformer.data.packing import RowShape, make_packed_batch, pack
 from jaxformer.data.store import Encoded, Sentences
-from jaxformer.training.pmap import PmapEngine
+from jaxformer.training.engines import Engine
 
 DEVICES = 8
 # Eleven rows, which eight devices cannot share; and what a batch of single pairs has in
@@ -86,21 +86,13 @@ def test_one_compilation_of_packed_rows(make_model, make_training, make_batch):
 
 def test_rows_that_fill_up_devices_have_no_segment():
     """They hold padding on both sides, and segment 0 whatever the id of padding."""
-    shared = {}
-    parts = {field.name: None for field in dataclasses.fields(PmapEngine)}
-    parts |= {
-        "eval_step": lambda params, batch: shared.update(batch) or {},
-        "pad_id": 7,
-    }
-    engine = PmapEngine(**parts)
     batch = {
         name: np.ones((11, 5), np.int32)
         for name in ("source", "target", "source_segments", "target_segments")
     }
-    state = type("State", (), {"weights": None})()
-    engine.evaluate(state, batch)
-    for name, rows in shared.items():
-        assert rows.shape == (DEVICES, 2, 5)
-        flat = rows.reshape(16, 5)
-        assert (flat[:11] == 1).all()
-        assert (flat[11:] == (0 if name.endswith("segments") else 7)).all()
+    for name, rows in Engine._fill(
+        SimpleNamespace(pad_id=7), batch, 2 * DEVICES
+    ).items():
+        assert rows.shape == (16, 5)
+        assert (rows[:11] == 1).all()
+        assert (rows[11:] == (0 if name.endswith("segments") else 7)).all()
