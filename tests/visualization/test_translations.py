@@ -45,7 +45,7 @@ def test_tables():
     """
     found = comparison()
     lines = list(write_table(found))
-    assert lines[0].startswith("6 sentences, seed 12345, 100 resamples")
+    assert lines[0].startswith("6 sentences, seed 12345: 100 bootstrap resamples")
     assert lines[1].endswith("are against base")
     assert f"BLEU  {found.results[0].score.signature}" in lines
     rows = {
