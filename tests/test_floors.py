@@ -17,12 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = (
     (
         ("jaxformer.typing",),
-        (
-            "jaxformer.errors",
-            "jaxformer.files",
-            "jaxformer.table",
-            "jaxformer.signals",
-        ),
+        ("jaxformer.errors", "jaxformer.files", "jaxformer.table", "jaxformer.signals"),
     ),
     (("jaxformer.functional.*",), ("jaxformer.data.*",)),
     (("jaxformer.nn.*",),),

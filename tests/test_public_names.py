@@ -22,10 +22,7 @@ def test_public_names_are_those_that_are_promised():
     assert {
         "new": sorted(set(found) - set(stored)),
         "gone": sorted(set(stored) - set(found)),
-    } == {
-        "new": [],
-        "gone": [],
-    }
+    } == {"new": [], "gone": []}
     assert found == stored
 
 

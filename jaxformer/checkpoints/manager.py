@@ -76,9 +76,7 @@ class CheckpointManager(SavedCheckpoints):
         self._keep = keep_latest, keep_best, keep_every
         every_save = self._orbax.training.save_decision_policies.FixedIntervalPolicy(1)
         self._checkpointer = self._orbax.training.Checkpointer(
-            self.directory,
-            save_decision_policy=every_save,
-            preservation_policy=self,
+            self.directory, save_decision_policy=every_save, preservation_policy=self
         )
 
     def should_preserve(

@@ -100,11 +100,7 @@ def _memory(config: RunConfig, engine: str, devices: int) -> dict[str, Any]:
     """Count the bytes of the training state on each device."""
     mesh = memory.abstract_mesh(engine, devices, config.training)
     found = memory.count_bytes(config.model, config.training, mesh)
-    return {
-        "mesh": dict(mesh.shape),
-        **dataclasses.asdict(found),
-        "total": found.total,
-    }
+    return {"mesh": dict(mesh.shape), **dataclasses.asdict(found), "total": found.total}
 
 
 def _parameters(model: TransformerConfig) -> dict[str, int]:

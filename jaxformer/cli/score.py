@@ -6,12 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from jaxformer.cli.arguments import (
-    add_ensemble,
-    add_model,
-    add_output,
-    load_translator,
-)
+from jaxformer.cli.arguments import add_ensemble, add_model, add_output, load_translator
 from jaxformer.cli.main import DONE
 from jaxformer.cli.output import check_output, name_lines, write_output
 from jaxformer.data import sources

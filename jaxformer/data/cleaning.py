@@ -275,12 +275,7 @@ def table(counts: Counts) -> list[str]:
         dropped = counts.dropped[name]
         kept -= dropped
         rows.append(
-            (
-                _title(name),
-                f"{dropped:,}",
-                _share(dropped, counts.read),
-                f"{kept:,}",
-            )
+            (_title(name), f"{dropped:,}", _share(dropped, counts.read), f"{kept:,}")
         )
     changed = [
         f"{_title(name)} changed {counts.changed[name]:,} pairs"

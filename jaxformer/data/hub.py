@@ -38,8 +38,7 @@ def hide_gpus_from_tensorflow() -> None:
         tensorflow.config.set_visible_devices([], "GPU")
     except RuntimeError:
         warnings.warn(
-            "TensorFlow already uses the GPUs: JAX may run out of memory",
-            stacklevel=2,
+            "TensorFlow already uses the GPUs: JAX may run out of memory", stacklevel=2
         )
 
 

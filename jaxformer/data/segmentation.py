@@ -177,8 +177,5 @@ def _read_model(processor: Any) -> tuple[str, _BpePieces]:
         spell=spell,
         unk_id=processor.unk_id(),
     )
-    kinds = {
-        proto.TrainerSpec.UNIGRAM: "unigram",
-        proto.TrainerSpec.BPE: "bpe",
-    }
+    kinds = {proto.TrainerSpec.UNIGRAM: "unigram", proto.TrainerSpec.BPE: "bpe"}
     return kinds.get(model.trainer_spec.model_type, "other"), pieces

@@ -254,10 +254,7 @@ def map_pairs(
 def concatenate(parts: Sequence[Encoded]) -> Encoded:
     """Concatenate pairs in memory; there is at least one part."""
     sides = []
-    for sentences in (
-        [part.source for part in parts],
-        [part.target for part in parts],
-    ):
+    for sentences in ([part.source for part in parts], [part.target for part in parts]):
         tokens = np.concatenate([one.tokens for one in sentences])
         lengths = np.concatenate([one.lengths for one in sentences])
         sides.append(Sentences(tokens, _offsets(lengths), sentences[0].pad_id))

@@ -70,14 +70,10 @@ class TransformerConfig:
     tied_embeddings: str = key("all", choices=TIED_EMBEDDINGS)
     # Whether embeddings are multiplied by the square root of d_model (section 3.4), and
     # learned positions with them.
-    scale_embedding: bool = key(
-        True,
-    )
+    scale_embedding: bool = key(True)
     # Whether each token of the target vocabulary has a bias that is added to its logit;
     # the paper has none.
-    output_bias: bool = key(
-        False,
-    )
+    output_bias: bool = key(False)
     # Type of the computation, float32, bfloat16 or float16 (for devices without
     # bfloat16; the loss is then scaled, see training.loss_scale); parameters, softmax,
     # norms and losses are float32 in any case.

@@ -56,9 +56,7 @@ class TrainingConfig:
     ema_decay: float | None = key(None, least=0, below=1)
     # Parameters that are not trained: patterns of their paths, separated by commas,
     # such as encoder/*,embedding/*.
-    frozen: str | None = key(
-        None,
-    )
+    frozen: str | None = key(None)
 
     # Probability that label smoothing takes from the true token (section 5.4), and the
     # tokens that share it: others (the V - 1 other tokens, tensor2tensor) or all (all V
@@ -81,12 +79,8 @@ class TrainingConfig:
     seed: int = key(0, least=0, most=2**32 - 1)
     # Directory of a run whose best checkpoint initialises training, with or without
     # its optimizer state.
-    initial_run: str | None = key(
-        None,
-    )
-    initial_optimizer: bool = key(
-        False,
-    )
+    initial_run: str | None = key(None)
+    initial_optimizer: bool = key(False)
 
     # auto (pmap with several devices, jit with one), jit (one device), pmap (parameters
     # replicated over the devices of all hosts) or mesh (parameters sharded over them).

@@ -188,12 +188,7 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
         None if rules.coverage is None else rules.coverage(cache).reshape(last.shape)
     )
     finished = _keep_best(
-        rules,
-        state.finished,
-        _append(state, ended, natural),
-        ended,
-        coverage,
-        position,
+        rules, state.finished, _append(state, ended, natural), ended, coverage, position
     )
     finished = finished._replace(
         scores=jnp.where(broken[:, None], jnp.nan, finished.scores)

@@ -74,9 +74,7 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
     training, engine, stop = parts.config.training, parts.engine, parts.stop
     host, hosts = engine.share
     meter = Meter(
-        parts.config.model,
-        engine.devices / hosts,
-        passes=2 if training.r_drop else 1,
+        parts.config.model, engine.devices / hosts, passes=2 if training.r_drop else 1
     )
     vote, unread, shapes = StopVote(), list[MadeStep](), set[tuple[int, ...]]()
     batches = parts.data.batches(progress.position, host=host, hosts=hosts)

@@ -26,12 +26,7 @@ from jaxformer.models.seq2seq import Transformer
 from jaxformer.nn.sharding import ROW_AXES
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import TrainState
-from jaxformer.training.step import (
-    Batch,
-    count_traces,
-    make_eval_step,
-    make_train_step,
-)
+from jaxformer.training.step import Batch, count_traces, make_eval_step, make_train_step
 from jaxformer.typing import Array, PyTree
 
 AXES = (*ROW_AXES, "tensor")
@@ -119,10 +114,7 @@ def make_steps(
 
         return run
 
-    rows, everywhere = (
-        NamedSharding(mesh, ROWS),
-        NamedSharding(mesh, PartitionSpec()),
-    )
+    rows, everywhere = (NamedSharding(mesh, ROWS), NamedSharding(mesh, PartitionSpec()))
     train_step = count_traces(make_train_step(model, config, place=place), traces)
     return (
         jax.jit(

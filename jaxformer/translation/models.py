@@ -158,9 +158,7 @@ def mesh_of_devices() -> Mesh | None:
 
 
 def combine(
-    parts: Sequence[Models],
-    codecs: Sequence[Codec],
-    weights: Sequence[float] | None,
+    parts: Sequence[Models], codecs: Sequence[Codec], weights: Sequence[float] | None
 ) -> Models:
     """Combine single models to an ensemble.
 

@@ -341,12 +341,7 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
             beam_size=beam, max_extra_length=0, min_length=length, batch_size=len(batch)
         )
         found = search_batch(
-            models,
-            sentences,
-            decoding,
-            eos_id=EOS,
-            n_best=1,
-            shortlist=shortlist,
+            models, sentences, decoding, eos_id=EOS, n_best=1, shortlist=shortlist
         )
         return int(found.lengths[: len(batch)].sum())
 

@@ -285,9 +285,7 @@ def test_the_report_takes_what_compares(tmp_path):
     ]
     assert [
         (result.row, result.seed, result.perplexity, result.bleu) for result in found
-    ] == [
-        *(("base", 9, 4.5, 22.0), ("base", 10, 4.0, 21.0), ("a_h2", 1, 6.0, 18.0)),
-    ]
+    ] == [*(("base", 9, 4.5, 22.0), ("base", 10, 4.0, 21.0), ("a_h2", 1, 6.0, 18.0))]
     assert [result.changes for result in found] == [{}, {}, {"model.num_heads": 2}]
     assert {result.parameters for result in found} == {
         parameters_by_formula(runs.read_proxy(BASE_ROW).model)

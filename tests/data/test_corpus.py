@@ -101,10 +101,7 @@ def test_prepared_equals_text(tmp_path, options):
             "with other values: set --config.data.source_eos=True, or",
         ),
         ({"drop_duplicates": True}, "set --config.data.drop_duplicates=False, or"),
-        (
-            {"vocabulary_model": "unigram"},
-            "set --config.data.vocabulary_model=bpe, or",
-        ),
+        ({"vocabulary_model": "unigram"}, "set --config.data.vocabulary_model=bpe, or"),
         (
             {"source_language": "de", "target_language": "en"},
             (
@@ -168,10 +165,7 @@ def test_a_mixture_of_text(tmp_path):
     )
     assert [
         (share.name, share.stop - share.start, share.weight) for share in data.shares
-    ] == [
-        ("bundled:en-de/valid", 500, 1.0),
-        ("bundled:en-de/test", 500, 3.0),
-    ]
+    ] == [("bundled:en-de/valid", 500, 1.0), ("bundled:en-de/test", 500, 3.0)]
     assert {name: counts.read for name, counts in data.counts.items()} == {
         "bundled:en-de/valid": 500,
         "bundled:en-de/test": 500,

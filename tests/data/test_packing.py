@@ -5,13 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data.packing import (
-    Rows,
-    RowShape,
-    make_packed_batch,
-    pack,
-    plan_rows,
-)
+from jaxformer.data.packing import Rows, RowShape, make_packed_batch, pack, plan_rows
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
 

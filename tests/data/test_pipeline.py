@@ -205,8 +205,7 @@ def test_the_order_depends_on_seed_and_epoch_alone():
 
 
 @pytest.mark.parametrize(
-    ("packing", "digest"),
-    [(False, "77ea389d9ddd8d45"), (True, "22c93c270aa0cf67")],
+    ("packing", "digest"), [(False, "77ea389d9ddd8d45"), (True, "22c93c270aa0cf67")]
 )
 def test_the_order_is_that_of_every_version(packing, digest):
     """A run of an earlier version resumes with the same batches and positions."""

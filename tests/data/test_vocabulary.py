@@ -384,8 +384,7 @@ class TestLoadOrTrain:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "dtype"),
-    [((8, 8), "<u2"), ((8, 65_536), "<u2"), ((65_537, 8), "<i4")],
+    ("sizes", "dtype"), [((8, 8), "<u2"), ((8, 65_536), "<u2"), ((65_537, 8), "<i4")]
 )
 def test_the_smallest_dtype_holds_all_ids(sizes, dtype):
     sides = (types.SimpleNamespace(size=size, pad_id=size - 1) for size in sizes)

@@ -193,9 +193,7 @@ def test_training_members_are_those_of_tensorflow_datasets():
     pytest.importorskip("tensorflow_datasets")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from tensorflow_datasets.translate import (
-            wmt as theirs_wmt,
-        )
+        from tensorflow_datasets.translate import wmt as theirs_wmt
         from tensorflow_datasets.translate import (
             wmt13,
             wmt14,
@@ -205,11 +203,7 @@ def test_training_members_are_those_of_tensorflow_datasets():
             wmt18,
         )
     builders = dict(
-        zip(
-            range(13, 19),
-            (wmt13, wmt14, wmt15, wmt16, wmt17, wmt18),
-            strict=True,
-        )
+        zip(range(13, 19), (wmt13, wmt14, wmt15, wmt16, wmt17, wmt18), strict=True)
     )
     for task in TASKS:
         year, other = (

@@ -90,10 +90,7 @@ def test_one_object_for_machines(run, capfdbinary):
     assert sum(record[verdict] for verdict in ("wrong", "look", "ok", "unseen")) == len(
         record["findings"]
     )
-    assert [finding["check"] for finding in record["findings"]] == [
-        READABLE,
-        *CHECKS,
-    ]
+    assert [finding["check"] for finding in record["findings"]] == [READABLE, *CHECKS]
     (wrong,) = (
         finding for finding in record["findings"] if finding["verdict"] == "wrong"
     )
@@ -333,8 +330,7 @@ def test_an_average_that_was_scored(run):
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "verdict"),
-    [("average/last-5", "wrong"), (None, "look")],
+    ("checkpoint", "verdict"), [("average/last-5", "wrong"), (None, "look")]
 )
 def test_a_set_that_validates_and_tests(checkpoint, verdict, run):
     """It is wrong if the set chose the scored parameters."""
@@ -346,10 +342,7 @@ def test_a_set_that_validates_and_tests(checkpoint, verdict, run):
     assert recipe.check_selection(Evidence(run)).verdict == verdict
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [("bleu", None), ("unfinished", "1")],
-)
+@pytest.mark.parametrize(("field", "value"), [("bleu", None), ("unfinished", "1")])
 def test_fields_of_another_type_are_a_fault(field, value, run):
     """They are named with their file, and checks without a result are made."""
     (record,) = json.loads((run / "results.json").read_text()).values()

@@ -33,12 +33,7 @@ def test_defaults_are_the_paper_s_base_model():
         config.activation,
         config.positions,
         config.tied_embeddings,
-    ) == (
-        "post",
-        "relu",
-        "sinusoidal",
-        "all",
-    )
+    ) == ("post", "relu", "sinusoidal", "all")
     assert (config.dtype, config.rematerialization, config.scan_layers) == (
         "float32",
         "none",

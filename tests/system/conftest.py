@@ -61,10 +61,7 @@ class Command:
         ]
 
     def start(
-        self,
-        directory: Path,
-        changes: dict[str, object] | None = None,
-        first: str = "",
+        self, directory: Path, changes: dict[str, object] | None = None, first: str = ""
     ) -> subprocess.Popen[bytes]:
         """Start the command; ``first`` is Python that it runs before, and what it says
         goes to a file beside its directory.

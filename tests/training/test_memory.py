@@ -28,9 +28,7 @@ LITTLE = TransformerConfig(
 
 
 def count(
-    model: TransformerConfig = LITTLE,
-    devices: int = 1,
-    **changes,
+    model: TransformerConfig = LITTLE, devices: int = 1, **changes
 ) -> StateMemory:
     config = TrainingConfig(**{"engine": "jit" if devices == 1 else "mesh", **changes})
     return count_bytes(model, config, abstract_mesh(config.engine, devices, config))

@@ -450,10 +450,7 @@ def test_adafactor_keeps_vectors_instead_of_matrices():
     assert sorted([rows[kernel].shape, columns[kernel].shape]) == [(2, 33), (40, 2)]
     assert {
         path for path, value in whole.items() if value.shape == SHAPES[path]
-    } == set(SHAPES) - {
-        "embedding/table",
-        kernel,
-    }
+    } == set(SHAPES) - {"embedding/table", kernel}
     assert sum(leaf.size for leaf in moments(state)) < 0.2 * sum(
         np.prod(shape) for shape in SHAPES.values()
     )

@@ -147,8 +147,7 @@ def poisoned(state):
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"ema_decay": 0.5, "gradient_clip": 1.0}, {"accumulation_steps": 2}],
+    "changes", [{"ema_decay": 0.5, "gradient_clip": 1.0}, {"accumulation_steps": 2}]
 )
 def test_a_bad_step_changes_nothing(make_model, make_training, make_batch, changes):
     """A loss that is no number leaves parameters, moments, average and schedule as they

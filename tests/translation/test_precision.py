@@ -164,13 +164,7 @@ def test_a_search_is_in_the_precision_that_is_asked_for(precision):
         (translator.models.prepare(precision), found),
         (translator.models.prepare("model"), plain),
     ):
-        result = search_batch(
-            models,
-            sentences,
-            decoding,
-            eos_id=eos_id,
-            n_best=1,
-        )
+        result = search_batch(models, sentences, decoding, eos_id=eos_id, n_best=1)
         assert result.scores[0, 0] == pytest.approx(expected.score, abs=1e-6)
     assert found.score != plain.score
     # Of the same tokens: the sum of the logarithms is off by what the weights are off.

@@ -173,9 +173,7 @@ def test_the_direction_of_a_reverse_model():
             rule = rf"run translates from de into en, .* from {last} into {first}, or"
             with pytest.raises(InputError, match=rule):
                 reranking.check_reverse(
-                    translator,
-                    [record, lists["en", "de"], lists[first, last]],
-                    "run",
+                    translator, [record, lists["en", "de"], lists[first, last]], "run"
                 )
 
 

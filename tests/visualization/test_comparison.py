@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 
 from jaxformer.errors import InputError
-from jaxformer.visualization.comparison import (
-    arrange,
-    draw,
-    name_runs,
-    read_runs,
-    thin,
-)
+from jaxformer.visualization.comparison import arrange, draw, name_runs, read_runs, thin
 
 HOSTILE = [
     "</script><script>alert(1)</script>",
