@@ -6,8 +6,9 @@ only jax, flax, optax, numpy and jaxtyping.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
     from jaxformer import data, functional, models, nn, search, training
@@ -30,23 +31,12 @@ __all__ = [
     "training",
 ]
 
-_HOMES = {
-    "InputError": "jaxformer.errors",
-    "Transformer": "jaxformer.models",
-    "TransformerConfig": "jaxformer.models",
-    "Translator": "jaxformer.translation.translator",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a public name, so that the command line starts without loading JAX."""
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    if name in __all__:
-        return importlib.import_module(f"jaxformer.{name}")
-    raise AttributeError(f"module 'jaxformer' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        **dict.fromkeys(("data", "functional", "nn", "search", "training"), ""),
+        "errors": "InputError",
+        "models": "Transformer TransformerConfig",
+        "translation.translator": "Translator",
+    },
+)

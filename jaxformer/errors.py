@@ -7,7 +7,8 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import numbers
-from collections.abc import Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -189,6 +190,32 @@ def check_most(values: object, most: Mapping[str, float], prefix: str = "") -> N
             raise InputError(
                 f"{prefix}{name} must be at most {bound:,}, not {_shown(value)}"
             )
+
+
+def lazy_names(
+    package: str, modules: Mapping[str, str]
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """Build ``__getattr__`` and ``__dir__`` of a package whose public names load their
+    modules when they are first used.
+
+    Args:
+        package: its ``__name__``.
+        modules: the public names of each of its modules, separated by spaces.
+    """
+    homes = {name: home for home, names in modules.items() for name in names.split()}
+
+    def load(name: str) -> Any:
+        if name in modules:
+            return importlib.import_module(f"{package}.{name}")
+        if name in homes:
+            return getattr(importlib.import_module(f"{package}.{homes[name]}"), name)
+        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+
+    def names() -> list[str]:
+        loaded = vars(sys.modules[package])
+        return sorted({*loaded, *loaded["__all__"]})
+
+    return load, names
 
 
 def require(module: str, extra: str) -> ModuleType:

@@ -6,8 +6,9 @@ Each name loads its module when it is first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
     from jaxformer.data.batching import (
@@ -69,30 +70,21 @@ __all__ = [
     "plan_rows",
     "prepare",
 ]
-_HOMES = {
-    "batching": "Batch Bucket Epoch assign cover group make_batch plan_buckets",
-    "cleaning": "Cleaning",
-    "config": "DataConfig",
-    "corpus": "TrainingText load_evaluation",
-    "encoding": "encode",
-    "packing": "RowShape Rows make_packed_batch pack plan_rows",
-    "pipeline": "Position TrainingData evaluation_batches",
-    "preparing": "prepare",
-    "records": "Pair",
-    "sources": "Corpus load",
-    "store": "Encoded Sentences",
-    "vocabulary": "Vocabularies Vocabulary",
-}
 
-
-def __getattr__(name: str) -> Any:
-    """Load the module of a public name."""
-    for module, names in _HOMES.items():
-        if name in names.split():
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "batching": "Batch Bucket Epoch assign cover group make_batch plan_buckets",
+        "cleaning": "Cleaning",
+        "config": "DataConfig",
+        "corpus": "TrainingText load_evaluation",
+        "encoding": "encode",
+        "packing": "RowShape Rows make_packed_batch pack plan_rows",
+        "pipeline": "Position TrainingData evaluation_batches",
+        "preparing": "prepare",
+        "records": "Pair",
+        "sources": "Corpus load",
+        "store": "Encoded Sentences",
+        "vocabulary": "Vocabularies Vocabulary",
+    },
+)

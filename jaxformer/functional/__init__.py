@@ -4,8 +4,9 @@ Equinox.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
     from jaxformer.functional.attention import (
@@ -68,27 +69,15 @@ __all__ = [
     "z_loss",
 ]
 
-_HOMES = {
-    "attention": "KeysValues attend dot_product_attention masked_softmax"
-    " multi_head_attention project_keys_values",
-    "layers": "dropout embed feed_forward layer_norm linear project_to_vocabulary",
-    "losses": "correct cross_entropy smoothed_probabilities smoothing_floor"
-    " symmetric_divergence z_loss",
-    "masks": "causal_mask combine padding_mask segment_mask",
-    "positions": "learned segment_positions sinusoidal",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a module, or that of a public name."""
-    if name in _HOMES:
-        return importlib.import_module(f"{__name__}.{name}")
-    for module, names in _HOMES.items():
-        if name in names.split():
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "attention": "KeysValues attend dot_product_attention masked_softmax"
+        " multi_head_attention project_keys_values",
+        "layers": "dropout embed feed_forward layer_norm linear project_to_vocabulary",
+        "losses": "correct cross_entropy smoothed_probabilities smoothing_floor"
+        " symmetric_divergence z_loss",
+        "masks": "causal_mask combine padding_mask segment_mask",
+        "positions": "learned segment_positions sinusoidal",
+    },
+)

@@ -4,8 +4,9 @@ parameters.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
     from jaxformer.models.axis_names import logical_axes
@@ -37,25 +38,13 @@ __all__ = [
     "unstack_layers",
 ]
 
-_HOMES = {
-    "axis_names": "logical_axes",
-    "config": "TransformerConfig",
-    "layer_stacking": "stack_layers unstack_layers",
-    "seq2seq": "AttentionWeights Cache Memory Transformer count_parameters empty_cache"
-    " empty_coverage shift_right",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a module, or that of a public name."""
-    if name in _HOMES:
-        return importlib.import_module(f"{__name__}.{name}")
-    for module, names in _HOMES.items():
-        if name in names.split():
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "axis_names": "logical_axes",
+        "config": "TransformerConfig",
+        "layer_stacking": "stack_layers unstack_layers",
+        "seq2seq": "AttentionWeights Cache Memory Transformer count_parameters empty_cache"
+        " empty_coverage shift_right",
+    },
+)

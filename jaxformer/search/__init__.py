@@ -4,8 +4,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
     from jaxformer.search.beam import (
@@ -48,27 +49,15 @@ __all__ = [
     "sample_search",
 ]
 
-_HOMES = {
-    "beam": "BeamState beam_finish beam_init beam_search beam_step",
-    "config": "DecodingConfig",
-    "constraints": "Constraints",
-    "ensemble": "mean_log_probabilities",
-    "rules": "Coverage Sampling SearchResult SearchRules Step",
-    "scoring": "coverage_penalty length_penalty",
-    "single": "greedy_search sample_search",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a module, or that of a public name."""
-    if name in _HOMES:
-        return importlib.import_module(f"{__name__}.{name}")
-    for module, names in _HOMES.items():
-        if name in names.split():
-            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    """List the public names, loaded or not."""
-    return sorted({*globals(), *__all__})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "beam": "BeamState beam_finish beam_init beam_search beam_step",
+        "config": "DecodingConfig",
+        "constraints": "Constraints",
+        "ensemble": "mean_log_probabilities",
+        "rules": "Coverage Sampling SearchResult SearchRules Step",
+        "scoring": "coverage_penalty length_penalty",
+        "single": "greedy_search sample_search",
+    },
+)
