@@ -3,9 +3,12 @@
 import contextlib
 import errno
 import fcntl
+import json
+import math
 import os
 import subprocess
 import sys
+from unittest import mock
 
 import pytest
 
@@ -70,29 +73,33 @@ def test_a_folder_has_one_holder_at_a_time(tmp_path):
 
 
 def test_a_file_system_without_locks_refuses_nobody(monkeypatch, tmp_path):
-    """As some networks have them; whoever works there does so at their own risk."""
-
-    def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    error = OSError(errno.ENOLCK, "No locks available")
+    monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=error))
     with hold(tmp_path, "taken"), hold(tmp_path, "taken"):
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
-def test_a_folder_that_is_missing_is_not_made(tmp_path):
-    with pytest.raises(FileNotFoundError):
-        hold(tmp_path / "missing", "taken")
-
-
-def test_a_file_that_is_not_finished_leaves_the_old_one(tmp_path):
+def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+    """An interrupted or failed write leaves the old file and nothing else; a new file
+    has the permissions of the old one.
+    """
     path = tmp_path / "record"
-    write_whole(path, "old")
+    path.write_text("old")
+    path.chmod(0o640)
     with contextlib.suppress(KeyboardInterrupt), open_whole(path) as file:
         file.write(b"new")
         raise KeyboardInterrupt
+    with monkeypatch.context() as patch:
+        full = OSError(errno.ENOSPC, "No space left on device")
+        patch.setattr(os, "fsync", mock.Mock(side_effect=full))
+        fault = r"cannot write .*record: No space left on device; free some space"
+        with pytest.raises(InputError, match=fault):
+            write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+    write_whole(path, "new")
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path):
@@ -100,36 +107,8 @@ def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path):
     outside.write_text("of somebody else")
     path.symlink_to(outside)
     write_whole(path, "ours")
-    assert (outside.read_text(), path.read_text(), path.is_symlink()) == (
-        "of somebody else",
-        "ours",
-        False,
-    )
-
-
-def test_a_new_file_keeps_the_permissions_of_the_old_one(tmp_path):
-    path = tmp_path / "record"
-    path.write_text("old")
-    path.chmod(0o640)
-    write_whole(path, "new")
-    assert path.stat().st_mode & 0o777 == 0o640
-
-
-def test_a_write_that_fails_keeps_the_old_file_and_names_it(tmp_path, monkeypatch):
-    path = tmp_path / "record"
-    write_whole(path, "old")
-
-    def full(*_):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        InputError,
-        match=r"cannot write .*record: No space left on device; free some space",
-    ):
-        write_whole(path, "new")
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    assert not path.is_symlink()
+    assert (outside.read_text(), path.read_text()) == ("of somebody else", "ours")
 
 
 @pytest.mark.parametrize(
@@ -155,44 +134,21 @@ def test_json_that_cannot_be_read_is_one_line(text, reason):
 
 
 def test_json_without_a_fault_is_read():
-    """A byte order mark is passed over, and NaN is read as earlier versions wrote
-    it.
-    """
-    assert parse_json(b'\xef\xbb\xbf{"a": [1, -2, 0.5, null, "\xc3\xa4"]}') == {
-        "a": [1, -2, 0.5, None, "ä"]
-    }
+    """With a byte order mark, and with NaN, as earlier versions wrote it."""
+    value = {"a": [1, -2, 0.5, None, "ä"]}
+    assert parse_json(b"\xef\xbb\xbf" + json.dumps(value).encode()) == value
     assert parse_json("9" * 300) == 10**300 - 1
     assert repr(parse_json("NaN")) == "nan"
 
 
-def test_a_step_is_a_number_of_64_bits():
-    """Only a JSON object with a step from 0 is a record of a step."""
+def test_a_record_of_a_step_has_a_step_of_64_bits():
     assert parse_step(b'{"step": 7}') == {"step": 7}
-    for line in (
-        "",
-        "5",
-        "{}",
-        '{"step": "7"}',
-        '{"step": true}',
-        '{"step": -1}',
-        '{"step": 9223372036854775808}',
-    ):
+    for line in ("", "5", "{}", '{"step": "7"}', '{"step": true}', '{"step": -1}'):
         assert parse_step(line) is None
+    assert parse_step('{"step": 9223372036854775808}') is None
 
 
 def test_numbers_that_are_not_finite_become_null():
     """At any depth; everything else stays."""
-    value = {
-        "a": [float("nan"), 1.5, {"b": float("-inf")}],
-        "c": "nan",
-        "d": 3,
-        "e": None,
-        "f": (float("inf"),),
-    }
-    assert finite(value) == {
-        "a": [None, 1.5, {"b": None}],
-        "c": "nan",
-        "d": 3,
-        "e": None,
-        "f": [None],
-    }
+    value = {"a": [math.nan, 1.5, {"b": -math.inf}], "c": "nan", "f": (math.inf, 3)}
+    assert finite(value) == {"a": [None, 1.5, {"b": None}], "c": "nan", "f": [None, 3]}

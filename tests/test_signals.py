@@ -11,48 +11,28 @@ import time
 import pytest
 
 from jaxformer import signals
-from jaxformer.data import Pair, Vocabulary, encoding
+from jaxformer.data import Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.signals import StopSignal, WaitInterruptedError
 
 
-def in_callback(number, count):
-    """Send a signal from within a callback of the garbage collector, named as JAX's
-    is.
-    """
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_within_the_garbage_collector_is_not_lost(number, capfd):
+    """Raised in a callback such as JAX's, Python would only print it."""
 
     def _xla_gc_callback(phase, info):
-        if phase == "start" and count:
-            count.pop()
-            signal.raise_signal(number)
-
-    return _xla_gc_callback
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_within_the_garbage_collector_is_not_lost(number, capfd, monkeypatch):
-    """Raised there Python would only print it: it comes with the next chunk."""
-    callback = in_callback(number, [1])
-    monkeypatch.setattr(encoding, "CHUNK", 1)
-    pairs = encoding._chunks([Pair("a", "b")] * 3)
-    with signals.noted():
-        next(pairs)
-        gc.callbacks.append(callback)
-        try:
-            gc.collect()
-        finally:
-            gc.callbacks.remove(callback)
-        with pytest.raises(KeyboardInterrupt):
-            next(pairs)
-    assert capfd.readouterr().err == ""
-    signals.check()
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_elsewhere_comes_at_once(number):
-    before = signal.getsignal(number)
-    with signals.noted(), pytest.raises(KeyboardInterrupt):
+        gc.callbacks.remove(_xla_gc_callback)
         signal.raise_signal(number)
+
+    before = signal.getsignal(number)
+    with signals.noted():
+        gc.callbacks.append(_xla_gc_callback)
+        gc.collect()
+        with pytest.raises(KeyboardInterrupt):
+            signals.check()
+    assert capfd.readouterr().err == ""
+    with signals.noted(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(number)  # elsewhere it comes at once
     assert signal.getsignal(number) is before
 
 
@@ -89,21 +69,21 @@ def test_a_second_signal_ends_the_process():
     assert (done.returncode, done.stdout) == (-signal.SIGINT, "first\n")
 
 
-def test_other_threads_are_left_alone():
-    """Where Python allows no handlers nothing fails."""
-    done = []
+def test_other_threads_have_no_handlers():
+    """Where Python allows none nothing fails."""
 
     def work():
-        with signals.noted():
+        with signals.noted(), StopSignal():
             done.append(True)
 
+    done = []
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
     assert done == [True]
 
 
-def test_what_a_call_gives_and_raises():
+def test_a_call_returns_and_raises_what_the_function_does():
     assert signals.call(lambda: 3) == 3
     with pytest.raises(ZeroDivisionError):
         signals.call(lambda: 1 // 0)
@@ -145,25 +125,22 @@ def test_an_error_of_the_sentences_comes_out_of_training():
         Vocabulary.train(sentences(), 300)
 
 
-# While a run trains.
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_is_noted_and_ends_nothing(number):
-    """The first signal is noted by name; afterwards the handlers are those of
-    before.
-    """
+def test_a_signal_is_noted_while_a_run_trains(number):
+    """It is noted by name and ends nothing; a second Ctrl-C ends at once."""
     before = signal.getsignal(number)
     with StopSignal() as stop:
         assert not stop
         os.kill(os.getpid(), number)
-        assert stop
         assert stop.received == number.name
+        os.kill(os.getpid(), signal.SIGTERM)
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(number) == before
 
 
 def test_a_hang_up_that_is_ignored_stays_ignored():
-    """As under ``nohup``: a closed terminal does not stop such a run."""
+    """As under ``nohup``."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with StopSignal() as stop:
@@ -171,18 +148,6 @@ def test_a_hang_up_that_is_ignored_stays_ignored():
             assert not stop
     finally:
         signal.signal(signal.SIGHUP, before)
-
-
-def test_a_second_interrupt_ends_at_once():
-    """Who presses Ctrl-C twice does not want to wait; a second SIGTERM changes
-    nothing.
-    """
-    with StopSignal() as stop:
-        os.kill(os.getpid(), signal.SIGTERM)
-        os.kill(os.getpid(), signal.SIGTERM)
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
-        assert stop.received == "SIGTERM"
 
 
 def test_a_signal_breaks_off_what_waits():
