@@ -73,9 +73,10 @@ def measure(path: Path) -> Size:
 def show(name: str, sizes: list[Size]) -> None:
     """Print a line of the table."""
     functions = [length for size in sizes for length in size.functions] or [0]
+    lines, tokens = [size.lines for size in sizes], [size.tokens for size in sizes]
     print(
-        f"{name:16}{len(sizes):6}{sum(size.lines for size in sizes):8,}{sum(size.tokens for size in sizes):9,}"
-        f"{max(size.lines for size in sizes):9,}{statistics.median(functions):10.0f}{max(functions):9}"
+        f"{name:16}{len(sizes):6}{sum(lines):8,}{sum(tokens):9,}{max(lines):9,}"
+        f"{statistics.median(functions):10.0f}{max(functions):9}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Keys of the configuration declare their ranges and choices, and are checked by them."""
+"""Keys of the configuration declare the ranges and choices that they are checked by."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A classifier in plain JAX and optax: one layer of the Transformer from functions, with
-our loss.
+"""A classifier in plain JAX and optax: one layer of the Transformer from functions,
+with our loss.
 
 Each sequence contains the tokens 1 and 2 once. The classifier predicts which is first;
 only positions tell.

@@ -44,7 +44,7 @@ __getattr__, __dir__ = lazy_names(
         "axis_names": "logical_axes",
         "config": "TransformerConfig",
         "layer_stacking": "stack_layers unstack_layers",
-        "seq2seq": "AttentionWeights Cache Memory Transformer count_parameters empty_cache"
-        " empty_coverage shift_right",
+        "seq2seq": "AttentionWeights Cache Memory Transformer count_parameters"
+        " empty_cache empty_coverage shift_right",
     },
 )

@@ -146,9 +146,7 @@ def test_nothing_is_loaded_from_elsewhere(pages):
 
 
 def test_links_lead_to_files_of_the_site(site, pages):
-    """Every link, script, style and picture of every page is a file of the site, without
-    a server.
-    """
+    """Every link, script, style and picture of every page is a file of the site."""
     assert len(pages) > 25
     dead = []
     for name, text in pages.items():
