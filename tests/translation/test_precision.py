@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from translation.translators import equally_long, random_translator
+from translation.translators import equally_long, noisy_params, random_translator
 
 import runs
 from jaxformer.functional.int8 import Int8Weights, Table, quantize, take_rows
@@ -24,15 +24,7 @@ TIED = {
 def make(seed, tied="all", **settings):
     changes = {**TIED[tied], **settings, "tied_embeddings": tied}
     config = runs.model_config(vocabulary_size=29, max_length=16, **changes)
-    model, token = Transformer(config), jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(model.init, jax.random.key(0), token, token)["params"]
-    rng = np.random.default_rng(seed)
-
-    def draw(path, x):
-        noise = 0.2 * rng.standard_normal(x.shape).astype(np.float32)
-        return jnp.asarray((path[-1].key == "scale") + noise)
-
-    return config, jax.tree_util.tree_map_with_path(draw, shapes)
+    return config, noisy_params(config, seed)
 
 
 def logits(config, params):

@@ -44,6 +44,19 @@ def many() -> list[str]:
     return runs.sentences(29, longest=16)
 
 
+def noisy_params(config: jf.TransformerConfig, seed: int) -> PyTree:
+    """Draw parameters of any model, none of them 0 or 1."""
+    model, token = jf.Transformer(config), jax.ShapeDtypeStruct((1, 1), np.int32)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), token, token)["params"]
+    rng = np.random.default_rng(seed)
+
+    def draw(path, x):
+        noise = 0.2 * rng.standard_normal(x.shape).astype(np.float32)
+        return jax.numpy.asarray((path[-1].key == "scale") + noise)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes)
+
+
 @functools.partial(jax.jit, static_argnums=0)
 def forward(
     model: jf.Transformer, params: PyTree, source: np.ndarray, target: np.ndarray
