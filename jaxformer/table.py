@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 
@@ -35,11 +36,8 @@ def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:
         ours           27.3
         a longer name   9.1
     """
-    columns = max(map(len, rows))
-    widths = [
-        max((len(row[place]) for row in rows if place < len(row)), default=0)
-        for place in range(columns)
-    ]
+    columns = itertools.zip_longest(*rows, fillvalue="")
+    widths = [max(map(len, column)) for column in columns]
     for row in rows:
         cells = [
             f"{cell:<{width}}" if place == 0 else f"{cell:>{width}}"

@@ -150,7 +150,9 @@ def write_html(maps: AttentionMaps, path: Path | str, title: str = "Attention") 
         }
         for kind in _kinds(maps)
     ]
-    return write_page("attention", {"title": title, "kinds": kinds}, Path(path))
+    return write_page(
+        "attention", "Attention", {"title": title, "kinds": kinds}, Path(path)
+    )
 
 
 def _figure(kind: _Kind) -> Any:

@@ -221,7 +221,7 @@ def write_html(runs: Mapping[str, Mapping[str, Curve]], page: Path) -> Path:
         for panel in panels
     ]
     data = {"runs": list(runs), "last": find_last(panels), "panels": drawn}
-    return write_page("curves", data, page)
+    return write_page("curves", "Curves", data, page)
 
 
 def _rounded(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:

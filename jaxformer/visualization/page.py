@@ -1,7 +1,7 @@
 """Write the pages for the browser: one file each, which loads nothing.
 
-A page is an HTML file of the folder ``pages``. The style sheets and scripts that it
-names are inlined, and its data go in as JSON.
+``pages/page.html`` is the frame of every page. The style sheets and scripts that it
+names are inlined, and the data of a page go in as JSON.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from jaxformer.files import write_whole
 _PAGES = Path(__file__).with_name("pages")
 _STYLE = re.compile(r'<link rel="stylesheet" href="(.+)">')
 _SCRIPT = re.compile(r'<script src="(.+)"></script>')
-_SLOT = '<script id="data" type="application/json">'
 
 
-def write_page(name: str, data: object, path: Path) -> Path:
+def write_page(name: str, title: str, data: object, path: Path) -> Path:
     """Write a page with its style, its script and its data, and return the file.
 
     Args:
-        name: of the page in the folder ``pages``.
+        name: of its files in the folder ``pages``.
+        title: of the page before its script runs.
         data: what its script reads, of dicts, lists, text and numbers.
         path: the file to write; its directory is created.
     """
-    page = _read(f"{name}.html")
+    page = _read("page.html").replace("{name}", name).replace("{title}", title)
     page = _STYLE.sub(lambda link: f"<style>\n{_read(link[1])}</style>", page)
     page = _SCRIPT.sub(lambda link: f"<script>\n{_read(link[1])}</script>", page)
     content = json.dumps(data, separators=(",", ":"))
     # Escaped like this, no text can end the element that holds the data.
     for sign in "<>&":
         content = content.replace(sign, f"\\u{ord(sign):04x}")
+    page = page.replace("{body}", _read(f"{name}.html")).replace("{data}", content)
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, page.replace(f"{_SLOT}{{}}", _SLOT + content, 1))
+    write_whole(path, page)
     return path
 
 

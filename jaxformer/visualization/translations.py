@@ -60,7 +60,7 @@ def write_html(comparison: Comparison, page: Path) -> Path:
         ],
         "differences": record["differences"],
     }
-    return write_page("translations", _rounded(data), page)
+    return write_page("translations", "Translations compared", _rounded(data), page)
 
 
 def _rounded(data: Any) -> Any:

@@ -1,101 +1,60 @@
 """Compared systems as tables: every number and sentence is there."""
 
-import re
-
 from jaxformer.evaluation.comparison import ComparisonConfig, compare
 from jaxformer.evaluation.metrics import BLEU, CHRF
-from jaxformer.visualization.translations_table import align, format_range, write_table
+from jaxformer.visualization.translations_table import format_range, write_table
 
-HOSTILE = [
-    "</script><script>alert(1)</script>",
-    "<!-- {{data}} &amp;",
-    '"quoted" ünï 東京 \u2028 end',
-]
-CONFIG = ComparisonConfig(resamples=100, trials=20, examples=2)
-REFERENCES = [
-    "the cat sat on the mat",
-    "a house",
-    "an old tree is green . " * 3,
-    *HOSTILE,
+REFERENCES = ["the cat sat on the mat", "a house", "an old tree is green . " * 3, "x"]
+TEXTS = [
+    ["the cat sat on a mat", "the house", "an old tree was green", "x"],
+    ["a cat sat on the mat", "a house", "an old tree", "nothing"],
+    REFERENCES,
 ]
 
 
-def comparison(names=("base", "other", "third")):
-    """Compare three systems, of which the second is better in some sentences and
-    worse in others.
+def compare_systems(*names):
+    """Compare systems, of which the second is better in some sentences and worse in
+    others.
     """
-    texts = [
-        ["the cat sat on a mat", "the house", "an old tree was green", *HOSTILE],
-        ["a cat sat on the mat", "a house", "an old tree", "nothing", *HOSTILE[1:]],
-        [*REFERENCES],
-    ]
-    sources = [f"source {number} <b>" for number in range(len(REFERENCES))]
-    return compare(
-        dict(zip(names, texts, strict=True)),
-        [REFERENCES],
-        [BLEU, CHRF],
-        CONFIG,
-        sources=sources,
-    )
+    config = ComparisonConfig(resamples=100, trials=20, examples=2)
+    systems, sources = dict(zip(names, TEXTS, strict=True)), list("1234")
+    return compare(systems, [REFERENCES], [BLEU, CHRF], config, sources=sources)
 
 
 def test_tables():
     """The report prints seed, scores with signature, tests against the first,
     buckets, and sentences both ways.
     """
-    found = comparison()
+    found = compare_systems("base", "other", "third")
     lines = list(write_table(found))
-    assert lines[0].startswith("6 sentences, seed 12345: 100 bootstrap resamples")
+    assert lines[0].startswith("4 sentences, seed 12345: 100 bootstrap resamples")
     assert lines[1].endswith("are against base")
     assert f"BLEU  {found.results[0].score.signature}" in lines
-    rows = {
-        line.split()[0]: line.split()
-        for line in reversed(lines)
-        if line and line.split()[0] in found.systems
-    }
+    rows = {line.split()[0]: line.split() for line in reversed(lines) if line}
     for result in found.results[:3]:
-        row = rows[result.system]
-        assert row[1] == f"{result.score.value:.2f}"
+        assert rows[result.system][1] == f"{result.score.value:.2f}"
         if result.bootstrap is not None:
-            assert row[-3:] == [
-                f"{result.bootstrap.wins:.1%}",
-                f"{result.bootstrap.p_value:.4f}",
-                f"{result.randomization:.4f}",
-            ]
-    text = "\n".join(lines)
-    for title in (
-        "BLEU by length of the reference in words",
-        "F1 of words by their frequency in references",
-    ):
-        assert title in text
-    assert "where other is better than base" in text
-    assert "where base is better than other" in text
-    assert "where base is better than third" not in text
-    assert re.search(r"^  source +source 3 <b>$", text, re.MULTILINE)
+            wins, p_value = result.bootstrap.wins, result.bootstrap.p_value
+            tests = [f"{wins:.1%}", f"{p_value:.4f}", f"{result.randomization:.4f}"]
+            assert rows[result.system][-3:] == tests
+    assert "BLEU by length of the reference in words" in lines
+    assert "F1 of words by their frequency in references" in lines
+    titles = [line for line in lines if line.startswith("where ")]
+    better = ["other is better than base", "base is better than other"]
+    better.append("third is better than base")
+    assert titles == [f"where {title}, by sentence chrF" for title in better]
+    assert ["source", "4"] in [line.split() for line in lines]
 
 
-def test_long_names_are_told_once():
-    """Names that would widen every table stand in them as letters."""
-    names = ("a/very/long/path/of/a/file.de", "b", "c")
-    lines = list(write_table(comparison(names)))
-    assert lines[:3] == [
-        f"{letter} = {name}" for letter, name in zip("ABC", names, strict=True)
-    ]
+def test_long_names_are_printed_once():
+    """Names that would widen every table are replaced by letters."""
+    names = "a/very/long/path/of/a/file.de", "b", "c"
+    lines = list(write_table(compare_systems(*names)))
+    assert lines[:3] == [f"A = {names[0]}", "B = b", "C = c"]
     assert not any(names[0] in line for line in lines[3:])
     assert any(line.startswith("where B is better than A") for line in lines)
 
 
-def test_columns_and_ranges():
-    """Names stand to the left and numbers to the right; a range of one number is
-    that number.
-    """
-    assert list(align([["", "score"], ["long name", "1.5"], ["b"]])) == [
-        "           score",
-        "long name    1.5",
-        "b",
-    ]
-    assert [format_range(0, 0), format_range(2, 4), format_range(60, None)] == [
-        "0",
-        "2-4",
-        "60+",
-    ]
+def test_ranges():
+    found = format_range(0, 0), format_range(2, 4), format_range(60, None)
+    assert found == ("0", "2-4", "60+")
