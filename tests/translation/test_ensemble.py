@@ -15,7 +15,6 @@ from translation.translators import (
     equally_long,
     forward,
     random_translator,
-    source_ids,
     token_ids,
 )
 
@@ -46,14 +45,9 @@ def mixed(
     """Return the log of the mean probability of each model's
     forward pass, float64 [B, T, V].
     """
-    eos_id = runs.vocabulary().eos_id
-    source = np.array([source_ids(translators[0], text) for text in texts], np.int32)
-    padded = [(ids + [eos_id] * LONGEST)[:LONGEST] for ids in targets]
-    target = np.array(padded, np.int32)
-    total = np.zeros((*target.shape, runs.vocabulary().size))
+    total = np.zeros((len(texts), LONGEST, runs.vocabulary().size))
     for each, weight in zip(translators, weights / weights.sum(), strict=True):
-        logits = forward(each.model, each.params, source, target)
-        logits = np.asarray(logits, np.float64)
+        logits, _ = forward(each, texts, targets)
         odds = np.exp(logits - logits.max(-1, keepdims=True))
         total += weight * odds / odds.sum(-1, keepdims=True)
     return np.log(total)

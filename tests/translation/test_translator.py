@@ -1,9 +1,8 @@
-"""What a translator finds: the same beside any neighbours, with scores that are
-true.
-"""
+"""What a translator finds: the same next to any neighbours, with true scores."""
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 
 import jax
@@ -13,18 +12,18 @@ import numpy as np
 import pytest
 from translation.translators import (
     LENGTH,
+    assert_scores_are_the_models,
     equally_long,
+    forward,
     many,
     random_translator,
-    rescore,
     teacher_forced,
+    texts_and_tokens,
     token_ids,
-    trained_translator,
 )
 
 import runs
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.data import sources
 from jaxformer.data.sources import Pair
 from jaxformer.errors import InputError
 from jaxformer.models import stack_layers
@@ -33,246 +32,157 @@ from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.translator import Translator
 
 
-def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
-    assert [(h.text, h.tokens, h.finished) for h in found] == [
-        (h.text, h.tokens, h.finished) for h in expected
-    ]
-    for name in ("score", "log_probability"):
-        values = [[getattr(h, name) for h in side] for side in (found, expected)]
-        np.testing.assert_allclose(*values, rtol=1e-5, atol=1e-5)
-
-
-# Neighbours and batches
-
-
-def test_batch_size_changes_nothing():
-    """Batches of 1, 7 and 30 give the same translations and scores."""
-    texts = many()
-    found = {
-        size: [
-            best[0]
-            for best in random_translator(batch_size=size).search(texts, beam_size=4)
-        ]
-        for size in (1, 7, 30)
-    }
-    assert_same(found[7], found[1])
-    assert_same(found[30], found[1])
-    assert len({hypothesis.text for hypothesis in found[30]}) > 20
-    lengths = [len(hypothesis.tokens) for hypothesis in found[30]]
-    assert min(lengths) < 5  # some end while others of the batch go on
-    assert max(lengths) > 25  # and some have no end
+def first(found: list[list[Hypothesis]]) -> list[Hypothesis]:
+    return [best for best, *_ in found]
 
 
 def test_neighbours_change_nothing():
-    """A sentence has one translation, alone or beside longer and shorter ones."""
-    translator = random_translator()
-    longer, shorter = runs.sentences(1, shortest=28)[0], runs.sentences(5, longest=9)
-    for text in equally_long()[:3]:
-        alone = translator.search([text], beam_size=4)[0]
-        assert_same(translator.search([longer, text, *shorter], beam_size=4)[1], alone)
-        assert_same(translator.search([*shorter, text], beam_size=4)[-1], alone)
+    """A sentence has one translation, alone and in a batch."""
+    translator, texts = random_translator(), many()[:8]
+    together = translator.search(texts, beam_size=4)
+    alone = [translator.search([text], beam_size=4)[0] for text in texts]
+    assert texts_and_tokens(together) == texts_and_tokens(alone)
+    scores = [[best.score for (best,) in found] for found in (together, alone)]
+    np.testing.assert_allclose(*scores, rtol=1e-5, atol=1e-5)
+    lengths = [len(best.tokens) for (best,) in together]
+    assert min(lengths) < 5
+    assert max(lengths) > 25
 
 
 @pytest.mark.parametrize("beam_size", [1, 4])
 @pytest.mark.parametrize("source_eos", [True, False])
 def test_length_limit_belongs_to_the_sentence(beam_size, source_eos):
-    """An endless translation stops at its own source's tokens and so many more,
+    """An endless translation stops after its own source's tokens and 20 more,
     unfinished.
     """
-    translator = random_translator(eos=0.0, source_eos=source_eos)
-    texts = [*runs.sentences(5, longest=9), runs.sentences(1, shortest=28)[0]]
-    for text, (best,) in zip(
-        texts, translator.search(texts, beam_size=beam_size), strict=True
-    ):
-        assert len(best.tokens) == len(translator.vocabularies.source.encode(text)) + 20
+    translator, texts = random_translator(eos=0.0, source_eos=source_eos), many()[:8]
+    found = translator.search(texts, beam_size=beam_size)
+    for text, (best,) in zip(texts, found, strict=True):
+        assert len(best.tokens) == len(runs.vocabulary().encode(text)) + 20
         assert not best.finished
-        penalty = ((5 + len(best.tokens)) / 6) ** translator.decoding.alpha
-        assert best.score == pytest.approx(best.log_probability / penalty, rel=1e-5)
 
 
-def test_two_calls_give_the_lines_of_one():
-    """Text in one piece or split over two calls gives the same lines."""
-    texts = many()
-    translator = random_translator()
-    assert translator.translate(texts[:11]) + translator.translate(
-        texts[11:]
-    ) == translator.translate(texts)
-
-
-def test_five_hundred_lines_keep_their_order():
-    """Sentences are sorted by length on the way and come back in order."""
-    texts = [pair.source for pair in sources.load("synthetic:reverse/test", "", "")]
-    found = trained_translator().translate(texts, beam_size=1)
-    assert len(found) == len(texts) == 500
-    order = np.random.default_rng(0).permutation(500)
-    shuffled = trained_translator().translate([texts[i] for i in order], beam_size=1)
-    assert shuffled == [found[i] for i in order]
-    reversed_ = [" ".join(reversed(text.split())) for text in texts]
-    assert sum(map(str.__eq__, found, reversed_)) > 100
-
-
-# Scores
-
-
-@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.5])
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_score_is_that_of_a_forward_pass(beam_size, alpha):
-    """The cached search and one forward pass without padding agree on every
-    hypothesis.
+def test_lines_keep_their_order():
+    """Sentences are sorted by length for the search and return in order. ``score``
+    gives a finished translation the log-probability and the tokens of its search.
     """
-    translator = random_translator()
-    found = translator.search(
-        equally_long(), beam_size=beam_size, alpha=alpha, n_best=beam_size
-    )
-    for place in range(beam_size):
-        hypotheses = [best[place] for best in found]
-        expected = rescore(translator, equally_long(), hypotheses)
-        np.testing.assert_allclose(
-            [h.log_probability for h in hypotheses], expected, rtol=1e-4, atol=1e-4
-        )
-        # with end of sentence, without its beginning
-        lengths = np.array([len(h.tokens) for h in hypotheses])
-        scores = expected / ((5 + lengths) / 6) ** alpha
-        np.testing.assert_allclose(
-            [h.score for h in hypotheses], scores, rtol=1e-4, atol=1e-4
-        )
-    assert {hypothesis.finished for best in found for hypothesis in best} == {
-        True,
-        False,
-    }
-
-
-@pytest.mark.parametrize("beam_size", [1, 4])
-def test_score_of_its_own_translation(beam_size):
-    """``score`` gives a finished translation the log-probability and the tokens of
-    its search.
-    """
-    translator = trained_translator()
-    texts = [
-        pair.source
-        for pair in list(sources.load("synthetic:reverse/valid", "", ""))[:40]
-    ]
+    translator, texts = random_translator(eos=4.0), many()
+    found = first(translator.search(texts, beam_size=4))
+    order = np.random.default_rng(0).permutation(len(texts))
+    shuffled = translator.translate([texts[i] for i in order], beam_size=4)
+    assert shuffled == [found[i].text for i in order]
+    assert len(set(shuffled)) > 10
+    encoded = translator.codec.encode_targets([best.text for best in found])
     finished = [
-        (text, best)
-        for text, (best,) in zip(
-            texts, translator.search(texts, beam_size=beam_size), strict=True
-        )
+        (Pair(text, best.text), best)
+        for text, best, ids in zip(texts, found, encoded, strict=True)
         # Text can be split into other tokens than those that the model wrote.
-        if best.finished
-        and translator.vocabularies.target.encode(best.text)
-        == token_ids(translator, best)[:-1]
+        if best.finished and ids == token_ids(translator, best)
     ]
-    assert len(finished) > 30
-    scores = translator.score([Pair(text, best.text) for text, best in finished])
+    assert len(finished) > 3
+    scores = translator.score([pair for pair, _ in finished])
     expected = [best.log_probability for _, best in finished]
-    np.testing.assert_allclose(
-        [score.log_probability for score in scores], expected, rtol=1e-4, atol=1e-4
-    )
-    assert [score.tokens for score in scores] == [
-        len(best.tokens) for _, best in finished
-    ]
+    values = [score.log_probability for score in scores]
+    np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-4)
+    assert [score.tokens for score in scores] == [len(x.tokens) for _, x in finished]
+
+
+@pytest.mark.parametrize(("beam_size", "alpha"), [(1, 0.6), (4, 1.5)])
+def test_scores_are_those_of_a_forward_pass(beam_size, alpha):
+    """The n best differ and are sorted, finished ones first; the cached search and one
+    forward pass without padding agree on each.
+    """
+    translator, texts = random_translator(), equally_long()
+    options = {"beam_size": beam_size, "alpha": alpha}
+    found = translator.search(texts, n_best=beam_size, **options)
+    for hypotheses in zip(*found, strict=True):
+        assert_scores_are_the_models(translator, texts, list(hypotheses))
+    for own in found:
+        assert len({tuple(each.tokens) for each in own}) == beam_size
+        ranks = [(not each.finished, -each.score) for each in own]
+        assert ranks == sorted(ranks)
+        for each in own:
+            penalty = ((5 + len(each.tokens)) / 6) ** alpha
+            expected = each.log_probability / penalty
+            np.testing.assert_allclose(each.score, expected, rtol=1e-4)
+    assert {each.finished for own in found for each in own} == {True, False}
+
+
+def test_coverage_is_that_of_the_models_attention():
+    """The score is the log-probability divided by the named penalty, and beta times
+    what the last layer's attention has left out.
+    """
+    translator, texts = random_translator(), equally_long()
+    changes = {"coverage_penalty": 0.4, "length_penalty": "average", "alpha": 0.8}
+    decoding = dataclasses.replace(translator.decoding, **changes, max_target_length=6)
+    found = first(translator.search(texts, decoding=decoding))
+    ids = [token_ids(translator, best) for best in found]
+    _, (*_, weights) = forward(translator, texts, ids)
+    for best, own in zip(found, weights, strict=True):
+        size = len(best.tokens)
+        seen = own[:, :size].mean(axis=0).sum(axis=0)
+        coverage = np.log(np.minimum(seen, 1)).sum()
+        expected = best.log_probability / size**0.8 + 0.4 * coverage
+        assert best.score == pytest.approx(expected, rel=1e-4)
+        assert coverage < -0.1
 
 
 def test_score_of_given_targets():
-    """``score`` is the sum over the target and its end of sentence, whatever is
-    beside it.
+    """``score`` is the sum over the target and its end of sentence next to any
+    neighbours; a blank side has a score too.
     """
-    translator = random_translator()
-    texts, eos = equally_long(), translator.vocabularies.target.eos_id
-    targets = [
-        pair.target
-        for pair in runs.pairs()
-        if len(runs.vocabulary().encode(pair.target)) < 30
-    ][: len(texts)]
-    ids = [translator.vocabularies.target.encode(target) + [eos] for target in targets]
+    translator, texts = random_translator(), equally_long()[:5]
+    targets = equally_long()[1:4] + many()[:2]
+    ids = translator.codec.encode_targets(targets)
     table = teacher_forced(translator, texts, ids)
     expected = [
-        table[row, np.arange(len(tokens)), tokens].sum()
-        for row, tokens in enumerate(ids)
+        row[np.arange(len(tokens)), tokens].sum()
+        for row, tokens in zip(table, ids, strict=True)
     ]
-    given = [Pair(text, target) for text, target in zip(texts, targets, strict=True)]
-    for batch_size in (1, 8):
-        scores = random_translator(batch_size=batch_size).score(given)
-        np.testing.assert_allclose(
-            [score.log_probability for score in scores], expected, rtol=1e-4
-        )
-        assert [score.tokens for score in scores] == [len(tokens) for tokens in ids]
-
-
-def test_score_of_blank_sides():
-    """A blank side has a defined score: of end of sentence alone, or after an empty
-    source.
-    """
-    (blank_target, blank_source, blank) = random_translator().score(
-        [Pair("open", ""), Pair("", "offen"), Pair("", "")]
-    )
-    assert blank_target.tokens == blank.tokens == 1
-    assert blank_source.tokens > 1
-    for score in (blank_target, blank_source, blank):
-        assert np.isfinite(score.log_probability)
-        assert score.log_probability < 0
+    blank = [Pair("open", ""), Pair("", "offen"), Pair("", "")]
+    pairs = [Pair(*pair) for pair in zip(texts, targets, strict=True)]
+    *scores, no_target, no_source, nothing = translator.score([*pairs, *blank])
+    found = [score.log_probability for score in scores]
+    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    assert [score.tokens for score in scores] == [len(tokens) for tokens in ids]
+    assert no_target.tokens == nothing.tokens == 1 < no_source.tokens
+    for score in (no_target, no_source, nothing):
+        assert -np.inf < score.log_probability < 0
 
 
 def test_greedy_follows_the_most_probable_token():
     """A beam of 1 is greedy search: the argmax of a full forward pass at each step."""
-    translator = random_translator()
+    translator, texts = random_translator(), equally_long()
     vocabulary = translator.vocabularies.target
-    targets: list[list[int]] = [[] for _ in equally_long()]
-    limit = LENGTH - 1 + 20
-    for position in range(limit):
-        table = teacher_forced(translator, equally_long(), targets)[:, position]
+    targets: list[list[int]] = [[] for _ in texts]
+    for position in range(LENGTH - 1 + 20):
+        table = teacher_forced(translator, texts, targets)[:, position]
         table[:, [vocabulary.pad_id, vocabulary.bos_id]] = -np.inf
         for target, token in zip(targets, table.argmax(-1), strict=True):
             if len(target) == position and vocabulary.eos_id not in target:
                 target.append(int(token))
-    found = [best[0] for best in translator.search(equally_long(), beam_size=1)]
-    assert [token_ids(translator, hypothesis) for hypothesis in found] == targets
+    found = first(translator.search(texts, beam_size=1))
+    assert [token_ids(translator, best) for best in found] == targets
 
 
 def test_scores_of_a_bfloat16_model_are_float32():
-    """Log-probabilities are computed and summed in float32, whatever the model
-    computes in.
-    """
+    """Log-probabilities are summed in float32 in any dtype of the model."""
     translator = random_translator(dtype="bfloat16")
-    found = [best[0] for best in translator.search(equally_long(), beam_size=4)]
-    scores = np.array([hypothesis.log_probability for hypothesis in found])
+    found = first(translator.search(equally_long(), beam_size=1))
+    scores = np.array([best.log_probability for best in found])
     assert (scores.astype(ml_dtypes.bfloat16).astype(np.float64) != scores).any()
-    np.testing.assert_allclose(
-        scores, rescore(translator, equally_long(), found), rtol=0.03
-    )
 
 
-def test_a_model_trained_with_scanned_layers_translates():
-    """Scanned layers are looped once, when a translator is put together: the same
-    parameters say the same.
-    """
+def test_scanned_layers_are_looped(tmp_path):
+    """A translator, also that of a run, has the layers of a scanned model one by one."""
     looped = random_translator(num_encoder_layers=2)
-    config = dataclasses.replace(
-        looped.model.config, scan_layers=True, rematerialization="layer"
-    )
-    params = stack_layers(looped.params)
-    scanned = Translator(
-        config,
-        params,
-        looped.vocabularies,
-        looped.decoding,
-        source_eos=looped.source_eos,
-    )
+    changes = {"scan_layers": True, "rematerialization": "layer"}
+    config = dataclasses.replace(looped.model.config, **changes)
+    rest = looped.vocabularies, looped.decoding
+    scanned = Translator(config, stack_layers(looped.params), *rest)
+    assert not scanned.model.config.scan_layers
     jax.tree.map(np.testing.assert_array_equal, scanned.params, looped.params)
-    found, expected = (
-        [best[0] for best in each.search(equally_long())] for each in (scanned, looped)
-    )
-    assert_same(found, expected)
-    pair = [Pair(equally_long()[0], found[0].text)]
-    assert scanned.score(pair)[0].log_probability == pytest.approx(
-        looped.score(pair)[0].log_probability, rel=1e-6
-    )
 
-
-def test_a_run_with_scanned_layers_loads(tmp_path):
-    """The parameters of a run are restored stacked, as they were trained, and
-    decoded layer by layer.
-    """
     run = runs.copy(runs.random_run(), tmp_path / "run")
     config = configuration.load(run / "config.json")
     model = dataclasses.replace(config.model, scan_layers=True)
@@ -280,9 +190,8 @@ def test_a_run_with_scanned_layers_loads(tmp_path):
     params = Translator.load(runs.random_run(), "10").params
     checkpoints = CheckpointManager(run / "checkpoints")
     progress = {**checkpoints.progress(10), "step": 30}
-    checkpoints.save(
-        30, stack_layers(params), {"step": jnp.asarray(30)}, progress, {"bleu": 6.0}
-    )
+    state = {"step": jnp.asarray(30)}
+    checkpoints.save(30, stack_layers(params), state, progress, {"bleu": 6.0})
     checkpoints.wait()
     checkpoints.close()
     loaded = Translator.load(run, "30")
@@ -290,39 +199,60 @@ def test_a_run_with_scanned_layers_loads(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, loaded.params, params)
 
 
-# Several translations
+NAN = "has probabilities that are not a number \\(NaN\\)"
 
 
-def test_n_best_are_distinct_and_sorted():
-    """The n best differ, finished ones first, each kind by score; the first is that
-    of n = 1.
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_weights_that_are_not_numbers_end_the_search_with_a_line(value):
+    """The first sentence is named, however the search chooses; blank lines before it
+    are valid.
     """
-    translator = random_translator()
-    best = translator.search(equally_long(), beam_size=4)
-    for hypotheses, (first,) in zip(
-        translator.search(equally_long(), beam_size=4, n_best=4), best, strict=True
-    ):
-        assert len(hypotheses) == 4
-        assert len({tuple(hypothesis.tokens) for hypothesis in hypotheses}) == 4
-        ranks = [
-            (not hypothesis.finished, -hypothesis.score) for hypothesis in hypotheses
-        ]
-        assert ranks == sorted(ranks)
-        assert_same([hypotheses[0]], [first])
+    token = runs.vocabulary().encode("a")[0]
+    translator = runs.translator(output={token: np.float32(value)})
+    texts = ["", *equally_long()]
+    for changes in ({"beam_size": 1}, {"beam_size": 4}, {"sample": True}):
+        decoding = dataclasses.replace(translator.decoding, **changes)
+        with pytest.raises(InputError, match=f"source sentence 2 {NAN}") as error:
+            translator.search(texts, decoding=decoding)
+        assert "\n" not in str(error.value)
+    with pytest.raises(InputError, match=f"source sentence 1 {NAN}"):
+        translator.score([Pair("a", "b")] * 8)
+
+
+@pytest.mark.parametrize("changes", [{"beam_size": 1}, {"diversity_groups": 2}])
+def test_one_sentence_that_is_not_a_number_is_named_among_others(changes):
+    """A token whose embedding is NaN affects only the sentences that contain it."""
+    plain, texts = random_translator(), many()[:8]
+    before = {token for text in texts[:-1] for token in runs.vocabulary().encode(text)}
+    token = next(x for x in runs.vocabulary().encode(texts[-1]) if x not in before)
+    table = np.array(plain.params["source_embedding"]["table"])
+    table[token] = np.nan
+    params = {**plain.params, "source_embedding": {"table": jnp.asarray(table)}}
+    broken = copy.copy(plain)
+    broken.models = plain.models._replace(params=(params,))
+    decoding = dataclasses.replace(plain.decoding, **changes)
+    good, bad = [*texts[:-1], texts[0]], f"source sentence 8 {NAN}"
+    assert broken.search(good, decoding=decoding) == plain.search(
+        good, decoding=decoding
+    )
+    with pytest.raises(InputError, match=bad):
+        broken.search(texts, decoding=decoding)
+    with pytest.raises(InputError, match=bad):
+        broken.score([Pair(text, "a") for text in texts])
 
 
 @pytest.mark.parametrize(
-    ("given", "rule"),
-    [
-        (
-            {"beam_size": 2, "n_best": 3},
-            "n_best must be at least 1 and at most the beam of 2, not 3",
-        ),
-        ({"n_best": 0}, "n_best must be at least 1"),
-        ({"beam_size": 0}, "decoding.beam_size must be at least 1, not 0"),
-        ({"alpha": float("nan")}, "decoding.alpha must be at least -10, not nan"),
-    ],
+    ("which", "step", "seed"), [("best", 10, 2), ("latest", 20, 3), ("20", 20, 3)]
 )
-def test_numbers_out_of_range(given, rule):
-    with pytest.raises(InputError, match=rule):
-        random_translator().search(["open"], **given)
+def test_load(which, step, seed):
+    """A directory gives back the configuration, the vocabulary and the parameters
+    that it was made of.
+    """
+    translator = Translator.load(str(runs.random_run()), which)
+    assert translator.checkpoint == step
+    assert translator.model.config == runs.model_config()
+    expected = runs.random_params(runs.model_config(), seed=seed)
+    jax.tree.map(np.testing.assert_array_equal, translator.params, expected)
+    assert translator.vocabularies.hash == random_translator().vocabularies.hash
+    assert translator.decoding == random_translator().decoding
+    assert translator.codec.longest == 64

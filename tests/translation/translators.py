@@ -5,7 +5,7 @@ they wrote.
 from __future__ import annotations
 
 import functools
-from typing import cast
+from typing import Any
 
 import jax
 import numpy as np
@@ -16,22 +16,13 @@ from jaxformer.translation.results import Hypothesis
 from jaxformer.translation.translator import Translator
 from jaxformer.typing import PyTree
 
-# The batch size of these translators is 8: whatever has at least five sentences has the
-# same few compiled shapes.
-# tokens of the sentences that are scored again, so that their batch has no padding
-LENGTH = 12
+# The batch size of these translators is 8: five to eight sentences of at most 16 tokens
+# have one compiled shape.
+LENGTH = 12  # of sentences that are scored again, so that their batch has no padding
 LONGEST = 40
 PADDED = 448  # a vocabulary of 400 and columns that mean nothing
 
-
-@functools.cache
-def random_translator(**changes) -> Translator:
-    return runs.translator(**changes)
-
-
-@functools.cache
-def trained_translator() -> Translator:
-    return Translator.load(runs.reversal_run())
+random_translator = functools.cache(runs.translator)
 
 
 @functools.cache
@@ -58,10 +49,23 @@ def noisy_params(config: jf.TransformerConfig, seed: int) -> PyTree:
 
 
 @functools.partial(jax.jit, static_argnums=0)
+def _forward(model: jf.Transformer, params: PyTree, *pair: jax.Array) -> Any:
+    return model.apply({"params": params}, *pair, method="forward")
+
+
 def forward(
-    model: jf.Transformer, params: PyTree, source: np.ndarray, target: np.ndarray
-) -> jax.Array:
-    return cast(jax.Array, model.apply({"params": params}, source, target))
+    translator: Translator, texts: list[str], targets: list[list[int]]
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Return the logits, float64 [B, T, V], and the cross-attention of each layer,
+    [B, H, T, S], for sources without padding. What follows a target cannot be seen.
+    """
+    eos_id = translator.vocabularies.target.eos_id
+    width = min(LONGEST, translator.model.config.max_length)
+    source = np.array([source_ids(translator, text) for text in texts], np.int32)
+    target = np.array([(ids + [eos_id] * width)[:width] for ids in targets], np.int32)
+    pair = jax.device_put((source, target))
+    logits, weights = _forward(translator.model, translator.params, *pair)
+    return np.asarray(logits, np.float64), [np.asarray(x) for x in weights.cross]
 
 
 def source_ids(translator: Translator, text: str) -> list[int]:
@@ -71,38 +75,33 @@ def source_ids(translator: Translator, text: str) -> list[int]:
 
 def token_ids(translator: Translator, hypothesis: Hypothesis) -> list[int]:
     vocabulary = translator.vocabularies.target
-    by_piece = {
-        piece: id_
-        for id_, piece in enumerate(vocabulary.pieces(range(vocabulary.size)))
-    }
+    pieces = vocabulary.pieces(range(vocabulary.size))
+    by_piece = {piece: id_ for id_, piece in enumerate(pieces)}
     return [by_piece[piece] for piece in hypothesis.tokens]
 
 
 def teacher_forced(
     translator: Translator, texts: list[str], targets: list[list[int]]
 ) -> np.ndarray:
-    """Return log-probabilities, float64 [B, T, V], of sources without padding; what
-    follows a target cannot be seen.
-    """
-    eos_id = translator.vocabularies.target.eos_id
-    width = min(LONGEST, translator.model.config.max_length)
-    source = np.array([source_ids(translator, text) for text in texts], np.int32)
-    target = np.array([(ids + [eos_id] * width)[:width] for ids in targets], np.int32)
-    logits = np.asarray(
-        forward(translator.model, translator.params, source, target), np.float64
-    )
+    """Return log-probabilities, float64 [B, T, V]."""
+    logits, _ = forward(translator, texts, targets)
     logits -= logits.max(-1, keepdims=True)
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
-def rescore(
+def assert_scores_are_the_models(
     translator: Translator, texts: list[str], hypotheses: list[Hypothesis]
-) -> np.ndarray:
+) -> None:
+    """Compare log-probabilities, also those of each token, with a forward pass."""
     ids = [token_ids(translator, hypothesis) for hypothesis in hypotheses]
     table = teacher_forced(translator, texts, ids)
-    return np.array(
-        [
-            table[row, np.arange(len(tokens)), tokens].sum()
-            for row, tokens in enumerate(ids)
-        ]
-    )
+    for row, tokens, found in zip(table, ids, hypotheses, strict=True):
+        expected = row[np.arange(len(tokens)), tokens]
+        each = found.token_log_probabilities
+        np.testing.assert_allclose(each, expected, rtol=1e-4, atol=1e-4)
+        total = found.log_probability
+        np.testing.assert_allclose(total, expected.sum(), rtol=1e-4, atol=1e-4)
+
+
+def texts_and_tokens(found: list[list[Hypothesis]]) -> list[list[tuple]]:
+    return [[(each.text, each.tokens, each.finished) for each in own] for own in found]
