@@ -14,10 +14,10 @@ from training.little import (
     VOCABULARY,
     cached_make_engine,
     little_config,
+    score,
     write_corpus,
 )
 
-from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.training import TrainingConfig
@@ -121,7 +121,7 @@ def train(corpus, tmp_path, monkeypatch):
     """
     monkeypatch.setattr(training, "make_engine", cached_make_engine)
 
-    def run(name, changes=None, validator=make_validator):
+    def run(name, changes=None, validator=score):
         return training.train(
             little_config(corpus, changes), tmp_path / name, validator
         )
@@ -133,9 +133,8 @@ def train(corpus, tmp_path, monkeypatch):
 def straight(corpus, tmp_path_factory):
     """Return the directory of the little run, made without any interruption."""
     directory = tmp_path_factory.mktemp("straight")
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, jax.numpy_dtype_promotion("standard"):
         patch.setattr(training, "make_engine", cached_make_engine)
-        with jax.numpy_dtype_promotion("standard"):
-            outcome = training.train(little_config(corpus), directory, make_validator)
+        outcome = training.train(little_config(corpus), directory, score)
     assert outcome == Outcome(12, finished=True, signal=None)
     return directory
