@@ -10,9 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from training.little import assert_trees_close
 
 from jaxformer.errors import InputError
-from jaxformer.runs.training import OPTIMIZERS, TrainingConfig
+from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.optimizer import (
     decay_mask,
     frozen_mask,
@@ -22,7 +23,6 @@ from jaxformer.training.optimizer import (
 )
 from jaxformer.training.schedules import paper_schedule
 from jaxformer.training.state import create_state
-from jaxformer.training.step import make_train_step
 
 D_MODEL = 64
 # Names and shapes as the model has them: two of them are matrices to Adafactor, and the
@@ -48,7 +48,7 @@ def nested(flat):
         folder = tree
         for part in folders:
             folder = folder.setdefault(part, {})
-        folder[name] = jnp.asarray(value, jnp.float32)
+        folder[name] = np.asarray(value, np.float32)
     return tree
 
 
@@ -130,41 +130,36 @@ def by_hand(config, params, gradients):
     params = {path: np.asarray(value, np.float64) for path, value in params.items()}
     memories = {path: {} for path in params}
     for step, tree in enumerate(gradients, start=1):
-        tree = {
-            path: np.asarray(gradient, np.float64) for path, gradient in tree.items()
-        }
+        tree = {path: np.asarray(leaf, np.float64) for path, leaf in tree.items()}
         norm = np.sqrt(sum((gradient**2).sum() for gradient in tree.values()))
-        clip = (
-            1.0
-            if config.gradient_clip is None
-            else min(1.0, config.gradient_clip / norm)
-        )
-        rate = (
-            config.learning_rate
-            * D_MODEL**-0.5
-            * min(step**-0.5, step * config.warmup_steps**-1.5)
-        )
+        clip = min(1.0, (config.gradient_clip or np.inf) / norm)
+        rate = min(step**-0.5, step * config.warmup_steps**-1.5)
+        rate *= config.learning_rate * D_MODEL**-0.5
         for path, gradient in tree.items():
-            direction = DIRECTIONS[config.optimizer](
-                config, clip * gradient, memories[path], step
-            )
+            direct = DIRECTIONS[config.optimizer]
+            direction = direct(config, clip * gradient, memories[path], step)
             decay = config.weight_decay if path in DECAYED else 0.0
             params[path] = params[path] - rate * (direction + decay * params[path])
     return params
 
 
 def run_optimizer(config, params, gradients):
-    """Make the updates by the optimizer, in one compiled function as a step does."""
+    """Make the updates by the optimizer, in one compiled function as a step does; a
+    broken gradient of a bad step changes no count and no moment.
+    """
     optimizer = make_optimizer(config, D_MODEL)
 
     @jax.jit
-    def update(gradient, state, params):
-        updates, state = optimizer.update(gradient, state, params)
+    def update(gradient, state, params, good):
+        updates, state = optimizer.update(gradient, state, params, good=good)
         return optax.apply_updates(params, updates), state
 
-    state = optimizer.init(params)
+    state = jax.jit(optimizer.init)(params)
     for gradient in gradients:
-        params, state = update(gradient, state, params)
+        params, state = update(gradient, state, params, np.bool_(True))
+        broken = jax.tree.map(lambda leaf: np.full_like(leaf, np.nan), gradient)
+        _, after = update(broken, state, params, np.bool_(False))
+        jax.tree.map(np.testing.assert_array_equal, after, state)
     return params, state
 
 
@@ -174,27 +169,17 @@ def moments(state):
 
 
 RECIPES = [
-    {"optimizer": "adam"},
     {"optimizer": "adam", "gradient_clip": 5.0},
-    {"optimizer": "adamw", "weight_decay": 0.1},
-    {
-        "optimizer": "adamw",
-        "weight_decay": 0.3,
-        "gradient_clip": 5.0,
-        "adam_b1": 0.8,
-        "adam_b2": 0.95,
-    },
+    {"optimizer": "adamw", "weight_decay": 0.3, "adam_b1": 0.8, "adam_b2": 0.95},
     {"optimizer": "lion", "weight_decay": 0.2, "adam_b1": 0.95},
-    {"optimizer": "lion"},
-    {"optimizer": "adafactor"},
     {"optimizer": "adafactor", "weight_decay": 0.1, "gradient_clip": 5.0},
 ]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=str)
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: recipe["optimizer"])
 def test_equals_its_paper_in_float64(recipe):
-    """Four updates are those of the algorithm; decay is decoupled and spares biases
-    and norms.
+    """Four updates are those of the algorithm, with bad steps in between; decay is
+    decoupled and spares biases and norms. Moments are float32.
     """
     config = TrainingConfig(warmup_steps=3, learning_rate=0.5, **recipe)
     params, *gradients = draw(1, 5)
@@ -205,101 +190,47 @@ def test_equals_its_paper_in_float64(recipe):
             np.float32([0.01, 1.0, 0.05, 3.0]), gradients, strict=True
         )
     ]
-    found, _ = run_optimizer(config, nested(params), map(nested, gradients))
+    found, state = run_optimizer(config, nested(params), map(nested, gradients))
     expected = by_hand(config, params, gradients)
     for path, value in flat(found).items():
         np.testing.assert_allclose(
             value, expected[path], rtol=2e-5, atol=2e-6, err_msg=path
         )
+    assert {leaf.dtype for leaf in moments(state)} == {jnp.dtype("float32")}
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {
-            "adam_b1": 0.8,
-            "adam_b2": 0.999,
-            "adam_epsilon": 1e-6,
-            "learning_rate": 2.0,
-            "warmup_steps": 2,
-        },
-    ],
-)
-def test_adam_has_the_constants_of_the_configuration(changes):
-    """The constants of the configuration reach the optimizer; by default they are
-    the paper's.
-    """
-    config = TrainingConfig(**{"warmup_steps": 3, **changes})
+def test_adam_has_the_constants_of_the_configuration():
+    """The constants of the configuration reach the optimizer."""
+    constants = {"adam_b1": 0.8, "adam_b2": 0.999, "adam_epsilon": 1e-6}
+    config = TrainingConfig(learning_rate=2.0, warmup_steps=2, **constants)
     generator = np.random.default_rng(1)
     # Gradients from far below epsilon to far above it, so that each constant is seen.
-    gradients = generator.normal(size=(4, 50)) * 10.0 ** generator.uniform(
-        -10, 2, (4, 50)
-    )
-    found, _ = run_optimizer(config, jnp.zeros(50), jnp.asarray(gradients, jnp.float32))
-    expected = by_hand(
-        config, {"table": np.zeros(50)}, [{"table": gradient} for gradient in gradients]
-    )
+    sizes = 10.0 ** generator.uniform(-10, 2, (4, 50))
+    gradients = (generator.normal(size=(4, 50)) * sizes).astype(np.float32)
+    found, _ = run_optimizer(config, np.zeros(50, np.float32), gradients)
+    tables = [{"table": gradient} for gradient in gradients]
+    expected = by_hand(config, {"table": np.zeros(50)}, tables)
     # In float32, 1 - 0.999^step has four to five right digits.
     np.testing.assert_allclose(found, expected["table"], rtol=1e-4, atol=2e-6)
 
 
-def test_the_defaults_are_the_papers():
-    """Adam's decay rates, epsilon and the warm-up of section 5.3; no clipping and no
-    decay.
-    """
-    config = TrainingConfig()
-    assert (config.optimizer, config.adam_b1, config.adam_b2, config.adam_epsilon) == (
-        "adam",
-        0.9,
-        0.98,
-        1e-9,
-    )
-    assert (config.warmup_steps, config.learning_rate, config.label_smoothing) == (
-        4_000,
-        1.0,
-        0.1,
-    )
-    assert (config.gradient_clip, config.weight_decay, config.frozen) == (
-        None,
-        0.0,
-        None,
-    )
-
-
-def test_the_default_is_adam_alone():
+def test_the_default_is_adam_of_the_paper():
     """By default the optimizer is optax.adam under equation 3, bit for bit, its
     state too.
     """
-    params, *gradients = map(nested, draw(2, 4))
+    params, *gradients = map(nested, draw(2, 2))
     plain = optax.adam(paper_schedule(D_MODEL, 4_000), b1=0.9, b2=0.98, eps=1e-9)
     found, expected = (
-        optimizer.update(gradients[0], optimizer.init(params), params)
-        for optimizer in (make_optimizer(TrainingConfig(), D_MODEL), plain)
+        jax.jit(lambda given, of=of: of.update(given, of.init(params), params))(
+            gradients[0]
+        )
+        for of in (make_optimizer(TrainingConfig(), D_MODEL), plain)
     )
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=str)
-def test_a_bad_step_leaves_the_state_as_it_is(recipe):
-    """Where ``good`` is False no count and no moment moves, whatever the gradient;
-    True is as nothing said.
-    """
-    optimizer = make_optimizer(TrainingConfig(**recipe), D_MODEL)
-    params, first, second = map(nested, draw(3, 3))
-    _, state = optimizer.update(first, optimizer.init(params), params)
-    broken = jax.tree.map(lambda leaf: jnp.full_like(leaf, jnp.nan), second)
-    _, after = jax.jit(optimizer.update)(broken, state, params, good=jnp.bool_(False))
-    jax.tree.map(np.testing.assert_array_equal, after, state)
-    told, untold = (
-        optimizer.update(second, state, params, **more)
-        for more in ({"good": jnp.bool_(True)}, {})
-    )
-    jax.tree.map(np.testing.assert_array_equal, told, untold)
-
-
-@pytest.mark.parametrize("recipe", RECIPES[:4], ids=str)
+@pytest.mark.parametrize("recipe", RECIPES[:2], ids=lambda recipe: recipe["optimizer"])
 def test_new_moments_take_the_place_of_the_old(recipe):
     """A compiled update of Adam that a bad step may leave out writes its state over the
     old one and copies nothing.
@@ -313,8 +244,8 @@ def test_new_moments_take_the_place_of_the_old(recipe):
         updates, state = optimizer.update(gradients, state, params, good=good)
         return state, keep(good, optax.apply_updates(params, updates), params)
 
-    params = {"kernel": jnp.ones((256, 256))}
-    given = optimizer.init(params), params, params, jnp.bool_(True)
+    params = {"kernel": np.ones((256, 256), np.float32)}
+    given = jax.jit(optimizer.init)(params), params, params, np.bool_(True)
     compiled = jax.jit(update, donate_argnums=(0, 1)).lower(*given).compile()
     arrays = compiled.memory_analysis().temp_size_in_bytes / params["kernel"].nbytes
     assert arrays < (1.5 if "gradient_clip" in recipe else 0.5)
@@ -335,40 +266,23 @@ def test_what_decays_in_a_model(make_model):
         assert names[True] == {"kernel", "table"} | ({"output"} if changes else set())
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("optimizer", ["adam", "adafactor"])
 def test_frozen_parameters_are_as_if_they_were_not_there(optimizer):
     """They keep every bit, have no moments and do not count in the norm; the others
     are trained as if alone.
     """
-    decay = 0.0 if optimizer == "adam" else 0.1
-    config = {
-        "optimizer": optimizer,
-        "weight_decay": decay,
-        "gradient_clip": 3.0,
-        "warmup_steps": 2,
-    }
-    frozen = (
-        "embedding/table",
-        "encoder/attention/query/kernel",
-        "encoder/attention/query/bias",
+    config = {"optimizer": optimizer, "gradient_clip": 3.0, "warmup_steps": 2}
+    trained = ("encoder/feed_forward/kernel", "encoder/norm/scale")
+    params, *gradients = draw(5, 3)
+    frozen = TrainingConfig(**config, frozen="embedding/*, encoder/att*")
+    found, state = run_optimizer(frozen, nested(params), map(nested, gradients))
+    others, *gradients = (
+        nested({path: tree[path] for path in trained}) for tree in (params, *gradients)
     )
-    params, *gradients = draw(5, 4)
-    found, state = run_optimizer(
-        TrainingConfig(**config, frozen="embedding/*, encoder/att*"),
-        nested(params),
-        map(nested, gradients),
-    )
-    others = [
-        {path: value for path, value in tree.items() if path not in frozen}
-        for tree in (params, *gradients)
-    ]
-    expected, alone = run_optimizer(
-        TrainingConfig(**config), nested(others[0]), map(nested, others[1:])
-    )
+    expected, alone = run_optimizer(TrainingConfig(**config), others, gradients)
     for path, value in flat(found).items():
-        np.testing.assert_array_equal(
-            value, params[path] if path in frozen else flat(expected)[path]
-        )
+        like = flat(expected) if path in trained else params
+        np.testing.assert_array_equal(value, like[path])
     for mine, theirs in zip(moments(state), moments(alone), strict=True):
         np.testing.assert_array_equal(mine, theirs)
 
@@ -394,30 +308,11 @@ def test_patterns_of_frozen_parameters(patterns, frozen):
 @pytest.mark.parametrize(
     ("patterns", "message"),
     [
-        (
-            "encoder/*,embeding/*",
-            r"no parameter matches 'embeding/\*'; the nearest is embedding/\*$",
-        ),
-        (
-            "encoders/atention/*",
-            (
-                r"no parameter matches 'encoders/atention/\*'; the nearest is"
-                r" encoder/attention/\*$"
-            ),
-        ),
-        (
-            "encoder/norm/Scale",
-            (
-                r"no parameter matches 'encoder/norm/Scale'; the nearest is"
-                r" encoder/norm/scale$"
-            ),
-        ),
+        ("encoder/*,embeding/*", r"'embeding/\*'; the nearest is embedding/\*$"),
+        ("encoder/atention/*", r"'encoder/atention/\*'; .* is encoder/attention/\*$"),
+        ("encoder/norm/Scale", r"'encoder/norm/Scale'; .* is encoder/norm/scale$"),
         ("encoder/*,", r"no parameter matches ''; the nearest is "),
-        (
-            "encoder/*,embedding/*",
-            r"matches every parameter.* such as encoder/norm/scale$",
-        ),
-        ("*", r"training.frozen=\* matches every parameter"),
+        ("encoder/*,embedding/*", r"every parameter.* such as encoder/norm/scale$"),
     ],
 )
 def test_patterns_that_do_not_fit_are_refused(patterns, message):
@@ -456,58 +351,23 @@ def test_adafactor_keeps_vectors_instead_of_matrices():
     )
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_state_is_float32_and_updates_may_be_sharded(optimizer):
-    """Moments are float32, and parameters cut over a mesh get the updates of whole
-    ones.
-    """
-    config = TrainingConfig(
-        optimizer=optimizer, gradient_clip=3.0, warmup_steps=2, frozen="*/scale"
-    )
-    params, *gradients = map(nested, draw(9, 4))
-    whole, state = run_optimizer(config, params, gradients)
-    assert {leaf.dtype for leaf in moments(state)} == {jnp.dtype("float32")}
-    mesh = jax.make_mesh(
-        (4, 2), ("fsdp", "tensor"), axis_types=(jax.sharding.AxisType.Auto,) * 2
-    )
+@pytest.mark.parametrize("optimizer", ["adam", "adafactor"])
+def test_updates_may_be_sharded(optimizer):
+    """Parameters sharded over a mesh get the updates of whole ones."""
+    config = TrainingConfig(optimizer=optimizer, gradient_clip=3.0, warmup_steps=2)
+    params, *gradients = map(nested, draw(9, 3))
+    whole, _ = run_optimizer(config, params, gradients)
+    types = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=types)
 
-    def cut(tree):
-        def place(leaf):
-            spec = (
-                ("fsdp",)
-                if leaf.ndim == 1
-                else ("fsdp", "tensor")
-                if leaf.shape[0] % 4 == 0
-                else (None,)
-            )
-            return jax.device_put(leaf, jax.NamedSharding(mesh, jax.P(*spec)))
+    def cut(leaf):
+        spec = ("fsdp", "tensor")[: leaf.ndim] if leaf.shape[0] % 4 == 0 else ()
+        return jax.device_put(leaf, jax.NamedSharding(mesh, jax.P(*spec)))
 
-        return jax.tree.map(place, tree)
-
-    found, sharded = run_optimizer(config, cut(params), map(cut, gradients))
-    assert jax.tree.structure(sharded) == jax.tree.structure(state)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-7),
-        found,
-        whole,
-    )
+    params, *gradients = jax.tree.map(cut, [params, *gradients])
+    found, _ = run_optimizer(config, params, gradients)
+    assert_trees_close(found, whole, rtol=1e-5, atol=1e-7)
     assert found["embedding"]["table"].addressable_shards[0].data.shape == (12, 20)
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_parameters_and_moments_are_float32(make_model, make_batch, dtype, optimizer):
-    """Whatever the model computes in, what is kept from step to step is float32."""
-    model, config = make_model(dtype=dtype), TrainingConfig(optimizer=optimizer)
-    state = create_state(model, config)
-    new, metrics = jax.eval_shape(
-        make_train_step(model, config), state, make_batch(0, [4, 7, 2, 9])
-    )
-    kinds = {
-        leaf.dtype for leaf in (*jax.tree.leaves(new.params), *moments(new.optimizer))
-    }
-    assert kinds == {jnp.dtype("float32")}
-    assert {value.dtype for value in metrics.values()} == {jnp.dtype("float32")}
 
 
 # The moving average of parameters, against its definition in float64.
@@ -515,28 +375,18 @@ def test_parameters_and_moments_are_float32(make_model, make_batch, dtype, optim
 
 def draw_path(seed, updates):
     """Draw parameters that walk: one row more than there are updates."""
-    return (
-        np.random.default_rng(seed)
-        .normal(size=(updates + 1, 6))
-        .cumsum(axis=0)
-        .astype(np.float32)
-    )
+    steps = np.random.default_rng(seed).normal(size=(updates + 1, 6))
+    return steps.cumsum(axis=0).astype(np.float32)
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9, 0.99, 0.9999])
+@pytest.mark.parametrize("decay", [0.0, 0.5, 0.9999])
 def test_an_average_equals_its_definition_in_float64(decay):
     """Each parameter's weight is what the decays of all later updates leave of it."""
     path = draw_path(0, 60)
-    average = {"kernel": jnp.asarray(path[0])}
+    average, expected = {"kernel": path[0]}, path[0].astype(np.float64)
     update = jax.jit(update_average, static_argnames="decay")
-    expected = path[0].astype(np.float64)
     for made, params in enumerate(path[1:]):
-        average = update(
-            average,
-            {"kernel": jnp.asarray(params)},
-            decay=decay,
-            updates=jnp.int32(made),
-        )
+        average = update(average, {"kernel": params}, decay, np.int32(made))
         kept = min(decay, (1 + made) / (10 + made))
         expected = kept * expected + (1 - kept) * params
         np.testing.assert_allclose(average["kernel"], expected, rtol=2e-6, atol=2e-6)
