@@ -1,22 +1,32 @@
 """``scripts/chaos.py``: a run that is killed again and again ends as if nothing had
-happened; else it says so.
+happened; otherwise it says so.
 """
 
+import argparse
 import importlib.util
 import json
 import re
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from system.processes import arguments
 from training.little import assert_same_run, steps_of
 
+import runs
+from jaxformer.errors import InputError
 from jaxformer.runs.training import TrainingConfig
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "scripts" / "chaos.py"
+SCRIPT = runs.ROOT / "scripts" / "chaos.py"
+# It saves often, so that kills meet saves.
+OFTEN = {
+    "training.steps": 16,
+    "training.log_every": 5,
+    "training.evaluate_every": 5,
+    "training.checkpoint_every": 2,
+    "training.ema_decay": 0.9,
+    "data.num_buckets": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -30,149 +40,70 @@ def chaos():
     del sys.modules["chaos"]
 
 
-@pytest.fixture(scope="module")
-def workdir(tmp_path_factory):
-    """Return the directory that the runs of this file share: the straight one is made
-    once.
-    """
-    return tmp_path_factory.mktemp("chaos")
-
-
-@pytest.fixture
-def kill(command, workdir):
-    """Return a function that runs the script: its exit code and its lines."""
-
-    def run(number, kills, *changes):
-        _, config, _, *overrides = command.arguments(workdir)
-        done = subprocess.run(
-            [
-                *(
-                    sys.executable,
-                    SCRIPT,
-                    config,
-                    f"--workdir={workdir}",
-                    f"--kills={kills}",
-                    f"--signal={number}",
-                ),
-                *(*overrides, "--config.training.ema_decay=0.9", *changes),
-            ],
-            cwd=ROOT,
-            env=command.environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.returncode, done.stdout.splitlines() + done.stderr.splitlines()
-
-    return run
-
-
-def hits(lines):
-    """Read the phase and the exit code of each kill."""
-    found = (
-        re.match(
-            r"kill +\d+  SIG\w+ +aimed at \w+ +hit (\w+) +at step +\d+  exit code"
-            r" (-?\d+)",
-            x,
-        )
-        for x in lines
-    )
-    return [(match[1], int(match[2])) for match in found if match]
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(1_800)
-@pytest.mark.parametrize(
-    ("name", "kills", "codes", "phases"),
-    [("KILL", 20, {-9}, 5), ("TERM", 6, {130, -15}, 3)],
-)
-def test_chaos(kill, workdir, name, kills, codes, phases):
+def test_chaos(processes, corpus, chaos, tmp_path):
     """Killed without warning, or asked to stop, while it starts, compiles, trains,
-    evaluates and saves, and often, a run with dropout and a moving average ends with
-    the parameters, the average, the optimizer, the random key, the counters and the
-    records of one that nobody disturbed, bit for bit.
+    evaluates and saves, a run with dropout and a moving average ends with the
+    parameters, the average, the optimizer, the random key, the counters and the
+    records of an undisturbed one, bit for bit. Of two other runs each difference is
+    named.
     """
-    code, lines = kill(name, kills)
-    assert code == 0, "\n".join(lines)
-    found = hits(lines)
-    assert len(found) == kills
-    assert len({phase for phase, _ in found}) >= phases, "\n".join(lines)
-    assert {exit_code for _, exit_code in found} <= codes
-    assert (
-        lines[-1]
-        == f"{workdir / f'killed-{name}-0'} ended as {workdir / 'straight'} did, bit"
-        " for bit and line for line"
+    straight, killed = tmp_path / "straight", tmp_path / "killed-ANY-0"
+    _, config, _, *overrides = arguments(tmp_path, {**corpus, **OFTEN})
+    options = [f"--workdir={tmp_path}", "--kills=5", "--signal=ANY"]
+    process, said = processes.start(
+        sys.executable, SCRIPT, config, *options, *overrides
     )
-    assert_same_run(workdir / f"killed-{name}-0", workdir / "straight")
-    checkpoints = workdir / f"killed-{name}-0" / "checkpoints"
-    assert [
-        path.name for path in checkpoints.iterdir() if not path.name.isdecimal()
-    ] == []
+    assert process.wait() == 0, said.read_text()
+    lines = said.read_text().splitlines()
+    hits = [
+        match.groups()
+        for line in lines
+        if (match := re.match(r"kill .* hit (\w+) .* exit code (-?\d+)", line))
+    ]
+    assert len(hits) == 5
+    assert len({phase for phase, _ in hits}) >= 4, lines
+    assert {code for _, code in hits} <= {"-9", "-15", "-2", "130"}
+    ending = f"{killed} ended as {straight} did, bit for bit and line for line"
+    assert lines[-1] == ending
+    assert_same_run(killed, straight)
+    assert steps_of(killed) == steps_of(straight)
+    assert all(path.name.isdecimal() for path in (killed / "checkpoints").iterdir())
+
+    metrics = killed / "metrics.jsonl"
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+
+    def compare(*changed):
+        metrics.write_text("".join(json.dumps(line) + "\n" for line in changed))
+        return chaos.compare_records(metrics, straight / "metrics.jsonl")
+
+    assert compare({**lines[0], "train/tokens_per_second": 1.0}, *lines[1:]) == []
+    changed = compare(lines[0], {**lines[1], "valid/nll": 1.0}, *lines[2:])
+    assert changed == ["metrics.jsonl, line 2: valid/nll"]
+    few = f"metrics.jsonl: {len(lines) - 1} and {len(lines)} lines"
+    assert compare(*lines[:-1]) == [few]
+    shutil.rmtree(killed / "checkpoints" / "16")
+    step, *rest = chaos.compare(killed, straight)
+    assert step == f"step: {steps_of(killed)[-1]} and 16"
+    arrays = {line.partition("]")[0] for line in rest if line.endswith("differ")}
+    assert arrays >= {"['params'", "['training'"}
+    assert any(line.startswith("counter position: ") for line in rest)
+    assert rest[-1] == few
 
 
 def test_exit_codes(chaos):
-    """Only SIGKILL may end at once a process that has something to save; what else
-    comes is a fault.
+    """Only SIGKILL may end at once a process that has something to save; any other
+    code is a fault.
     """
-    kill, stop = chaos.SIGNALS["KILL"], chaos.SIGNALS["TERM"]
-    for stoppable in (True, False):
-        assert [
-            code
-            for code in (-15, -9, 0, 1, 130)
-            if chaos.is_known(code, kill, stoppable)
-        ] == [-9]
-    assert [
-        code for code in (-15, -9, 0, 1, 130) if chaos.is_known(code, stop, True)
-    ] == [130]
-    assert [
-        code for code in (-15, -9, 0, 1, 130) if chaos.is_known(code, stop, False)
-    ] == [-15, 0, 130]
 
+    def known(name, stoppable):
+        codes, number = (-15, -9, 0, 1, 130), chaos.SIGNALS[name]
+        return [code for code in codes if chaos.is_known(code, number, stoppable)]
 
-@pytest.fixture
-def pair(straight, tmp_path):
-    """Return two copies of a finished run."""
-    return [
-        Path(shutil.copytree(straight, tmp_path / name))
-        for name in ("found", "expected")
-    ]
-
-
-@pytest.mark.slow
-def test_what_differs_is_named(chaos, pair, tmp_path):
-    """Equal runs have no differences, whatever the machine measured; one number of the
-    log, one missing line, another step and another seed are each found.
-    """
-    found, expected = pair
-    metrics = found / "metrics.jsonl"
-    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
-
-    def write(changed):
-        metrics.write_text("".join(json.dumps(line) + "\n" for line in changed))
-
-    write(
-        [
-            {**line, "train/tokens_per_second": 1.0} if "train/loss" in line else line
-            for line in lines
-        ]
-    )
-    assert chaos.compare(found, expected) == []
-    write([*lines[:2], {**lines[2], "valid/nll": 1.0}, *lines[3:]])
-    assert chaos.compare(found, expected) == ["metrics.jsonl, line 3: valid/nll"]
-    write(lines[:-1])
-    assert chaos.compare(found, expected) == [
-        f"metrics.jsonl: {len(lines) - 1} and {len(lines)} lines"
-    ]
-    write(lines)
-    shutil.rmtree(found / "checkpoints" / "40")
-    step, *rest = chaos.compare(found, expected)
-    assert step == f"step: {steps_of(found)[-1]} and 40"
-    assert any(
-        line.startswith("['params']['embedding']") and line.endswith("numbers differ")
-        for line in rest
-    )
-    assert any(line.startswith("['training']['optimizer']") for line in rest)
-    assert any(line.startswith("counter position: ") for line in rest)
+    assert known("KILL", True) == known("KILL", False) == [-9]
+    assert known("TERM", True) == [130]
+    assert known("TERM", False) == [-15, 0, 130]
 
 
 def test_kills_are_drawn_from_the_seed(chaos):
@@ -180,30 +111,24 @@ def test_kills_are_drawn_from_the_seed(chaos):
     of the run's steps, early enough and within the time that the phase lasts.
     """
     durations = {"starting": 3.0, "training": 0.5, "evaluating": 1.0, "saving": 0.1}
-
-    class Options:
-        kills, seed, signal = 40, 3, "ANY"
-
+    options = argparse.Namespace(kills=40, seed=3, signal="ANY")
     config = TrainingConfig(steps=1_000, evaluate_every=100)
-    kills = chaos.plan(Options, config, durations)
-    assert kills == chaos.plan(Options, config, durations)
-    assert {
-        phase: sum(kill.phase == phase for kill in kills) for phase in durations
-    } == dict.fromkeys(durations, 10)
+    kills = chaos.plan(options, config, durations)
+    assert kills == chaos.plan(options, config, durations)
+    phases = sorted(kill.phase for kill in kills)
+    assert phases == sorted(10 * [*durations])
     assert [kill.step for kill in kills] == sorted(kill.step for kill in kills)
-    assert all(
-        0 <= kill.step <= 800 and 0.0 <= kill.seconds <= durations[kill.phase]
-        for kill in kills
-    )
+    for kill in kills:
+        assert 0 <= kill.step <= 800
+        assert 0.0 <= kill.seconds <= durations[kill.phase]
     assert {kill.signal.name for kill in kills} == {"SIGKILL", "SIGTERM", "SIGINT"}
 
 
-def test_a_run_that_is_there(command, kill, workdir):
-    """The script makes a killed run once; it does not touch one that is there."""
-    (workdir / "killed-INT-0").mkdir()
-    code, lines = kill("INT", 1)
-    assert code == 1
-    assert lines == [
-        f"chaos: error: {workdir / 'killed-INT-0'} is there already: choose another"
-        " --seed, or remove it"
-    ]
+def test_an_existing_run_is_not_touched(chaos, corpus, tmp_path):
+    (tmp_path / "killed-INT-0").mkdir()
+    _, config, _, *overrides = arguments(tmp_path, corpus)
+    file = config.removeprefix("--config=")
+    options = argparse.Namespace(config=file, workdir=tmp_path, signal="INT", seed=0)
+    with pytest.raises(InputError, match=r"killed-INT-0 is there already: choose"):
+        chaos.chaos(options, overrides)
+    assert [path.name for path in tmp_path.iterdir()] == ["killed-INT-0"]
