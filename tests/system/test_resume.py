@@ -154,7 +154,6 @@ def test_a_disk_that_is_full(train, straight, tmp_path, monkeypatch):
     assert line.startswith(begin)
     assert line.endswith("; the last good checkpoint is step 2; training continues")
     assert_same_run(run, straight)
-    assert all(path.name.isdecimal() for path in (run / "checkpoints").iterdir())
 
 
 def test_a_log_that_cannot_be_written(train, straight, tmp_path, monkeypatch):

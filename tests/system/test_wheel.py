@@ -27,18 +27,11 @@ SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
     "project"
 ]
 VERSION = jaxformer.__version__
-# What the project consists of; a checkout holds what tools leave there besides.
+# What the project consists of; a checkout also holds what tools leave there.
 PROJECT = (
     *(".ci", "configs", "docs", "jaxformer", "scripts", "tests"),
-    *(
-        "CHANGELOG.md",
-        "LICENSE",
-        "MANIFEST.in",
-        "Makefile",
-        "README.md",
-        "constraints.txt",
-    ),
-    *("mkdocs.yml", "pyproject.toml", "setup.py"),
+    *("CHANGELOG.md", "LICENSE", "MANIFEST.in", "Makefile", "README.md"),
+    *("constraints.txt", "mkdocs.yml", "pyproject.toml", "setup.py"),
 )
 
 
@@ -52,29 +45,19 @@ def test_the_project_is_what_git_knows():
     listed = subprocess.run(
         [git, "ls-files"], capture_output=True, text=True, cwd=ROOT, check=False
     )
-    if listed.returncode:
-        # such as one of another owner
+    if listed.returncode:  # such as one of another owner
         pytest.skip(f"git does not read the checkout: {listed.stderr}")
-    assert {name.partition("/")[0] for name in listed.stdout.splitlines()} - {
-        ".gitignore"
-    } == set(PROJECT)
+    names = {name.partition("/")[0] for name in listed.stdout.splitlines()}
+    assert names - {".gitignore"} == set(PROJECT)
 
 
-def run(*line: object, cwd: Path, **environment: str) -> str:
-    """Run a program where no checkout can be found, and give what it prints."""
-    kept = {
-        name: value
-        for name, value in runs.environment().items()
-        if name not in ("PYTHONPATH", "PYTHONHOME")
-    }
+def run(*line: object, cwd: Path) -> str:
+    """Run a program where no checkout can be found, and return what it prints."""
+    variables = runs.environment().items()
+    kept = {k: v for k, v in variables if k not in ("PYTHONPATH", "PYTHONHOME")}
     command = [str(part) for part in line]
     done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        env=kept | environment,
-        check=False,
+        command, capture_output=True, text=True, cwd=cwd, env=kept, check=False
     )
     assert done.returncode == 0, done.stderr + done.stdout
     return done.stdout
@@ -141,65 +124,43 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-def test_the_wheel_holds_the_package_and_nothing_else(wheel):
-    """Every module, the mark of types, the bundled corpus with its licence and every
-    configuration; no test and no script.
+def test_what_is_in_the_wheel_and_the_sdist(folder, wheel):
+    """The wheel holds every module, the mark of types, the bundled corpus with its
+    licence and every configuration, and no test or script. Its metadata has licences,
+    Python versions, extras, the command and the README. The sdist is the project, and
+    makes the wheel that the checkout makes.
     """
     assert wheel.name == f"jaxformer-{VERSION}-py3-none-any.whl"
-    information = f"jaxformer-{VERSION}.dist-info/"
-    found = {name for name in contents(wheel) if not name.startswith(information)}
+    files, information = contents(wheel), f"jaxformer-{VERSION}.dist-info/"
+    found = {name for name in files if not name.startswith(information)}
     package = {name for name in project_files(ROOT) if name.startswith("jaxformer/")}
-    assert found == package | {
-        f"jaxformer/configs/{name}.py" for name in config_file.shipped()
+    configs = {f"jaxformer/configs/{name}.py" for name in config_file.shipped()}
+    assert found == package | configs
+    corpus = {
+        f"jaxformer/data/bundled/en-de/{name}" for name in ("LICENSE", "train.en")
     }
-    assert {
-        "jaxformer/py.typed",
-        *(f"jaxformer/data/bundled/en-de/{name}" for name in ("LICENSE", "train.en")),
-    } <= found
+    assert {"jaxformer/py.typed", *corpus} <= found
 
+    metadata = files[f"{information}METADATA"].decode()
+    for line in (
+        "License-Expression: Apache-2.0 AND MPL-2.0",
+        f"Version: {VERSION}",
+        "Requires-Python: >=3.11",
+        *(f"Provides-Extra: {extra}" for extra in SETTINGS["optional-dependencies"]),
+        (ROOT / "README.md").read_text(encoding="utf-8").strip(),
+    ):
+        assert f"{line}\n" in metadata
+    start = b"[console_scripts]\njaxformer = jaxformer.cli.main:start\n"
+    assert files[f"{information}entry_points.txt"] == start
+    for name in SETTINGS["license-files"]:
+        assert files[f"{information}licenses/{name}"] == (ROOT / name).read_bytes()
 
-@pytest.mark.slow
-def test_the_wheel_says_what_it_is(wheel):
-    """Licences, Python versions, extras and the command are in its metadata, with
-    the README as description.
-    """
-    files = contents(wheel)
-    information = {
-        name.partition("/")[2]: content.decode()
-        for name, content in files.items()
-        if ".dist-info/" in name
-    }
-    metadata = information["METADATA"]
-    assert "License-Expression: Apache-2.0 AND MPL-2.0\n" in metadata
-    assert f"Version: {VERSION}\n" in metadata
-    assert "Requires-Python: >=3.11\n" in metadata
-    for extra in SETTINGS["optional-dependencies"]:
-        assert f"Provides-Extra: {extra}\n" in metadata
-    assert (ROOT / "README.md").read_text(encoding="utf-8").strip() in metadata
-    assert (
-        information["entry_points.txt"]
-        == "[console_scripts]\njaxformer = jaxformer.cli.main:start\n"
-    )
-    licences = {
-        name: text for name, text in information.items() if name.startswith("licenses/")
-    }
-    assert licences == {
-        f"licenses/{name}": (ROOT / name).read_text(encoding="utf-8")
-        for name in SETTINGS["license-files"]
-    }
-
-
-@pytest.mark.slow
-def test_the_sdist_is_the_project(folder, wheel):
-    """It holds the tests and docs too, file by file as they are here, and makes the
-    wheel that the checkout makes.
-    """
     (source,) = (folder / "unpacked").iterdir()
     assert project_files(source) == project_files(ROOT)
     made = {"PKG-INFO", "build", "jaxformer.egg-info", "setup.cfg"}
     assert {path.name for path in source.iterdir()} - made == set(PROJECT)
     (direct,) = (folder / "wheel").iterdir()
-    assert contents(direct) == contents(wheel)
+    assert contents(direct) == files
 
 
 @pytest.fixture(scope="module")
@@ -210,17 +171,8 @@ def installed(wheel, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder / "environment", with_pip=True)
     python = folder / "environment" / "bin" / "python"
-    run(
-        python,
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-deps",
-        "--no-index",
-        wheel,
-        cwd=folder,
-    )
+    install = (python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index")
+    run(*install, wheel, cwd=folder)
     (own,) = (folder / "environment" / "lib").glob("python*/site-packages")
     # As a folder of modules, whose own .pth files are not read: an editable install
     # leads back to the checkout.
@@ -233,69 +185,42 @@ def installed(wheel, tmp_path_factory) -> Path:
 
 @pytest.mark.slow
 def test_the_wheel_trains_translates_and_evaluates(installed):
-    """Outside any checkout, the shipped configurations and the bundled corpus are
-    all that a first run needs.
+    """Outside any checkout, the shipped configurations, also those that build on
+    others, and the bundled corpus are all that a first run needs.
     """
-    command = installed / "environment" / "bin" / "jaxformer"
-    where = run(
-        installed / "environment" / "bin" / "python",
-        "-c",
-        "import jaxformer; print(jaxformer.__file__)",
-        cwd=installed,
+    python, command = (
+        installed / "environment" / "bin" / name for name in ("python", "jaxformer")
     )
+    show = "import jaxformer; print(jaxformer.__file__)"
+    where = run(python, "-c", show, cwd=installed)
     assert Path(where.strip()).is_relative_to(installed)
     keys = {
-        "model.d_model": 32,
-        "model.d_ff": 64,
+        "model.d_model": 8,
+        "model.num_heads": 2,
+        "model.d_ff": 16,
         "model.num_encoder_layers": 1,
         "model.num_decoder_layers": 1,
         "data.train": "bundled:en-de/valid",
         "data.vocabulary_size": 300,
         "data.num_buckets": 1,
-        "training.steps": 20,
-        "training.evaluate_every": 20,
+        "training.steps": 2,
         "evaluation.max_sentences": 2,
         "decoding.max_extra_length": 2,
     }
     overrides = [f"--config.{key}={value}" for key, value in keys.items()]
-    run(
-        command,
-        "train",
-        "--config=quickstart",
-        "--workdir=run",
-        *overrides,
-        cwd=installed,
-    )
-    assert (
-        json.loads((installed / "run" / "config.json").read_text())["version"]
-        == VERSION
-    )
+    work = "--workdir=run"
+    run(command, "train", "--config=quickstart", work, *overrides, cwd=installed)
+    config = json.loads((installed / "run" / "config.json").read_text())
+    assert config["version"] == VERSION
     (installed / "source").write_text("Open the file.\n\nDelete the row.\n")
-    out = run(command, "translate", "--workdir=run", "--input=source", cwd=installed)
+    out = run(command, "translate", work, "--input=source", cwd=installed)
     assert out.count("\n") == 3
     files = ["--source=source", "--reference=source"]
-    record = json.loads(
-        run(command, "evaluate", "--workdir=run", *files, cwd=installed)
-    )
+    record = json.loads(run(command, "evaluate", work, *files, cwd=installed))
     assert record["sentences"] == 3
     assert record["versions"]["jaxformer"] == VERSION
-
-
-@pytest.mark.slow
-def test_the_wheel_finds_configurations_that_build_on_others(installed):
-    """A row of the paper calls its neighbour's ``get_config()``, in the wheel as in
-    the checkout.
-    """
-    command = installed / "environment" / "bin" / "jaxformer"
-    record = json.loads(
-        run(
-            command,
-            "info",
-            "--config=paper/table3:b_dk16",
-            "--devices=1",
-            cwd=installed,
-        )
-    )
+    row = ["--config=paper/table3:b_dk16", "--devices=1"]
+    record = json.loads(run(command, "info", *row, cwd=installed))
     assert record["parameters"]["total"] == 55_990_784
 
 
@@ -318,28 +243,17 @@ def test_every_extra_can_be_installed(tmp_path):
     for name in ("LICENSE", "README.md", "pyproject.toml", "setup.py"):
         shutil.copy(ROOT / name, project)
     wanted = f"{project}[{','.join(SETTINGS['optional-dependencies'])}]"
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "install",
-        "--dry-run",
-        "--quiet",
-        f"--constraint={constraints}",
-        wanted,
-    ]
-    # A conflict may keep the resolver busy without end: it takes 20 seconds where there
-    # is none.
+    install = [sys.executable, "-m", "pip", "install", "--dry-run", "--quiet"]
+    # It takes 20 seconds; a conflict may keep the resolver busy without end.
     done = subprocess.run(
-        command,
+        [*install, f"--constraint={constraints}", wanted],
         capture_output=True,
         text=True,
         check=False,
         env=runs.environment(),
         timeout=240,
     )
-    if (
-        done.returncode and "requirement setuptools" in done.stderr
-    ):  # which builds the project, before its own are asked
+    # Building the project asks for setuptools first.
+    if done.returncode and "requirement setuptools" in done.stderr:
         pytest.skip("needs a registry of packages")
     assert done.returncode == 0, done.stderr
