@@ -14,12 +14,14 @@ from jaxformer.data import (
     DataConfig,
     TrainingText,
     Vocabularies,
+    Vocabulary,
     corpus,
     encoding,
     load,
     load_evaluation,
-    prepare,
 )
+from jaxformer.data.cleaning import Counts
+from jaxformer.data.preparing import prepare as prepare_text
 from jaxformer.errors import InputError
 
 BASE = {
@@ -44,8 +46,31 @@ def training_of(tmp_path, *, seed=3, **options):
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus") / "prepared"
-    prepare(config_of(), folder)
+    prepare_text(config_of(), folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def vocabularies(prepared):
+    return Vocabularies.load(prepared / "vocabulary")
+
+
+def load_with(vocabularies, **options):
+    return TrainingText.open(config_of(**options)).load(vocabularies, seed=3)
+
+
+def refuse(message, **options):
+    with pytest.raises(InputError, match=message) as error:
+        TrainingText.open(config_of(**options))
+    assert "\n" not in str(error.value)
+
+
+def write_text(folder, pairs):
+    """Write pairs as two files, and name them."""
+    for side, name in enumerate(("s", "t")):
+        lines = "".join(pair[side] + "\n" for pair in pairs)
+        (folder / name).write_text(lines, "utf-8")
+    return f"text:{folder}/s,{folder}/t"
 
 
 def first_batches(data, count=30):
@@ -63,7 +88,6 @@ def same(one, other):
 @pytest.mark.parametrize(
     "options",
     [
-        {},
         {"packing": True},
         {
             "drop_duplicates": True,
@@ -71,24 +95,24 @@ def same(one, other):
             "vocabulary_model": "unigram",
             "source_eos": False,
         },
-        {"shared_vocabulary": False, "language_tags": True},
+        {
+            "train": "bundled:en-de/valid + bundled:en-de/test",
+            "shared_vocabulary": False,
+            "language_tags": True,
+        },
     ],
 )
 def test_prepared_equals_text(tmp_path, options):
     """The same batches in the same order, and the same identity."""
     straight = training_of(tmp_path, **options)
-    done = prepare(config_of(**options), tmp_path / "prepared")
-    prepared = training_of(
-        tmp_path, **{**options, "train": f"prepared:{tmp_path}/prepared"}
-    )
-    assert same(first_batches(straight), first_batches(prepared))
-    assert straight.hash == prepared.hash
-    assert straight.statistics == prepared.statistics
-    assert (
-        done.counts
-        == dict(straight.counts)
-        == {"bundled:en-de/valid": next(iter(prepared.counts.values()))}
-    )
+    done = prepare_text(config_of(**options), tmp_path / "prepared")
+    train = f"prepared:{tmp_path}/prepared"
+    mapped = training_of(tmp_path, **{**options, "train": train})
+    assert same(first_batches(straight), first_batches(mapped))
+    assert straight.hash == mapped.hash
+    assert straight.statistics == mapped.statistics
+    assert done.counts == dict(straight.counts)
+    assert [*mapped.counts.values()] == [sum(done.counts.values(), Counts())]
     assert done.lengths[0].sum() == done.lengths[1].sum() >= straight.statistics.pairs
 
 
@@ -97,52 +121,38 @@ def test_prepared_equals_text(tmp_path, options):
     [
         ({"max_length": 61}, "with data.max_length=60 and lacks longer pairs"),
         (
-            {"source_eos": False},
-            "with other values: set --config.data.source_eos=True, or",
+            {"source_eos": False, "vocabulary_model": "unigram"},
+            "with other values: set --config.data.vocabulary_model=bpe"
+            " --config.data.source_eos=True, or",
         ),
-        ({"drop_duplicates": True}, "set --config.data.drop_duplicates=False, or"),
-        ({"vocabulary_model": "unigram"}, "set --config.data.vocabulary_model=bpe, or"),
-        (
-            {"source_language": "de", "target_language": "en"},
-            (
-                "set --config.data.source_language=en"
-                " --config.data.target_language=de, or"
-            ),
-        ),
-        ({"language_tags": True}, "set --config.data.language_tags=False, or"),
-        ({"segmentation_alpha": 0.1}, "a prepared folder has no text"),
         ({"vocabulary_size": 500}, "set --config.data.vocabulary_size=600, or"),
-        ({"shared_vocabulary": False}, "set --config.data.shared_vocabulary=True, or"),
     ],
 )
 def test_a_folder_prepared_for_something_else_is_refused(
     tmp_path, prepared, options, message
 ):
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message):
         training_of(tmp_path, train=f"prepared:{prepared}", **options)
-    assert "\n" not in str(caught.value)
 
 
-def test_a_run_keeps_its_vocabulary(tmp_path, prepared):
+def test_a_run_keeps_its_vocabulary(prepared):
     """A prepared folder of another vocabulary than the run's is refused."""
-    other = TrainingText.open(config_of(vocabulary_model="unigram")).vocabularies(
-        tmp_path / "other"
-    )
-    text = TrainingText.open(config_of(train=f"prepared:{prepared}"))
-    with pytest.raises(
-        InputError, match=r"was encoded with another vocabulary .*prepare it again"
-    ):
-        text.load(other, seed=0)
+    other = Vocabulary.train(["a b c"], 8)
+    message = r"was encoded with another vocabulary .*prepare it again"
+    with pytest.raises(InputError, match=message):
+        load_with(Vocabularies(other, other), train=f"prepared:{prepared}")
 
 
-def test_a_lower_limit_of_tokens_is_that_of_the_text(prepared):
-    """Longer pairs are dropped and counted at the start, from the same folder."""
-    vocabularies = Vocabularies.load(prepared / "vocabulary")
+def test_a_lower_limit_of_tokens_is_that_of_the_text(
+    prepared, vocabularies, monkeypatch
+):
+    """Longer pairs are dropped and counted at the start, from the same folder; ``~``
+    is the home folder.
+    """
+    monkeypatch.setenv("HOME", str(prepared.parent))
     straight, mapped = (
-        TrainingText.open(config_of(max_length=20, train=train)).load(
-            vocabularies, seed=3
-        )
-        for train in (BASE["train"], f"prepared:{prepared}")
+        load_with(vocabularies, max_length=20, train=train)
+        for train in (BASE["train"], "prepared:~/prepared")
     )
     assert same(first_batches(straight), first_batches(mapped))
     assert straight.hash == mapped.hash
@@ -151,162 +161,100 @@ def test_a_lower_limit_of_tokens_is_that_of_the_text(prepared):
     assert one.dropped["max_length"] > 0
 
 
-def test_text_and_prepared_folders_do_not_mix(tmp_path):
-    with pytest.raises(InputError, match="mixes text with prepared folders"):
-        TrainingText.open(config_of(train=f"bundled:en-de/valid + prepared:{tmp_path}"))
-
-
 def test_a_mixture_of_text(tmp_path):
-    """Each part is counted, weighed and named in the log's own terms."""
-    data = training_of(
-        tmp_path,
-        train="bundled:en-de/valid + 3 * bundled:en-de/test [de>en]",
-        language_tags=True,
-    )
-    assert [
-        (share.name, share.stop - share.start, share.weight) for share in data.shares
-    ] == [("bundled:en-de/valid", 500, 1.0), ("bundled:en-de/test", 500, 3.0)]
-    assert {name: counts.read for name, counts in data.counts.items()} == {
-        "bundled:en-de/valid": 500,
-        "bundled:en-de/test": 500,
-    }
-    assert data.statistics.pairs == 2000
-
-
-def test_temperature_repeats_the_smaller(tmp_path):
-    pairs = list(load("bundled:en-de/test", "en", "de"))[:100]
-    for side, name in enumerate(("s", "t")):
-        (tmp_path / name).write_text(
-            "".join(pair[side] + "\n" for pair in pairs), "utf-8"
-        )
-    mixture = f"bundled:en-de/valid + text:{tmp_path}/s,{tmp_path}/t"
-    data = training_of(tmp_path, train=mixture, temperature=2.0)
-    assert [share.weight for share in data.shares] == [1.0, pytest.approx(5**0.5)]
-    with pytest.raises(InputError, match="both set how often pairs occur"):
-        training_of(
-            tmp_path, train=f"{mixture} + 2 * bundled:en-de/test", temperature=2.0
-        )
-
-
-def test_tags_ask_for_the_language_of_each_part(tmp_path):
-    """Each source begins with the tag of its own target language (Johnson et al.
-    2017, section 3).
+    """Each part is counted and weighed. Each source begins with the tag of its own
+    target language (Johnson et al. 2017, section 3).
     """
-    text = TrainingText.open(
-        config_of(
-            train="bundled:en-de/valid + bundled:en-de/test [de>en]", language_tags=True
-        )
-    )
-    vocabularies = text.vocabularies(tmp_path / "vocabulary")
+    train = "bundled:en-de/valid + 3 * bundled:en-de/test [de>en]"
+    text = TrainingText.open(config_of(train=train, language_tags=True))
+    vocabularies = text.vocabularies(tmp_path)
     data = text.load(vocabularies, seed=0)
-    vocabulary = vocabularies.source
-    first = {
-        int(data.store.take(np.array([i])).source.tokens[0])
-        for i in range(data.shares[0].stop)
-    }
-    second = {
-        int(data.store.take(np.array([i])).source.tokens[0])
-        for i in range(data.shares[1].start, data.shares[1].stop)
-    }
-    assert first == {vocabulary.tag_id("de")}
-    assert second == {vocabulary.tag_id("en")}
-    assert first != second
-    plain = TrainingText.open(config_of()).vocabularies(tmp_path / "plain")
-    with pytest.raises(InputError, match="no tag <2de>"):
-        TrainingText.open(config_of(language_tags=True)).load(plain, seed=0)
+    shares = [(one.name, one.stop - one.start, one.weight) for one in data.shares]
+    assert shares == [
+        ("bundled:en-de/valid", 500, 1.0),
+        ("bundled:en-de/test", 500, 3.0),
+    ]
+    read = {name: counts.read for name, counts in data.counts.items()}
+    assert read == {"bundled:en-de/valid": 500, "bundled:en-de/test": 500}
+    assert data.statistics.pairs == 2000
+    first = [int(data.store.source[i][0]) for i in range(1000)]
+    tags = [vocabularies.source.tag_id(language) for language in ("de", "en")]
+    assert first == [tags[0]] * 500 + [tags[1]] * 500
 
 
-@pytest.mark.parametrize("model", ["bpe", "unigram"])
-def test_each_epoch_has_its_own_segmentation(tmp_path, model):
+def test_temperature_repeats_the_smaller(tmp_path, vocabularies):
+    pairs = list(load("bundled:en-de/test", "en", "de"))[:100]
+    mixture = f"bundled:en-de/valid + {write_text(tmp_path, pairs)}"
+    data = load_with(vocabularies, train=mixture, temperature=2.0)
+    assert [share.weight for share in data.shares] == [1.0, pytest.approx(5**0.5)]
+
+
+def test_each_epoch_has_its_own_segmentation(vocabularies):
     """Each pair once an epoch in other pieces; loaded again and resumed in the second
-    epoch, the data are the same.
+    epoch, the data are the same. A stream closes while text is read ahead.
     """
-    options = {"segmentation_alpha": 0.3, "vocabulary_model": model}
-    data, again = (training_of(tmp_path, **options) for _ in range(2))
-    vocabulary = (
-        TrainingText.open(config_of(**options))
-        .vocabularies(tmp_path / "vocabulary")
-        .target
-    )
-    straight = list(itertools.islice(data.batches(), len(data.plan(0)) + 8))
-    position = straight[len(data.plan(0)) + 2][1]
+    data, again = (load_with(vocabularies, segmentation_alpha=0.3) for _ in range(2))
+    stream, size = data.batches(), len(data.plan(0))
+    straight = list(itertools.islice(stream, size + 8))
+    stream.close()
+    position = straight[size + 2][1]
     assert position.epoch == 1
     resumed = [batch for batch, _ in itertools.islice(again.batches(position), 5)]
     assert same([batch for batch, _ in straight[-5:]], resumed)
-    epochs = []
+    epochs, target = [], vocabularies.target
     for epoch in (0, 1):
         plan = data.plan(epoch)
         rows = [
-            row
-            for number in range(len(plan))
-            for row in plan.batch(number, 0, 1)["target"]
+            row for number in range(len(plan)) for row in plan.batch(number)["target"]
         ]
         epochs.append(
-            sorted(
-                vocabulary.decode(row) for row in rows if row[0] != vocabulary.pad_id
-            )
+            sorted(target.decode(row) for row in rows if row[0] != target.pad_id)
         )
     assert epochs[0] == epochs[1]
     assert len(epochs[0]) == data.statistics.pairs
-    first, second = (data.plan(epoch).store.take(np.arange(200)) for epoch in (0, 1))
+    first, second = (data.plan(epoch).store for epoch in (0, 1))
     assert first.hash != second.hash
 
 
-def test_text_that_changes_while_it_is_read_again_is_noticed(tmp_path):
+def test_text_that_changes_while_it_is_read_again_is_noticed(tmp_path, vocabularies):
     """Each epoch of another segmentation reads the same pairs, or training stops."""
-    pairs = list(load("bundled:en-de/test", "en", "de"))
-    for side, name in enumerate(("s", "t")):
-        (tmp_path / name).write_text(
-            "".join(pair[side] + "\n" for pair in pairs), "utf-8"
-        )
-    data = training_of(
-        tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t", segmentation_alpha=0.2
+    pairs = list(load("bundled:en-de/test", "en", "de"))[:200]
+    options = {"train": write_text(tmp_path, pairs), "segmentation_alpha": 0.2}
+    data = load_with(vocabularies, **options)
+    assert len(data.plan(1).pairs) == 200
+    write_text(tmp_path, pairs[:-5])
+    message = (
+        r"the text of data\.train has changed since training began .* of 195 pairs"
     )
-    assert len(data.plan(1).pairs) == 500
-    for name in ("s", "t"):
-        lines = (tmp_path / name).read_text("utf-8").splitlines(keepends=True)
-        (tmp_path / name).write_text("".join(lines[:-5]), "utf-8")
-    with pytest.raises(
-        InputError,
-        match=(
-            r"the text of data\.train has changed since training began .* of 495 pairs"
-        ),
-    ):
+    with pytest.raises(InputError, match=message):
         data.plan(2)
 
 
-def test_another_text_of_the_same_counts_has_another_identity(tmp_path):
-    """Also where each epoch draws its own segmentation: the best one tells texts
-    apart.
-    """
-    pairs = list(load("bundled:en-de/test", "en", "de"))
-    hashes = []
-    for chosen in (pairs, [*pairs[1:], pairs[0]], pairs):
-        for side, name in enumerate(("s", "t")):
-            (tmp_path / name).write_text(
-                "".join(pair[side] + "\n" for pair in chosen), "utf-8"
-            )
-        data = training_of(
-            tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t", segmentation_alpha=0.2
+def test_another_text_of_the_same_counts_has_another_identity(tmp_path, vocabularies):
+    """Also where each epoch draws its own segmentation: the best one identifies it."""
+    pairs = list(load("bundled:en-de/test", "en", "de"))[:100]
+    hashes = [
+        load_with(
+            vocabularies, train=write_text(tmp_path, chosen), segmentation_alpha=alpha
+        ).hash
+        for chosen, alpha in (
+            (pairs, 0.2),
+            ([*pairs[1:], pairs[0]], 0.2),
+            (pairs, None),
         )
-        hashes.append(data.hash)
+    ]
     assert hashes[0] == hashes[2] != hashes[1]
-    assert (
-        training_of(tmp_path, train=f"text:{tmp_path}/s,{tmp_path}/t").hash == hashes[0]
-    )
 
 
-def test_an_epoch_that_nobody_waits_for_is_not_read_to_its_end(tmp_path):
+def test_an_epoch_that_is_not_needed_is_not_read_to_its_end(vocabularies):
     """The stream closes although the next epoch's text is being read."""
-    asked = []
-    data = training_of(tmp_path, segmentation_alpha=0.2)
-    store = data.store
+    asked, data = [], load_with(vocabularies, segmentation_alpha=0.2)
 
     def endless(epoch, unwanted):
         while epoch and not unwanted():
             asked.append(epoch)
             time.sleep(0.001)
-        return store
+        return data.store
 
     stream = dataclasses.replace(data, resample=endless).batches()
     next(stream)
@@ -314,138 +262,90 @@ def test_an_epoch_that_nobody_waits_for_is_not_read_to_its_end(tmp_path):
     assert asked
 
 
-def test_a_mixture_is_the_same_text_and_prepared(tmp_path):
-    """Several parts in one folder: the same batches and the same identity."""
-    mixture = "bundled:en-de/valid + bundled:en-de/test"
-    straight = training_of(tmp_path, train=mixture)
-    prepare(config_of(train=mixture), tmp_path / "prepared")
-    prepared = training_of(tmp_path, train=f"prepared:{tmp_path}/prepared")
-    assert straight.hash == prepared.hash
-    assert same(first_batches(straight), first_batches(prepared))
-
-
-@pytest.mark.parametrize(
-    ("train", "message"),
-    [
-        (
-            "bundled:en-de/valid + bundled:en-de/test [de>en]",
-            "set data.language_tags=True for several languages",
-        ),
-        (
-            "text:{0}/s,{0}/t [en>de] + text:{0}/s,{0}/t [de>en]",
-            "is named in two directions",
-        ),
-    ],
-)
-def test_directions_that_cannot_be_meant(tmp_path, train, message):
-    """What a model could not tell apart is refused, and so is one source file for
-    two directions.
-    """
-    for name in ("s", "t"):
-        (tmp_path / name).write_text("a\n")
-    with pytest.raises(InputError, match=message):
-        TrainingText.open(
-            config_of(train=train.format(tmp_path), language_tags="two" in message)
-        )
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         (
-            {"drop_remainder": True, "tokens_per_batch": 100_000},
-            "drop_remainder=True leaves no batch",
+            {"train": "bundled:en-de/valid + prepared:x"},
+            "mixes text with prepared folders",
         ),
         (
-            {"train": "0.0001 * bundled:en-de/valid"},
-            "the weights of data.train leave no pair",
+            {"train": "prepared:x", "segmentation_alpha": 0.1},
+            "folder has no text: name",
+        ),
+        (
+            {"train": "bundled:en-de/test + bundled:en-de/test [de>en]"},
+            "set data.language_tags=True for several languages",
+        ),
+        (
+            {"train": "text:s,t [en>de] + text:s,t [de>en]", "language_tags": True},
+            "is named in two directions",
+        ),
+        (
+            {
+                "train": "bundled:en-de/valid + 2 * bundled:en-de/test",
+                "temperature": 2.0,
+            },
+            "both set how often pairs occur",
         ),
     ],
 )
-def test_an_epoch_without_batches(tmp_path, options, message):
-    """Named before anything is computed from it."""
-    with pytest.raises(InputError, match=message):
-        _ = training_of(tmp_path, **options).statistics
+def test_names_that_do_not_fit_are_refused(options, message):
+    refuse(message, **options)
 
 
-def test_a_large_text_tells_how_far_it_is(tmp_path, monkeypatch):
-    """Now and then, the same from all roads, and of the vocabulary where one is
-    trained.
-    """
-    monkeypatch.setattr(corpus, "_REPORT_EVERY", 300)
+def test_a_large_text_reports_progress(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "_REPORT_EVERY", 200)
     monkeypatch.setattr(encoding, "CHUNK", 100)
-    told = []
+    lines = []
     text = TrainingText.open(config_of())
-    vocabularies = text.vocabularies(tmp_path / "vocabulary", report=told.append)
-    assert told == ["training the vocabulary on bundled:en-de/valid"]
-    vocabularies.save(tmp_path / "vocabulary")
-    text.load(
-        text.vocabularies(tmp_path / "vocabulary", report=told.append),
-        seed=0,
-        report=told.append,
-    )
-    read = sum(1 for _ in text.pairs)
-    assert told[1:] == [
-        f"bundled:en-de/valid: {count:,} pairs read"
-        for count in range(300, read + 1, 300)
+    for _ in range(2):  # the second time the vocabulary is not trained
+        vocabularies = text.vocabularies(tmp_path, report=lines.append)
+    text.load(vocabularies, seed=0, report=lines.append)
+    assert lines == [
+        "training the vocabulary on bundled:en-de/valid",
+        "bundled:en-de/valid: 200 pairs read",
+        "bundled:en-de/valid: 400 pairs read",
     ]
-    assert len(told) > 1
-
-
-def test_the_home_folder(tmp_path, prepared, monkeypatch):
-    """``~`` is the home folder in every name of files."""
-    monkeypatch.setenv("HOME", str(prepared.parent))
-    assert training_of(tmp_path, train="prepared:~/prepared").statistics.pairs
 
 
 def test_cleaning_keys_are_those_of_the_configuration():
-    """Every step has a key in the section ``data``, with the same default."""
     for field in dataclasses.fields(Cleaning):
         assert getattr(DataConfig(), field.name) == field.default
     config = config_of(max_words=9, detect_languages=True)
     assert config.cleaning == Cleaning(max_words=9, detect_languages=True)
-    with pytest.raises(InputError, match=r"^data\.max_length_ratio "):
-        DataConfig(max_length_ratio=0.5)
 
 
-def test_what_is_judged_is_one_set_of_text(tmp_path):
-    pairs, language = load_evaluation(
-        "bundled:en-de/test [de>en]", config_of(language_tags=True)
-    )
+def test_text_for_evaluation_is_one_data_set():
+    name = "bundled:en-de/test"
+    pairs, language = load_evaluation(f"{name} [de>en]", config_of(language_tags=True))
     assert (len(pairs), language) == (500, "en")
-    assert pairs[0].target == next(iter(load("bundled:en-de/test", "en", "de"))).source
-    with pytest.raises(
-        InputError, match=r"into en and the run into de: set data\.language_tags=True"
+    assert pairs[0].target == next(iter(load(name, "en", "de"))).source
+    for wrong, message in (
+        (
+            f"{name} [de>en]",
+            r"into en and the run into de: set data\.language_tags=True",
+        ),
+        (f"{name} + {name}", "is not for evaluation: name one data set"),
+        (f"2 * {name}", "is not for evaluation: name one data set"),
+        ("prepared:x", "is not for evaluation: name one data set"),
     ):
-        load_evaluation("bundled:en-de/test [de>en]", config_of())
-    for name in (
-        "bundled:en-de/test + bundled:en-de/valid",
-        "2 * bundled:en-de/test",
-        "prepared:x",
-    ):
-        with pytest.raises(
-            InputError, match="is not for evaluation: name one data set"
-        ):
-            load_evaluation(name, config_of())
+        with pytest.raises(InputError, match=message):
+            load_evaluation(wrong, config_of())
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "found"),
     [
-        ("text:{0}/a.en,{0}/a.de", "{0}/a.en"),
         ("text:{0}/a.en,{0}/a.de [en>de]", "{0}/a.en"),
         ("tsv:{0}/a.tsv#2,1", "{0}/a.tsv"),
         ("text:{0}/*.en,{0}/*.de", "text:{0}/*.en,{0}/*.de"),
-        ("tsv:{0}/?.tsv", "tsv:{0}/?.tsv"),
         ("bundled:en-de/test", "bundled:en-de/test"),
     ],
 )
-def test_a_line_of_a_source_is_one_of_its_file(name, said, tmp_path):
-    """Where all sources are in one file an error names it, else the set, whose
-    lines are counted as if they did.
-    """
-    for file in ("a.en", "a.de", "b.en", "b.de", "a.tsv", "b.tsv"):
+def test_an_error_names_the_file_of_the_sources(name, found, tmp_path):
+    """Or the data set, if there are several files."""
+    for file in ("a.en", "a.de", "b.en", "b.de", "a.tsv"):
         (tmp_path / file).write_text("a\ta\n")
-    assert corpus.name_sources(name.format(tmp_path), config_of()) == said.format(
-        tmp_path
-    )
+    said = corpus.name_sources(name.format(tmp_path), config_of())
+    assert said == found.format(tmp_path)
