@@ -130,7 +130,9 @@ def level(sizes: Sequence[int], temperature: float) -> list[float]:
     ]
 
 
-def choose(shares: Sequence[Share], *, seed: int, epoch: int) -> NDArray[np.int32]:
+def choose_pairs(
+    shares: Sequence[Share], *, seed: int, epoch: int
+) -> NDArray[np.int32]:
     """Return the numbers of the pairs of an epoch, not yet shuffled: each
     ``floor(weight)`` or ``ceil(weight)`` times.
 

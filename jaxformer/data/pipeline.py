@@ -31,7 +31,7 @@ from jaxformer.data.batching import (
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.config import DataConfig
 from jaxformer.data.encoding import map_ahead
-from jaxformer.data.mixing import Share, choose
+from jaxformer.data.mixing import Share, choose_pairs
 from jaxformer.data.packing import Rows, RowShape, make_packed_batch, pack, plan_rows
 from jaxformer.data.store import Encoded
 from jaxformer.errors import InputError
@@ -303,7 +303,9 @@ class TrainingData:
 
     def _make_plan(self, epoch: int, store: Future[Encoded] | None) -> Plan:
         generator = np.random.default_rng([self.seed, epoch])
-        order = generator.permutation(choose(self.shares, seed=self.seed, epoch=epoch))
+        order = generator.permutation(
+            choose_pairs(self.shares, seed=self.seed, epoch=epoch)
+        )
         pairs = self._store(epoch) if store is None else store.result()
         if isinstance(self.shape, RowShape):
             rows = pack(pairs.source_lengths, pairs.target_lengths, order, self.shape)

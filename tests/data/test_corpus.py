@@ -21,7 +21,7 @@ from jaxformer.data import (
     load_evaluation,
 )
 from jaxformer.data.cleaning import Counts
-from jaxformer.data.preparing import prepare as prepare_text
+from jaxformer.data.preparing import prepare
 from jaxformer.errors import InputError
 
 BASE = {
@@ -46,7 +46,7 @@ def training_of(tmp_path, *, seed=3, **options):
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus") / "prepared"
-    prepare_text(config_of(), folder)
+    prepare(config_of(), folder)
     return folder
 
 
@@ -105,7 +105,7 @@ def same(one, other):
 def test_prepared_equals_text(tmp_path, options):
     """The same batches in the same order, and the same identity."""
     straight = training_of(tmp_path, **options)
-    done = prepare_text(config_of(**options), tmp_path / "prepared")
+    done = prepare(config_of(**options), tmp_path / "prepared")
     train = f"prepared:{tmp_path}/prepared"
     mapped = training_of(tmp_path, **{**options, "train": train})
     assert same(first_batches(straight), first_batches(mapped))

@@ -79,19 +79,19 @@ def test_each_pair_comes_as_often_as_its_weight(sizes, weights, seed, epoch):
         Share("", int(stop) - size, int(stop), weight)
         for size, stop, weight in zip(sizes, stops, weights, strict=False)
     ]
-    chosen = mixing.choose(shares, seed=seed, epoch=epoch)
+    chosen = mixing.choose_pairs(shares, seed=seed, epoch=epoch)
     counts = np.bincount(chosen, minlength=int(stops[-1]))
     for share in shares:
         own = counts[share.start : share.stop]
         assert ((own == np.floor(share.weight)) | (own == np.ceil(share.weight))).all()
         assert abs(own.sum() - share.weight * len(own)) <= 0.5 + 1e-9
-    assert (mixing.choose(shares, seed=seed, epoch=epoch) == chosen).all()
+    assert (mixing.choose_pairs(shares, seed=seed, epoch=epoch) == chosen).all()
 
 
 def test_over_many_epochs_every_pair_comes_equally_often():
     shares = [Share("a", 0, 20, 0.5)]
     counts = sum(
-        np.bincount(mixing.choose(shares, seed=3, epoch=epoch), minlength=20)
+        np.bincount(mixing.choose_pairs(shares, seed=3, epoch=epoch), minlength=20)
         for epoch in range(400)
     )
     assert counts.sum() == 4000
