@@ -1,31 +1,37 @@
-"""Random models that a search can ask, and slow searches that are right because they
-are obvious.
-"""
+"""Random models for a search, and slow searches over plain lists in float64."""
 
 import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
 
 from jaxformer.search.beam import beam_search
-from jaxformer.search.constraints import FREE
+from jaxformer.search.constraints import FREE, Constraints
 from jaxformer.search.rules import SearchRules
 from jaxformer.search.scoring import coverage_penalty
 from jaxformer.search.single import greedy_search, sample_search
 
 PAD, EOS, BOS = 0, 1, 2
 IDS = {"bos_id": BOS, "eos_id": EOS, "pad_id": PAD}
-
-
-Tokens = tuple[int, ...]
-Allow = Callable[[Tokens, dict[int, float]], dict[int, float]]
-Cover = Callable[[Tokens], float]
+# Shapes that all tests share, as each shape compiles its own program.
+SENTENCES, STATES, VOCABULARY, LENGTH = 4, 4099, 7, 7
+WORDS = range(3, VOCABULARY)
+NONE = {"min_length": 0, "banned": (), "phrases": (), "ngram": 10**9, "penalty": 1.0}
+NONE |= {"required": (), "prefixes": ()}
+STEADY = settings(
+    deadline=None,
+    derandomize=True,
+    database=None,
+    max_examples=8,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 
 
 class Hypothesis(NamedTuple):
@@ -35,458 +41,412 @@ class Hypothesis(NamedTuple):
     finished: bool
 
 
-# --- models: a sentence has a table of logits, whose row depends on all tokens before
-# (or on the last alone) ---
-
-
-def random_tables(
-    seed: int, sentences: int, states: int, vocabulary: int, ends: float = 0.0
-) -> np.ndarray:
-    """Draw float32 logits [sentences, states, vocabulary]; ``ends`` is added to
-    those of the end-of-sentence token.
-    """
-    tables = np.random.default_rng(seed).normal(
-        scale=1.5, size=(sentences, states, vocabulary)
-    )
+def random_tables(seed, ends=0.0, sentences=SENTENCES, vocabulary=VOCABULARY):
+    """Draw a table of logits for each sentence, with a row for each history."""
+    random = np.random.default_rng(seed)
+    tables = random.normal(scale=1.5, size=(sentences, STATES, vocabulary))
     tables[:, :, EOS] += ends
     return tables.astype(np.float32)
 
 
-def next_state(state, token, vocabulary: int, states: int):
-    """Number the history: all different while there are states enough, and the last
-    token alone for states = V.
-    """
-    return (state * vocabulary + token) % states
+def random_attention(seed, sentences=SENTENCES):
+    """Draw weights that sum to 1 and often nearly omit a position."""
+    random = np.random.default_rng(seed)
+    return random.dirichlet(np.full(4, 0.5), (sentences, STATES)).astype(np.float32)
 
 
-def limits(*values: int) -> jax.Array:
-    """Return the most tokens of each sentence as the searches want them."""
-    return jnp.array(values, jnp.int32)
+def next_state(state, token, vocabulary):
+    """Number the histories; different histories have different states."""
+    return (state * vocabulary + token) % STATES
 
 
-def random_attention(
-    seed: int, sentences: int, states: int, positions: int
-) -> np.ndarray:
-    """Draw float32 weights [sentences, states, positions], which sum to 1 and often
-    leave a position almost out.
-    """
-    weights = np.random.default_rng(seed).dirichlet(
-        np.full(positions, 0.5), (sentences, states)
-    )
-    return weights.astype(np.float32)
+# The searches
 
 
-def table_step(
-    tables: jax.Array, beam_size: int, attention: jax.Array | None = None
-) -> Callable:
-    """Return the step function over the tables; its cache is the state of each row and
-    a counter shared by all.
-
-    With attention, tables of weights [sentences, states, positions], the cache adds
-    them up.
-    """
-    sentences, states, vocabulary = tables.shape
-    sentence = jnp.repeat(jnp.arange(sentences), beam_size)
-
-    def step(tokens, cache):
-        state = next_state(cache["state"], tokens, vocabulary, states)
-        new = {"state": state, "calls": cache["calls"] + 1}
-        if attention is not None:
-            new["coverage"] = cache["coverage"] + attention[sentence, state]
-        return tables[sentence, state], new
-
-    return step
+def step(tokens, cache):
+    """Read tables of sentences from the cache, and states of rows; count the calls."""
+    sentences, _, vocabulary = cache["tables"].shape
+    state = next_state(cache["state"], tokens, vocabulary)
+    rows = jnp.arange(len(tokens)) // (len(tokens) // sentences)
+    grown = cache | {"state": state, "calls": cache["calls"] + 1}
+    if "attention" in cache:
+        grown["coverage"] = cache["coverage"] + cache["attention"][rows, state]
+    return cache["tables"][rows, state], grown
 
 
-def empty_cache(rows: int, attention: jax.Array | None = None) -> dict[str, jax.Array]:
-    cache = {"state": jnp.zeros(rows, jnp.int32), "calls": jnp.zeros((), jnp.int32)}
-    return (
-        cache
-        if attention is None
-        else {**cache, "coverage": jnp.zeros((rows, attention.shape[2]))}
-    )
-
-
-def lost(cache: dict[str, jax.Array]) -> jax.Array:
+def lost(cache):
     return coverage_penalty(cache["coverage"])
 
 
-@functools.partial(
-    jax.jit, static_argnames=("length", "beam_size", "n_best", "penalty", "groups")
-)
-def search_tables(
-    tables,
-    max_lengths,
-    alpha,
-    *,
-    length,
-    beam_size,
-    n_best=1,
-    penalty="gnmt",
-    constraints=FREE,
-    attention=None,
-    beta=0.0,
-    groups=1,
-    diversity=0.0,
-):
-    return beam_search(
-        table_step(tables, beam_size, attention),
-        empty_cache(tables.shape[0] * beam_size, attention),
-        SearchRules(
-            max_lengths=max_lengths,
-            length=length,
-            beam_size=beam_size,
-            alpha=alpha,
-            n_best=n_best,
-            penalty=penalty,
-            constraints=constraints,
-            coverage=None if attention is None else lost,
-            beta=beta,
-            groups=groups,
-            diversity=diversity,
-            **IDS,
-        ),
+def prepare(
+    *arrays, constraints=FREE, attention=None, beta=0.0, diversity=0.0, sampling=None,
+    length=LENGTH, beam_size=1, n_best=1, penalty="gnmt", groups=1,
+):  # fmt: skip
+    """Return the rules and the first cache of a search."""
+    tables, limits, alpha = arrays
+    rows = len(limits) * beam_size
+    cache = {"tables": tables, "state": jnp.zeros(rows, jnp.int32)}
+    cache["calls"] = jnp.zeros((), jnp.int32)
+    if attention is not None:
+        cache |= {"attention": attention, "coverage": jnp.zeros((rows, 4))}
+    rules = SearchRules(
+        max_lengths=limits,
+        alpha=alpha,
+        constraints=constraints,
+        beta=beta,
+        diversity=diversity,
+        sampling=sampling,
+        coverage=None if attention is None else lost,
+        length=length,
+        beam_size=beam_size,
+        n_best=n_best,
+        penalty=penalty,
+        groups=groups,
+        **IDS,
     )
+    return rules, cache
 
 
-@functools.partial(jax.jit, static_argnames=("length", "penalty"))
-def greedy_tables(
-    tables,
-    max_lengths,
-    alpha,
-    *,
-    length,
-    penalty="gnmt",
-    constraints=FREE,
-    attention=None,
-    beta=0.0,
-):
-    return greedy_search(
-        table_step(tables, 1, attention),
-        empty_cache(tables.shape[0], attention),
-        SearchRules(
-            max_lengths=max_lengths,
-            length=length,
-            alpha=alpha,
-            penalty=penalty,
-            constraints=constraints,
-            coverage=None if attention is None else lost,
-            beta=beta,
-            **IDS,
-        ),
-    )
+STATIC = ("kind", "length", "beam_size", "n_best", "penalty", "groups", "halvings")
 
 
-# --- oracles, in float64 and plain Python ---
+@functools.partial(jax.jit, static_argnames=STATIC)
+def compiled(*arrays, kind="beam", keys=None, halvings=0, **options):
+    rules, cache = prepare(*arrays, **options)
+    if kind == "sample":
+        return sample_search(step, cache, rules, keys)
+    search = greedy_search if kind == "greedy" else beam_search
+    return search(step, cache, rules, halvings=halvings)
 
 
-def next_log_probabilities(table: np.ndarray, history: tuple[int, ...]) -> np.ndarray:
-    """Ask one sentence's table what follows a history (without its begin-of-sentence
-    token).
+class Batch(NamedTuple):
+    """Sentences and what is searched for; without rules and attention, a plain
+    search.
     """
-    states, vocabulary = table.shape
-    state = 0
-    for token in (BOS, *history):
-        state = next_state(state, token, vocabulary, states)
-    logits = table[state].astype(np.float64)
-    return logits - np.log(np.sum(np.exp(logits - logits.max()))) - logits.max()
 
+    tables: np.ndarray
+    limits: tuple[int, ...] = (LENGTH,) * SENTENCES
+    alpha: float = 0.6
+    penalty: str = "gnmt"
+    rules: list[dict] | None = None
+    attention: np.ndarray | None = None
+    beta: float = 0.0
 
-def score(
-    log_probability: float, length: int, alpha: float, penalty: str = "gnmt"
-) -> float:
-    """Divide by the length penalty; the empty hypothesis has log-probability 0 and
-    score 0.
-    """
-    if length == 0 or penalty == "none":
-        return log_probability
-    return (
-        log_probability
-        / {"gnmt": (5 + length) / 6, "average": length}[penalty] ** alpha
-    )
+    def options(self, kind="beam"):
+        """Return arrays and options for :func:`prepare`."""
+        options = {"penalty": self.penalty}
+        if self.rules:
+            beam = kind == "beam"
+            options["constraints"] = constraints(self.rules, self.tables, beam=beam)
+        if self.attention is not None:
+            options |= {"attention": self.attention, "beta": np.float32(self.beta)}
+        limits = np.array(self.limits, np.int32)
+        return (self.tables, limits, np.float32(self.alpha)), options
 
+    def search(self, kind="beam", diversity=0.0, **more):
+        """Run the compiled search."""
+        arrays, options = self.options(kind)
+        options["diversity"] = np.float32(diversity)
+        return jax.device_get(compiled(*arrays, kind=kind, **options, **more))
 
-def rescore(table: np.ndarray, tokens: tuple[int, ...]) -> float:
-    """Sum the log-probabilities of given tokens, each after those before it."""
-    return sum(
-        next_log_probabilities(table, tokens[:t])[token]
-        for t, token in enumerate(tokens)
-    )
-
-
-def allowed_tokens(vocabulary: int, forbidden: tuple[int, ...] = ()) -> list[int]:
-    return [token for token in range(vocabulary) if token not in (PAD, BOS, *forbidden)]
-
-
-def every_finished(table: np.ndarray, limit: int) -> Iterator[tuple[int, ...]]:
-    """List every sequence of at most ``limit`` tokens that ends."""
-    words = [token for token in allowed_tokens(table.shape[1]) if token != EOS]
-    for length in range(limit):
-        for body in itertools.product(words, repeat=length):
-            yield (*body, EOS)
-
-
-def allowed_value(table: np.ndarray, tokens: Tokens, allow: Allow | None) -> float:
-    """Add up the values of given tokens as a search under constraints does; minus
-    infinity where one may not come.
-    """
-    total = 0.0
-    for t, token in enumerate(tokens):
-        following = next_log_probabilities(table, tokens[:t])
-        natural = {
-            each: float(following[each]) for each in allowed_tokens(table.shape[1])
-        }
-        total += (natural if allow is None else allow(tokens[:t], natural)).get(
-            token, -math.inf
+    def sentence(self, index) -> "Sentence":
+        """Return one sentence for the slow searches."""
+        return Sentence(
+            self.tables[index].astype(np.float64),
+            min(self.limits[index], LENGTH),
+            float(np.float32(self.alpha)),
+            self.penalty,
+            self.rules[index] if self.rules else NONE,
+            None if self.attention is None else self.attention[index],
+            float(np.float32(self.beta)),
         )
-    return total
 
 
-def exhaustive_best(
-    table: np.ndarray,
-    limit: int,
-    alpha: float,
-    penalty: str = "gnmt",
-    allow: Allow | None = None,
-    cover: Cover = lambda _: 0.0,
-) -> Hypothesis:
-    """Find the best finished hypothesis by looking at all of them."""
-    found = []
-    for tokens in every_finished(table, limit):
-        value = allowed_value(table, tokens, allow)
-        best = score(value, len(tokens), alpha, penalty) + cover(tokens)
-        found.append(Hypothesis(tokens, rescore(table, tokens), best, True))
-    return max(found, key=lambda hypothesis: hypothesis.score)
-
-
-def reference_cover(attention: np.ndarray, vocabulary: int, beta: float) -> Cover:
-    """Return the coverage penalty of GNMT over one sentence's table of weights,
-    position by position.
+def constraints(rules, tables, *, beam):
+    """Write the rules of sentences as arrays; they differ in minimum, required phrases
+    and prefixes.
     """
 
-    def cover(tokens: Tokens) -> float:
-        if not tokens:
+    def fill(shape, phrases, *, left=False):
+        filled = np.full(shape, -1, np.int32)
+        for row, phrase in zip(filled, phrases, strict=False):
+            row[len(row) - len(phrase) if left else 0 :][: len(phrase)] = phrase
+        return filled
+
+    first, tokens = rules[0], np.arange(tables.shape[2])
+    required = [fill((3, 3), rule["required"]) for rule in rules]
+    prefixes = [list(rule["prefixes"] or [()]) for rule in rules]
+    prefixes = [fill((3, 4), (each + each[-1:] * 3)[:3]) for each in prefixes]
+    return Constraints(
+        min_lengths=np.array([rule["min_length"] for rule in rules], np.int32),
+        banned_tokens=np.isin(tokens, first["banned"]),
+        banned_phrases=fill((4, 3), first["phrases"], left=True),
+        no_repeat_ngram=np.int32(first["ngram"]),
+        repetition_penalty=np.float32(first["penalty"]),
+        required=np.stack(required) if beam else None,
+        prefixes=np.stack(prefixes),
+    )
+
+
+# Strategies
+
+_words = st.sampled_from(WORDS)
+
+
+def _phrases(elements, least, most, count):
+    phrase = st.lists(elements, min_size=least, max_size=most).map(tuple)
+    return st.lists(phrase, max_size=count)
+
+
+def rule_values(words=_words):
+    ends = st.one_of(st.just(EOS), words)
+    return {
+        "min_length": st.integers(0, LENGTH + 1),
+        "banned": st.lists(ends, max_size=2).map(tuple),
+        "phrases": _phrases(ends, 1, 3, 4),
+        "ngram": st.sampled_from([1, 2, 3]),
+        "penalty": st.sampled_from([0.5, 1.25, 3.0]),
+        "required": _phrases(words, 1, 3, 3),
+        "prefixes": _phrases(st.one_of(words, st.just(-1)), 0, 4, 3),
+    }
+
+
+@st.composite
+def batches(draw, *, plain, penalty="gnmt", sentences=SENTENCES, vocabulary=VOCABULARY):
+    """Draw a batch; most sentences are asked for something."""
+    seed = draw(st.integers(0, 10_000))
+    ends = draw(st.sampled_from([-np.inf, -5.0, -2.0, 0.0, 1.0, 3.0]))
+    alpha = draw(st.one_of(st.sampled_from([-1.0, 0.0, 0.6, 1.0, 2.0]),
+                           st.floats(-2, 3, width=32)))  # fmt: skip
+    limits = draw(st.tuples(*[st.integers(0, LENGTH + 1)] * sentences))
+    tables = random_tables(seed, ends, sentences, vocabulary)
+    if plain:
+        return Batch(tables, limits, alpha, penalty)
+    values = rule_values(st.sampled_from(range(3, vocabulary)))
+    rules = [{n: draw(st.one_of(st.just(NONE[n]), each)) for n, each in values.items()}]
+    for _ in range(sentences - 1):
+        own = {n: draw(values[n]) for n in ("min_length", "required", "prefixes")}
+        rules.append(rules[0] | own)
+    beta = draw(st.sampled_from([0.0, 0.2, 1.0, 5.0]))
+    attention = random_attention(seed, sentences)
+    return Batch(tables, limits, alpha, penalty, rules, attention, beta)
+
+
+# The slow searches
+
+
+class Sentence(NamedTuple):
+    table: np.ndarray
+    limit: int
+    alpha: float
+    penalty: str
+    rule: dict
+    attention: np.ndarray | None
+    beta: float
+
+    def natural(self, history) -> dict[int, float]:
+        """Return the model's log-probabilities of what may follow a history."""
+        state = 0
+        for token in (BOS, *history):
+            state = next_state(state, token, self.table.shape[1])
+        logits = self.table[state]
+        logits = logits - np.log(np.sum(np.exp(logits)))
+        return {t: float(logits[t]) for t in range(len(logits)) if t not in (PAD, BOS)}
+
+    def log_probabilities(self, tokens) -> list[float]:
+        return [self.natural(tokens[:t])[token] for t, token in enumerate(tokens)]
+
+    def allowed(self, history) -> dict[int, float]:
+        """Return the values that tokens are ranked by."""
+        return allow(history, self.natural(history), **self.rule)
+
+    def score(self, tokens, value) -> float:
+        """Divide by the length penalty and add the coverage penalty."""
+        n = len(tokens)
+        if n == 0:
             return 0.0
-        sums, state = [0.0] * attention.shape[1], 0
+        divisors = {"gnmt": (5 + n) / 6, "average": n, "none": 1.0}
+        total = value / divisors[self.penalty] ** self.alpha
+        if self.attention is None:
+            return total
+        sums, state = np.zeros(4), 0
         for token in (BOS, *tokens[:-1]):
-            state = next_state(state, token, vocabulary, attention.shape[0])
-            sums = [
-                so_far + float(weight)
-                for so_far, weight in zip(sums, attention[state], strict=True)
+            state = next_state(state, token, self.table.shape[1])
+            sums += self.attention[state]
+        return total + self.beta * float(np.log(np.clip(sums, 1e-37, 1.0)).sum())
+
+
+def holds(tokens, phrase) -> bool:
+    starts = range(len(tokens) - len(phrase) + 1)
+    return any(tokens[start : start + len(phrase)] == phrase for start in starts)
+
+
+def allow(
+    history, natural, *, min_length, banned, phrases, ngram, penalty, required, prefixes
+):
+    """Map each token that may follow a history to its value."""
+    place = len(history)
+    agree = [
+        prefix
+        for prefix in prefixes
+        if all(a in (-1, b) for a, b in zip(prefix, history, strict=False))
+    ]
+    forced = {prefix[place] for prefix in agree if place < len(prefix)} - {-1}
+    is_free = not prefixes or any(
+        place >= len(prefix) or prefix[place] == -1 for prefix in agree
+    )
+    seen = {history[start : start + ngram] for start in range(place - ngram + 1)}
+    values = {}
+    for token, value in natural.items():
+        longer = (*history, token)
+        short = len(longer) < min_length
+        waits = short or not all(holds(history, phrase) for phrase in required)
+        repeats = len(longer) >= ngram and longer[-ngram:] in seen
+        is_banned = token in banned or repeats or (token == EOS and waits)
+        ends = any(longer[-len(phrase) :] == phrase for phrase in phrases)
+        if token in forced:
+            values[token] = value
+        elif is_free and not is_banned and not ends and value > -math.inf:
+            values[token] = value * penalty if token in history else value
+    return values
+
+
+def exhaustive_best(sentence: Sentence) -> list[Hypothesis]:
+    """Score every hypothesis that ends, and return the best."""
+    found = []
+    words = range(3, sentence.table.shape[1])
+    for length in range(sentence.limit):
+        for body in itertools.product(words, repeat=length):
+            tokens = (*body, EOS)
+            values = [
+                sentence.allowed(tokens[:t]).get(token, -math.inf)
+                for t, token in enumerate(tokens)
             ]
-        return beta * sum(math.log(min(max(total, 1e-37), 1.0)) for total in sums)
-
-    return cover
-
-
-def holds(tokens: Tokens, phrase: Tokens) -> bool:
-    return any(
-        tokens[start : start + len(phrase)] == phrase
-        for start in range(len(tokens) - len(phrase) + 1)
-    )
+            if min(values) > -math.inf:
+                total = sum(sentence.log_probabilities(tokens))
+                score = sentence.score(tokens, sum(values))
+                found.append(Hypothesis(tokens, total, score, True))
+    return [max(found, key=lambda each: each.score)] if found else []
 
 
-def begun(tokens: Tokens, phrase: Tokens) -> int:
+def reference_greedy(sentence: Sentence) -> list[Hypothesis]:
+    """Follow the largest value until the end, the limit or a dead end."""
+    history, value = (), 0.0
+    while len(history) < sentence.limit and history[-1:] != (EOS,):
+        allowed = sentence.allowed(history)
+        if not allowed:
+            return []
+        token = max(sorted(allowed), key=allowed.__getitem__)
+        history, value = (*history, token), value + allowed[token]
+    total = sum(sentence.log_probabilities(history))
+    finished = history[-1:] == (EOS,)
+    return [Hypothesis(history, total, sentence.score(history, value), finished)]
+
+
+def _begun(tokens, phrase) -> int:
     """Count the first tokens of a phrase that the tokens end with."""
-    return max(
-        count
-        for count in range(len(phrase))
-        if tokens[len(tokens) - count :] == phrase[:count]
-    )
+    counts = range(len(phrase))
+    return max(n for n in counts if tokens[len(tokens) - n :] == phrase[:n])
 
 
-def take_turns(ranked: list, width: int, required: Sequence[Tokens]) -> list:
-    """Put continuations in the order of dynamic beam allocation; each begins with
-    its tokens.
-    """
+def _take_turns(ranked, width, required):
+    """Order continuations by dynamic beam allocation; each begins with its tokens."""
     if not required:
         return ranked
     parents, banks, turns = set(), Counter(), []
     for place, (tokens, *_) in enumerate(ranked):
         history = tokens[:-1]
         unmet = [phrase for phrase in required if not holds(history, phrase)]
-        advances = tokens[-1] in [phrase[begun(history, phrase)] for phrase in unmet]
+        advances = tokens[-1] in [phrase[_begun(history, phrase)] for phrase in unmet]
         if place < 2 * width or history not in parents or advances or tokens[-1] == EOS:
-            bank = sum(
-                len(phrase) if holds(tokens, phrase) else begun(tokens, phrase)
-                for phrase in required
-            )
-            bank += tokens[-1] == EOS
+            bank = tokens[-1] == EOS
+            for phrase in required:
+                met = holds(tokens, phrase)
+                bank += len(phrase) if met else _begun(tokens, phrase)
             turns.append((banks[bank], -bank, ranked[place]))
             banks[bank] += 1
         parents.add(history)
     return [hypothesis for *_, hypothesis in sorted(turns, key=lambda turn: turn[:2])]
 
 
-def reference_beam(
-    table: np.ndarray,
-    limit: int,
-    alpha: float,
-    beam_size: int,
-    forbidden: Tokens = (),
-    penalty: str = "gnmt",
-    allow: Allow | None = None,
-    cover: Cover = lambda _: 0.0,
-    required: Sequence[Tokens] = (),
-    groups: int = 1,
-    diversity: float = 0.0,
-) -> list[Hypothesis]:
-    """Search with plain lists, always up to the limit: it knows no stop rule, so it
-    shows whether one is sound.
+def reference_beam(sentence, beam_size, groups=1, diversity=0.0) -> list[Hypothesis]:
+    """Search to the limit, without a rule for stopping: so it shows whether that of
+    beam search is sound.
 
-    Python's sort is stable, so ties stay in the order of beam and token id. ``allow``
-    maps a history and the log-probabilities of what may follow it to the values that
-    hypotheses are ranked by; ``cover`` gives what is added to a score.
+    A hypothesis is (tokens, log-probability, value). Ties keep the order of beam and
+    token id, as Python's sort is stable.
     """
     width = beam_size // groups
-    # A hypothesis is its tokens, its log-probability, and the value it is ranked by.
-    live: list[list[tuple[Tokens, float, float]]] = [
-        [((), 0.0, 0.0)] for _ in range(groups)
-    ]
-    ended: list[list[tuple[Tokens, float, float]]] = [[] for _ in range(groups)]
-    for _ in range(limit):
+    live = [[((), 0.0, 0.0)] for _ in range(groups)]
+    ended = [[] for _ in range(groups)]
+    for _ in range(sentence.limit):
         chosen: Counter[int] = Counter()
         for group in range(groups):
             grown = []
             for history, total, value in live[group]:
-                following = next_log_probabilities(table, history)
-                natural = {
-                    token: float(following[token])
-                    for token in allowed_tokens(table.shape[1], forbidden)
-                }
-                allowed = natural if allow is None else allow(history, natural)
+                natural = sentence.natural(history)
                 grown += [
                     ((*history, token), total + natural[token], value + added)
-                    for token, added in sorted(allowed.items())
-                    if added > -math.inf
+                    for token, added in sorted(sentence.allowed(history).items())
                 ]
-            grown.sort(
-                key=lambda hypothesis: (
-                    diversity * chosen[hypothesis[0][-1]] - hypothesis[2]
-                )
-            )
-            grown = take_turns(grown, width, required)
-            ended[group] += [
-                hypothesis for hypothesis in grown[:width] if hypothesis[0][-1] == EOS
-            ]
-            live[group] = [
-                hypothesis for hypothesis in grown if hypothesis[0][-1] != EOS
-            ][:width]
-            chosen.update(hypothesis[0][-1] for hypothesis in live[group])
+            grown.sort(key=lambda each: diversity * chosen[each[0][-1]] - each[2])
+            grown = _take_turns(grown, width, sentence.rule["required"])
+            ended[group] += [each for each in grown[:width] if each[0][-1] == EOS]
+            live[group] = [each for each in grown if each[0][-1] != EOS][:width]
+            chosen.update(each[0][-1] for each in live[group])
 
-    def ordered(
-        hypotheses: list[tuple[Tokens, float, float]], finished: bool
-    ) -> list[Hypothesis]:
+    def ordered(hypotheses, finished):
         scored = [
-            Hypothesis(
-                tokens,
-                total,
-                score(value, len(tokens), alpha, penalty) + cover(tokens),
-                finished,
-            )
+            Hypothesis(tokens, total, sentence.score(tokens, value), finished)
             for tokens, total, value in hypotheses
         ]
-        return sorted(scored, key=lambda hypothesis: -hypothesis.score)
+        return sorted(scored, key=lambda each: -each.score)
 
-    # Each group gives as many as are alive in it; those that two groups have come once.
-    by_group = [
-        (ordered(ended[group], True) + ordered(live[group], False))[:width]
-        for group in range(groups)
-    ]
-    once = {each.tokens: each for group in by_group for each in group}
-    return sorted(
-        once.values(),
-        key=lambda hypothesis: (not hypothesis.finished, -hypothesis.score),
-    )
+    once = {}
+    for done, alive in zip(ended, live, strict=True):
+        both = ordered(done, True) + ordered(alive, False)
+        once |= {each.tokens: each for each in both[:width]}
+    return sorted(once.values(), key=lambda each: (not each.finished, -each.score))
+
+
+# Comparisons
 
 
 def hypotheses(result, sentence: int) -> list[Hypothesis]:
-    """Read one sentence's hypotheses from a result, and check what must hold of
-    every result.
-    """
+    """Read a sentence's hypotheses, and check what holds of every result."""
     found = []
     for place in range(result.tokens.shape[1]):
         tokens = np.asarray(result.tokens[sentence, place])
         length = int(result.lengths[sentence, place])
         finished = bool(result.finished[sentence, place])
-        assert np.all(tokens[length:] == PAD), "after a hypothesis comes padding alone"
-        assert not np.isin(tokens[:length], (PAD, BOS)).any(), (
-            "neither pad nor bos is generated"
-        )
-        assert np.count_nonzero(tokens == EOS) == int(finished), (
-            "the one end-of-sentence token is the last"
-        )
-        assert not finished or tokens[length - 1] == EOS
         each = np.asarray(result.token_log_probabilities[sentence, place])
-        assert not each[length:].any(), "padding has no log-probability"
+        total = float(result.log_probabilities[sentence, place])
+        assert np.all(tokens[length:] == PAD)
+        assert not each[length:].any()
+        assert not np.isin(tokens[:length], (PAD, BOS)).any()
+        assert np.count_nonzero(tokens == EOS) == int(finished)
+        assert not finished or tokens[length - 1] == EOS
         if np.isneginf(result.scores[sentence, place]):
             assert length == 0
             assert not finished
+            assert np.isneginf(total)
             continue
         assert len(found) == place, "empty places are the last"
-        np.testing.assert_allclose(
-            each.sum(dtype=np.float64),
-            result.log_probabilities[sentence, place],
-            rtol=2e-6,
-        )
+        np.testing.assert_allclose(each.sum(dtype=np.float64), total, rtol=2e-6)
+        score = float(result.scores[sentence, place])
         found.append(
-            Hypothesis(
-                tuple(tokens[:length].tolist()),
-                float(result.log_probabilities[sentence, place]),
-                float(result.scores[sentence, place]),
-                finished,
-            )
+            Hypothesis(tuple(tokens[:length].tolist()), total, score, finished)
         )
-    assert len({hypothesis.tokens for hypothesis in found}) == len(found), (
-        "all hypotheses differ"
-    )
-    order = [(hypothesis.finished, hypothesis.score) for hypothesis in found]
-    assert order == sorted(order, reverse=True), (
-        "the best first, finished before unfinished"
-    )
+    assert len({each.tokens for each in found}) == len(found)
+    order = [(each.finished, each.score) for each in found]
+    assert order == sorted(order, reverse=True)
     return found
 
 
-def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
-    """Demand the same tokens and flags, and the same numbers up to float32."""
+def assert_same(found, expected) -> None:
+    """Compare tokens and flags exactly, and numbers up to float32."""
     assert [(h.tokens, h.finished) for h in found] == [
         (h.tokens, h.finished) for h in expected
     ]
-    np.testing.assert_allclose(
-        [(h.log_probability, h.score) for h in found],
-        [(h.log_probability, h.score) for h in expected],
-        rtol=2e-6,
-        atol=1e-6,
-    )
-
-
-@functools.partial(jax.jit, static_argnames=("length", "samples"))
-def sample_tables(
-    tables,
-    max_lengths,
-    keys,
-    sampling,
-    *,
-    length,
-    samples,
-    constraints=FREE,
-    attention=None,
-    beta=0.0,
-):
-    return sample_search(
-        table_step(tables, samples, attention),
-        empty_cache(tables.shape[0] * samples, attention),
-        SearchRules(
-            beam_size=samples,
-            n_best=samples,
-            max_lengths=max_lengths,
-            length=length,
-            alpha=jnp.float32(0.6),
-            constraints=constraints,
-            coverage=None if attention is None else lost,
-            beta=beta,
-            sampling=sampling,
-            **IDS,
-        ),
-        keys,
-    )
+    found, expected = ([h[1:3] for h in each] for each in (found, expected))
+    np.testing.assert_allclose(found, expected, rtol=2e-6, atol=1e-6)

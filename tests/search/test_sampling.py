@@ -1,80 +1,51 @@
-"""Sampling: what is cut off, how often each translation comes, and what a sample
-depends on.
-"""
+"""Sampling: truncations, frequencies, and what a sample depends on."""
 
 import itertools
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from search.search_oracle import (
     EOS,
-    IDS,
-    PAD,
-    allowed_tokens,
-    empty_cache,
-    greedy_tables,
-    limits,
-    next_log_probabilities,
+    NONE,
+    SENTENCES,
+    STEADY,
+    Batch,
+    batches,
+    hypotheses,
     random_tables,
-    rescore,
-    sample_tables,
-    score,
-    table_step,
 )
 
-from jaxformer.search import single as sampling_module
-from jaxformer.search.constraints import Constraints
-from jaxformer.search.rules import Sampling, SearchRules
-from jaxformer.search.single import sample_search, truncate
+from jaxformer.search import single
+from jaxformer.search.rules import Sampling
 
-STATES, VOCABULARY = 4099, 6
 OFF = {"top_k": 10**6, "top_p": 1.0, "min_p": 0.0, "epsilon": 0.0}
 EXACT = {"temperature": 1.0, **OFF}
-steady = settings(
-    deadline=None,
-    derandomize=True,
-    database=None,
-    max_examples=60,
-    suppress_health_check=[HealthCheck.too_slow],
-)
-TRUNCATE = jax.jit(truncate)
+TRUNCATE = jax.jit(single.truncate)
 
 
 def values(**changes) -> Sampling:
-    """Give every value as an array, so that one compiled function serves all."""
-    chosen = {**EXACT, **changes}
-    return Sampling(
-        jnp.float32(chosen["temperature"]),
-        jnp.int32(chosen["top_k"]),
-        *(jnp.float32(chosen[name]) for name in ("top_p", "min_p", "epsilon")),
-    )
+    """Return all values as arrays: one program serves all."""
+    chosen = EXACT | changes
+    kinds = {"top_k": np.int32}
+    return Sampling(*(kinds.get(n, np.float32)(chosen[n]) for n in EXACT))
 
 
-def keys(*sentences: int, seed: int = 0) -> jax.Array:
-    return jax.vmap(
-        lambda sentence: jax.random.fold_in(jax.random.key(seed), sentence)
-    )(jnp.array(sentences))
-
-
-# --- the slow reference: sorted lists ---
+def keys(*sentences, seed=0):
+    own = jax.vmap(jax.random.fold_in, (None, 0))
+    return own(jax.random.key(seed), np.array(sentences))
 
 
 def reference_truncate(log_probabilities, *, temperature, top_k, top_p, min_p, epsilon):
-    """Return probabilities, by one token after the other."""
+    """Return probabilities, by sorted lists."""
     best = max(log_probabilities)
     kept = {
-        token: (
-            math.exp((value - best) / temperature)
-            if temperature
-            else float(value == best)
-        )
-        for token, value in enumerate(log_probabilities)
-        if value > -math.inf
+        token: math.exp((v - best) / temperature) if temperature else float(v == best)
+        for token, v in enumerate(log_probabilities)
+        if v > -math.inf
     }
 
     def again(kept):
@@ -91,21 +62,18 @@ def reference_truncate(log_probabilities, *, temperature, top_k, top_p, min_p, e
             nucleus[token] = kept[token]
             mass += kept[token]
     kept = again(nucleus)
-    kept = again(
-        {token: p for token, p in kept.items() if p >= min_p * max(kept.values())}
-    )
+    least = min_p * max(kept.values())
+    kept = again({token: p for token, p in kept.items() if p >= least})
     likely = {token: p for token, p in kept.items() if p >= epsilon}
     kept = again(likely or {ranked()[0]: 1.0})
     return [kept.get(token, 0.0) for token in range(len(log_probabilities))]
 
 
 @pytest.mark.parametrize("name", ["temperature", *OFF, "all"])
-@steady
+@settings(STEADY, max_examples=40)
 @given(seed=st.integers(0, 10_000), data=st.data())
 def test_truncations_equal_sorted_lists(name, seed, data):
-    """Each truncation, and all in their order, give the distribution of the
-    reference; impossible tokens stay so.
-    """
+    """Each, and all in their order; impossible tokens stay so."""
     choices = {
         "temperature": st.sampled_from([0.0, 0.3, 0.7, 1.0, 2.5]),
         "top_k": st.sampled_from([1, 2, 5, 17, 18, 40]),
@@ -113,255 +81,151 @@ def test_truncations_equal_sorted_lists(name, seed, data):
         "min_p": st.sampled_from([0.0, 0.01, 0.1, 0.5, 1.0]),
         "epsilon": st.sampled_from([0.0, 0.003, 0.02, 0.2, 1.0]),
     }
-    chosen = {
-        **EXACT,
-        **{key: data.draw(choices[key]) for key in choices if name in (key, "all")},
-    }
+    named = {key: data.draw(choices[key]) for key in choices if name in (key, "all")}
+    chosen = EXACT | named
     random = np.random.default_rng(seed)
     logits = random.normal(scale=random.choice([0.1, 1, 4]), size=(3, 19))
     logits[:, random.random(19) < 0.2] = -np.inf
     logits[:, 7] = 0.0
-    rows = (logits - np.log(np.exp(logits).sum(1, keepdims=True))).astype(np.float32)
-    found = np.exp(TRUNCATE(rows, values(**chosen)))
-    for row, given_ in zip(found, rows, strict=True):
-        expected = reference_truncate([float(value) for value in given_], **chosen)
-        np.testing.assert_allclose(row, expected, rtol=2e-5, atol=1e-7)
+    rows = logits - np.log(np.exp(logits).sum(1, keepdims=True))
+    rows = rows.astype(np.float32)
+    for found, row in zip(TRUNCATE(rows, values(**chosen)), rows, strict=True):
+        expected = reference_truncate(row.tolist(), **chosen)
+        np.testing.assert_allclose(np.exp(found), expected, rtol=2e-5, atol=1e-7)
 
 
-def test_tokens_as_probable_as_the_last_one_are_kept():
-    """Ties are not broken by the number of a token, which means nothing."""
-    even = jnp.log(jnp.full((1, 8), 0.125))
-    for changes in (
-        {"top_k": 3},
-        {"top_p": 0.3},
-        {"epsilon": 0.5},
-        {"min_p": 1.0},
-        {"temperature": 0.0},
-    ):
-        np.testing.assert_allclose(
-            jnp.exp(TRUNCATE(even, values(**changes))),
-            np.full((1, 8), 0.125),
-            rtol=1e-6,
-        )
-
-
-def test_what_is_none_cuts_nothing_off():
-    """The default is the model's distribution, as are the values at which nothing is
-    cut off.
+def test_truncations_of_special_rows():
+    """Equally probable tokens are all kept, a row without a possible token has none,
+    and no truncation is the model's distribution.
     """
-    rows = jax.nn.log_softmax(jax.random.normal(jax.random.key(3), (4, 300)))
-    np.testing.assert_allclose(TRUNCATE(rows, Sampling()), rows, atol=2e-6)
-    np.testing.assert_allclose(TRUNCATE(rows, values()), rows, atol=2e-6)
-
-
-def test_nothing_stays_nothing():
-    """A row without a possible token gives no NaN and no token."""
-    rows = jnp.full((2, 5), -jnp.inf).at[1, 2].set(-3.0)
-    for changes in (
-        {},
-        {"temperature": 0.0},
-        {"top_k": 1, "top_p": 0.5, "min_p": 0.1, "epsilon": 0.1},
-    ):
-        found = TRUNCATE(rows, values(**changes))
-        assert jnp.isneginf(found[0]).all()
-        assert jnp.exp(found[1]).tolist() == [0, 0, 1, 0, 0]
+    rows = np.full((3, 19), -np.inf, np.float32)
+    rows[0] = -math.log(19)
+    rows[1, 2] = -3.0
+    everything = {"top_k": 1, "top_p": 0.5, "min_p": 0.1, "epsilon": 0.1}
+    for changes in ({"top_k": 3}, {"top_p": 0.3}, {"epsilon": 0.5}, {"min_p": 1.0},
+                    {"temperature": 0.0}, {}, everything):  # fmt: skip
+        found = np.exp(TRUNCATE(rows, values(**changes)))
+        np.testing.assert_allclose(found[0], np.full(19, 1 / 19), rtol=1e-6)
+        assert found[1].tolist() == [0, 0, 1, *[0] * 16]
+        assert not found[2].any()
+    even = TRUNCATE(rows[:1], Sampling())
+    np.testing.assert_allclose(even, rows[:1], atol=2e-6)
 
 
 def test_a_cut_of_a_long_row():
-    """Halving the range finds the cut that sorting finds, in rows as long as a
-    vocabulary.
-    """
-    rows = jax.nn.log_softmax(3 * jax.random.normal(jax.random.key(4), (3, 20_011)))
-    exact = np.asarray(rows, np.float64)
+    """Bisection finds the cut of a sort in rows as long as a vocabulary."""
+    rows = 3 * np.random.default_rng(4).normal(size=(3, 20_011))
+    rows = (rows - np.log(np.exp(rows).sum(1, keepdims=True))).astype(np.float32)
+    exact = rows.astype(np.float64)
     order = np.argsort(-exact, axis=1)
+    top_k, top_p = jax.jit(single.keep_top_k), jax.jit(single.keep_top_p)
     for k in (1, 50, 20_011):
-        kept = np.isfinite(sampling_module.keep_top_k(rows, jnp.int32(k)))
+        kept = np.isfinite(top_k(rows, np.int32(k)))
         np.testing.assert_array_equal(kept, np.argsort(order, axis=1) < k)
     before = np.cumsum(np.exp(np.take_along_axis(exact, order, 1)), axis=1)
     for p in (0.01, 0.5, 0.95):
-        kept = np.isfinite(sampling_module.keep_top_p(rows, jnp.float32(p))).sum(axis=1)
+        kept = np.isfinite(top_p(rows, np.float32(p))).sum(axis=1)
         np.testing.assert_allclose(kept, (before < p).sum(axis=1) + 1, atol=1)
 
 
-# --- whole samples ---
-
-
 @pytest.mark.parametrize(
-    "chosen",
-    [
-        {},
-        {"temperature": 0.6},
-        {"top_k": 2},
-        {"temperature": 1.5, "top_p": 0.8},
-        {"min_p": 0.3, "epsilon": 0.15},
-    ],
-    ids=str,
+    "chosen", [{}, {"temperature": 1.5, "top_p": 0.8}, {"min_p": 0.3, "epsilon": 0.15}]
 )
 def test_frequencies_are_those_of_the_distribution(chosen):
-    """Every translation comes as often as the product of its tokens' probabilities
-    says (chi-square).
+    """Each translation is as frequent as the product of its tokens' probabilities
+    (chi-square).
     """
     limit, count = 3, 20_000
-    table = random_tables(71, 1, STATES, VOCABULARY)
-    words = allowed_tokens(VOCABULARY)
-    exact: dict[tuple[int, ...], float] = {}
+    batch = Batch(random_tables(71, sentences=1, vocabulary=6), (limit,))
+    sentence, exact = batch.sentence(0), {}
+    words = [EOS, 3, 4, 5]
     for size in range(1, limit + 1):
         for tokens in itertools.product(words, repeat=size):
             if EOS in tokens[:-1] or (size < limit and tokens[-1] != EOS):
                 continue
             exact[tokens] = 1.0
             for t, token in enumerate(tokens):
-                following = next_log_probabilities(table[0], tokens[:t])
-                following = [
-                    following[each] if each in words else -math.inf
-                    for each in range(VOCABULARY)
-                ]
-                exact[tokens] *= reference_truncate(following, **{**EXACT, **chosen})[
-                    token
-                ]
+                natural = sentence.natural(tokens[:t])
+                following = [natural.get(each, -math.inf) for each in range(6)]
+                shares = reference_truncate(following, **EXACT | chosen)
+                exact[tokens] *= shares[token]
     assert sum(exact.values()) == pytest.approx(1.0)
-    result = sample_tables(
-        table, limits(limit), keys(0), values(**chosen), length=limit, samples=count
-    )
-    drawn = [
-        tuple(row[:n])
-        for row, n in zip(
-            result.tokens[0].tolist(), result.lengths[0].tolist(), strict=True
-        )
-    ]
+    many = {"length": limit, "beam_size": count, "n_best": count}
+    result = batch.search("sample", keys=keys(0), sampling=values(**chosen), **many)
+    lengths = result.lengths[0].tolist()
+    rows = zip(result.tokens[0].tolist(), lengths, strict=True)
+    drawn = [tuple(row[:length]) for row, length in rows]
     observed = {tokens: drawn.count(tokens) for tokens in exact}
     assert sum(observed.values()) == count
     assert not any(observed[tokens] for tokens, p in exact.items() if p == 0)
-    often = [tokens for tokens, p in exact.items() if p * count >= 5]
-    statistic = sum(
-        (observed[tokens] - exact[tokens] * count) ** 2 / (exact[tokens] * count)
-        for tokens in often
-    )
+    often = {tokens: p * count for tokens, p in exact.items() if p * count >= 5}
+    statistic = sum((observed[tokens] - n) ** 2 / n for tokens, n in often.items())
     freedom = len(often) - 1
-    assert statistic < freedom + 4 * math.sqrt(2 * max(freedom, 1)), (
-        statistic,
-        freedom,
-    )
+    assert statistic < freedom + 4 * math.sqrt(2 * max(freedom, 1))
 
 
-def test_a_sample_depends_on_its_key_alone():
-    """Alone, beside other sentences, in another order, and among more samples, a
-    sample is the same.
+def sample(batch, seed=0, order=range(SENTENCES), samples=3, **chosen):
+    given = {"keys": keys(*order, seed=seed), "sampling": values(**chosen)}
+    return batch.search("sample", beam_size=samples, n_best=samples, **given)
+
+
+@STEADY
+@given(data=st.data(), temperature=st.sampled_from([0.5, 1.3]))
+def test_samples_have_the_model_s_scores_under_constraints(data, temperature):
+    """What constraints forbid is never drawn, a dead end leaves an empty sample, and
+    truncations change no score. At temperature 0 sampling is greedy search.
     """
-    tables = random_tables(72, 5, STATES, VOCABULARY, -1.0)
-    max_lengths = np.array([9, 3, 12, 0, 12])
-
-    def run(chosen, samples=3, seed=0):
-        arguments = (
-            tables[chosen],
-            limits(*max_lengths[chosen]),
-            keys(*chosen, seed=seed),
-            values(temperature=1.3),
-        )
-        return sample_tables(*arguments, length=12, samples=samples)
-
-    together, backwards, more = (
-        run([0, 1, 2, 3, 4]),
-        run([4, 3, 2, 1, 0]),
-        run([0, 1, 2, 3, 4], samples=5),
-    )
-    for sentence in range(5):
-        alone = run([sentence])
-        for other, place in ((alone, 0), (backwards, 4 - sentence), (more, sentence)):
-            np.testing.assert_array_equal(
-                other.tokens[place, :3], together.tokens[sentence]
-            )
-            np.testing.assert_array_equal(
-                other.finished[place, :3], together.finished[sentence]
-            )
-            np.testing.assert_allclose(
-                other.scores[place, :3], together.scores[sentence], rtol=1e-6
-            )
-    assert len({tuple(row) for row in more.tokens[2].tolist()}) > 1, (
-        "samples of a sentence are drawn independently"
-    )
-    assert (run([0, 1, 2, 3, 4], seed=1).tokens != together.tokens).any()
-    np.testing.assert_array_equal(run([0, 1, 2, 3, 4]).tokens, together.tokens)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 1e-38, 1e-5])
-def test_without_heat_sampling_is_greedy(temperature):
-    """The lower the temperature, the more certain the most probable token; at 0 it
-    is alone.
-    """
-    tables = random_tables(73, 4, STATES, VOCABULARY)
-    greedy = greedy_tables(tables, limits(7, 7, 4, 1), jnp.float32(0.6), length=7)
-    cold = values(temperature=temperature)
-    result = sample_tables(
-        tables, limits(7, 7, 4, 1), keys(*range(4)), cold, length=7, samples=2
-    )
-    for name, one, other in zip(greedy._fields, greedy, result, strict=True):
-        if name == "iterations":
-            assert one == other
+    batch = data.draw(batches(plain=False))
+    rules = [rule | {"required": ()} for rule in batch.rules]
+    batch = batch._replace(rules=rules)
+    result = sample(batch, temperature=temperature, top_k=4, top_p=0.9)
+    assert not any(np.isnan(field).any() for field in result)
+    for index, place in itertools.product(range(SENTENCES), range(3)):
+        sentence = batch.sentence(index)
+        size = int(result.lengths[index, place])
+        tokens = tuple(result.tokens[index, place, :size].tolist())
+        if result.scores[index, place] == -math.inf:
+            assert size == 0
             continue
-        for sample in range(2):
-            np.testing.assert_allclose(
-                other[:, sample], one[:, 0], rtol=1e-6, err_msg=name
+        drawn = enumerate(tokens)
+        value = sum(sentence.allowed(tokens[:t])[token] for t, token in drawn)
+        total = sum(sentence.log_probabilities(tokens))
+        score = sentence.score(tokens, value)
+        found = result.log_probabilities[index, place], result.scores[index, place]
+        np.testing.assert_allclose(found, (total, score), rtol=2e-6, atol=1e-6)
+        assert result.finished[index, place] == (tokens[-1:] == (EOS,))
+    greedy = batch.search("greedy")
+    for cold in (0.0, 1e-38):
+        result = sample(batch, temperature=cold)
+        assert result.iterations == greedy.iterations
+        for place in range(3):
+            own = result._replace(
+                **{
+                    name: getattr(result, name)[:, place : place + 1]
+                    for name in result._fields[:-1]
+                }
             )
+            for index in range(SENTENCES):
+                assert hypotheses(own, index) == hypotheses(greedy, index)
 
 
-def test_scores_of_samples_are_the_models():
-    """Log-probability and score are those of the model, whatever was cut off to
-    draw.
-    """
-    tables = random_tables(74, 3, STATES, VOCABULARY, -1.0)
-    cold = values(temperature=0.5, top_k=3, top_p=0.9)
-    result = sample_tables(
-        tables, limits(7, 5, 2), keys(0, 1, 2), cold, length=7, samples=4
+def test_a_sample_depends_only_on_its_key():
+    """Other neighbours, another order or more samples leave a sample as it is."""
+    rules = [NONE | {"min_length": n} for n in (2, 4, 0, 0)]
+    batch = Batch(random_tables(72, -1.0), (7, 3, 7, 0), rules=rules)
+    order = np.array([2, 3, 0, 1])
+    moved = batch._replace(
+        tables=batch.tables[order],
+        limits=tuple(batch.limits[i] for i in order),
+        rules=[rules[i] for i in order],
     )
-    for sentence, sample in itertools.product(range(3), range(4)):
-        size = int(result.lengths[sentence, sample])
-        tokens = tuple(result.tokens[sentence, sample].tolist())
-        assert set(tokens[size:]) <= {PAD}
-        assert result.finished[sentence, sample] == (tokens[size - 1] == EOS)
-        total = rescore(tables[sentence], tokens[:size])
-        np.testing.assert_allclose(
-            result.log_probabilities[sentence, sample], total, rtol=2e-6
-        )
-        np.testing.assert_allclose(
-            result.scores[sentence, sample], score(total, size, 0.6), rtol=2e-6
-        )
-
-
-def test_samples_keep_to_constraints():
-    """What may not come is never drawn, and a dead end leaves an empty sample."""
-    tables = random_tables(75, 2, STATES, VOCABULARY, 2.0)
-    constraints = Constraints(min_lengths=limits(4, 99), no_repeat_ngram=jnp.int32(1))
-    found = sample_tables(
-        tables,
-        limits(9, 9),
-        keys(0, 1),
-        values(),
-        length=9,
-        samples=50,
-        constraints=constraints,
-    )
-    # Three words that may come once each, then the end, which the second sentence may
-    # not have.
-    assert (found.lengths[0] == 4).all()
-    assert found.finished[0].all()
-    assert all(sorted(row[:3]) == [3, 4, 5] for row in found.tokens[0].tolist())
-    assert (found.lengths[1] == 0).all()
-    assert np.isneginf(found.scores[1]).all()
-    assert (found.tokens[1] == PAD).all()
-    assert not any(np.isnan(field).any() for field in found)
-
-
-def test_no_samples_are_a_fault_of_the_caller():
-    tables = jnp.asarray(random_tables(1, 1, 6, 6))
-    with pytest.raises(
-        ValueError, match=r"at least 1 hypothesis \(beam_size, samples\), not 0"
-    ):
-        sample_search(
-            table_step(tables, 1),
-            empty_cache(1),
-            SearchRules(
-                beam_size=0, n_best=0, max_lengths=limits(3), length=3, alpha=0.6, **IDS
-            ),
-            keys(0),
-        )
+    expected, more = sample(batch), sample(batch, samples=5)
+    backwards = sample(moved, order=order)
+    for name in ("tokens", "finished"):
+        found, own = getattr(more, name), getattr(expected, name)
+        np.testing.assert_array_equal(found[:, :3], own)
+        np.testing.assert_array_equal(getattr(backwards, name), own[order])
+    np.testing.assert_allclose(backwards.scores, expected.scores[order], rtol=1e-6)
+    assert len({tuple(row) for row in more.tokens[0].tolist()}) > 1
+    assert (sample(batch, seed=1).tokens != expected.tokens).any()
+    np.testing.assert_array_equal(sample(batch).tokens, expected.tokens)
