@@ -4,8 +4,8 @@ compared is refused.
 
 import dataclasses
 import json
-import signal
-import subprocess
+import os
+import runpy
 import sys
 
 import jax
@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from training.little import LITTLE_RUN, write_corpus
 
-import quality_systems as quality
+import quality
+import quality_systems
 import runs
 from jaxformer.cli import config_file
 from jaxformer.errors import InputError
@@ -22,7 +23,6 @@ from jaxformer.functional.losses import smoothed_probabilities
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs import config as configuration
 from jaxformer.training.run import open_run
-from jaxformer.training.train import validation_batches
 from quality_systems import OURS, THEIRS, Point
 
 CONFIG = runs.ROOT / "configs" / "quickstart.py"
@@ -34,167 +34,105 @@ LITTLE = {
 }
 
 
-def overrides(folder, **changes):
-    folder.mkdir(exist_ok=True)
-    given = {**LITTLE, **write_corpus(folder), **changes}
+def overrides(**changes):
+    given = {**LITTLE, **changes}
     return [f"{config_file.PREFIX}{key}={value}" for key, value in given.items()]
 
 
-def open_little(folder, **changes):
-    config = configuration.parse(
-        config_file.read(str(CONFIG), overrides(folder / "text", **changes))
-    )
-    return open_run(config, folder / "run")
+def configure(**changes):
+    return configuration.parse(config_file.read(str(CONFIG), overrides(**changes)))
 
 
+@pytest.mark.slow
 @pytest.mark.parity
-@pytest.mark.parametrize("convention", ["others", "all"])
-def test_both_learn_the_same(convention, tmp_path):
-    """Without dropout every measured loss agrees, from the first to the last, and the
-    parameters go the same way: the same beginning, batches with rows of padding, rates,
-    updates and either kind of smoothing.
+def test_both_learn_the_same(tmp_path, monkeypatch, capfd):
+    """Without dropout every measured loss agrees and the parameters go the same way;
+    each measurement is written at once, and the result is also printed.
     """
     pytest.importorskip("torch", reason="needs the extra `benchmark`")
-    changes = {"model.dropout_rate": 0.0, "training.smoothing_convention": convention}
-    run = open_little(tmp_path, **changes)
-    quality.check_comparable(run.config)
-    data = run.text.load(run.vocabularies, seed=run.config.training.seed)
-    systems = quality.make_systems(run.config)
-    jax.tree.map(
-        np.testing.assert_array_equal,
-        systems[THEIRS].parameters(),
-        systems[OURS].parameters(),
-    )
-    before = systems[OURS].parameters()
-    steps = quality.measured_steps(run.config)
+    corpus, workdir = write_corpus(tmp_path), tmp_path / "run"
+    corpus["data.test"] = corpus["data.valid"]
+    changes = overrides(**corpus, **{"model.dropout_rate": 0.0})
+    words = ["quality.py", f"--config={CONFIG}", f"--workdir={workdir}", *changes]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    record, kept, before = workdir / "quality.jsonl", {}, {}
+
+    def train_in_turns(systems, *given):
+        before.update({name: systems[name].parameters() for name in systems})
+        kept.update(systems)
+        for number, point in enumerate(quality_systems.train_in_turns(systems, *given)):
+            assert len(record.read_text().splitlines()) == number
+            yield point
+
+    monkeypatch.setattr(quality, "train_in_turns", train_in_turns)
     # optax raises a float to the power of an integer
     with jax.numpy_dtype_promotion("standard"):
-        points = list(
-            quality.train_in_turns(systems, data, validation_batches(run, data), steps)
-        )
-    assert [(point.system, point.step) for point in points] == [
-        (name, s) for s in steps for name in (OURS, THEIRS)
+        quality.main()
+    jax.tree.map(np.testing.assert_array_equal, before[THEIRS], before[OURS])
+    *points, result = map(json.loads, record.read_text().splitlines())
+    assert [(point["system"], point["step"]) for point in points] == [
+        (name, step) for step in (0, 10, 20, 24) for name in (OURS, THEIRS)
     ]
-    assert steps == [0, 10, 20, 24]
-    for _, difference in quality.relative_difference(points):
-        assert abs(difference) < 1e-3
-    losses = [point.valid_nll for point in points if point.system == OURS]
-    assert losses[-1] < losses[0] - 0.1
+    losses = [point["valid_nll"] for point in points]
+    np.testing.assert_allclose(losses[::2], losses[1::2], rtol=1e-3)
+    assert losses[-2] < losses[0] - 0.1
     ours, theirs = (
-        moved(systems[name].parameters(), before) for name in (OURS, THEIRS)
+        moved(kept[name].parameters(), before[OURS]) for name in (OURS, THEIRS)
     )
     assert np.linalg.norm(ours - theirs) < 0.02 * np.linalg.norm(ours)
 
+    last = {point["system"]: point["valid_nll"] for point in points[-2:]}
+    assert (result["step"], result["valid_nll"]) == (24, last)
+    assert abs(result["relative_difference"]) < 1e-3
+    assert set(result["bleu"]) == {OURS, THEIRS}
+    assert (workdir / "quality.png").read_bytes().startswith(b"\x89PNG")
+    said = capfd.readouterr()
+    assert "after 24 steps the loss of jaxformer is" in said.out
+    assert "step 24 of 24" in said.err
+
 
 def moved(after, before):
-    """Say how far all parameters went, but those whose gradient is 0 and whose updates
-    therefore are rounding's: the biases of keys, which shift all scores of a row alike.
+    """Return the change of all parameters, without the biases of keys: they shift all
+    scores of a row equally, so their gradient is 0 and their updates are rounding's.
     """
-    leaves = jax.tree_util.tree_leaves_with_path(
-        jax.tree.map(np.subtract, after, before)
-    )
+    changes = jax.tree.map(np.subtract, after, before)
     return np.concatenate(
         [
-            x.ravel()
-            for path, x in leaves
+            leaf.ravel()
+            for path, leaf in jax.tree_util.tree_leaves_with_path(changes)
             if [key.key for key in path[-2:]] != ["key", "bias"]
         ]
     )
 
 
-@pytest.mark.slow
-@pytest.mark.parity
-def test_the_script_writes_what_it_measures(tmp_path):
-    """With dropout: a line for each measurement, one for the result, which is also
-    printed, and a picture.
-    """
-    pytest.importorskip("torch", reason="needs the extra `benchmark`")
-    script, workdir = (
-        runs.ROOT / "scripts" / "benchmark" / "quality.py",
-        tmp_path / "run",
-    )
-    text = write_corpus(tmp_path)["data.valid"]
-    changes = overrides(tmp_path / "text", **{"data.test": text})
-    line = [
-        sys.executable,
-        script,
-        f"--config={CONFIG}",
-        f"--workdir={workdir}",
-        *changes,
-    ]
-    done = subprocess.run(
-        line, capture_output=True, text=True, env=runs.environment(), check=False
-    )
-    assert done.returncode == 0, done.stderr
-    *points, result = [
-        json.loads(text)
-        for text in (workdir / "quality.jsonl").read_text().splitlines()
-    ]
-    assert [(point["system"], point["step"]) for point in points] == [
-        (name, step) for step in (0, 10, 20, 24) for name in (OURS, THEIRS)
-    ]
-    assert result["step"] == 24
-    assert result["valid_nll"] == {
-        point["system"]: point["valid_nll"] for point in points[-2:]
-    }
-    assert abs(result["relative_difference"]) < 0.05
-    assert set(result["bleu"]) == {OURS, THEIRS}
-    assert (workdir / "quality.png").read_bytes().startswith(b"\x89PNG")
-    assert "after 24 steps the loss of jaxformer is" in done.stdout
-    assert "step 24 of 24" in done.stderr
+def test_the_script_ends_when_it_is_interrupted(monkeypatch, capsys):
+    """In one line and with 130."""
 
+    def interrupt(_):
+        raise KeyboardInterrupt
 
-@pytest.mark.slow
-@pytest.mark.parity
-def test_the_script_ends_when_it_is_interrupted(tmp_path):
-    """In one line and with 130, and what was measured is kept."""
-    pytest.importorskip("torch", reason="needs the extra `benchmark`")
-    script, workdir = (
-        runs.ROOT / "scripts" / "benchmark" / "quality.py",
-        tmp_path / "run",
-    )
-    text = write_corpus(tmp_path)["data.valid"]
-    changes = overrides(
-        tmp_path / "text", **{"data.test": text, "training.steps": 100_000}
-    )
-    line = [
-        sys.executable,
-        script,
-        f"--config={CONFIG}",
-        f"--workdir={workdir}",
-        *changes,
-    ]
-    with subprocess.Popen(
-        line, stderr=subprocess.PIPE, text=True, env=runs.environment()
-    ) as process:
-        assert process.stderr is not None
-        for said in process.stderr:
-            if "torch  step 10 of" in said:
-                break
-        process.send_signal(signal.SIGINT)
-        rest = process.stderr.read().splitlines()
-    assert process.returncode == 130
-    assert rest[-1].startswith("interrupted; quality.jsonl has what was measured")
-    assert not any("Traceback" in said for said in rest)
-    steps = [
-        json.loads(text)["step"]
-        for text in (workdir / "quality.jsonl").read_text().splitlines()
-    ]
-    assert steps[:4] == [0, 0, 10, 10]
+    monkeypatch.setattr(sys, "argv", ["quality", f"--config={CONFIG}", "--workdir=x"])
+    monkeypatch.setattr(jax.config, "update", lambda *_: None)
+    monkeypatch.setattr(quality_systems, "check_comparable", interrupt)
+    monkeypatch.setattr(os, "_exit", sys.exit)
+    with pytest.raises(SystemExit, match="130"):
+        runpy.run_path(quality.__file__, run_name="__main__")
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("interrupted; quality.jsonl has what was measured")
 
 
 def test_a_test_set_that_cannot_be_translated_is_refused_before_training(tmp_path):
-    """The file and the line are named, and nothing has been learnt by then."""
+    """The file and the line are named."""
     files = tmp_path / "long.en", tmp_path / "long.de"
     for file in files:
         file.write_text(f"a b\n{'a ' * 40}\n", encoding="utf-8")
-    test = f"text:{files[0]},{files[1]}"
-    run = open_little(
-        tmp_path, **{"data.test": test, "decoding.long_sources": "refuse"}
-    )
-    params = Transformer(run.config.model).init(
-        jax.random.key(0), *jnp.ones((2, 1, 4), jnp.int32)
-    )["params"]
+    test = {"data.test": f"text:{files[0]},{files[1]}"}
+    test["decoding.long_sources"] = "refuse"
+    run = open_run(configure(**write_corpus(tmp_path) | test), tmp_path / "run")
+    tokens = jnp.ones((1, 4), jnp.int32)
+    init = jax.jit(Transformer(run.config.model).init)
+    params = init(jax.random.key(0), tokens, tokens)["params"]
     with pytest.raises(InputError, match="the model has 32 positions") as error:
         quality.load_test(run, params)
     assert str(error.value).startswith(f"{files[0]}, line 2 has ")
@@ -202,68 +140,45 @@ def test_a_test_set_that_cannot_be_translated_is_refused_before_training(tmp_pat
 
 @pytest.mark.parity
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("key", "value", "cure"),
     [
-        (
-            {"model.norm_order": "pre"},
-            "and model.norm_order=pre is not: set --config.model.norm_order=post",
-        ),
-        (
-            {"model.num_decoder_layers": 2},
-            "and model.num_decoder_layers=2 is not: set --config.model.num_decoder_l",
-        ),
-        (
-            {"model.dtype": "float16"},
-            "and model.dtype=float16 is not: set --config.model.dtype=float32",
-        ),
-        ({"training.gradient_clip": 1.0}, "set --config.training.gradient_clip=None"),
-        ({"data.packing": True}, "set --config.data.packing=False"),
+        ("model.norm_order", "pre", "post"),
+        ("model.num_decoder_layers", 2, 1),
+        ("model.dtype", "float16", "float32"),
+        ("training.gradient_clip", 1.0, None),
+        ("data.packing", True, False),
     ],
 )
-def test_what_pytorch_does_not_do_is_refused(changes, said, tmp_path):
+def test_what_pytorch_does_not_do_is_refused(key, value, cure):
     """In one line that names the key and the value it must have."""
     pytest.importorskip("torch", reason="needs the extra `benchmark`")
-    config = configuration.parse(
-        config_file.read(str(CONFIG), overrides(tmp_path, **changes))
-    )
     with pytest.raises(InputError) as error:
-        quality.check_comparable(config)
-    assert said in str(error.value)
-    assert "\n" not in str(error.value)
+        quality.check_comparable(configure(**{key: value}))
+    said = f"and {key}={value} is not: set --config.{key}={cure}"
+    assert str(error.value).endswith(said)
 
 
 @pytest.mark.parity
-def test_another_vocabulary_than_the_references_is_refused(tmp_path):
-    """The reference's padding and beginning are fixed."""
+def test_another_vocabulary_than_the_references_is_refused():
     pytest.importorskip("torch", reason="needs the extra `benchmark`")
-    config = configuration.parse(config_file.read(str(CONFIG), overrides(tmp_path)))
-    config = dataclasses.replace(
-        config, model=dataclasses.replace(config.model, pad_id=1, bos_id=0)
-    )
-    with pytest.raises(
-        InputError,
-        match="pads with 0 and begins with 2, and this vocabulary with 1 and 0",
-    ):
-        quality.check_comparable(config)
+    config = configure()
+    model = dataclasses.replace(config.model, pad_id=1, bos_id=0)
+    said = "pads with 0 and begins with 2, and this vocabulary with 1 and 0"
+    with pytest.raises(InputError, match=said):
+        quality.check_comparable(dataclasses.replace(config, model=model))
 
 
 @pytest.mark.parametrize("convention", ["others", "all"])
-def test_smoothing_is_said_in_pytorchs_words(convention, tmp_path):
-    """Shared among all, what the task says gives every token the probability that
-    the run gives it.
+def test_smoothing_is_translated_for_pytorch(convention):
+    """Shared among all, the task's smoothing gives every token the run's
+    probability.
     """
-    changes = {
-        "training.smoothing_convention": convention,
-        "training.label_smoothing": 0.3,
-    }
-    config = configuration.parse(
-        config_file.read(str(CONFIG), overrides(tmp_path, **changes))
-    )
-    size, training = config.model.vocabulary_size, config.training
-    expected = smoothed_probabilities(size, training.label_smoothing, convention)
-    assert smoothed_probabilities(
-        size, quality.make_task(config).label_smoothing, "all"
-    ) == pytest.approx(expected)
+    smoothing = {"training.smoothing_convention": convention}
+    config = configure(**smoothing, **{"training.label_smoothing": 0.3})
+    size, epsilon = config.model.vocabulary_size, config.training.label_smoothing
+    expected = smoothed_probabilities(size, epsilon, convention)
+    shared = quality_systems.make_task(config).label_smoothing
+    assert smoothed_probabilities(size, shared, "all") == pytest.approx(expected)
 
 
 def test_differences_are_relative_to_pytorch():
