@@ -25,39 +25,10 @@ from jaxformer.runs import config as configuration
 from jaxformer.search.config import DecodingConfig
 
 TOOLS = {
-    "awk",
-    "cat",
-    "comet-score",
-    "cd",
-    "cp",
-    "curl",
-    "cut",
-    "echo",
-    "export",
-    "git",
-    "grep",
-    "gunzip",
-    "head",
-    "kill",
-    "ls",
-    "mkdir",
-}
-TOOLS |= {
-    "paste",
-    "printf",
-    "sbatch",
-    "sed",
-    "seq",
-    "shuf",
-    "source",
-    "tail",
-    "tar",
-    "tensorboard",
-    "tr",
-    "unzip",
-    "wc",
-    "wget",
-    "zcat",
+    *("awk", "cat", "comet-score", "cd", "cp", "curl", "cut", "echo", "export"),
+    *("git", "grep", "gunzip", "head", "kill", "ls", "mkdir", "paste", "printf"),
+    *("sbatch", "sed", "seq", "shuf", "source", "tail", "tar", "tensorboard"),
+    *("tr", "unzip", "wc", "wget", "zcat"),
 }
 """Programs of others, whose arguments are theirs."""
 
