@@ -33,7 +33,7 @@ from jaxformer.translation.translator import Translator
 SAMPLING = {"sample": True, "seed": 3, "top_k": 390, "top_p": 0.99}
 SAMPLING |= {"min_p": 1e-4, "epsilon": 1e-6}
 WAYS = {"greedy": {"beam_size": 1}, "beam": {"beam_size": 4}, "sample": SAMPLING}
-PREFIXES = ["Datei", "", ["Die", "öffnen"], "", [], "Die"]
+PREFIXES = ["Datei", "", ["Die", "öffnen"], ["", "Datei"], [], "Die"]
 
 
 @functools.cache
