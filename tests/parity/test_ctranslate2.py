@@ -4,7 +4,6 @@
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOptionalMemberAccess=false, reportGeneralTypeIssues=false
 
-import functools
 import re
 
 import jax
@@ -12,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from translation.translators import noisy_params
 
 from jaxformer import InputError, Transformer, TransformerConfig
 from jaxformer import functional as F
@@ -91,21 +91,12 @@ def draw(seed, count, longest=16):
     return tokens
 
 
-@functools.cache
 def train(config, steps=300):
     """Let a model begin to learn to copy: one that is only drawn ends each sentence at
     once or never.
-
-    Biases and norms are drawn before, so that none is 0 or 1.
     """
     model = Transformer(config)
-    token = jnp.ones((1, 1), jnp.int32)
-    params = model.init(jax.random.key(0), token, token)["params"]
-    rng = np.random.default_rng(1)
-    params = jax.tree.map(
-        lambda x: x + 0.1 * rng.normal(size=x.shape).astype(np.float32), params
-    )
-    optimizer = optax.adam(5e-3)
+    params, optimizer = noisy_params(config, 1), optax.adam(5e-3)
 
     def loss(params, tokens):
         logits = model.apply({"params": params}, tokens, tokens)
@@ -126,18 +117,20 @@ def train(config, steps=300):
 
 
 def our_search(config, params, source, beam_size):
+    model = Transformer(config)
+    rules = SearchRules(
+        max_lengths=jnp.full(len(source), LONGEST),
+        length=LONGEST,
+        alpha=0.0,
+        beam_size=beam_size,
+        bos_id=config.bos_id,
+        eos_id=EOS,
+        pad_id=PAD,
+    )
+
     @jax.jit
     def search(params, source):
-        model = Transformer(config)
         memory = model.apply({"params": params}, source, method="start")
-        options = {
-            "max_lengths": jnp.full(source.shape[0], LONGEST),
-            "length": LONGEST,
-            "alpha": 0.0,
-            "bos_id": config.bos_id,
-            "eos_id": EOS,
-            "pad_id": PAD,
-        }
 
         def step(tokens, cache):
             logits, cache = model.apply(
@@ -146,124 +139,103 @@ def our_search(config, params, source, beam_size):
             # What theirs may not generate has no part in the normalisation either.
             return logits.at[:, jnp.array([PAD, config.bos_id])].set(-jnp.inf), cache
 
-        cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
-        if beam_size == 1:
-            return greedy_search(step, cache, SearchRules(**options))
-        return beam_search(step, cache, SearchRules(beam_size=beam_size, **options))
+        cache = empty_cache(config, len(source) * beam_size, LONGEST, beam_size)
+        return (greedy_search if beam_size == 1 else beam_search)(step, cache, rules)
 
-    found = jax.tree.map(
-        lambda x: np.asarray(x[:, 0]) if x.ndim else int(x),
-        search(params, jnp.asarray(source)),
-    )
-    tokens = [
-        [int(i) for i in row[:length]]
-        for row, length in zip(found.tokens, found.lengths, strict=True)
-    ]
-    return tokens, found.scores, found.finished
+    found = search(params, jnp.asarray(source))
+    assert found.finished[:, 0].all()
+    best = zip(found.tokens[:, 0].tolist(), found.lengths[:, 0].tolist(), strict=True)
+    return [tokens[:length] for tokens, length in best], found.scores[:, 0]
 
 
 def their_search(directory, config, source, beam_size, compute_type="float32"):
-    translator = ctranslate2.Translator(
-        str(directory), compute_type=compute_type, intra_threads=1
-    )
-    results = translator.translate_batch(
-        [[TOKENS.source[i] for i in row if i != PAD] for row in source],
+    results = load(directory, compute_type).translate_batch(
+        pieces(source, TOKENS.source),
         beam_size=beam_size,
         length_penalty=0.0,
-        min_decoding_length=0,  # by itself it lets no sentence end at once
+        min_decoding_length=0,  # by default it lets no sentence end at once
         max_decoding_length=LONGEST,
         suppress_sequences=[[TOKENS.target[i]] for i in {PAD, config.bos_id}],
         return_end_token=True,
         return_scores=True,
-        max_batch_size=64,
     )
-    tokens = [
-        [TOKENS.target.index(token) for token in result.hypotheses[0]]
-        for result in results
-    ]
+    found = [result.hypotheses[0] for result in results]
+    tokens = [[TOKENS.target.index(token) for token in each] for each in found]
     return tokens, [result.scores[0] for result in results]
 
 
+def load(directory, compute_type="float32"):
+    return ctranslate2.Translator(
+        str(directory), compute_type=compute_type, intra_threads=1
+    )
+
+
+def pieces(rows, names):
+    return [[names[i] for i in row if i != PAD] for row in rows]
+
+
 @pytest.mark.parametrize("name", SETTINGS)
-def test_translations_are_equal(name, tmp_path):
-    """For 200 sentences with a beam of 4, and of the paper's model greedily too, with
-    scores to 1e-3.
+def test_scores_are_equal(name, tmp_path):
+    """Both give the tokens of a pair the same log-probabilities."""
+    looped = TransformerConfig(**LITTLE | SETTINGS[name] | {"scan_layers": False})
+    config = TransformerConfig(**LITTLE | SETTINGS[name])
+    params = noisy_params(looped, 1)
+    stacked = stack_layers(params) if config.scan_layers else params
+    interop.save(tmp_path, config, stacked, TOKENS)
+    source, target = draw(3, 20), draw(4, 20)
+    pair = jnp.asarray(source), jnp.asarray(target)
+    logits = jax.jit(Transformer(looped).apply)({"params": params}, *pair)
+    table = np.asarray(jax.nn.log_softmax(logits))
+    # Theirs adds the end of sentence by itself.
+    targets = pieces(np.where(target == EOS, PAD, target), TOKENS.target)
+    found = load(tmp_path).score_batch(pieces(source, TOKENS.source), targets)
+    for ids, values, own in zip(target, table, found, strict=True):
+        ids = ids[ids != PAD]
+        expected = values[np.arange(len(ids)), ids]
+        np.testing.assert_allclose(own.log_probs, expected, rtol=0, atol=1e-4)
+
+
+def test_translations_are_equal(tmp_path):
+    """Greedy search and a beam of 4 find the same; int8 is quantised there, and is
+    nearly float32.
 
     Without a length penalty the best hypothesis is beyond doubt under either rule of
     stopping; the second best is not, since theirs may stop before it is found.
     """
-    looped = TransformerConfig(**(LITTLE | SETTINGS[name] | {"scan_layers": False}))
-    config = TransformerConfig(**(LITTLE | SETTINGS[name]))
-    params = train(looped)
-    interop.save(
-        tmp_path / "model",
-        config,
-        stack_layers(params) if config.scan_layers else params,
-        TOKENS,
-    )
-    source = draw(3, 200)
-    for beam_size in (1, 4) if name == "paper" else (4,):
-        tokens, scores, finished = our_search(looped, params, source, beam_size)
-        expected, their_scores = their_search(
-            tmp_path / "model", config, source, beam_size
-        )
-        assert finished.all()
-        assert len({len(row) for row in tokens}) > 8
-        assert tokens == expected
-        np.testing.assert_allclose(scores, their_scores, rtol=0, atol=1e-3)
-
-
-def test_a_smaller_type_translates_too(tmp_path):
-    """Loaded as int8, the numbers are quantised there, and translations are nearly
-    those of float32.
-    """
     config = TransformerConfig(**LITTLE)
-    interop.save(tmp_path, config, train(config), TOKENS)
-    source = draw(4, 50)
-    whole, small = (
-        their_search(tmp_path, config, source, 1, compute_type=kind)[0]
-        for kind in ("float32", "int8")
-    )
-    assert all(len(tokens) >= 1 for tokens in small)
-    assert sum(map(len, whole)) == pytest.approx(sum(map(len, small)), rel=0.1)
+    params, source = train(config), draw(3, 100)
+    interop.save(tmp_path, config, params, TOKENS)
+    for beam_size in (4, 1):
+        tokens, scores = our_search(config, params, source, beam_size)
+        expected, values = their_search(tmp_path, config, source, beam_size)
+        assert tokens == expected
+        assert len({len(row) for row in tokens}) > 8
+        np.testing.assert_allclose(scores, values, rtol=0, atol=1e-3)
+    small, _ = their_search(tmp_path, config, source, 1, compute_type="int8")
+    assert sum(map(len, small)) == pytest.approx(sum(map(len, expected)), rel=0.1)
+
+
+SIZES = {"source_vocabulary_size": 41, "vocabulary_size": 50, "tied_embeddings": "none"}
 
 
 @pytest.mark.parametrize(
-    ("settings", "tokens", "line"),
+    ("settings", "line"),
     [
-        (
-            {"d_k": 3},
-            TOKENS,
-            "CTranslate2 needs heads of width d_model / num_heads, and model.d_k is 3",
-        ),
-        ({"d_v": 5}, TOKENS, "model.d_v 5 at model.d_model 16 and model.num_heads 4"),
+        ({"d_k": 3}, "heads of width d_model / num_heads, and model.d_k is 3"),
+        ({"d_v": 5}, "model.d_v 5 at model.d_model 16 and model.num_heads 4"),
         (
             {"num_heads": 3, "d_k": 4, "d_v": 4},
-            TOKENS,
-            "model.num_heads 3; such a model cannot be written for it",
+            "model.num_heads 3; such a model cannot",
         ),
-        (
-            {"vocabulary_size": 50},
-            TOKENS,
-            "the model has 50 source tokens, not 41; give the tokens of the vocabulary",
-        ),
-        (
-            {
-                "source_vocabulary_size": 41,
-                "vocabulary_size": 50,
-                "tied_embeddings": "none",
-            },
-            TOKENS,
-            "the model has 50 target tokens, not 41",
-        ),
+        ({"vocabulary_size": 50}, "the model has 50 source tokens, not 41; give the"),
+        (SIZES, "the model has 50 target tokens, not 41"),
     ],
 )
-def test_what_cannot_be_written_is_said(settings, tokens, line, tmp_path):
+def test_what_cannot_be_written_is_said(settings, line, tmp_path):
     """A model that CTranslate2 cannot run, or another vocabulary, is refused before
     anything is written.
     """
+    config = TransformerConfig(**LITTLE | settings)
     with pytest.raises(InputError, match=re.escape(line)):
-        interop.save(
-            tmp_path / "model", TransformerConfig(**(LITTLE | settings)), {}, tokens
-        )
+        interop.save(tmp_path / "model", config, {}, TOKENS)
     assert not (tmp_path / "model").exists()
