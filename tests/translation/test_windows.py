@@ -1,4 +1,4 @@
-"""Lines are read as far as they are needed, and every sentence is in one batch."""
+"""Lines are read when they are needed, and every sentence is in one batch."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ from jaxformer.translation.options import number_lines, windows
     tokens=st.integers(1, 5000),
 )
 def test_batches(lengths, most, tokens):
-    """Each sentence with tokens is in one batch, longest first; none has more rows
-    or padded tokens than allowed.
+    """Each sentence with tokens is in one batch, longest first; none has more rows or
+    padded tokens than allowed.
     """
     found = list(batches(lengths, most, tokens, 300))
     places = [place for indices, _ in found for place in indices]
     assert sorted(places) == [place for place, length in enumerate(lengths) if length]
-    assert [lengths[place] for place in places] == sorted(
-        filter(None, lengths), reverse=True
-    )
+    ordered = sorted(filter(None, lengths), reverse=True)
+    assert [lengths[place] for place in places] == ordered
     for indices, rows in found:
         width = round_width(max(lengths[place] for place in indices), 300)
         assert 1 <= len(indices) <= rows <= most
@@ -38,44 +37,29 @@ def test_batches(lengths, most, tokens):
 
 
 def test_windows_are_read_when_they_are_needed():
-    """The second window is not read before the first is done with (bounded memory)."""
+    """The second window is not read before the first is done; one of long lines has few
+    of them.
+    """
     read = []
-    lines = number_lines(
-        (str(number) for number in itertools.count() if read.append(number) is None),
-        None,
-    )
-    found = windows(lines, 5)
+    texts = (str(n) for n in itertools.count() if read.append(n) is None)
+    found = windows(number_lines(texts, None), 5)
     assert read == []
     assert [line.text for line in next(found)] == list("01234")
     assert read == list(range(5))
     assert [line.place for line in next(found)] == list(range(5, 10))
+    long = windows(number_lines(["a" * 2_000_000] * 7, None), 100)
+    assert list(map(len, long)) == [3, 3, 1]
 
 
-def test_endless_lines_close_a_window():
-    """A window of long lines has few of them."""
-    found = [
-        len(window)
-        for window in windows(number_lines(["a" * 2_000_000] * 7, None), 100)
-    ]
-    assert found == [3, 3, 1]
-
-
-def test_prefixes_stand_beside_their_lines():
-    """One for each; too few or too many are found where they end."""
-    assert [
-        line.prefixes for line in number_lines("abc", ["x", "", ["y", "", "z"]])
-    ] == [("x",), ("",), ("y", "", "z")]
-    assert [line.required for line in number_lines("ab", None, [["x"], []])] == [
-        ("x",),
-        (),
-    ]
-    with pytest.raises(
-        InputError, match="there are 1 lists of required phrases and more sentences"
+def test_lines_have_their_prefixes_and_phrases():
+    """There is one of each kind for each line; the end of one kind is an error."""
+    lines = list(number_lines("abc", ["x", "", ["y", "", "z"]], [["x"], [], "y"]))
+    assert [line.prefixes for line in lines] == [("x",), ("",), ("y", "", "z")]
+    assert [line.required for line in lines] == [("x",), (), ("y",)]
+    for lists, rule in (
+        ((None, [["x"]]), "there are 1 lists of required phrases and more sentences"),
+        ((["x"],), "there are 1 prefixes and more sentences"),
+        ((["x", "y", "z"],), "there are more prefixes than the 2 sentences"),
     ):
-        list(number_lines("ab", None, [["x"]]))
-    with pytest.raises(InputError, match="there are 1 prefixes and more sentences"):
-        list(number_lines("ab", ["x"]))
-    with pytest.raises(
-        InputError, match="there are more prefixes than the 2 sentences"
-    ):
-        list(number_lines("ab", ["x", "y", "z"]))
+        with pytest.raises(InputError, match=rule):
+            list(number_lines("ab", *lists))

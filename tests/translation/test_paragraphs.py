@@ -1,0 +1,200 @@
+"""Paragraphs and long sentences are cut, and the translations of parts become one line."""
+
+import doctest
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jaxformer.translation import paragraphs, results
+from jaxformer.translation.paragraphs import (
+    ABBREVIATIONS,
+    join,
+    spacing,
+    split,
+    split_sentences,
+)
+from jaxformer.translation.results import Alignment, Hypothesis
+
+PARTS = 'Mr.|z. B.|A.|12.|3.5|word|Word|...|…|!|?|.|。|」|"|(|)| |  |\u2028|\t|\u3000'
+PARTS = st.sampled_from([*PARTS.split("|"), "他", "e.g.", "\x00", "🙂"])
+PIECES = st.sampled_from(["▁a", "▁b", "c", "d", ".", ",", "▁(", "e."])
+
+
+@given(
+    text=st.lists(PARTS, max_size=40).map("".join),
+    language=st.sampled_from(["", "en", "de", "ja", "xx"]),
+)
+def test_the_sentences_are_the_paragraph(text, language):
+    """With their white space they are the text; none is blank but that of a blank
+    text.
+    """
+    found = split_sentences(text, language)
+    assert "".join(space + sentence for space, sentence in found) == text.strip()
+    assert all(sentence.strip() == sentence for _, sentence in found)
+    blank = not text.strip() and len(found) == 1
+    assert blank or all(sentence for _, sentence in found)
+    assert not any(space.strip() for space, _ in found)
+    assert found[0][0] == ""
+
+
+@pytest.mark.parametrize(
+    ("language", "marked"),
+    [
+        ("en", "It rains.| It pours."),
+        ("en", "Mr. Smith met Dr. Jones and Prof. Hill.| They talked."),
+        ("en", "J. S. Bach and J. K. Rowling never met.| Pity."),
+        ("en", "It costs 3.50 dollars.| That is 1,000.25 yen."),
+        ("en", "See Fig. 3 and No. 5 on pp. 7 f. of it.| Done."),
+        ("en", "He answered No.| She left."),
+        ("en", "Use a tool, e.g. Vim or i.e. Emacs.| Both work."),
+        ("en", "Bring apples, pears, etc.| Then go home."),
+        ("en", '"Stop!" he cried.| "Why?" she asked.| Nobody knew.'),
+        ("en", "He said: “Stop.”| Then he left.| (It was late.)| So what?"),
+        ("en", "Really?!| Yes!!!| Well...| Maybe…| No."),
+        ("en", "Well... perhaps not… or so. and small letters go on."),
+        ("en", "1. First item.| 2. Second item."),
+        ("en", "Write to a.b@example.com or see example.org/a.b now.| Thanks."),
+        ("en", "Version 2.0.1 is out.| 3 people noticed."),
+        ("en", "The U.S. Army and the Ph.D. student met.| Fine."),
+        ("en", "One sentence without an end"),
+        ("en", "A line|\u2028Another line"),
+        ("de", "Das gilt z. B. für Dr. Maier bzw. Frau Huber.| Aber z.B. nicht."),
+        ("de-AT", "Am 3. Oktober 1990.| Dann kam der 2. Weltkrieg nicht."),
+        ("DE", "Im Jahr 1990.| Danach kam nichts."),
+        ("de_DE", "Ludwig XIV. Bourbon herrschte lange.| Er starb."),
+        ("de", "„Halt!“, rief er.| „Warum?“| »Darum.«| Ende."),
+        ("fr", "M. Dupont arrive.| «\u00a0Bonjour\u00a0!\u00a0»| Il part."),
+        ("es", "¿Qué?| ¡Nada!| El Sr. García vino.| ¿Y tú?"),
+        ("zh", "你好。|我们走吧！|好吗？| 好。"),
+        ("zh", "他说：“你好。”然后走了。|再见。"),
+        ("ja", "「行こう。」と言った。|本当？|はい。"),
+        ("ja", "円周率は3.14です。|終わり"),
+        ("hi", "यह एक वाक्य है।| यह दूसरा है।"),
+        ("ar", "هل أنت هنا؟| نعم."),
+        ("ru", "А. С. Пушкин родился.| Он умер."),
+        ("", "Am 3.| Mai.| B. kam."),
+    ],
+)
+def test_hard_cases(language, marked):
+    """A bar marks the end of each sentence but the last."""
+    expected = [part.strip(" \u2028") for part in marked.split("|")]
+    found = split_sentences(marked.replace("|", ""), language)
+    assert [sentence for _, sentence in found] == expected
+
+
+def test_no_sentence_ends_with_an_abbreviation():
+    for language, words in ABBREVIATIONS.items():
+        for word in words:
+            text = f"Ab {word}. Cd."
+            assert split_sentences(text, language) == [("", text)]
+
+
+def test_a_long_paragraph_is_cut_everywhere():
+    found = split_sentences("Mr. Hill came. " * 20_000, "en")
+    assert found[1:] == [(" ", "Mr. Hill came.")] * 19_999
+
+
+@pytest.mark.parametrize("unit", [".", " ", '."', "1. ", "。", ". (", "a ", ".\u00a0»"])
+def test_odd_paragraphs_take_no_longer(unit):
+    """The time depends on the length of a line, not on its square."""
+    text = f"a{unit * 100_000}b"
+    assert "".join(map("".join, split_sentences(text, "de"))) == text
+
+
+@given(pieces=st.lists(PIECES, max_size=60), limit=st.integers(1, 12))
+def test_the_runs_are_the_sentence(pieces, limit):
+    """None is empty but that of an empty sentence, and none is longer than the limit; a
+    word is cut only if no word begins in the second half of the run.
+    """
+    runs = split(pieces, limit)
+    assert [piece for start, stop in runs for piece in pieces[start:stop]] == pieces
+    assert all(0 < stop - start <= limit for start, stop in runs) or not pieces
+    for start, stop in runs[:-1]:
+        half = pieces[start + limit // 2 + 1 : start + limit + 1]
+        words = any(piece.startswith("▁") for piece in half)
+        assert pieces[stop].startswith("▁") or not words
+
+
+@pytest.mark.parametrize(
+    ("text", "limit", "cuts"),
+    [
+        ("▁a ▁b . ▁c ▁d ▁e", 5, [3]),
+        ("▁a ▁b , ▁c ▁d ▁e", 5, [3]),
+        ("▁a , ▁b ▁b . ▁c , ▁d ▁e", 8, [5]),
+        ("▁a ▁b ▁c ▁d ▁e", 4, [4]),
+        ("▁a b c d e f", 4, [4]),
+        ("▁a . ▁b ▁c ▁d ▁e ▁f ▁g ▁h", 8, [8]),
+        ("▁a ▁b", 2, []),
+        ("▁我 们 来 了 。 你 们 也 来 了 。", 8, [5]),
+    ],
+)
+def test_the_best_place(text, limit, cuts):
+    """After the end of a sentence, else another mark, else before a word."""
+    assert [stop for _, stop in split(text.split(" "), limit)[:-1]] == cuts
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "source", "between"),
+    [
+        ("Eins.", "Zwei.", "\u00a0 ", "\u00a0 "),
+        ("Eins.", "Zwei.", "\u2028", "\u2028"),
+        ("Eins.", "Zwei.", "\r", " "),
+        ("One.", "Two.", "", " "),
+        ("一。", "二。", " ", ""),
+        ("はい。", "「いいえ」", "  ", ""),
+        ("네.", "아니요.", "", " "),
+        ("一。", "Two.", " ", " "),
+        ("", "Zwei.", " ", ""),
+        ("Eins.", "", " ", ""),
+    ],
+)
+def test_spacing(left, right, source, between):
+    """The source's own white space; a space if it has none; nothing in scripts without
+    spaces.
+    """
+    assert spacing(left, right, source) == between
+
+
+def hypothesis(text, score):
+    words = text.split()
+    numbers, pieces = [*range(len(words)), None], [*words, "</s>"]
+    weights = np.eye(len(pieces), dtype=np.float32)
+    alignment = Alignment(pieces, weights, numbers, numbers)
+    return Hypothesis(text, score, 2 * score, pieces, score > -2, alignment)
+
+
+def test_parts_add_up():
+    """Scores and log-probabilities are sums, pieces are concatenated, and the whole is
+    finished if all parts are.
+    """
+    parts = [
+        [hypothesis("a b", -1.0), hypothesis("a", -3.0)],
+        [hypothesis("c", -1.5), hypothesis("d", -1.0)],
+    ]
+    end, pieces = "</s>", ["a", "b", "</s>", "c", "</s>"]
+    assert join(parts, ["", "  "]) == [
+        Hypothesis("a b  c", -2.5, -5.0, pieces, finished=True),
+        Hypothesis("a  d", -4.0, -8.0, ["a", end, "d", end], finished=False),
+    ]
+    assert join([parts[0], []], ["", " "]) == []
+
+
+@pytest.mark.parametrize(("space", "last"), [(" ", 2), ("", 1)])
+def test_alignments_are_joined(space, last):
+    """Each part attends only to its own source; without a space in the source, its word
+    continues.
+    """
+    (whole,) = join([[hypothesis("a b", -1.0)], [hypothesis("c", -1.0)]], ["", space])
+    np.testing.assert_array_equal(whole.alignment.weights, np.eye(5))
+    assert whole.alignment.source_tokens == whole.tokens
+    assert whole.alignment.links() == [(0, 0), (1, 1), (3, 3)]
+    assert whole.alignment.word_links() == [(0, 0), (1, 1), (last, 2)]
+
+
+@pytest.mark.parametrize("module", [paragraphs, results])
+def test_the_examples_run(module):
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
