@@ -9,7 +9,6 @@ import random
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import jax.numpy as jnp
@@ -79,22 +78,6 @@ def load(run: Path, step: int = 20) -> None:
     assert checkpoints.progress(step)["step"] == step
 
 
-def largest(path: Path) -> Path:
-    """Find the file of the values of the arrays."""
-    return max(
-        (path / "ocdbt.process_0" / "d").iterdir(), key=lambda file: file.stat().st_size
-    )
-
-
-def refusal(action: Callable[[], None]) -> str | None:
-    """Return the error of an action that is refused."""
-    try:
-        action()
-    except InputError as error:
-        return str(error)
-    return None
-
-
 def damages(content: bytes) -> dict[str, bytes | None]:
     """Damage the content of a file in several ways; None: the file is lost."""
     flipped = bytearray(content)
@@ -111,7 +94,7 @@ def damages(content: bytes) -> dict[str, bytes | None]:
 
 def test_any_damage_of_any_file_is_refused_or_harmless(run, capfd):
     """Whatever file is lost, cut, cleared or changed by a bit, the arrays are those
-    saved, or one line refuses them.
+    saved, or one line refuses them; any damage of the arrays is refused.
     """
     path, refused = run / "checkpoints" / "20", 0
     for file in sorted(file for file in path.rglob("*") if file.is_file()):
@@ -121,82 +104,44 @@ def test_any_damage_of_any_file_is_refused_or_harmless(run, capfd):
                 file.unlink()
             else:
                 file.write_bytes(changed)
-            error = refusal(lambda: load(run))
-            if error is not None:
+            try:
+                load(run)
+                assert "ocdbt" not in str(file), (file, kind)
+            except InputError as error:
                 refused += 1
-                assert error.startswith(
-                    f"checkpoint 20 in {path.parent} is damaged: "
-                ), (file, kind)
-                assert error.endswith("; " + CURE)
-                assert "\n" not in error
+                line = str(error)
+                begin = f"checkpoint 20 in {path.parent} is damaged: "
+                assert line.startswith(begin), (file, kind)
+                assert line.endswith("; " + CURE)
+                assert "\n" not in line
             file.write_bytes(content)
     assert refused > 70
     load(run)
     assert capfd.readouterr() == ("", "")
 
 
-@pytest.mark.parametrize("tree", ["params", "training"])
-def test_a_flipped_bit_of_an_array_is_refused(run, tree):
-    """Weights and the state of the optimizer, wherever the bit is; the line names
-    the file.
-    """
-    file = largest(run / "checkpoints" / "20" / tree)
-    content = bytearray(file.read_bytes())
-    for place in range(0, len(content), len(content) // 5):
-        content[place] ^= 4
-        file.write_bytes(content)
-        with pytest.raises(
-            InputError,
-            match=f"the content of {tree}/ocdbt.process_0/d/{file.name} has changed",
-        ):
-            SavedCheckpoints(run / "checkpoints").restore(
-                20, params=PARAMS, training=TRAINING
-            )
-        content[place] ^= 4
-    file.write_bytes(content)
-    load(run)
-
-
-def test_an_average_with_a_flipped_bit_is_refused(run):
-    file = largest(run / "averages" / "mean" / "params")
-    content = bytearray(file.read_bytes())
-    content[-9] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(
-        InputError,
-        match=r"checkpoint average/mean in .* is damaged: the content of params/",
-    ):
-        find_parameters(run, "average", "bleu").load(PARAMS)
-
-
-def test_checkpoints_without_checksums_load(run):
-    """Those of earlier versions, and those of a process that was killed before it
-    wrote them.
+def test_without_checksums(run, capfd):
+    """Checkpoints of earlier versions load, and those of a process that was killed
+    before it wrote them. Damage is no other model, although orbax describes a tree that
+    it cannot read as an empty one.
     """
     for file in run.rglob(folder.CHECKSUMS):
         file.unlink()
     load(run)
     assert_trees_equal(find_parameters(run, "average", "bleu").load(PARAMS), PARAMS)
-
-
-@pytest.mark.parametrize("file", ["_METADATA", "manifest.ocdbt", "d"])
-@pytest.mark.parametrize("zeros", [False, True])
-def test_damage_without_checksums_is_no_other_model(run, file, zeros, capfd):
-    """Orbax describes a tree that it cannot read as an empty one."""
-    path = run / "checkpoints" / "20"
-    (path / folder.CHECKSUMS).unlink()
-    for each in (
-        [path / "params" / file] if file != "d" else (path / "params" / "d").iterdir()
-    ):
-        each.write_bytes(bytes(each.stat().st_size) if zeros else b"")
-    with pytest.raises(InputError, match=r"checkpoint 20 in .* is damaged: "):
-        find_parameters(run, "20", "bleu").load(PARAMS)
+    params = run / "checkpoints" / "20" / "params"
+    values = next(file for file in (params / "d").iterdir())
+    for file in (params / "_METADATA", params / "manifest.ocdbt", values):
+        content = file.read_bytes()
+        for damaged in (b"", bytes(len(content))):
+            file.write_bytes(damaged)
+            with pytest.raises(InputError, match=r"checkpoint 20 in .* is damaged: "):
+                find_parameters(run, "20", "bleu").load(PARAMS)
+        file.write_bytes(content)
     assert capfd.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    "lost", ["_CHECKPOINT_METADATA", "params", "training", "metrics"]
-)
+@pytest.mark.parametrize("lost", ["_CHECKPOINT_METADATA", "params", "metrics"])
 def test_a_damaged_checkpoint_hides_no_other(run, lost):
     """The others are listed, ranked and read; the damaged one is refused by what it
     lacks.
@@ -207,29 +152,24 @@ def test_a_damaged_checkpoint_hides_no_other(run, lost):
     checkpoints = SavedCheckpoints(run / "checkpoints")
     assert (checkpoints.steps, checkpoints.ranking()) == ([10, 20, 30], [20, 30, 10])
     if lost != "metrics":
-        with pytest.raises(
-            InputError, match=f"checkpoint 30 in .* is damaged: {lost}.* is missing"
-        ):
+        missing = f"checkpoint 30 in .* is damaged: {lost}.* is missing"
+        with pytest.raises(InputError, match=missing):
             load(run, 30)
 
 
-@pytest.mark.parametrize("content", [None, b"", b"{}}", b"\0" * 20])
+@pytest.mark.parametrize("content", [None, b"{}}"])
 def test_lost_scores_make_no_other_checkpoint_the_best(run, content):
     """The loop's own record has them too; training that resumes keeps the best by
     them.
     """
     file = run / "checkpoints" / "20" / "metrics" / "metrics"
-    file.unlink()
-    if content is not None:
-        file.write_bytes(content)
+    file.unlink() if content is None else file.write_bytes(content)
     checkpoints = SavedCheckpoints(run / "checkpoints")
     assert (checkpoints.best(), best_steps(checkpoints, 2)) == (20, [20, 30])
     assert find_parameters(run, "best", "bleu").name == 20
     if content is not None:
-        with pytest.raises(
-            InputError,
-            match=r"checkpoint 20 in .* is damaged: metrics is not valid JSON",
-        ):
+        invalid = r"checkpoint 20 in .* is damaged: metrics is not valid JSON"
+        with pytest.raises(InputError, match=invalid):
             CheckpointManager(run / "checkpoints")
         return
     manager = CheckpointManager(run / "checkpoints", keep_latest=1)
@@ -239,82 +179,64 @@ def test_lost_scores_make_no_other_checkpoint_the_best(run, content):
     manager.close()
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_parameters_that_are_not_finite_are_refused(tmp_path, value):
+def test_parameters_that_are_not_finite_are_refused(tmp_path):
     """By every reader of parameters, resuming and averaging included; the line names
     the array.
     """
-    bad = {**PARAMS, "table": PARAMS["table"].at[3, 4].set(value)}
+    bad = {**PARAMS, "table": PARAMS["table"].at[3, 4].set(np.inf)}
     manager = CheckpointManager(tmp_path / "checkpoints", keep_latest=3)
     manager.save(1, PARAMS, TRAINING, {"vocabulary": "abc"}, None)
     manager.save(2, bad, TRAINING, {"vocabulary": "abc"}, None)
     manager.save(3, PARAMS, {**TRAINING, "params": bad}, {"vocabulary": "abc"}, None)
     manager.close()
     checkpoints = SavedCheckpoints(tmp_path / "checkpoints")
+    averaged = {**TRAINING, "params": PARAMS}
+    refusal = r"checkpoint \d in .* has parameters that are not finite: table; choose"
     for read in (
         lambda: find_parameters(tmp_path, "2", "bleu").load(PARAMS),
-        lambda: checkpoints.restore(2, params=PARAMS, training=TRAINING),
-        lambda: checkpoints.restore(
-            3, params=PARAMS, training={**TRAINING, "params": PARAMS}
-        ),
+        lambda: checkpoints.restore(3, params=PARAMS, training=averaged),
         lambda: save_average(tmp_path, "mean", checkpoints, [1, 2]),
     ):
-        with pytest.raises(
-            InputError,
-            match=(
-                r"checkpoint \d in .* has parameters that are not finite: table; choose"
-            ),
-        ):
+        with pytest.raises(InputError, match=refusal):
             read()
     assert list_averages(tmp_path) == []
 
 
-def test_the_newest_average_is_the_last_one_made(run, monkeypatch):
-    """Also after the clock was set back."""
+def test_averages_next_to_each_other(run, monkeypatch):
+    """The newest is the last one made, also after the clock was set back. A damaged one
+    hides no other, and is made again.
+    """
     checkpoints = SavedCheckpoints(run / "checkpoints")
     monkeypatch.setattr("jaxformer.checkpoints.average.time.time", lambda: 1000.0)
     save_average(run, "a", checkpoints, [10])
-    save_average(run, "Z", checkpoints, [10])
+    save_average(run, "Z", checkpoints, [30])
     assert [each.name for each in list_averages(run)] == ["mean", "a", "Z"]
     assert find_parameters(run, "average", "bleu").name == "average/Z"
-
-
-def test_a_damaged_average_hides_no_other(run):
-    checkpoints = SavedCheckpoints(run / "checkpoints")
-    save_average(run, "other", checkpoints, [30])
     shutil.rmtree(run / "averages" / "mean" / "params")
-    assert_trees_equal(
-        find_parameters(run, "average/other", "bleu").load(PARAMS), PARAMS
-    )
-    with pytest.raises(
-        InputError, match=r"average mean in .* is damaged: params/_METADATA is missing"
-    ):
+    assert_trees_equal(find_parameters(run, "average/a", "bleu").load(PARAMS), PARAMS)
+    missing = r"average mean in .* is damaged: params/_METADATA is missing"
+    with pytest.raises(InputError, match=missing):
         find_parameters(run, "average", "bleu")
     save_average(run, "mean", checkpoints, [10])
     assert find_parameters(run, "average", "bleu").name == "average/mean"
 
 
-def test_two_averages_at_once(run):
-    """The second is refused, and the first stays."""
-    before = list_averages(run)
-    with (
-        hold(run / "averages", "held"),
-        pytest.raises(InputError, match="another process makes an average in "),
-    ):
-        save_average(run, "mean", SavedCheckpoints(run / "checkpoints"), [30])
-    assert list_averages(run) == before
-
-
-def test_an_average_into_a_folder_that_cannot_be_written(run, monkeypatch):
-    """It is refused before anything is read, and no thread of orbax begins, for
-    which the process would wait.
+def test_an_average_that_cannot_be_made(run, monkeypatch):
+    """Where another process makes one, or the folder cannot be written, it is refused
+    before anything is read, and no thread of orbax begins, for which the process would
+    wait. The first stays.
     """
+    checkpoints, before = SavedCheckpoints(run / "checkpoints"), list_averages(run)
     monkeypatch.setattr(folder, "restore", None)
     monkeypatch.setattr(folder, "write", None)
+    held = pytest.raises(InputError, match="another process makes an average in ")
+    with hold(run / "averages", "held"), held:
+        save_average(run, "mean", checkpoints, [30])
+    assert list_averages(run) == before
     shutil.rmtree(run / "averages")
     (run / "averages").write_text("")
     with pytest.raises(InputError, match=f"cannot write {run / 'averages'}: "):
-        save_average(run, "mean", SavedCheckpoints(run / "checkpoints"), [10])
+        save_average(run, "mean", checkpoints, [10])
 
 
 FULL = """
@@ -338,24 +260,18 @@ def test_an_average_on_a_full_disk(run):
     nothing unfinished does.
     """
     script = [sys.executable, "-c", FULL, run]
-    done = subprocess.run(
-        script, cwd=ROOT, capture_output=True, text=True, check=True, timeout=120
-    )
-    assert done.stdout.startswith(
-        f"cannot write {run / 'averages' / 'mean.unfinished'}: "
-    )
+    done = subprocess.run(script, cwd=ROOT, capture_output=True, text=True, check=True)
+    unfinished = run / "averages" / "mean.unfinished"
+    assert done.stdout.startswith(f"cannot write {unfinished}: ")
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
     assert [each.steps for each in list_averages(run)] == [[10, 20]]
-    assert sorted(path.name for path in (run / "averages").iterdir()) == [
-        ".lock",
-        "mean",
-    ]
+    assert {path.name for path in unfinished.parent.iterdir()} == {".lock", "mean"}
 
 
 @pytest.mark.parametrize("moment", ["found", "checked", "half"])
 def test_a_checkpoint_that_goes_while_it_is_read(run, monkeypatch, moment):
-    """Training removes old checkpoints; who reads one just then is told so, and not
-    that it is damaged.
+    """Training removes old checkpoints; a reader is told so, and not that one is
+    damaged.
     """
     path = run / "checkpoints" / "10"
     found = find_parameters(run, "10", "bleu")
@@ -370,9 +286,8 @@ def test_a_checkpoint_that_goes_while_it_is_read(run, monkeypatch, moment):
         monkeypatch.setattr(folder, "check", lambda *_, **__: shutil.rmtree(path))
     else:
         shutil.rmtree(path)
-    with pytest.raises(
-        InputError, match=r"checkpoint 10 in .* was removed while it was read: .* run"
-    ):
+    gone = r"checkpoint 10 in .* was removed while it was read: .* run"
+    with pytest.raises(InputError, match=gone):
         found.load(PARAMS)
 
 
@@ -382,12 +297,8 @@ def test_checksums_are_those_of_the_files(run):
     """
     path = run / "checkpoints" / "20"
     sums = json.loads((path / folder.CHECKSUMS).read_text())
-    files = {
-        file.relative_to(path).as_posix(): file.stat().st_size
-        for file in path.rglob("*")
-        if file.is_file()
-    }
-    assert {name: size for name, (size, _) in sums.items()} | {
-        folder.CHECKSUMS: files[folder.CHECKSUMS]
-    } == files
+    files = (file for file in path.rglob("*") if file.is_file())
+    sizes = {str(file.relative_to(path)): file.stat().st_size for file in files}
+    del sizes[folder.CHECKSUMS]
+    assert {name: size for name, (size, _) in sums.items()} == sizes
     assert sorted(each.name for each in path.parent.iterdir()) == ["10", "20", "30"]

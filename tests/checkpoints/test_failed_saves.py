@@ -19,11 +19,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def arrays(step):
-    return {
-        "table": jnp.asarray(
-            np.random.default_rng(step).normal(size=(300, 300)), jnp.float32
-        )
-    }
+    table = np.random.default_rng(step).normal(size=(300, 300))
+    return {"table": jnp.asarray(table, jnp.float32)}
 
 
 def is_whole(manager, step):
@@ -101,64 +98,36 @@ def test_a_disk_that_is_full_for_a_while(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["2", "5"]
 
 
-@pytest.fixture
-def refuse(monkeypatch):
-    """Return a function that lets the next saves of a manager fail at once, or no
-    longer.
-    """
-
-    def full(self, *arguments, **keywords):
-        raise OSError(28, "No space left on device")
-
-    def set_(manager, failing):
-        if failing:
-            monkeypatch.setattr(
-                type(manager._checkpointer), "save_checkpointables_async", full
-            )
-        else:
-            monkeypatch.undo()
-
-    return set_
-
-
-def test_a_save_that_fails_at_once(tmp_path, refuse):
-    """It is given to ``on_failure``, and waiting for it raises it until a later save
-    worked.
+def test_a_save_that_fails_at_once(tmp_path, monkeypatch):
+    """It is given to ``on_failure``, or else raised, and waiting for it raises it until
+    a later save worked.
     """
     told = []
-    manager = CheckpointManager(tmp_path, on_failure=told.append)
-    manager.save(1, arrays(1), {"step": jnp.int32(1)}, {}, None)
-    refuse(manager, True)
-    manager.save(2, arrays(2), {"step": jnp.int32(2)}, {}, None)
-    (error,) = told
-    assert (
-        str(error)
-        == f"could not save a checkpoint in {tmp_path}: [Errno 28] No space left on"
-        " device; the last good checkpoint is step 1"
-    )
+    manager = CheckpointManager(tmp_path / "told", on_failure=told.append)
+    raising = CheckpointManager(tmp_path / "raised")
+
+    def save(manager, step):
+        manager.save(step, arrays(step), {"step": jnp.int32(step)}, {}, None)
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    save(manager, 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(manager._checkpointer), "save_checkpointables_async", full)
+        save(manager, 2)
+        with pytest.raises(InputError, match="on device; no checkpoint is saved yet"):
+            save(raising, 1)
+    assert [str(error) for error in told] == [
+        f"could not save a checkpoint in {tmp_path / 'told'}: [Errno 28] No space left"
+        " on device; the last good checkpoint is step 1"
+    ]
     with pytest.raises(InputError, match="No space left on device"):
         manager.wait()
-    refuse(manager, False)
-    manager.save(2, arrays(2), {"step": jnp.int32(2)}, {}, None)
-    manager.wait()
-    assert manager.steps == [1, 2]
-    assert is_whole(manager, 2)
-    assert told == [error]
-    manager.close()
-
-
-def test_a_failed_save_is_raised_where_nobody_is_told(tmp_path, refuse):
-    """Without ``on_failure`` the save raises, and the manager still saves
-    afterwards.
-    """
-    manager = CheckpointManager(tmp_path)
-    refuse(manager, True)
-    with pytest.raises(
-        InputError, match="No space left on device; no checkpoint is saved yet"
-    ):
-        manager.save(1, arrays(1), {"step": jnp.int32(1)}, {}, None)
-    refuse(manager, False)
-    manager.save(1, arrays(1), {"step": jnp.int32(1)}, {}, None)
-    manager.wait()
-    assert is_whole(manager, 1)
-    manager.close()
+    for each, step, steps in ((manager, 2, [1, 2]), (raising, 1, [1])):
+        save(each, step)
+        each.wait()
+        assert each.steps == steps
+        assert is_whole(each, step)
+        each.close()
+    assert len(told) == 1
