@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from training.little import cached_make_engine, little_config, read_records, steps_of
+from training.little import cached_make_engine, little_config, steps_of
 
 from jaxformer.data.sources import load
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
@@ -16,119 +16,147 @@ from jaxformer.runs.folder import WRITTEN
 from jaxformer.training import train as training
 from jaxformer.training.run import open_run
 
+FEW = {"training.steps": 2}
+
 
 @pytest.fixture(autouse=True)
 def _engines(monkeypatch):
     monkeypatch.setattr(training, "make_engine", cached_make_engine)
 
 
-def claimed(config, directory):
-    """Open a run and take the directory for it, as training does once everything is
-    checked.
-    """
-    run = open_run(config, directory)
-    with run.claim():
-        pass
-    return run
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "run"
 
 
 @pytest.fixture
-def refused(corpus, tmp_path):
+def config(corpus):
+    """Return a function that changes the configuration of the little run."""
+    return lambda changes=None: little_config(corpus, changes)
+
+
+@pytest.fixture
+def claim(config, path):
+    """Return a function that opens a run and takes the directory for it, as training
+    does once everything is checked.
+    """
+
+    def claimed(changes=None):
+        run = open_run(config(changes), path)
+        with run.claim():
+            pass
+        return run
+
+    return claimed
+
+
+@pytest.fixture
+def refused(config, path):
     """Return a function that expects a run to be refused and returns the one line."""
 
-    def refuse(changes=None, start=open_run, name="run"):
+    def refuse(changes=None, start=open_run, path=path):
         with pytest.raises(InputError) as caught:
-            start(little_config(corpus, changes), tmp_path / name)
+            start(config(changes), path)
         assert "\n" not in str(caught.value)
         return str(caught.value)
 
     return refuse
 
 
-def test_the_vocabulary_completes_the_model(corpus, tmp_path):
+def pairs(corpus):
+    return list(load(corpus["data.train"], "en", "de"))
+
+
+def test_the_vocabulary_completes_the_model(claim, path, config):
     """The model's vocabulary and ids are the vocabulary's, and so it is saved."""
-    run = claimed(little_config(corpus), tmp_path / "run")
-    vocabulary = run.vocabularies.target
-    model = run.config.model
-    assert (model.vocabulary_size, model.pad_id, model.bos_id) == (
-        57,
-        vocabulary.pad_id,
-        vocabulary.bos_id,
-    )
-    assert claimed(little_config(corpus), tmp_path / "run").config == run.config
-    assert claimed(run.config, tmp_path / "run").config == run.config
+    run = claim()
+    vocabulary, model = run.vocabularies.target, run.config.model
+    assert model.vocabulary_size == 57
+    assert (model.pad_id, model.bos_id) == (vocabulary.pad_id, vocabulary.bos_id)
+    assert claim().config == run.config
+    assert open_run(run.config, path).config == run.config
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("model.d_ff", 64, "model.d_ff: 32 -> 64"),
-        ("training.seed", 1, "training.seed: 0 -> 1"),
-        ("training.learning_rate", 0.25, "training.learning_rate: 0.5 -> 0.25"),
-        ("data.tokens_per_batch", 300, "data.tokens_per_batch: 200 -> 300"),
-    ],
-)
-def test_a_directory_of_another_configuration(
-    corpus, tmp_path, refused, key, value, message
-):
-    """Another configuration is refused with one line that names key, old and new
-    value.
+def test_a_directory_of_another_configuration(claim, path, refused):
+    """Another configuration is refused with one line that names keys, old and new
+    values, five at most.
     """
-    claimed(little_config(corpus), tmp_path / "run")
-    before = (tmp_path / "run" / "config.json").read_bytes()
-    assert (
-        refused({key: value})
-        == f"{tmp_path / 'run'} holds a run of another configuration: {message}; "
-        "continue with the same values or choose another --workdir"
+    claim()
+    before = (path / "config.json").read_bytes()
+    changes = {"training.learning_rate": 0.25}
+    assert refused(changes) == (
+        f"{path} holds a run of another configuration: training.learning_rate: 0.5 ->"
+        " 0.25; continue with the same values or choose another --workdir"
     )
-    several = {
-        key: value,
-        "model.dropout_rate": 0.3,
-        "training.label_smoothing": 0.2,
+    changes |= {"model.dropout_rate": 0.3, "training.label_smoothing": 0.2}
+    changes |= {
         "model.num_encoder_layers": 3,
+        "data.max_length": 17,
+        "training.seed": 1,
     }
-    assert message in refused(several)
-    assert "model.dropout_rate: 0.1 -> 0.3" in refused(several)
-    several |= {"data.max_length": 17, "training.warmup_steps": 99}
-    assert refused(several).count(" -> ") == 5
-    assert " and 1 more; " in refused(several)
-    assert (tmp_path / "run" / "config.json").read_bytes() == before
+    message = refused(changes)
+    assert "model.dropout_rate: 0.1 -> 0.3" in message
+    assert message.count(" -> ") == 5
+    assert " and 1 more; " in message
+    assert (path / "config.json").read_bytes() == before
 
 
-def test_keys_that_may_change(corpus, tmp_path):
+def test_keys_that_may_change(claim, corpus):
     """Steps, intervals, decoding and evaluation may change, and the new values are
     saved.
     """
-    claimed(little_config(corpus), tmp_path / "run")
-    changes = {
-        "training.steps": 20,
-        "training.log_every": 7,
-        "training.keep_latest": 5,
-        "decoding.beam_size": 2,
-        "evaluation.samples": 1,
-        "data.valid": corpus["data.train"],
-    }
-    run = claimed(little_config(corpus, changes), tmp_path / "run")
+    claim()
+    changes = {"training.steps": 20, "training.log_every": 7, "decoding.beam_size": 2}
+    changes |= {"evaluation.samples": 1, "data.valid": corpus["data.train"]}
+    run = claim(changes)
     assert run.config.training.steps == 20
     assert len(run.valid) == 300
-    assert (
-        claimed(little_config(corpus, changes), tmp_path / "run").config == run.config
+    assert claim(changes).config == run.config
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "refusal"),
+    [
+        ({"cooldown_steps": 4}, {"steps": 20}, "cooldown_steps=4 of training.steps=12"),
+        (
+            {},
+            {"steps": 14, "cooldown_steps": 4},
+            "cooldown_steps=4 of training.steps=14",
+        ),
+        ({}, {"steps": 16, "cooldown_steps": 4}, None),
+        ({}, {"steps": 11}, "training.steps=11 is less than the 12 steps that "),
+    ],
+)
+def test_an_end_that_is_past(claim, path, refused, first, then, refusal):
+    """Once the rate falls towards the end, or would have, the end stays; a cool-down
+    can be added after what was trained.
+    """
+    base = {"schedule": "constant", "warmup_steps": 2, **first}
+    first, then = (
+        {f"training.{name}": value for name, value in keys.items()}
+        for keys in (base, {**base, **then})
     )
+    claim(first)
+    (path / "checkpoints" / "12").mkdir(parents=True)
+    if refusal is None:
+        claim(then)
+    else:
+        assert refusal in refused(then)
 
 
-def test_a_directory_with_other_files(tmp_path, refused):
+@pytest.mark.parametrize("file", ["thesis.tex", "vocabulary/shared.model"])
+def test_a_directory_with_other_files(path, refused, file):
     """A directory that holds files but no run is not taken over, and its files stay."""
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "thesis.tex").write_text("precious")
-    assert (
-        refused()
-        == f"{tmp_path / 'run'} holds files but no run (no config.json); choose an"
-        " empty --workdir"
+    (path / file).parent.mkdir(parents=True)
+    (path / file).write_text("precious")
+    assert refused() == (
+        f"{path} holds files but no run (no config.json); choose an empty --workdir"
     )
-    assert [path.name for path in (tmp_path / "run").iterdir()] == ["thesis.tex"]
+    assert [each for each in path.rglob("*") if each.is_file()] == [path / file]
+    assert (path / file).read_text() == "precious"
 
 
-def test_a_vocabulary_larger_than_the_text_allows(corpus, tmp_path, refused):
+def test_a_vocabulary_larger_than_the_text_allows(claim, refused):
     """The refusal names key and limit; with the limit the same directory works."""
     message = refused({"data.vocabulary_size": 5_000})
     assert message.startswith(
@@ -136,239 +164,149 @@ def test_a_vocabulary_larger_than_the_text_allows(corpus, tmp_path, refused):
         " it allows"
     )
     most = int(message.rsplit(" ", 1)[1])
-    assert (
-        claimed(
-            little_config(corpus, {"data.vocabulary_size": most}), tmp_path / "run"
-        ).vocabularies.target.size
-        == most
-    )
+    run = claim({"data.vocabulary_size": most})
+    assert run.vocabularies.target.size == most
 
 
-def test_text_that_is_not_there(corpus, tmp_path, refused):
-    """Missing text is refused before the directory is made."""
-    assert "no file" in refused({"data.train": "text:/nowhere/a,/nowhere/b"})
-    assert "no file" in refused({"data.valid": "text:/nowhere/a,/nowhere/b"})
-    assert not (tmp_path / "run").exists()
-
-
-def test_another_vocabulary(corpus, tmp_path, refused):
-    """A checkpoint goes on with the very vocabulary that it was trained with, not
-    with one of the same size.
+@pytest.mark.parametrize(
+    ("key", "text", "message"),
+    [
+        ("train", "text:/nowhere/a,/nowhere/b", "no file"),
+        ("valid", "text:/nowhere/a,/nowhere/b", "no file"),
+        ("test", "text:/nowhere/a,/nowhere/b", "data.test: .*no file /nowhere/a"),
+        ("test", "bundled:en-de/tset", "data.test: .*did you mean bundled:en-de/test?"),
+        ("test", "2 * synthetic:reverse/test", "data.test: .*is not for evaluation"),
+    ],
+)
+def test_text_that_is_not_there(path, corpus, key, text, message):
+    """It is missed at the start, before the directory is made; nothing of a test set
+    is read.
     """
-    training.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
-    file = tmp_path / "run" / "vocabulary" / "shared.model"
-    right = file.read_bytes()
-    pairs = list(load(corpus["data.train"], "en", "de"))
-    other = Vocabulary.train([pair.source for pair in pairs], 57, model="unigram")
-    assert other.size == 57
-    other.save(file)
-    message = refused({"training.steps": 4}, training.train)
-    assert (
-        f"{tmp_path / 'run' / 'vocabulary'} is not the vocabulary of checkpoint 2: its"
-        " hash is " in message
-    )
-    assert steps_of(tmp_path / "run") == [2]
+    with pytest.raises(InputError, match=message):
+        open_run(little_config(corpus, {f"data.{key}": text}), path)
+    assert not path.exists()
+
+
+def test_another_text_or_vocabulary(corpus, path, config, refused, tmp_path):
+    """A checkpoint continues with the very vocabulary that it was trained with, not
+    with one of the same size; and not with a text that was changed, also one that each
+    epoch segments again: its position there would mean nothing.
+    """
+    source, target = (tmp_path / f"text.{side}" for side in ("a", "b"))
+    source.write_text("".join(pair.source + "\n" for pair in pairs(corpus)))
+    target.write_text("".join(pair.target + "\n" for pair in pairs(corpus)))
+    text = {"data.train": f"text:{source},{target}", "data.segmentation_alpha": 0.1}
+    more = {**text, "training.steps": 4}
+    training.train(config({**text, **FEW}), path)
+    file = path / "vocabulary" / "shared.model"
+    right, lines = file.read_bytes(), source.read_text().splitlines(keepends=True)
+    Vocabulary.train(lines, 57, model="unigram").save(file)
+    another = f"{file.parent} is not the vocabulary of checkpoint 2: its hash is "
+    assert another in refused(more, training.train)
+    Vocabulary.train(lines, 50).save(file)
+    message = refused(more)
+    another = f"{file.parent} is not the vocabulary of this run: it has 50 and 50"
+    assert message.startswith(another)
+    assert message.endswith("put back the files that the run was trained with")
     file.write_bytes(right)
-    assert (
-        training.train(
-            little_config(corpus, {"training.steps": 4}), tmp_path / "run"
-        ).step
-        == 4
-    )
+    source.write_text("".join(lines[1:] + lines[:1]))
+    another = f"is not the text that {path} was trained on up to step 2"
+    assert another in refused(more, training.train)
+    source.write_text("".join(lines))
+    assert steps_of(path) == [2]
+    assert training.train(config(more), path).step == 4
 
 
-def test_a_checkpoint_of_another_model(corpus, tmp_path, refused):
+def test_a_checkpoint_of_another_model(path, config, claim, refused, tmp_path):
     """Checkpoints of another model under this run's name are refused by the first
     parameter that differs.
     """
-    training.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
-    claimed(little_config(corpus, {"model.d_ff": 64}), tmp_path / "other")
-    (tmp_path / "run" / "checkpoints").rename(tmp_path / "other" / "checkpoints")
-    message = refused({"model.d_ff": 64, "training.steps": 4}, training.train, "other")
-    where = f"checkpoint 2 in {tmp_path / 'other' / 'checkpoints'} is of another model"
+    training.train(config(FEW), tmp_path / "other")
+    claim({"model.d_ff": 64})
+    (tmp_path / "other" / "checkpoints").rename(path / "checkpoints")
+    message = refused({"model.d_ff": 64, "training.steps": 4}, training.train)
     name = "decoder/layer_0/feed_forward/inner/bias"
-    assert message == f"{where}: {name} is (32,) there and (64,) by the configuration"
+    assert message == (
+        f"checkpoint 2 in {path / 'checkpoints'} is of another model: {name} is (32,)"
+        " there and (64,) by the configuration"
+    )
 
 
-def test_a_sentence_longer_than_the_positions(corpus, tmp_path, refused):
-    """A validation sentence that the model has no positions for is refused before
-    training, with its number.
+def test_what_is_refused_before_training_claims_no_directory(tmp_path, path, refused):
+    """A validation sentence that the model has no positions for is named by its
+    number.
     """
     files = tmp_path / "long.a", tmp_path / "long.b"
     for file in files:
         file.write_text("a b\n" + "a " * 60 + "\n")
     message = refused({"data.valid": f"text:{files[0]},{files[1]}"}, training.train)
     assert "pair 2 has 61 tokens and the model takes 32" in message
-    assert not (tmp_path / "run" / "metrics.jsonl").exists()
-
-
-def test_without_translation(corpus, tmp_path):
-    """Without a validator only the loss is measured, and no translations are
-    written.
-    """
-    assert training.train(
-        little_config(corpus, {"training.steps": 2}), tmp_path / "run"
-    ).finished
-    assert not (tmp_path / "run" / "samples.jsonl").exists()
-    assert "valid/bleu" not in read_records(tmp_path / "run")[-1]
-
-
-def test_a_wrong_value_can_be_mended_in_the_same_directory(corpus, tmp_path, refused):
-    """What is refused before training begins claims no directory: the cure that the
-    line names works there.
-    """
-    message = refused({"data.tokens_per_batch": 1, "training.steps": 2}, training.train)
+    message = refused({"data.tokens_per_batch": 1}, training.train)
     assert message.startswith("data.tokens_per_batch=1 does not hold a pair")
-    assert not (tmp_path / "run" / "config.json").exists()
-    assert (
-        training.train(
-            little_config(corpus, {"training.steps": 2}), tmp_path / "run"
-        ).step
-        == 2
-    )
+    assert not path.exists()
 
 
-def test_a_start_that_is_cut_off_leaves_no_trap(corpus, tmp_path):
+def test_a_start_that_is_cut_off_leaves_no_trap(config, path, corpus):
     """Nothing is written before the run claims its directory, and a vocabulary that a
-    kill kept from being written is trained again just as it was.
+    kill kept from being written is trained again just as it was; it is said that one is
+    trained.
     """
-    run = open_run(little_config(corpus), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-    with run.claim():
-        pass
-    assert (
-        Vocabularies.load(tmp_path / "run" / "vocabulary").hash == run.vocabularies.hash
-    )
-    shutil.rmtree(tmp_path / "run" / "vocabulary")
-    assert (
-        claimed(little_config(corpus), tmp_path / "run").vocabularies.hash
-        == run.vocabularies.hash
-    )
-    assert (
-        Vocabularies.load(tmp_path / "run" / "vocabulary").hash == run.vocabularies.hash
-    )
+    told = []
+    for _ in range(2):
+        run = open_run(config(), path, report=told.append)
+        with run.claim():
+            pass
+        found = Vocabularies.load(path / "vocabulary").hash
+        assert found == run.vocabularies.hash
+        shutil.rmtree(path / "vocabulary")
+    assert told == [f"training the vocabulary on {corpus['data.train']}"] * 2
 
 
-def test_a_folder_named_vocabulary_is_not_taken(corpus, tmp_path, refused):
-    """A folder of the user's stays as it is, whatever its name."""
-    (tmp_path / "run" / "vocabulary").mkdir(parents=True)
-    (tmp_path / "run" / "vocabulary" / "shared.model").write_text("precious")
-    assert "holds files but no run" in refused()
-    assert (tmp_path / "run" / "vocabulary" / "shared.model").read_text() == "precious"
-
-
-def test_separate_vocabularies_are_two_files(corpus, tmp_path):
+def test_separate_vocabularies_are_two_files(corpus, claim, path):
     """Separate vocabularies stay two, even where both texts give the same one."""
     first = corpus["data.train"].removeprefix("text:").split(",")[0]
-    same = f"text:{first},{first}"
-    changes = {
-        "data.train": same,
-        "data.shared_vocabulary": False,
-        "model.tied_embeddings": "target",
-    }
-    run = claimed(little_config(corpus, changes), tmp_path / "run")
+    changes = {"data.train": f"text:{first},{first}", "data.shared_vocabulary": False}
+    changes |= {"model.tied_embeddings": "target"}
+    run = claim(changes)
     assert run.vocabularies.source == run.vocabularies.target
-    files = sorted(path.name for path in (tmp_path / "run" / "vocabulary").iterdir())
+    files = sorted(file.name for file in (path / "vocabulary").iterdir())
     assert files == ["source.model", "target.model"]
-    assert (
-        claimed(little_config(corpus, changes), tmp_path / "run").config == run.config
-    )
+    assert claim(changes).config == run.config
 
 
-@pytest.mark.parametrize("alpha", [None, 0.1])
-def test_another_text_under_the_same_name(corpus, tmp_path, refused, alpha):
-    """A run does not go on with a text that was changed: its position there would mean
-    nothing. One of the same counts is no exception, nor is one that each epoch segments
-    anew.
+def test_a_directory_that_cannot_be(
+    config, path, refused, tmp_path, monkeypatch, claim
+):
+    """A file, a place that the system refuses, or one that cannot be written, which is
+    found before the text is read.
     """
-    source, target = (tmp_path / f"text.{side}" for side in ("a", "b"))
-    pairs = list(load(corpus["data.train"], "en", "de"))
-    source.write_text("".join(pair.source + "\n" for pair in pairs))
-    target.write_text("".join(pair.target + "\n" for pair in pairs))
-    changes = {
-        "data.train": f"text:{source},{target}",
-        "data.segmentation_alpha": alpha,
-        "training.steps": 2,
-    }
-    training.train(little_config(corpus, changes), tmp_path / "run")
-    source.write_text("".join(pair.source + "\n" for pair in pairs[1:] + pairs[:1]))
-    message = refused({**changes, "training.steps": 4}, training.train)
-    assert (
-        f"is not the text that {tmp_path / 'run'} was trained on up to step 2"
-        in message
-    )
-
-
-@pytest.mark.parametrize(
-    ("test", "message"),
-    [
-        ("text:/nowhere/a,/nowhere/b", "no file /nowhere/a"),
-        ("bundled:en-de/tset", "did you mean bundled:en-de/test?"),
-        ("2 * synthetic:reverse/test", "is not for evaluation"),
-        ("synthetic:reverse/test + synthetic:copy/test", "is not for evaluation"),
-        ("prepared:x", "is not for evaluation"),
-        ("sacrebleu:wmt41", "has no test set 'wmt41'"),
-    ],
-)
-def test_a_test_set_that_is_not_there(corpus, tmp_path, refused, test, message):
-    """It is missed at the start, and not when training is done; nothing of it is
-    read.
-    """
-    found = refused({"data.test": test})
-    assert found.startswith("data.test: ")
-    assert message in found
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_vocabulary_of_another_size(corpus, tmp_path, refused):
-    """In a run it can only be a wrong file: the cure is not another configuration,
-    which would be refused.
-    """
-    claimed(little_config(corpus), tmp_path / "run")
-    pairs = list(load(corpus["data.train"], "en", "de"))
-    Vocabulary.train([pair.source for pair in pairs], 50).save(
-        tmp_path / "run" / "vocabulary" / "shared.model"
-    )
-    message = refused()
-    assert message.startswith(
-        f"{tmp_path / 'run' / 'vocabulary'} is not the vocabulary of this run: it has"
-        " 50 and 50"
-    )
-    assert message.endswith("put back the files that the run was trained with")
-
-
-@pytest.mark.parametrize("name", ["file", "file/x"])
-def test_a_file_for_a_directory(corpus, tmp_path, refused, name):
     (tmp_path / "file").write_text("")
-    assert (
-        refused(name=name) == f"{tmp_path / 'file'} is a file: choose another --workdir"
-    )
-
-
-def test_a_directory_that_the_system_refuses(corpus, tmp_path):
-    run = open_run(little_config(corpus), Path("/proc/x"))
-    with (
-        pytest.raises(
-            InputError,
-            match=r"^cannot make the folder /proc/x .*: choose another --workdir$",
-        ),
-        run.claim(),
-    ):
+    for name in ("file", "file/x"):
+        message = refused(path=tmp_path / name)
+        assert message == f"{tmp_path / 'file'} is a file: choose another --workdir"
+    run = open_run(config(), Path("/proc/x"))
+    cannot = r"^cannot make the folder /proc/x .*: choose another --workdir$"
+    with pytest.raises(InputError, match=cannot), run.claim():
         pass
+    claim()
+
+    def refuse(*_, dir, **__):
+        raise OSError(errno.EROFS, "Read-only file system", str(dir))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    monkeypatch.setattr("jaxformer.training.run.TrainingText", None)
+    assert refused().startswith(f"cannot write {path}: Read-only file system; choose a")
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "nothing"])
-def test_nothing_is_written_through_a_link(corpus, tmp_path, kind):
+def test_nothing_is_written_through_a_link(claim, path, tmp_path, kind):
     """A link among what a run writes is refused, or replaced; what it points to is
     unchanged, and is not made.
     """
-    claimed(little_config(corpus), tmp_path / "run")
-    outside, model = (
-        tmp_path / "outside",
-        tmp_path / "run" / "vocabulary" / "shared.model",
-    )
+    claim()
+    outside, model = tmp_path / "outside", path / "vocabulary" / "shared.model"
     for name in [*WRITTEN, "config.json", "vocabulary/shared.model"]:
-        link = tmp_path / "run" / name
+        link = path / name
         if kind == "folder":
             outside.mkdir()
             (outside / "file").write_text("of somebody else")
@@ -377,100 +315,53 @@ def test_nothing_is_written_through_a_link(corpus, tmp_path, kind):
         saved = link.rename(tmp_path / "saved") if link.exists() else None
         link.symlink_to(outside)
         before = outside.stat().st_mtime_ns if outside.exists() else None
-        refusal = pytest.raises(
-            InputError,
-            match=f"{name} is a symbolic link, and nothing is written through links: ",
-        )
+        message = f"{name} is a symbolic link, and nothing is written through links: "
+        refusal = pytest.raises(InputError, match=message)
         with refusal if name in WRITTEN else contextlib.suppress(InputError, OSError):
-            claimed(little_config(corpus), tmp_path / "run")
+            claim()
         assert (outside.stat().st_mtime_ns if outside.exists() else None) == before
-        assert kind != "folder" or [path.name for path in outside.iterdir()] == ["file"]
         link.unlink()
         if saved is not None:
             saved.rename(link)
         if kind == "folder":
+            assert [file.name for file in outside.iterdir()] == ["file"]
             shutil.rmtree(outside)
         outside.unlink(missing_ok=True)
 
 
-def test_a_run_may_itself_be_a_link(corpus, tmp_path):
-    """Whoever gives the directory chooses where it is."""
+def test_a_run_may_itself_be_a_link(claim, path, tmp_path):
+    """The directory is the user's choice."""
     (tmp_path / "disk").mkdir()
-    (tmp_path / "run").symlink_to(tmp_path / "disk")
-    claimed(little_config(corpus), tmp_path / "run")
+    path.symlink_to(tmp_path / "disk")
+    claim()
     assert (tmp_path / "disk" / "config.json").exists()
 
 
-@pytest.mark.parametrize("there", [False, True])
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "a run"])
 def test_a_start_that_fails_before_the_first_step_leaves_no_run(
-    corpus, tmp_path, monkeypatch, there
+    config, path, claim, monkeypatch, there
 ):
-    """A new directory is free again; that of a run that began before is as it was."""
-    config = little_config(corpus, {"training.steps": 2})
-    if there:
-        claimed(config, tmp_path / "run")
-
-    def refuse(*_, **__):
-        raise InputError("no")
-
-    monkeypatch.setattr(training, "Log", refuse)
-    with pytest.raises(InputError, match=r"^no$"):
-        training.train(config, tmp_path / "run")
-    assert (tmp_path / "run" / "config.json").exists() == there
-    assert (tmp_path / "run").exists() == there
-
-
-def test_a_start_that_fails_keeps_a_directory_that_it_did_not_make(
-    corpus, tmp_path, monkeypatch
-):
-    (tmp_path / "run").mkdir()
+    """A directory is as it was, also that of a run that began before; one that was made
+    is gone.
+    """
+    if there == "a run":
+        claim(FEW)
+    elif there == "an empty folder":
+        path.mkdir()
     monkeypatch.setattr(training, "Log", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        training.train(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
-    assert list((tmp_path / "run").iterdir()) == []
+        training.train(config(FEW), path)
+    assert path.exists() == (there != "nothing")
+    assert (path / "config.json").exists() == (there == "a run")
+    assert there != "an empty folder" or not list(path.iterdir())
 
 
-def test_a_validator_that_is_refused_changes_no_run(corpus, tmp_path):
+def test_a_validator_that_is_refused_changes_no_run(claim, config, path):
     """As one for trees, where the validation text has none: a resumed run keeps its
     configuration.
     """
-    claimed(little_config(corpus, {"training.steps": 2}), tmp_path / "run")
-    saved = (tmp_path / "run" / "config.json").read_bytes()
-
-    def refuse(*_):
-        raise InputError("no trees")
-
-    with pytest.raises(InputError, match=r"^no trees$"):
-        training.train(
-            little_config(corpus, {"training.steps": 4}), tmp_path / "run", refuse
-        )
-    assert (tmp_path / "run" / "config.json").read_bytes() == saved
-
-
-def test_a_directory_that_cannot_be_written_is_found_before_the_text_is_read(
-    corpus, tmp_path, monkeypatch
-):
-    claimed(little_config(corpus), tmp_path / "run")
-
-    def refuse(*_, dir, **__):
-        raise OSError(errno.EROFS, "Read-only file system", str(dir))
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    monkeypatch.setattr("jaxformer.training.run.TrainingText", None)
-    with pytest.raises(
-        InputError,
-        match=(
-            r"^cannot write .*/run: Read-only file system; choose a place that can be"
-        ),
-    ):
-        open_run(little_config(corpus), tmp_path / "run")
-
-
-def test_what_is_told_before_there_is_a_run(corpus, tmp_path):
-    """That a vocabulary is trained, when it is."""
-    told = []
-    with open_run(little_config(corpus), tmp_path / "run", report=told.append).claim():
-        pass
-    assert told == [f"training the vocabulary on {corpus['data.train']}"]
-    open_run(little_config(corpus), tmp_path / "run", report=told.append)
-    assert len(told) == 1
+    claim(FEW)
+    saved = (path / "config.json").read_bytes()
+    with pytest.raises(ZeroDivisionError):
+        training.train(config({"training.steps": 4}), path, lambda *_: 1 / 0)
+    assert (path / "config.json").read_bytes() == saved
