@@ -1,5 +1,6 @@
 """What a person sees of a run, on a terminal and without one."""
 
+import functools
 import io
 import itertools
 import re
@@ -8,7 +9,6 @@ import jax
 import pytest
 import rich.console
 
-from jaxformer.training import display
 from jaxformer.training.display import (
     Bar,
     Lines,
@@ -87,18 +87,9 @@ def draw_bar(monkeypatch, width, act):
     itself at last.
     """
     terminal = io.StringIO()
-    real = rich.console.Console
-    monkeypatch.setattr(
-        rich.console,
-        "Console",
-        lambda stderr: real(
-            file=terminal,
-            force_terminal=True,
-            width=width,
-            color_system=None,
-            legacy_windows=False,
-        ),
-    )
+    console = functools.partial(rich.console.Console, file=terminal, width=width)
+    plain = {"force_terminal": True, "color_system": None, "legacy_windows": False}
+    monkeypatch.setattr(rich.console, "Console", lambda stderr: console(**plain))
     bar = Bar(100_000)
     bar.advance(12_300, {})
     act(bar)
@@ -107,7 +98,7 @@ def draw_bar(monkeypatch, width, act):
     return [line for line in re.split(r"[\r\n]+", text) if line]
 
 
-@pytest.mark.parametrize("width", [100, 120, 250])
+@pytest.mark.parametrize("width", [100, 250])
 def test_all_fits_into_100_columns(monkeypatch, width):
     """On a terminal of 100 columns, in the middle of a long run, nothing is left
     out, and the bar is one line.
@@ -117,7 +108,7 @@ def test_all_fits_into_100_columns(monkeypatch, width):
     assert max(len(line) for line in seen) <= width
 
 
-@pytest.mark.parametrize("width", [30, 40, 50, 60, 70, 80, 90])
+@pytest.mark.parametrize("width", [30, 60, 90])
 def test_narrow_terminals_drop_what_matters_least(monkeypatch, width):
     """On a narrow terminal the bar is one line all the same, with the step and the
     loss if anything.
@@ -151,16 +142,11 @@ def test_words_for_a_person():
     """
     assert describe({}) == describe({"train/tokens": 5.0, "valid/bleu": 27.34}) == []
     assert tuple(describe(ENTRY)) == WORDS
-    assert describe(
-        {"train/perplexity": 8_123.4, "train/tokens_per_second": 656_472.0}
-    ) == ["ppl 8123", "656k tok/s"]
+    fast = {"train/perplexity": 8_123.4, "train/tokens_per_second": 656_472.0}
+    assert describe(fast) == ["ppl 8123", "656k tok/s"]
     assert describe({"train/perplexity": 1e300}) == ["ppl 1.0e+300"]
-    assert [clock(seconds) for seconds in (0, 59.6, 61, 3_661)] == [
-        "0:00",
-        "1:00",
-        "1:01",
-        "1:01:01",
-    ]
+    times = [clock(seconds) for seconds in (0, 59.6, 61, 3_661)]
+    assert times == ["0:00", "1:00", "1:01", "1:01:01"]
 
 
 def test_what_is_left_out_first():
@@ -175,4 +161,3 @@ def test_what_is_left_out_first():
         assert set(narrow.split(" ")) <= set(wide.split(" "))
     for width, text in enumerate(reversed(texts)):
         assert len(text) <= width or text == "12345/100000"
-    assert len(display._LEAST) == len(WORDS)

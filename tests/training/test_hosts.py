@@ -58,17 +58,21 @@ trained = []
 def train(text):
     trained.append(1)
     return run._first_vocabularies(text, None, lambda _: None)
-text = TrainingText.open(DataConfig(train="bundled:en-de/valid", vocabulary_size=300, shared_vocabulary=False))
+text = TrainingText.open(DataConfig(
+    train="bundled:en-de/valid", vocabulary_size=300, shared_vocabulary=False
+))
 vocabularies = run._share(lambda: train(text))
 found["vocabulary"] = [len(trained), vocabularies.source.size, vocabularies.hash]
 found["made once"] = [attempt(lambda: make_once(make)) for make in (refuse, fail)]
 found["gathered"] = gather({"host": me, "word": "x" * (me + 1)})
-found["together"] = [attempt(lambda: together(make)) for make in (lambda: me, refuse, fail)]
+found["together"] = [attempt(lambda: together(make)) for make in (lambda: me, refuse)]
 found["together, but for host 1"] = [
     attempt(lambda: together(make if me else lambda: "fine")) for make in (refuse, fail)
 ]
-found["the same"] = attempt(lambda: check_same({"seed": 3, "steps": 5}, "mend it"))
-found["not the same"] = attempt(lambda: check_same({"seed": 3, "steps": 5 + me}, "mend it"))
+found["the same"] = [
+    attempt(lambda: check_same({"seed": 3, "steps": 5 + more}, "mend it"))
+    for more in (0, me)
+]
 found["any"] = [bool(any_host(flag)) for flag in (False, me == 0, me == 1, True)]
 """
 
@@ -80,8 +84,8 @@ from jaxformer.training.engines import make_engine
 from jaxformer.runs.training import TrainingConfig
 
 model = Transformer(TransformerConfig(
-    vocabulary_size=11, d_model=8, d_ff=16, num_heads=2, num_encoder_layers=1, num_decoder_layers=1,
-    dropout_rate=0.3, max_length=16,
+    vocabulary_size=11, d_model=8, d_ff=16, num_heads=2, num_encoder_layers=1,
+    num_decoder_layers=1, dropout_rate=0.3, max_length=16,
 ))
 engine = make_engine(model, TrainingConfig(warmup_steps=300))
 found["share"] = [engine.devices, *engine.share]
@@ -192,67 +196,41 @@ def found(tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_one_host_trains_the_vocabulary(found):
-    """The other waits and gets the same bytes without any file; an error reaches
-    both.
-    """
-    first, second = (host["vocabulary"] for host in found)
-    assert (first[0], second[0]) == (1, 0)
-    assert first[1:] == second[1:]
-    assert first[1] == 300
-    assert found[0]["made once"] == [
-        "InputError: no file train.en",
-        "ZeroDivisionError: ours",
-    ]
-    assert found[1]["made once"] == [
-        "InputError: no file train.en",
-        "RuntimeError: ZeroDivisionError on the first host: ours",
-    ]
-
-
-@pytest.mark.slow
 def test_hosts_agree(found):
-    """All get what each has, in order; where one fails all fail, and where they
-    differ all say so.
+    """The first trains the vocabulary, and the other gets the same bytes without any
+    file. All get what each has, in order; where one fails all fail, and where they
+    differ all say so. The same sentence on each device of each host has another loss.
     """
+    refused, ours = "InputError: no file train.en", "ZeroDivisionError: ours"
+    first, second = found
+    assert (first["vocabulary"][0], second["vocabulary"][0]) == (1, 0)
+    assert first["vocabulary"][1:] == second["vocabulary"][1:]
+    assert first["vocabulary"][1] == 300
+    assert first["made once"] == [refused, ours]
+    fault = "RuntimeError: ZeroDivisionError on the first host: ours"
+    assert second["made once"] == [refused, fault]
+    differ = "InputError: steps is 5 on host 0 and 6 on host 1: mend it"
     for number, host in enumerate(found):
         assert host["gathered"] == [{"host": 0, "word": "x"}, {"host": 1, "word": "xx"}]
-        assert host["together"] == [
-            number,
-            "InputError: no file train.en",
-            "ZeroDivisionError: ours",
-        ]
-        assert host["the same"] is None
-        assert (
-            host["not the same"]
-            == "InputError: steps is 5 on host 0 and 6 on host 1: mend it"
-        )
+        assert host["together"] == [number, refused]
+        assert host["the same"] == [None, differ]
         assert host["any"] == [False, True, True, True]
-    assert found[0]["together, but for host 1"] == [
+        assert host["share"] == [4, number, 2]
+    of_host_1 = [
         "InputError: host 1: no file train.en",
-        "RuntimeError: host 1: ZeroDivisionError: ours",
+        f"RuntimeError: host 1: {ours}",
     ]
-    assert found[1]["together, but for host 1"] == [
-        "InputError: no file train.en",
-        "ZeroDivisionError: ours",
-    ]
-
-
-@pytest.mark.slow
-def test_dropout_differs_between_hosts(found):
-    """The same sentence on each device of each host has another loss; all hosts read
-    the same ones.
-    """
-    assert [host["share"] for host in found] == [[4, 0, 2], [4, 1, 2]]
-    assert found[0]["losses"] == found[1]["losses"]
-    assert len(set(found[0]["losses"])) == 4
+    assert first["together, but for host 1"] == of_host_1
+    assert second["together, but for host 1"] == [refused, ours]
+    assert first["losses"] == second["losses"]
+    assert len(set(first["losses"])) == 4
 
 
 @pytest.mark.slow
 def test_hosts_share_the_validation_set(found):
     """Each sentence is translated once, by one of the hosts; all get the scores and
     samples of a host that translates alone, even where there are fewer sentences than
-    hosts.
+    hosts. A signal on one gives no scores on any, and an error ends all.
     """
     for count in (COUNT, 1):
         run, model, params = make_run(runs.random_run(), count)
@@ -268,18 +246,9 @@ def test_hosts_share_the_validation_set(found):
         if count > 1:
             assert len({sample["translation"] for sample in samples}) > 1
             assert scores["chrf"] > 0.0
-
-
-@pytest.mark.slow
-def test_a_validation_that_ends_early_ends_on_all_hosts(found):
-    """A signal on one gives no scores on any, and so does an error: no host waits
-    for one that left.
-    """
     assert [host["stopped"] for host in found] == [None, None]
-    assert [host["failed"] for host in found] == [
-        "InputError: host 1: no file train.en",
-        "InputError: no file train.en",
-    ]
+    failed = ["InputError: host 1: no file train.en", "InputError: no file train.en"]
+    assert [host["failed"] for host in found] == failed
 
 
 def test_a_single_host_does_it_itself():
@@ -296,16 +265,12 @@ def test_a_single_host_does_it_itself():
 
 def test_a_directory_that_is_not_shared(monkeypatch, tmp_path):
     """A host that does not see what the first has written says so after a while, and
-    where it must lie.
+    what to do.
     """
     monkeypatch.setattr(train, "VISIBLE_AFTER", 0.0)
     train._await(tmp_path)
-    with pytest.raises(
-        InputError,
-        match=(
-            r"config.json, and here it is not: put --workdir on a file system that all"
-        ),
-    ):
+    away = r"config.json, and here it is not: put --workdir on a file system that all"
+    with pytest.raises(InputError, match=away):
         train._await(tmp_path / "config.json")
 
 
@@ -314,28 +279,19 @@ def test_a_directory_that_is_not_shared(monkeypatch, tmp_path):
     [
         ((None, 2, 0), "go together: give --coordinator too"),
         (("a:1", None, None), "give --num_processes and --process_id too"),
-        ((None, None, 0), "give --coordinator and --num_processes too"),
-        (
-            ("a", 2, 0),
-            "--coordinator must be HOST:PORT, such as 10.0.0.1:4321, not 'a'",
-        ),
+        (("a", 2, 0), "must be HOST:PORT, such as 10.0.0.1:4321, not 'a'"),
         (("a:70000", 2, 0), "must be HOST:PORT"),
         ((":80", 2, 0), "must be HOST:PORT"),
         (("a:1", 0, 0), "--num_processes must be at least 1, not 0"),
         (("a:1", 10**23, 0), "--num_processes must be at most 1,000,000, not"),
-        (
-            ("a:1", 2, 2),
-            "--process_id must be from 0 to 1 with --num_processes=2, not 2",
-        ),
-        (("a:1", 2, -1), "--process_id must be from 0 to 1"),
+        (("a:1", 2, 2), "must be from 0 to 1 with --num_processes=2, not 2"),
     ],
 )
-def test_clusters_that_are_none(values, rule):
-    with pytest.raises(InputError) as error:
+def test_an_invalid_cluster(values, rule):
+    with pytest.raises(InputError, match=rule):
         Cluster(*values)
-    assert rule in str(error.value)
 
 
-@pytest.mark.parametrize("coordinator", ["a:1", "10.0.0.1:4321", "[fe80::1]:4321"])
+@pytest.mark.parametrize("coordinator", ["a:1", "[fe80::1]:4321"])
 def test_addresses(coordinator):
     assert Cluster(coordinator, 1, 0).coordinator == coordinator

@@ -4,13 +4,14 @@ import json
 import math
 import sys
 import types
+from unittest import mock
 
 import jax
 import pytest
 from tensorboardX.proto import event_pb2
 
 from jaxformer.errors import InputError
-from jaxformer.runs.records import MEASURED, append, rewind
+from jaxformer.runs.records import append, rewind
 from jaxformer.training.log import Log
 
 
@@ -60,34 +61,22 @@ def test_a_record_that_fits_stays(tmp_path, open_log):
     log.write(10, {"train/loss": 1.0})
     log.write(10, {"valid/nll": 2.0})
     log.write_samples(10, [{"translation": "Käse \u2028 \x85 東京"}])
-    before = [
-        (tmp_path / name).read_bytes() for name in ("metrics.jsonl", "samples.jsonl")
-    ]
+    files = [tmp_path / name for name in ("metrics.jsonl", "samples.jsonl")]
+    before = [file.read_bytes() for file in files]
     open_log(12, 10)
-    assert [
-        (tmp_path / name).read_bytes() for name in ("metrics.jsonl", "samples.jsonl")
-    ] == before
+    assert [file.read_bytes() for file in files] == before
 
 
 def test_a_cut_line_goes(tmp_path):
-    """A line that a killed process did not finish is removed, wherever it was cut."""
-    path = tmp_path / "metrics.jsonl"
-    record = json.dumps({"step": 2, "train/loss": 0.5})
-    for cut in range(len(record)):
-        path.write_text(json.dumps({"step": 1}) + "\n" + record[:cut])
-        rewind(path, lambda line: line["step"] <= 2)
-        assert path.read_text() == json.dumps({"step": 1}) + "\n"
-
-
-def test_a_line_cut_off_within_a_character(tmp_path):
-    """A line that a killed process or a full disk cut in the middle of an umlaut is
-    dropped.
+    """A line that a killed process did not finish is removed, wherever it was cut, also
+    within a character.
     """
     path = tmp_path / "samples.jsonl"
     whole = '{"step": 1, "translation": "für"}\n'.encode()
-    path.write_bytes(whole + whole[: whole.index("ü".encode()) + 1])
-    rewind(path, lambda line: True)
-    assert path.read_bytes() == whole
+    for cut in range(len(whole) - 1):
+        path.write_bytes(whole + whole[:cut])
+        rewind(path, lambda line: line["step"] <= 2)
+        assert path.read_bytes() == whole
 
 
 def test_no_record_yet(tmp_path):
@@ -156,22 +145,6 @@ def test_other_hosts_write_nothing(tmp_path, monkeypatch, open_log):
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
 
 
-class StubRun:
-    """What ``wandb.init`` gives."""
-
-    def __init__(self):
-        self.rows, self.defined, self.finished = [], [], 0
-
-    def define_metric(self, name, step_metric=None):
-        self.defined.append((name, step_metric))
-
-    def log(self, row):
-        self.rows.append(row)
-
-    def finish(self):
-        self.finished += 1
-
-
 @pytest.fixture
 def wandb(monkeypatch):
     """Stand in for the package: it remembers how runs were begun, and those runs."""
@@ -183,7 +156,7 @@ def wandb(monkeypatch):
         if arguments["project"] == "closed":
             raise stub.Error("no API key")
         stub.begun.append(arguments)
-        stub.runs.append(StubRun())
+        stub.runs.append(mock.Mock())
         return stub.runs[-1]
 
     stub.init = init
@@ -195,20 +168,20 @@ def test_weights_and_biases_gets_what_the_record_holds(tmp_path, wandb):
     """The project gets each line of the record, by the record's own steps, and the
     configuration.
     """
-    log = Log(
-        tmp_path, 0, 0, wandb_project="translation", config={"training": {"steps": 7}}
-    )
+    config = {"training": {"steps": 7}}
+    log = Log(tmp_path, 0, 0, wandb_project="translation", config=config)
     log.write(3, {"train/loss": 1.5})
     log.write(3, {"valid/bleu": 2.5})
     log.close()
     log.close()
     (run,) = wandb.runs
-    assert run.rows == lines(tmp_path / "metrics.jsonl")
-    assert run.defined == [("step", None), ("*", "step")]
-    assert run.finished == 1
+    rows = [call.args[0] for call in run.log.call_args_list]
+    assert rows == lines(tmp_path / "metrics.jsonl")
+    run.define_metric.assert_called_with("*", step_metric="step")
+    run.finish.assert_called_once()
     (begun,) = wandb.begun
     assert (begun["project"], begun["name"]) == ("translation", tmp_path.name)
-    assert begun["config"] == {"training": {"steps": 7}}
+    assert begun["config"] == config
 
 
 def test_a_resumed_run_is_the_same_on_weights_and_biases(tmp_path, wandb):
@@ -245,33 +218,6 @@ def test_weights_and_biases_refuses(tmp_path, wandb):
     assert "\n" not in str(caught.value)
 
 
-def test_weights_and_biases_is_not_installed(tmp_path, monkeypatch):
-    """The error names the extra."""
-    monkeypatch.setattr(sys, "path", [])
-    monkeypatch.delitem(sys.modules, "wandb", raising=False)
-    with pytest.raises(InputError, match=r"pip install 'jaxformer\[wandb\]'"):
-        Log(tmp_path, 0, 0, wandb_project="translation")
-
-
-def test_measured_metrics_are_those_of_the_machine():
-    """What two makings of one run may differ in are times, speeds and memory, and
-    nothing that was learnt.
-    """
-    learnt = (
-        "loss",
-        "nll",
-        "perplexity",
-        "gradient_norm",
-        "learning_rate",
-        "tokens",
-        "epoch",
-        "padding",
-        "skipped",
-    )
-    assert not MEASURED & {f"train/{name}" for name in learnt}
-    assert "train/tokens_per_second" in MEASURED
-
-
 def test_a_number_that_is_not_finite_is_null(tmp_path):
     """JSON has no NaN: each line can be read by any program."""
     append(
@@ -286,17 +232,7 @@ def test_a_number_that_is_not_finite_is_null(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line",
-    [
-        "5",
-        "{}",
-        '{"step": "7"}',
-        "null",
-        pytest.param("[" * 100_000, id="deep"),
-        pytest.param("1" * 5_000, id="long"),
-        '{"step": 1e999}',
-        "",
-    ],
+    "line", ["5", "{}", '{"step": "7"}', pytest.param("[" * 100_000, id="deep"), ""]
 )
 def test_a_line_that_no_run_wrote_stays(tmp_path, line):
     """A run that goes on neither fails at it nor takes it away."""

@@ -37,11 +37,9 @@ def count(
 @pytest.mark.parametrize(
     ("engine", "changes"),
     [
-        ("jit", {}),
         ("pmap", {"optimizer": "lion", "ema_decay": 0.9}),
-        ("mesh", {"mesh_fsdp": 2, "mesh_tensor": 2, "ema_decay": 0.9}),
-        ("mesh", {"mesh_fsdp": 4, "shard_moments": True}),
         ("mesh", {"mesh_tensor": 2, "optimizer": "adafactor"}),
+        ("mesh", {"mesh_fsdp": 2, "mesh_tensor": 2, "shard_moments": True}),
     ],
 )
 def test_the_state_is_counted_as_it_lies(engine, changes, make_model, make_training):
@@ -90,7 +88,7 @@ def test_accumulation_keeps_a_sum_of_gradients():
 
 # A program of its own: the suite has eight virtual devices.
 BILLION = """
-import json, sys
+import json
 import jax
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
@@ -98,29 +96,28 @@ from jaxformer.training.engines import make_engine
 from jaxformer.runs.training import TrainingConfig
 
 model = TransformerConfig(
-    vocabulary_size=32_000, d_model=2048, d_ff=8192, num_heads=16, num_encoder_layers=8, num_decoder_layers=8,
-    scan_layers=True, rematerialization="layer",
+    vocabulary_size=32_000, d_model=2048, d_ff=8192, num_heads=16,
+    num_encoder_layers=8, num_decoder_layers=8, scan_layers=True,
+    rematerialization="layer",
 )
 training = TrainingConfig(engine="mesh", mesh_fsdp=8, mesh_tensor=4, shard_moments=True)
 engine = make_engine(Transformer(model), training)
 state = engine.abstract()
 compiled = engine.lower({"source": (64, 128), "target": (64, 128)}).compile()
-found = compiled.memory_analysis()
+memory = compiled.memory_analysis()
 given, _ = compiled.input_shardings[0]
-kept = compiled.output_shardings[0]
 
-def bits(tree, shardings):
-    return [
-        (leaf.size, sharding.shard_shape(leaf.shape))
-        for leaf, sharding in zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
-    ]
+def cut(tree, shardings):
+    leaves = zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
+    return [(leaf.size, shards.shard_shape(leaf.shape)) for leaf, shards in leaves]
 
 print(json.dumps({
     "parameters": count_parameters(state.params),
-    "arguments": found.argument_size_in_bytes,
-    "aliased": found.alias_size_in_bytes,
-    "given": {"params": bits(state.params, given.params), "optimizer": bits(state.optimizer, given.optimizer)},
-    "kept": {"params": bits(state.params, kept.params), "optimizer": bits(state.optimizer, kept.optimizer)},
+    "bytes": [memory.argument_size_in_bytes, memory.alias_size_in_bytes],
+    "cut": [
+        [cut(state.params, state_.params), cut(state.optimizer, state_.optimizer)]
+        for state_ in (given, compiled.output_shardings[0])
+    ],
     "live": sum(array.nbytes for array in jax.live_arrays()),
 }))
 """
@@ -134,25 +131,19 @@ def test_a_billion_parameters_on_64_devices():
     Not one parameter is made for it. Before and after the step every large array is in
     that many parts.
     """
-    flags = {
-        "XLA_FLAGS": "--xla_force_host_platform_device_count=64",
-        "JAX_PLATFORMS": "cpu",
-    }
+    flags = {"XLA_FLAGS": "--xla_force_host_platform_device_count=64"}
+    flags["JAX_PLATFORMS"] = "cpu"
+    script = [sys.executable, "-c", BILLION]
     made = subprocess.run(
-        [sys.executable, "-c", BILLION],
-        env=os.environ | flags,
-        capture_output=True,
-        text=True,
+        script, env=os.environ | flags, capture_output=True, text=True
     )
     assert made.returncode == 0, made.stderr
     found = json.loads(made.stdout)
     assert found["parameters"] > 10**9
     assert found["live"] < 10**6
     share = 4 * found["parameters"] * (1 / 32 + 2 / 64)
-    assert share <= found["arguments"] < 1.01 * share
-    assert share <= found["aliased"] < 1.01 * share
-    for when in ("given", "kept"):
-        for part, shares in (("params", 32), ("optimizer", 64)):
-            for size, shape in found[when][part]:
-                if size > 10**5:
-                    assert size == shares * math.prod(shape), (when, part, size, shape)
+    assert all(share <= size < 1.01 * share for size in found["bytes"])
+    for params, moments in found["cut"]:
+        for leaves, shares in ((params, 32), (moments, 64)):
+            for size, shape in leaves:
+                assert size < 10**5 or size == shares * math.prod(shape), (size, shape)

