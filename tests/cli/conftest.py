@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import runs
 from jaxformer import signals
 from jaxformer.translation import models
+from jaxformer.translation.translator import Translator
 from runs import Outcome
 
 Call = Callable[..., Outcome]
@@ -18,6 +20,28 @@ Call = Callable[..., Outcome]
 def call() -> Call:
     """Return the function that runs a command."""
     return runs.call
+
+
+@pytest.fixture(scope="session")
+def workdir() -> str:
+    """Return the option that names the run of random parameters."""
+    return f"--workdir={runs.random_run()}"
+
+
+@pytest.fixture(scope="module")
+def translator() -> Translator:
+    return Translator.load(runs.random_run())
+
+
+@pytest.fixture(scope="session")
+def lines() -> list[str]:
+    return runs.sentences(6, longest=12, shortest=12)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Return a copy of the run, to be changed."""
+    return runs.copy(runs.random_run(), tmp_path / "run")
 
 
 @pytest.fixture(autouse=True)

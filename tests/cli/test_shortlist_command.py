@@ -1,0 +1,64 @@
+"""``shortlist``: learned from the training text, kept with the run."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from cli.text import encode, write
+
+import runs
+from jaxformer.translation.shortlist import Shortlist
+from jaxformer.translation.translator import Translator
+
+
+@pytest.fixture
+def listed(run):
+    """Return a run whose training text is a few hundred pairs."""
+    pairs = runs.pairs()[:200]
+    text = write(run / "train.tsv", [f"{pair.source}\t{pair.target}" for pair in pairs])
+    config = json.loads((run / "config.json").read_text())
+    config["data"]["train"] = f"tsv:{text}"
+    (run / "config.json").write_text(json.dumps(config))
+    return run
+
+
+def test_shortlist(call, listed):
+    """It has the most frequent tokens, is used where it is asked for, and the result of
+    an evaluation says so.
+    """
+    lines, workdir = runs.sentences(5, longest=12), f"--workdir={listed}"
+    outcome = call("shortlist", workdir, "--first=20", "--best=5")
+    assert outcome.code == 0
+    record = json.loads(outcome.out)
+    translator = Translator.load(listed)
+    found = Shortlist.load(listed / "shortlist.npz", translator.vocabularies.hash)
+    assert record["vocabulary"] == 400
+    assert 20 <= record["tokens_per_sentence"] < 200
+    assert found.best.shape == (400, 5)
+    assert len(found.first) <= 24
+    encode_target = translator.vocabularies.target.encode
+    counts = Counter(
+        t for pair in runs.pairs()[:200] for t in encode_target(pair.target)
+    )
+    assert {token for token, _ in counts.most_common(10)} <= set(found.first.tolist())
+
+    plain = translator.translate(lines)
+    translator.shortlist = found
+    expected = translator.translate(lines)
+    assert plain != expected
+    given = ("translate", workdir, "--shortlist")
+    assert call(*given, stdin=encode(lines)).lines == expected
+    text = write(listed / "text", lines)
+    files = [f"--source={text}", f"--reference={text}", "--metrics=bleu"]
+    assert call("evaluate", workdir, "--shortlist", *files).code == 0
+    (name,) = json.loads((listed / "results.json").read_text())
+    assert name.endswith(" shortlist=True")
+
+
+def test_wrong_numbers(call, workdir):
+    error = call("shortlist", workdir, "--best=0").error
+    assert "argument --best: must be at least 1, not 0" in error
+    error = call("shortlist", workdir, f"--best={10**23}").error
+    assert "a shortlist needs at least 1 and at most" in error
