@@ -1,5 +1,7 @@
 import os
 import shlex
+import shutil
+from pathlib import Path
 
 import pytest
 from pairs import CODES, refuse, run, texts
@@ -19,8 +21,7 @@ def little_corpus(tfds):
     """A builder written with TFDS's own tools, of the form of its translations."""
 
     class LittleCorpus(tfds.core.GeneratorBasedBuilder):
-        # it stands in no package, where TFDS would look for its checksums
-        code_path = None
+        code_path = None  # of no package, where TFDS would look for checksums
         VERSION = tfds.core.Version("1.0.0")
         BUILDER_CONFIGS = [  # noqa: RUF012
             tfds.core.BuilderConfig(name="de-en"),
@@ -28,30 +29,28 @@ def little_corpus(tfds):
         ]
 
         def _info(self):
+            features = tfds.features.Translation(languages=CODES)
             if self.builder_config.name == "many":
-                languages = tfds.features.TranslationVariableLanguages(
-                    languages=["de", "en", "fr"]
-                )
+                several = tfds.features.TranslationVariableLanguages
                 features = tfds.features.FeaturesDict(
-                    {"talk": tfds.features.Text(), "translations": languages}
+                    {
+                        "talk": tfds.features.Text(),
+                        "translations": several(languages=["de", "en", "fr"]),
+                    }
                 )
-            else:
-                features = tfds.features.Translation(languages=CODES)
             return tfds.core.DatasetInfo(builder=self, features=features)
 
         def _split_generators(self, dl_manager):
-            return {
-                "train": self._generate_examples(200),
-                "test": self._generate_examples(5),
-            }
+            counts = {"train": 200, "test": 5}
+            return {split: self._generate_examples(n) for split, n in counts.items()}
 
         def _generate_examples(self, count):
             for number, (german, english) in enumerate(texts(count)):
+                record = {"de": german, "en": english}
                 if self.builder_config.name == "many":
                     other = {"en": english} if number % 2 else {"fr": "pomme"}
-                    yield number, {"talk": "t", "translations": {"de": german, **other}}
-                else:
-                    yield number, {"de": german, "en": english}
+                    record = {"talk": "t", "translations": {"de": german, **other}}
+                yield number, record
 
     return LittleCorpus
 
@@ -72,37 +71,26 @@ def tfds_folder(monkeypatch, prepared_folder):
     return prepared_folder
 
 
-def test_reading_tfds_hides_gpus(tfds_folder, monkeypatch):
-    """Whatever opens a data set hides the GPUs from a TensorFlow that is there."""
+def test_tfds_in_both_directions(tfds_folder, monkeypatch):
+    """All records come, in one order, as text, in the direction of the languages; of
+    many languages, the examples with both. Opening hides the GPUs from TensorFlow.
+    """
     calls = []
     monkeypatch.setattr(hub, "hide_gpus_from_tensorflow", lambda: calls.append(1))
-    list(load("tfds:little_corpus/de-en/test", *CODES))
-    assert calls
-
-
-def test_tfds_in_both_directions(tfds_folder):
-    """All records come, in one order, as text, in the direction that the languages
-    say.
-    """
     forward = list(load("tfds:little_corpus/de-en/train", "de", "en"))
     backward = list(load("tfds:little_corpus/de-en/train", "en", "de"))
     assert sorted(forward) == sorted(texts(200))
-    assert backward == [(english, german) for german, english in forward]
-    assert (
-        list(load("tfds:little_corpus/de-en:1.0.0/train[:10]", "de", "en"))
-        == forward[:10]
-    )
-
-
-def test_tfds_with_many_languages(tfds_folder):
-    """Of translations into many languages, the examples with both count."""
-    assert sorted(load("tfds:little_corpus/many/train", "en", "de")) == sorted(
-        (english, german) for german, english in texts(200)[1::2]
-    )
+    assert backward == [pair[::-1] for pair in forward]
+    first = load("tfds:little_corpus/de-en:1.0.0/train[:10]", "de", "en")
+    assert list(first) == forward[:10]
+    many = sorted(load("tfds:little_corpus/many/train", "de", "en"))
+    assert many == sorted(texts(200)[1::2])
+    assert calls
+    message = "record 0: no language 'fr': the fields are de, en"
+    refuse("tfds:little_corpus/de-en/train", message, ("de", "fr"))
 
 
 def test_tfds_is_read_without_tensorflow(tfds_folder):
-    """In a process of its own, from the files alone, TensorFlow is never imported."""
     code = (
         "import sys; from jaxformer.data import load; print(sum(1 for _ in"
         " load('tfds:little_corpus/de-en/train', 'de', 'en')), 'tensorflow' in"
@@ -111,64 +99,48 @@ def test_tfds_is_read_without_tensorflow(tfds_folder):
     assert run(code, TFDS_DATA_DIR=str(tfds_folder)).stdout.split() == ["200", "False"]
 
 
-@pytest.mark.parametrize("year", range(13, 20))
+@pytest.mark.parametrize("year", [13, 14, 19])
 def test_the_wmt_data_sets_of_tfds(tfds, tmp_path, monkeypatch, year):
-    """The names of WMT 2013 to 2019 are known, and their records become pairs."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    name = f"tfds:wmt{year}_translate/de-en/train"
-    refuse(
-        name,
-        rf"^tfds:wmt{year}_translate/de-en is not prepared in"
-        rf" {tmp_path}.*--dataset=tfds:wmt{year}_",
-    )
+    name = f"wmt{year}_translate/de-en"
+    message = f"^tfds:{name} is not prepared in {tmp_path}.*--dataset=tfds:wmt{year}_"
+    refuse(f"tfds:{name}/train", message)
     with tfds.testing.mock_data(num_examples=3):
-        forward, backward = list(load(name, "de", "en")), list(load(name, "en", "de"))
-    assert len(forward) == 3
-    assert all(pair.source and pair.target for pair in forward)
-    assert [pair[::-1] for pair in forward] == backward
+        pairs = list(load(f"tfds:{name}/train", "de", "en"))
+    assert len(pairs) == 3
+    assert all(pair.source and pair.target for pair in pairs)
 
 
 def test_the_command_that_prepares(tfds, tmp_path, monkeypatch):
-    """The command that the error gives can be run as it stands."""
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path / "a folder"))
+    """The command of the error works as it is."""
+    folder, asked = str(tmp_path / "a folder"), []
+    monkeypatch.setenv("TFDS_DATA_DIR", folder)
     with pytest.raises(InputError) as error:
         load("tfds:wmt14_translate/de-en/train", *CODES)
     program, *arguments = shlex.split(str(error.value).rpartition(": ")[2])
-    asked = []
-    monkeypatch.setattr(
-        hub,
-        "prepare_tfds",
-        lambda name: asked.append((name, os.environ["TFDS_DATA_DIR"])) or tmp_path,
-    )
+
+    def prepare(name):
+        asked.append((name, os.environ["TFDS_DATA_DIR"]))
+        return tmp_path
+
+    monkeypatch.setattr(hub, "prepare_tfds", prepare)
     assert (program, main(arguments)) == ("jaxformer", 0)
-    assert asked == [("wmt14_translate/de-en", str(tmp_path / "a folder"))]
+    assert asked == [("wmt14_translate/de-en", folder)]
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
         ("little_corpus/de-en/tran", r"Unknown split 'tran'.*did you mean train\?"),
-        (
-            "little_corpus/de-en",
-            r"must end with a split: try tfds:little_corpus/de-en/train",
-        ),
-        (
-            "little_corpus/en-de/train",
-            r"no config 'en-de': it has de-en, many; did you mean de-en\?.*direction",
-        ),
-        (
-            "little_corpus/mani/train",
-            r"no config 'mani': it has de-en, many; did you mean many\?",
-        ),
+        ("little_corpus/de-en", "with a split: try tfds:little_corpus/de-en/train"),
+        ("little_corpus/en-de/train", r"no config 'en-de': .* mean de-en\?.*direction"),
+        ("little_corpus/mani/train", r"it has de-en, many; did you mean many\?"),
         (
             "little_corpse/de-en/train",
-            r"neither known to TFDS nor prepared in .*; did you mean little_corpus\?",
+            r"nor prepared in .*; did you mean little_corpus\?",
         ),
         ("wmt41_translate/de-en/train", r"; did you mean wmt1\d_translate\?"),
-        (
-            "little_corpus",
-            r"must end with a split, as in tfds:wmt14_translate/de-en/train",
-        ),
+        ("little_corpus", "must end with a split, as in tfds:wmt14_translate/de-en/tr"),
         ("../little_corpus/train", r"no data set tfds:\.\./little_corpus"),
     ],
 )
@@ -176,61 +148,56 @@ def test_an_unknown_name_in_tfds(tfds_folder, name, message):
     refuse(f"tfds:{name}", message)
 
 
-def test_an_unknown_language_in_tfds(tfds_folder):
-    refuse(
-        "tfds:little_corpus/de-en/train",
-        r"record 0: no language 'fr': the fields are de, en",
-        ("de", "fr"),
-    )
-
-
-def copy_without_shard(tfds_folder, tmp_path, monkeypatch):
-    """Copy the prepared folder and give the path of its training shard there."""
+@pytest.fixture
+def shard(tfds_folder, tmp_path, monkeypatch):
+    """The training shard in a copy of the prepared folder."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-    target = tmp_path / "little_corpus" / "de-en" / "1.0.0"
-    target.mkdir(parents=True)
-    for path in (tfds_folder / "little_corpus" / "de-en" / "1.0.0").iterdir():
-        (target / path.name).write_bytes(path.read_bytes())
-    return next(target.glob("*train.array_record*"))
+    place = Path("little_corpus", "de-en", "1.0.0")
+    shutil.copytree(tfds_folder / place, tmp_path / place)
+    return next((tmp_path / place).glob("*train.array_record*"))
 
 
-def test_a_missing_or_damaged_shard_is_refused(tfds_folder, tmp_path, monkeypatch):
-    """No record is lost in silence: not of a shard that is gone, cut off or changed."""
-    shard = copy_without_shard(tfds_folder, tmp_path, monkeypatch)
-    content = shard.read_bytes()
+def test_a_missing_or_damaged_shard_is_refused(shard):
+    """No record is lost silently."""
+    name, content = "tfds:little_corpus/de-en/train", shard.read_bytes()
     changed = bytearray(content)
     changed[110] ^= 0xFF
     for broken in (b"", content[: len(content) // 2], content[:-10], bytes(changed)):
         shard.write_bytes(broken)
-        refuse(
-            "tfds:little_corpus/de-en/train",
-            r"^tfds:little_corpus/de-en/train, record \d+.*prepare it again",
-        )
+        refuse(name, rf"^{name}, record \d+.*prepare it again")
     shard.unlink()
-    refuse(
-        "tfds:little_corpus/de-en/train", r"record 0: .*No such file.*prepare it again"
-    )
+    refuse(name, "record 0: .*No such file.*prepare it again")
 
 
-def test_records_that_only_tensorflow_reads_are_refused(
-    tfds_folder, tmp_path, monkeypatch
-):
-    """TFDS's own default form is answered with the command for ours."""
-    shard = copy_without_shard(tfds_folder, tmp_path, monkeypatch)
+def test_records_that_only_tensorflow_reads_are_refused(shard):
+    """The line names the command for ours."""
     for path in shard.parent.glob("*array_record*"):
         path.rename(path.with_name(path.name.replace("array_record", "tfrecord")))
     info = shard.parent / "dataset_info.json"
     info.write_text(info.read_text().replace("array_record", "tfrecord"))
     refuse(
         "tfds:little_corpus/de-en/train",
-        r"prepared as tfrecord, which only TensorFlow reads.*: jaxformer prepare "
-        r"--dataset=tfds:little_corpus/de-en --output=FOLDER",
+        "prepared as tfrecord, which only TensorFlow reads.*: jaxformer prepare "
+        "--dataset=tfds:little_corpus/de-en --output=FOLDER",
     )
 
 
 def test_preparing_through_tfds(little_corpus, tmp_path, monkeypatch):
-    """Where nothing must be unpacked, preparing works without TensorFlow, and once."""
+    """Where nothing is unpacked, it works without TensorFlow, and once; else the
+    missing package is named.
+    """
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+
+    def unpack(self):
+        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
+
+    message = (
+        r"No module named 'tensorflow'\): pip install tensorflow .*, or prepare it"
+    )
+    with monkeypatch.context() as patch:
+        patch.setattr(little_corpus, "download_and_prepare", unpack)
+        with pytest.raises(InputError, match=message):
+            hub.prepare_tfds("little_corpus/de-en")
     folder = hub.prepare_tfds("little_corpus/de-en")
     assert folder == tmp_path / "little_corpus" / "de-en" / "1.0.0"
     shard = next(folder.glob("*train.array_record*"))
@@ -238,19 +205,3 @@ def test_preparing_through_tfds(little_corpus, tmp_path, monkeypatch):
     assert hub.prepare_tfds("little_corpus/de-en") == folder
     assert shard.stat().st_mtime_ns == before
     assert sorted(load("tfds:little_corpus/de-en/train", *CODES)) == sorted(texts(200))
-
-
-def test_preparing_says_what_package_is_missing(little_corpus, tmp_path, monkeypatch):
-    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
-
-    def unpack(self):
-        raise ModuleNotFoundError("No module named 'tensorflow'", name="tensorflow")
-
-    monkeypatch.setattr(little_corpus, "download_and_prepare", unpack)
-    with pytest.raises(
-        InputError,
-        match=(
-            r"No module named 'tensorflow'\): pip install tensorflow .*, or prepare it"
-        ),
-    ):
-        hub.prepare_tfds("little_corpus/de-en")

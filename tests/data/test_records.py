@@ -21,15 +21,12 @@ def test_a_language_may_be_called_translation():
 def test_bytes_are_utf8():
     """What is not UTF-8 is refused and never replaced."""
     assert pair_of({"en": "ü\u2028".encode(), "de": b""}, "en", "de") == ("ü\u2028", "")
-    with pytest.raises(
-        InputError, match=r"field 'en' is not UTF-8 \(invalid start byte\)"
-    ):
+    message = r"field 'en' is not UTF-8 \(invalid start byte\)"
+    with pytest.raises(InputError, match=message):
         pair_of({"en": b"\xfc", "de": b""}, "en", "de")
 
 
 def test_only_near_names_are_proposed():
-    assert (
-        did_you_mean("wmt14/ful", ["wmt14", "wmt14/full"])
-        == "; did you mean wmt14/full?"
-    )
-    assert did_you_mean("quite different", ["wmt14"]) == did_you_mean("a", []) == ""
+    names = ["wmt14", "wmt14/full"]
+    assert did_you_mean("wmt14/ful", names) == "; did you mean wmt14/full?"
+    assert did_you_mean("quite different", names) == did_you_mean("a", []) == ""
