@@ -1,11 +1,8 @@
-"""One position at a time from a store gives what attention over the whole sequence
-gives.
-"""
+"""A KV cache gives what attention over the whole sequence gives."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from jaxformer.functional import attend, causal_mask, project_keys_values
 from jaxformer.functional.attention import KeysValues
@@ -22,184 +19,142 @@ from jaxformer.functional.cache import (
 )
 
 D, H, K, K2 = 12, 3, 5, 4
-
-
 read = jax.jit(attend_to_spans)
-write = jax.jit(extend)
 
 
 def draw(rng, *shape):
-    return jnp.asarray(rng.standard_normal(shape), jnp.float32)
+    return rng.standard_normal(shape).astype(np.float32)
 
 
 def make_params(rng):
-    kernels = {
-        "query": (D, H, K),
-        "key": (D, H, K),
-        "value": (D, H, K2),
-        "output": (H, K2, D),
-    }
-    return {
-        name: {
-            "kernel": draw(rng, *shape),
-            "bias": draw(rng, *(shape[-1:] if name == "output" else shape[1:])),
-        }
+    kernels = {"query": (D, H, K), "key": (D, H, K), "value": (D, H, K2)}
+    params = {
+        name: {"kernel": draw(rng, *shape), "bias": draw(rng, *shape[1:])}
         for name, shape in kernels.items()
     }
+    return params | {"output": {"kernel": draw(rng, H, K2, D), "bias": draw(rng, D)}}
 
 
-def test_a_memory_answers_as_it_does_without_a_store():
-    """W hypotheses that ask a stored memory get what they would get as positions of
-    one query.
-    """
+def empty(sentences, width, length):
+    sizes = {"width": width, "length": length, "dtype": jnp.dtype("float32")}
+    return empty_spans(sentences, H, K, K2, **sizes)
+
+
+def test_a_stored_memory_answers_as_without_a_store():
+    """W hypotheses get what they would get as positions of one query."""
     rng = np.random.default_rng(1)
     params, x, memory = make_params(rng), draw(rng, 2, 4, D), draw(rng, 2, 7, D)
-    mask = jnp.asarray(np.arange(7) < np.array([[7], [3]]))[:, None, None, :]
-    expected = attend(params, x, project_keys_values(params, memory), mask)
-    found = attend_to_store(params, x, project_to_store(params, memory), mask)
-    for ours, theirs in zip(found, expected, strict=True):
+    mask = (np.arange(7) < np.array([[7], [3]]))[:, None, None, :]
+
+    @jax.jit
+    def run(params, x, memory, mask):
+        stored = attend_to_store(params, x, project_to_store(params, memory), mask)
+        return stored, attend(params, x, project_keys_values(params, memory), mask)
+
+    for ours, theirs in zip(*run(params, x, memory, mask), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
-def spans_of(keys, values, width):
-    """Cut keys and values as a cache of their length is cut."""
-    sentences, heads, places, d_v = values.shape
-    empty = empty_spans(
-        sentences,
-        heads,
-        keys.shape[2],
-        d_v,
-        width=width,
-        length=places // width,
-        dtype=jnp.dtype("float32"),
-    )
-    ends = np.cumsum([span.values.shape[2] for span in empty])
-    assert ends[-1] == places
-    pairs = zip(
-        np.split(keys, ends[:-1], axis=3),
-        np.split(values, ends[:-1], axis=2),
-        strict=True,
-    )
-    return tuple(
-        KeyValueStore(jnp.asarray(some), jnp.asarray(others)) for some, others in pairs
-    )
-
-
-def joined(spans):
-    """Return one store of all positions."""
-    return KeyValueStore(
-        jnp.concatenate([span.keys for span in spans], axis=3),
-        jnp.concatenate([span.values for span in spans], axis=2),
-    )
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_hypotheses_read_their_ancestors_alone(seed):
-    """Hypotheses that take each other's place at random see their own past: each gets
-    what causal self-attention over its own sequence of inputs gives.
+def test_hypotheses_read_only_their_ancestors():
+    """Hypotheses that take each other's places at random get what causal attention
+    over their own sequence of inputs gives.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     sentences, width, length = 2, 3, 26
-    params = make_params(rng)
-    kept = empty_spans(
-        sentences, H, K, K2, width=width, length=length, dtype=jnp.dtype("float32")
-    )
+    params, kept = make_params(rng), empty(sentences, width, length)
     assert len(kept) == 2
-    ancestors = jnp.full((sentences, width, length), NO_ANCESTOR)
-    pasts = jnp.zeros((sentences, width, length, D))
+
+    @jax.jit
+    def step(params, x, kept, ancestors, position, pasts):
+        kept = extend(kept, project_keys_values(params, x), position)
+        found = attend_to_spans(params, x, kept, readable(ancestors), position)
+        own = pasts.reshape(-1, length, D)  # nothing after the position is seen by it
+        keys = project_keys_values(params, own)
+        expected, _ = attend(params, own, keys, causal_mask(length))
+        return kept, found, expected
+
+    ancestors = np.full((sentences, width, length), NO_ANCESTOR)
+    pasts = np.zeros((sentences, width, length, D), np.float32)
     for position in range(length):
         x = draw(rng, sentences, width, D)
-        kept = write(kept, project_keys_values(params, x), jnp.int32(position))
-        ancestors = ancestors.at[:, :, position].set(jnp.arange(width)[None, :])
-        found = read(params, x, kept, readable(ancestors), jnp.int32(position))
-        pasts = pasts.at[:, :, position].set(x)
-        own = pasts.reshape(-1, length, D)  # nothing behind the position is seen by it
-        expected, _ = attend(
-            params, own, project_keys_values(params, own), causal_mask(length)
+        ancestors[:, :, position] = np.arange(width)
+        pasts[:, :, position] = x
+        kept, found, expected = step(
+            params, x, kept, ancestors, np.int32(position), pasts
         )
-        np.testing.assert_allclose(
-            found, expected[:, position].reshape(found.shape), rtol=2e-5, atol=2e-5
-        )
-        parents = rng.integers(width, size=(sentences, width))
-        ancestors = jnp.take_along_axis(
-            ancestors, jnp.asarray(parents)[:, :, None], axis=1
-        )
-        pasts = jnp.take_along_axis(
-            pasts, jnp.asarray(parents)[:, :, None, None], axis=1
-        )
+        expected = np.asarray(expected)[:, position].reshape(found.shape)
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+        parents = rng.integers(width, size=(sentences, width))[:, :, None]
+        ancestors = np.take_along_axis(ancestors, parents, axis=1)
+        pasts = np.take_along_axis(pasts, parents[..., None], axis=1)
 
 
-@pytest.mark.parametrize("position", [0, 12, 23, 24, 50, 95, 96, 299, 383, 384, 399])
-def test_spans_are_read_as_one_store_of_all_positions(position):
-    """On both sides of the begin of each span, whatever stands in those behind it,
-    which are not read at all.
+def test_spans_are_one_store_of_all_positions():
+    """On both sides of the beginning of each span. The W slots of position t are
+    adjacent, and nothing else is written. Spans after the position are not read.
     """
-    rng = np.random.default_rng(position)
+    rng = np.random.default_rng(5)
     sentences, width, length = 2, 3, 400
     params, x = make_params(rng), draw(rng, sentences, width, D)
-    keys, values = (
-        draw(rng, sentences, H, K, length * width),
-        draw(rng, sentences, H, length * width, K2),
+    new = KeysValues(draw(rng, 2, 3, H, K), draw(rng, 2, 3, H, K2))
+    keys = draw(rng, sentences, H, K, length * width)
+    values = draw(rng, sentences, H, length * width, K2)
+    ends = np.cumsum([span.values.shape[2] for span in empty(2, width, length)])
+    assert ends.tolist() == [3 * n for n in (24, 96, 384, 400)]
+    pairs = zip(
+        np.split(keys, ends[:-1], 3), np.split(values, ends[:-1], 2), strict=True
     )
-    mask = rng.random((sentences, 1, width, length * width)) < 0.7
-    mask[..., width * (position + 1) :] = False
-    mask[..., width * position] = True
-    expected, _ = attend_to_store(
-        params, x, KeyValueStore(keys, values), jnp.asarray(mask)
-    )
-    spans = spans_of(keys, values, width)
-    found = read(params, x, spans, mask, position)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    begun = [begin <= position for begin in (0, 24, 96, 384)]
-    behind = tuple(
-        span if seen else KeyValueStore(span.keys * jnp.nan, span.values * jnp.nan)
-        for span, seen in zip(spans, begun, strict=True)
-    )
-    np.testing.assert_array_equal(read(params, x, behind, mask, position), found)
+    spans = tuple(KeyValueStore(*pair) for pair in pairs)
+    write, whole = jax.jit(extend), jax.jit(attend_to_store)
+    added = jax.jit(store)(new)
+    for position in (0, 23, 24, 50, 95, 96, 383, 384, 399):
+        mask = rng.random((sentences, 1, width, length * width)) < 0.7
+        mask[..., width * (position + 1) :] = False
+        mask[..., width * position] = True
+        expected, _ = whole(params, x, KeyValueStore(keys, values), mask)
+        found = read(params, x, spans, mask, np.int32(position))
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+        begun = [begin <= position for begin in (0, 24, 96, 384)]
+        nothing = [np.float32(1 if seen else np.nan) for seen in begun]
+        dirty = tuple(
+            KeyValueStore(span.keys * scale, span.values * scale)
+            for span, scale in zip(spans, nothing, strict=True)
+        )
+        again = read(params, x, dirty, mask, np.int32(position))
+        np.testing.assert_array_equal(again, found)
 
-
-@pytest.mark.parametrize("position", [0, 3, 23, 24, 25, 95, 96, 383, 384, 398])
-def test_places_of_a_position_lie_together(position):
-    """The W places of position t are those from t W on, and nothing else is written."""
-    rng = np.random.default_rng(5)
-    new = KeysValues(draw(rng, 1, 2, H, K), draw(rng, 1, 2, H, K2))
-    before = KeyValueStore(draw(rng, 1, H, K, 798), draw(rng, 1, H, 798, K2))
-    kept = joined(
-        write(spans_of(before.keys, before.values, 2), new, jnp.int32(position))
-    )
-    places = slice(2 * position, 2 * position + 2)
-    expected = KeyValueStore(
-        before.keys.at[..., places].set(store(new).keys),
-        before.values.at[:, :, places].set(store(new).values),
-    )
-    jax.tree.map(np.testing.assert_array_equal, kept, expected)
+        kept = write(spans, new, np.int32(position))
+        slots = slice(width * position, width * (position + 1))
+        wanted = keys.copy(), values.copy()
+        wanted[0][..., slots], wanted[1][:, :, slots] = added.keys, added.values
+        joined = np.concatenate([span.keys for span in kept], axis=3)
+        np.testing.assert_array_equal(joined, wanted[0])
+        joined = np.concatenate([span.values for span in kept], axis=2)
+        np.testing.assert_array_equal(joined, wanted[1])
 
 
 def test_a_loop_copies_no_span():
-    """A step that writes into spans and reads them leaves them where they lie."""
+    """A step that writes into spans and reads them works in place."""
     rng = np.random.default_rng(6)
     sentences, width, length = 2, 3, 100
     params, x = make_params(rng), draw(rng, sentences, width, D)
-    empty = empty_spans(
-        sentences, H, K, K2, width=width, length=length, dtype=jnp.dtype("float32")
-    )
+    spans = empty(sentences, width, length)
 
     def body(carry):
-        position, x, spans = carry
+        params, position, x, spans = carry
         spans = extend(spans, project_keys_values(params, x), position)
         seen = jnp.where(jnp.arange(length) <= position, 0, NO_ANCESTOR)
         mask = readable(jnp.broadcast_to(seen, (sentences, width, length)))
-        return position + 1, attend_to_spans(params, x, spans, mask, position), spans
+        x = attend_to_spans(params, x, spans, mask, position)
+        return params, position + 1, x, spans
 
-    def loop(x, spans):
-        return jax.lax.while_loop(
-            lambda carry: carry[0] < length, body, (jnp.int32(0), x, spans)
-        )
+    def loop(params, x, spans):
+        carry = params, jnp.int32(0), x, spans
+        return jax.lax.while_loop(lambda carry: carry[1] < length, body, carry)
 
-    lines = (
-        jax.jit(loop, donate_argnums=1).lower(x, empty).compile().as_text().splitlines()
-    )
-    for array in jax.tree.leaves(empty):
+    program = jax.jit(loop, donate_argnums=2).lower(params, x, spans).compile()
+    lines = program.as_text().splitlines()
+    for array in jax.tree.leaves(spans):
         shape = "f32[" + ",".join(map(str, array.shape)) + "]"
         assert any(shape in line for line in lines)
         assert not [line for line in lines if f"= {shape}" in line and " copy(" in line]

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from models.little import make_model, make_sentences, run, same
 
-from jaxformer import functional as F
 from jaxformer.models import shift_right
 
 
@@ -31,11 +31,8 @@ def attention_64(params, x, memory, allowed):
 
 def feed_forward_64(params, x, activation):
     hidden = x @ params["inner"]["kernel"] + params["inner"]["bias"]
-    hidden = (
-        hidden / (1 + np.exp(-hidden))
-        if activation == "silu"
-        else np.maximum(hidden, 0)
-    )
+    silu = activation == "silu"
+    hidden = hidden / (1 + np.exp(-hidden)) if silu else np.maximum(hidden, 0)
     return hidden @ params["outer"]["kernel"] + params["outer"]["bias"]
 
 
@@ -120,62 +117,45 @@ def sentences_64(config, params, source, target):
 
 SETTINGS = {
     "paper": {"num_decoder_layers": 2},
-    "pre": {"norm_order": "pre", "num_encoder_layers": 3, "num_decoder_layers": 1},
-    "learned": {"positions": "learned", "tied_embeddings": "target"},
-    "untied": {"tied_embeddings": "none", "source_vocabulary_size": 17},
-    "widths": {"num_heads": 3, "d_k": 5, "d_v": 2},
-    "marian": {
+    "pre, learned, unscaled, untied": {
+        "norm_order": "pre",
+        "num_encoder_layers": 2,
+        "positions": "learned",
+        "scale_embedding": False,
+        "tied_embeddings": "none",
+        "source_vocabulary_size": 17,
+        "output_bias": True,
+    },
+    "widths, Marian's positions": {
+        "num_heads": 3,
+        "d_k": 5,
+        "d_v": 2,
         "activation": "silu",
         "positions": "sinusoidal_concatenated",
+        "tied_embeddings": "target",
+        "source_vocabulary_size": 17,
         "output_bias": True,
         "bos_id": 0,
-    },
-    "unscaled": {
-        "scale_embedding": False,
-        "positions": "learned",
-        "tied_embeddings": "none",
-        "output_bias": True,
     },
 }
 
 
 @pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_forward_equals_a_plain_transformer(make_model, make_sentences, settings):
-    """A padded batch gives each sentence the logits that a loop in float64 without
-    masks gives.
+def test_the_model_equals_a_plain_transformer(settings):
+    """A padded batch has the logits and the loss of a loop in float64 without masks;
+    its gradient is that of central differences. Attention weights sum to 1 over the
+    allowed keys and are 0 elsewhere.
     """
     model, params = make_model(1, **settings)
-    source = make_sentences(
-        2, [5, 2, 4], size=model.config.source_vocabulary_size or 13
-    )
+    source_size = model.config.source_vocabulary_size or 13
+    source = make_sentences(2, [5, 2, 4], size=source_size)
     target = make_sentences(3, [3, 6, 1])
-    wide = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
-    logits = jax.jit(model.apply)({"params": params}, source, target)
-    assert logits.shape == (3, 6, 13)
-    for row, expected in zip(
-        np.asarray(logits),
-        sentences_64(model.config, wide, source, target),
-        strict=True,
-    ):
-        np.testing.assert_allclose(row[: len(expected)], expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("order", ["post", "pre"])
-def test_gradient_equals_finite_differences(make_model, make_sentences, order):
-    """The gradient of the smoothed loss is that of central differences of the
-    float64 Transformer.
-    """
-    model, params = make_model(4, norm_order=order)
-    source, target = make_sentences(5, [4, 2]), make_sentences(6, [2, 3])
-
-    def loss(params):
-        logits = model.apply({"params": params}, source, target)
-        return F.cross_entropy(logits, target, target != 0, smoothing=0.1)[0]
+    value, gradient, logits, weights = run(model, params, source, target)
 
     def loss_64(params):
         total = 0.0
         rows = sentences_64(model.config, params, source, target)
-        for logits, tokens in zip(rows, np.asarray(target), strict=True):
+        for logits, tokens in zip(rows, target, strict=True):
             log_probabilities = logits - np.log(np.exp(logits).sum(1, keepdims=True))
             for t, row in enumerate(log_probabilities):
                 wanted = np.full(13, 0.1 / 12)
@@ -183,68 +163,41 @@ def test_gradient_equals_finite_differences(make_model, make_sentences, order):
                 total -= (wanted * row).sum()
         return total
 
-    value, gradient = jax.jit(jax.value_and_grad(loss))(params)
-    wide = jax.tree.map(lambda x: np.asarray(x, np.float64), params)
+    wide = jax.tree.map(lambda x: x.astype(np.float64), params)
+    rows = sentences_64(model.config, wide, source, target)
+    for row, expected in zip(logits, rows, strict=True):
+        same(row[: len(expected)], expected)
     np.testing.assert_allclose(value, loss_64(wide), rtol=1e-5)
     rng = np.random.default_rng(7)
     leaves, tree = jax.tree.flatten(wide)
-    for _ in range(5):
+    for _ in range(3):
         direction = [rng.normal(size=leaf.shape) for leaf in leaves]
-        ahead, behind = (
-            loss_64(
-                tree.unflatten(
-                    [leaf + h * d for leaf, d in zip(leaves, direction, strict=True)]
-                )
-            )
-            for h in (1e-6, -1e-6)
-        )
+        moved = zip(leaves, direction, strict=True)
+        moved = [(leaf + 1e-6 * d, leaf - 1e-6 * d) for leaf, d in moved]
+        ahead, behind = (loss_64(tree.unflatten(x)) for x in zip(*moved, strict=True))
         pairs = zip(jax.tree.leaves(gradient), direction, strict=True)
         terms = [np.asarray(g, np.float64) * d for g, d in pairs]
-        slope = sum(term.sum() for term in terms)
-        # the sum has some thousand terms of both signs: rounding is relative to their
-        # size, not to their sum
-        size = math.sqrt(sum((term**2).sum() for term in terms))
-        assert slope == pytest.approx(
-            (ahead - behind) / 2e-6, abs=1e-5 * max(size, 1.0)
-        )
+        # Rounding is relative to the thousand terms of both signs, not to their sum.
+        size = max(math.sqrt(sum((term**2).sum() for term in terms)), 1.0)
+        slope = pytest.approx((ahead - behind) / 2e-6, abs=1e-5 * size)
+        assert sum(term.sum() for term in terms) == slope
+
+    real = (source != 0)[:, None, None, :]
+    inputs = np.pad(target[:, :-1] != 0, ((0, 0), (1, 0)), constant_values=True)
+    causal = np.tri(6, dtype=bool) & inputs[:, None, None, :]
+    masks = {"encoder": real, "decoder": causal, "cross": real}
+    for name, mask in masks.items():
+        side = "encoder" if name == "encoder" else "decoder"
+        layers = getattr(weights, name)
+        assert len(layers) == getattr(model.config, f"num_{side}_layers")
+        for found in layers:
+            assert found.dtype == jnp.float32
+            same(found.sum(-1), np.ones(found.shape[:-1]))
+            allowed = np.broadcast_to(mask, found.shape)
+            np.testing.assert_array_equal(np.asarray(found) > 0.0, allowed)
 
 
 def test_the_decoder_sees_the_target_one_position_late():
     """BOS, then every token but the last."""
     shifted = shift_right(jnp.array([[5, 6, 7], [8, 1, 0]]), 2)
     np.testing.assert_array_equal(shifted, [[2, 5, 6], [2, 8, 1]])
-    np.testing.assert_array_equal(shift_right(jnp.array([[5]]), 2), [[2]])
-
-
-def test_attention_weights_come_out_of_the_forward_pass(make_model, make_sentences):
-    """One array a layer and side; rows sum to 1 over allowed keys, 0 elsewhere."""
-    model, params = make_model(8, norm_order="pre", num_decoder_layers=2)
-    source, target = make_sentences(9, [5, 3]), make_sentences(10, [4, 2])
-    logits, weights = jax.jit(
-        lambda *a: model.apply({"params": params}, *a, method="forward")
-    )(source, target)
-    np.testing.assert_allclose(
-        logits,
-        jax.jit(model.apply)({"params": params}, source, target),
-        rtol=1e-5,
-        atol=1e-5,
-    )
-    assert [w.shape for w in weights.encoder] == [(2, 2, 5, 5)]
-    assert [w.shape for w in weights.decoder] == [(2, 2, 4, 4)] * 2
-    assert [w.shape for w in weights.cross] == [(2, 2, 4, 5)] * 2
-    real = np.asarray(source != 0)[:, None, None, :]
-    causal = (
-        np.tri(4, dtype=bool)[None, None]
-        & np.asarray(shift_right(target, 2) != 0)[:, None, None, :]
-    )
-    for group, mask in (
-        (weights.encoder, real),
-        (weights.decoder, causal),
-        (weights.cross, real),
-    ):
-        for w in group:
-            assert w.dtype == jnp.float32
-            np.testing.assert_allclose(w.sum(-1), np.ones(w.shape[:-1]), rtol=1e-5)
-            np.testing.assert_array_equal(
-                np.asarray(w) > 0.0, np.broadcast_to(mask, w.shape)
-            )

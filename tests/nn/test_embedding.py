@@ -12,118 +12,64 @@ from jaxformer import InputError
 from jaxformer import functional as F
 from jaxformer.nn import Embedding, Positions
 
-
-def test_embedded_tokens_begin_with_deviation_one():
-    """At initialisation the embedded input has mean 0 and deviation 1: scaled once,
-    not twice.
-    """
-    tokens = jnp.arange(400).reshape(4, 100)
-    module = Embedding(400, 64)
-    variables = module.init(jax.random.key(0), tokens)
-    embedded = np.asarray(module.apply(variables, tokens))
-    assert embedded.std() == pytest.approx(1.0, rel=0.02)
-    assert abs(embedded.mean()) < 0.03
-    np.testing.assert_allclose(
-        embedded[2, 5], 8.0 * np.asarray(variables["params"]["table"])[205], rtol=1e-6
-    )
+TABLE = np.random.default_rng(2).normal(size=(11, 16)).astype(np.float32)
+PARAMS = {"params": {"table": TABLE}}
 
 
-@pytest.mark.parametrize("kind", ["sinusoidal_concatenated", "learned"])
-def test_without_scale_the_rows_are_the_vectors(kind):
-    """Without scaling, vectors of tokens and of learned positions are rows of their
-    tables.
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_one_table_for_input_and_logits(dtype):
+    """Vectors are rows times the root of d_model, in the compute dtype; logits are x
+    E^T in float32, without the scale.
     """
     tokens = jnp.array([[3, 0, 10]])
-    module = Embedding(11, 16, scale=False)
-    variables = module.init(jax.random.key(6), tokens)
-    np.testing.assert_array_equal(
-        module.apply(variables, tokens), variables["params"]["table"][tokens]
-    )
-    module = Positions(kind, 16, 5, scale=False)
-    place = jnp.arange(5)
-    variables = module.init(jax.random.key(7), place)
-    expected = (
-        variables["params"]["table"]
-        if kind == "learned"
-        else F.sinusoidal(place, 16, layout="concatenated")
-    )
-    np.testing.assert_array_equal(module.apply(variables, place), expected)
-
-
-def test_logits_use_the_same_table_without_scale():
-    """One table, at most once scaled: logits are x E^T."""
-    module = Embedding(11, 16)
-    variables = module.init(jax.random.key(1), jnp.zeros((1, 1), jnp.int32))
-    assert jax.tree.map(jnp.shape, variables) == {"params": {"table": (11, 16)}}
-    x = jnp.asarray(np.random.default_rng(2).normal(size=(2, 3, 16)).astype(np.float32))
-    logits = module.apply(variables, x, method="logits")
-    np.testing.assert_allclose(
-        logits,
-        np.asarray(x) @ np.asarray(variables["params"]["table"]).T,
-        rtol=1e-5,
-        atol=1e-5,
-    )
-
-
-def test_bfloat16_vectors_come_from_a_float32_table():
-    """The table stays float32; vectors have the type of the computation, logits are
-    float32.
-    """
-    module = Embedding(11, 16, jnp.dtype("bfloat16"))
-    variables = module.init(jax.random.key(3), jnp.zeros((1, 1), jnp.int32))
-    assert variables["params"]["table"].dtype == jnp.float32
-    x = module.apply(variables, jnp.array([[3, 4]]))
-    assert x.dtype == jnp.bfloat16
-    assert module.apply(variables, x, method="logits").dtype == jnp.float32
+    module = Embedding(11, 16, jnp.dtype(dtype))
+    shapes = jax.eval_shape(module.init, jax.random.key(0), tokens)
+    assert jax.tree.map(jnp.shape, shapes) == {"params": {"table": (11, 16)}}
+    assert shapes["params"]["table"].dtype == jnp.float32
+    vectors = jax.jit(module.apply)(PARAMS, tokens)
+    np.testing.assert_array_equal(vectors, (4 * TABLE[np.array(tokens)]).astype(dtype))
+    plain = jax.jit(Embedding(11, 16, scale=False).apply)(PARAMS, tokens)
+    np.testing.assert_array_equal(plain, TABLE[np.array(tokens)])
+    logits = jax.jit(lambda *x: module.apply(*x, method="logits"))(PARAMS, vectors)
+    assert logits.dtype == jnp.float32
+    if dtype == "float32":
+        expected = np.asarray(vectors) @ TABLE.T
+        np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
     "kind", ["sinusoidal", "sinusoidal_halves", "sinusoidal_concatenated", "learned"]
 )
 def test_positions_of_each_kind(kind):
-    """Sinusoidal kinds are the functions and have no parameters; learned ones begin
-    with deviation 1.
+    """Sinusoidal kinds are the functions, without parameters; learned positions are
+    rows, scaled as embeddings are. A lone position has its encoding in the row. More
+    positions than the model has are refused, inside jit too.
     """
-    module = Positions(kind, 64, 128)
-    place = jnp.arange(128)
-    variables = module.init(jax.random.key(4), place)
-    encoding = module.apply(variables, place)
-    assert encoding.shape == (128, 64)
-    assert encoding.dtype == jnp.float32
-    if kind == "learned":
-        assert jax.tree.map(jnp.shape, variables) == {"params": {"table": (128, 64)}}
-        assert np.asarray(encoding).std() == pytest.approx(1.0, rel=0.05)
+    module, place = Positions(kind, 16, 11), jnp.arange(11)
+    learned = kind == "learned"
+    shapes = jax.eval_shape(module.init, jax.random.key(4), place)
+    expected = {"params": {"table": (11, 16)}} if learned else {}
+    assert jax.tree.map(jnp.shape, shapes) == expected
+    params = PARAMS if learned else {}
+    encode = jax.jit(module.apply)
+    encoding = encode(params, place)
+    if learned:
+        np.testing.assert_array_equal(encoding, 4 * TABLE)
+        plain = jax.jit(Positions(kind, 16, 11, scale=False).apply)(params, place)
+        np.testing.assert_array_equal(plain, TABLE)
     else:
-        assert not variables
         layouts = {"sinusoidal": "interleaved", "sinusoidal_halves": "halves"}
         layout = layouts.get(kind, "concatenated")
-        np.testing.assert_array_equal(encoding, F.sinusoidal(place, 64, layout=layout))
-    # a lone position, as at a decoding step, has the encoding that it has in the row
-    np.testing.assert_allclose(
-        module.apply(variables, jnp.array([77]))[0], encoding[77], rtol=1e-5, atol=1e-5
-    )
+        whole = jax.jit(lambda place: F.sinusoidal(place, 16, layout=layout))(place)
+        np.testing.assert_array_equal(encoding, whole)
+    alone = encode(params, jnp.array([7]))
+    np.testing.assert_allclose(alone[0], encoding[7], rtol=1e-5, atol=1e-5)
+    line = "12 tokens is longer than the model's 11 positions; shorten it"
+    with pytest.raises(InputError, match=line):
+        encode(params, jnp.arange(12))
 
 
-@pytest.mark.parametrize(
-    "kind", ["sinusoidal", "sinusoidal_halves", "sinusoidal_concatenated", "learned"]
-)
-def test_more_positions_than_the_model_has_are_refused(kind):
-    """One more than max_length raises with both numbers, inside jit too; max_length
-    itself is fine.
-    """
-    module = Positions(kind, 8, 5)
-    variables = module.init(jax.random.key(5), jnp.arange(5))
-    with pytest.raises(
-        InputError, match=r"6 tokens is longer than the model's 5 positions; shorten it"
-    ):
-        module.apply(variables, jnp.arange(6))
-    with pytest.raises(InputError, match="5 positions"):
-        jax.jit(module.apply)(variables, jnp.arange(6))
-
-
-def test_an_unknown_kind_of_positions_is_named():
-    """With those that there are."""
-    with pytest.raises(
-        InputError, match=r"one of sinusoidal, .*, learned, not 'rotary'"
-    ):
+def test_an_unknown_kind_of_positions_is_refused():
+    line = r"one of sinusoidal, .*, learned, not 'rotary'"
+    with pytest.raises(InputError, match=line):
         Positions("rotary", 8, 5).apply({}, jnp.arange(3))

@@ -1,6 +1,4 @@
-"""Where activations are said to lie, by the kind of mesh that is set."""
-
-from __future__ import annotations
+"""The sharding of activations, by the kind of the mesh."""
 
 import jax
 import jax.numpy as jnp
@@ -13,28 +11,21 @@ from jaxformer.nn.sharding import keep_rows
 X = np.arange(8 * 4, dtype=np.float32).reshape(8, 4)
 
 
-def mesh(kind: AxisType, *names: str) -> jax.sharding.Mesh:
+def mesh(kind, *names):
     sizes = [{"data": 2, "fsdp": 2}.get(name, 1) for name in names]
-    return jax.make_mesh(
-        sizes,
-        names,
-        axis_types=(kind,) * len(names),
-        devices=jax.devices()[: int(np.prod(sizes))],
-    )
+    devices = jax.devices()[: int(np.prod(sizes))]
+    return jax.make_mesh(sizes, names, axis_types=(kind,) * len(names), devices=devices)
 
 
 @pytest.mark.parametrize(
     ("names", "rows"),
     [
         (("data", "fsdp", "tensor"), ("data", "fsdp")),
-        (("data",), ("data",)),
         (("fsdp", "tensor"), ("fsdp",)),
     ],
 )
-def test_rows_are_shared_out_and_kept_whole(names, rows):
-    """Where they lay by their width, as activations after a product with sharded
-    parameters may.
-    """
+def test_activations_are_sharded_by_rows(names, rows):
+    """Also where they were sharded by width, as after a matmul with sharded weights."""
     here = mesh(AxisType.Auto, *names)
     with jax.set_mesh(here):
         by_width = jax.device_put(X, NamedSharding(here, PartitionSpec(None, rows)))
@@ -43,23 +34,20 @@ def test_rows_are_shared_out_and_kept_whole(names, rows):
     np.testing.assert_array_equal(found, X)
 
 
-def test_nothing_is_said_where_others_decide():
-    """Within ``pmap``, ``shard_map`` and explicit shardings, on axes of other names,
-    and on no mesh at all.
+def test_nothing_is_constrained_where_others_decide():
+    """Under ``pmap``, ``shard_map`` and explicit shardings, on other axes, and without
+    a mesh.
     """
     np.testing.assert_array_equal(jax.jit(keep_rows)(X), X)
     np.testing.assert_array_equal(jax.pmap(keep_rows, axis_name="data")(X), X)
-    kinds = [
+    for kind, name, is_constrained in (
         (AxisType.Auto, "data", True),
         (AxisType.Auto, "model", False),
         (AxisType.Explicit, "data", False),
-    ]
-    for kind, name, is_said in kinds:
+    ):
         with jax.set_mesh(mesh(kind, name)):
             text = jax.jit(keep_rows).lower(jnp.asarray(X)).as_text()
-        assert ("sharding_constraint" in text) == is_said
-    rows = PartitionSpec("data")
-    mapped = jax.shard_map(
-        keep_rows, mesh=mesh(AxisType.Auto, "data"), in_specs=rows, out_specs=rows
-    )
+        assert ("sharding_constraint" in text) == is_constrained
+    rows = {"in_specs": PartitionSpec("data"), "out_specs": PartitionSpec("data")}
+    mapped = jax.shard_map(keep_rows, mesh=mesh(AxisType.Auto, "data"), **rows)
     np.testing.assert_array_equal(jax.jit(mapped)(X), X)

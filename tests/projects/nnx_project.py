@@ -1,5 +1,5 @@
-"""Someone else's project in NNX: an encoder-decoder out of our stacks behind the
-bridge, under NNX's optimizer.
+"""A project of others in NNX: an encoder-decoder of our bridged stacks, under NNX's
+optimizer.
 """
 
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ PAD, BOS = 0, 2
 
 
 class Reverser(nnx.Module):
-    """An encoder and a decoder of two layers each, over one table."""
+    """An encoder and a decoder of one layer each, over one table."""
 
     def __init__(self, vocabulary_size, layer, *, rngs):
         self.width = layer.d_model
@@ -22,8 +22,8 @@ class Reverser(nnx.Module):
         self.tokens = bridge.ToNNX(table, rngs=rngs).lazy_init(
             jnp.zeros((1, 1), jnp.int32)
         )
-        self.reader = bridge.ToNNX(jf.nn.Encoder(layer, 2), rngs=rngs).lazy_init(x)
-        self.writer = bridge.ToNNX(jf.nn.Decoder(layer, 2), rngs=rngs).lazy_init(
+        self.reader = bridge.ToNNX(jf.nn.Encoder(layer, 1), rngs=rngs).lazy_init(x)
+        self.writer = bridge.ToNNX(jf.nn.Decoder(layer, 1), rngs=rngs).lazy_init(
             x, x, mask
         )
 
@@ -45,37 +45,36 @@ class Reverser(nnx.Module):
 
 
 def mean_loss(model, source, target):
-    """Return the mean label-smoothed loss of a batch."""
-    total, count = jf.functional.cross_entropy(
-        model(source, target), target, target != PAD, smoothing=0.1
-    )
-    return total / count
+    """Return the mean label-smoothed loss of a batch, and the logits."""
+    logits, real = model(source, target), target != PAD
+    total, count = jf.functional.cross_entropy(logits, target, real, smoothing=0.1)
+    return total / count, logits
 
 
 @nnx.jit
 def step(model, optimizer, source, target):
-    """Update both in place; give the loss before."""
-    loss, gradients = nnx.value_and_grad(mean_loss)(model, source, target)
+    """Update both in place; return the loss, logits and gradients before."""
+    differentiate = nnx.value_and_grad(mean_loss, has_aux=True)
+    (loss, logits), gradients = differentiate(model, source, target)
     optimizer.update(model, gradients)
-    return loss
+    return loss, (logits, gradients)
 
 
-def train(model, batches, warmup_steps):
-    """Make one update a batch; give the losses."""
-    schedule = jf.training.paper_schedule(model.width, warmup_steps)
-    optimizer = nnx.Optimizer(
-        model, optax.adam(schedule, b1=0.9, b2=0.98, eps=1e-9), wrt=nnx.Param
-    )
-    return [float(step(model, optimizer, source, target)) for source, target in batches]
-
-
-def load(model, params):
-    """Give a model the parameters of a dict that has its tree."""
+def train(model, params, batches, warmup_steps):
+    """Update once a batch, beginning with given parameters; return as the other
+    project does.
+    """
     state = nnx.state(model, nnx.Param)
     nnx.replace_by_pure_dict(state, params)
     nnx.update(model, state)
-
-
-def parameters(module):
-    """Return parameters, or their gradients, as a plain dict."""
-    return nnx.to_pure_dict(nnx.state(module, nnx.Param))
+    schedule = jf.training.paper_schedule(model.width, warmup_steps)
+    adam = optax.adam(schedule, b1=0.9, b2=0.98, eps=1e-9)
+    optimizer = nnx.Optimizer(model, adam, wrt=nnx.Param)
+    losses, first = [], None
+    for source, target in batches:
+        loss, own = step(model, optimizer, source, target)
+        first = first or own
+        losses.append(float(loss))
+    logits, gradients = first
+    trained = nnx.to_pure_dict(nnx.state(model, nnx.Param))
+    return losses, trained, (logits, nnx.to_pure_dict(gradients))
