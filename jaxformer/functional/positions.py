@@ -60,7 +60,9 @@ def sinusoidal(
 def segment_positions(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
     """Count positions of packed rows from 0 in each segment.
 
-    For the segments ``[1, 1, 1, 2, 2, 0]`` they are ``[0, 1, 2, 0, 1, 0]``.
+    For the segments ``[1, 1, 1, 2, 2, 0, 0]`` they are ``[0, 1, 2, 0, 1, 0, 0]``.
+    Padding, segment 0, has position 0: more padding than a learned table has rows
+    would make the row NaN.
     """
     index = jnp.broadcast_to(
         jnp.arange(segments.shape[1], dtype=jnp.int32)[None], segments.shape
@@ -68,7 +70,8 @@ def segment_positions(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
     begins = jnp.pad(
         segments[:, 1:] != segments[:, :-1], ((0, 0), (1, 0)), constant_values=True
     )
-    return index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
+    positions = index - jax.lax.cummax(jnp.where(begins, index, 0), axis=1)
+    return jnp.where(segments == 0, 0, positions)
 
 
 def learned(
