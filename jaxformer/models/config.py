@@ -20,14 +20,12 @@ class TransformerConfig:
     et al. 2017, table 3).
 
     Raises:
-        InputError: a value that is not allowed, or values that do not go together.
+        InputError: a value is not allowed, or two values contradict each other.
     """
 
-    # Target tokens, or those of the shared vocabulary. A run of the command line reads
-    # it from the vocabulary.
+    # Of the target, or of both sides. A run reads it from its vocabulary.
     vocabulary_size: int = key(37_000, least=1, most=2**24, changes="tokens")
-    # Source tokens, where the vocabularies are separate; None: the same as
-    # vocabulary_size.
+    # Of the source; None: vocabulary_size, where both sides share a vocabulary.
     source_vocabulary_size: int | None = key(
         None, least=1, most=2**24, changes="tokens"
     )
@@ -35,13 +33,13 @@ class TransformerConfig:
     d_model: int = key(512, least=1, most=2**20)
     # Width of the feed-forward layers.
     d_ff: int = key(2048, least=1, most=2**22)
-    # Heads of every attention.
+    # Heads of each attention.
     num_heads: int = key(8, least=1, most=2**16)
     # Width of a head's queries and keys; None: d_model / num_heads.
     d_k: int | None = key(None, least=1, most=2**20)
     # Width of a head's values; None: d_model / num_heads.
     d_v: int | None = key(None, least=1, most=2**20)
-    # Layers of the encoder and of the decoder; they may differ.
+    # Layers of encoder and decoder.
     num_encoder_layers: int = key(6, least=1, most=1_000)
     num_decoder_layers: int = key(6, least=1, most=1_000)
     # Dropout on sub-layer outputs and on the sums of embeddings and positions (section
@@ -51,44 +49,42 @@ class TransformerConfig:
     # 0.1 in later tensor2tensor.
     attention_dropout_rate: float = key(0.0, least=0, below=1)
     activation_dropout_rate: float = key(0.0, least=0, below=1)
-    # relu (the paper), gelu (its tanh approximation), gelu_exact or silu (also called
-    # swish).
+    # relu (the paper), gelu (the tanh approximation), gelu_exact or silu (swish).
     activation: str = key("relu", choices=ACTIVATIONS)
-    # post: LN(x + f(x)), the paper; pre: x + f(LN(x)) with a final norm, steadier in
+    # post: LN(x + f(x)), the paper; pre: x + f(LN(x)) and a final norm, more stable in
     # deep stacks.
     norm_order: str = key("post", choices=NORM_ORDERS)
-    # Added to the variance in layer normalisation.
+    # Added to the variance in layer normalization.
     norm_epsilon: float = key(1e-6, above=0, most=1)
-    # sinusoidal (the paper, interleaved), sinusoidal_halves (tensor2tensor),
-    # sinusoidal_concatenated (the paper's numbers, all sines before all cosines:
-    # Marian's models at Hugging Face) or learned.
+    # sinusoidal (the paper: sines and cosines interleaved), sinusoidal_halves
+    # (tensor2tensor), sinusoidal_concatenated (all sines, then all cosines, as Marian's
+    # models at Hugging Face) or learned.
     positions: str = key("sinusoidal", choices=POSITION_KINDS)
-    # Most tokens that a sequence may have, end of sentence included, on either side.
+    # Maximum length of a sequence on either side, end of sentence included.
     max_length: int = key(1024, least=1, most=2**20)
-    # all: one table for source, target and output (section 3.4); target: target and
-    # output share one; none.
+    # all: source, target and output share one table (section 3.4); target: target and
+    # output do; none.
     tied_embeddings: str = key("all", choices=TIED_EMBEDDINGS)
-    # Whether embeddings are multiplied by the square root of d_model (section 3.4), and
-    # learned positions with them.
+    # Whether embeddings and learned positions are multiplied by the square root of
+    # d_model (section 3.4).
     scale_embedding: bool = key(True)
-    # Whether each token of the target vocabulary has a bias that is added to its logit;
-    # the paper has none.
+    # Whether logits have a bias; the paper has none.
     output_bias: bool = key(False)
-    # Type of the computation, float32, bfloat16 or float16 (for devices without
-    # bfloat16; the loss is then scaled, see training.loss_scale); parameters, softmax,
-    # norms and losses are float32 in any case.
+    # Compute dtype: float32, bfloat16, or float16 for devices without bfloat16, with
+    # loss scaling (training.loss_scale). Parameters, softmax, norms and losses are
+    # always float32.
     dtype: str = key("float32", choices=DTYPES, changes="speed")
-    # What the backward pass computes again instead of keeping it, the results being the
-    # same: none, layer (each layer, from its input: least memory, about a third more
-    # computation) or dots (all but the results of linear maps: in between).
+    # What the backward pass recomputes instead of keeping it; results do not change:
+    # none, layer (each layer from its input: least memory, a third more computation) or
+    # dots (everything but the outputs of linear maps: between the two).
     rematerialization: str = key(
         "none", choices=REMATERIALIZATIONS, changes="speed", may_change=True
     )
-    # Whether one program is scanned over the layers, whose parameters are then stacked:
-    # deep models compile sooner.
+    # Whether layers have stacked parameters and one program, run by a scan: deep models
+    # compile faster.
     scan_layers: bool = key(False, changes="speed")
-    # Ids of padding and of the token that begins a target. A run of the command line
-    # reads them from the vocabulary.
+    # Ids of padding and of the first decoder input. A run reads them from its
+    # vocabulary.
     pad_id: int = key(0, changes="tokens")
     bos_id: int = key(2, changes="tokens")
 

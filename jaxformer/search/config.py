@@ -30,6 +30,12 @@ MOST_BEAM = 10_000
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "epsilon", "seed")
 """Keys that only sampling reads."""
 
+_COUNT: dict[str, Any] = {"least": 0, "most": MOST_COUNTED, "flag": "N"}
+_POSITIVE = _COUNT | {"least": 1}
+_STRENGTH: dict[str, Any] = {"least": 0, "most": MOST_MEASURED, "flag": "X"}
+_RATIO: dict[str, Any] = {"above": 0, "most": MOST_MEASURED, "flag": "X"}
+_PROBABILITY: dict[str, Any] = {"most": 1, "flag": "P"}
+
 
 @dataclasses.dataclass(frozen=True)
 class DecodingConfig:
@@ -40,96 +46,67 @@ class DecodingConfig:
         InputError: a value is out of range, or two values contradict each other.
     """
 
-    # 1 follows only the most probable token.
     beam_size: int = key(
         4,
-        least=1,
-        most=MOST_BEAM,
-        flag="W",
+        **_POSITIVE | {"most": MOST_BEAM, "flag": "W"},
         help="hypotheses alive at a time; 1 is greedy search",
     )
     # 0 compares plain log-probabilities; larger values favour long translations.
     alpha: float = key(
         0.6, least=-10, most=10, flag="A", help="strength of the length penalty"
     )
-    # What divides the log-probability of a hypothesis of n tokens.
+    # Divides the log-probability of a hypothesis of n tokens.
     length_penalty: LengthPenalty = key(
         "gnmt",
         choices=LENGTH_PENALTIES,
         flag="NAME",
         help="gnmt: ((5+n)/6)^alpha, average: n^alpha, or none",
     )
-    # Beta of the coverage penalty of GNMT, for source tokens without attention. It
-    # changes the scores of hypotheses.
+    # Beta of GNMT, for source tokens without attention. It changes scores.
     coverage_penalty: float = key(
         0.0,
-        least=0,
-        most=MOST_MEASURED,
-        flag="B",
+        **_STRENGTH | {"flag": "B"},
         help="strength of the coverage penalty; 0: there is none",
     )
     # Each group avoids the tokens that earlier groups chose at the same position. The
     # number of groups divides beam_size; 1: no groups.
     diversity_groups: int = key(
         1,
-        least=1,
-        most=MOST_COUNTED,
-        flag="G",
+        **_POSITIVE | {"flag": "G"},
         help="groups of the beam that avoid each other's words",
     )
-    # What a token's log-probability loses for each hypothesis of an earlier group that
-    # chose it. Scores do not change.
-    diversity_strength: float = key(
-        0.5, least=0, most=MOST_MEASURED, flag="X", help="how much they avoid them"
-    )
-    # The limits on the most tokens take precedence.
+    # Subtracted from a token's log-probability for each hypothesis of an earlier group
+    # that chose it. Scores do not change.
+    diversity_strength: float = key(0.5, **_STRENGTH, help="how much they avoid them")
+    # Maximum lengths take precedence over minimum lengths.
     min_length: int = key(
-        1,
-        least=0,
-        most=MOST_COUNTED,
-        flag="N",
-        help="least tokens of a translation, its end included",
+        1, **_COUNT, help="least tokens of a translation, its end included"
     )
     min_length_ratio: float = key(
         0.0,
-        least=0,
-        most=MOST_MEASURED,
-        flag="X",
+        **_STRENGTH,
         help="least tokens of a translation, as a multiple of its source's",
     )
-    # Default None: no limit.
+    # Default None: no limit; so for the ratio.
     max_target_length: int | None = key(
-        None, least=1, most=MOST_COUNTED, flag="N", help="most tokens of a translation"
+        None, **_POSITIVE, help="most tokens of a translation"
     )
-    # Default None: no limit.
     max_length_ratio: float | None = key(
         None,
-        above=0,
-        most=MOST_MEASURED,
-        flag="X",
+        **_RATIO,
         help="most tokens of a translation, as a multiple of its source's",
     )
     max_extra_length: int = key(
-        50,
-        least=0,
-        most=MOST_COUNTED,
-        flag="N",
-        help="most tokens of a translation beyond those of its source",
+        50, **_COUNT, help="most tokens of a translation beyond those of its source"
     )
     no_repeat_ngram: int = key(
-        0,
-        least=0,
-        most=MOST_COUNTED,
-        flag="N",
-        help="no N tokens occur twice in the same order; 0: they may",
+        0, **_COUNT, help="no N tokens occur twice in the same order; 0: they may"
     )
-    # Multiplies the log-probabilities of tokens that occurred before. It changes the
-    # scores of hypotheses, not the log-probabilities that are reported.
+    # Multiplies the log-probabilities of tokens that occurred before. It changes
+    # scores, not the reported log-probabilities.
     repetition_penalty: float = key(
         1.0,
-        above=0,
-        most=MOST_MEASURED,
-        flag="X",
+        **_RATIO,
         help="above 1: tokens that occurred before become less probable",
     )
     # Of weights and matmuls.
@@ -140,59 +117,48 @@ class DecodingConfig:
         help="model: as in training, float32, bfloat16 or int8: 8 bits, fastest for"
         " large models",
     )
-    # For each device. It changes speed and memory, and results by rounding only.
+    # For each device. It changes speed and memory, and results only by rounding.
     batch_size: int = key(
         64,
-        least=1,
-        most=MOST_COUNTED,
-        flag="N",
+        **_POSITIVE,
         help="most sentences that are decoded together",
         changes="speed",
     )
-    # For each device: batches of long sentences have fewer of them, at least one, so
-    # that memory is bounded. The default keeps batches of 64 up to 128 tokens a
-    # sentence.
+    # For each device: batches of long sentences are smaller, which bounds memory. The
+    # default allows 64 sentences of up to 128 tokens.
     tokens_per_batch: int = key(
         8192,
-        least=1,
-        most=MOST_COUNTED,
-        flag="N",
+        **_POSITIVE,
         help="most source tokens that are decoded together, padding included",
         changes="speed",
     )
     temperature: float = key(
         1.0,
-        least=0,
-        most=MOST_MEASURED,
-        flag="X",
+        **_STRENGTH,
         help="below 1 probable tokens become more probable; 0: only the most probable",
     )
-    # The four truncations apply in this order, each to what the one before has left.
+    # The four truncations apply in this order, each to the result of the one before.
     top_k: int = key(
         0,
-        least=0,
-        most=MOST_COUNTED,
-        flag="K",
+        **_COUNT | {"flag": "K"},
         help="draw from the K most probable tokens; 0: from all",
     )
     top_p: float = key(
         1.0,
         above=0,
-        most=1,
-        flag="P",
+        **_PROBABILITY,
         help="draw from the most probable tokens that have probability P together",
     )
     min_p: float = key(
         0.0,
         least=0,
-        most=1,
-        flag="P",
+        **_PROBABILITY,
         help="draw from tokens at least P times as probable as the most probable",
     )
     epsilon: float = key(
-        0.0, least=0, most=1, flag="P", help="draw from tokens of probability P or more"
+        0.0, least=0, **_PROBABILITY, help="draw from tokens of probability P or more"
     )
-    # The same seed draws the same translations of the same sentences.
+    # The same seed samples the same translations of the same sentences.
     seed: int = key(
         0, least=0, below=2**32, flag="N", help="of the sampling", changes="speed"
     )
@@ -200,24 +166,23 @@ class DecodingConfig:
         False, help="draw translations at random instead of searching for the best"
     )
     no_unknown: bool = key(False, help="never write the unknown token")
-    # Most tokens of a source that is translated at once, with those added to it.
-    # Default None: as many as in training (data.max_length), or where that is not
-    # known, as the model has positions.
+    # Maximum number of tokens of a source that is translated at once, special tokens
+    # included. Default None: as in training (data.max_length) or, if that is unknown,
+    # the positions of the model.
     max_source_length: int | None = key(
         None, least=8, most=MOST_COUNTED, changes="speed"
     )
-    # What happens to longer ones. "split" (default): they are cut at the ends of their
-    # sentences, and sentences that are still too long between clauses or words; all
-    # parts are translated and joined. "refuse": an error, before anything is
-    # translated. Without max_source_length only sources beyond the model's positions
-    # are refused; other sources that are longer than in training are translated whole,
-    # with a warning: much of their text may be missing.
+    # For longer sources. "split" (default): cut them between sentences, and sentences
+    # that are still too long between clauses or words, translate all parts and join
+    # them. "refuse": an error before anything is translated. Without max_source_length
+    # only sources beyond the model's positions are refused; sources longer than in
+    # training are translated whole, with a warning, and may lose much of their text.
     long_sources: LongSources = key(
         "split", choices=("refuse", "split"), changes="speed"
     )
 
     def __post_init__(self) -> None:
-        """Check every value."""
+        """Check every key, and keys that depend on each other."""
         check_keys("decoding", self)
         if self.min_length > (self.max_target_length or self.min_length):
             raise InputError(
