@@ -30,12 +30,6 @@ MOST_BEAM = 10_000
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "epsilon", "seed")
 """Keys that only sampling reads."""
 
-_COUNT: dict[str, Any] = {"least": 0, "most": MOST_COUNTED, "flag": "N"}
-_POSITIVE = _COUNT | {"least": 1}
-_STRENGTH: dict[str, Any] = {"least": 0, "most": MOST_MEASURED, "flag": "X"}
-_RATIO: dict[str, Any] = {"above": 0, "most": MOST_MEASURED, "flag": "X"}
-_PROBABILITY: dict[str, Any] = {"most": 1, "flag": "P"}
-
 
 @dataclasses.dataclass(frozen=True)
 class DecodingConfig:
@@ -48,7 +42,9 @@ class DecodingConfig:
 
     beam_size: int = key(
         4,
-        **_POSITIVE | {"most": MOST_BEAM, "flag": "W"},
+        least=1,
+        most=MOST_BEAM,
+        flag="W",
         help="hypotheses alive at a time; 1 is greedy search",
     )
     # 0 compares plain log-probabilities; larger values favour long translations.
@@ -65,48 +61,72 @@ class DecodingConfig:
     # Beta of GNMT, for source tokens without attention. It changes scores.
     coverage_penalty: float = key(
         0.0,
-        **_STRENGTH | {"flag": "B"},
+        least=0,
+        most=MOST_MEASURED,
+        flag="B",
         help="strength of the coverage penalty; 0: there is none",
     )
     # Each group avoids the tokens that earlier groups chose at the same position. The
     # number of groups divides beam_size; 1: no groups.
     diversity_groups: int = key(
         1,
-        **_POSITIVE | {"flag": "G"},
+        least=1,
+        most=MOST_COUNTED,
+        flag="G",
         help="groups of the beam that avoid each other's words",
     )
     # Subtracted from a token's log-probability for each hypothesis of an earlier group
     # that chose it. Scores do not change.
-    diversity_strength: float = key(0.5, **_STRENGTH, help="how much they avoid them")
+    diversity_strength: float = key(
+        0.5, least=0, most=MOST_MEASURED, flag="X", help="how much they avoid them"
+    )
     # Maximum lengths take precedence over minimum lengths.
     min_length: int = key(
-        1, **_COUNT, help="least tokens of a translation, its end included"
+        1,
+        least=0,
+        most=MOST_COUNTED,
+        flag="N",
+        help="least tokens of a translation, its end included",
     )
     min_length_ratio: float = key(
         0.0,
-        **_STRENGTH,
+        least=0,
+        most=MOST_MEASURED,
+        flag="X",
         help="least tokens of a translation, as a multiple of its source's",
     )
     # Default None: no limit; so for the ratio.
     max_target_length: int | None = key(
-        None, **_POSITIVE, help="most tokens of a translation"
+        None, least=1, most=MOST_COUNTED, flag="N", help="most tokens of a translation"
     )
     max_length_ratio: float | None = key(
         None,
-        **_RATIO,
+        above=0,
+        most=MOST_MEASURED,
+        flag="X",
         help="most tokens of a translation, as a multiple of its source's",
     )
     max_extra_length: int = key(
-        50, **_COUNT, help="most tokens of a translation beyond those of its source"
+        50,
+        least=0,
+        most=MOST_COUNTED,
+        flag="N",
+        help="most tokens of a translation beyond those of its source",
     )
     no_repeat_ngram: int = key(
-        0, **_COUNT, help="no N tokens occur twice in the same order; 0: they may"
+        0,
+        least=0,
+        most=MOST_COUNTED,
+        flag="N",
+        help="no N tokens occur twice in the same order; 0: they may",
     )
     # Multiplies the log-probabilities of tokens that occurred before. It changes
     # scores, not the reported log-probabilities.
     repetition_penalty: float = key(
         1.0,
-        **_RATIO,
+        above=0,
+        most=MOST_MEASURED,
+        flag="X",
         help="above 1: tokens that occurred before become less probable",
     )
     # Of weights and matmuls.
@@ -120,7 +140,9 @@ class DecodingConfig:
     # For each device. It changes speed and memory, and results only by rounding.
     batch_size: int = key(
         64,
-        **_POSITIVE,
+        least=1,
+        most=MOST_COUNTED,
+        flag="N",
         help="most sentences that are decoded together",
         changes="speed",
     )
@@ -128,35 +150,43 @@ class DecodingConfig:
     # default allows 64 sentences of up to 128 tokens.
     tokens_per_batch: int = key(
         8192,
-        **_POSITIVE,
+        least=1,
+        most=MOST_COUNTED,
+        flag="N",
         help="most source tokens that are decoded together, padding included",
         changes="speed",
     )
     temperature: float = key(
         1.0,
-        **_STRENGTH,
+        least=0,
+        most=MOST_MEASURED,
+        flag="X",
         help="below 1 probable tokens become more probable; 0: only the most probable",
     )
     # The four truncations apply in this order, each to the result of the one before.
     top_k: int = key(
         0,
-        **_COUNT | {"flag": "K"},
+        least=0,
+        most=MOST_COUNTED,
+        flag="K",
         help="draw from the K most probable tokens; 0: from all",
     )
     top_p: float = key(
         1.0,
         above=0,
-        **_PROBABILITY,
+        most=1,
+        flag="P",
         help="draw from the most probable tokens that have probability P together",
     )
     min_p: float = key(
         0.0,
         least=0,
-        **_PROBABILITY,
+        most=1,
+        flag="P",
         help="draw from tokens at least P times as probable as the most probable",
     )
     epsilon: float = key(
-        0.0, least=0, **_PROBABILITY, help="draw from tokens of probability P or more"
+        0.0, least=0, most=1, flag="P", help="draw from tokens of probability P or more"
     )
     # The same seed samples the same translations of the same sentences.
     seed: int = key(
