@@ -35,33 +35,28 @@ THEIRS = {
 ALL = pytest.mark.parametrize("metric", THEIRS, ids=lambda metric: metric.key)
 
 
-def corpus(seed, size=60):
-    """Draw references of words and hypotheses that keep most of them; a few
-    hypotheses are empty.
+def corpus(seed, size):
+    """Draw references of words and hypotheses that keep most of them; one hypothesis
+    is empty.
     """
     rng = random.Random(seed)
     references = [
         " ".join(rng.choices(WORDS, k=rng.randint(1, 25))) for _ in range(size)
     ]
-    hypotheses = []
-    for reference in references:
-        words = [
-            word if rng.random() < 0.8 else rng.choice(WORDS)
-            for word in reference.split()
-        ]
-        hypotheses.append(
-            "" if rng.random() < 0.05 else " ".join(words[: rng.randint(1, 30)])
-        )
+    hypotheses = [""]
+    for reference in references[1:]:
+        words = reference.split()[: rng.randint(1, 30)]
+        kept = (word if rng.random() < 0.8 else rng.choice(WORDS) for word in words)
+        hypotheses.append(" ".join(kept))
     return hypotheses, references
 
 
 @ALL
-@pytest.mark.parametrize("seed", [1, 2])
-def test_scores_equal_sacrebleus(metric, seed):
+def test_scores_equal_sacrebleus(metric):
     """Score, name and signature are sacreBLEU's to the last bit, with one reference
     and with three.
     """
-    hypotheses, references = corpus(seed, size=30)
+    hypotheses, references = corpus(1, 12 if metric is TER else 40)
     others = (
         [" ".join(reversed(line.split())) for line in references],
         [line[: len(line) // 2] for line in references],
@@ -79,34 +74,18 @@ def test_scores_equal_sacrebleus(metric, seed):
 
 
 @pytest.mark.parametrize(
-    ("metric", "signature"),
-    [
-        (BLEU, "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp"),
-        (CHRF, "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no"),
-        (CHRF_PLUS_PLUS, "nrefs:1|case:mixed|eff:yes|nc:6|nw:2|space:no"),
-        (TER, "nrefs:1|case:lc|tok:tercom|norm:no|punct:yes|asian:no"),
-    ],
-)
-def test_signatures(metric, signature):
-    """A signature has references, case, tokenizer or orders, smoothing and version."""
-    found = score(metric, ["a b c d"], ["a b c d"]).signature
-    assert found == f"{signature}|version:{sacrebleu.__version__}"
-
-
-@pytest.mark.parametrize(
     "metric",
     [*THEIRS, TokenizedBleu(None, compounds=True)],
     ids=lambda metric: metric.key,
 )
 def test_counts_of_parts_can_be_joined(metric):
     """Rows of parts are the rows of the whole; the mean of scores is another number."""
-    hypotheses, references = corpus(3)
+    hypotheses, references = corpus(3, 20)
     cuts = (slice(0, 5), slice(5, None))
     parts = [metric.statistics(hypotheses[cut], references[cut]) for cut in cuts]
-    np.testing.assert_array_equal(
-        np.concatenate([part.rows for part in parts]),
-        metric.statistics(hypotheses, references).rows,
-    )
+    joined = np.concatenate([part.rows for part in parts])
+    whole = metric.statistics(hypotheses, references)
+    np.testing.assert_array_equal(joined, whole.rows)
     values = [score(metric, hypotheses[cut], references[cut]).value for cut in cuts]
     whole = score(metric, hypotheses, references).value
     assert whole != pytest.approx(sum(values) / 2, abs=1e-3)
@@ -129,51 +108,25 @@ def test_edits_by_hand():
     assert score(TER, [""], [""]).value == 0
 
 
-@pytest.mark.parametrize(
-    ("hypothesis", "reference", "value"),
-    [
-        # 5/6, 3/5, 2/4 and 1/3 of the n-grams match; no brevity penalty
-        (
-            "the cat sat on a mat",
-            "the cat sat on the mat",
-            (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25,
-        ),
-        # all n-grams match; brevity penalty of 4 words for 6
-        ("the cat sat on", "the cat sat on the mat", math.exp(1 - 6 / 4)),
-        ("the cat sat on a mat", "the cat sat on a mat", 1),
-        # orders without a match: 1/(2*2), then 1/(4*1)
-        ("a b x y", "a b c d", (2 / 4 * 1 / 3 * 1 / 4 * 1 / 4) ** 0.25),
-        # 13a splits punctuation from words
-        ("the old house is here .", "the old house is here.", 1),
-    ],
-)
-def test_bleu_by_hand(hypothesis, reference, value):
-    """BLEU is the geometric mean of precisions times the brevity penalty."""
-    found = score(BLEU, [hypothesis], [reference]).value
-    assert found == pytest.approx(100 * value)
-
-
-def test_text_is_compared_as_it_is():
-    """Case counts, and a full-width digit is no ordinary one."""
+def test_bleu_by_hand():
+    """BLEU is the geometric mean of precisions times the brevity penalty; case and
+    the width of digits count.
+    """
+    reference = ["the cat sat on the mat"]
+    # 5/6, 3/5, 2/4 and 1/3 of the n-grams match; no brevity penalty
+    found = score(BLEU, ["the cat sat on a mat"], reference).value
+    assert found == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
+    # all n-grams match; brevity penalty of 4 words for 6
+    found = score(BLEU, ["the cat sat on"], reference).value
+    assert found == pytest.approx(100 * math.exp(1 - 6 / 4))
     raw = "Die Fläche ist \uff12 Meter lang."
     for changed in (raw.lower(), unicodedata.normalize("NFKC", raw)):
         assert score(BLEU, [changed], [raw]).value < 100
-    assert score(CHRF, [raw], [raw]).value == 100
 
 
-@pytest.mark.parametrize("metric", [BLEU, CHRF], ids=lambda metric: metric.key)
-def test_lines_are_compared_in_order(metric):
-    """Line i belongs to line i. An empty hypothesis is a bad translation, no error."""
-    hypotheses, references = corpus(4)
-    value = score(metric, hypotheses, references).value
-    assert score(metric, hypotheses[::-1], references).value < value
-    together = score(metric, hypotheses[::-1], references[::-1]).value
-    assert together == pytest.approx(value)
-    assert (
-        score(metric, ["", *hypotheses[1:]], references).value
-        < score(metric, [references[0], *hypotheses[1:]], references).value
-    )
-    assert score(metric, ["", ""], ["a b", "c"]).value == 0
+def test_an_empty_hypothesis_is_a_bad_translation():
+    for metric in (BLEU, CHRF):
+        assert score(metric, ["", ""], ["a b", "c"]).value == 0
 
 
 METRICS = [*THEIRS, TokenizedBleu(None, compounds=False), tokenizing_bleu("zh")]
@@ -182,25 +135,14 @@ METRICS = [*THEIRS, TokenizedBleu(None, compounds=False), tokenizing_bleu("zh")]
 @pytest.mark.parametrize(
     ("hypotheses", "references", "message"),
     [
-        (["a", "b"], [["a", "b", "c"]], "2 hypotheses and 3 references"),
-        (["a", "b", "c"], [["a", "b"]], "3 hypotheses and 2 references"),
         (["a", "b"], [["a", "b"], ["a"]], "2 hypotheses and 1 references"),
         (["a", "b"], [], "at least one reference"),
-        (
-            ["a", "b"],
-            [["a", "b"], [["a"], ["b"]]],
-            "references must be one flat list of strings, but item 1 is a list",
-        ),
         (["a"], [["a", ("b",)]], "references must be one flat list of strings, but"),
         (["a"], ["a"], "references must be a list of sentences, not one string"),
         ("abc", [["a", "b", "c"]], "hypotheses must be a list of sentences, not one"),
-        ([["a"]], [["a"]], "hypotheses must be one flat list"),
         ([], [[]], "hypotheses must hold at least one sentence"),
-        (["a"], [[]], "references must hold at least one sentence"),
         (["a", 7], [["a", "b"]], "hypotheses must be strings, but item 2 is of type"),
-        (["a"], [[None]], "references must be strings, but item 1 is of type NoneType"),
         (["a", "b\nc"], [["a", "b"]], "hypotheses must be one line each, but item 2"),
-        (["a"], [["a\n"]], "references must be one line each"),
     ],
 )
 def test_what_is_no_list_of_sentences(hypotheses, references, message):

@@ -19,35 +19,20 @@ def test_of_a_model():
     """It is the exponential of the mean over all tokens of all sentences, whatever
     their lengths, computed directly from the logits of each sentence by itself.
     """
-    translator = runs.translator()
+    translator, nll = runs.translator(), []
     pairs = [*runs.pairs()[:9], Pair("Open it.", "")]
     apply = jax.jit(functools.partial(translator.model.apply, train=False))
-    nll, tokens = [], 0
-    for source, target in pairs:
-        ids = [
-            *translator.vocabularies.target.encode(target),
-            translator.vocabularies.target.eos_id,
-        ]
-        given = [
-            *translator.vocabularies.source.encode(source),
-            translator.vocabularies.source.eos_id,
-        ]
-        width = 96  # one shape for all
-        padded = [
-            np.asarray(
-                [row + [runs.vocabulary().pad_id] * (width - len(row))], np.int32
-            )
-            for row in (given, ids)
-        ]
-        logits = np.asarray(apply({"params": translator.params}, *padded), np.float64)[
-            0, : len(ids)
-        ]
-        shifted = logits - logits.max(-1, keepdims=True)
+    vocabulary, width = runs.vocabulary(), 96  # one shape for all
+    for pair in pairs:
+        source, target = ([*vocabulary.encode(x), vocabulary.eos_id] for x in pair)
+        padded = np.full((2, 1, width), vocabulary.pad_id, np.int32)
+        padded[0, 0, : len(source)], padded[1, 0, : len(target)] = source, target
+        logits = np.asarray(apply({"params": translator.params}, *padded), np.float64)
+        shifted = logits[0] - logits[0].max(-1, keepdims=True)
         logarithms = shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
-        nll += [-logarithms[place, token] for place, token in enumerate(ids)]
-        tokens += len(ids)
+        nll += [-logarithms[place, token] for place, token in enumerate(target)]
     found = perplexity(translator.score(pairs), [target for _, target in pairs])
-    assert (found.sentences, found.tokens) == (10, tokens)
+    assert (found.sentences, found.tokens) == (10, len(nll))
     assert found.nll == pytest.approx(np.mean(nll), rel=1e-5)
     assert found.per_token == pytest.approx(math.exp(np.mean(nll)), rel=1e-4)
     words = sum(len(target.split()) + 1 for _, target in pairs)
@@ -59,9 +44,8 @@ def test_by_hand():
     """Two sentences of 2 and 4 tokens and 1 and 2 words: sums are divided, means are
     not averaged.
     """
-    found = perplexity(
-        [PairScore(-2.0, 2), PairScore(-10.0, 4)], ["Haus", "altes Haus"]
-    )
+    scores = [PairScore(-2.0, 2), PairScore(-10.0, 4)]
+    found = perplexity(scores, ["Haus", "altes Haus"])
     assert found == Perplexity(sentences=2, tokens=6, words=5, log_probability=-12.0)
     assert found.to_record() == {
         "sentences": 2,
@@ -80,12 +64,8 @@ def test_infinity_is_null_in_json():
     assert json.loads(json.dumps(record, allow_nan=False))["word_perplexity"] is None
     assert record["perplexity"] == round(math.exp(8.0), 4)
     lost = perplexity([PairScore(-math.inf, 2)], ["Haus"]).to_record()
-    assert [key for key, value in lost.items() if value is None] == [
-        "log_probability",
-        "nll",
-        "perplexity",
-        "word_perplexity",
-    ]
+    gone = {"log_probability", "nll", "perplexity", "word_perplexity"}
+    assert {key for key, value in lost.items() if value is None} == gone
 
 
 def test_nothing_to_sum_up():

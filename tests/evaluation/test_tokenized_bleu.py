@@ -2,6 +2,7 @@
 and signature of their own.
 """
 
+import functools
 import math
 import random
 import sys
@@ -48,94 +49,65 @@ def test_compounds(text, split):
 
 def corpus(seed, size=50):
     rng = random.Random(seed)
-    references = [
-        " ".join(rng.choices(WORDS, k=rng.randint(5, 20))) for _ in range(size)
-    ]
+    references = [rng.choices(WORDS, k=rng.randint(5, 20)) for _ in range(size)]
     hypotheses = [
-        " ".join(w if rng.random() < 0.85 else rng.choice(WORDS) for w in r.split())
-        for r in references
+        " ".join(w if rng.random() < 0.85 else rng.choice(WORDS) for w in words)
+        for words in references
     ]
-    return [h[: rng.randint(len(h) // 2, len(h))] for h in hypotheses], references
+    hypotheses = [line[: rng.randint(len(line) // 2, len(line))] for line in hypotheses]
+    return hypotheses, [" ".join(words) for words in references]
 
 
-def slow_bleu(hypotheses, references):
+def slow_bleu(hypotheses, *references):
     """Count as Papineni et al. (2002) write it: clipped precisions, geometric mean,
     brevity penalty.
     """
-    logarithms = []
+
+    def grams(line, order):
+        words = line.split()
+        return [tuple(words[i : i + order]) for i in range(len(words) - order + 1)]
+
+    logarithms, every = [], list(zip(hypotheses, *references, strict=True))
     for order in (1, 2, 3, 4):
         right = total = 0
-        for hypothesis, lines in zip(hypotheses, references, strict=True):
-            words = hypothesis.split()
-            grams = [tuple(words[i : i + order]) for i in range(len(words) - order + 1)]
-            total += len(grams)
-            for gram in set(grams):
-                there = [line.split() for line in lines]
-                most = max(
-                    [tuple(w[i : i + order]) for i in range(len(w) - order + 1)].count(
-                        gram
-                    )
-                    for w in there
-                )
-                right += min(grams.count(gram), most)
-        if not right:
-            return 0.0
+        for hypothesis, *lines in every:
+            given = grams(hypothesis, order)
+            total += len(given)
+            for gram in set(given):
+                most = max(grams(line, order).count(gram) for line in lines)
+                right += min(given.count(gram), most)
         logarithms.append(math.log(right / total))
-    length = sum(len(hypothesis.split()) for hypothesis in hypotheses)
-    closest = 0
-    for hypothesis, lines in zip(hypotheses, references, strict=True):
-        own = len(hypothesis.split())
-        closest += sorted(
-            (abs(len(line.split()) - own), len(line.split())) for line in lines
-        )[0][1]
+    length = closest = 0
+    for hypothesis, *lines in every:
+        own, others = len(hypothesis.split()), [len(line.split()) for line in lines]
+        length += own
+        closest += min(others, key=lambda other: (abs(other - own), other))
     brevity = 1.0 if length > closest else math.exp(1 - closest / length)
     return 100 * brevity * math.exp(sum(logarithms) / 4)
 
 
-@pytest.mark.parametrize("seed", [1, 2])
-def test_arithmetic(seed):
-    """The score is that of the definition, and of sacreBLEU told to leave tokens
-    alone, for one reference and two.
+def test_arithmetic():
+    """The score is that of the definition, and of sacreBLEU without a tokenizer, for
+    one reference and two; compounds are split on both sides before.
     """
-    hypotheses, references = corpus(seed)
-    others = corpus(seed + 10)[1]
+    hypotheses, references = corpus(1)
+    others, near = corpus(11)[1], functools.partial(pytest.approx, rel=1e-12)
     ours = score(PLAIN, hypotheses, references).value
-    theirs = sacrebleu.BLEU(
-        tokenize="none", smooth_method="none", force=True
-    ).corpus_score(hypotheses, [references])
-    assert ours == pytest.approx(theirs.score, rel=1e-12)
-    assert ours == pytest.approx(
-        slow_bleu(hypotheses, [[line] for line in references]), rel=1e-12
-    )
+    theirs = sacrebleu.BLEU(tokenize="none", smooth_method="none", force=True)
+    assert ours == near(theirs.corpus_score(hypotheses, [references]).score)
+    assert ours == near(slow_bleu(hypotheses, references))
     both = score(PLAIN, hypotheses, references, others).value
-    assert both == pytest.approx(
-        slow_bleu(hypotheses, list(zip(references, others, strict=True))), rel=1e-12
-    )
+    assert both == near(slow_bleu(hypotheses, references, others))
+    split = ([split_compounds(line) for line in side] for side in corpus(1))
+    found = score(SPLIT, hypotheses, references).value
+    assert found == near(slow_bleu(*split))
+    assert found != pytest.approx(ours, abs=0.1)
 
 
-def test_both_sides_are_split():
-    """Compound-split BLEU is BLEU of both sides after splitting; it is another score
-    than without.
-    """
-    hypotheses, references = corpus(4)
-    split = [
-        [split_compounds(line) for line in lines] for lines in (hypotheses, references)
-    ]
-    ours = score(SPLIT, hypotheses, references).value
-    assert ours == pytest.approx(
-        slow_bleu(split[0], [[line] for line in split[1]]), rel=1e-12
-    )
-    assert ours != pytest.approx(score(PLAIN, hypotheses, references).value, abs=0.1)
-
-
-def test_by_hand():
-    """``a-b c d e`` for ``a-b c d f`` has 3 of 4 words, 2 of 3, 1 of 2 and no fourth
-    order: 0; split it has 5 of 6.
-    """
+def test_an_order_without_a_match_scores_0():
+    """There is no smoothing; the compound of the second line has more words."""
     assert score(PLAIN, ["a-b c d e"], ["a-b c d f"]).value == 0
-    assert score(PLAIN, ["a-b c d e"], ["a-b c d e"]).value == pytest.approx(100)
-    expected = 100 * (5 / 6 * 4 / 5 * 3 / 4 * 2 / 3) ** 0.25
-    assert score(SPLIT, ["a-b c d e"], ["a-b c d f"]).value == pytest.approx(expected)
+    assert score(SPLIT, ["a-b c d e"], ["a-b c d f"]).value > 0
 
 
 def test_names_and_signatures_of_their_own():
