@@ -67,14 +67,8 @@ def _make(folder: Path) -> Path:
     run = folder / "run"
     configuration.save(config, run / "config.json")
     _save_checkpoint(run, Vocabularies(vocabulary, vocabulary).hash)
-    lines = [
-        json.dumps({"step": step, **_training(step)})
-        for step in range(20, STEPS + 1, 20)
-    ]
-    lines += [
-        json.dumps({"step": step, **_validation(step)})
-        for step in range(100, STEPS + 1, 100)
-    ]
+    lines = [json.dumps(_training(step)) for step in range(20, STEPS + 1, 20)]
+    lines += [json.dumps(_validation(step)) for step in range(100, STEPS + 1, 100)]
     write_lines(run / "metrics.jsonl", lines)
     return folder
 
@@ -143,8 +137,7 @@ def each(
 ) -> Callable[[list[str]], list[str]]:
     """Change each of so many lines."""
     return lambda lines: [
-        change(line) if number % every == 0 else line
-        for number, line in enumerate(lines)
+        line if i % every else change(line) for i, line in enumerate(lines)
     ]
 
 
@@ -161,26 +154,18 @@ def name(split: str, languages: tuple[str, str] = ("en", "de")) -> str:
 def _save_checkpoint(run: Path, vocabulary: str) -> None:
     checkpoints = CheckpointManager(run / "checkpoints")
     progress = {**Progress(step=STEPS).to_json(), "vocabulary": vocabulary}
-    checkpoints.save(
-        STEPS,
-        {"x": jnp.zeros(1)},
-        {"step": jnp.asarray(STEPS)},
-        progress,
-        {"bleu": 20.0},
-    )
+    params, state = {"x": jnp.zeros(1)}, {"step": jnp.asarray(STEPS)}
+    checkpoints.save(STEPS, params, state, progress, {"bleu": 20.0})
     checkpoints.close()
 
 
 def _training(step: int) -> dict[str, float]:
-    return {
-        "train/nll": 1.5 + 5.0 * math.exp(-step / 60),
-        "train/tokens": 8000.0,
-        "train/skipped": 0.0,
-    }
+    nll = 1.5 + 5.0 * math.exp(-step / 60)
+    sums = {"train/tokens": 8000.0, "train/skipped": 0.0}
+    return {"step": step, "train/nll": nll, **sums}
 
 
 def _validation(step: int) -> dict[str, float]:
-    return {
-        "valid/nll": 1.9 + 3.0 * math.exp(-step / 60),
-        "valid/bleu": 20.0 - 15.0 * math.exp(-step / 60),
-    }
+    left = math.exp(-step / 60)
+    scores = {"valid/nll": 1.9 + 3.0 * left, "valid/bleu": 20.0 - 15.0 * left}
+    return {"step": step, **scores}

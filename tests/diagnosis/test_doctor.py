@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 from diagnosis.healthy import (
@@ -20,7 +21,6 @@ from diagnosis.healthy import (
 import runs
 from jaxformer.checkpoints.average import save_average
 from jaxformer.checkpoints.saved import open_to_read
-from jaxformer.cli.main import main
 from jaxformer.diagnosis.checks import learning, recipe, results, text
 from jaxformer.diagnosis.doctor import CHECKS, READABLE, examine
 from jaxformer.diagnosis.evidence import Evidence
@@ -30,70 +30,58 @@ from jaxformer.runs import config as configuration
 PAGE = Path(__file__).parents[2] / "docs" / "why-is-my-bleu-lower.md"
 
 
-def call(capfdbinary, *arguments: object) -> tuple[int, str, str]:
-    capfdbinary.readouterr()
-    code = main(["doctor", *map(str, arguments)])
-    out, err = capfdbinary.readouterr()
-    return code, out.decode(), err.decode()
-
-
-def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return size and time of every file and folder."""
-    return {
-        str(p): (p.stat().st_size, p.stat().st_mtime_ns)
-        for p in sorted(folder.rglob("*"))
-    }
+def call(*arguments: object) -> tuple[int, str, str]:
+    outcome = runs.call("doctor", *arguments)
+    return outcome.code, outcome.out.decode(), outcome.err
 
 
 def verdicts(run: Path) -> dict[str, str]:
     return {check: finding.verdict for check, finding in examine(Evidence(run)).items()}
 
 
-def test_nothing_is_written(run, capfdbinary, tmp_path):
-    """The run and its text are as they were."""
-    before = snapshot(tmp_path)
-    assert call(capfdbinary, f"--workdir={run}")[0] == 0
-    assert snapshot(tmp_path) == before
+def only_result(run: Path) -> tuple[str, dict[str, Any]]:
+    ((name, record),) = json.loads((run / "results.json").read_text()).items()
+    return name, record
 
 
-def test_a_line_a_check_and_the_exit_code(run, capfdbinary):
+def test_a_line_a_check_and_the_exit_code(run):
     """A sound run ends with 0 and one that is wrong with 1; the worst comes first,
-    and the last line counts.
+    the last line counts, and nothing is written.
     """
-    code, out, err = call(capfdbinary, f"--workdir={run}")
+    files = sorted(run.parent.rglob("*"))
+    before = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    code, out, err = call(f"--workdir={run}")
     assert (code, err) == (0, "")
-    assert len(out.splitlines()) == len(CHECKS) + 3
-    (name,) = json.loads((run / "results.json").read_text())
-    assert out.splitlines()[-2] == f"of the result {name!r}; --dataset names another"
-    assert out.splitlines()[-1].startswith(
-        f"0 wrong, 0 to look at, {len(CHECKS) + 1} ok, 0 unseen"
-    )
+    lines, (name, _) = out.splitlines(), only_result(run)
+    assert len(lines) == len(CHECKS) + 3
+    assert lines[-2] == f"of the result {name!r}; --dataset names another"
+    counts = f"0 wrong, 0 to look at, {len(CHECKS) + 1} ok, 0 unseen"
+    assert lines[-1].startswith(counts)
+    files = sorted(run.parent.rglob("*"))
+    after = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    assert after == before
     configure(run, **{"training.label_smoothing": 0.0})
-    assert call(capfdbinary, f"--workdir={run}")[0] == 0
+    assert call(f"--workdir={run}")[0] == 0
     configure(run, **{"training.warmup_steps": STEPS})
-    code, out, _ = call(capfdbinary, f"--workdir={run}")
+    code, out, _ = call(f"--workdir={run}")
     assert code == 1
-    assert [line.split()[0] for line in out.splitlines()[:3]] == ["wrong", "look", "ok"]
-    assert " | expected: " in out.splitlines()[0]
-    assert " | cure: " in out.splitlines()[0]
+    first, *others = out.splitlines()
+    assert [line.split()[0] for line in (first, *others[:2])] == ["wrong", "look", "ok"]
+    assert " | expected: " in first
+    assert " | cure: " in first
 
 
-def test_one_object_for_machines(run, capfdbinary):
+def test_one_object_for_machines(run):
     """``--json`` has what the lines have."""
     configure(run, **{"training.warmup_steps": STEPS})
-    code, out, _ = call(capfdbinary, f"--workdir={run}", "--json")
-    record = json.loads(out)
-    assert code == 1
-    assert record["workdir"] == str(run)
-    assert [record["result"]] == list(json.loads((run / "results.json").read_text()))
-    assert record["wrong"] == 1
-    assert sum(record[verdict] for verdict in ("wrong", "look", "ok", "unseen")) == len(
-        record["findings"]
-    )
-    assert [finding["check"] for finding in record["findings"]] == [READABLE, *CHECKS]
-    (wrong,) = (
-        finding for finding in record["findings"] if finding["verdict"] == "wrong"
-    )
+    code, out, _ = call(f"--workdir={run}", "--json")
+    record, findings = json.loads(out), json.loads(out)["findings"]
+    assert (code, record["wrong"], record["workdir"]) == (1, 1, str(run))
+    assert record["result"] == only_result(run)[0]
+    verdicts = "wrong", "look", "ok", "unseen"
+    assert sum(record[verdict] for verdict in verdicts) == len(findings)
+    assert [finding["check"] for finding in findings] == [READABLE, *CHECKS]
+    (wrong,) = (finding for finding in findings if finding["verdict"] == "wrong")
     assert wrong["check"] == "warm-up"
     assert wrong["cure"]
 
@@ -108,15 +96,14 @@ def test_one_object_for_machines(run, capfdbinary):
         ("hypotheses.*.txt", {"recount", "length", "loops"}),
     ],
 )
-def test_what_is_not_there_is_unseen(gone, unseen, run):
-    """Checks without evidence are unseen, with the reason; nothing is wrong."""
+def test_checks_without_evidence_are_unseen(gone, unseen, run):
+    """They name the reason; nothing is wrong."""
     (path,) = run.glob(gone) if "*" in gone else [run / gone]
-    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    path.unlink()
     found = examine(Evidence(run))
     assert {finding.verdict for finding in found.values()} == {"ok", "unseen"}
-    assert all(
-        found[check].verdict == "unseen" and found[check].found for check in unseen
-    )
+    assert {found[check].verdict for check in unseen} == {"unseen"}
+    assert all(found[check].found for check in unseen)
     assert sum(line.startswith("unseen") for line in write_report(found, None)) <= 4
 
 
@@ -128,7 +115,7 @@ def test_what_is_not_there_is_unseen(gone, unseen, run):
     ],
 )
 def test_a_run_that_can_translate_nothing(gone, unseen, run):
-    """What is gone is named, and the checks that need it are unseen."""
+    """Missing parts are named, and the checks that need them are unseen."""
     shutil.rmtree(run / gone)
     findings = examine(Evidence(run))
     found = {check: finding.verdict for check, finding in findings.items()}
@@ -138,7 +125,6 @@ def test_a_run_that_can_translate_nothing(gone, unseen, run):
 
 
 def test_an_average_translates_without_checkpoints(run):
-    """A run may keep only an average."""
     save_average(run, "last-1", open_to_read(run / "checkpoints", "bleu"), [STEPS])
     shutil.rmtree(run / "checkpoints")
     found = verdicts(run)
@@ -148,40 +134,29 @@ def test_an_average_translates_without_checkpoints(run):
 def test_translations_of_fewer_sentences(run):
     """Checks that compare line by line are unseen if a translation is missing."""
     (path,) = run.glob("hypotheses.*.txt")
-    path.write_text(
-        "".join(path.read_text("utf-8").splitlines(keepends=True)[:-1]), "utf-8"
-    )
+    path.write_text(path.read_text("utf-8").rpartition("\n")[0].rpartition("\n")[0])
     # as earlier versions wrote it
     alter_record(run, sentences=299, hypotheses_sha256=None)
     found = examine(Evidence(run))
     assert found[READABLE].verdict == "wrong"
     assert "299 translations of 300 sentences" in found[READABLE].found
-    for check in (
-        "recount",
-        "output order",
-        "output quotes",
-        "output case",
-        "length",
-        "copies",
-        "variety",
-    ):
-        assert found[check].verdict == "unseen", found[check]
+    compared = "recount", "output order", "output case", "length", "copies", "variety"
+    assert {found[check].verdict for check in compared} == {"unseen"}
     assert found["empty"].verdict == "ok"
 
 
-@pytest.mark.parametrize("gone", ["beam_size", "max_extra_length", None])
+@pytest.mark.parametrize("gone", ["beam_size", None])
 def test_a_search_that_is_not_recorded(gone, run):
     """Missing settings are not taken for the paper's; a recorded difference is shown."""
-    (record,) = json.loads((run / "results.json").read_text()).values()
-    decoding = (
-        {}
-        if gone is None
-        else {key: value for key, value in record["decoding"].items() if key != gone}
-    )
-    settings = "beam_size, length_penalty, alpha, max_extra_length"
+    _, record = only_result(run)
+    decoding = {
+        key: record["decoding"][key] for key in record["decoding"] if key != gone
+    }
+    decoding = decoding if gone else {}
     alter_record(run, decoding=decoding)
     found = results.check_search(Evidence(run))
     assert found.verdict == "unseen"
+    settings = "beam_size, length_penalty, alpha, max_extra_length"
     assert (gone or settings) in found.found
     alter_record(run, decoding={**decoding, "sample": True})
     assert results.check_search(Evidence(run)).verdict == "wrong"
@@ -189,43 +164,38 @@ def test_a_search_that_is_not_recorded(gone, run):
 
 def test_results_of_several_references_are_no_fault(run):
     """The run keeps only the first of them: the score cannot be recounted."""
-    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
-    (record,) = results.values()
-    record["text"] = "0123456789abcdef"
-    record["bleu_signature"] = record["bleu_signature"].replace("nrefs:1", "nrefs:2")
-    (run / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    signature = only_result(run)[1]["bleu_signature"].replace("nrefs:1", "nrefs:2")
+    alter_record(run, text="0123456789abcdef", bleu_signature=signature)
     found = verdicts(run)
-    assert (found[READABLE], found["signature"], found["recount"]) == (
-        "ok",
-        "look",
-        "unseen",
-    )
+    checks = READABLE, "signature", "recount"
+    assert [found[check] for check in checks] == ["ok", "look", "unseen"]
 
 
-def test_results_that_are_no_objects_are_a_fault(run, capfdbinary):
-    """The entry and the file are named, and checks without a result are made."""
-    (run / "results.json").write_text('{"set": {}, "other": ["a"]}')
+@pytest.mark.parametrize(
+    ("field", "value"), [("bleu", None), ("unfinished", "1"), (None, ["a"])]
+)
+def test_damaged_results_are_a_fault(field, value, run):
+    """Entry and file are named, and checks without a result are made."""
+    _, record = only_result(run)
+    entry = {**record, field: value} if field else value
+    path = run / "results.json"
+    path.write_text(json.dumps({"set": {}, "mine": entry}))
     found = examine(Evidence(run))
     assert found[READABLE].verdict == "wrong"
-    assert str(run / "results.json") in found[READABLE].found
-    assert found["signature"].verdict == found["recount"].verdict == "unseen"
+    said = f"{field} of the entry 'mine' of {path} must be " if field else str(path)
+    assert said in found[READABLE].found
+    assert found["recount"].verdict == found["cut"].verdict == "unseen"
     assert found["warm-up"].verdict == "ok"
-    code, out, err = call(capfdbinary, f"--workdir={run}")
-    assert (code, err) == (1, "")
-    assert "is no JSON object; move the file away" in out
-    code, out, err = call(capfdbinary, f"--workdir={run}", "--dataset=text:x.en,x.de")
+    code, out, err = call(f"--workdir={run}", "--dataset=text:x.en,x.de")
     assert (code, out) == (1, "")
-    # and not that there are no results
-    assert "is no JSON object; move the file away" in err
+    assert said in err  # and not that there are no results
 
 
 def test_a_result_without_translations(run):
-    """Checks of an entry without translations are unseen."""
-    (record,) = json.loads((run / "results.json").read_text(encoding="utf-8")).values()
+    alter_record(run, hypotheses=None)
+    name, record = only_result(run)
     del record["hypotheses"]
-    (run / "results.json").write_text(
-        json.dumps({record["dataset"]: record}), encoding="utf-8"
-    )
+    (run / "results.json").write_text(json.dumps({name: record}))
     found = verdicts(run)
     assert found["output form"] == found["recount"] == "unseen"
     assert found["signature"] == "ok"
@@ -233,9 +203,8 @@ def test_a_result_without_translations(run):
 
 def test_a_run_that_has_only_begun(tmp_path):
     """Only a configuration is needed; a folder without one is an error of one line."""
-    (tmp_path / "config.json").write_bytes(
-        (runs.random_run() / "config.json").read_bytes()
-    )
+    config = (runs.random_run() / "config.json").read_bytes()
+    (tmp_path / "config.json").write_bytes(config)
     assert recipe.check_warm_up(Evidence(tmp_path)).verdict == "ok"
     with pytest.raises(configuration.InputError, match="does not exist"):
         Evidence(tmp_path / "none")
@@ -255,40 +224,29 @@ def test_a_run_without_a_checkpoint_yet(logged, run):
 
 def test_nothing_is_fetched(run, monkeypatch):
     """Data sets of other packages are not read."""
-    name = "sacrebleu:wmt14/full"
-    monkeypatch.setattr("jaxformer.data.sources.load", lambda *_: pytest.fail("read"))
-    monkeypatch.setattr(
-        "jaxformer.diagnosis.evidence.open_evaluation", lambda *_: pytest.fail("read")
-    )
-    configure(
-        run, **{"data.train": "tfds:wmt14_translate/de-en/train", "data.test": name}
-    )
-    (record,) = json.loads((run / "results.json").read_text()).values()
-    record |= {"dataset": name, "sentences": 3003}
-    (run / "results.json").write_text(json.dumps({name: record}))
-    found = examine(Evidence(run))
-    assert (
-        found["leak"].verdict
-        == found["length"].verdict
-        == found["dropped"].verdict
-        == "unseen"
-    )
-    assert found["test set"].verdict == "ok"
-    assert found["empty"].verdict == "ok"
+    test = "sacrebleu:wmt14/full"
+    for place in ("data.sources.load", "diagnosis.evidence.open_evaluation"):
+        monkeypatch.setattr(f"jaxformer.{place}", lambda *_: pytest.fail("read"))
+    train = "tfds:wmt14_translate/de-en/train"
+    configure(run, **{"data.train": train, "data.test": test})
+    record = {**only_result(run)[1], "dataset": test, "sentences": 3003}
+    (run / "results.json").write_text(json.dumps({test: record}))
+    found = verdicts(run)
+    assert found["leak"] == found["length"] == found["dropped"] == "unseen"
+    assert found["test set"] == found["empty"] == "ok"
 
 
-def test_the_result_that_is_looked_at(run, capfdbinary):
+def test_the_result_that_is_looked_at(run):
     """It is that of the test set, or the named one; an unknown name is an error."""
-    records = json.loads((run / "results.json").read_text())
-    (name,) = records
-    records[f"{name} beam_size=1"] = {**records[name], "decoding": {"beam_size": 1}}
+    name, record = only_result(run)
+    other = f"{name} beam_size=1"
+    records = {name: record, other: {**record, "decoding": {"beam_size": 1}}}
     (run / "results.json").write_text(json.dumps(records))
     assert results.check_search(Evidence(run)).verdict == "ok"
-    chosen = results.check_search(Evidence(run, f"{name} beam_size=1"))
-    assert "beam_size=1" in chosen.found
-    code, out, err = call(capfdbinary, f"--workdir={run}", "--dataset=other")
+    assert "beam_size=1" in results.check_search(Evidence(run, other)).found
+    code, out, err = call(f"--workdir={run}", "--dataset=other")
     assert (code, out) == (1, "")
-    assert f"has no result 'other' (there: {name}, {name} beam_size=1)" in err
+    assert f"has no result 'other' (there: {name}, {other})" in err
 
 
 def test_the_text_of_the_result_is_checked(run):
@@ -342,45 +300,22 @@ def test_a_set_that_validates_and_tests(checkpoint, verdict, run):
     assert recipe.check_selection(Evidence(run)).verdict == verdict
 
 
-@pytest.mark.parametrize(("field", "value"), [("bleu", None), ("unfinished", "1")])
-def test_fields_of_another_type_are_a_fault(field, value, run):
-    """They are named with their file, and checks without a result are made."""
-    (record,) = json.loads((run / "results.json").read_text()).values()
-    (run / "results.json").write_text(json.dumps({"mine": {**record, field: value}}))
-    found = examine(Evidence(run))
-    assert found[READABLE].verdict == "wrong"
-    assert (
-        f"{field} of the entry 'mine' of {run / 'results.json'} must be "
-        in found[READABLE].found
-    )
-    assert found["recount"].verdict == found["cut"].verdict == "unseen"
-    assert found["warm-up"].verdict == "ok"
-
-
-@pytest.mark.parametrize(
-    ("gone", "verdicts", "said"),
-    [
-        (
-            lambda step: step >= 300,
-            ("wrong", "unseen"),
-            "no finite train/nll since step 300",
-        ),
-        (
-            lambda step: step == 300,
-            ("look", "ok"),
-            "in 1 lines of the log (the first by step 300)",
-        ),
-    ],
-)
-def test_a_loss_that_is_no_number(gone, verdicts, said, run):
+def test_a_loss_that_is_no_number(run):
     """A run without a finite loss from a step on is lost; a single line is worth a
     look.
     """
-    alter_curve(run, "train/nll", lambda s, nll: math.nan if gone(s) else nll)
-    evidence = Evidence(run)
-    found = learning.check_diverged(evidence), learning.check_stalled(evidence)
-    assert tuple(finding.verdict for finding in found) == verdicts
-    assert said in found[0].found
+    for last, verdicts, said in (
+        (300, ("look", "ok"), "in 1 lines of the log (the first by step 300)"),
+        (STEPS, ("wrong", "unseen"), "no finite train/nll since step 300"),
+    ):
+        lost = range(300, last + 1)
+        alter_curve(
+            run, "train/nll", lambda s, nll, i=lost: math.nan if s in i else nll
+        )
+        evidence = Evidence(run)
+        found = learning.check_diverged(evidence), learning.check_stalled(evidence)
+        assert tuple(finding.verdict for finding in found) == verdicts
+        assert said in found[0].found
 
 
 def test_the_page_explains_every_check():
@@ -391,7 +326,7 @@ def test_the_page_explains_every_check():
 
 
 @pytest.mark.slow
-def test_a_run_that_was_trained(capfdbinary):
+def test_a_run_that_was_trained():
     """A run of ``jaxformer train`` has nothing wrong before it is evaluated."""
-    code, out, _ = call(capfdbinary, f"--workdir={runs.reversal_run()}")
+    code, out, _ = call(f"--workdir={runs.reversal_run()}")
     assert code == 0, out
