@@ -6,11 +6,9 @@ r"""Run the examples of docs/decoding-examples.md, and show which outputs differ
 
 An example is a block of the language console: lines that begin with "$ " are commands,
 a backslash at the end continues one, and what follows is their output.
-The commands run in a folder of their own, in which runs/quickstart is a copy of
---workdir, and in one process, so that JAX starts once. A command is a pipe of programs
-that may end with "> FILE", which takes what they print but not what they say on
-standard error; there is no other syntax of a shell. Another model than the page's gives
-other translations.
+Each runs in a bash of its own, in a folder in which runs/quickstart is a copy of
+--workdir; what it says on standard error is shown too. Another model than the page's
+gives other translations.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import io
+import os
 import re
 import shlex
 import shutil
@@ -28,7 +26,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from jaxformer.cli import main as command_line
 from jaxformer.cli.main import DONE, FAILED, report
 from jaxformer.errors import InputError
 
@@ -42,41 +39,17 @@ def commands_of(block: str) -> list[str]:
     return [found[2:-1] for found in COMMAND.findall(block)]
 
 
-def split(command: str) -> tuple[list[list[str]], Path | None]:
-    """Return the words of each program of a pipe, and the file that the output goes
-    into.
-    """
-    lexer = shlex.shlex(command.replace("\\\n", ""), posix=True, punctuation_chars="|>")
-    lexer.whitespace_split, lexer.commenters = True, ""
-    stages: list[list[str]] = [[]]
-    for word in lexer:
-        if word == "|":
-            stages.append([])
-        else:
-            stages[-1].append(word)
-    target = Path(stages[-1][-1]) if stages[-1][-2:-1] == [">"] else None
-    return [*stages[:-1], stages[-1] if target is None else stages[-1][:-2]], target
-
-
 def run(command: str) -> str:
     """Run a command in this folder and return its output."""
-    stages, target = split(command)
-    data, shown = b"", io.BytesIO()
-    for number, stage in enumerate(stages, 1):
-        if stage[0] == "jaxformer":
-            printed = (
-                shown if number == len(stages) and target is None else io.BytesIO()
-            )
-            _run_here(stage[1:], data, printed, shown)
-            data = b"" if printed is shown else printed.getvalue()
-        else:
-            data = subprocess.run(
-                stage, input=data, stdout=subprocess.PIPE, check=True
-            ).stdout
-    if target is not None:
-        target.write_bytes(data)
-        data = b""
-    return (shown.getvalue() + data).decode()
+    own = f'jaxformer() {{ {shlex.quote(sys.executable)} -m jaxformer.cli.main "$@"; }}'
+    done = subprocess.run(
+        ["bash", "-c", f"{own}\n{command}"],
+        env=os.environ | {"PYTHONPATH": str(PAGE.parents[1])},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    return done.stdout.decode()
 
 
 def replay(page: str) -> str:
@@ -104,27 +77,6 @@ def working_copy(workdir: Path) -> Iterator[None]:
         shutil.copytree(workdir, Path(folder) / "runs" / "quickstart")
         with contextlib.chdir(folder):
             yield
-
-
-def _run_here(
-    arguments: list[str], data: bytes, printed: io.BytesIO, said: io.BytesIO
-) -> None:
-    """Run a command of jaxformer in this process, and record its output and its
-    standard error.
-    """
-    given = sys.stdin
-    out, error = (
-        io.TextIOWrapper(file, encoding="utf-8", write_through=True)
-        for file in (printed, said)
-    )
-    sys.stdin = io.TextIOWrapper(io.BytesIO(data), encoding="utf-8")
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(error):
-            command_line.main(arguments)
-    finally:
-        sys.stdin = given
-        for text in (out, error):
-            text.detach()  # otherwise the file closes with it
 
 
 def examples(workdir: Path, *, write: bool) -> int:

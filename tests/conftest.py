@@ -59,11 +59,6 @@ def pytest_configure(config: pytest.Config) -> None:
     command_line._prune(PROGRAMS, 2**30)
 
 
-def pytest_collection_finish() -> None:
-    """Leave what is imported out of garbage collection, which passes over it often."""
-    gc.freeze()
-
-
 @pytest.fixture
 def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     """Functions refuse what is wrong by themselves, as those do that are called
