@@ -67,26 +67,13 @@ def save(
     """
     _check(config, tokens)
     specs = require("ctranslate2.specs", "benchmark")
-    if config.scan_layers:
-        params = unstack_layers(params)
-    arrays = jax.tree.map(
-        lambda leaf: np.ascontiguousarray(leaf, np.float32), dict(params)
-    )
     spec = specs.TransformerSpec.from_config(
         (config.num_encoder_layers, config.num_decoder_layers),
         config.num_heads,
         pre_norm=config.norm_order == "pre",
         activation=specs.Activation[_ACTIVATIONS[config.activation]],
     )
-    _fill_side(spec.encoder, spec.encoder.embeddings[0], config, arrays, "source")
-    _fill_side(spec.decoder, spec.decoder.embeddings, config, arrays, "target")
-    spec.decoder.projection.weight = (
-        arrays["output"]
-        if config.tied_embeddings == "none"
-        else _table(arrays, "target")
-    )
-    if config.output_bias:
-        spec.decoder.projection.bias = arrays["logits"]["bias"]
+    _fill_model(spec, config, params)
     spec.register_source_vocabulary(list(tokens.source))
     spec.register_target_vocabulary(list(tokens.target))
     spec.config.layer_norm_epsilon = config.norm_epsilon
@@ -128,6 +115,21 @@ def _check(config: TransformerConfig, tokens: Tokens) -> None:
             )
 
 
+def _fill_model(spec: Any, config: TransformerConfig, params: Parameters) -> None:
+    if config.scan_layers:
+        params = unstack_layers(params)
+    params = jax.tree.map(
+        lambda leaf: np.ascontiguousarray(leaf, np.float32), dict(params)
+    )
+    _fill_side(spec.encoder, spec.encoder.embeddings[0], config, params, "source")
+    _fill_side(spec.decoder, spec.decoder.embeddings, config, params, "target")
+    tied = config.tied_embeddings != "none"
+    output = _table(params, "target") if tied else params["output"]
+    spec.decoder.projection.weight = output
+    if config.output_bias:
+        spec.decoder.projection.bias = params["logits"]["bias"]
+
+
 def _fill_side(
     stack: Any,
     embeddings: Any,
@@ -141,18 +143,9 @@ def _fill_side(
     layers = params["encoder" if side == "source" else "decoder"]
     for number, spec in enumerate(stack.layer):
         layer = layers[f"layer_{number}"]
-        asked = [
-            _flat(layer["self_attention"][name]) for name in ("query", "key", "value")
-        ]
-        _fill_attention(spec.self_attention, layer, "self_attention", [asked])
+        _fill_attention(spec.self_attention, layer, "self_attention", 0)
         if side == "target":
-            asked = [
-                _flat(layer["cross_attention"][name])
-                for name in ("query", "key", "value")
-            ]
-            _fill_attention(
-                spec.attention, layer, "cross_attention", [asked[:1], asked[1:]]
-            )
+            _fill_attention(spec.attention, layer, "cross_attention", 1)
         _fill_linear(spec.ffn.linear_0, [layer["feed_forward"]["inner"]])
         _fill_linear(spec.ffn.linear_1, [layer["feed_forward"]["outer"]])
         _fill_norm(spec.ffn.layer_norm, layer["feed_forward_residual"]["norm"])
@@ -184,12 +177,14 @@ def _flat(projection: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {"kernel": kernel.reshape(kernel.shape[0], -1), "bias": bias.reshape(-1)}
 
 
-def _fill_attention(
-    spec: Any, layer: Parameters, name: str, inputs: list[list[dict[str, np.ndarray]]]
-) -> None:
-    """Fill in an attention: one projection for each input, the output and the norm."""
-    for linear, projections in zip(spec.linear, inputs, strict=False):
-        _fill_linear(linear, projections)
+def _fill_attention(spec: Any, layer: Parameters, name: str, apart: int) -> None:
+    """Fill in an attention: its first ``apart`` projections by themselves, the others
+    as one, the output and the norm.
+    """
+    inputs = [_flat(layer[name][each]) for each in ("query", "key", "value")]
+    for linear, projection in zip(spec.linear, inputs[:apart], strict=False):
+        _fill_linear(linear, [projection])
+    _fill_linear(spec.linear[apart], inputs[apart:])
     kernel, bias = layer[name]["output"]["kernel"], layer[name]["output"]["bias"]
     _fill_linear(
         spec.linear[-1],

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,6 +14,7 @@ import numpy as np
 
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError
+from jaxformer.models.config import TransformerConfig
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.constraints import FREE, Constraints
 from jaxformer.search.rules import Sampling, SearchResult, SearchRules
@@ -94,21 +95,19 @@ def ban(
         vocabulary: of the target.
         columns: of the model's output; those beyond the vocabulary are unknown tokens.
     """
-    unk_id, unknown = vocabulary.unk_id, None
+    unk_id = vocabulary.unk_id
+    unknown: Any = None
     if decoding.no_unknown:
         tokens = np.arange(columns)
         unknown = (tokens == unk_id) | (tokens >= vocabulary.size)
     known = [phrase for phrase in phrases if unk_id not in phrase]
-    rows = None
+    rows: Any = None
     if known:
-        shape = (
-            power_of_two(max(64, len(known))),
-            power_of_two(max(8, *map(len, known))),
-        )
-        rows = np.full(shape, -1, np.int32)
+        rows, width = max(64, len(known)), max(8, *map(len, known))
+        rows = np.full((power_of_two(rows), power_of_two(width)), -1, np.int32)
         for row, phrase in zip(rows, known, strict=False):
             row[-len(phrase) :] = phrase
-    return Constraints(banned_tokens=cast(Any, unknown), banned_phrases=cast(Any, rows))
+    return Constraints(banned_tokens=unknown, banned_phrases=rows)
 
 
 def search_batch(
@@ -143,14 +142,13 @@ def search_batch(
     beam_size = n_best if decoding.sample else decoding.beam_size
     rows = rows_of_batch(len(sentences), decoding.batch_size, beam_size, models)
     width = round_width(max(len(each.ids) for each in sentences), positions)
-    # Rows that fill up the batch have the limit 0: they are done at once.
-    limits, places = np.zeros(rows, np.int32), np.zeros((rows, 2), np.uint32)
+    source: Any = pad([each.ids for each in sentences], rows, width, config.pad_id)
+    places: Any = pad([[*each.place] for each in sentences], rows, 2, 0)
+    batch = BatchInput(source, places, jnp.uint32(decoding.seed))
+    limits = np.zeros(rows, np.int32)  # rows without a sentence are done at once
     limits[: len(sentences)] = [
         most_tokens(decoding, each.words, positions) for each in sentences
     ]
-    places[: len(sentences)] = [each.place for each in sentences]
-    source = pad([each.ids for each in sentences], rows, width, config.pad_id)
-    batch = BatchInput(cast(Any, source), cast(Any, places), jnp.uint32(decoding.seed))
     constraints = _constrain(sentences, decoding, limits, banned, forced)
     if shortlist is not None:
         # What sampling draws depends on the position of each token in the vocabulary,
@@ -159,15 +157,32 @@ def search_batch(
         part = shortlist.within(sentences, rows, columns, whole=whole)
         constraints = part.constraints(constraints)
         batch = batch._replace(tokens=part.tokens, allowed=part.allowed)
-    rules = SearchRules(
-        max_lengths=cast(Any, limits),
+    length = min(width + decoding.max_extra_length, positions)
+    rules = _rules(decoding, limits, constraints, length, n_best, config, eos_id)
+    found = jax.device_get(search(models, batch, rules))
+    if batch.tokens is None:
+        return found
+    return found._replace(tokens=np.asarray(batch.tokens)[found.tokens])
+
+
+def _rules(
+    decoding: DecodingConfig,
+    limits: Any,
+    constraints: Constraints,
+    length: int,
+    n_best: int,
+    config: TransformerConfig,
+    eos_id: int,
+) -> SearchRules:
+    return SearchRules(
+        max_lengths=limits,
         alpha=jnp.float32(decoding.alpha),
         constraints=constraints,
         beta=jnp.float32(decoding.coverage_penalty),
         diversity=jnp.float32(decoding.diversity_strength),
         sampling=_sampling(decoding),
-        length=min(width + decoding.max_extra_length, positions),
-        beam_size=beam_size,
+        length=length,
+        beam_size=n_best if decoding.sample else decoding.beam_size,
         n_best=n_best,
         penalty=decoding.length_penalty,
         coverage=lost_coverage if decoding.coverage_penalty else None,
@@ -176,10 +191,6 @@ def search_batch(
         eos_id=eos_id,
         pad_id=config.pad_id,
     )
-    found = jax.device_get(search(models, batch, rules))
-    if batch.tokens is None:
-        return found
-    return found._replace(tokens=np.asarray(batch.tokens)[found.tokens])
 
 
 def _constrain(
@@ -192,12 +203,15 @@ def _constrain(
     """Add the constraints of sentences and settings to the banned tokens; None for
     those that constrain nothing.
     """
-    rows, minimum, prefixes, required = len(limits), None, None, None
-    if decoding.min_length > 1 or decoding.min_length_ratio > 0:
+    rows = len(limits)
+    minimum: Any = None
+    prefixes: Any = None
+    required: Any = None
+    least, ratio = decoding.min_length, decoding.min_length_ratio
+    if least > 1 or ratio > 0:
         minimum = np.zeros(rows, np.int32)
         minimum[: len(sentences)] = [
-            max(decoding.min_length, math.ceil(decoding.min_length_ratio * each.words))
-            for each in sentences
+            max(least, math.ceil(ratio * each.words)) for each in sentences
         ]
         minimum = np.minimum(minimum, limits)
     if forced:
@@ -213,11 +227,11 @@ def _constrain(
         required = _pad_phrases([each.required for each in sentences], (rows, 4, 4))
     ngram, penalty = decoding.no_repeat_ngram, decoding.repetition_penalty
     return banned._replace(
-        min_lengths=cast(Any, minimum),
+        min_lengths=minimum,
         no_repeat_ngram=jnp.int32(ngram) if ngram else None,
         repetition_penalty=jnp.float32(penalty) if penalty != 1 else None,
-        required=cast(Any, required),
-        prefixes=cast(Any, prefixes),
+        required=required,
+        prefixes=prefixes,
     )
 
 

@@ -86,13 +86,7 @@ class Codec:
         Raises:
             InputError: a text has more tokens than the model has positions.
         """
-        encoded = [
-            self._complete(ids)
-            for ids in self.vocabularies.source.encode_batch(list(texts))
-        ]
-        for number, ids in enumerate(encoded, start=1):
-            check_length("source", number, ids, self.positions, self.positions)
-        return encoded
+        return self._check("source", self._sources(texts))
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode, with the end of sentence.
@@ -100,25 +94,26 @@ class Codec:
         Raises:
             InputError: a text has more tokens than the model has positions.
         """
-        vocabulary = self.vocabularies.target
-        encoded = [
-            [*ids, vocabulary.eos_id] for ids in vocabulary.encode_batch(list(texts))
-        ]
-        for number, ids in enumerate(encoded, start=1):
-            check_length("target", number, ids, self.positions, self.positions)
-        return encoded
+        return self._check("target", self._targets(texts))
 
     def fit(self, sources: Sequence[str], targets: Sequence[str]) -> list[bool]:
         """Return for each pair whether the model has positions for both sides."""
-        return [
-            max(len(source) + self.added * bool(source), len(target) + 1)
-            <= self.positions
-            for source, target in zip(
-                self.vocabularies.source.encode_batch(list(sources)),
-                self.vocabularies.target.encode_batch(list(targets)),
-                strict=True,
-            )
-        ]
+        pairs = zip(self._sources(sources), self._targets(targets), strict=True)
+        return [max(map(len, pair)) <= self.positions for pair in pairs]
+
+    def _sources(self, texts: Sequence[str]) -> list[list[int]]:
+        encoded = self.vocabularies.source.encode_batch(list(texts))
+        return [self._complete(ids) for ids in encoded]
+
+    def _targets(self, texts: Sequence[str]) -> list[list[int]]:
+        vocabulary = self.vocabularies.target
+        encoded = vocabulary.encode_batch(list(texts))
+        return [[*ids, vocabulary.eos_id] for ids in encoded]
+
+    def _check(self, side: str, encoded: list[list[int]]) -> list[list[int]]:
+        for number, ids in enumerate(encoded, start=1):
+            check_length(side, number, ids, self.positions, self.positions)
+        return encoded
 
     def passages(
         self,
@@ -249,19 +244,18 @@ class Codec:
         """
         vocabulary = self.vocabularies.target
         hypotheses = []
-        for rank, score in enumerate(found.scores[row]):
+        fields = (np.asarray(each)[row].tolist() for each in found[:-1])
+        for tokens, score, total, length, finished, each in zip(*fields, strict=True):
             if not np.isfinite(score):
                 continue  # an empty place
-            ids = found.tokens[row][rank][: found.lengths[row][rank]].tolist()
+            ids = tokens[:length]
             hypothesis = Hypothesis(
                 " ".join(vocabulary.decode(ids).split("\n")),
-                float(score),
-                float(found.log_probabilities[row][rank]),
+                score,
+                total,
                 vocabulary.pieces(ids),
-                bool(found.finished[row][rank]),
-                token_log_probabilities=found.token_log_probabilities[row][rank][
-                    : len(ids)
-                ].tolist(),
+                finished,
+                token_log_probabilities=each[:length],
             )
             hypotheses.append((ids, hypothesis))
         return hypotheses or [([], nothing())]
@@ -293,22 +287,38 @@ def check_length(
             if limit < positions
             else f"the model has {limit} positions"
         )
-        fault = f"has {len(ids)} tokens and {rule}; {cure}"
-        raise LineError(
-            f"{side} sentence {number} {fault}", kind=side, number=number, fault=fault
+        raise line_error(side, number, f"has {len(ids)} tokens and {rule}; {cure}")
+
+
+def line_error(kind: str, number: int, fault: str) -> LineError:
+    """Return the error of a sentence, or of its prefixes or required phrases."""
+    side = f"{kind} " if kind in ("source", "target") else ""
+    message = f"{side}sentence {number} {fault}"
+    return LineError(message, kind=kind, number=number, fault=fault)
+
+
+def check_numbers(scores: np.ndarray, numbers: Sequence[int]) -> None:
+    """Check the scores of sentences.
+
+    Args:
+        scores: of each sentence, in a batch that may have more rows.
+        numbers: of the sentences, counted from 0.
+
+    Raises:
+        LineError: a score is NaN; the first such sentence is named.
+    """
+    broken = [
+        number
+        for number, own in zip(numbers, scores, strict=False)
+        if np.isnan(own).any()
+    ]
+    if broken:
+        fault = (
+            "has probabilities that are not a number (NaN): weights of the model are"
+            " NaN or infinite, or overflow in its precision; use another checkpoint"
+            " (--checkpoint), or decoding.precision=float32"
         )
-
-
-def not_a_number(side: str, number: int) -> LineError:
-    """Return the error of a sentence with probabilities of NaN."""
-    fault = (
-        "has probabilities that are not a number (NaN): weights of the model are NaN or"
-        " infinite, or overflow in its precision; use another checkpoint"
-        " (--checkpoint), or decoding.precision=float32"
-    )
-    return LineError(
-        f"{side} sentence {number} {fault}", kind=side, number=number, fault=fault
-    )
+        raise line_error("source", min(broken) + 1, fault)
 
 
 def number_words(

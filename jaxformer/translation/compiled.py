@@ -71,32 +71,22 @@ def _search(
     *,
     mesh: Mesh | None,
 ) -> SearchResult:
-    if mesh is None:
-        return _search_shard(models, params, weights, batch, rules)
-
-    def shard(
-        params: tuple[PyTree, ...],
-        weights: Array | None,
-        batch: BatchInput,
-        rules: SearchRules,
-    ) -> SearchResult:
-        found = _search_shard(models, params, weights, batch, rules)
-        return found._replace(iterations=found.iterations[None])
-
-    replicated, sharded = PartitionSpec(), PartitionSpec(SENTENCES)
-    specs = jax.tree.map_with_path(
-        lambda path, _: sharded if path[-1].name in _SHARDED else replicated,
-        (batch, rules),
-    )
-    # The state of a loop is equal on all devices at first and differs later, which the
-    # check would refuse.
-    run = jax.shard_map(
-        shard,
-        mesh=mesh,
-        in_specs=(replicated, replicated, *specs),
-        out_specs=sharded,
-        check_vma=False,
-    )
+    run = functools.partial(_search_shard, models)
+    if mesh is not None:
+        replicated, sharded = PartitionSpec(), PartitionSpec(SENTENCES)
+        specs = jax.tree.map_with_path(
+            lambda path, _: sharded if path[-1].name in _SHARDED else replicated,
+            (batch, rules),
+        )
+        # The state of a loop is equal on all devices at first and differs later, which
+        # the check would refuse.
+        run = jax.shard_map(
+            run,
+            mesh=mesh,
+            in_specs=(replicated, replicated, *specs),
+            out_specs=sharded,
+            check_vma=False,
+        )
     found = run(params, weights, batch, rules)
     return found._replace(iterations=found.iterations.max())
 
@@ -108,6 +98,7 @@ def _search_shard(
     batch: BatchInput,
     rules: SearchRules,
 ) -> SearchResult:
+    """Search the sentences of one device; ``iterations`` has one element."""
     begun = [
         _start(model, own, batch, rules)
         for model, own in zip(models, params, strict=True)
@@ -119,6 +110,7 @@ def _search_shard(
         from jaxformer.search.ensemble import ensemble
 
         step = ensemble(steps, weights)
+    halvings = _HALVINGS if batch.source.shape[0] >= _WORTH_HALVING else 0
     if rules.sampling is not None:
         from jaxformer.search.single import sample_search
 
@@ -128,15 +120,16 @@ def _search_shard(
                 jax.random.fold_in(base, place[0]), place[1]
             )
         )(batch.places)
-        return sample_search(step, cache, rules, keys)
-    halvings = _HALVINGS if batch.source.shape[0] >= _WORTH_HALVING else 0
-    if rules.beam_size == 1:
+        found = sample_search(step, cache, rules, keys)
+    elif rules.beam_size == 1:
         from jaxformer.search.single import greedy_search
 
-        return greedy_search(step, cache, rules, halvings=halvings)
-    from jaxformer.search.beam import beam_search
+        found = greedy_search(step, cache, rules, halvings=halvings)
+    else:
+        from jaxformer.search.beam import beam_search
 
-    return beam_search(step, cache, rules, halvings=halvings)
+        found = beam_search(step, cache, rules, halvings=halvings)
+    return found._replace(iterations=found.iterations[None])
 
 
 def _start(

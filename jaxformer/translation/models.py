@@ -184,7 +184,7 @@ def combine(
         )
     facts = [
         {
-            "vocabulary": codec.vocabularies.hash,
+            "a vocabulary of hash": codec.vocabularies.hash[:12],
             "data.source_eos": codec.source_eos,
             "the language tag": codec.vocabularies.source.pieces(codec.before),
             "model.vocabulary_size": part.models[0].config.vocabulary_size,
@@ -195,17 +195,11 @@ def combine(
     ]
     for number, other in enumerate(facts[1:], start=2):
         for name, value in facts[0].items():
-            if other[name] != value and name == "vocabulary":
-                raise InputError(
-                    f"model {number} of the ensemble has another vocabulary (hash"
-                    f" {str(other[name])[:12]}) than the first ({str(value)[:12]}):"
-                    " train both with one, by the same vocabulary files in their"
-                    " directories"
-                )
             if other[name] != value:
                 raise InputError(
                     f"the first model of the ensemble has {name} {value} and model"
-                    f" {number} has {other[name]}: combine models that agree in it"
+                    f" {number} has {other[name]}: combine models that agree in it,"
+                    " trained with the same vocabulary files"
                 )
     return Models(
         tuple(part.models[0] for part in parts),

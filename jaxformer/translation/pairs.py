@@ -15,7 +15,7 @@ from jaxformer.models.seq2seq import AttentionWeights, Transformer
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.ensemble import mean_log_probabilities
 from jaxformer.translation.batch import batches, pad, round_width, row_count
-from jaxformer.translation.codec import Codec, not_a_number, number_words
+from jaxformer.translation.codec import Codec, check_numbers, number_words
 from jaxformer.translation.models import Models
 from jaxformer.translation.options import check_text
 from jaxformer.translation.results import Alignment, Attention, PairScore
@@ -112,9 +112,7 @@ def score(
             for side in (sources, targets)
         )
         totals = np.asarray(_score(models.models, models.params, models.weights, *both))
-        broken = [index for row, index in enumerate(indices) if np.isnan(totals[row])]
-        if broken:
-            raise not_a_number("source", min(broken) + 1)
+        check_numbers(totals, indices)
         for row, index in enumerate(indices):
             results[index] = PairScore(float(totals[row]), len(targets[index]))
     return results

@@ -13,6 +13,7 @@ numbers, one for each translation of all records in order.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -253,11 +254,6 @@ def texts_of(records: Sequence[Record]) -> list[str]:
     return [each["text"] for record in records for each in record["translations"]]
 
 
-def sources_of(records: Sequence[Record]) -> list[str]:
-    """Return the source of each translation."""
-    return [record["source"] for record in records for _ in record["translations"]]
-
-
 def read_scores(lines: Sequence[str], count: int, name: str) -> list[float]:
     """Read a number for each translation, one a line.
 
@@ -294,9 +290,13 @@ def score(records: Sequence[Record], scorer: Scorer) -> tuple[list[float], int]:
     Raises:
         InputError: the scorer returns another number of scores, NaN or infinity.
     """
-    pairs = list(zip(sources_of(records), texts_of(records), strict=True))
+    pairs = [
+        (record["source"], each["text"])
+        for record in records
+        for each in record["translations"]
+    ]
     asked = [bool(source.strip() and text.strip()) for source, text in pairs]
-    kept = [pair for pair, wanted in zip(pairs, asked, strict=True) if wanted]
+    kept = list(itertools.compress(pairs, asked))
     found = list(scorer(*zip(*kept, strict=True))) if kept else []
     if len(found) != len(kept):
         raise InputError(
@@ -308,9 +308,13 @@ def score(records: Sequence[Record], scorer: Scorer) -> tuple[list[float], int]:
             "a scorer gave a score that is no number below infinity: nothing can be"
             " ordered by it"
         )
-    values = iter(found)
-    scores = [float(next(values)) if wanted else -math.inf for wanted in asked]
-    return scores, found.count(-math.inf)
+    return _spread(found, asked), found.count(-math.inf)
+
+
+def _spread(scores: Sequence[float], asked: Sequence[bool]) -> list[float]:
+    """Return the scores of those asked for, and minus infinity for the others."""
+    values = iter(scores)
+    return [float(next(values)) if wanted else -math.inf for wanted in asked]
 
 
 def rerank(
@@ -372,14 +376,6 @@ def _per_token(
     such translation must not end the work on all others.
     """
     fits = translator.codec.fit(sources, targets)
-    pairs = [
-        Pair(*pair)
-        for *pair, fitting in zip(sources, targets, fits, strict=True)
-        if fitting
-    ]
-    found = iter(translator.score(pairs))
-    means = []
-    for fitting in fits:
-        own = next(found) if fitting else None
-        means.append(-math.inf if own is None else own.log_probability / own.tokens)
-    return means
+    pairs = list(itertools.compress(map(Pair, sources, targets), fits))
+    means = [each.log_probability / each.tokens for each in translator.score(pairs)]
+    return _spread(means, fits)

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from jaxformer.errors import LineError
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.constraints import Constraints
 from jaxformer.translation import batch as batch_search
 from jaxformer.translation.batch import Sentence, most_tokens
-from jaxformer.translation.codec import Codec, Passage, not_a_number
+from jaxformer.translation.codec import Codec, Passage, check_numbers, line_error
 from jaxformer.translation.models import Models
 from jaxformer.translation.options import (
     Prefixes,
@@ -42,7 +41,8 @@ class LineSearch:
         decoding: how to search.
         n_best: translations of each line.
         banned: the constraints of all lines.
-        forced: whether a line may have a prefix.
+        prefixes: of each line; None: no line has any.
+        required: phrases of each line; None: no line has any.
         layer: the decoder layer that aligns, counted from 1; None: no alignment.
         paragraphs: whether lines are cut into sentences.
         window: most lines that are read at a time.
@@ -55,7 +55,8 @@ class LineSearch:
     decoding: DecodingConfig
     n_best: int
     banned: Constraints
-    forced: bool
+    prefixes: Prefixes
+    required: Required
     layer: int | None
     paragraphs: bool
     window: int
@@ -63,8 +64,6 @@ class LineSearch:
     def stream(
         self,
         texts: Iterable[str],
-        prefixes: Prefixes,
-        required: Required,
         *,
         stop: Callable[[], bool] = lambda: False,
         progress: Callable[[int], None] = lambda _: None,
@@ -74,15 +73,12 @@ class LineSearch:
 
         Args:
             texts: the lines.
-            prefixes: of each line; None: no line has any.
-            required: phrases of each line; None: no line has any.
             stop: called between batches; True ends the search.
             progress: called with the number of lines that a batch has completed.
             notice: called at the end if lines were longer than in training.
         """
         limit, cut, whole = self.codec.longest, 0, 0
-        for window in windows(number_lines(texts, prefixes, required), self.window):
-            passages = self._passages(window)
+        for window, passages in self._read(texts):
             for each in passages:
                 is_whole = max(map(len, each.parts)) > limit
                 whole += each.longest > limit and is_whole
@@ -91,23 +87,29 @@ class LineSearch:
         if cut or whole:
             notice(LongSources(limit, cut=cut, whole=whole))
 
-    def check(
-        self, texts: Iterable[str], prefixes: Prefixes, required: Required
-    ) -> int:
+    def check(self, texts: Iterable[str]) -> int:
         """Read texts and translate nothing; see :meth:`Translator.check`."""
         count = 0
-        for window in windows(number_lines(texts, prefixes, required), self.window):
-            self._sentences(window, self._passages(window))
+        for window, passages in self._read(texts):
+            self._sentences(window, passages)
             count += len(window)
         return count
 
-    def _passages(self, window: Sequence[SourceLine]) -> list[Passage]:
-        return self.codec.passages(
-            [line.text for line in window],
-            self.decoding,
-            paragraphs=self.paragraphs,
-            before=window[0].place,
-        )
+    def _read(
+        self, texts: Iterable[str]
+    ) -> Iterator[tuple[list[SourceLine], list[Passage]]]:
+        """Yield windows of lines with their tokens."""
+        lines = number_lines(texts, self.prefixes, self.required)
+        for window in windows(lines, self.window):
+            yield (
+                window,
+                self.codec.passages(
+                    [line.text for line in window],
+                    self.decoding,
+                    paragraphs=self.paragraphs,
+                    before=window[0].place,
+                ),
+            )
 
     def _translate(
         self,
@@ -179,16 +181,10 @@ class LineSearch:
             eos_id=self.codec.vocabularies.target.eos_id,
             n_best=self.n_best,
             banned=self.banned,
-            forced=self.forced,
+            forced=self.prefixes is not None,
             shortlist=self.shortlist,
         )
-        broken = [
-            each.place[0]
-            for each, scores in zip(sentences, found.scores, strict=False)
-            if np.isnan(scores).any()
-        ]
-        if broken:
-            raise not_a_number("source", min(broken) + 1)
+        check_numbers(found.scores, [each.place[0] for each in sentences])
         read = [self.codec.hypotheses(found, row) for row in range(len(sentences))]
         if self.layer is None:
             return [[hypothesis for _, hypothesis in each] for each in read]
@@ -248,7 +244,7 @@ class LineSearch:
                     f"has the {name} {text!r}, which the vocabulary cannot write: leave"
                     " it out, or write it in letters of the training text"
                 )
-                raise _line_error(line, kind, fault)
+                raise line_error(kind, line.place + 1, fault)
         return encoded
 
     def _check_room(
@@ -272,11 +268,4 @@ class LineSearch:
                 f" {most} with its end: shorten it, or raise the limit"
                 " (max_extra_length, max_target_length, max_length_ratio)"
             )
-            raise _line_error(line, kind, fault)
-
-
-def _line_error(line: SourceLine, kind: str, fault: str) -> LineError:
-    number = line.place + 1
-    return LineError(
-        f"sentence {number} {fault}", kind=kind, number=number, fault=fault
-    )
+            raise line_error(kind, line.place + 1, fault)

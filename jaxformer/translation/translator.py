@@ -274,8 +274,8 @@ class Translator:
             InputError: a sentence is longer than the model's positions, or an argument
                 is out of range. Nothing is translated then.
         """
-        asked, *lists = self._line_search(texts, max(1, len(texts)), **options)
-        return list(asked.stream(texts, *lists, stop=stop, notice=notice))
+        search = self._line_search(texts, max(1, len(texts)), **options)
+        return list(search.stream(texts, stop=stop, notice=notice))
 
     def stream(
         self,
@@ -306,8 +306,8 @@ class Translator:
                 sentence is longer than the model's positions, or there are more
                 prefixes than sentences or fewer.
         """
-        asked, *lists = self._line_search(texts, window, **options)
-        return asked.stream(texts, *lists, progress=progress, notice=notice)
+        search = self._line_search(texts, window, **options)
+        return search.stream(texts, progress=progress, notice=notice)
 
     def check(self, texts: Iterable[str], **options: Unpack[ResultOptions]) -> int:
         """Count the texts of a stream, and find what :meth:`stream` would refuse.
@@ -315,8 +315,7 @@ class Translator:
         Raises:
             InputError: as :meth:`stream`.
         """
-        asked, *lists = self._line_search(texts, None, **options)
-        return asked.check(texts, *lists)
+        return self._line_search(texts, None, **options).check(texts)
 
     def _line_search(
         self,
@@ -333,10 +332,8 @@ class Translator:
         n_best: int = 1,
         alignment: bool = False,
         alignment_layer: int | None = None,
-    ) -> tuple[LineSearch, Prefixes, Required]:
-        """Check the options of a call before any text is read; return its search, and
-        the constraints of each text.
-        """
+    ) -> LineSearch:
+        """Check the options of a call before any text is read; return its search."""
         check_lists(texts, ban, prefixes, required)
         changes = {"beam_size": beam_size, "alpha": alpha}
         changes = {name: each for name, each in changes.items() if each is not None}
@@ -347,7 +344,7 @@ class Translator:
             self._prepared = {decoding.precision: prepared}
         models = self._prepared[decoding.precision]
         layers = self.model.config.num_decoder_layers
-        search = LineSearch(
+        return LineSearch(
             models=models,
             aligner=self.models,
             codec=self.codec,
@@ -360,12 +357,12 @@ class Translator:
                 self.vocabularies.target,
                 self.model.config.vocabulary_size,
             ),
-            forced=prefixes is not None,
+            prefixes=prefixes,
+            required=required,
             layer=choose_layer(alignment, alignment_layer, layers),
             paragraphs=paragraphs,
             window=window or _BATCHES * decoding.batch_size * models.devices,
         )
-        return search, prefixes, required
 
     def score(self, pairs: Sequence[Pair]) -> list[PairScore]:
         """Return the log-probability of each target given its source.

@@ -142,7 +142,7 @@ def test_what_does_not_go_together_is_refused():
     vocabulary = Vocabulary.train(texts, 300)
     both = Vocabularies(vocabulary, vocabulary)
     stranger = Translator(first.model.config, first.params, both, first.decoding)
-    other = f"model 2 of the ensemble has another vocabulary .*{both.hash[:12]}"
+    other = f"a vocabulary of hash .* and model 2 has {both.hash[:12]}: combine"
     for second, message in (
         (stranger, other),
         (member(2, source_eos=False), "data.source_eos True and model 2 has False"),
