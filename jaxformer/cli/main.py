@@ -5,13 +5,9 @@ into one line and an exit code.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import errno
-import hashlib
 import importlib
-import importlib.metadata
 import os
-import platform
 import re
 import shlex
 import sys
@@ -21,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxformer import __version__, signals
+from jaxformer.cli import programs
 from jaxformer.errors import InputError, UsageError
 from jaxformer.files import describe
 from jaxformer.table import escape_controls
@@ -89,7 +86,7 @@ def main(arguments: Sequence[str], *, patience: float | None = None) -> int:
             )
         options = parse(list(arguments))
         _check_process(arguments, options.command)
-        _keep_compilations()
+        programs.keep()
         if options.command in ("train", "prepare"):
             return _run_resumable(options)
         with signals.noted(patience):
@@ -312,11 +309,6 @@ def report(error: BaseException) -> int:
     return WRONG_USAGE if isinstance(error, UsageError) else FAILED
 
 
-CACHE_BYTES = 2**29
-"""Most bytes of compiled programs that are kept; at a start the least recently used
-beyond them are removed.
-"""
-
 _SMALLER = (
     "data.tokens_per_batch, data.vocabulary_size or the widths of model to train;"
     " --batch_size, --tokens_per_batch, --beam_size or --n_best to translate"
@@ -334,66 +326,6 @@ def _is_out_of_memory(error: BaseException) -> bool:
             or "bad_alloc" in said
         )
     )
-
-
-def _keep_compilations() -> None:
-    """Keep compiled programs between processes, so that a second start is quick. JAX's
-    own variables take precedence.
-
-    The folder is named by jaxlib and the CPU: a program compiled for another CPU may
-    crash. Nothing is kept where the user has no home.
-    """
-    import jax
-
-    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-        # no HOME, and a user whom the system does not know
-        with contextlib.suppress(RuntimeError):
-            base = (
-                Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-                / "jaxformer"
-                / "xla"
-            )
-            _prune(base, CACHE_BYTES)
-            jax.config.update("jax_compilation_cache_dir", str(base / _name_machine()))
-    if "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS" not in os.environ:
-        # Of all programs, however small: a first state is drawn by many.
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
-
-
-def _name_machine() -> str:
-    """Name the versions and the CPU that compiled programs are for."""
-    words = [platform.system(), platform.machine(), platform.processor()]
-    with contextlib.suppress(OSError):
-        lines = (
-            Path("/proc/cpuinfo")
-            .read_text(encoding="utf-8", errors="replace")
-            .splitlines()
-        )
-        words += sorted(
-            {
-                line
-                for line in lines
-                if line.startswith(("model name", "flags", "Features", "CPU part"))
-            }
-        )
-    digest = hashlib.sha256(repr(words).encode()).hexdigest()
-    return f"{importlib.metadata.version('jaxlib')}-{digest[:12]}"
-
-
-def _prune(folder: Path, most: int) -> None:
-    """Remove the least recently used files of a folder and its folders until the
-    rest has at most so many bytes.
-    """
-    found = []
-    for path in folder.rglob("*-cache"):
-        with contextlib.suppress(OSError):  # another process may remove it
-            status = path.stat()
-            found.append((max(status.st_atime, status.st_mtime), status.st_size, path))
-    for _, size, path in sorted(found, reverse=True):
-        most -= size
-        if most < 0:
-            with contextlib.suppress(OSError):
-                path.unlink()
 
 
 if __name__ == "__main__":

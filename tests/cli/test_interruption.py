@@ -1,4 +1,4 @@
-"""Ctrl-C ends every command, whatever it does then."""
+"""Ctrl-C ends every command, whatever it is doing."""
 
 from __future__ import annotations
 
@@ -16,47 +16,33 @@ from jaxformer.cli import main as main_module
 from jaxformer.errors import InputError
 from jaxformer.translation.translator import Translator
 
-
-def test_interrupted(monkeypatch, call):
-    """Ctrl-C ends a command with 130 and without a traceback."""
-
-    def interrupt(*_, **__):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Translator, "load", interrupt)
-    assert call("translate", "--workdir=x", stdin=b"a\n") == (130, b"", "")
-
-
 EARLY = """
 import sys
 from jaxformer.cli import main
 
 parse = main.parse
 main.parse = lambda arguments: print("begun", flush=True) or parse(arguments)
-sys.argv = ["jaxformer", "translate", "--workdir={run}"]
+sys.argv = ["jaxformer", "translate", "--workdir=x"]
 sys.exit(main.start())
 """
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.02, 0.1, 0.3])
+@pytest.mark.parametrize("delay", [0.0, 0.1])
 def test_interrupted_while_libraries_load(delay):
-    """Ctrl-C ends with 130 and without a traceback however early it comes; here JAX
-    loads, or has just been loaded.
-    """
-    line = [sys.executable, "-c", EARLY.format(run=runs.random_run())]
-    pipes = {
-        "stdin": subprocess.PIPE,
-        "stdout": subprocess.PIPE,
-        "stderr": subprocess.PIPE,
-    }
-    with subprocess.Popen(
-        line, cwd=runs.ROOT, env=runs.environment(), **pipes
-    ) as process:
-        assert process.stdout is not None
+    """It ends with 130 and without a traceback however early Ctrl-C comes."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", EARLY],
+        cwd=runs.ROOT,
+        env=runs.environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    with process:
         assert process.stdout.readline() == b"begun\n"
         time.sleep(delay)
         process.send_signal(signal.SIGINT)
-        # with its input open till now: there is nothing else that ends it
+        # with its input open till now: nothing else ends it
         out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (130, b"", b"")
 
@@ -67,17 +53,14 @@ def test_an_interruption_during_the_work_can_be_caught(monkeypatch, ends):
     """
     monkeypatch.setattr("sys.argv", ["jaxformer", "translate", "--workdir=x"])
     before, found = signal.getsignal(signal.SIGINT), []
+    parse = main_module.parse
 
     def load(*_):
         found.append(signal.getsignal(signal.SIGINT))
         raise InputError("none")
 
-    parse = main_module.parse
-
     def parsed(arguments):
-        handler = signal.getsignal(signal.SIGINT)
-        assert callable(handler)
-        handler(signal.SIGINT, None)
+        signal.getsignal(signal.SIGINT)(signal.SIGINT, None)
         return parse(arguments)
 
     monkeypatch.setattr(Translator, "load", load)
@@ -92,7 +75,7 @@ def test_an_interruption_during_the_work_can_be_caught(monkeypatch, ends):
 
 
 @pytest.mark.parametrize("then", [lambda: None, lambda: 1 / 0])
-def test_a_lost_interruption_ends_a_command_all_the_same(then, monkeypatch, call):
+def test_a_lost_interruption_ends_a_command(then, monkeypatch, call):
     """Where a library loses the exception, or raises another one for it, the exit
     code is 130 too.
     """
@@ -108,17 +91,14 @@ def test_a_lost_interruption_ends_a_command_all_the_same(then, monkeypatch, call
 
 
 STUCK = """
-import hashlib, os, signal, sys, threading, time
+import hashlib, os, signal, sys, threading
 from jaxformer.cli import main
 from jaxformer import signals
 from jaxformer.translation.translator import Translator
 
 def load(*_):
     threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
-    try:
-        {stuck}
-    except KeyboardInterrupt:
-        time.sleep(60)
+    hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)
 
 signals.PATIENCE = 0.2
 Translator.load = load
@@ -127,17 +107,12 @@ main.start()
 """
 
 
-@pytest.mark.parametrize(
-    "stuck", ["hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)", "time.sleep(60)"]
-)
-def test_an_interruption_ends_what_is_stuck(stuck):
+def test_an_interruption_ends_what_is_stuck():
     """Compiled code that does not return keeps Python's handler waiting; the process
     ends with 130 all the same.
     """
+    line, options = [sys.executable, "-c", STUCK], {"env": runs.environment()}
     begun = time.monotonic()
-    line = [sys.executable, "-c", STUCK.format(stuck=stuck)]
-    done = subprocess.run(
-        line, capture_output=True, cwd=runs.ROOT, env=runs.environment(), check=False
-    )
+    done = subprocess.run(line, capture_output=True, check=False, **options)
     assert (done.returncode, done.stdout, done.stderr) == (130, b"", b"")
     assert time.monotonic() - begun < 20.0
