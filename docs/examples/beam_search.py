@@ -9,6 +9,7 @@ sequence.
 """
 
 import itertools
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -81,12 +82,10 @@ def main():
     step, limits, alpha = make_step(jax.random.key(7)), jnp.full(SENTENCES, LENGTH), 0.6
     sizes = {"max_lengths": limits, "length": LENGTH, "alpha": alpha}
 
-    greedy = jf.search.greedy_search(
-        step, start(1), jf.search.SearchRules(**sizes, **IDS)
-    )
-    beam = jf.search.beam_search(
-        step, start(81), jf.search.SearchRules(beam_size=81, n_best=2, **sizes, **IDS)
-    )
+    rules = jf.search.SearchRules(**sizes, **IDS)
+    greedy = jax.jit(partial(jf.search.greedy_search, step))(start(1), rules)
+    rules = jf.search.SearchRules(beam_size=81, n_best=2, **sizes, **IDS)
+    beam = jax.jit(partial(jf.search.beam_search, step))(start(81), rules)
     best = list_all(step, alpha)
     for sentence in range(SENTENCES):
         print(

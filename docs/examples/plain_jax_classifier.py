@@ -18,7 +18,7 @@ import jaxformer as jf
 
 PAD, VOCABULARY, LENGTH, CLASSES = 0, 10, 12, 2
 D_MODEL, HEADS, D_FF = 32, 4, 64
-STEPS, BATCH = 300, 64
+STEPS, BATCH = 200, 32
 
 
 def init(key):

@@ -16,7 +16,7 @@ from flax import linen as nn
 import jaxformer as jf
 
 SIDE, PATCH, CLASSES = 16, 4, 4
-STEPS, BATCH = 120, 32
+STEPS, BATCH = 100, 16
 
 
 class VisionTransformer(nn.Module):

@@ -44,64 +44,42 @@ pytestmark = [
 
 
 def their_logits(model, source, target):
-    inputs = np.pad(
-        target[:, :-1],
-        ((0, 0), (1, 0)),
-        constant_values=model.config.decoder_start_token_id,
-    )
-    source, inputs = (
-        torch.tensor(tokens, dtype=torch.long) for tokens in (source, inputs)
-    )
+    first = np.full((len(target), 1), model.config.decoder_start_token_id)
+    inputs = np.concatenate([first, target[:, :-1]], 1)
+    source, inputs = (torch.tensor(x, dtype=torch.long) for x in (source, inputs))
+    options = {"attention_mask": source != PAD, "decoder_input_ids": inputs}
     with torch.no_grad():
-        return model(
-            input_ids=source, attention_mask=source != PAD, decoder_input_ids=inputs
-        ).logits.numpy()
-
-
-@pytest.mark.parametrize("settings", SETTINGS.values(), ids=SETTINGS)
-def test_logits_are_equal(settings):
-    """Padded pairs have the same logits in float32, to 1e-4, under every setting
-    that published models have.
-    """
-    model = make(1, **settings)
-    config, params = marian.from_model(model)
-    source, target = draw(2, 9, config.vocabulary_size), draw(3, 9, longest=12)
-    found = jax.jit(Transformer(config).apply)(
-        {"params": params}, jnp.asarray(source), jnp.asarray(target)
-    )
-    expected = their_logits(model, source, target)
-    real = target != PAD
-    assert np.abs(expected[real]).max() > 3.0
-    np.testing.assert_allclose(
-        np.asarray(found)[real], expected[real], rtol=0, atol=1e-4
-    )
+        return model(input_ids=source, **options).logits.numpy()
 
 
 TIED = {"shared": "all", "separate": "target", "untied": "none"}
 
 
 @pytest.mark.parametrize("name", TIED)
-def test_every_number_is_carried_over(name):
-    """As many parameters as the model has, positions apart, and tables tied as they
-    are there.
+def test_logits_are_equal(name):
+    """On padded pairs in float32, under the settings that published models have. Every
+    parameter is carried over, and tables are tied as they are there.
     """
-    model = make(4, **SETTINGS[name])
+    model = make(1, **SETTINGS[name])
     config, params = marian.from_model(model)
-    theirs = sum(
-        p.numel() for key, p in model.named_parameters() if "embed_positions" not in key
-    )
+    source, target = draw(2, 9, config.vocabulary_size), draw(3, 9, longest=12)
+    apply = jax.jit(Transformer(config).apply)
+    found = np.asarray(apply({"params": params}, source, target))
+    expected, real = their_logits(model, source, target), target != PAD
+    assert np.abs(expected[real]).max() > 3.0
+    np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=1e-4)
+    named = model.named_parameters()
+    theirs = sum(p.numel() for key, p in named if "embed_positions" not in key)
     assert count_parameters(params) == theirs + model.final_logits_bias.numel()
     assert config.tied_embeddings == TIED[name]
     token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    made = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)[
-        "params"
-    ]
-    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, made)
+    made = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)
+    assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, made["params"])
 
 
 def test_a_file_s_tensors_are_enough():
-    """Without the names that files leave out, and from half precision, come the same
-    parameters.
+    """Files leave some names out, and may be in half precision. A bias of zeros is
+    left out.
     """
     model = make(5)
     whole = marian.from_model(model)
@@ -111,50 +89,37 @@ def test_a_file_s_tensors_are_enough():
     config, params = marian.from_state(model.config.to_dict(), state)
     assert config == whole[0]
     jax.tree.map(np.testing.assert_array_equal, params, whole[1])
-    half = marian.from_model(make(5).to(torch.bfloat16))
-    jax.tree.map(
-        functools.partial(np.testing.assert_allclose, rtol=2**-8), half[1], params
-    )
-
-
-def test_a_bias_of_zeros_is_left_out():
-    """A model whose logits have no bias is one without the option."""
-    model = make(6)
+    _, half = marian.from_model(make(5).to(torch.bfloat16))
+    close = functools.partial(np.testing.assert_allclose, rtol=2**-8)
+    jax.tree.map(close, half, params)
     model.final_logits_bias.zero_()
     config, params = marian.from_model(model)
     assert not config.output_bias
     assert "logits" not in params
 
 
-FC1 = "model.encoder.layers.1.fc1.weight"
+NORM, FC1 = "model.encoder.layer_norm.weight", "model.encoder.layers.0.fc1.weight"
 POSITIONS = "model.decoder.embed_positions.weight"
 
 
 @pytest.mark.parametrize(
     ("settings", "tensors", "line"),
     [
-        (
-            {},
-            {"model.encoder.layer_norm.weight": np.ones(16)},
-            "takes the tensors model.encoder.layer_norm.weight;",
-        ),
+        ({}, {NORM: np.ones(16)}, f"takes the tensors {NORM};"),
         (
             {},
             {FC1: None},
-            (
-                f"the model lacks the tensor {FC1}; give the state of a whole"
-                " MarianMTModel"
-            ),
+            f"the model lacks the tensor {FC1}; give the state of a whole",
         ),
         (
             {},
             {FC1: np.ones((16, 24))},
-            f"the tensor {FC1} must have the shape (24, 16) by the configuration, not",
+            f"{FC1} must have the shape (24, 16) by the conf",
         ),
         (
             {},
             {POSITIONS: np.ones((64, 16))},
-            f"the tensor {POSITIONS} must hold sines and cosines",
+            f"{POSITIONS} must hold sines and cosines",
         ),
         (
             {"decoder_ffn_dim": 32},
@@ -164,39 +129,24 @@ POSITIONS = "model.decoder.embed_positions.weight"
         (
             {"activation_function": "tanh"},
             {},
-            "activation_function must be one of relu, silu, swish, gelu, ",
+            "activation_function must be one of relu, ",
         ),
         ({"model_type": "bart"}, {}, "model_type must be marian, not bart"),
-        (
-            {"d_model": None},
-            {},
-            "the configuration lacks d_model; give the config.json",
-        ),
-        (
-            {"encoder_layers": 1},
-            {},
-            "takes the tensors model.encoder.layers.1.fc1.bias, ",
-        ),
+        ({"d_model": None}, {}, "lacks d_model; give the config.json"),
     ],
 )
 def test_what_cannot_be_carried_over_is_named(settings, tensors, line):
-    """Each tensor is taken once: one too many, too few or of another shape is named,
-    and so is a setting.
-    """
+    """Each tensor is taken once."""
     model = make(7)
-    state = {
-        name: tensor.numpy() for name, tensor in model.state_dict().items()
-    } | tensors
-    state = {name: tensor for name, tensor in state.items() if tensor is not None}
+    state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
+    state = {name: x for name, x in (state | tensors).items() if x is not None}
     with pytest.raises(InputError, match=re.escape(line)):
         marian.from_state(model.config.to_dict() | settings, state)
 
 
 @functools.cache
 def compile_search(config, beam_size):
-    """Compile a search for the best ``beam_size`` hypotheses; the penalty is theirs,
-    the length to the power of alpha.
-    """
+    """Compile a search for the best ``beam_size`` hypotheses under their penalty."""
 
     @jax.jit
     def search(params, source, alpha):
@@ -218,9 +168,8 @@ def compile_search(config, beam_size):
         cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
         if beam_size == 1:
             return greedy_search(step, cache, SearchRules(**options))
-        return beam_search(
-            step, cache, SearchRules(beam_size=beam_size, n_best=beam_size, **options)
-        )
+        rules = SearchRules(beam_size=beam_size, n_best=beam_size, **options)
+        return beam_search(step, cache, rules)
 
     return search
 
@@ -248,25 +197,20 @@ def their_search(model, source, **options):
 
 
 def padded(tokens):
-    """Return their sequences as jaxformer's: without the first token, padded to the
-    longest.
-    """
+    """Return their sequences as ours: without the first token, padded."""
     tokens = tokens.numpy()[:, 1:]
     return np.pad(tokens, ((0, 0), (0, LONGEST - tokens.shape[1])), constant_values=PAD)
 
 
 @pytest.fixture(scope="module")
 def ending():
-    """Return a model that ends its sentences, 200 sources of mixed length, and the
-    model carried over.
-    """
+    """A model that ends its sentences, sources, and the model carried over."""
     with one_thread():
         model = make_ending(0).eval()
-    return model, draw(9, 200), *marian.from_model(model)
+    return model, draw(9, 100), *marian.from_model(model)
 
 
 def test_greedy_search_finds_the_same_tokens(ending):
-    """For 200 sentences, with the same end."""
     model, source, config, params = ending
     found = our_search(config, params, source, 1)
     expected = padded(their_search(model, source, num_beams=1).sequences)
@@ -274,25 +218,21 @@ def test_greedy_search_finds_the_same_tokens(ending):
     np.testing.assert_array_equal(found.tokens[:, 0], expected)
 
 
-@pytest.mark.parametrize("alpha", [0.0, 1.0, -0.7])
+@pytest.mark.parametrize("alpha", [1.0, -0.7])
 def test_beam_search_finds_the_same_hypotheses(ending, alpha):
-    """For 200 sentences all four hypotheses with their scores, under the length to the
-    power of alpha as penalty.
+    """All four hypotheses with their scores, under the length to the power of alpha as
+    penalty.
 
-    Both count the end of a sentence as one of its tokens, and not what the decoder
-    begins with. ``early_stopping="never"`` is the one rule of theirs that stops only
-    when nothing alive can displace a finished hypothesis, as jaxformer's does: ``True``
-    stops at the first four, and ``False`` takes the score at the present length for the
-    best to come.
+    Both count the end of a sentence as one of its tokens, and not the decoder's first.
+    ``early_stopping="never"`` stops only when nothing alive can displace a finished
+    hypothesis, as ours does.
     """
     model, source, config, params = ending
     found = our_search(config, params, source, 4, alpha)
     options = {"num_beams": 4, "num_return_sequences": 4, "early_stopping": "never"}
     theirs = their_search(model, source, length_penalty=alpha, **options)
     assert found.finished.all()
-    np.testing.assert_array_equal(
-        found.tokens.reshape(800, -1), padded(theirs.sequences)
-    )
-    np.testing.assert_allclose(
-        found.scores.reshape(-1), theirs.sequences_scores.numpy(), rtol=1e-5, atol=1e-4
-    )
+    tokens, scores = found.tokens.reshape(400, -1), found.scores.reshape(-1)
+    np.testing.assert_array_equal(tokens, padded(theirs.sequences))
+    expected = theirs.sequences_scores.numpy()
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-4)
