@@ -201,18 +201,10 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
         rules, jnp.max(live_values, axis=1), finished.scores[:, -1], position
     )
     done = state.done | settled | broken | (position >= _limits(rules))
-    old = (
-        state.tokens,
-        state.values,
-        state.token_log_probabilities,
-        state.coverage,
-        state.finished,
-    )
-    new = _freeze(
-        state.done, old, (live_tokens, live_values, live_each, live_coverage, finished)
-    )
+    grown = live_tokens, live_values, live_each, live_coverage, finished
+    kept = _freeze(state.done, state[1:6], grown)
     return BeamState(
-        position, *new, _all_groups(rules, done), _gather_parents(cache, live_parents)
+        position, *kept, _all_groups(rules, done), _gather_parents(cache, live_parents)
     )
 
 
@@ -223,21 +215,14 @@ def beam_finish(rules: SearchRules, state: BeamState) -> SearchResult:
     )
     scores = rules.score(state.values, lengths, state.coverage)
     live = Finished(state.tokens, scores, state.token_log_probabilities, lengths)
-    kept = state.finished.scores.shape[1]
-    _, order = lax.top_k(live.scores, kept)
     both = jax.tree.map(
-        lambda ended, alive: jnp.concatenate([ended, take(alive, order)], axis=1),
+        lambda ended, alive: jnp.concatenate([ended, alive], axis=1),
         state.finished,
         live,
     )
-    place = jnp.arange(kept)[None, :]
-    count = jnp.sum(state.finished.scores > -jnp.inf, axis=1, keepdims=True)
-    # Both kinds are sorted with their empty slots last: go from the last finished one
-    # to the first live one.
-    chosen = jax.tree.map(
-        lambda x: take(x, jnp.where(place < count, place, place - count + kept)), both
-    )
-    chosen, finished = _merge_groups(rules, chosen, place < count)
+    kept = state.finished.scores.shape[1]
+    ended = jnp.broadcast_to(jnp.arange(both.scores.shape[1]) < kept, both.scores.shape)
+    chosen, finished = _merge_groups(rules, *_rank(both, ended, kept))
     exists = chosen.scores > -jnp.inf
     each = jnp.where(exists[:, :, None], chosen.token_log_probabilities[:, :, 1:], 0.0)
     broken = jnp.any(
@@ -340,38 +325,32 @@ def _merge_groups(
         lambda x: x.reshape(-1, rules.groups * x.shape[1], *x.shape[2:]),
         (found, finished),
     )
-    scores, places = found.scores, jnp.arange(found.scores.shape[1])
-    alike = jnp.all(found.tokens[:, :, None] == found.tokens[:, None, :], axis=3)
-    # Of equal hypotheses, whose scores may differ by rounding, the best stays, and of
-    # those the first.
-    better = scores[:, None, :] > scores[:, :, None]
-    earlier = (scores[:, None, :] == scores[:, :, None]) & (
-        places[None, :] < places[:, None]
-    )[None]
-    scores = jnp.where(jnp.any(alike & (better | earlier), axis=2), -jnp.inf, scores)
-    kinds = jnp.where(scores > -jnp.inf, jnp.where(finished, 0, 1), 2)
-    numbers = jnp.broadcast_to(places, scores.shape)
-    *_, order = lax.sort(
-        (kinds, -scores, numbers), dimension=1, num_keys=2, is_stable=True
-    )
-    chosen = take(finished & (scores > -jnp.inf), order[:, : rules.n_best])
-    return (
-        jax.tree.map(
-            lambda x: take(x, order[:, : rules.n_best]), found._replace(scores=scores)
-        ),
-        chosen,
-    )
+    found, finished = _rank(found, finished, found.scores.shape[1])
+    # Of equal hypotheses, whose scores may differ by rounding, the first is the best.
+    equal = jnp.all(found.tokens[:, :, None] == found.tokens[:, None, :], axis=3)
+    repeats = jnp.any(jnp.tril(equal, -1), axis=2)
+    scores = jnp.where(repeats, -jnp.inf, found.scores)
+    return _rank(found._replace(scores=scores), finished, rules.n_best)
+
+
+def _rank(
+    found: Finished, finished: Bool[Array, "B m"], count: int
+) -> tuple[Finished, Bool[Array, "B n"]]:
+    """Return the first hypotheses and whether they are finished: finished ones before
+    unfinished ones, each by score, empty slots last.
+    """
+    kinds = jnp.where(found.scores > -jnp.inf, jnp.where(finished, 0, 1), 2)
+    order = jnp.lexsort((-found.scores, kinds))[:, :count]
+    return jax.tree.map(lambda x: take(x, order), (found, kinds == 0))
 
 
 def _limits(rules: SearchRules) -> Int[Array, " B"]:
     """Return the limit of each group."""
-    return rules.limits if rules.groups == 1 else jnp.repeat(rules.limits, rules.groups)
+    return jnp.repeat(rules.limits, rules.groups)
 
 
 def _all_groups(rules: SearchRules, done: Bool[Array, " B"]) -> Bool[Array, " B"]:
     """Return whether all groups of a sentence are done, for each group."""
-    if rules.groups == 1:
-        return done
     return jnp.repeat(jnp.all(done.reshape(-1, rules.groups), axis=1), rules.groups)
 
 

@@ -130,16 +130,9 @@ def _choose_diverse(
             (kinds[1].values > -jnp.inf).astype(jnp.float32)
         )
         chosen.append(kinds)
-    ended, live = (
-        Candidates(
-            *(
-                jnp.stack(parts, axis=1).reshape(-1, width)
-                for parts in zip(*kind, strict=True)
-            )
-        )
-        for kind in zip(*chosen, strict=True)
+    return jax.tree.map(
+        lambda *parts: jnp.stack(parts, axis=1).reshape(-1, width), *chosen
     )
-    return ended, live
 
 
 def _value(values: Float[Array, "B W V"], chosen: Candidates) -> Float[Array, "B k"]:
@@ -171,19 +164,14 @@ def _choose(
     ended = Candidates(
         jnp.where(ends, found.values, -jnp.inf), found.parents, found.tokens
     )
-    if required is None:
-        live_values, order = lax.top_k(jnp.where(ends, -jnp.inf, found.values), width)
-    else:
-        # In the order of their turns, not of their values.
-        lives = ~ends & (found.values > -jnp.inf)
-        _, order = lax.top_k(
-            jnp.where(lives, -jnp.arange(ends.shape[1]), -ends.shape[1]), width
-        )
-        live_values = take(jnp.where(lives, found.values, -jnp.inf), order)
-    live = Candidates(
-        live_values, take(found.parents, order), take(found.tokens, order)
+    # In their order: by value, or by turns.
+    lives = ~ends & (found.values > -jnp.inf)
+    order = jnp.argsort(~lives, axis=1)[:, :width]
+    live = found._replace(values=jnp.where(lives, found.values, -jnp.inf))
+    return (
+        Candidates(*(part[:, :width] for part in ended)),
+        Candidates(*(take(part, order) for part in live)),
     )
-    return Candidates(*(part[:, :width] for part in ended)), live
 
 
 def _by_banks(
@@ -208,20 +196,15 @@ def _by_banks(
     banks = _required_tokens(all_, required, tokens, position)
     anything = jnp.sum(phrase_lengths(required), axis=1, keepdims=True) > 0
     banks += jnp.where((all_.tokens == eos_id) & anything, 1, 0)
-    places = jnp.broadcast_to(jnp.arange(banks.shape[1]), banks.shape)
-    sorted_banks, values, order = lax.sort(
-        (banks, -all_.values, places), dimension=1, num_keys=2, is_stable=True
-    )
+    order = jnp.lexsort((-all_.values, banks))
+    all_, banks = jax.tree.map(lambda x: take(x, order), (all_, banks))
     first = jnp.pad(
-        sorted_banks[:, 1:] != sorted_banks[:, :-1],
-        ((0, 0), (1, 0)),
-        constant_values=True,
+        banks[:, 1:] != banks[:, :-1], ((0, 0), (1, 0)), constant_values=True
     )
+    places = jnp.broadcast_to(jnp.arange(banks.shape[1]), banks.shape)
     turns = places - lax.cummax(jnp.where(first, places, 0), axis=1)
-    turns = jnp.where(values < jnp.inf, turns, banks.shape[1])
-    *_, order = lax.sort(
-        (turns, -sorted_banks, order), dimension=1, num_keys=2, is_stable=True
-    )
+    turns = jnp.where(all_.values > -jnp.inf, turns, banks.shape[1])
+    order = jnp.lexsort((-banks, turns))
     return Candidates(*(take(part, order) for part in all_))
 
 
@@ -267,10 +250,7 @@ def _with_phrases(
 
 def _repeats(index: Int[Array, "B M"]) -> Bool[Array, "B M"]:
     """Return which numbers of a row also occur further left."""
-    order = jnp.argsort(index, axis=1, stable=True)
-    ordered = jnp.take_along_axis(index, order, axis=1)
-    again = jnp.pad(ordered[:, 1:] == ordered[:, :-1], ((0, 0), (1, 0)))
-    return jnp.take_along_axis(again, jnp.argsort(order, axis=1), axis=1)
+    return jnp.any(jnp.tril(index[:, :, None] == index[:, None, :], -1), axis=2)
 
 
 def _required_tokens(

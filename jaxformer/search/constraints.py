@@ -89,6 +89,7 @@ def next_phrase_tokens(
 
 
 _ANY = -1
+"""In prefixes and banned phrases: any token."""
 
 
 class Constraints(NamedTuple):
@@ -161,11 +162,10 @@ def constrain(
             found, tokens, position, constraints.repetition_penalty
         )
     if constraints.min_lengths is not None:
-        found = keep_minimum_length(
-            found, position, repeat_rows(constraints.min_lengths, rows), eos_id
-        )
+        short = position + 1 < repeat_rows(constraints.min_lengths, rows)
+        found = _forbid_end(found, short, eos_id)
     if constraints.banned_tokens is not None:
-        found = ban_tokens(found, constraints.banned_tokens)
+        found = jnp.where(constraints.banned_tokens[None, :], -jnp.inf, found)
     if constraints.banned_phrases is not None:
         found = ban_phrases(found, tokens, position, constraints.banned_phrases)
     if constraints.no_repeat_ngram is not None:
@@ -200,33 +200,11 @@ def penalise_repetition(
     negative, so a penalty above 1 always lowers them. They stay at most 0, as the stop
     rule of beam search needs, and are not normalised again.
     """
-    rows = jnp.arange(tokens.shape[0])[:, None]
-    seen = (
-        jnp.zeros(log_probabilities.shape, bool)
-        .at[rows, tokens]
-        .max(_generated(tokens, position), mode="drop")
-    )
+    rows, places = jnp.arange(tokens.shape[0])[:, None], jnp.arange(tokens.shape[1])
+    generated = jnp.broadcast_to((places >= 1) & (places <= position), tokens.shape)
+    nothing = jnp.zeros(log_probabilities.shape, bool)
+    seen = nothing.at[rows, tokens].max(generated, mode="drop")
     return jnp.where(seen, log_probabilities * penalty, log_probabilities)
-
-
-def keep_minimum_length(
-    log_probabilities: Float[Array, "N V"],
-    position: Int[Array, ""],
-    min_lengths: Int[Array, " N"],
-    eos_id: int,
-) -> Float[Array, "N V"]:
-    """Forbid the end of sentence before the minimum length."""
-    ends = jnp.arange(log_probabilities.shape[1])[None, :] == eos_id
-    return jnp.where(
-        ends & (position + 1 < min_lengths)[:, None], -jnp.inf, log_probabilities
-    )
-
-
-def ban_tokens(
-    log_probabilities: Float[Array, "N V"], banned: Bool[Array, " V"]
-) -> Float[Array, "N V"]:
-    """Forbid tokens everywhere."""
-    return jnp.where(banned[None, :], -jnp.inf, log_probabilities)
 
 
 def ban_phrases(
@@ -285,8 +263,7 @@ def require_phrases(
     section 3).
     """
     waits = ~jnp.all(satisfied_phrases(tokens, position, phrases), axis=1)
-    ends = jnp.arange(log_probabilities.shape[1])[None, :] == eos_id
-    return jnp.where(ends & waits[:, None], -jnp.inf, log_probabilities)
+    return _forbid_end(log_probabilities, waits, eos_id)
 
 
 def force_prefixes(
@@ -317,11 +294,11 @@ def force_prefixes(
     )
 
 
-def _generated(
-    tokens: Int[Array, "N 1+T"], position: Int[Array, ""]
-) -> Bool[Array, "N 1+T"]:
-    places = jnp.arange(tokens.shape[1])[None, :]
-    return jnp.broadcast_to((places >= 1) & (places <= position), tokens.shape)
+def _forbid_end(
+    log_probabilities: Float[Array, "N V"], where: Bool[Array, " N"], eos_id: int
+) -> Float[Array, "N V"]:
+    ends = jnp.arange(log_probabilities.shape[1])[None, :] == eos_id
+    return jnp.where(ends & where[:, None], -jnp.inf, log_probabilities)
 
 
 def _forbid(

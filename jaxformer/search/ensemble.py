@@ -55,7 +55,7 @@ def mean_log_probabilities(
             None: equal weights.
 
     Returns:
-        Log-probabilities; normalising them again changes nothing but rounding.
+        Log-probabilities; normalising them again changes only rounding.
     """
     own = jnp.stack(
         [jax.nn.log_softmax(each.astype(jnp.float32), axis=-1) for each in logits]

@@ -158,22 +158,21 @@ def row_finish(rules: SearchRules, state: RowState) -> SearchResult:
     """Return the hypotheses of each sentence in the order of their rows; dead ones are
     empty.
     """
-    shape = (state.values.shape[0] // rules.beam_size, rules.beam_size)
     exists = state.values > -jnp.inf
     each = jnp.where(exists[:, None], state.token_log_probabilities[:, 1:], 0.0)
     lengths = jnp.where(exists, state.lengths, 0)
-    return SearchResult(
-        tokens=jnp.where(exists[:, None], state.tokens[:, 1:], rules.pad_id).reshape(
-            *shape, rules.length
-        ),
-        scores=rules.score(state.values, lengths, state.coverage).reshape(shape),
-        log_probabilities=jnp.where(exists, jnp.sum(each, axis=1), -jnp.inf).reshape(
-            shape
-        ),
-        lengths=lengths.reshape(shape),
-        finished=state.finished.reshape(shape),
-        token_log_probabilities=each.reshape(*shape, rules.length),
+    result = SearchResult(
+        tokens=jnp.where(exists[:, None], state.tokens[:, 1:], rules.pad_id),
+        scores=rules.score(state.values, lengths, state.coverage),
+        log_probabilities=jnp.where(exists, jnp.sum(each, axis=1), -jnp.inf),
+        lengths=lengths,
+        finished=state.finished,
+        token_log_probabilities=each,
         iterations=state.position,
+    )
+    shape = (state.values.shape[0] // rules.beam_size, rules.beam_size)
+    return jax.tree.map(
+        lambda x: x.reshape(*shape, *x.shape[1:]) if x.ndim else x, result
     )
 
 
@@ -251,16 +250,14 @@ def draw(sampling: Sampling, keys: Key, samples: int) -> Choose:
         keys: a random key for each sentence, [B].
         samples: rows of each sentence.
     """
-    numbers = jnp.arange(samples)
-    row_keys = jax.vmap(
-        lambda key: jax.vmap(lambda number: jax.random.fold_in(key, number))(numbers)
-    )(keys).reshape(-1)
+    fold_in = jax.vmap(jax.random.fold_in, (None, 0))
+    row_keys = jax.vmap(fold_in, (0, None))(keys, jnp.arange(samples)).reshape(-1)
 
     def choose(
         log_probabilities: Float[Array, "N V"], position: Int[Array, ""]
     ) -> Int[Array, " N"]:
         distribution = truncate(log_probabilities, sampling)
-        now = jax.vmap(lambda key: jax.random.fold_in(key, position))(row_keys)
+        now = jax.vmap(jax.random.fold_in, (0, None))(row_keys, position)
         return jax.vmap(jax.random.categorical)(now, distribution)
 
     return choose
