@@ -120,7 +120,7 @@ def extend(old: Spans, new: KeysValues, position: Int[Array, ""]) -> Spans:
 
 
 def _write(old: Array, new: Array, start: Int[Array, ""], axis: int) -> Array:
-    """Write ``new`` from index ``start`` if it lies within the array; otherwise
+    """Write ``new`` from index ``start`` if it is within the array; otherwise
     rewrite what is there.
     """
     size, last = new.shape[axis], old.shape[axis] - new.shape[axis]

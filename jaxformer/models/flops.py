@@ -1,12 +1,10 @@
-"""The arithmetic that a batch asks of a Transformer, and how much of it a device can do
-in a second.
+"""Floating-point operations of a batch, and the peak of a device.
 
-A product of an [M, K] and a [K, N] matrix is 2 M K N operations. Counted are the matrix
-products of projections, attention, feed-forward layers and logits, as model FLOPs are
-in the literature (Kaplan et al. 2020, section 2.1; Chowdhery et al. 2022, appendix B):
-not embeddings, norms, softmax, dropout and the optimizer; causal attention like any
-other; and nothing for what rematerialisation computes twice. The backward pass takes
-twice the forward one.
+A matmul of [M, K] and [K, N] is 2 M K N operations. Model FLOPs are the matmuls of
+projections, attention, feed-forward layers and logits (Kaplan et al. 2020, section 2.1;
+Chowdhery et al. 2022, appendix B). Embeddings, norms, softmax, dropout, the optimizer
+and what rematerialization recomputes do not count. Causal attention counts as full
+attention. The backward pass takes twice the forward one.
 """
 
 from __future__ import annotations
@@ -21,16 +19,15 @@ from jaxformer.models.config import TransformerConfig
 
 
 class Work(NamedTuple):
-    """What the arithmetic of some sentences depends on; that of several batches is the
-    sum of their fields.
+    """The sizes that the operations of a batch depend on; those of several batches add
+    up.
 
     Attributes:
         source: positions of the encoder.
         target: positions of the decoder.
-        source_pairs: pairs of a position that asks and one that answers in the
-            encoder's self-attention.
-        target_pairs: likewise in the decoder's self-attention.
-        cross_pairs: likewise in the decoder's attention to the encoder.
+        source_pairs: pairs of query and key in the encoder's self-attention.
+        target_pairs: pairs in the decoder's self-attention.
+        cross_pairs: pairs in the decoder's cross-attention.
     """
 
     source: float
@@ -41,7 +38,7 @@ class Work(NamedTuple):
 
 
 def slots(batch: Mapping[str, np.ndarray]) -> Work:
-    """Count every slot of a batch, padding included: what the devices compute.
+    """Measure every position of a batch, padding included: what devices compute.
 
     Args:
         batch: ``source`` [B, S] and ``target`` [B, T].
@@ -58,13 +55,12 @@ def slots(batch: Mapping[str, np.ndarray]) -> Work:
 
 
 def tokens(batch: Mapping[str, np.ndarray], pad_id: int) -> Work:
-    """Count the real tokens of a batch: what was asked for.
+    """Measure the real tokens of a batch.
 
     Args:
-        batch: ``source`` [B, S] and ``target`` [B, T], padded on the right; with
-            ``source_segments`` and ``target_segments`` of the same shapes where rows
-            are packed, whose sentences do not see each other.
-        pad_id: the token that is padding.
+        batch: ``source`` [B, S] and ``target`` [B, T], padded on the right; for packed
+            rows also ``source_segments`` and ``target_segments``.
+        pad_id: the id of padding.
     """
     source, target = (
         _lengths(batch, "source", pad_id),
@@ -80,7 +76,7 @@ def tokens(batch: Mapping[str, np.ndarray], pad_id: int) -> Work:
 
 
 def _lengths(batch: Mapping[str, np.ndarray], side: str, pad_id: int) -> np.ndarray:
-    """Count the tokens of each sentence: [B, 1], or [B, N] of rows that hold up to N
+    """Count the tokens of each sentence: [B, 1], or [B, N] for packed rows of up to N
     sentences.
     """
     real = batch[side] != pad_id
@@ -108,16 +104,16 @@ def forward_flops(config: TransformerConfig, work: Work) -> float:
     width, heads = config.d_model, config.num_heads
     d_k = config.d_k or width // heads
     d_v = config.d_v or width // heads
-    asks = 2.0 * width * heads * (d_k + d_v)  # a position's query, and its output
-    answers = 2.0 * width * heads * (d_k + d_v)  # its key and value
+    queries = 2.0 * width * heads * (d_k + d_v)  # a position's query and output
+    keys = 2.0 * width * heads * (d_k + d_v)  # its key and value
     pair = 2.0 * heads * (d_k + d_v)  # a score, and its share of the output
     feed_forward = 4.0 * width * config.d_ff
-    encoder = work.source * (asks + answers + feed_forward) + work.source_pairs * pair
+    encoder = work.source * (queries + keys + feed_forward) + work.source_pairs * pair
     decoder = (
-        work.target * (asks + answers + feed_forward)
+        work.target * (queries + keys + feed_forward)
         + work.target_pairs * pair
-        + work.target * asks
-        + work.source * answers
+        + work.target * queries
+        + work.source * keys
         + work.cross_pairs * pair
     )
     logits = 2.0 * work.target * width * config.vocabulary_size
@@ -140,16 +136,15 @@ def training_flops(config: TransformerConfig, work: Work, *, passes: int = 1) ->
     return 3.0 * passes * forward_flops(config, work)
 
 
-# Peaks of dense matrix products in TFLOP/s, by what JAX calls the device. The vendors'
-# figures: NVIDIA's data sheets of V100 (2017), T4 (2018), A100 (2020), L4 (2023), H100
-# (2022) and H200 (2023), without their sparsity; Google's "Cloud TPU system
-# architecture" of v2 to v6e, a chip. float32 is what JAX computes products of float32
-# by at its default precision: TF32 from A100 on, one pass of bfloat16 on TPUs. V100 and
-# T4 have no bfloat16.
+# Peaks of dense matmuls in TFLOP/s, by the name of the device in JAX. From NVIDIA's
+# data sheets of V100 (2017), T4 (2018), A100 (2020), L4 (2023), H100 (2022) and H200
+# (2023), without sparsity, and Google's "Cloud TPU system architecture" of v2 to v6e, a
+# chip. float32 is JAX's default precision for float32 matmuls: TF32 from A100 on, one
+# pass of bfloat16 on TPUs. V100 and T4 have no bfloat16.
 _SXM_HOPPER = {"bfloat16": 989.4, "float16": 989.4, "float32": 494.7}
 _NVL_HOPPER = {"bfloat16": 835.5, "float16": 835.5, "float32": 417.5}
 _PEAKS: tuple[tuple[str, Mapping[str, float]], ...] = (
-    (r"\bMIG\b", {}),  # a part of a device, whose share the name does not tell
+    (r"\bMIG\b", {}),  # a part of a device, of unknown size
     (r"\bH100 PCIe\b", {"bfloat16": 756.0, "float16": 756.0, "float32": 378.0}),
     (r"\bH[12]00 NVL\b", _NVL_HOPPER),
     (r"\bH[12]00\b", _SXM_HOPPER),
@@ -170,7 +165,7 @@ _PEAKS: tuple[tuple[str, Mapping[str, float]], ...] = (
 
 
 class Device(Protocol):
-    """What of a device of JAX tells its speed."""
+    """A device of JAX."""
 
     @property
     def platform(self) -> str:
@@ -184,8 +179,8 @@ class Device(Protocol):
 
 
 def peak_flops(device: Device, dtype: str) -> float | None:
-    """Return the published peak of a device in operations a second; None where it is
-    not known, as of every CPU.
+    """Return the published peak of a device in operations per second; None for CPUs and
+    unknown devices.
 
     Args:
         device: one device of JAX.
