@@ -240,9 +240,3 @@ def test_what_does_not_fit_is_refused():
     line = r"shape \(2, 3, 12\) does not fit .* \(16, 2, 8\): its width, 12, must be"
     with pytest.raises(InputError, match=line):
         F.multi_head_attention(params, narrow, narrow)
-
-
-def test_shapes_are_those_of_the_signature():
-    query, key, value = map(jnp.asarray, draw(17))
-    with pytest.raises(Exception, match="dot_product_attention"):
-        F.dot_product_attention(query, key[:, :, :1], value)

@@ -5,11 +5,11 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _compile_quickly(request):
+def _compile_quickly():
     """Compile without optimisations: most of the time of these tests is compilation,
     and the values are the same.
     """
     before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", "slow" not in request.keywords)
+    jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", before)

@@ -79,24 +79,6 @@ def test_a_mask_that_drops_everything_leaves_the_norms(monkeypatch):
     same(logits, np.broadcast_to(expected, logits.shape))
 
 
-def test_a_mask_that_keeps_everything_scales_by_the_rate(monkeypatch):
-    """Kept values are divided by 1 - rate, as if embeddings and last kernels were."""
-    settings = {"positions": "learned", "tied_embeddings": "none"}
-    model, params = make_model(9, dropout_rate=0.2, **settings)
-    everything = lambda key, shape: jnp.full(shape, 2**32 - 1, jnp.uint32)  # noqa: E731
-    monkeypatch.setattr(layers, "random_bits", everything)
-    logits = jax.jit(lambda params: predict(model, params))(params)
-
-    def scaled(path, leaf):
-        # The last linear map of each sub-layer, and what is added up at the beginning.
-        ends = any(key.key in ("output", "outer") for key in path) and len(path) > 1
-        begins = path[0].key.endswith(("_embedding", "_positions"))
-        return leaf / np.float32(0.8) if ends or begins else leaf
-
-    moved = jax.tree_util.tree_map_with_path(scaled, params)
-    same(logits, jax.jit(lambda params: predict(model, params, train=False))(moved))
-
-
 def test_masks_differ_between_places_rows_and_keys(monkeypatch):
     """No two places, rows of a batch or keys share a mask; one key draws the same."""
     model, params = make_model(12, dropout_rate=0.5)

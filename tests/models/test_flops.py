@@ -57,15 +57,6 @@ def test_operations_are_what_the_compiler_counts(shape, changes):
         assert 0.9 < 3 * ours / counted(jax.grad(forward, has_aux=True)) < 1.05
 
 
-def test_six_operations_a_parameter_and_token():
-    """Kaplan et al. 2020: training takes six operations for each weight and token."""
-    config = TransformerConfig.base(vocabulary_size=37_000)
-    work = Work(1.0, 1.0, source_pairs=0.0, target_pairs=0.0, cross_pairs=0.0)
-    attention, feed_forward = 4 * 512 * 512, 2 * 512 * 2048
-    weights = 6 * (3 * attention + 2 * feed_forward) + 512 * 37_000
-    assert training_flops(config, work) == 6 * weights
-
-
 def test_padding_is_not_counted():
     """Without padding, tokens are slots; with it, those of the sentences one by one."""
     batch = full(4, 6, 9)

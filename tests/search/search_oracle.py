@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from jaxformer.search.beam import beam_search
-from jaxformer.search.constraints import FREE, Constraints
+from jaxformer.search.constraints import Constraints
 from jaxformer.search.rules import SearchRules
 from jaxformer.search.scoring import coverage_penalty
 from jaxformer.search.single import greedy_search, sample_search
@@ -78,33 +78,16 @@ def lost(cache):
     return coverage_penalty(cache["coverage"])
 
 
-def prepare(
-    *arrays, constraints=FREE, attention=None, beta=0.0, diversity=0.0, sampling=None,
-    length=LENGTH, beam_size=1, n_best=1, penalty="gnmt", groups=1,
-):  # fmt: skip
+def prepare(tables, limits, alpha, *, attention=None, **options):
     """Return the rules and the first cache of a search."""
-    tables, limits, alpha = arrays
-    rows = len(limits) * beam_size
+    rows = len(limits) * options.get("beam_size", 1)
     cache = {"tables": tables, "state": jnp.zeros(rows, jnp.int32)}
     cache["calls"] = jnp.zeros((), jnp.int32)
+    given = {"length": LENGTH, "max_lengths": limits, "alpha": alpha, **IDS}
     if attention is not None:
         cache |= {"attention": attention, "coverage": jnp.zeros((rows, 4))}
-    rules = SearchRules(
-        max_lengths=limits,
-        alpha=alpha,
-        constraints=constraints,
-        beta=beta,
-        diversity=diversity,
-        sampling=sampling,
-        coverage=None if attention is None else lost,
-        length=length,
-        beam_size=beam_size,
-        n_best=n_best,
-        penalty=penalty,
-        groups=groups,
-        **IDS,
-    )
-    return rules, cache
+        given["coverage"] = lost
+    return SearchRules(**given | options), cache
 
 
 STATIC = ("kind", "length", "beam_size", "n_best", "penalty", "groups", "halvings")

@@ -112,22 +112,6 @@ def test_truncations_of_special_rows():
     np.testing.assert_allclose(even, rows[:1], atol=2e-6)
 
 
-def test_a_cut_of_a_long_row():
-    """Bisection finds the cut of a sort in rows as long as a vocabulary."""
-    rows = 3 * np.random.default_rng(4).normal(size=(3, 20_011))
-    rows = (rows - np.log(np.exp(rows).sum(1, keepdims=True))).astype(np.float32)
-    exact = rows.astype(np.float64)
-    order = np.argsort(-exact, axis=1)
-    top_k, top_p = jax.jit(single.keep_top_k), jax.jit(single.keep_top_p)
-    for k in (1, 50, 20_011):
-        kept = np.isfinite(top_k(rows, np.int32(k)))
-        np.testing.assert_array_equal(kept, np.argsort(order, axis=1) < k)
-    before = np.cumsum(np.exp(np.take_along_axis(exact, order, 1)), axis=1)
-    for p in (0.01, 0.5, 0.95):
-        kept = np.isfinite(top_p(rows, np.float32(p))).sum(axis=1)
-        np.testing.assert_allclose(kept, (before < p).sum(axis=1) + 1, atol=1)
-
-
 @pytest.mark.parametrize(
     "chosen", [{}, {"temperature": 1.5, "top_p": 0.8}, {"min_p": 0.3, "epsilon": 0.15}]
 )

@@ -137,22 +137,6 @@ def test_greedy_search_follows_the_largest_value(plain, data):
 
 
 @pytest.mark.parametrize("kind", ["greedy", "beam"])
-def test_log_probabilities_of_half_precision_add_up_in_float32(kind):
-    tables = random_tables(43, -np.inf).astype(jnp.bfloat16)
-    batch = Batch(tables)
-    result = batch.search(kind, **(PLAIN if kind == "beam" else {}))
-    assert result.scores.dtype == result.log_probabilities.dtype == jnp.float32
-    for index in range(SENTENCES):
-        sentence = batch.sentence(index)
-        slow = (
-            reference_greedy(sentence)
-            if kind == "greedy"
-            else reference_beam(sentence, 5)
-        )
-        assert_same(hypotheses(result, index), slow)
-
-
-@pytest.mark.parametrize("kind", ["greedy", "beam"])
 def test_sentences_do_not_see_their_neighbours(kind):
     """In another order and between others, with all options, each keeps its result."""
     options = FULL if kind == "beam" else {}
