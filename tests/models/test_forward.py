@@ -11,44 +11,40 @@ from models.little import make_model, make_sentences, run, same
 from jaxformer.models import shift_right
 
 
-def attention_64(params, x, memory, allowed):
+def linear_64(params, x, head=slice(None)):
+    return x @ params["kernel"][:, head] + params["bias"][head]
+
+
+def attention_64(params, x, memory, allowed=True):
     """Attend with every head of one sentence; ``allowed`` is [T, S]."""
     heads = []
     for h in range(params["query"]["kernel"].shape[1]):
-        query, key, value = (
-            source @ params[name]["kernel"][:, h] + params[name]["bias"][h]
-            for name, source in (("query", x), ("key", memory), ("value", memory))
-        )
+        query = linear_64(params["query"], x, h)
+        key, value = (linear_64(params[name], memory, h) for name in ("key", "value"))
         scores = np.where(allowed, query @ key.T / math.sqrt(query.shape[1]), -np.inf)
         weights = np.exp(scores - scores.max(1, keepdims=True))
         heads.append(weights / weights.sum(1, keepdims=True) @ value)
-    kernel = params["output"]["kernel"]
-    return (
-        np.concatenate(heads, 1) @ kernel.reshape(-1, kernel.shape[2])
-        + params["output"]["bias"]
-    )
+    kernel, bias = params["output"]["kernel"], params["output"]["bias"]
+    return np.concatenate(heads, 1) @ kernel.reshape(-1, kernel.shape[2]) + bias
 
 
 def feed_forward_64(params, x, activation):
-    hidden = x @ params["inner"]["kernel"] + params["inner"]["bias"]
-    silu = activation == "silu"
-    hidden = hidden / (1 + np.exp(-hidden)) if silu else np.maximum(hidden, 0)
-    return hidden @ params["outer"]["kernel"] + params["outer"]["bias"]
+    x = linear_64(params["inner"], x)
+    x = x / (1 + np.exp(-x)) if activation == "silu" else np.maximum(x, 0)
+    return linear_64(params["outer"], x)
 
 
 def norm_64(params, x):
-    centred = x - x.mean(-1, keepdims=True)
-    return (
-        centred / np.sqrt((centred**2).mean(-1, keepdims=True) + 1e-6) * params["scale"]
-        + params["bias"]
-    )
+    x = x - x.mean(-1, keepdims=True)
+    x = x / np.sqrt((x**2).mean(-1, keepdims=True) + 1e-6)
+    return x * params["scale"] + params["bias"]
 
 
-def stack_64(config, params, x, sublayers):
-    """Run every layer, whose sub-layers are functions of (their parameters, input)."""
-    for i in range(len([name for name in params if name.startswith("layer_")])):
-        layer = params[f"layer_{i}"]
-        for name, function in sublayers:
+def stack_64(config, params, x, **sublayers):
+    """Run every layer; sub-layers are functions of (their parameters, input)."""
+    layers = [params[name] for name in sorted(params) if name.startswith("layer_")]
+    for layer in layers:
+        for name, function in sublayers.items():
             norm = layer[f"{name}_residual"]["norm"]
             if config.norm_order == "post":
                 x = norm_64(norm, x + function(layer[name], x))
@@ -57,62 +53,51 @@ def stack_64(config, params, x, sublayers):
     return norm_64(params["norm"], x) if config.norm_order == "pre" else x
 
 
-def root_64(config):
-    return math.sqrt(config.d_model) if config.scale_embedding else 1.0
-
-
-def positions_64(config, params, length):
+def embed_64(config, params, side, tokens):
+    shared = config.tied_embeddings == "all"
+    table = params["embedding" if shared else f"{side}_embedding"]["table"]
+    width, root = config.d_model, 1.0
+    if config.scale_embedding:
+        root = math.sqrt(width)
     if config.positions == "learned":
-        return params["table"][:length] * root_64(config)
-    table = np.zeros((length, config.d_model))
-    for p, i in np.ndindex(length, config.d_model // 2):
-        angle = p / 10_000 ** (2 * i / config.d_model)
+        places = params[f"{side}_positions"]["table"][: len(tokens)]
+        return (table[tokens] + places) * root
+    waves = np.zeros((len(tokens), width))
+    for p, i in np.ndindex(len(tokens), width // 2):
+        angle = p / 10_000 ** (2 * i / width)
         apart = config.positions == "sinusoidal_concatenated"
-        columns = [i, config.d_model // 2 + i] if apart else [2 * i, 2 * i + 1]
-        table[p, columns] = math.sin(angle), math.cos(angle)
-    return table
+        columns = [i, width // 2 + i] if apart else [2 * i, 2 * i + 1]
+        waves[p, columns] = math.sin(angle), math.cos(angle)
+    return table[tokens] * root + waves
 
 
 def transformer_64(config, params, source, target):
-    """Predict one sentence without any padding, all in float64: logits [T, V]."""
-    if config.tied_embeddings == "all":
-        tables = [params["embedding"]["table"]] * 2
-    else:
-        tables = [
-            params[name]["table"] for name in ("source_embedding", "target_embedding")
-        ]
-    places = [params.get(name) for name in ("source_positions", "target_positions")]
-    root = root_64(config)
-    x = tables[0][source] * root + positions_64(config, places[0], len(source))
-    everything = np.ones((len(source), len(source)), bool)
-    feed = ("feed_forward", lambda p, x: feed_forward_64(p, x, config.activation))
-    look = ("self_attention", lambda p, x: attention_64(p, x, x, everything))
-    memory = stack_64(config, params["encoder"], x, [look, feed])
-    inputs = [config.bos_id, *target[:-1]]
-    x = tables[1][inputs] * root + positions_64(config, places[1], len(target))
+    """Return the logits [T, V] of one sentence without padding, in float64."""
+    feed = lambda p, x: feed_forward_64(p, x, config.activation)  # noqa: E731
+    x, encoder = embed_64(config, params, "source", source), params["encoder"]
+    look = lambda p, x: attention_64(p, x, x)  # noqa: E731
+    memory = stack_64(config, encoder, x, self_attention=look, feed_forward=feed)
+    x = embed_64(config, params, "target", [config.bos_id, *target[:-1]])
     causal = np.tri(len(target), dtype=bool)
-    look = ("self_attention", lambda p, x: attention_64(p, x, x, causal))
-    ask = (
-        "cross_attention",
-        lambda p, x: attention_64(
-            p, x, memory, np.ones((len(target), len(source)), bool)
-        ),
+    x = stack_64(
+        config,
+        params["decoder"],
+        x,
+        self_attention=lambda p, x: attention_64(p, x, x, causal),
+        cross_attention=lambda p, x: attention_64(p, x, memory),
+        feed_forward=feed,
     )
-    x = stack_64(config, params["decoder"], x, [look, ask, feed])
-    logits = x @ (params["output"] if config.tied_embeddings == "none" else tables[1]).T
+    tables = {"all": "embedding", "target": "target_embedding"}
+    table = params[tables.get(config.tied_embeddings, "output")]
+    logits = x @ (table if config.tied_embeddings == "none" else table["table"]).T
     return logits + params["logits"]["bias"] if config.output_bias else logits
 
 
-def sentences_64(config, params, source, target):
+def sentences_64(config, params, *pair):
     """Return the logits of each sentence at its real positions, as a list."""
-    found = []
-    for s, t in zip(np.asarray(source), np.asarray(target), strict=True):
-        found.append(
-            transformer_64(
-                config, params, list(s[s != config.pad_id]), list(t[t != config.pad_id])
-            )
-        )
-    return found
+    rows = zip(*pair, strict=True)
+    real = [[list(side[side != config.pad_id]) for side in row] for row in rows]
+    return [transformer_64(config, params, *row) for row in real]
 
 
 SETTINGS = {

@@ -176,7 +176,7 @@ def test_samples_have_the_model_s_scores_under_constraints(data, temperature):
         total = sum(sentence.log_probabilities(tokens))
         score = sentence.score(tokens, value)
         found = result.log_probabilities[index, place], result.scores[index, place]
-        np.testing.assert_allclose(found, (total, score), rtol=2e-6, atol=1e-6)
+        np.testing.assert_allclose(found, (total, score), rtol=2e-6)
         assert result.finished[index, place] == (tokens[-1:] == (EOS,))
     greedy = batch.search("greedy")
     for cold in (0.0, 1e-38):
