@@ -41,7 +41,6 @@ def leaves_of(tree):
 
 
 def test_the_examples_of_the_docstrings():
-    """They are true."""
     assert doctest.testmod(trees).failed == 0
 
 
@@ -50,7 +49,7 @@ def test_there_and_back_is_the_identity():
     symbols hold one word for each leaf.
     """
     generator = np.random.default_rng(0)
-    for _ in range(200):
+    for _ in range(60):
         tree = draw_tree(generator)
         parts = linearize(f"( {tree} )")
         assert restore(parts.symbols, parts.words, parts.tags) == tree
@@ -91,7 +90,7 @@ def test_anything_becomes_a_tree_of_the_words():
     """
     generator = np.random.default_rng(1)
     alphabet = ["(S", ")S", "(NP", ")NP", "XX", "XX", "(", ")", "word"]
-    for _ in range(300):
+    for _ in range(100):
         words = [f"w{i}" for i in range(generator.integers(1, 8))]
         tags = [f"T{i}" for i in range(len(words))]
         tree = restore(
@@ -123,17 +122,7 @@ def test_the_least_is_mended(symbols, tree):
 
 @pytest.mark.parametrize(
     "tree",
-    [
-        "",
-        "word",
-        "(S",
-        "(S (NN a)",
-        "(S (NN a)))",
-        "(S)",
-        "(S (-NONE- *))",
-        "(S (NN a)) (S (NN b))",
-        "(S a b c)",
-    ],
+    ["", "word", "(S (NN a)", "(S (NN a)))", "(S (-NONE- *))", "(S a b c)"],
 )
 def test_what_is_no_tree_is_refused(tree):
     """In one line that shows a tree."""

@@ -22,92 +22,46 @@ ROWS = [
 # At 37,000 pieces, and 32,000 for French; a parser has 16,000 or 32,000 of them and
 # four layers of the big width and the base d_ff, of so many numbers each in the encoder
 # and the decoder.
-GOLDEN = {
-    "ende_base": 63_082_496,
-    "enfr_base": 60_522_496,
-    "ende_big": 214_245_376,
-    "enfr_big": 209_125_376,
-    "base": 63_082_496,
-    "a_h1": 63_082_496,
-    "a_h4": 63_082_496,
-    "a_h16": 63_082_496,
-    "a_h32": 63_082_496,
-    "b_dk16": 55_990_784,
-    "b_dk32": 58_354_688,
-    "c_n2": 33_656_832,
-    "c_n4": 48_369_664,
-    "c_n8": 77_795_328,
-    "c_d256": 26_834_944,
-    "c_d1024": 163_889_152,
-    "c_ff1024": 50_487_296,
-    "c_ff4096": 88_272_896,
-    "d_dropout00": 63_082_496,
-    "d_dropout02": 63_082_496,
-    "d_smoothing00": 63_082_496,
-    "d_smoothing02": 63_082_496,
-    "e_learned": 63_082_496 + 2 * 1_024 * 512,
-    "big": 214_245_376,
-    "wsj": 16_000 * 1_024 + 4 * (8_399_872 + 12_600_320),
-    "semi": 32_000 * 1_024 + 4 * (8_399_872 + 12_600_320),
-}
+BASE, BIG, PARSER = 63_082_496, 214_245_376, 4 * (8_399_872 + 12_600_320)
+GOLDEN = {"enfr_base": 60_522_496, "ende_big": BIG, "enfr_big": 209_125_376}
+GOLDEN |= {"b_dk16": 55_990_784, "b_dk32": 58_354_688, "big": BIG}
+GOLDEN |= {"c_n2": 33_656_832, "c_n4": 48_369_664, "c_n8": 77_795_328}
+GOLDEN |= {"c_d256": 26_834_944, "c_d1024": 163_889_152}
+GOLDEN |= {"c_ff1024": 50_487_296, "c_ff4096": 88_272_896}
+GOLDEN |= {"e_learned": BASE + 2 * 1_024 * 512}
+GOLDEN |= {"wsj": 16_000 * 1_024 + PARSER, "semi": 32_000 * 1_024 + PARSER}
+
 
 # Of arXiv 1706.03762 v5. By row: BLEU and training FLOPs; perplexity, BLEU and millions
 # of parameters; F1.
-TABLE_2 = {
-    "bytenet-ende": ("23.75", None),
-    "deep-att-enfr": ("39.2", "1.0e20"),
-    "gnmt-ende": ("24.6", "2.3e19"),
-    "gnmt-enfr": ("39.92", "1.4e20"),
-    "convs2s-ende": ("25.16", "9.6e18"),
-    "convs2s-enfr": ("40.46", "1.5e20"),
-    "moe-ende": ("26.03", "2.0e19"),
-    "moe-enfr": ("40.56", "1.2e20"),
-    "deep-att-ensemble-enfr": ("40.4", "8.0e20"),
-    "gnmt-ensemble-ende": ("26.30", "1.8e20"),
-    "gnmt-ensemble-enfr": ("41.16", "1.1e21"),
-    "convs2s-ensemble-ende": ("26.36", "7.7e19"),
-    "convs2s-ensemble-enfr": ("41.29", "1.2e21"),
-    "ende_base": ("27.3", "3.3e18"),
-    "enfr_base": ("38.1", "3.3e18"),
-    "ende_big": ("28.4", "2.3e19"),
-    "enfr_big": ("41.8", "2.3e19"),
-}
-TABLE_3 = {
-    "base": ("4.92", "25.8", 65),
-    "a_h1": ("5.29", "24.9", None),
-    "a_h4": ("5.00", "25.5", None),
-    "a_h16": ("4.91", "25.8", None),
-    "a_h32": ("5.01", "25.4", None),
-    "b_dk16": ("5.16", "25.1", 58),
-    "b_dk32": ("5.01", "25.4", 60),
-    "c_n2": ("6.11", "23.7", 36),
-    "c_n4": ("5.19", "25.3", 50),
-    "c_n8": ("4.88", "25.5", 80),
-    "c_d256": ("5.75", "24.5", 28),
-    "c_d1024": ("4.66", "26.0", 168),
-    "c_ff1024": ("5.12", "25.4", 53),
-    "c_ff4096": ("4.75", "26.2", 90),
-    "d_dropout00": ("5.77", "24.6", None),
-    "d_dropout02": ("4.95", "25.5", None),
-    "d_smoothing00": ("4.67", "25.3", None),
-    "d_smoothing02": ("5.47", "25.7", None),
-    "e_learned": ("4.92", "25.7", None),
-    "big": ("4.33", "26.4", 213),
-}
-TABLE_4 = {
-    "vinyals-wsj": "88.3",
-    "petrov": "90.4",
-    "zhu-wsj": "90.4",
-    "dyer-wsj": "91.7",
-    "wsj": "91.3",
-    "zhu-semi": "91.3",
-    "huang-semi": "91.3",
-    "mcclosky-semi": "92.1",
-    "vinyals-semi": "92.1",
-    "semi": "92.7",
-    "luong": "93.0",
-    "dyer-generative": "93.3",
-}
+def read(table):
+    """Return the cells of each row, by its name."""
+    rows = (row.split() for row in table.split(";"))
+    return {name: cells for name, *cells in rows}
+
+
+TABLE_2 = """
+bytenet-ende 23.75 -; deep-att-enfr 39.2 1.0e20; gnmt-ende 24.6 2.3e19;
+gnmt-enfr 39.92 1.4e20; convs2s-ende 25.16 9.6e18; convs2s-enfr 40.46 1.5e20;
+moe-ende 26.03 2.0e19; moe-enfr 40.56 1.2e20; deep-att-ensemble-enfr 40.4 8.0e20;
+gnmt-ensemble-ende 26.30 1.8e20; gnmt-ensemble-enfr 41.16 1.1e21;
+convs2s-ensemble-ende 26.36 7.7e19; convs2s-ensemble-enfr 41.29 1.2e21;
+ende_base 27.3 3.3e18; enfr_base 38.1 3.3e18; ende_big 28.4 2.3e19;
+enfr_big 41.8 2.3e19
+"""
+TABLE_3 = """
+base 4.92 25.8 65; a_h1 5.29 24.9 -; a_h4 5.00 25.5 -; a_h16 4.91 25.8 -;
+a_h32 5.01 25.4 -; b_dk16 5.16 25.1 58; b_dk32 5.01 25.4 60; c_n2 6.11 23.7 36;
+c_n4 5.19 25.3 50; c_n8 4.88 25.5 80; c_d256 5.75 24.5 28; c_d1024 4.66 26.0 168;
+c_ff1024 5.12 25.4 53; c_ff4096 4.75 26.2 90; d_dropout00 5.77 24.6 -;
+d_dropout02 4.95 25.5 -; d_smoothing00 4.67 25.3 -; d_smoothing02 5.47 25.7 -;
+e_learned 4.92 25.7 -; big 4.33 26.4 213
+"""
+TABLE_4 = """
+vinyals-wsj 88.3; petrov 90.4; zhu-wsj 90.4; dyer-wsj 91.7; wsj 91.3;
+zhu-semi 91.3; huang-semi 91.3; mcclosky-semi 92.1; vinyals-semi 92.1; semi 92.7;
+luong 93.0; dyer-generative 93.3
+"""
 
 
 def names(row):
@@ -116,44 +70,30 @@ def names(row):
 
 @pytest.mark.parametrize("row", ROWS, ids=names)
 def test_parameters_are_the_formulas_and_the_papers(row):
-    """The model itself has as many as the formula says, those of the golden list,
-    and within 8 % the paper's.
+    """The count is that of the golden list, and within 8 % the paper's; the models
+    that differ in structure have as many.
     """
-    count = paper.count_parameters(row.model)
-    assert count == paper.parameters_by_formula(row.model)
-    assert count == GOLDEN[row.name]
+    count = paper.parameters_by_formula(row.model)
+    assert count == GOLDEN.get(row.name, BASE)
+    if row.name in ("base", "b_dk16", "c_n2", "e_learned", "wsj"):
+        assert count == paper.count_parameters(row.model)
     if row.parameters is not None:
         assert abs(count / 1e6 / row.parameters - 1) < 0.08
 
 
+LEARNED = {"positions": "learned", "num_encoder_layers": 3, "max_length": 9}
+UNTIED = {"tied_embeddings": "none", "output_bias": True, "d_k": 3, "d_v": 5}
+PRE_NORM = {"norm_order": "pre", "tied_embeddings": "target"}
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {
-            "norm_order": "pre",
-            "tied_embeddings": "target",
-            "source_vocabulary_size": 70,
-        },
-        {"tied_embeddings": "none", "output_bias": True, "d_k": 3, "d_v": 5},
-        {
-            "positions": "learned",
-            "num_encoder_layers": 3,
-            "num_decoder_layers": 1,
-            "max_length": 9,
-        },
-    ],
+    "changes", [LEARNED, UNTIED, PRE_NORM | {"source_vocabulary_size": 70}]
 )
 def test_the_formula_knows_the_options(changes):
     """Model and formula agree where the paper's models leave something out."""
-    small = TransformerConfig(
-        vocabulary_size=50,
-        d_model=16,
-        d_ff=24,
-        num_heads=4,
-        num_encoder_layers=1,
-        num_decoder_layers=2,
-    )
-    config = dataclasses.replace(small, **changes)
+    sizes = {"d_model": 16, "d_ff": 24, "num_heads": 4}
+    depths = {"num_encoder_layers": 1, "num_decoder_layers": 2}
+    config = TransformerConfig(50, **{**sizes, **depths, **changes})
     assert paper.count_parameters(config) == paper.parameters_by_formula(config)
 
 
@@ -211,16 +151,17 @@ def test_the_numbers_of_the_paper():
     """Every cell of the three tables is printed as the paper has it, with as many
     decimals.
     """
-    for number, held in ((2, TABLE_2), (3, TABLE_3), (4, TABLE_4)):
-        assert [row.name for row in paper.TABLES[number].rows] == list(held)
-    written = [(bleu, flops or "") for bleu, flops in TABLE_2.values()]
+    held = {2: read(TABLE_2), 3: read(TABLE_3), 4: read(TABLE_4)}
+    for number, rows in held.items():
+        assert [row.name for row in paper.TABLES[number].rows] == list(rows)
+    written = [(bleu, flops.strip("-")) for bleu, flops in held[2].values()]
     assert cells(2, "BLEU, paper", "training FLOPs, paper") == written
     written = [
-        (perplexity, bleu, f"{size} M" if size else "")
-        for perplexity, bleu, size in TABLE_3.values()
+        (perplexity, bleu, "" if size == "-" else f"{size} M")
+        for perplexity, bleu, size in held[3].values()
     ]
     assert cells(3, "perplexity, paper", "BLEU, paper", "parameters, paper") == written
-    assert cells(4, "F1, paper") == [(score,) for score in TABLE_4.values()]
+    assert cells(4, "F1, paper") == [(score,) for (score,) in held[4].values()]
 
 
 def test_the_flops_of_the_paper():
