@@ -166,17 +166,27 @@ _FRENCH: Mapping[str, Value] = {
 
 def _other(name: str, title: str, bleu: str, flops: float | None = None) -> Row:
     """Build the row of a system with the decimals of its score: 26.30 has two."""
-    return Row(
-        name,
-        title,
-        {"bleu": float(bleu)},
-        flops=flops,
-        decimals=len(bleu.partition(".")[2]),
-    )
+    decimals = len(bleu.partition(".")[2])
+    return Row(name, title, {"bleu": float(bleu)}, flops=flops, decimals=decimals)
+
+
+def _ours(
+    name: str,
+    title: str,
+    bleu: float,
+    flops: float,
+    averaged: int,
+    changes: Mapping[str, Value] = types.MappingProxyType({}),
+) -> Row:
+    """Build the row of one of the paper's models."""
+    config = f"configs/paper/{name}.py"
+    scores = {"bleu": bleu}
+    return Row(name, title, scores, config, changes, None, flops, averaged)
 
 
 # The paper gives one number of FLOPs for both pairs of a model: time by devices by 9.5
 # TFLOP/s of a P100.
+_DEEP_ATT = "Deep-Att + PosUnk"
 _TABLE_2 = Table(
     2,
     "translation, newstest2014",
@@ -184,7 +194,7 @@ _TABLE_2 = Table(
     "newstest2014",
     (
         _other("bytenet-ende", "ByteNet, En-De", "23.75"),
-        _other("deep-att-enfr", "Deep-Att + PosUnk, En-Fr", "39.2", 1.0e20),
+        _other("deep-att-enfr", f"{_DEEP_ATT}, En-Fr", "39.2", 1.0e20),
         _other("gnmt-ende", "GNMT + RL, En-De", "24.6", 2.3e19),
         _other("gnmt-enfr", "GNMT + RL, En-Fr", "39.92", 1.4e20),
         _other("convs2s-ende", "ConvS2S, En-De", "25.16", 9.6e18),
@@ -192,49 +202,18 @@ _TABLE_2 = Table(
         _other("moe-ende", "MoE, En-De", "26.03", 2.0e19),
         _other("moe-enfr", "MoE, En-Fr", "40.56", 1.2e20),
         _other(
-            "deep-att-ensemble-enfr",
-            "Deep-Att + PosUnk ensemble, En-Fr",
-            "40.4",
-            8.0e20,
+            "deep-att-ensemble-enfr", f"{_DEEP_ATT} ensemble, En-Fr", "40.4", 8.0e20
         ),
         _other("gnmt-ensemble-ende", "GNMT + RL ensemble, En-De", "26.30", 1.8e20),
         _other("gnmt-ensemble-enfr", "GNMT + RL ensemble, En-Fr", "41.16", 1.1e21),
         _other("convs2s-ensemble-ende", "ConvS2S ensemble, En-De", "26.36", 7.7e19),
         _other("convs2s-ensemble-enfr", "ConvS2S ensemble, En-Fr", "41.29", 1.2e21),
-        Row(
-            "ende_base",
-            "Transformer (base), En-De",
-            {"bleu": 27.3},
-            "configs/paper/ende_base.py",
-            flops=3.3e18,
-            averaged=5,
-        ),
-        Row(
-            "enfr_base",
-            "Transformer (base), En-Fr",
-            {"bleu": 38.1},
-            "configs/paper/enfr_base.py",
-            _FRENCH,
-            flops=3.3e18,
-            averaged=5,
-        ),
-        Row(
-            "ende_big",
-            "Transformer (big), En-De",
-            {"bleu": 28.4},
-            "configs/paper/ende_big.py",
-            _BIG,
-            flops=2.3e19,
-            averaged=20,
-        ),
-        Row(
-            "enfr_big",
-            "Transformer (big), En-Fr",
-            {"bleu": 41.8},
-            "configs/paper/enfr_big.py",
-            {**_BIG, **_FRENCH, "model.dropout_rate": 0.1},
-            flops=2.3e19,
-            averaged=20,
+        _ours("ende_base", "Transformer (base), En-De", 27.3, 3.3e18, 5),
+        _ours("enfr_base", "Transformer (base), En-Fr", 38.1, 3.3e18, 5, _FRENCH),
+        _ours("ende_big", "Transformer (big), En-De", 28.4, 2.3e19, 20, _BIG),
+        dataclasses.replace(
+            _ours("enfr_big", "Transformer (big), En-Fr", 41.8, 2.3e19, 20),
+            changes={**_BIG, **_FRENCH, "model.dropout_rate": 0.1},
             remark="41.8 in the table and the abstract, 41.0 in section 6.1",
         ),
     ),
@@ -246,100 +225,54 @@ def _variation(
     title: str,
     perplexity: float,
     bleu: float,
+    parameters: float | None,
     changes: Mapping[str, Value],
-    parameters: float | None = None,
 ) -> Row:
-    return Row(
-        name,
-        title,
-        {"perplexity": perplexity, "bleu": bleu},
-        f"configs/paper/table3.py:{name}",
-        changes,
-        parameters=parameters,
-        averaged=1,
-    )
+    scores, config = {"perplexity": perplexity, "bleu": bleu}, "configs/paper/table3.py"
+    return Row(name, title, scores, f"{config}:{name}", changes, parameters, averaged=1)
 
 
+def _layers(count: int) -> Mapping[str, Value]:
+    return {"model.num_encoder_layers": count, "model.num_decoder_layers": count}
+
+
+_DROPOUT, _SMOOTHING = "model.dropout_rate", "training.label_smoothing"
+_HEADS, _FEED_FORWARD = "model.num_heads", "model.d_ff"
+_VARIATIONS = (
+    ("base", "base", 4.92, 25.8, 65, {}),
+    ("a_h1", "(A) 1 head of width 512", 5.29, 24.9, None, {_HEADS: 1}),
+    ("a_h4", "(A) 4 heads of width 128", 5.00, 25.5, None, {_HEADS: 4}),
+    ("a_h16", "(A) 16 heads of width 32", 4.91, 25.8, None, {_HEADS: 16}),
+    ("a_h32", "(A) 32 heads of width 16", 5.01, 25.4, None, {_HEADS: 32}),
+    ("b_dk16", "(B) d_k 16", 5.16, 25.1, 58, {"model.d_k": 16}),
+    ("b_dk32", "(B) d_k 32", 5.01, 25.4, 60, {"model.d_k": 32}),
+    ("c_n2", "(C) 2 layers", 6.11, 23.7, 36, _layers(2)),
+    ("c_n4", "(C) 4 layers", 5.19, 25.3, 50, _layers(4)),
+    ("c_n8", "(C) 8 layers", 4.88, 25.5, 80, _layers(8)),
+    ("c_d256", "(C) d_model 256", 5.75, 24.5, 28, {"model.d_model": 256}),
+    ("c_d1024", "(C) d_model 1024", 4.66, 26.0, 168, {"model.d_model": 1024}),
+    ("c_ff1024", "(C) d_ff 1024", 5.12, 25.4, 53, {_FEED_FORWARD: 1024}),
+    ("c_ff4096", "(C) d_ff 4096", 4.75, 26.2, 90, {_FEED_FORWARD: 4096}),
+    ("d_dropout00", "(D) dropout 0.0", 5.77, 24.6, None, {_DROPOUT: 0.0}),
+    ("d_dropout02", "(D) dropout 0.2", 4.95, 25.5, None, {_DROPOUT: 0.2}),
+    ("d_smoothing00", "(D) label smoothing 0.0", 4.67, 25.3, None, {_SMOOTHING: 0.0}),
+    ("d_smoothing02", "(D) label smoothing 0.2", 5.47, 25.7, None, {_SMOOTHING: 0.2}),
+    (
+        "e_learned",
+        "(E) learned positions",
+        4.92,
+        25.7,
+        None,
+        {"model.positions": "learned"},
+    ),
+    ("big", "big", 4.33, 26.4, 213, _BIG),
+)
 _TABLE_3 = Table(
     3,
     "variations of the model, English to German, newstest2013",
     {"perplexity": "perplexity", "bleu": "BLEU"},
     "newstest2013",
-    (
-        _variation("base", "base", 4.92, 25.8, {}, 65),
-        _variation(
-            "a_h1", "(A) 1 head of width 512", 5.29, 24.9, {"model.num_heads": 1}
-        ),
-        _variation(
-            "a_h4", "(A) 4 heads of width 128", 5.00, 25.5, {"model.num_heads": 4}
-        ),
-        _variation(
-            "a_h16", "(A) 16 heads of width 32", 4.91, 25.8, {"model.num_heads": 16}
-        ),
-        _variation(
-            "a_h32", "(A) 32 heads of width 16", 5.01, 25.4, {"model.num_heads": 32}
-        ),
-        _variation("b_dk16", "(B) d_k 16", 5.16, 25.1, {"model.d_k": 16}, 58),
-        _variation("b_dk32", "(B) d_k 32", 5.01, 25.4, {"model.d_k": 32}, 60),
-        _variation(
-            "c_n2",
-            "(C) 2 layers",
-            6.11,
-            23.7,
-            {"model.num_encoder_layers": 2, "model.num_decoder_layers": 2},
-            36,
-        ),
-        _variation(
-            "c_n4",
-            "(C) 4 layers",
-            5.19,
-            25.3,
-            {"model.num_encoder_layers": 4, "model.num_decoder_layers": 4},
-            50,
-        ),
-        _variation(
-            "c_n8",
-            "(C) 8 layers",
-            4.88,
-            25.5,
-            {"model.num_encoder_layers": 8, "model.num_decoder_layers": 8},
-            80,
-        ),
-        _variation("c_d256", "(C) d_model 256", 5.75, 24.5, {"model.d_model": 256}, 28),
-        _variation(
-            "c_d1024", "(C) d_model 1024", 4.66, 26.0, {"model.d_model": 1024}, 168
-        ),
-        _variation("c_ff1024", "(C) d_ff 1024", 5.12, 25.4, {"model.d_ff": 1024}, 53),
-        _variation("c_ff4096", "(C) d_ff 4096", 4.75, 26.2, {"model.d_ff": 4096}, 90),
-        _variation(
-            "d_dropout00", "(D) dropout 0.0", 5.77, 24.6, {"model.dropout_rate": 0.0}
-        ),
-        _variation(
-            "d_dropout02", "(D) dropout 0.2", 4.95, 25.5, {"model.dropout_rate": 0.2}
-        ),
-        _variation(
-            "d_smoothing00",
-            "(D) label smoothing 0.0",
-            4.67,
-            25.3,
-            {"training.label_smoothing": 0.0},
-        ),
-        _variation(
-            "d_smoothing02",
-            "(D) label smoothing 0.2",
-            5.47,
-            25.7,
-            {"training.label_smoothing": 0.2},
-        ),
-        _variation(
-            "e_learned",
-            "(E) learned positions",
-            4.92,
-            25.7,
-            {"model.positions": "learned"},
-        ),
-        _variation("big", "big", 4.33, 26.4, _BIG, 213),
-    ),
+    tuple(_variation(*values) for values in _VARIATIONS),
 )
 
 # Section 6.3 has layers, width, vocabulary, beam, alpha and length. Dropout and
