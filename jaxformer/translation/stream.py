@@ -184,7 +184,8 @@ class LineSearch:
             forced=self.prefixes is not None,
             shortlist=self.shortlist,
         )
-        check_numbers(found.scores, [each.place[0] for each in sentences])
+        places = [each.place[0] for each in sentences]
+        check_numbers(np.asarray(found.scores), places)
         read = [self.codec.hypotheses(found, row) for row in range(len(sentences))]
         if self.layer is None:
             return [[hypothesis for _, hypothesis in each] for each in read]

@@ -72,27 +72,14 @@ def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
         np.testing.assert_allclose(*values, rtol=1e-4, atol=1e-4)
 
 
-def test_list_of_a_sentence():
-    """It has the frequent tokens, the special ones, the translations of the source
-    tokens and what is needed.
-    """
-    shortlist, rng = draw_shortlist(1), np.random.default_rng(2)
-    for _ in range(20):
-        ids = rng.integers(0, 400, rng.integers(1, 30)).tolist()
-        needed = rng.integers(0, 400, rng.integers(0, 4)).tolist()
-        found = shortlist.tokens_of(ids, needed).tolist()
-        assert found == sorted(tokens_by_hand(shortlist, ids, needed))
-        assert found[:4] == [0, 1, 2, 3]
-
-
 def batch(texts: list[list[int]]) -> list[Sentence]:
     return [Sentence(ids, len(ids), [], (n, 0)) for n, ids in enumerate(texts)]
 
 
 @pytest.mark.parametrize("columns", [400, 4000])
 def test_lists_of_a_batch(columns):
-    """Each sentence may contain the tokens of its own list; the union has one of few
-    sizes.
+    """Each sentence may contain the frequent tokens, the special ones and the
+    translations of its tokens; the union has one of few sizes.
     """
     shortlist, rng = draw_shortlist(3, best=20), np.random.default_rng(4)
     for count in (1, 3, 8):
@@ -103,7 +90,7 @@ def test_lists_of_a_batch(columns):
         assert tokens[:4].tolist() == [0, 1, 2, 3]
         assert (np.diff(tokens) >= 0).all()
         for ids, own in zip(texts, allowed, strict=False):
-            assert tokens[own].tolist() == shortlist.tokens_of(ids).tolist()
+            assert tokens[own].tolist() == sorted(tokens_by_hand(shortlist, ids))
         assert allowed[count:].all()
 
 
