@@ -25,7 +25,15 @@ def prepare(
 ) -> tuple[TransformerConfig, PyTree]:
     """Return configuration and parameters of the same model in another precision.
 
-    ========== ============================ ==============================
+    ========== ================ ==================================================
+    precision  weights          computation
+    ========== ================ ==================================================
+    `model`    ``config.dtype`` the same
+    `float32`  float32          float32
+    `bfloat16` bfloat16         bfloat16 with float32 accumulation
+    `int8`     8 bits           matmuls in 8 bits with exact sums, the rest in float32
+    ========== ================ ==================================================
+
     Weights are the kernels of all linear maps and the table of the output. Embeddings
     are looked up in the dtype of the computation, for `int8` in float32: a step reads
     only the rows of its tokens. Biases, norms, learned positions, softmax and

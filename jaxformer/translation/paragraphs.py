@@ -61,8 +61,8 @@ def spacing(left: str, right: str, source: str) -> str:
     one side is empty.
 
     Example:
-        >>> spacing("Eins.", "Zwei.", "  "), spacing("One.", "Two.", ""), spacing("一。", "二。", " ")
-        ('  ', ' ', '')
+        >>> spacing("Eins.", "Zwei.", "  "), spacing("One.", "Two.", "")
+        ('  ', ' ')
     """
     if (
         not left
@@ -180,8 +180,8 @@ ABBREVIATIONS = {language: _words(words) for language, words in _ABBREVIATIONS.i
 # Words before a full stop that ends no sentence if a number follows ("No. 5"), in any
 # language.
 _BEFORE_NUMBERS = _words(
-    "no nos nr nrn num núm nº fig figs abb tab art arts abs kap cap bd sec sect ch vol p"
-    " pp pág págs eq eqs ref refs ziff rn jan feb mar apr jun jul aug sep sept oct okt"
+    "no nos nr nrn num núm nº fig figs abb tab art arts abs kap cap bd sec sect ch vol"
+    " p pp pág págs eq eqs ref refs ziff rn jan feb mar apr jun jul aug sep sept oct okt"
     " nov dec dez"
 )
 

@@ -53,7 +53,7 @@ def choose(texts: Sequence[str], utility: Utility | None = None) -> int:
             :func:`pairwise` builds one from another metric.
 
     Example:
-        >>> choose(["Das ist ein Haus.", "Das ist das Haus.", "Ein Haus ist das.", "Guten Tag."])
+        >>> choose(["Ja.", "Das ist ein Haus.", "Das ist das Haus.", "Ein Haus."])
         1
     """
     values = expected_utilities(texts, utility)

@@ -1,6 +1,6 @@
 """A model written for CTranslate2 translates there as it does here."""
 
-# Linen types what apply returns as a union with a tuple of variables; transformers is not typed.
+# Linen types what apply returns as a union with a tuple of variables.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOptionalMemberAccess=false, reportGeneralTypeIssues=false
 

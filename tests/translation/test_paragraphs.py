@@ -1,4 +1,4 @@
-"""Paragraphs and long sentences are cut, and the translations of parts become one line."""
+"""Paragraphs and long sentences are cut, and their translations become one line."""
 
 import doctest
 

@@ -1,4 +1,4 @@
-"""The precisions in which a model is decoded: what they store, and how near they come."""
+"""The precisions in which a model is decoded: what they store, how near they are."""
 
 import dataclasses
 
@@ -112,7 +112,7 @@ def test_a_search_is_in_the_precision_that_is_asked_for():
 
 
 def test_a_part_of_a_table_is_that_part_of_what_it_stands_for():
-    """Rows of a plain table, one in both layouts and one in 8 bits keep their values."""
+    """Rows keep their values, of a plain table, in both layouts and in 8 bits."""
     table = jnp.asarray(np.random.default_rng(3).normal(size=(9, 4)), jnp.float32)
     tokens = jnp.asarray([0, 7, 2, 2])
     np.testing.assert_array_equal(take_rows(table, tokens), table[tokens])

@@ -36,7 +36,7 @@ def first(found: list[list[Hypothesis]]) -> list[Hypothesis]:
 
 
 def test_neighbours_change_nothing():
-    """A sentence has one translation, alone and in a batch."""
+    """A sentence has the same translation by itself and in a batch."""
     translator, texts = random_translator(), many()[:8]
     together = translator.search(texts, beam_size=4)
     alone = [translator.search([text], beam_size=4)[0] for text in texts]
@@ -165,7 +165,7 @@ def test_greedy_follows_the_most_probable_token():
 
 
 def test_scanned_layers_are_looped(tmp_path):
-    """A translator, also that of a run, has the layers of a scanned model one by one."""
+    """A translator loops over the layers of a scanned model, also from a run."""
     looped = random_translator(num_encoder_layers=2)
     changes = {"scan_layers": True, "rematerialization": "layer"}
     config = dataclasses.replace(looped.model.config, **changes)

@@ -180,7 +180,7 @@ def test_where_nothing_may_come_there_is_no_translation(monkeypatch):
 
 
 def test_groups_give_translations_that_differ_more():
-    """Of four translations, those of groups share fewer tokens, and none comes twice."""
+    """Translations of different groups share fewer tokens; none comes twice."""
 
     def overlap(**changes) -> float:
         decoding = dataclasses.replace(random_translator().decoding, **changes)

@@ -24,7 +24,7 @@ from jaxformer.translation.translator import Translator
 
 
 def test_text_is_the_decoded_tokens():
-    """A finished text leaves its one end of sentence out; an unfinished one is whole."""
+    """A finished text omits its one end of sentence; an unfinished one is whole."""
     translator = random_translator()
     vocabulary = translator.vocabularies.target
     found = [best for (best,) in translator.search(many(), beam_size=4)]
