@@ -181,8 +181,8 @@ ABBREVIATIONS = {language: _words(words) for language, words in _ABBREVIATIONS.i
 # language.
 _BEFORE_NUMBERS = _words(
     "no nos nr nrn num núm nº fig figs abb tab art arts abs kap cap bd sec sect ch vol"
-    " p pp pág págs eq eqs ref refs ziff rn jan feb mar apr jun jul aug sep sept oct okt"
-    " nov dec dez"
+    " p pp pág págs eq eqs ref refs ziff rn jan feb mar apr jun jul aug sep sept oct"
+    " okt nov dec dez"
 )
 
 # Languages that write "the 3rd" as "3.".
