@@ -8,7 +8,7 @@ import contextlib
 import re
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, TextIO
 
@@ -49,13 +49,7 @@ def last_steps(checkpoints: SavedCheckpoints, count: int) -> list[int]:
     Raises:
         InputError: there are fewer.
     """
-    return _choose(
-        checkpoints,
-        checkpoints.steps[::-1],
-        count,
-        f"--last={count}",
-        "training.keep_latest",
-    )
+    return _choose(checkpoints, "last", checkpoints.steps[::-1], count)
 
 
 def best_steps(checkpoints: SavedCheckpoints, count: int) -> list[int]:
@@ -64,13 +58,7 @@ def best_steps(checkpoints: SavedCheckpoints, count: int) -> list[int]:
     Raises:
         InputError: fewer were evaluated.
     """
-    return _choose(
-        checkpoints,
-        checkpoints.ranking(),
-        count,
-        f"--best={count}",
-        "training.keep_best",
-    )
+    return _choose(checkpoints, "best", checkpoints.ranking(), count)
 
 
 def these_steps(checkpoints: SavedCheckpoints, steps: Sequence[int]) -> list[int]:
@@ -129,14 +117,17 @@ def save_average(
     path = run / "averages" / name
     with _hold(path.parent):
         # The newest stays the newest after the clock was set back.
-        now = max([time.time(), *(each.time + 1e-3 for each in _whole(run))])
-        made = Average(
-            name, list(steps), checkpoints.progress(steps[-1])["vocabulary"], now
-        )
+        now = time.time()
+        for other in average_folders(run):
+            with contextlib.suppress(InputError):  # damaged
+                now = max(now, read_average(other).time + 1e-3)
+        vocabulary = checkpoints.progress(steps[-1])["vocabulary"]
+        made = Average(name, list(steps), vocabulary, now)
         new, old = path.with_suffix(_NEW), path.with_suffix(_OLD)
         for leftover in (old, new, *path.parent.glob(f"{new.name}.*")):
             _remove(leftover)
-        record = {"steps": made.steps, "vocabulary": made.vocabulary, "time": made.time}
+        record = made._asdict()
+        del record["name"]
         folder.write(new, {"params": average(checkpoints, steps)}, record)
         # An average is replaced by renaming, so that a process killed in between
         # leaves none that is half removed.
@@ -195,12 +186,6 @@ def read_average(path: Path) -> Average:
     return Average(path.name, **record)
 
 
-def _whole(run: Path) -> Iterator[Average]:
-    for path in average_folders(run):
-        with contextlib.suppress(InputError):
-            yield read_average(path)
-
-
 def _hold(averages: Path) -> TextIO:
     """Make the folder of averages, and hold it for this process.
 
@@ -219,15 +204,16 @@ def _hold(averages: Path) -> TextIO:
 
 
 def _choose(
-    checkpoints: SavedCheckpoints, ordered: list[int], count: int, option: str, key: str
+    checkpoints: SavedCheckpoints, option: str, ordered: list[int], count: int
 ) -> list[int]:
     if count < 1:
-        raise InputError(f"{option} must be at least 1")
+        raise InputError(f"--{option}={count} must be at least 1")
     if len(ordered) < count:
-        kind = "evaluated checkpoint" if "best" in option else "checkpoint"
-        there = f"{len(ordered)} {kind}{'' if len(ordered) == 1 else 's'}"
+        kind, key = ("evaluated ", "best") if option == "best" else ("", "latest")
+        there = f"{len(ordered)} {kind}checkpoint{'s' * (len(ordered) != 1)}"
         raise InputError(
-            f"{option} asks for {count} checkpoints and {checkpoints.directory} holds"
-            f" {there}: ask for fewer, or train with a larger {key}"
+            f"--{option}={count} asks for {count} checkpoints and"
+            f" {checkpoints.directory} holds {there}: ask for fewer, or train with a"
+            f" larger training.keep_{key}"
         )
     return sorted(ordered[:count])

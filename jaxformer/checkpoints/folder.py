@@ -114,14 +114,8 @@ def check(
         InputError: a file is missing or has changed, or the checkpoint was removed.
     """
     names = list(names)
-    needed = [
-        _RECORD,
-        *(
-            f"{name}/{file}"
-            for name in names
-            for file in (_TREE_METADATA, _TREE_MANIFEST)
-        ),
-    ]
+    described = [_RECORD, *(f"{name}/{_TREE_METADATA}" for name in names)]
+    needed = [*described, *(f"{name}/{_TREE_MANIFEST}" for name in names)]
     with _reading(path, where):
         for file in needed:
             if not (path / file).is_file():
@@ -130,9 +124,8 @@ def check(
         for file, (size, checksum) in sums.items():
             if file == _RECORD or file.split("/")[0] in names:
                 _check_file(path, where, file, size, checksum if contents else None)
-        for file in needed:
-            if not file.endswith(_TREE_MANIFEST):
-                _read_json(path / file, where)
+        for file in described:
+            _read_json(path / file, where)
 
 
 def read_record(path: Path, where: str) -> dict[str, Any]:
@@ -193,15 +186,10 @@ def restore(
     with _reading(path, where, checked=is_sealed(path)):
         saved = _metadata(path, where, like)
         for name, tree in like.items():
-            _check_shapes(
-                (
-                    {key: saved[name][key] for key in tree if key in saved[name]}
-                    if partial
-                    else saved[name]
-                ),
-                tree,
-                where,
-            )
+            there = saved[name]
+            if partial:
+                there = {key: there[key] for key in tree if key in there}
+            _check_shapes(there, tree, where)
         single = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
         def place(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -211,18 +199,13 @@ def restore(
             )
 
         wanted = {name: jax.tree.map(place, tree) for name, tree in like.items()}
-        if partial:
-            wanted = {
-                name: {**_placeholders(saved[name]), **tree}
-                for name, tree in wanted.items()
-            }
+        if partial:  # `...` tells orbax to leave an array where it is
+            rest = jax.tree.map(lambda leaf: ..., saved, is_leaf=_is_array)
+            wanted = {name: {**rest[name], **tree} for name, tree in wanted.items()}
         found = open_orbax().load_checkpointables(path.absolute(), wanted)
         signals.check()
-    found = (
-        {name: {key: found[name][key] for key in like[name]} for name in like}
-        if partial
-        else found
-    )
+    if partial:
+        found = {name: {key: found[name][key] for key in like[name]} for name in like}
     for parameters in (found.get("params"), found.get("training", {}).get("params")):
         _check_finite(parameters, where)
     return found
@@ -230,11 +213,12 @@ def restore(
 
 def damaged(path: Path, where: str, what: str) -> InputError:
     """Build the error for a checkpoint that is damaged or being removed."""
-    return (
-        _removed(where)
-        if _is_going(path)
-        else InputError(f"{where} is damaged: {what}; {_CURE}")
-    )
+    if _is_going(path):
+        return InputError(
+            f"{where} was removed while it was read: training keeps only the latest and"
+            " the best; run the command again"
+        )
+    return InputError(f"{where} is damaged: {what}; {_CURE}")
 
 
 def first_line(error: Exception) -> str:
@@ -283,18 +267,10 @@ def _count(path: Path) -> int:
     return sum(len(folders) + len(files) for _, folders, files in os.walk(path))
 
 
-def _removed(where: str) -> InputError:
-    return InputError(
-        f"{where} was removed while it was read: training keeps only the latest and the"
-        " best; run the command again"
-    )
-
-
 def _read_json(file: Path, where: str) -> dict[str, Any]:
-    try:
+    content = None
+    with contextlib.suppress(ValueError, RecursionError):
         content = json.loads(file.read_bytes())
-    except (ValueError, RecursionError):
-        content = None
     if not isinstance(content, dict):
         raise InputError(f"{where} is damaged: {file.name} is not valid JSON; {_CURE}")
     return content
@@ -320,7 +296,7 @@ def _checksum(file: Path) -> str:
     """Compute the CRC-32 of a file, in hex."""
     found = 0
     with file.open("rb") as content:
-        while block := content.read(1 << 20):
+        for block in iter(lambda: content.read(1 << 20), b""):
             found = zlib.crc32(block, found)
     return f"{found:08x}"
 
@@ -357,11 +333,6 @@ def _is_array(node: Any) -> bool:
     return hasattr(node, "shape")
 
 
-def _placeholders(saved: PyTree) -> PyTree:
-    """Return what tells orbax to leave each array of a tree where it is."""
-    return jax.tree.map(lambda leaf: ..., saved, is_leaf=_is_array)
-
-
 def _check_shapes(saved: PyTree, wanted: PyTree, where: str) -> None:
     there, here = _shapes(saved), _shapes(wanted)
     for name in sorted(there.keys() | here.keys()):
@@ -379,7 +350,4 @@ def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
 
 def _name(path: Iterable[Any]) -> str:
     """Join the keys of a leaf by slashes."""
-    return "/".join(
-        str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
-        for key in path
-    )
+    return jax.tree_util.keystr(tuple(path), simple=True, separator="/")

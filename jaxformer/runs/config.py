@@ -83,12 +83,9 @@ class RunConfig:
                 " data.shared_vocabulary=True; share the vocabulary or set"
                 " model.tied_embeddings=target"
             )
-        dropout = (
-            self.model.dropout_rate,
-            self.model.attention_dropout_rate,
-            self.model.activation_dropout_rate,
-        )
-        if self.training.r_drop and not any(dropout):
+        model = self.model
+        dropout = model.attention_dropout_rate, model.activation_dropout_rate
+        if self.training.r_drop and not any((model.dropout_rate, *dropout)):
             raise InputError(
                 f"training.r_drop={self.training.r_drop} compares two passes with"
                 " different dropout, and the model has none: set model.dropout_rate,"
@@ -129,17 +126,15 @@ def default_config() -> Any:
     for section in dataclasses.fields(RunConfig):
         values = ml_collections.ConfigDict()
         kind = typing.get_type_hints(RunConfig)[section.name]
-        for name, default, hint in _keys(kind):
-            if section.name == "model" and name in OF_THE_VOCABULARY:
+        hints = typing.get_type_hints(kind)
+        for field in dataclasses.fields(kind):
+            if section.name == "model" and field.name in OF_THE_VOCABULARY:
                 continue
+            default = field.default
             if default is None:
-                (inner,) = (
-                    option
-                    for option in typing.get_args(hint)
-                    if option is not types.NoneType
-                )
+                (inner,) = {*typing.get_args(hints[field.name])} - {types.NoneType}
                 default = ml_collections.config_dict.placeholder(inner)
-            values[name] = default
+            values[field.name] = default
         config[section.name] = values
     return config
 
@@ -194,12 +189,9 @@ def load(path: Path) -> RunConfig:
         ) from None
     except InputError as error:
         raise InputError(f"{path} is not a configuration: {error}") from None
-    written = (
-        record.pop("version", __version__) if isinstance(record, dict) else __version__
-    )
-    if not isinstance(record, dict) or not all(
-        isinstance(section, dict) for section in record.values()
-    ):
+    record = record if isinstance(record, dict) else {"": record}
+    written = record.pop("version", __version__)
+    if not all(isinstance(section, dict) for section in record.values()):
         raise InputError(
             f"{path} is not a configuration: it must be an object of sections"
         )
@@ -289,14 +281,6 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
             f"{name} has half of a surrogate pair, which is no character: {value!r}"
         )
     return value
-
-
-def _keys(kind: type) -> list[tuple[str, Any, Any]]:
-    hints = typing.get_type_hints(kind)
-    return [
-        (field.name, field.default, hints[field.name])
-        for field in dataclasses.fields(kind)
-    ]
 
 
 def flatten(config: RunConfig) -> dict[str, Any]:

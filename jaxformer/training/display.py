@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections.abc import Mapping
-from typing import Protocol
 
 import jax
 
@@ -13,23 +12,22 @@ from jaxformer.errors import require
 from jaxformer.table import escape_controls
 
 
-class Display(Protocol):
-    """Shows the progress of the loop; any thread may write lines."""
+class Display:
+    """Shows the progress of the loop; any thread may write lines. This one shows
+    nothing: the first host shows the progress of all.
+    """
 
     def say(self, text: str) -> None:
         """Show a line that stays."""
-        ...
 
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:
         """Show how far the run is and, where there are new ones, its metrics."""
-        ...
 
     def close(self) -> None:
         """Finish."""
-        ...
 
 
-class Lines:
+class Lines(Display):
     """Plain lines on standard error, where there is no terminal: one for each entry
     of the log.
     """
@@ -49,11 +47,8 @@ class Lines:
         if metrics:
             self.say("  ".join([f"step {step}/{self._steps}", *describe(metrics)]))
 
-    def close(self) -> None:
-        """Nothing is open."""
 
-
-class Bar:
+class Bar(Display):
     """A progress bar of rich on standard error, for a terminal.
 
     Where the terminal is narrow the metrics that matter least are left out; with 100
@@ -102,25 +97,12 @@ class Bar:
         )
 
 
-class Silent:
-    """The display of the other hosts of a run: nothing."""
-
-    def say(self, text: str) -> None:
-        """The first host shows it."""
-
-    def advance(self, step: int, metrics: Mapping[str, float]) -> None:
-        """The first host shows it."""
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
 def make_display(steps: int) -> Display:
     """Return a bar on a terminal, and plain lines elsewhere; on other hosts than the
     first, silence.
     """
     if jax.process_index() > 0:
-        return Silent()
+        return Display()
     return Bar(steps) if sys.stderr.isatty() else Lines(steps)
 
 

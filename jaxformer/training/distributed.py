@@ -10,6 +10,7 @@ from collections.abc import Callable
 import jax
 
 from jaxformer import signals
+from jaxformer.checkpoints.folder import first_line
 from jaxformer.errors import InputError
 
 GRACE = 10.0
@@ -58,13 +59,9 @@ class Cluster:
                 "--coordinator must be HOST:PORT, such as 10.0.0.1:4321, not"
                 f" {self.coordinator!r}"
             )
-        if self.num_processes < 1:
+        if not 1 <= self.num_processes <= 1_000_000:
             raise InputError(
-                f"--num_processes must be at least 1, not {self.num_processes}"
-            )
-        if self.num_processes > 1_000_000:
-            raise InputError(
-                f"--num_processes must be at most 1,000,000, not {self.num_processes}"
+                f"--num_processes must be from 1 to 1,000,000, not {self.num_processes}"
             )
         if not 0 <= self.process_id < self.num_processes:
             raise InputError(
@@ -169,11 +166,7 @@ def _describe_absence(cluster: Cluster, seconds: float) -> str:
 
 
 def _describe_fault(cluster: Cluster, fault: Exception) -> str:
-    reason = (
-        str(fault).strip().splitlines()[0]
-        if str(fault).strip()
-        else type(fault).__name__
-    )
+    reason = first_line(fault)
     if cluster.coordinator is None:
         return (
             "--distributed finds no Slurm, Open MPI, Kubernetes or Cloud TPU here"
@@ -188,9 +181,8 @@ def _describe_fault(cluster: Cluster, fault: Exception) -> str:
 def _explain(error: BaseException) -> BaseException:
     """Word the loss of a connection; return other errors unchanged."""
     if isinstance(error, (ValueError, RuntimeError)) and "Gloo" in str(error):
-        reason = str(error).strip().splitlines()[0]
         return InputError(
-            f"another process of this run has ended ({reason}): see what it said; the"
-            " same command continues from the last checkpoint"
+            f"another process of this run has ended ({first_line(error)}): see what it"
+            " said; the same command continues from the last checkpoint"
         )
     return error

@@ -188,11 +188,9 @@ class Engine:
         """Add rows of padding, which weigh nothing, up to a multiple."""
 
         def filled(name: str, rows: Array | np.ndarray) -> np.ndarray:
-            missing = -rows.shape[0] % multiple
-            if not missing:
-                return np.asarray(rows)
+            missing = ((0, -rows.shape[0] % multiple), (0, 0))
             padding = 0 if name in SEGMENTS else self.pad_id
-            return np.pad(rows, ((0, missing), (0, 0)), constant_values=padding)
+            return np.pad(rows, missing, constant_values=padding)
 
         return {name: filled(name, rows) for name, rows in batch.items()}
 
@@ -227,10 +225,8 @@ def make_engine(model: Transformer, config: TrainingConfig) -> Engine:
         everywhere = NamedSharding(mesh, PartitionSpec())
         shardings = jax.tree.map(lambda _: everywhere, shapes)
         rows = NamedSharding(mesh, PartitionSpec(pmap.AXIS))
-        split, share = (
-            jax.local_device_count(),
-            (jax.process_index(), jax.process_count()),
-        )
+        split = jax.local_device_count()
+        share = jax.process_index(), jax.process_count()
     else:
         devices = jax.local_devices()[:1] if name == "jit" else jax.devices()
         mesh = meshes.make_mesh(np.array(devices), config)

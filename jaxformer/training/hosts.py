@@ -27,30 +27,8 @@ def make_once(make: Callable[[], Made]) -> Made:
         InputError: ``make`` raised it, on the first host.
         RuntimeError: on the other hosts, if ``make`` raised any other error.
     """
-    made = None
-    fault: BaseException | None = None
-    if jax.process_index() == 0:
-        try:
-            made = make()
-        except BaseException as error:
-            fault = error
-    if jax.process_count() == 1:
-        if fault is not None:
-            raise fault
-        return cast("Made", made)
-    # All hosts gather: those without a result send None.
-    own = [made, None if fault is None else _describe(fault)]
-    first = cast("list[Any]", gather(own)[0])
-    if fault is not None:
-        raise fault
-    made, failure = first
-    if failure is not None:
-        mendable, words = failure
-        if mendable:
-            raise InputError(words)
-        kind, _, words = words.partition(": ")
-        raise RuntimeError(f"{kind} on the first host: {words}")
-    return cast("Made", made)
+    made = together(lambda: make() if jax.process_index() == 0 else None)
+    return cast("Made", gather(made)[0])
 
 
 def together(make: Callable[[], Made]) -> Made:
@@ -67,7 +45,7 @@ def together(make: Callable[[], Made]) -> Made:
     made, fault = None, None
     try:
         made = make()
-    except Exception as error:
+    except BaseException as error:
         fault = error
     failures = gather(None if fault is None else _describe(fault))
     if fault is not None:

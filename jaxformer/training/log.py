@@ -7,25 +7,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
 from jaxformer.runs.records import append, is_evaluation, rewind
-
-
-class Writer(Protocol):
-    """Takes the metrics to somewhere."""
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Take the metrics of a step."""
-        ...
-
-    def close(self) -> None:
-        """Finish."""
-        ...
 
 
 class Log:
@@ -62,7 +50,7 @@ class Log:
         self.metrics_file = directory / "metrics.jsonl"
         self.samples_file = directory / "samples.jsonl"
         self._first = jax.process_index() == 0
-        self._writers: list[Writer] = []
+        self._writers: list[TensorBoard | WeightsAndBiases] = []
         if not self._first:
             return
         rewind(

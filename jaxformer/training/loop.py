@@ -284,16 +284,10 @@ def _check_finite(
     if values.get("loss_scale", 1.0) > 1.0 and math.isfinite(values["loss"]):
         return  # float16 looks for its scale
     progress.bad_steps += 1
-    kept = save_bad_batch(
-        parts.directory,
-        step,
-        batch,
-        host=jax.process_index(),
-        hosts=jax.process_count(),
-    )
-    parts.display.say(
-        describe_bad_step(step, values["loss"], values["gradient_norm"], kept)
-    )
+    host, hosts = jax.process_index(), jax.process_count()
+    kept = save_bad_batch(parts.directory, step, batch, host=host, hosts=hosts)
+    words = describe_bad_step(step, values["loss"], values["gradient_norm"], kept)
+    parts.display.say(words)
     if progress.bad_steps >= parts.config.training.max_bad_steps:
         raise InputError(
             f"{progress.bad_steps} steps in a row up to step {step} had no finite loss"
@@ -321,13 +315,9 @@ def _describe_evaluation(
         f"valid nll {entry['valid/nll']:.3f}",
         f"ppl {entry['valid/perplexity']:.2f}",
     ]
-    for name, label in (
-        ("valid/bleu", "BLEU"),
-        ("valid/chrf", "chrF"),
-        ("valid/f1", "F1"),
-    ):
-        if name in entry:
-            words.append(f"{label} {entry[name]:.2f}")
+    for label in ("BLEU", "chrF", "F1"):
+        if f"valid/{label.lower()}" in entry:
+            words.append(f"{label} {entry[f'valid/{label.lower()}']:.2f}")
     lines = [f"evaluation at step {step}: {', '.join(words)}"]
     for sample in samples[:2]:
         lines += [

@@ -50,12 +50,10 @@ def abstract_mesh(engine: str, devices: int, config: TrainingConfig) -> Abstract
         InputError: ``training.mesh_fsdp`` times ``training.mesh_tensor`` does not
             divide the number of devices.
     """
-    shapes = {
-        "jit": lambda: (1, 1, 1),
-        "pmap": lambda: (devices, 1, 1),
-        "mesh": lambda: mesh_shape(devices, config),
-    }
-    return AbstractMesh(shapes[engine](), AXES, axis_types=(AxisType.Auto,) * len(AXES))
+    shape = (1 if engine == "jit" else devices, 1, 1)
+    if engine == "mesh":
+        shape = mesh_shape(devices, config)
+    return AbstractMesh(shape, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 
 def count_bytes(

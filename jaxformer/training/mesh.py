@@ -13,7 +13,6 @@ axis        shares out                                    devices
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -39,17 +38,9 @@ DATA, FSDP, TENSOR = AXES
 ROWS = PartitionSpec(ROW_AXES)
 """The rows of a batch."""
 
-RULES: Mapping[str, str | None] = {
-    "vocabulary": TENSOR,
-    "heads": TENSOR,
-    "hidden": TENSOR,
-    "embed": FSDP,
-    "head_width": None,
-    "position": None,
-    "layers": None,
-}
-"""Over which axis of the mesh each logical axis of a parameter is sharded. A length
-that the axis does not divide stays whole on every device.
+RULES = {"vocabulary": TENSOR, "heads": TENSOR, "hidden": TENSOR, "embed": FSDP}
+"""Over which axis of the mesh each logical axis of a parameter is sharded. Other axes
+stay whole on every device, and so does a length that the axis does not divide.
 """
 
 
@@ -165,33 +156,21 @@ def shard(
         moments_over_data: whether the optimizer's arrays are sharded over the data axis
             too (ZeRO; Rajbhandari et al. 2020, section 5.1).
     """
+    by_path: dict[tuple[str, ...], tuple[tuple[int, ...], PartitionSpec]] = {}
+
+    def note(path: tuple[Any, ...], leaf: Any, axes: tuple[str, ...]) -> None:
+        by_path[_keys(path)] = leaf.shape, _spec(leaf.shape, axes, mesh)
+
     names = logical_axes(state.params)
-    specs = jax.tree.map(
-        lambda leaf, axes: _spec(leaf.shape, axes, mesh), state.params, names
-    )
-    by_path = {
-        _keys(path): (leaf.shape, spec)
-        for (path, leaf), spec in zip(
-            jax.tree_util.tree_leaves_with_path(state.params),
-            jax.tree.leaves(
-                specs, is_leaf=lambda node: isinstance(node, PartitionSpec)
-            ),
-            strict=True,
-        )
-    }
+    jax.tree_util.tree_map_with_path(note, state.params, names)
 
     def choose(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         # A moment's path ends with that of its parameter.
         keys = _keys(path)
-        found = next(
-            (
-                by_path[keys[start:]]
-                for start in range(len(keys))
-                if keys[start:] in by_path
-            ),
-            None,
-        )
-        spec = PartitionSpec() if found is None or found[0] != leaf.shape else found[1]
+        ends = (keys[start:] for start in range(len(keys)))
+        found = (by_path[end] for end in ends if end in by_path)
+        shape, spec = next(found, (leaf.shape, PartitionSpec()))
+        spec = spec if shape == leaf.shape else PartitionSpec()
         if moments_over_data and keys[0] == "optimizer":
             spec = _over_data(spec, leaf.shape, mesh)
         return NamedSharding(mesh, spec)
@@ -231,18 +210,16 @@ def _either(length: int, devices: int) -> str:
 def _spec(
     shape: tuple[int, ...], axes: tuple[str, ...], mesh: Mesh | AbstractMesh
 ) -> PartitionSpec:
-    wanted = [RULES[name] for name in axes]
-    return PartitionSpec(
-        *(
-            (
-                axis
-                if axis is not None
-                and mesh.shape[axis] > 1
-                and length % mesh.shape[axis] == 0
-                else None
-            )
-            for length, axis in zip(shape, wanted, strict=True)
+    def divides(axis: str | None, length: int) -> bool:
+        return (
+            axis in mesh.shape
+            and mesh.shape[axis] > 1
+            and length % mesh.shape[axis] == 0
         )
+
+    wanted = zip(shape, map(RULES.get, axes), strict=True)
+    return PartitionSpec(
+        *(axis if divides(axis, length) else None for length, axis in wanted)
     )
 
 
@@ -263,11 +240,9 @@ def _gather_tables(params: PyTree, mesh: Mesh) -> PyTree:
             leaf, NamedSharding(mesh, PartitionSpec(*spec))
         )
 
-    return (
-        params
-        if mesh.shape[FSDP] == 1
-        else jax.tree.map(gather, params, logical_axes(params))
-    )
+    if mesh.shape[FSDP] == 1:
+        return params
+    return jax.tree.map(gather, params, logical_axes(params))
 
 
 def _over_data(
@@ -294,7 +269,4 @@ def _over_data(
 
 
 def _keys(path: tuple[Any, ...]) -> tuple[str, ...]:
-    return tuple(
-        str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))
-        for key in path
-    )
+    return tuple(jax.tree_util.keystr((key,), simple=True) for key in path)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import difflib
 from fnmatch import fnmatchcase
+from pathlib import PurePosixPath
 from typing import Any
 
 import jax
@@ -87,32 +88,22 @@ def make_optimizer(
 def _descend(
     config: TrainingConfig, schedule: Schedule
 ) -> optax.GradientTransformationExtraArgs:
-    b1, b2, epsilon, decay = (
-        config.adam_b1,
-        config.adam_b2,
-        config.adam_epsilon,
-        config.weight_decay,
-    )
+    b1, b2, decay = config.adam_b1, config.adam_b2, config.weight_decay
     rate = _unless_bad(optax.scale_by_learning_rate(schedule))
-    if config.optimizer == "adam":
-        return optax.chain(_adam(b1, b2, epsilon), rate)
-    if config.optimizer == "adamw":
-        return optax.chain(
-            _adam(b1, b2, epsilon), optax.add_decayed_weights(decay, decay_mask), rate
-        )
+    decayed = optax.add_decayed_weights(decay, decay_mask)
     if config.optimizer == "lion":
         return _unless_bad(
             optax.lion(schedule, b1=b1, b2=b2, weight_decay=decay, mask=decay_mask)
         )
-    # The parts of optax.adafactor, whose own decay does not follow the learning rate.
-    return optax.chain(
-        _unless_bad(
-            optax.scale_by_factored_rms(min_dim_size_to_factor=MIN_FACTORED_SIZE)
-        ),
-        optax.clip_by_block_rms(1.0),
-        optax.add_decayed_weights(decay, decay_mask),
-        rate,
-    )
+    if config.optimizer == "adafactor":
+        # The parts of optax.adafactor, whose own decay does not follow the rate.
+        factored = optax.scale_by_factored_rms(min_dim_size_to_factor=MIN_FACTORED_SIZE)
+        clip = optax.clip_by_block_rms(1.0)
+        return optax.chain(_unless_bad(factored), clip, decayed, rate)
+    adam = _adam(b1, b2, config.adam_epsilon)
+    if config.optimizer == "adam":
+        return optax.chain(adam, rate)
+    return optax.chain(adam, decayed, rate)
 
 
 def keep(good: Bool[Array, ""] | bool, new: PyTree, old: PyTree) -> PyTree:
@@ -228,16 +219,15 @@ def frozen_mask(params: PyTree, patterns: str) -> PyTree:
         InputError: a pattern matches no parameter, or together they match all.
     """
     paths = [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    split = [pattern.strip() for pattern in patterns.split(",")]
-    for pattern in split:
-        if not any(fnmatchcase(path, pattern) for path in paths):
+    frozen = set[str]()
+    for pattern in map(str.strip, patterns.split(",")):
+        matching = [path for path in paths if fnmatchcase(path, pattern)]
+        if not matching:
             raise InputError(
                 f"training.frozen: no parameter matches {pattern!r}; the nearest is"
                 f" {_near(pattern, paths)}"
             )
-    frozen = {
-        path for path in paths if any(fnmatchcase(path, pattern) for pattern in split)
-    }
+        frozen.update(matching)
     if len(frozen) == len(paths):
         raise InputError(
             f"training.frozen={patterns} matches every parameter and leaves nothing to"
@@ -254,12 +244,8 @@ def _path(path: tuple[Any, ...]) -> str:
 
 def _near(pattern: str, paths: list[str]) -> str:
     """Return the parameter, or the folder of parameters, nearest to a pattern."""
-    names = [path.split("/") for path in paths]
     folders = {
-        "/".join([*name[:depth], "*"])
-        for name in names
-        for depth in range(1, len(name))
+        f"{folder}/*" for path in paths for folder in PurePosixPath(path).parents
     }
-    return difflib.get_close_matches(
-        pattern, sorted({*paths, *folders}), n=1, cutoff=0.0
-    )[0]
+    names = sorted({*paths, *folders} - {"./*"})
+    return difflib.get_close_matches(pattern, names, n=1, cutoff=0.0)[0]

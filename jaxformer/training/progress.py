@@ -76,13 +76,9 @@ class Progress:
         """
         if metric == self.best_metric:
             return False
-        known, self.best_metric, self.best, self.stale = (
-            self.best_metric,
-            metric,
-            None,
-            0,
-        )
-        return bool(known)
+        known = bool(self.best_metric)
+        self.best_metric, self.best, self.stale = metric, None, 0
+        return known
 
     def to_json(self) -> dict[str, Any]:
         """Return the counters as a JSON object."""

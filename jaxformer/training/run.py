@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch, cover, plan_buckets
 from jaxformer.data.corpus import Report, TrainingText, load_evaluation, open_evaluation
 from jaxformer.data.encoding import encode_evaluation
@@ -21,7 +22,7 @@ from jaxformer.errors import InputError
 from jaxformer.files import LOCK, TEMPORARY, check_writable, hold
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
-from jaxformer.runs.folder import WRITTEN, check_vocabulary, complete_config
+from jaxformer.runs.folder import WRITTEN, complete_config
 from jaxformer.training.hosts import make_once, together
 
 _OF_A_START = {
@@ -76,10 +77,8 @@ class Run:
         Raises:
             InputError: another process has claimed it, or it cannot be written.
         """
-        made, new = (
-            not self.directory.exists(),
-            not (self.directory / "config.json").exists(),
-        )
+        made = not self.directory.exists()
+        new = not (self.directory / "config.json").exists()
         make_folder(self.directory, "--workdir")
         refusal = (
             f"another process trains in {self.directory}: wait until it ends, or choose"
@@ -103,21 +102,12 @@ class Run:
             self.checkpoints.glob("*")
         ):
             for path in self.directory.iterdir():
-                (
+                if path.is_dir():
                     shutil.rmtree(path, ignore_errors=True)
-                    if path.is_dir()
-                    else path.unlink()
-                )
+                else:
+                    path.unlink()
             if made:
                 self.directory.rmdir()
-
-    def check_vocabulary(self, recorded: str, step: int | str) -> None:
-        """Refuse another vocabulary than that of a checkpoint.
-
-        Raises:
-            InputError: the hashes differ.
-        """
-        check_vocabulary(self.directory, self.vocabularies, recorded, step)
 
 
 def open_run(
@@ -198,14 +188,7 @@ def _refuse_end(old: RunConfig, new: RunConfig, directory: Path) -> None:
     before, after = old.training, new.training
     if (before.steps, before.cooldown_steps) == (after.steps, after.cooldown_steps):
         return
-    made = max(
-        (
-            int(path.name)
-            for path in (directory / "checkpoints").glob("*")
-            if path.name.isdecimal()
-        ),
-        default=0,
-    )
+    made = max([0, *SavedCheckpoints(directory / "checkpoints").steps])
     if made > after.steps:
         raise InputError(
             f"training.steps={after.steps} is less than the {made} steps that"
@@ -262,16 +245,12 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
         )
     except InputError as error:
         raise InputError(f"data.valid ({config.data.valid}): {error}") from None
-    lengths, budget = (
-        (encoded.source_lengths, encoded.target_lengths),
-        config.data.tokens_per_batch,
-    )
+    lengths = encoded.source_lengths, encoded.target_lengths
+    budget, count = config.data.tokens_per_batch, config.data.num_buckets
     if data.buckets:
         buckets = cover(data.buckets, *lengths, tokens_per_batch=budget)
     else:
-        buckets = plan_buckets(
-            *lengths, num_buckets=config.data.num_buckets, tokens_per_batch=budget
-        )
+        buckets = plan_buckets(*lengths, num_buckets=count, tokens_per_batch=budget)
     return [batch for batch, _ in evaluation_batches(encoded, buckets)]
 
 

@@ -99,7 +99,6 @@ def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
     if model.config.scan_layers:
         # one program, and not one for each shape
         params = jax.jit(stack_layers)(params)
-    scaled = model.config.dtype == "float16"
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         updates=jnp.zeros((), jnp.int32),
@@ -109,7 +108,7 @@ def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
         # Its own arrays: a step consumes its state, which must not hold an array twice.
         average=None if config.ema_decay is None else jax.tree.map(jnp.copy, params),
         loss_scale=LossScale(jnp.float32(config.loss_scale), jnp.zeros((), jnp.int32))
-        if scaled
+        if model.config.dtype == "float16"
         else None,
     )
 

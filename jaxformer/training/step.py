@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -83,34 +83,26 @@ def make_train_step(
         key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.step)
         if axis_name is not None:
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
-        # Under float16 what is differentiated is about the mean: gradients of sums
-        # would not fit.
-        scale = (
-            1.0
-            if state.loss_scale is None
-            else state.loss_scale.scale / batch["target"].size
-        )
-        differentiate = jax.grad(
-            lambda *given: _scaled(total_loss(*given), scale), has_aux=True
-        )
-        if config.accumulation_steps == 1:
-            gradients, sums = differentiate(state.params, batch, key)
-        else:
-            gradients, sums = _accumulate(
-                differentiate, state.params, batch, key, config.accumulation_steps
-            )
+        scale: Float[Array, ""] | float = 1.0
+        if state.loss_scale is not None:
+            # About the mean is differentiated: gradients of sums would not fit.
+            scale = state.loss_scale.scale / batch["target"].size
+
+        def scaled_loss(*given: Any) -> tuple[Float[Array, ""], Metrics]:
+            loss, sums = total_loss(*given)
+            return loss * scale, sums
+
+        differentiate = jax.grad(scaled_loss, has_aux=True)
+        parts = config.accumulation_steps
+        gradients, sums = _accumulate(differentiate, state.params, batch, key, parts)
         if axis_name is not None:
             gradients, sums = jax.lax.psum((gradients, sums), axis_name)
         count = jnp.maximum(sums["tokens"], 1.0) * scale
         gradients = jax.tree.map(lambda gradient: gradient / count, gradients)
         norm = optax.tree.norm(gradients)
         good = jnp.isfinite(sums["loss"]) & jnp.isfinite(norm)
-        metrics = {
-            **sums,
-            "gradient_norm": norm,
-            "learning_rate": schedule(state.updates),
-            "skipped": 1.0 - good.astype(jnp.float32),
-        }
+        metrics = {"gradient_norm": norm, "learning_rate": schedule(state.updates)}
+        metrics = {**sums, **metrics, "skipped": 1.0 - good.astype(jnp.float32)}
         if state.loss_scale is not None:
             metrics["loss_scale"] = state.loss_scale.scale
         return _update(state, gradients, good, optimizer, config.ema_decay), metrics
@@ -150,9 +142,9 @@ def _update(
 def count_traces(step: TrainStep, traces: list[None]) -> TrainStep:
     """Add an entry to a list whenever a step is traced, which is once a compilation."""
 
-    def traced_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def traced_step(*given: Any) -> tuple[TrainState, Metrics]:
         traces.append(None)
-        return step(state, batch)
+        return step(*given)
 
     return traced_step
 
@@ -167,12 +159,11 @@ def make_eval_step(
     """Build ``eval_step(params, batch) -> metrics``: sums of ``loss``, ``nll``,
     ``correct`` and ``tokens``.
     """
-    pad_id = model.config.pad_id
 
     def eval_step(params: PyTree, batch: Batch) -> Metrics:
-        target = jnp.asarray(batch["target"])
-        logits = _logits(model, place(params), batch)
-        real = target != pad_id
+        batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
+        logits, target = _logits(model, place(params), batch), batch["target"]
+        real = target != model.config.pad_id
         loss, tokens = _smoothed(logits, target, real, config)
         nll, _ = losses.cross_entropy(logits, target, real)
         correct, _ = losses.correct(logits, target, real)
@@ -182,10 +173,9 @@ def make_eval_step(
     return eval_step
 
 
-TotalLoss: TypeAlias = Callable[[PyTree, Batch, Key], tuple[Float[Array, ""], Metrics]]
-
-
-def make_loss(model: Transformer, config: TrainingConfig, place: Place) -> TotalLoss:
+def make_loss(
+    model: Transformer, config: TrainingConfig, place: Place
+) -> Callable[[PyTree, Batch, Key], tuple[Float[Array, ""], Metrics]]:
     """Build ``total_loss(params, batch, key)``: what is minimised, summed over a
     batch, and sums for the metrics.
     """
@@ -194,18 +184,13 @@ def make_loss(model: Transformer, config: TrainingConfig, place: Place) -> Total
     def total_loss(
         params: PyTree, batch: Batch, key: Key
     ) -> tuple[Float[Array, ""], Metrics]:
-        source, target = jnp.asarray(batch["source"]), jnp.asarray(batch["target"])
-        sums = {
-            "source_tokens": jnp.sum(source != pad_id, dtype=jnp.float32),
-            "slots": jnp.float32(source.size + target.size),
-        }
+        batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
+        source_tokens = jnp.sum(batch["source"] != pad_id, dtype=jnp.float32)
+        slots = jnp.float32(batch["source"].size + batch["target"].size)
         if config.r_drop:
             # Each row next to its copy, so that one device computes both.
-            batch = {
-                name: jnp.repeat(jnp.asarray(rows), 2, axis=0)
-                for name, rows in batch.items()
-            }
-            target = batch["target"]
+            batch = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
+        target = batch["target"]
         real = target != pad_id
         logits = _logits(
             model, place(_without_frozen(params, config.frozen)), batch, key
@@ -226,7 +211,8 @@ def make_loss(model: Transformer, config: TrainingConfig, place: Place) -> Total
                 tokens / 2,
             )
         return loss, {
-            **sums,
+            "source_tokens": source_tokens,
+            "slots": slots,
             "loss": loss,
             "nll": jax.lax.stop_gradient(nll),
             "tokens": tokens,
@@ -261,13 +247,6 @@ def _smoothed(
     )
 
 
-def _scaled(
-    result: tuple[Float[Array, ""], Metrics], scale: Float[Array, ""] | float
-) -> tuple[Float[Array, ""], Metrics]:
-    loss, sums = result
-    return loss * scale, sums
-
-
 def _accumulate(
     differentiate: Callable[[PyTree, Batch, Key], tuple[PyTree, Metrics]],
     params: PyTree,
@@ -275,9 +254,11 @@ def _accumulate(
     key: Key,
     parts: int,
 ) -> tuple[PyTree, Metrics]:
-    """Add gradients and sums over parts of a batch, one after another, each with
+    """Sum gradients and metrics over parts of a batch, one after another, each with
     dropout of its own.
     """
+    if parts == 1:
+        return differentiate(params, batch, key)
 
     def split(rows: Array | np.ndarray) -> Array:
         # Row r goes to part r modulo parts: the rows of a device stay there.
@@ -312,13 +293,12 @@ def _logits(
     """Predict the targets of a batch, with dropout where there is a key for it."""
     # Whether rows are packed is part of the batch's structure, as its shapes are: each
     # kind has its own compiled step.
-    segments = {name: jnp.asarray(batch[name]) for name in SEGMENTS if name in batch}
     logits = model.apply(
         {"params": params},
-        jnp.asarray(batch["source"]),
-        jnp.asarray(batch["target"]),
-        source_segments=segments.get("source_segments"),
-        target_segments=segments.get("target_segments"),
+        batch["source"],
+        batch["target"],
+        source_segments=batch.get("source_segments"),
+        target_segments=batch.get("target_segments"),
         train=key is not None,
         rngs=None if key is None else {"dropout": key},
     )

@@ -29,7 +29,7 @@ import jax
 
 from jaxformer import signals
 from jaxformer.checkpoints.manager import CheckpointManager
-from jaxformer.checkpoints.saved import open_to_read
+from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch
 from jaxformer.data.cleaning import summary
 from jaxformer.data.pipeline import TrainingData
@@ -37,6 +37,7 @@ from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
+from jaxformer.runs.folder import check_vocabulary
 from jaxformer.runs.records import Validator, last_step
 from jaxformer.training.compilations import Compilations
 from jaxformer.training.display import Display, make_display
@@ -50,10 +51,12 @@ from jaxformer.training.progress import Progress, hash_validation
 from jaxformer.training.run import Run, open_run, validation_batches
 from jaxformer.training.state import TrainState
 from jaxformer.training.warm_start import load_initial, restart_schedule
+from jaxformer.typing import PyTree
 
 VISIBLE_AFTER = 60.0
 """Seconds until every host sees what another has written into a shared directory."""
 
+_SAME = "give every host the same configuration"
 _SHARE = "put --workdir on a file system that all hosts share"
 
 
@@ -65,35 +68,26 @@ def train(
     """Train a run from its configuration, or continue the run in the directory.
 
     Args:
-        config: the configuration; ``vocabulary_size`` and token ids of its model come
-            from the vocabulary.
+        config: of the run; the vocabulary gives its model sizes and token ids.
         workdir: directory of the run; made where it is missing. Several hosts share it.
-        make_validator: builds what translates the validation set; without it, only the
-            validation loss is measured.
+        make_validator: builds what translates the validation set; None: loss only.
 
     Returns:
-        The step and whether the run is finished; ``signal`` names what interrupted it.
+        The step and whether the run is finished; ``signal`` names an interruption.
 
     Raises:
-        InputError: something given does not fit; nothing that is already saved is
-            harmed.
+        InputError: something given does not fit; what is already saved stays.
     """
     with contextlib.ExitStack() as open_parts:
         enter, closing = open_parts.enter_context, contextlib.closing
         compilations = enter(Compilations())
-        check_same(
-            configuration.flatten(config), "give every host the same configuration"
-        )
+        check_same(configuration.flatten(config), _SAME)
         display = enter(closing(make_display(config.training.steps)))
         run = open_run(config, workdir, report=display.say)
         config, model = run.config, Transformer(run.config.model)
         engine = make_engine(model, config.training)
         data, valid = together(lambda: _load(run, display))
-        check_same(
-            {"the hash of the training text": data.hash},
-            "give every host the same text",
-        )
-        first, texts = _check_start(run, engine)
+        first, texts = _check_start(run, engine, data)
         validate = None
         if make_validator is not None and config.evaluation.max_sentences != 0:
             validate = together(functools.partial(make_validator, run, model))
@@ -107,12 +101,9 @@ def train(
         identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
         state, progress = _begin(run, engine, identity, checkpoints, first)
         progress.valid = texts
-        _choose_best(progress, config.evaluation.best_metric, display)
         log = enter(closing(together(lambda: _open_log(run, progress))))
-        first_step, steps = config.training.profile_step, config.training.profile_steps
-        profile = enter(closing(Profile(workdir / "profile", first_step, steps)))
+        profile = enter(closing(_make_profile(run)))
         _introduce(display, run, data, engine, progress)
-        display.advance(progress.step, {})
         parts = LoopParts(
             config=config,
             directory=workdir,
@@ -131,30 +122,25 @@ def train(
         return run_loop(parts, state, progress)
 
 
-def _check_start(run: Run, engine: Engine) -> tuple[TrainState | None, dict[str, str]]:
+def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
+    seed = run.config.training.seed
+    data = run.text.load(run.vocabularies, seed=seed, report=display.say)
+    return data, validation_batches(run, data)
+
+
+def _check_start(
+    run: Run, engine: Engine, data: TrainingData
+) -> tuple[TrainState | None, dict[str, str]]:
     """Return the first state of a new run and the hashes of the validation text, before
     anything is written.
     """
+    hashes = {"the hash of the training text": data.hash}
+    check_same(hashes, "give every host the same text")
     texts = hash_validation(run.valid, run.config.evaluation.max_sentences)
-    if not _has_checkpoints(run):
+    if not SavedCheckpoints(run.checkpoints).steps:
         return _first_state(run, engine), texts
     together(lambda: _check_validation(run, texts))
     return None, texts
-
-
-def _choose_best(progress: Progress, metric: str, display: Display) -> None:
-    if progress.choose_by(metric):
-        display.say(
-            f"evaluation.best_metric={metric} is new: the best so far begins again"
-            " from nothing"
-        )
-
-
-def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
-    data = run.text.load(
-        run.vocabularies, seed=run.config.training.seed, report=display.say
-    )
-    return data, validation_batches(run, data)
 
 
 def _claim(
@@ -172,14 +158,18 @@ def _claim(
 
 
 def _open_log(run: Run, progress: Progress) -> Log:
-    project, config = run.config.training.wandb_project, dataclasses.asdict(run.config)
     return Log(
         run.directory,
         progress.step,
         progress.evaluated,
-        wandb_project=project,
-        config=config,
+        wandb_project=run.config.training.wandb_project,
+        config=dataclasses.asdict(run.config),
     )
+
+
+def _make_profile(run: Run) -> Profile:
+    training, directory = run.config.training, run.directory / "profile"
+    return Profile(directory, training.profile_step, training.profile_steps)
 
 
 def _await(path: Path) -> None:
@@ -230,7 +220,7 @@ def _begin(
         return first or _first_state(run, engine), Progress()
     step = checkpoints.find("latest")
     record = checkpoints.progress(step)
-    run.check_vocabulary(record.pop("vocabulary"), step)
+    check_vocabulary(run.directory, run.vocabularies, record.pop("vocabulary"), step)
     if record.pop("data") != identity["data"]:
         raise InputError(
             f"{run.config.data.train} is not the text that {run.directory} was trained"
@@ -238,9 +228,8 @@ def _begin(
         )
     like = engine.abstract()
     parts = checkpoints.restore(step, params=like.weights, training=like.rest())
-    return engine.place(
-        TrainState.from_parts(parts["params"], parts["training"])
-    ), Progress.from_json(record)
+    state = TrainState.from_parts(parts["params"], parts["training"])
+    return engine.place(state), Progress.from_json(record)
 
 
 def _check_validation(run: Run, texts: dict[str, str]) -> None:
@@ -248,7 +237,7 @@ def _check_validation(run: Run, texts: dict[str, str]) -> None:
     kept.
     """
     config, metric = run.config, run.config.evaluation.best_metric
-    checkpoints, records = open_to_read(run.checkpoints, metric), []
+    checkpoints, records = SavedCheckpoints(run.checkpoints, metric), []
     for step in {*checkpoints.ranking(), *checkpoints.steps[-1:]}:
         # a damaged one, which is refused where it is used
         with contextlib.suppress(InputError):
@@ -268,10 +257,6 @@ def _check_validation(run: Run, texts: dict[str, str]) -> None:
         )
 
 
-def _has_checkpoints(run: Run) -> bool:
-    return any(path.name.isdecimal() for path in run.checkpoints.glob("*"))
-
-
 def _first_state(run: Run, engine: Engine) -> TrainState:
     """Make the state of a run that begins, from its seed or from another run."""
     _refuse_lost_checkpoints(run)
@@ -280,19 +265,12 @@ def _first_state(run: Run, engine: Engine) -> TrainState:
         return state
     like = engine.abstract()
     initial = load_initial(training, run.vocabularies.hash, like.params, like.optimizer)
-    state = engine.collect(state)
-    return engine.place(
-        dataclasses.replace(
-            state,
-            params=initial.params,
-            average=None if state.average is None else initial.params,
-            optimizer=(
-                state.optimizer
-                if initial.optimizer is None
-                else restart_schedule(initial.optimizer)
-            ),
-        )
-    )
+    changes: dict[str, PyTree] = {"params": initial.params}
+    if training.ema_decay is not None:
+        changes["average"] = initial.params
+    if initial.optimizer is not None:
+        changes["optimizer"] = restart_schedule(initial.optimizer)
+    return engine.place(dataclasses.replace(engine.collect(state), **changes))
 
 
 def _refuse_lost_checkpoints(run: Run) -> None:
@@ -310,16 +288,11 @@ def _refuse_lost_checkpoints(run: Run) -> None:
                 f"{run.directory} has {name} of a run whose checkpoints are gone:"
                 f" {cure}"
             )
-    training, files = (
-        run.config.training,
-        [run.directory / name for name in ("metrics.jsonl", "samples.jsonl")],
-    )
-    made = max(map(last_step, files))
-    if made > (
-        2 * min(training.evaluate_every, training.checkpoint_every)
-        if run.checkpoints.is_dir()
-        else 0
-    ):
+    training = run.config.training
+    names = ("metrics.jsonl", "samples.jsonl")
+    made = max(last_step(run.directory / name) for name in names)
+    saved_by = 2 * min(training.evaluate_every, training.checkpoint_every)
+    if made > (saved_by if run.checkpoints.is_dir() else 0):
         raise InputError(
             f"{run.directory} has the record of {made} steps and no checkpoint: {cure},"
             " or remove metrics.jsonl and samples.jsonl to begin again"
@@ -329,12 +302,10 @@ def _refuse_lost_checkpoints(run: Run) -> None:
 def _introduce(
     display: Display, run: Run, data: TrainingData, engine: Engine, progress: Progress
 ) -> None:
-    where = (
-        f"{engine.devices} {jax.devices()[0].platform}"
-        f" device{'s' if engine.devices > 1 else ''}"
-    )
+    params = engine.abstract().params
+    kind = f"{jax.devices()[0].platform} device{'s' * (engine.devices > 1)}"
     display.say(
-        f"model: {count_parameters(engine.abstract().params):,} parameters on {where}"
+        f"model: {count_parameters(params):,} parameters on {engine.devices} {kind}"
     )
     facts = data.statistics
     display.say(
@@ -360,16 +331,17 @@ def _introduce(
             f" {training.initial_run}{with_optimizer}"
         )
     if training.frozen is not None:
-        params = engine.abstract().params
-        frozen = frozen_mask(params, training.frozen)
-        kept = sum(
-            leaf.size
-            for leaf, stays in zip(*map(jax.tree.leaves, (params, frozen)), strict=True)
-            if stays
-        )
+        leaves = map(jax.tree.leaves, (params, frozen_mask(params, training.frozen)))
+        kept = sum(leaf.size * stays for leaf, stays in zip(*leaves, strict=True))
         display.say(f"frozen: {kept:,} parameters by training.frozen={training.frozen}")
     if progress.step:
         display.say(
-            f"resuming at step {progress.step} of {run.config.training.steps} in"
-            f" {run.directory}"
+            f"resuming at step {progress.step} of {training.steps} in {run.directory}"
         )
+    metric = run.config.evaluation.best_metric
+    if progress.choose_by(metric):
+        display.say(
+            f"evaluation.best_metric={metric} is new: the best so far begins again"
+            " from nothing"
+        )
+    display.advance(progress.step, {})

@@ -130,19 +130,20 @@ def test_tensorboard_shows_what_the_record_holds(tmp_path, open_log):
     ]
 
 
-def test_other_hosts_write_nothing(tmp_path, monkeypatch, open_log):
-    """With several hosts the first alone writes: the log of another leaves a
-    directory as it is.
+def test_other_hosts_write_nothing(tmp_path, monkeypatch, wandb):
+    """With several hosts only the first writes: the log of another leaves a directory
+    as it is.
     """
     monkeypatch.setattr(jax, "process_index", lambda: 1)
     append(tmp_path / "metrics.jsonl", {"step": 9, "train/loss": 1.0})
     before = (tmp_path / "metrics.jsonl").read_bytes()
-    log = open_log(5, 0)
+    log = Log(tmp_path, 5, 0, wandb_project="translation")
     log.write(6, {"train/loss": 1.0})
     log.write_samples(6, [{"translation": "x"}])
     log.close()
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.jsonl"]
     assert (tmp_path / "metrics.jsonl").read_bytes() == before
+    assert wandb.begun == []
 
 
 @pytest.fixture
@@ -199,43 +200,25 @@ def test_a_resumed_run_is_the_same_on_weights_and_biases(tmp_path, wandb):
     assert again["resume"] == "allow"
 
 
-def test_weights_and_biases_only_when_asked(tmp_path, wandb, monkeypatch):
-    """Without a project, and on other hosts than the first, nothing begins."""
-    Log(tmp_path, 0, 0).close()
-    monkeypatch.setattr(jax, "process_index", lambda: 1)
-    Log(tmp_path, 0, 0, wandb_project="translation").close()
-    assert wandb.begun == []
-    assert not (tmp_path / "wandb_id").exists()
-
-
 def test_weights_and_biases_refuses(tmp_path, wandb):
     """Nobody is logged in: one line names the key and the cure."""
-    with pytest.raises(
-        InputError,
-        match=r"training.wandb_project=closed \(no API key\): run `wandb login`",
-    ) as caught:
+    cure = r"training.wandb_project=closed \(no API key\): run `wandb login`, .*$"
+    with pytest.raises(InputError, match=cure):
         Log(tmp_path, 0, 0, wandb_project="closed")
-    assert "\n" not in str(caught.value)
 
 
 def test_a_number_that_is_not_finite_is_null(tmp_path):
     """JSON has no NaN: each line can be read by any program."""
-    append(
-        tmp_path / "metrics.jsonl",
-        {"step": 1, "train/loss": math.nan, "train/nll": math.inf, "train/epoch": 0.0},
-    )
-    text = (tmp_path / "metrics.jsonl").read_text()
-    assert (
-        text
-        == '{"step": 1, "train/loss": null, "train/nll": null, "train/epoch": 0.0}\n'
-    )
+    path = tmp_path / "metrics.jsonl"
+    append(path, {"step": 1, "train/loss": math.nan, "train/nll": math.inf})
+    assert path.read_text() == '{"step": 1, "train/loss": null, "train/nll": null}\n'
 
 
 @pytest.mark.parametrize(
     "line", ["5", "{}", '{"step": "7"}', pytest.param("[" * 100_000, id="deep"), ""]
 )
 def test_a_line_that_no_run_wrote_stays(tmp_path, line):
-    """A run that goes on neither fails at it nor takes it away."""
+    """A run that continues neither fails at it nor removes it."""
     path = tmp_path / "metrics.jsonl"
     kept, late = json.dumps({"step": 1}), json.dumps({"step": 9})
     path.write_text(f"{kept}\n{line}\n{late}\n{kept}\n")
