@@ -9,7 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 from jax.experimental import multihost_utils
@@ -21,13 +21,6 @@ from jaxformer.typing import PyTree
 
 # The suffix of a checkpoint that is saved again, until the new one is whole.
 _REPLACED = ".replaced"
-
-
-class _NewCheckpoint(NamedTuple):
-    step: int
-    trees: Mapping[str, PyTree]
-    progress: Mapping[str, Any]
-    scores: Mapping[str, float] | None
 
 
 class CheckpointManager(SavedCheckpoints):
@@ -118,9 +111,11 @@ class CheckpointManager(SavedCheckpoints):
                 permission. With ``on_failure`` it is called instead, and the next save
                 tries again; the last good checkpoint stays.
         """
-        new = _NewCheckpoint(
-            step, {"params": params, "training": training}, progress, scores
-        )
+        trees = {"params": params, "training": training}
+
+        def save() -> None:
+            self._save(step, trees, progress, scores)
+
         self._attempt(self._finish)
         known = {each.step: each.metrics for each in self._checkpointer.checkpoints}
         if step in known and (scores is None or known[step]):
@@ -128,7 +123,7 @@ class CheckpointManager(SavedCheckpoints):
         if self._failed is not None:
             self._tidy()
             self._failed = None
-        self._attempt(lambda: self._replace(new) if step in known else self._save(new))
+        self._attempt(lambda: self._replace(step, save) if step in known else save())
 
     def wait(self) -> None:
         """Wait until everything is saved.
@@ -169,36 +164,40 @@ class CheckpointManager(SavedCheckpoints):
             if self._sealing is not None:
                 self._sealing.join()
 
-    def _save(self, new: _NewCheckpoint) -> None:
+    def _save(
+        self,
+        step: int,
+        trees: Mapping[str, PyTree],
+        progress: Mapping[str, Any],
+        scores: Mapping[str, float] | None,
+    ) -> None:
         try:
             saved = self._checkpointer.save_checkpointables_async(
-                new.step,
-                new.trees,
+                step,
+                trees,
                 force=True,
-                metrics=None if new.scores is None else dict(new.scores),
-                custom_metadata=dict(new.progress),
+                metrics=None if scores is None else dict(scores),
+                custom_metadata=dict(progress),
             )
         except Exception as error:
             raise self._failure(error) from error
         if jax.process_index() == 0:
             self._sealing = threading.Thread(
-                target=_seal, args=(self.path(new.step), saved)
+                target=_seal, args=(self.path(step), saved)
             )
             self._sealing.start()
 
-    def _replace(self, new: _NewCheckpoint) -> None:
+    def _replace(self, step: int, save: Callable[[], None]) -> None:
         # Orbax overwrites by deleting first: a process killed in between would leave
         # half a checkpoint, or none.
-        replaced = self.directory / f"{new.step}{_REPLACED}"
-        _on_first_process(
-            lambda: self.path(new.step).rename(replaced), f"replace {new.step}"
-        )
+        replaced = self.directory / f"{step}{_REPLACED}"
+        _on_first_process(lambda: self.path(step).rename(replaced), f"replace {step}")
         self._checkpointer.reload()
         try:
-            self._save(new)
+            save()
             self._finish()
         finally:
-            _on_first_process(lambda: _settle(replaced), f"settle {new.step}")
+            _on_first_process(lambda: _settle(replaced), f"settle {step}")
             self._checkpointer.reload()
 
     def ranking(self) -> list[int]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from types import TracebackType
-
 import jax
 
 # JAX's own name of the event that a program is ready for its devices: compiled, or read
@@ -22,20 +19,13 @@ class Compilations:
     def __init__(self) -> None:
         """Nothing was compiled yet."""
         self.count, self.seconds = 0, 0.0
-        self.ended = time.monotonic()
-        """When the last one was done."""
 
     def __enter__(self) -> Compilations:
         """Begin to listen."""
         jax.monitoring.register_event_duration_secs_listener(self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Listen no longer."""
         jax.monitoring.unregister_event_duration_listener(self._note)
 
@@ -52,7 +42,6 @@ class Compilations:
         if event == _EVENT:
             self.count += 1
             self.seconds += duration_secs
-            self.ended = time.monotonic()
 
 
 def read_memory() -> dict[str, float]:

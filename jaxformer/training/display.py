@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 
@@ -115,32 +115,22 @@ _LEAST = ("pad", "norm", "lr", "MFU", "ppl", "left", "tok/s", "loss")
 
 def describe(metrics: Mapping[str, float]) -> list[str]:
     """Format the metrics of training that are shown."""
-    words = (
-        ("train/loss", "loss", lambda value: f"{value:.3f}"),
-        ("train/perplexity", "ppl", _short),
-        (
-            "train/learning_rate",
-            "lr",
-            lambda value: f"{value:.1e}".replace("e-0", "e-"),
+    shown: dict[str, Callable[[float], str]] = {
+        "loss": lambda value: f"loss {value:.3f}",
+        "perplexity": lambda value: f"ppl {_short(value)}",
+        "learning_rate": lambda value: f"lr {value:.1e}".replace("e-0", "e-"),
+        "gradient_norm": lambda value: f"norm {_short(value)}",
+        "tokens_per_second": lambda value: (
+            f"{value:,.0f} tok/s" if value < 1e5 else f"{value / 1000.0:,.0f}k tok/s"
         ),
-        ("train/gradient_norm", "norm", _short),
-        (
-            "train/tokens_per_second",
-            "tok/s",
-            lambda value: (
-                f"{value:,.0f}" if value < 100_000.0 else f"{value / 1000.0:,.0f}k"
-            ),
-        ),
-        ("train/mfu", "MFU", lambda value: f"{value:.0%}"),
-        ("train/padding", "pad", lambda value: f"{value:.0%}"),
-        ("train/seconds_left", "left", clock),
-    )
+        "mfu": lambda value: f"MFU {value:.0%}",
+        "padding": lambda value: f"pad {value:.0%}",
+        "seconds_left": lambda value: f"left {clock(value)}",
+    }
     return [
-        f"{form(metrics[key])} {word}"
-        if word == "tok/s"
-        else f"{word} {form(metrics[key])}"
-        for key, word, form in words
-        if key in metrics
+        form(metrics[f"train/{name}"])
+        for name, form in shown.items()
+        if f"train/{name}" in metrics
     ]
 
 

@@ -68,10 +68,7 @@ class TrainState:
         if self.average is not None:
             rest["params"] = self.params
         if self.loss_scale is not None:
-            rest["loss_scale"] = {
-                "scale": self.loss_scale.scale,
-                "good_steps": self.loss_scale.good_steps,
-            }
+            rest["loss_scale"] = vars(self.loss_scale).copy()
         return rest
 
     @classmethod

@@ -21,12 +21,10 @@ class Initial(NamedTuple):
     """What a run begins with.
 
     Attributes:
-        step: that of the other run's checkpoint.
         params: the parameters that the other run is decoded with.
         optimizer: the state of its optimizer; None where it was not asked for.
     """
 
-    step: int | str
     params: PyTree
     optimizer: PyTree | None
 
@@ -76,8 +74,8 @@ def load_initial(
         rest = folder.restore(
             saved.path, {"training": {"optimizer": optimizer}}, where, partial=True
         )
-        return Initial(saved.name, parts["params"], rest["training"]["optimizer"])
-    return Initial(saved.name, parts["params"], None)
+        return Initial(parts["params"], rest["training"]["optimizer"])
+    return Initial(parts["params"], None)
 
 
 def restart_schedule(optimizer: PyTree) -> PyTree:
@@ -85,14 +83,11 @@ def restart_schedule(optimizer: PyTree) -> PyTree:
     update.
     """
 
-    def restart(node: PyTree) -> PyTree:
-        return (
-            optax.ScaleByScheduleState(jnp.zeros_like(node.count))
-            if is_schedule(node)
-            else node
-        )
-
     def is_schedule(node: PyTree) -> bool:
         return isinstance(node, optax.ScaleByScheduleState)
+
+    def restart(node: PyTree) -> PyTree:
+        start = optax.ScaleByScheduleState
+        return start(jnp.zeros_like(node.count)) if is_schedule(node) else node
 
     return jax.tree.map(restart, optimizer, is_leaf=is_schedule)

@@ -105,7 +105,7 @@ def test_what_is_chosen(saved):
 
 
 def test_an_average_is_found_and_read(run, checkpoints):
-    """It holds parameters alone and a record of what went in; the newest is found
+    """It holds only parameters and a record of what went in; the newest is found
     without a name.
     """
     assert list_averages(run) == []

@@ -249,7 +249,8 @@ from jaxformer.errors import InputError
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (3000, resource.RLIM_INFINITY))
 try:
-    save_average(Path(sys.argv[1]), "mean", SavedCheckpoints(Path(sys.argv[1]) / "checkpoints"), [20, 30])
+    run = Path(sys.argv[1])
+    save_average(run, "mean", SavedCheckpoints(run / "checkpoints"), [20, 30])
 except InputError as error:
     print(error)
 """

@@ -46,7 +46,8 @@ def save(step, scores=None):
     manager.save(step, arrays(step), {"step": jnp.int32(step)}, {"step": step}, scores)
 
 told = []
-manager = CheckpointManager(Path(sys.argv[1]), keep_latest=2, on_failure=lambda error: told.append(str(error)))
+keep = {"keep_latest": 2, "on_failure": lambda error: told.append(str(error))}
+manager = CheckpointManager(Path(sys.argv[1]), **keep)
 save(1)
 save(2)
 manager.wait()
@@ -79,7 +80,7 @@ for line in told:
 
 def test_a_disk_that_is_full_for_a_while(tmp_path):
     """Saves that fail in the background are told, each once in one line, nothing good
-    is removed, and the next save with space works and clears what they left behind.
+    is removed, and the next save with space works and clears what they left.
     """
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", FULL, tmp_path],

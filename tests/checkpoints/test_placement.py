@@ -99,23 +99,31 @@ changes = []
 settle = module._settle
 module._settle = lambda replaced: changes.append(replaced.name) or settle(replaced)
 mesh = Mesh(np.array(jax.devices()).reshape(2, 2), ("data", "fsdp"))
-sharded, copied = NamedSharding(mesh, PartitionSpec("fsdp")), NamedSharding(mesh, PartitionSpec())
+sharded, copied, both = (
+    NamedSharding(mesh, PartitionSpec(*axes))
+    for axes in (["fsdp"], [], ["data", "fsdp"])
+)
 table = np.arange(32, dtype=np.float32).reshape(8, 4)
 
 def place(value, sharding):
-    return jax.make_array_from_callback(value.shape, sharding, lambda index: value[index])
+    return jax.make_array_from_callback(value.shape, sharding, value.__getitem__)
+
+def save(step, scores):
+    params = {"table": place(table * step, sharded)}
+    manager.save(step, params, {"step": place(np.int32([step]), copied)}, {}, scores)
 
 manager = CheckpointManager(Path(sys.argv[3]), keep_latest=2, on_failure=print)
 manager.remove_leftovers()
 for step in (4, 8, 12):
-    manager.save(step, {"table": place(table * step, sharded)}, {"step": place(np.int32([step]), copied)}, {}, None)
+    save(step, None)
 # Saved again with its scores, and so replaced.
-manager.save(12, {"table": place(table * 12, sharded)}, {"step": place(np.int32([12]), copied)}, {}, {"bleu": 3.0})
+save(12, {"bleu": 3.0})
 manager.wait()
-like = {"table": jax.ShapeDtypeStruct((8, 4), np.float32, sharding=NamedSharding(mesh, PartitionSpec("data", "fsdp")))}
+like = {"table": jax.ShapeDtypeStruct((8, 4), np.float32, sharding=both)}
 found = manager.restore(12, params=like)["params"]["table"]
 assert found.sharding == like["table"].sharding
-right = all(np.array_equal(shard.data, 12 * table[shard.index]) for shard in found.addressable_shards)
+shards = found.addressable_shards
+right = all(np.array_equal(each.data, 12 * table[each.index]) for each in shards)
 print(manager.steps, manager.best(), right, changes, manager._on_failure)
 manager.close()
 """
@@ -123,7 +131,7 @@ manager.close()
 
 @pytest.mark.slow
 def test_two_processes_save_and_restore_together(tmp_path):
-    """Each process saves and restores its own shards, the first alone renames and
+    """Each process saves and restores its own shards, only the first renames and
     removes folders while the other waits, and one process reads the result.
     """
     directory = tmp_path / "checkpoints"

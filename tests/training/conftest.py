@@ -92,7 +92,7 @@ def make_training() -> MakeTraining:
 @pytest.fixture(scope="session")
 def make_batch() -> MakeBatch:
     """Return a function that draws a batch of sentences of the given lengths; what is
-    left over is padding alone.
+    left over is only padding.
 
     Two rows for each of eight devices and nine tokens are the shape of most tests,
     since each shape is compiled.

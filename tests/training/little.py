@@ -73,8 +73,8 @@ def assert_trees_equal(found: Any, expected: Any) -> None:
 
 
 def write_corpus(folder: Path) -> dict[str, str]:
-    """Write some of the reversal task as parallel text; whoever reads the files of
-    the test set fails.
+    """Write some of the reversal task as parallel text; the files of the test set
+    cannot be read.
     """
     names = {
         "data.test": f"text:{folder / 'test.forwards'},{folder / 'test.backwards'}"

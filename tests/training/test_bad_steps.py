@@ -1,4 +1,4 @@
-"""Batches of bad steps are kept, a few of them, and training goes on even where they
+"""Batches of bad steps are kept, a few of them, and training continues even where they
 cannot be.
 """
 

@@ -94,7 +94,8 @@ def loss(device):
     rows = np.zeros((2, 9), np.int32)
     if device // 2 == me:
         rows[device % 2] = [5, 6, 7, 8, 9, 10, 4, 5, 3]
-    return float(engine.step(engine.place(state), {"source": rows, "target": rows})[1]["loss"])
+    batch = {"source": rows, "target": rows}
+    return float(engine.step(engine.place(state), batch)[1]["loss"])
 found["losses"] = [loss(device) for device in range(4)]
 """
 
@@ -109,7 +110,8 @@ for count in (COUNT, 1):
 run, model, params = make_run(sys.argv[3], COUNT)
 validate = make_validator(run, model)
 found["stopped"] = validate(params, lambda: me == 1)
-found["failed"] = attempt(lambda: validate(params, refuse if me == 1 else lambda: False))
+stop = refuse if me == 1 else lambda: False
+found["failed"] = attempt(lambda: validate(params, stop))
 """
 
 AFTER = """

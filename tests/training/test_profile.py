@@ -49,7 +49,7 @@ def test_a_run_that_ends_within(calls, tmp_path):
 
 
 def test_no_trace(calls, tmp_path, monkeypatch):
-    """None is asked for, the run goes on beyond, or it is another host than the
+    """None is asked for, the run continues after it, or it is another host than the
     first.
     """
     assert train(Profile(tmp_path, None, 5), 0, 9) == []

@@ -122,7 +122,7 @@ def test_a_cooldown_longer_than_the_training():
 
 @pytest.mark.parametrize("schedule", ["linear", "cosine"])
 def test_a_warmup_as_long_as_the_training(schedule):
-    """A warm-up of all updates is a rise alone, and a training of one update makes
+    """A warm-up of all updates is only a rise, and a training of one update makes
     it at the peak.
     """
     rates = np.asarray(schedule_of(steps=40, schedule=schedule)(jnp.arange(41)))
