@@ -35,6 +35,19 @@ def number(least: int, most: int | None = None) -> Callable[[str], int]:
     return parse
 
 
+def add_options(
+    add: Callable[..., object], *rows: tuple[str, Callable[[str], Any], str, str]
+) -> None:
+    """Declare options by ``add_argument`` of a parser or a group.
+
+    Args:
+        add: the method.
+        *rows: name, type, metavar and help text of each option.
+    """
+    for name, kind, metavar, meaning in rows:
+        add(f"--{name}", type=kind, metavar=metavar, help=meaning)
+
+
 def add_workdir(
     parser: argparse.ArgumentParser, described: str = "directory of a trained run"
 ) -> None:
@@ -46,12 +59,8 @@ def add_workdir(
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Declare where to write, and in which form."""
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write (default: standard output)",
-    )
+    meaning = "where to write (default: standard output)"
+    add_options(parser.add_argument, ("output", Path, "FILE", meaning))
     parser.add_argument(
         "--format", choices=FORMATS, default="text", help="form of the output"
     )
@@ -66,11 +75,8 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH",
         help="best (default), latest, a step, average (the newest) or average/NAME",
     )
-    parser.add_argument(
-        "--target_language",
-        metavar="CODE",
-        help="what to translate into, for a run of several languages",
-    )
+    meaning = "what to translate into, for a run of several languages"
+    add_options(parser.add_argument, ("target_language", str, "CODE", meaning))
 
 
 def add_ensemble(parser: argparse.ArgumentParser) -> None:
@@ -83,12 +89,9 @@ def add_ensemble(parser: argparse.ArgumentParser) -> None:
         help="a run of the same vocabulary that predicts each token together with the"
         " first, and which checkpoint (default: its best); may be repeated",
     )
-    parser.add_argument(
-        "--ensemble_weights",
-        metavar="W,W",
-        help="weight of each model, that of --workdir first, such as 2,1 (default: all"
-        " equal)",
-    )
+    meaning = "weight of each model, that of --workdir first, such as 2,1 (default: all"
+    meaning += " equal)"
+    add_options(parser.add_argument, ("ensemble_weights", str, "W,W", meaning))
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

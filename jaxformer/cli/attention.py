@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jaxformer.cli.arguments import add_model
-from jaxformer.cli.main import DONE
+from jaxformer.cli.arguments import add_model, add_options
 from jaxformer.cli.output import write_output
 from jaxformer.files import check_writable
 from jaxformer.translation.translator import Translator
@@ -28,20 +27,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_model(parser)
     parser.add_argument("sentence", metavar="SENTENCE", help="source sentence")
-    parser.add_argument(
-        "--target",
-        metavar="SENTENCE",
-        help="its translation (default: the model's own)",
-    )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="where to write (default: attention/ in the run)",
+    add_options(
+        parser.add_argument,
+        ("target", str, "SENTENCE", "its translation (default: the model's own)"),
+        ("output", Path, "DIR", "where to write (default: attention/ in the run)"),
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Draw."""
     directory = options.output or options.workdir / "attention"
     if options.output is None and options.workdir.is_dir():
@@ -49,17 +42,9 @@ def run(options: argparse.Namespace) -> int:
     found = Translator.load(
         options.workdir, options.checkpoint, options.target_language
     ).attention(options.sentence, options.target)
-    maps = attention.AttentionMaps(
-        source_tokens=found.source_tokens,
-        target_tokens=found.target_tokens,
-        read_tokens=found.read_tokens,
-        encoder=found.encoder,
-        decoder=found.decoder,
-        cross=found.cross,
-    )
+    maps = attention.AttentionMaps(**vars(found))
     directory.mkdir(parents=True, exist_ok=True)
     page = directory / "attention.html"
     pictures = attention.draw(maps, directory)
     attention.write_html(maps, page)
     write_output(None, [str(path) for path in [*pictures, page]])
-    return DONE

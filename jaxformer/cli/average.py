@@ -11,10 +11,8 @@ from jaxformer.checkpoints.average import (
     these_steps,
 )
 from jaxformer.checkpoints.saved import open_to_read
-from jaxformer.cli.arguments import add_workdir, number
-from jaxformer.cli.main import DONE
+from jaxformer.cli.arguments import add_options, add_workdir, number
 from jaxformer.cli.output import write_record
-from jaxformer.errors import UsageError
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
 
@@ -37,30 +35,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_workdir(parser)
     which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--last",
-        type=number(1),
-        default=5,
-        metavar="N",
-        help="average the last N checkpoints (default 5)",
+    add_options(
+        which.add_argument,
+        ("last", number(1), "N", "average the last N checkpoints (default 5)"),
+        ("best", number(1), "N", "average the N checkpoints with the best scores"),
+        ("steps", _steps, "A,B,...", "average the checkpoints of these steps"),
     )
-    which.add_argument(
-        "--best",
-        type=number(1),
-        metavar="N",
-        help="average the N checkpoints with the best scores",
-    )
-    which.add_argument(
-        "--steps", metavar="A,B,...", help="average the checkpoints of these steps"
-    )
-    parser.add_argument(
-        "--name",
-        metavar="NAME",
-        help="name of the average (default: what is averaged, as last-5)",
-    )
+    meaning = "name of the average (default: what is averaged, as last-5)"
+    add_options(parser.add_argument, ("name", str, "NAME", meaning))
+    parser.set_defaults(last=5)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Average."""
     config = configuration.load(options.workdir / "config.json")
     check_writable(options.workdir, "averages")
@@ -68,27 +54,21 @@ def run(options: argparse.Namespace) -> int:
         options.workdir / "checkpoints", config.evaluation.best_metric
     )
     if options.steps is not None:
-        steps = these_steps(checkpoints, _numbers(options.steps))
+        steps = these_steps(checkpoints, options.steps)
         name = "-".join(["steps", *map(str, steps)])
     elif options.best is not None:
         steps, name = best_steps(checkpoints, options.best), f"best-{options.best}"
     else:
         steps, name = last_steps(checkpoints, options.last), f"last-{options.last}"
-    made = save_average(
-        options.workdir,
-        name if options.name is None else options.name,
-        checkpoints,
-        steps,
-    )
+    name = name if options.name is None else options.name
+    made = save_average(options.workdir, name, checkpoints, steps)
     write_record({"checkpoint": f"average/{made.name}", "steps": made.steps})
-    return DONE
 
 
-def _numbers(text: str) -> list[int]:
+def _steps(text: str) -> list[int]:
     parts = text.split(",")
     if not all(part.isdecimal() for part in parts):
-        raise UsageError(
-            "--steps must be numbers separated by commas, such as --steps=1000,2000,"
-            f" not {text!r}"
+        raise argparse.ArgumentTypeError(
+            f"must be numbers separated by commas, such as 1000,2000, not {text!r}"
         )
     return [int(part) for part in parts]

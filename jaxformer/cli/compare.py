@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
-from jaxformer.cli.arguments import add_metrics, number
-from jaxformer.cli.main import DONE
-from jaxformer.cli.output import check_output, write_output
+from jaxformer.cli.arguments import add_metrics, add_options
+from jaxformer.cli.output import check_output, write_output, write_record
 from jaxformer.data.files import open_lines
 from jaxformer.evaluation.breakdown import count_words
 from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
 from jaxformer.evaluation.comparison import ComparisonConfig, compare
 from jaxformer.evaluation.outputs import read_systems
-from jaxformer.files import finite
 from jaxformer.table import escape_controls
 from jaxformer.visualization import translations
 from jaxformer.visualization.comparison import name_runs
@@ -48,25 +45,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--reference",
         action="append",
+        type=Path,
         metavar="FILE",
         help="a human translation; again for more",
     )
-    parser.add_argument("--source", metavar="FILE", help="the text that was translated")
-    parser.add_argument(
-        "--dataset",
-        metavar="NAME",
-        help="which result of the runs (default: the only one they share)",
-    )
     add_metrics(parser)
-    parser.add_argument(
-        "--language",
-        metavar="CODE",
-        help="of files, for tokenized_bleu and compound_split_bleu",
-    )
-    parser.add_argument(
-        "--frequencies",
-        metavar="FILE",
-        help="text to count words in (default: the references)",
+    shared = "which result of the runs (default: the only one they share)"
+    code = "of files, for tokenized_bleu and compound_split_bleu"
+    words = "text to count words in (default: the references)"
+    add_options(
+        parser.add_argument,
+        ("source", Path, "FILE", "the text that was translated"),
+        ("dataset", str, "NAME", shared),
+        ("language", str, "CODE", code),
+        ("frequencies", Path, "FILE", words),
+        ("html", Path, "FILE", "write a page for the browser too"),
     )
     parser.add_argument(
         "--lengths",
@@ -74,30 +67,26 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default="reference",
         help="whose length counts",
     )
-    defaults = ComparisonConfig()
-    for name, least, what in (
-        ("resamples", 1, "of the bootstrap"),
-        ("trials", 0, "of randomisation; 0: none"),
-        ("seed", 0, "of both tests"),
-        ("examples", 0, "sentences of each kind"),
+    for name, meaning in (
+        ("resamples", "of the bootstrap"),
+        ("trials", "of randomisation; 0: none"),
+        ("seed", "of both tests"),
+        ("examples", "sentences of each kind"),
     ):
-        default = getattr(defaults, name)
+        default = getattr(ComparisonConfig, name)
         parser.add_argument(
             f"--{name}",
-            type=number(least),
+            type=int,
             default=default,
             metavar="N",
-            help=f"{what} (default {default})",
+            help=f"{meaning} (default {default})",
         )
-    parser.add_argument(
-        "--html", type=Path, metavar="FILE", help="write a page for the browser too"
-    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object instead of tables"
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Compare."""
     config = ComparisonConfig(
         options.resamples,
@@ -106,12 +95,9 @@ def run(options: argparse.Namespace) -> int:
         options.examples,
         options.lengths,
     )
-    texts = (*(options.reference or ()), options.source, options.frequencies)
-    check_output(
-        options.html,
-        *options.systems,
-        *(None if text is None else Path(text) for text in texts),
-    )
+    counted = options.frequencies
+    texts = (*(options.reference or ()), options.source, counted)
+    check_output(options.html, *options.systems, *texts)
     names = name_runs(options.systems)
     systems, scored = read_systems(
         options.systems, options.dataset, options.reference, options.source
@@ -123,19 +109,12 @@ def run(options: argparse.Namespace) -> int:
         choose_metrics(options.metrics or DEFAULT_METRICS, language=language),
         config,
         sources=scored.sources,
-        frequencies=(
-            None
-            if options.frequencies is None
-            else count_words(open_lines([options.frequencies]))
-        ),
-        frequencies_name=options.frequencies or "the references",
+        frequencies=None if counted is None else count_words(open_lines([counted])),
+        frequencies_name=str(counted or "the references"),
     )
     if options.html is not None:
         translations.write_html(found, options.html)
-    lines = (
-        [json.dumps(finite(found.to_record()), ensure_ascii=False)]
-        if options.json
-        else write_table(found)
-    )
-    write_output(None, map(escape_controls, lines))
-    return DONE
+    if options.json:
+        write_record(found.to_record())
+    else:
+        write_output(None, map(escape_controls, write_table(found)))

@@ -42,10 +42,8 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
                 f" {PREFIX}training.steps=100"
             )
     config = _run(*_split(name))
-    flags, config_flags = (
-        require("absl.flags", "train"),
-        require("ml_collections.config_flags", "train"),
-    )
+    flags = require("absl.flags", "train")
+    config_flags = require("ml_collections.config_flags", "train")
     for override in overrides:
         section, key = _find(config, override)
         # Which keys may be None is checked with all other values.
@@ -121,11 +119,9 @@ def _listed(names: Sequence[str]) -> str:
 def _split(name: str) -> tuple[str, str | None]:
     """Return the path of a configuration file and the variant after its colon."""
     stem, colon, variant = name.rpartition(":")
-    return (
-        (find(stem), variant)
-        if colon and not Path(name).is_file()
-        else (find(name), None)
-    )
+    if colon and not Path(name).is_file():
+        return find(stem), variant
+    return find(name), None
 
 
 def _run(path: str, variant: str | None) -> Any:
@@ -134,12 +130,8 @@ def _run(path: str, variant: str | None) -> Any:
     # get_config() of another.
     sys.path.insert(0, str(Path(path).parent.absolute()))
     try:
-        functions = runpy.run_path(path)
-        config = (
-            _call(functions["get_config"], path, variant)
-            if "get_config" in functions
-            else None
-        )
+        get_config = runpy.run_path(path).get("get_config")
+        config = None if get_config is None else _call(get_config, path, variant)
     except InputError:
         raise
     # The user's file may fail in any way.
@@ -172,24 +164,17 @@ def _has_sections(config: Any) -> bool:
     return (
         isinstance(config, kind)
         and len(config) > 0
-        and all(isinstance(config[name], kind) for name in config)
+        and all(isinstance(section, kind) for section in config.values())
     )
 
 
 def _line(path: str, error: BaseException) -> str:
     """Return the line of the file where it failed, or where it called what failed."""
-    if (
-        isinstance(error, SyntaxError)
-        and error.filename == path
-        and error.lineno is not None
-    ):
-        return f", line {error.lineno}"
-    lines = [
-        frame.lineno
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename == path
-    ]
-    return f", line {lines[-1]}" if lines else ""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == path]
+    if isinstance(error, SyntaxError) and error.filename == path:
+        lines.append(error.lineno)
+    return f", line {lines[-1]}" if lines and lines[-1] is not None else ""
 
 
 def _find(config: Any, override: str) -> tuple[str, str]:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 
-from jaxformer.cli.arguments import add_workdir
-from jaxformer.cli.main import DONE, FAILED
-from jaxformer.cli.output import write_output
+from jaxformer.cli.arguments import add_options, add_workdir
+from jaxformer.cli.main import FAILED
+from jaxformer.cli.output import write_output, write_record
 from jaxformer.diagnosis.doctor import examine
 from jaxformer.diagnosis.evidence import Evidence
 from jaxformer.diagnosis.report import to_record, write_report
-from jaxformer.files import finite
 from jaxformer.table import escape_controls
 
 EXAMPLE = """
@@ -34,25 +32,21 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     add_workdir(parser, "directory of a run")
-    parser.add_argument(
-        "--dataset",
-        metavar="NAME",
-        help=(
-            "which result to look at, by its key in results.json or its data set"
-            " (default: that of data.test)"
-        ),
-    )
+    meaning = "which result to look at, by its key in results.json or its data set"
+    meaning += " (default: that of data.test)"
+    add_options(parser.add_argument, ("dataset", str, "NAME", meaning))
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object instead of lines"
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> int | None:
     """Check."""
     evidence = Evidence(options.workdir, options.dataset)
     findings = examine(evidence)
     record = to_record(str(options.workdir), findings, evidence.name)
-    shown = json.dumps(finite(record), ensure_ascii=False, allow_nan=False)
-    lines = [shown] if options.json else write_report(findings, evidence.name)
-    write_output(None, map(escape_controls, lines))
-    return FAILED if record["wrong"] else DONE
+    if options.json:
+        write_record(record)
+    else:
+        write_output(None, map(escape_controls, write_report(findings, evidence.name)))
+    return FAILED if record["wrong"] else None

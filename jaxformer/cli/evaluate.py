@@ -9,12 +9,12 @@ from jaxformer.cli.arguments import (
     add_ensemble,
     add_metrics,
     add_model,
+    add_options,
     add_search,
     asked_search,
     choose_search,
     load_translator,
 )
-from jaxformer.cli.main import DONE
 from jaxformer.cli.output import name_lines, warn, write_record
 from jaxformer.data import sources
 from jaxformer.data.config import DataConfig
@@ -51,15 +51,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     add_model(parser)
     add_ensemble(parser)
-    parser.add_argument(
-        "--dataset",
-        metavar="NAME",
-        help="what to translate (default: the run's data.test)",
-    )
-    parser.add_argument(
-        "--source",
-        metavar="FILE",
-        help="text to translate, with --reference, instead of --dataset",
+    source = "text to translate, with --reference, instead of --dataset"
+    add_options(
+        parser.add_argument,
+        ("dataset", str, "NAME", "what to translate (default: the run's data.test)"),
+        ("source", str, "FILE", source),
     )
     parser.add_argument(
         "--reference",
@@ -71,7 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_search(parser)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Evaluate."""
     if (options.source is None) != (options.reference is None):
         raise UsageError(
@@ -120,7 +116,6 @@ def run(options: argparse.Namespace) -> int:
         )
     records.write_result(options.workdir, record, hypotheses, variant=_variant(options))
     write_record(record)
-    return DONE
 
 
 def _other_direction(name: str, language: str, wanted: str, data: DataConfig) -> str:

@@ -16,8 +16,7 @@ from jaxformer.checkpoints.average import average_folders, read_average
 from jaxformer.checkpoints.folder import is_sealed
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.cli import config_file
-from jaxformer.cli.arguments import number
-from jaxformer.cli.main import DONE
+from jaxformer.cli.arguments import add_options, number
 from jaxformer.cli.output import write_record
 from jaxformer.errors import InputError, UsageError
 from jaxformer.models.config import TransformerConfig
@@ -26,8 +25,6 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import read_results
 from jaxformer.training import memory
-
-MOST_DEVICES = 1_000_000
 
 EXAMPLE = """
 examples:
@@ -51,21 +48,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--workdir", type=Path, metavar="DIR", help="directory of a run")
-    what.add_argument("--config", metavar="FILE", help=config_file.HELP)
-    parser.add_argument(
-        "--devices",
-        type=number(1),
-        metavar="N",
-        help="with --config: devices to share the work (default: those here)",
+    add_options(
+        what.add_argument,
+        ("workdir", Path, "DIR", "directory of a run"),
+        ("config", str, "FILE", config_file.HELP),
     )
+    meaning = "with --config: devices to share the work (default: those here)"
+    add_options(parser.add_argument, ("devices", number(1, 1_000_000), "N", meaning))
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Show."""
     record = _of_run(options) if options.config is None else _of_configuration(options)
     write_record(record, indent=2)
-    return DONE
 
 
 def _of_run(options: argparse.Namespace) -> dict[str, Any]:
@@ -86,8 +81,6 @@ def _of_run(options: argparse.Namespace) -> dict[str, Any]:
 def _of_configuration(options: argparse.Namespace) -> dict[str, Any]:
     config = configuration.parse(config_file.read(options.config, options.overrides))
     devices = jax.device_count() if options.devices is None else options.devices
-    if devices > MOST_DEVICES:
-        raise UsageError(f"--devices must be at most {MOST_DEVICES:,}, not {devices}")
     engines = ("jit", "pmap", "mesh") if devices > 1 else ("jit",)
     return {
         "parameters": _parameters(config.model),

@@ -79,22 +79,10 @@ def main(arguments: Sequence[str], *, patience: float | None = None) -> int:
             saves nothing; None: it is never ended.
     """
     try:
-        if arguments[:1] == ["benchmark"]:
-            raise UsageError(
-                "jaxformer benchmark is gone: run python scripts/benchmark/steps.py in"
-                " a checkout"
-            )
         options = parse(list(arguments))
         _check_process(arguments, options.command)
         programs.keep()
-        if options.command in ("train", "prepare"):
-            return _run_resumable(options)
-        with signals.noted(patience):
-            try:
-                return options.run(options)
-            finally:
-                # an interrupted library may raise anything, or nothing
-                signals.check()
+        return _run(options, patience) or DONE
     except (InputError, OSError, KeyboardInterrupt, MemoryError) as error:
         return report(error)
     except (AssertionError, RuntimeError, ValueError) as error:
@@ -126,15 +114,12 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with the usage and one line."""
-        names = [
-            argument.partition("=")[0]
-            for argument in self._given
-            if argument.startswith("--")
-        ]
+        names = [argument.partition("=")[0] for argument in self._given]
         wrong = [
             name
             for name in names
-            if name not in self._option_string_actions
+            if name.startswith("--")
+            and name not in self._option_string_actions
             and not name.startswith("--config.")
         ]
         if wrong and message.startswith("the following arguments are required"):
@@ -251,21 +236,24 @@ def _explain(error: Exception) -> InputError | None:
     return None
 
 
-def _run_resumable(options: argparse.Namespace) -> int:
-    """Run a command that the same command takes up again where it was interrupted."""
+def _run(options: argparse.Namespace, patience: float | None) -> int | None:
+    """Run a command. Of those that save, an interrupted one says how it continues."""
+    saves = options.command in ("train", "prepare")
     try:
-        with signals.noted():
+        with signals.noted(None if saves else patience):
             try:
                 return options.run(options)
             finally:
+                # an interrupted library may raise anything, or nothing
                 signals.check()
     except KeyboardInterrupt:
-        sys.stderr.write(
-            "jaxformer: interrupted; the same command continues, or starts again if"
-            " nothing was saved\n"
-        )
-        if signals.is_busy():
-            signals.end()
+        if saves:
+            sys.stderr.write(
+                "jaxformer: interrupted; the same command continues, or starts again if"
+                " nothing was saved\n"
+            )
+            if signals.is_busy():
+                signals.end()
         raise
 
 
@@ -317,14 +305,9 @@ _SMALLER = (
 
 def _is_out_of_memory(error: BaseException) -> bool:
     """Check for an error of Python, NumPy or XLA that says that memory is used up."""
-    said = str(error)
+    words = ("RESOURCE_EXHAUSTED", "Out of memory", "bad_alloc")
     return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError)
-        and (
-            "RESOURCE_EXHAUSTED" in said
-            or "Out of memory" in said
-            or "bad_alloc" in said
-        )
+        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jaxformer.cli.main import DONE
+from jaxformer.cli.arguments import add_options
 from jaxformer.cli.output import write_output
 from jaxformer.files import check_writable
 from jaxformer.visualization import comparison
@@ -32,15 +32,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory of a run; again for more",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="DIR",
-        help="where to write (default: plot/ in the first of the runs)",
-    )
+    meaning = "where to write (default: plot/ in the first of the runs)"
+    add_options(parser.add_argument, ("output", Path, "DIR", meaning))
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Draw."""
     runs = comparison.read_runs(options.workdir)
     directory = options.output or options.workdir[0] / "plot"
@@ -51,4 +47,3 @@ def run(options: argparse.Namespace) -> int:
         comparison.write_html(runs, directory / "curves.html"),
     ]
     write_output(None, [str(file) for file in files])
-    return DONE

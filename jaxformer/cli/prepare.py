@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from jaxformer.cli import config_file
-from jaxformer.cli.main import DONE
+from jaxformer.cli.arguments import add_options
 from jaxformer.cli.output import write_output
 from jaxformer.data import hub, preparing, wmt
 from jaxformer.data.cleaning import table
@@ -37,33 +37,24 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--config", metavar="FILE", help="configuration whose data.train is tokenised"
-    )
-    what.add_argument(
-        "--dataset",
-        metavar="NAME",
-        help="published corpus to fetch, for example wmt14.en-de",
+    add_options(
+        what.add_argument,
+        ("config", str, "FILE", "configuration whose data.train is tokenised"),
+        ("dataset", str, "NAME", "published corpus to fetch, such as wmt14.en-de"),
     )
     parser.add_argument(
         "--mirror",
         action="append",
         default=[],
         metavar="URL",
-        help=(
-            "with --dataset: address or path of a folder with copies of the archives,"
-            " tried first; may be given several times"
-        ),
+        help="with --dataset: address or path of a folder with copies of the archives,"
+        " tried first; may be given several times",
     )
     parser.add_argument(
         "--output", required=True, type=Path, metavar="DIR", help="folder to make"
     )
-    parser.add_argument(
-        "--vocabulary",
-        type=Path,
-        metavar="DIR",
-        help="folder of vocabularies to use (default: train them on the text)",
-    )
+    meaning = "folder of vocabularies to use (default: train them on the text)"
+    add_options(parser.add_argument, ("vocabulary", Path, "DIR", meaning))
     parser.add_argument(
         "--report",
         action="store_true",
@@ -71,22 +62,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Prepare."""
-    if options.dataset:
-        if options.vocabulary or options.report or options.overrides:
-            raise UsageError(
-                "--vocabulary, --report and --config.KEY belong to --config: first"
-                " fetch, then prepare the text"
-            )
-        _fetch(options)
-    else:
-        if options.mirror:
-            raise UsageError(
-                "--mirror belongs to --dataset: it says where archives are fetched from"
-            )
-        _tokenise(options)
-    return DONE
+    if not options.dataset and options.mirror:
+        raise UsageError(
+            "--mirror belongs to --dataset: it says where archives are fetched from"
+        )
+    if options.dataset and (options.vocabulary or options.report or options.overrides):
+        raise UsageError(
+            "--vocabulary, --report and --config.KEY belong to --config: first fetch,"
+            " then prepare the text"
+        )
+    (_fetch if options.dataset else _tokenise)(options)
 
 
 def _fetch(options: argparse.Namespace) -> None:

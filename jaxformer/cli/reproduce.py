@@ -10,7 +10,7 @@ from pathlib import Path
 import jax
 
 from jaxformer import paper
-from jaxformer.cli.main import DONE
+from jaxformer.cli.arguments import add_options
 from jaxformer.cli.output import check_output, write_output
 from jaxformer.errors import UsageError
 from jaxformer.paper.tables import Table
@@ -49,40 +49,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="ROW=DIR",
         help="directory of a run of a row; again for more",
     )
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write (default: standard output)",
-    )
-    parser.add_argument(
-        "--picture",
-        type=Path,
-        metavar="FILE",
-        help="where to draw it, as a PNG: NAME.png",
-    )
-    parser.add_argument(
-        "--flops_per_second",
-        type=float,
-        metavar="N",
-        help=(
-            "peak of all devices together (default: the published one of the devices"
-            " here, where it is known)"
-        ),
+    speed = "peak of all devices together (default: the published one of the devices"
+    speed += " here, where it is known)"
+    add_options(
+        parser.add_argument,
+        ("output", Path, "FILE", "where to write (default: standard output)"),
+        ("picture", Path, "FILE", "where to draw it, as a PNG: NAME.png"),
+        ("flops_per_second", float, "N", speed),
     )
     parser.add_argument(
         "--utilisation",
         type=float,
         default=paper.UTILISATION,
         metavar="X",
-        help=(
-            f"part of the peak that training gets (default {paper.UTILISATION}: the"
-            " compiler's bound, not measured)"
-        ),
+        help=f"part of the peak that training gets (default {paper.UTILISATION}: the"
+        " compiler's bound, not measured)",
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Compare."""
     table = paper.find_table(options.table)
     paths = [path for path in (options.output, options.picture) if path is not None]
@@ -95,19 +80,16 @@ def run(options: argparse.Namespace) -> int:
     if options.picture is not None:
         check_picture(options.picture)
     runs = _read_runs(table, options.runs)
-    speed, devices = (
-        options.flops_per_second,
-        f"{options.flops_per_second or 0:.3g} FLOP/s",
-    )
+    speed = options.flops_per_second
+    devices = f"{speed or 0:.3g} FLOP/s"
     if speed is None:
         here = jax.devices()
         # which the configurations of the paper compute in
         speed = paper.peak_flops_per_second(here, "float32")
         devices = (
-            ""
-            if speed is None
-            else f"{len(here)} {here[0].device_kind}, {speed:.3g} FLOP/s in float32"
+            f"{len(here)} {here[0].device_kind}, {speed or 0:.3g} FLOP/s in float32"
         )
+    devices = "" if speed is None else devices
     lines = paper.make_lines(
         table, runs, flops_per_second=speed, utilisation=options.utilisation
     )
@@ -117,7 +99,6 @@ def run(options: argparse.Namespace) -> int:
     if options.picture is not None:
         paper.draw(table, lines, options.picture)
     write_output(options.output, text.removesuffix("\n").split("\n"))
-    return DONE
 
 
 def _read_runs(table: Table, given: Sequence[str]) -> dict[str, paper.RunScore]:

@@ -8,8 +8,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxformer.cli.arguments import add_output, load_named
-from jaxformer.cli.main import DONE
+from jaxformer.cli.arguments import add_options, add_output, load_named
 from jaxformer.cli.output import (
     check_output,
     name_input,
@@ -48,30 +47,38 @@ JSON object shows which has the highest BLEU against these references.
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
-    for name, metavar, meaning in (
-        ("reverse", "DIR[@WHICH]", "a run that translates back, and which checkpoint"),
-        ("reverse_language", "CODE", "what it translates into, if a run of several"),
-        ("language_model", "DIR[@WHICH]", 'a run whose sources were all "."'),
-    ):
-        parser.add_argument(f"--{name}", metavar=metavar, help=meaning)
+    reads_back = "a run that translates back, and which checkpoint"
+    add_options(
+        parser.add_argument,
+        ("reverse", str, "DIR[@WHICH]", reads_back),
+        (
+            "reverse_language",
+            str,
+            "CODE",
+            "what it translates into, if a run of several",
+        ),
+        ("language_model", str, "DIR[@WHICH]", 'a run whose sources were all "."'),
+        ("input", Path, "FILE", "JSON lines of translate (default: standard input)"),
+        ("tune", Path, "FILE", "find the weights that suit these references"),
+    )
     for name, metavar, meaning in (
         ("scores", "NAME=FILE", "further scores; may be repeated"),
         ("weight", "NAME=X", "of a score; may be repeated"),
     ):
         parser.add_argument(
-            f"--{name}", action="append", default=[], metavar=metavar, help=meaning
+            f"--{name}",
+            action="append",
+            default=[],
+            type=_named,
+            metavar=metavar,
+            help=meaning,
         )
-    for name, meaning in (
-        ("input", "JSON lines of translate (default: standard input)"),
-        ("tune", "find the weights that suit these references"),
-    ):
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=meaning)
     add_output(parser)
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Rerank."""
-    files = dict(_named(text, "--scores") for text in options.scores)
+    files = dict(options.scores)
     names = [name for name in ("reverse", "language_model") if vars(options)[name]]
     weights = _weights(options.weight, [SEARCH, *names, *files])
     check_output(
@@ -97,16 +104,13 @@ def run(options: argparse.Namespace) -> int:
             "signature": tuned.after.signature,
         }
         lines = [json.dumps(report)]
+    elif options.format == "jsonl":
+        found = reranking.rerank(records, scores, weights)
+        lines = [json.dumps(record, ensure_ascii=False) for record in found]
     else:
         found = reranking.rerank(records, scores, weights)
-        lines = [
-            json.dumps(record, ensure_ascii=False)
-            if options.format == "jsonl"
-            else record["translations"][0]["text"]
-            for record in found
-        ]
+        lines = [record["translations"][0]["text"] for record in found]
     write_output(options.output, lines)
-    return DONE
 
 
 def _scores(
@@ -154,10 +158,17 @@ def _check_lines(records: list[Record], name: str) -> None:
             )
 
 
-def _weights(given: Sequence[str], names: Sequence[str]) -> dict[str, float]:
+def _weights(
+    given: Sequence[tuple[str, str]], names: Sequence[str]
+) -> dict[str, float]:
     """Return the weight of each score."""
     weights = dict.fromkeys(names, 1.0)
-    for name, text in (_named(text, "--weight") for text in given):
+    if len(weights) < len(names):
+        raise UsageError(
+            f"two scores have one name: {', '.join(names)}; call those of --scores"
+            " otherwise"
+        )
+    for name, text in given:
         if name not in weights:
             raise UsageError(
                 f"--weight {name}: there are scores {', '.join(names)}; weigh one of"
@@ -172,19 +183,13 @@ def _weights(given: Sequence[str], names: Sequence[str]) -> dict[str, float]:
                 f"--weight {name} must be a finite number, not {text!r}; give one from"
                 " -1e9 to 1e9"
             )
-    if len(weights) < len(names):
-        raise UsageError(
-            f"two scores have one name: {', '.join(names)}; call those of --scores"
-            " otherwise"
-        )
     return weights
 
 
-def _named(text: str, option: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not (name and sign and value):
-        raise UsageError(
-            f"{option} needs a name and a value, such as {option}"
-            f" lm={'0.5' if option == '--weight' else 'FILE'}, not {text!r}"
+def _named(text: str) -> tuple[str, str]:
+    name, _, value = text.partition("=")
+    if not (name and value):
+        raise argparse.ArgumentTypeError(
+            f"needs a name and a value, such as lm=FILE or lm=0.5, not {text!r}"
         )
     return name, value

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 
 from jaxformer.cli.arguments import add_ensemble, add_model, add_output, load_translator
-from jaxformer.cli.main import DONE
 from jaxformer.cli.output import check_output, name_lines, write_output
 from jaxformer.data import sources
 from jaxformer.evaluation.perplexity import perplexity
@@ -52,7 +51,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Score."""
     check_output(options.output, options.source, options.target)
     files = ",".join(map(sources.escape, (options.source, options.target)))
@@ -68,4 +67,3 @@ def run(options: argparse.Namespace) -> int:
     else:
         lines = [f"{score.log_probability:.6f}\t{score.tokens}" for score in scores]
     write_output(options.output, lines)
-    return DONE

@@ -8,7 +8,6 @@ import sys
 import numpy as np
 
 from jaxformer.cli.arguments import add_workdir, number
-from jaxformer.cli.main import DONE
 from jaxformer.cli.output import write_record
 from jaxformer.data.corpus import TrainingText
 from jaxformer.data.store import Encoded
@@ -53,7 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Learn the shortlist of a run."""
     config = configuration.load(options.workdir / "config.json")
     vocabularies = Vocabularies.load(options.workdir / "vocabulary")
@@ -90,7 +89,6 @@ def run(options: argparse.Namespace) -> int:
         "tokens_per_sentence": round(float(np.mean(sizes)), 1),
     }
     write_record(record)
-    return DONE
 
 
 def _sides(pairs: Encoded, vocabularies: Vocabularies) -> tuple[Side, Side]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 
 import jax
 
 from jaxformer.cli import config_file
-from jaxformer.cli.arguments import number
+from jaxformer.cli.arguments import add_options, add_workdir, number
 from jaxformer.cli.main import DONE, INTERRUPTED, report
 from jaxformer.errors import UsageError
 from jaxformer.evaluation.evaluate import make_validator
@@ -37,8 +36,8 @@ jaxformer/models/config.py, data/config.py, runs/training.py and search/config.p
 each.
 
 On several hosts every process gets the same command, and they share the working
-directory and the text. --distributed asks Slurm, Open MPI, Kubernetes or Cloud TPU which
-processes there are. Elsewhere name them, here on 10.0.0.1 and on a second host:
+directory and the text. --distributed asks Slurm, Open MPI, Kubernetes or Cloud TPU for
+the processes. Elsewhere name them, here on 10.0.0.1 and on a second host:
   jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=0 \\
       --config=... --workdir=...
   jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=1 \\
@@ -52,35 +51,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--config", required=True, metavar="FILE", help=config_file.HELP
     )
-    parser.add_argument(
-        "--workdir",
-        required=True,
-        type=Path,
-        metavar="DIR",
-        help="directory of the run",
-    )
+    add_workdir(parser, "directory of the run")
     hosts = parser.add_argument_group("several hosts")
     hosts.add_argument(
         "--distributed",
         action="store_true",
         help="train with the other processes of this cluster job",
     )
-    hosts.add_argument(
-        "--coordinator",
-        metavar="HOST:PORT",
-        help="the first process, as the others reach it",
-    )
-    hosts.add_argument(
-        "--num_processes",
-        type=number(1),
-        metavar="N",
-        help="how many processes train together",
-    )
-    hosts.add_argument(
-        "--process_id",
-        type=number(0),
-        metavar="I",
-        help="which of them this is, counted from 0",
+    add_options(
+        hosts.add_argument,
+        ("coordinator", str, "HOST:PORT", "the first process, as the others reach it"),
+        ("num_processes", number(1), "N", "how many processes train together"),
+        ("process_id", number(0), "I", "which of them this is, counted from 0"),
     )
     hosts.add_argument(
         "--distributed_timeout",
@@ -95,9 +77,7 @@ def run(options: argparse.Namespace) -> int:
     cluster = _cluster(options)
     if cluster is None:
         return _train(options)
-    seconds = (
-        300.0 if options.distributed_timeout is None else options.distributed_timeout
-    )
+    seconds = options.distributed_timeout or 300.0
     return run_together(cluster, seconds, lambda: _train(options), report)
 
 
@@ -116,14 +96,9 @@ def _cluster(options: argparse.Namespace) -> Cluster | None:
                 "--distributed_timeout is for several hosts: give --distributed, or"
                 " --coordinator too"
             )
-        if not options.distributed_timeout > 0.0:
+        if not 0.0 < options.distributed_timeout <= 1e6:
             raise UsageError(
-                "--distributed_timeout must be above 0 seconds, not"
-                f" {options.distributed_timeout:g}"
-            )
-        if options.distributed_timeout > 1e6:
-            raise UsageError(
-                "--distributed_timeout is at most 1e6 seconds, not"
+                "--distributed_timeout must be above 0 and at most 1e6 seconds, not"
                 f" {options.distributed_timeout:g}"
             )
     return None if alone else given

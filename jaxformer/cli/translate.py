@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import itertools
 import json
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jaxformer.cli.arguments import (
     add_ensemble,
     add_model,
+    add_options,
     add_output,
     add_search,
     choose_search,
     load_translator,
     number,
 )
-from jaxformer.cli.main import DONE
 from jaxformer.cli.output import (
     check_output,
     name_input,
@@ -30,6 +27,7 @@ from jaxformer.cli.output import (
     read_input,
     warn,
 )
+from jaxformer.cli.progress import show_progress
 from jaxformer.data.files import open_lines
 from jaxformer.errors import InputError, UsageError
 from jaxformer.search.config import MOST_BEAM
@@ -93,20 +91,22 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_ensemble(parser)
     add_search(parser)
     add_output(parser)
-    for name, meaning in (
-        ("input", "text to translate (default: standard input)"),
-        (
-            "prefix",
-            "what the translations begin with, one line for each line of input;"
-            " alternatives are separated by tabs",
-        ),
-        (
-            "require",
-            "phrases that the translations contain, separated by tabs, one line for"
-            " each line of input",
-        ),
-    ):
-        parser.add_argument(f"--{name}", type=Path, metavar="FILE", help=meaning)
+    prefix = "what the translations begin with, one line for each line of input;"
+    prefix += " alternatives are separated by tabs"
+    require = "phrases that the translations contain, separated by tabs, one line for"
+    require += " each line of input"
+    layer = "layer of the decoder, counted from 1, whose attention that is (default:"
+    layer += " the one before the last)"
+    window = "most sentences read at a time (default: 64 batches a device); 1 answers"
+    window += " each before it reads the next"
+    add_options(
+        parser.add_argument,
+        ("input", Path, "FILE", "text to translate (default: standard input)"),
+        ("prefix", Path, "FILE", prefix),
+        ("require", Path, "FILE", require),
+        ("alignment_layer", number(1), "N", layer),
+        ("window", number(1), "N", window),
+    )
     parser.add_argument(
         "--ban",
         action="append",
@@ -139,23 +139,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="which source piece and word each one of the translation belongs to; soft:"
         " with the attention itself",
     )
-    parser.add_argument(
-        "--alignment_layer",
-        type=number(1),
-        metavar="N",
-        help="layer of the decoder, counted from 1, whose attention that is (default:"
-        " the one before the last)",
-    )
-    parser.add_argument(
-        "--window",
-        type=number(1),
-        metavar="N",
-        help="most sentences read at a time (default: 64 batches a device); 1 answers"
-        " each before it reads the next",
-    )
 
 
-def run(options: argparse.Namespace) -> int:
+def run(options: argparse.Namespace) -> None:
     """Translate."""
     files = [path for path in (options.prefix, options.require) if path is not None]
     _check(options, files)
@@ -191,7 +177,7 @@ def run(options: argparse.Namespace) -> int:
             total = translator.check(read_input(options.input), **asked())
         with (
             open_output(options.output) as write,
-            _progress(total, options.output) as advance,
+            show_progress(total, options.output) as advance,
         ):
             lines, sources = itertools.tee(read_input(options.input))
             found = translator.stream(
@@ -211,7 +197,6 @@ def run(options: argparse.Namespace) -> int:
                     write(line)
     for each in long:
         warn(each.describe())
-    return DONE
 
 
 def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
@@ -229,17 +214,6 @@ def _check(options: argparse.Namespace, files: Sequence[Path]) -> None:
     for path in (options.input, *files):
         if path is not None and not path.exists():
             raise InputError(f"no file {path}")
-
-
-def _progress(
-    total: int | None, output: Path | None
-) -> AbstractContextManager[Callable[[int], None]]:
-    """Show a bar if standard error is a terminal."""
-    if not sys.stderr.isatty():
-        return contextlib.nullcontext(lambda _: None)
-    from jaxformer.cli.progress import show_progress
-
-    return show_progress(total, output)
 
 
 def _read_fields(path: Path | None) -> Iterator[list[str]] | None:

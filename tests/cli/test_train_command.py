@@ -192,8 +192,11 @@ ALL = "--coordinator=127.0.0.1:4321 --num_processes=2 --process_id=0"
             "--distributed asks the cluster for what --coordinator",
         ),
         ("--distributed_timeout=9", "is for several hosts: give --distributed, or"),
-        ("--distributed --distributed_timeout=inf", "is at most 1e6 seconds, not inf"),
-        ("--distributed --distributed_timeout=0", "must be above 0 seconds, not 0"),
+        ("--distributed --distributed_timeout=inf", "and at most 1e6 seconds, not inf"),
+        (
+            "--distributed --distributed_timeout=0",
+            "must be above 0 and at most 1e6 seconds, not 0",
+        ),
     ],
 )
 def test_hosts_that_do_not_go_together(arguments, rule, refused):

@@ -47,7 +47,8 @@ def work():
     for name, changes, after, before in jobs:
         while after and not (Path(folder) / after).exists():
             time.sleep(0.05)
-        outcome = training.train(little_config(corpus, changes), Path(folder) / name, make_validator)
+        config = little_config(corpus, changes)
+        outcome = training.train(config, Path(folder) / name, make_validator)
         print("outcome", *outcome, flush=True)
         if before:
             (Path(folder) / before).touch()
@@ -57,7 +58,8 @@ def report(error):
     raise error
 
 if len(sys.argv) > 2:
-    sys.exit(run_together(Cluster(sys.argv[2], 2, int(sys.argv[3])), 120.0, work, report))
+    cluster = Cluster(sys.argv[2], 2, int(sys.argv[3]))
+    sys.exit(run_together(cluster, 120.0, work, report))
 sys.exit(work())
 """
 
