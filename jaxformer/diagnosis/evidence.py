@@ -125,6 +125,17 @@ class Evidence:
         with _needed(self._log.exists()):
             return read_curves(self._log)
 
+    def find_curve(self, key: str, fewest: int = 1) -> Curve:
+        """Return a curve of at least so many points.
+
+        Raises:
+            UnseenError: there are fewer.
+        """
+        points = self.curves.get(key, [])
+        if len(points) < fewest:
+            raise UnseenError(f"metrics.jsonl has fewer than {fewest} points of {key}")
+        return points
+
     @ReadOnce
     def gaps(self) -> Mapping[str, Sequence[int]]:
         """Steps of ``metrics.jsonl`` without a finite number, by key."""

@@ -5,37 +5,28 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
-# French puts a space before ? ! : and ;, but not before a comma or a full stop.
-_SPACED = re.compile(r"\S [,.](?= |$)")
-_ESCAPED = re.compile(r"&(?:quot|apos|amp|lt|gt|#91|#93|#124);")
-_JOINED = re.compile(r"@-@|@@(?: |$)|##AT##|\u2581")
+SPACED = re.compile(r"\S [,.](?= |$)")
+"""A space before a comma or a full stop; French puts one only before ? ! : and ;."""
+
+ESCAPED = re.compile(r"&(?:quot|apos|amp|lt|gt|#91|#93|#124);")
+"""An entity of Moses' tokenizer."""
+
+JOINED = re.compile(r"@-@|@@(?: |$)|##AT##|\u2581")
+"""A mark of a tokenizer: ``@-@``, subword-nmt's ``@@`` or SentencePiece's ``▁``."""
+
 _QUOTES = {'"': "plain", "«": "guillemets", "»": "guillemets"}
 _CURLY = "„“”"
 _FEWEST_QUOTES, _CLEAR = 10, 0.7
 _FEWEST_LETTERS = 1_000
 
-
-def share(lines: Sequence[str], holds: Callable[[str], object]) -> float:
-    """Return the share of lines that fulfil a condition; 0 without lines."""
-    return sum(bool(holds(line)) for line in lines) / len(lines) if lines else 0.0
+Item = TypeVar("Item")
 
 
-def spaced(lines: Sequence[str]) -> float:
-    """Return the share with a space before a comma or a full stop."""
-    return share(lines, _SPACED.search)
-
-
-def escaped(lines: Sequence[str]) -> float:
-    """Return the share with an entity of Moses' tokenizer, such as ``&quot;``."""
-    return share(lines, _ESCAPED.search)
-
-
-def joined(lines: Sequence[str]) -> float:
-    """Return the share with marks of a tokenizer: ``@-@``, subword-nmt's ``@@`` or
-    SentencePiece's ``▁``.
-    """
-    return share(lines, _JOINED.search)
+def share(items: Sequence[Item], holds: Callable[[Item], object]) -> float:
+    """Return the share of items that fulfil a condition; 0 without items."""
+    return sum(bool(holds(item)) for item in items) / len(items) if items else 0.0
 
 
 def quotes(lines: Sequence[str]) -> str | None:

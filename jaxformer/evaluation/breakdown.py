@@ -91,15 +91,12 @@ def _tokenizer() -> Callable[[str], str]:
 
 
 def score_by_length(
-    metrics: Sequence[Metric],
-    systems: Sequence[Mapping[str, SentenceStatistics]],
-    lines: Sequence[str],
+    statistics: Mapping[Metric, Mapping[str, SentenceStatistics]], lines: Sequence[str]
 ) -> list[LengthBucket]:
     """Score the sentences of each length bucket together, without empty buckets.
 
     Args:
-        metrics: the metrics to compute.
-        systems: statistics of each system, by the metric's key.
+        statistics: of each metric, by the name of the system.
         lines: sources or references, whose words are counted.
     """
     lengths = np.asarray([len(split_words(line)) for line in lines])
@@ -109,16 +106,16 @@ def score_by_length(
         chosen = places == place
         if not chosen.any():
             continue
-        scores = tuple(
-            {
-                metric.key: metric.score(
-                    system[metric.key].rows[chosen].sum(0), system[metric.key].signature
-                ).value
-                for metric in metrics
-            }
-            for system in systems
-        )
-        buckets.append(LengthBucket(least, most, int(chosen.sum()), scores))
+        scores = [
+            [
+                metric.score(found.rows[chosen].sum(0), found.signature).value
+                for found in systems.values()
+            ]
+            for metric, systems in statistics.items()
+        ]
+        keys = [metric.key for metric in statistics]
+        by_system = (dict(zip(keys, s, strict=True)) for s in zip(*scores, strict=True))
+        buckets.append(LengthBucket(least, most, int(chosen.sum()), tuple(by_system)))
     return buckets
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -41,19 +42,17 @@ class ComparisonConfig:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        for name, least in (
-            ("resamples", 100),
-            ("trials", 0),
-            ("seed", 0),
-            ("examples", 0),
-        ):
+        for name, least in {
+            "resamples": 100,
+            "trials": 0,
+            "seed": 0,
+            "examples": 0,
+        }.items():
             value = getattr(self, name)
             if value < least:
                 raise InputError(f"{name} must be at least {least}, not {value}")
-        check_most(
-            self,
-            {"resamples": 10**6, "trials": 10**7, "seed": 2**63 - 1, "examples": 10**6},
-        )
+        most = {"resamples": 10**6, "trials": 10**7, "examples": 10**6}
+        check_most(self, most | {"seed": 2**63 - 1})
 
 
 @dataclass(frozen=True)
@@ -106,13 +105,9 @@ class Comparison:
     def to_record(self) -> dict[str, Any]:
         """Return plain dicts and lists, for JSON."""
         record = dataclasses.asdict(self)
-        differences = record.pop("differences")
-        return record | {
-            "differences": {
-                name: {"better": better, "worse": worse}
-                for name, (better, worse) in differences.items()
-            }
-        }
+        for name, (better, worse) in record["differences"].items():
+            record["differences"][name] = {"better": better, "worse": worse}
+        return record
 
 
 def compare(
@@ -146,43 +141,32 @@ def compare(
         raise InputError("lengths of sources need the sources: give --source")
     for translations in systems.values():
         check_sentences(translations, references, sources)
+    baseline, *others = systems
     statistics = {
-        name: {
-            metric.key: metric.statistics(translations, *references, sources=sources)
-            for metric in metrics
+        metric: {
+            name: metric.statistics(translations, *references, sources=sources)
+            for name, translations in systems.items()
         }
-        for name, translations in systems.items()
+        for metric in metrics
     }
-    names, outputs = list(systems), list(systems.values())
-    counted = (
-        breakdown.count_words(line for lines in references for line in lines)
-        if frequencies is None
-        else frequencies
-    )
-    lines = (
-        references[0] if sources is None or config.lengths == "reference" else sources
-    )
+    results = (_test(metric, found, config) for metric, found in statistics.items())
+    if frequencies is None:
+        frequencies = breakdown.count_words(itertools.chain.from_iterable(references))
+    measured = references[0] if config.lengths == "reference" else sources or ()
+    outputs = list(systems.values())
     return Comparison(
-        tuple(names),
-        len(outputs[0]),
+        tuple(systems),
+        len(references[0]),
         config,
-        tuple(
-            result
-            for metric in metrics
-            for result in _test(
-                metric,
-                {name: found[metric.key] for name, found in statistics.items()},
-                config,
-            )
-        ),
-        tuple(breakdown.score_by_length(metrics, list(statistics.values()), lines)),
-        tuple(breakdown.score_by_frequency(outputs, references[0], counted)),
+        tuple(itertools.chain.from_iterable(results)),
+        tuple(breakdown.score_by_length(statistics, measured)),
+        tuple(breakdown.score_by_frequency(outputs, references[0], frequencies)),
         frequencies_name,
         {
             name: breakdown.find_differences(
-                outputs[0], systems[name], references, sources, config.examples
+                systems[baseline], systems[name], references, sources, config.examples
             )
-            for name in names[1:]
+            for name in others
         },
     )
 
@@ -191,7 +175,6 @@ def _test(
     metric: Metric, systems: Mapping[str, SentenceStatistics], config: ComparisonConfig
 ) -> list[Result]:
     """Score all systems by one metric and test each against the first."""
-    results: list[Result] = []
     drawn = {
         name: significance.bootstrap_scores(
             metric, found, config.resamples, config.seed
@@ -199,8 +182,9 @@ def _test(
         for name, found in systems.items()
     }
     baseline, *_ = systems
-    for name, found in systems.items():
-        bootstrap, randomization = None, None
+
+    def test(name: str, found: SentenceStatistics) -> Result:
+        bootstrap = randomization = None
         if name != baseline:
             bootstrap = significance.compare_bootstraps(
                 metric, drawn[name], drawn[baseline]
@@ -209,15 +193,7 @@ def _test(
                 randomization = significance.randomize(
                     metric, found, systems[baseline], config.trials, config.seed
                 )
-        interval = significance.summarize(drawn[name])
-        results.append(
-            Result(
-                name,
-                metric.key,
-                score_rows(metric, found),
-                interval,
-                bootstrap,
-                randomization,
-            )
-        )
-    return results
+        interval, score = significance.summarize(drawn[name]), score_rows(metric, found)
+        return Result(name, metric.key, score, interval, bootstrap, randomization)
+
+    return [test(name, found) for name, found in systems.items()]

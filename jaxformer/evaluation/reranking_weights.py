@@ -71,9 +71,7 @@ def tune(
     repeated = np.repeat(np.array(references, object), counts).tolist()
     statistics = metric.statistics(texts_of(records), repeated)
     starts = np.cumsum(counts) - counts
-    # The number of each translation; short lists are filled up by one that never wins.
-    places = np.arange(counts.max())[None, :]
-    places = np.where(places < counts[:, None], starts[:, None] + places, -1)
+    places = _number(counts)
     flat = {name: np.asarray(values, float) for name, values in scores.items()}
     impossible = np.any([np.isneginf(values) for values in flat.values()], axis=0)
     flat = {name: np.where(impossible, 0.0, values) for name, values in flat.items()}
@@ -89,14 +87,16 @@ def tune(
         {SEARCH: 1.0, **dict(zip(others, weights, strict=True))}
         for weights in itertools.product(sorted(grid, key=abs), repeat=len(others))
     ]
-    found = [judge(weights) for weights in tried]
+    found = [(judge(weights), weights) for weights in tried]
     sign = 1 if metric.higher_is_better else -1
-    best = max(
-        range(len(tried)),
-        key=lambda number: (
-            sign * found[number].value,
-            -sum(map(abs, tried[number].values())),
-        ),
+    after, best = max(
+        found, key=lambda one: (sign * one[0].value, -sum(map(abs, one[1].values())))
     )
     before = metric.score(statistics.rows[starts].sum(0), statistics.signature)
-    return Tuned(tried[best], before, found[best])
+    return Tuned(best, before, after)
+
+
+def _number(counts: np.ndarray) -> np.ndarray:
+    """Number the translations of each list, int [lists, longest]; -1 fills up."""
+    places, starts = np.arange(counts.max())[None, :], np.cumsum(counts) - counts
+    return np.where(places < counts[:, None], starts[:, None] + places, -1)

@@ -107,6 +107,20 @@ def _report_so_far(output: Path) -> None:
 
 def main() -> int:
     """Run what the command line asks for."""
+    options, overrides = parse()
+    jax.config.update("jax_platforms", "cpu")  # the devices are the runs'
+    try:
+        return run(options, overrides)
+    except InputError as error:
+        _say(f"ablations: error: {error}")
+        return FAILED
+    except KeyboardInterrupt:
+        _say("ablations: interrupted; the same command continues")
+        return INTERRUPTED
+
+
+def parse() -> tuple[argparse.Namespace, list[str]]:
+    """Read the command line, and the overrides of the configuration."""
     parser = argparse.ArgumentParser(
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -161,23 +175,14 @@ def main() -> int:
     ]
     if wrong:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}")
-    named = {"training.steps": options.steps} | {
-        f"data.{x}": getattr(options, x) for x in ("train", "valid", "test")
-    }
+    named = {"training.steps": options.steps}
+    named |= {f"data.{x}": getattr(options, x) for x in ("train", "valid", "test")}
     overrides = [
         f"{config_file.PREFIX}{key}={value}"
         for key, value in named.items()
         if value is not None
     ]
-    jax.config.update("jax_platforms", "cpu")  # the devices are the runs'
-    try:
-        return run(options, [*overrides, *rest])
-    except InputError as error:
-        _say(f"ablations: error: {error}")
-        return FAILED
-    except KeyboardInterrupt:
-        _say("ablations: interrupted; the same command continues")
-        return INTERRUPTED
+    return options, [*overrides, *rest]
 
 
 def _rows(text: str) -> tuple[str, ...]:

@@ -71,22 +71,15 @@ def hugging_face(
     Raises:
         InputError: a package is missing.
     """
-    datasets, transformers = (
-        require("datasets", "benchmark"),
-        require("transformers", "benchmark"),
-    )
+    datasets = require("datasets", "benchmark")
+    transformers = require("transformers", "benchmark")
     datasets.disable_progress_bars()
-    pairs = list(load(config.train, "en", "de"))
-    source, target = vocabularies.source, vocabularies.target
+    source = vocabularies.source
+    texts = zip(*load(config.train, "en", "de"), strict=True)
+    sides = zip(("input_ids", "labels"), (source, vocabularies.target), strict=True)
     columns = {
-        "input_ids": [
-            [*ids, source.eos_id]
-            for ids in source.encode_batch([pair.source for pair in pairs])
-        ],
-        "labels": [
-            [*ids, target.eos_id]
-            for ids in target.encode_batch([pair.target for pair in pairs])
-        ],
+        name: [[*ids, side.eos_id] for ids in side.encode_batch(list(lines))]
+        for (name, side), lines in zip(sides, texts, strict=True)
     }
     datasets.Dataset.from_dict(columns).save_to_disk(folder)
     data = datasets.load_from_disk(folder)

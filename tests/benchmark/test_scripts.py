@@ -12,6 +12,7 @@ import pytest
 from training.little import LITTLE_RUN, write_corpus
 
 import decode
+import decode_systems
 import loop
 import runs
 import train
@@ -137,7 +138,7 @@ def test_systems_translate_in_turn(call, tmp_path, monkeypatch):
     """
     pytest.importorskip("ctranslate2", reason="needs the extra `benchmark`")
     config = TransformerConfig(50, **SMALL)
-    monkeypatch.setattr(decode, "make_config", lambda _: config)
+    monkeypatch.setattr(decode_systems, "make_config", lambda _: config)
     monkeypatch.setattr(turns, "Process", Here)
     corpus = tmp_path / "text.en", tmp_path / "text.de"
     text = "Four words stand here.\n\nTwo here.\nOne\n" * 50

@@ -154,7 +154,7 @@ def test_a_search_that_is_not_recorded(gone, run):
     }
     decoding = decoding if gone else {}
     alter_record(run, decoding=decoding)
-    found = results.check_search(Evidence(run))
+    found = examine(Evidence(run))["search"]
     assert found.verdict == "unseen"
     settings = "beam_size, length_penalty, alpha, max_extra_length"
     assert (gone or settings) in found.found

@@ -35,7 +35,9 @@ def chaos():
     spec = importlib.util.spec_from_file_location("chaos", SCRIPT)
     module = importlib.util.module_from_spec(spec)
     sys.modules["chaos"] = module
-    spec.loader.exec_module(module)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(SCRIPT.parent)
+        spec.loader.exec_module(module)
     yield module
     del sys.modules["chaos"]
 

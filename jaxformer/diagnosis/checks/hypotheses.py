@@ -7,7 +7,7 @@ from collections import Counter
 
 from jaxformer.diagnosis import lines
 from jaxformer.diagnosis.alignment import FEWEST, find_misfits, lengths
-from jaxformer.diagnosis.evidence import Evidence
+from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, grade, judge
 from jaxformer.evaluation.breakdown import split_words
 
@@ -38,7 +38,7 @@ def check_cut(run: Evidence) -> Finding:
     """Count the translations that reached the maximum length."""
     count, total = run.record.get("unfinished"), run.record.get("sentences")
     if count is None or not total:
-        return Finding("unseen", "the result does not count unfinished translations")
+        raise UnseenError("the result does not count unfinished translations")
     return judge(
         grade(count / total, 0.01, 0.1),
         f"{count} of {total:,} translations have no end",
@@ -63,7 +63,7 @@ def check_copies(run: Evidence) -> Finding:
     """Count the translations that repeat their source where the reference does not."""
     sources = run.scored.sources
     if sources is None:
-        return Finding("unseen", "the sources are not known")
+        raise UnseenError("the sources are not known")
     copied = [
         hypothesis.strip() == source.strip()
         for hypothesis, source, reference in zip(
@@ -72,7 +72,7 @@ def check_copies(run: Evidence) -> Finding:
         if len(source.split()) >= 3 and source.strip() != reference.strip()
     ]
     if not copied:
-        return Finding("unseen", "no source has three words with blanks between them")
+        raise UnseenError("no source has three words with blanks between them")
     found = sum(copied) / len(copied)
     return judge(
         grade(found, 0.02, 0.2),
@@ -121,7 +121,7 @@ def check_variety(run: Evidence) -> Finding:
 def check_order(run: Evidence) -> Finding:
     """Check that translations are not shifted against their references."""
     if len(run.hypotheses) < FEWEST:
-        return Finding("unseen", f"{len(run.hypotheses)} translations are too few")
+        raise UnseenError(f"{len(run.hypotheses)} translations are too few")
     pairs = zip(run.hypotheses, run.scored.references[0], strict=True)
     shifted = [misfit for misfit in find_misfits(lengths(pairs)) if misfit.shift]
     found = "lengths of translations and references agree"

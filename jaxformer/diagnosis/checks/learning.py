@@ -6,8 +6,9 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from jaxformer.diagnosis.evidence import Evidence
+from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, grade, judge
+from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import Curve
 
 _JUMP = 0.5  # nats a token between two lines of the log
@@ -38,10 +39,10 @@ def check_finished(run: Evidence) -> Finding:
             " metrics.jsonl",
         )
     patience = training.patience
-    early = patience is not None and last < steps
+    early = "" if patience is None or last >= steps else f", patience {patience}"
     return judge(
         "ok" if last >= steps or _lost_patience(run) else "look",
-        f"step {last:,} of {steps:,}" + f", patience {patience}" * early,
+        f"step {last:,} of {steps:,}{early}",
         "all steps of the configuration",
         "run the same jaxformer train command again: it continues",
     )
@@ -49,33 +50,36 @@ def check_finished(run: Evidence) -> Finding:
 
 def _lost_patience(run: Evidence) -> bool:
     """Return whether the best evaluation is ``training.patience`` evaluations old."""
-    patience, metric = run.config.training.patience, run.config.evaluation.best_metric
-    points = run.curves.get("valid/nll" if metric == "loss" else f"valid/{metric}", ())
-    if patience is None or not points:
+    patience, (key, sign) = run.config.training.patience, best_curve(run.config)
+    scores = [sign * value for _, value in run.curves.get(key, ())]
+    if patience is None or not scores:
         return False
-    sign = -1.0 if metric == "loss" else 1.0
-    best = max(range(len(points)), key=lambda place: sign * points[place][1])
-    return len(points) - 1 - best >= patience
+    return len(scores) - 1 - scores.index(max(scores)) >= patience
+
+
+def best_curve(config: RunConfig) -> tuple[str, float]:
+    """Return the key of the metric that chooses the best checkpoint, and its sign:
+    -1.0 where less is better.
+    """
+    metric = config.evaluation.best_metric
+    return ("valid/nll", -1.0) if metric == "loss" else (f"valid/{metric}", 1.0)
 
 
 def check_diverged(run: Evidence) -> Finding:
     """Check the training loss for jumps, divergence and numbers that are not finite."""
     points, gone = run.curves.get("train/nll", ()), run.gaps.get("train/nll", ())
     if len(points) + len(gone) < 3:
-        return Finding("unseen", "fewer than three lines of training in metrics.jsonl")
+        raise UnseenError("fewer than three lines of training in metrics.jsonl")
     if gone:
         lost = _lost_since(points, gone)
-        return judge(
-            "look" if lost is None else "wrong",
-            (
-                f"no finite train/nll in {len(gone)} lines of the log (the first by"
-                f" step {gone[0]:,})"
-                if lost is None
-                else f"no finite train/nll since step {lost:,}"
-            ),
-            "a finite number in each line",
-            _STEADIER,
+        found = (
+            f"no finite train/nll in {len(gone)} lines of the log (the first by step"
+            f" {gone[0]:,})"
         )
+        if lost is not None:
+            found = f"no finite train/nll since step {lost:,}"
+        verdict = "look" if lost is None else "wrong"
+        return judge(verdict, found, "a finite number in each line", _STEADIER)
     values = [value for _, value in points]
     jumps = [
         step
@@ -108,12 +112,11 @@ def check_stalled(run: Evidence) -> Finding:
     points = run.curves.get("train/nll", ())
     lost = _lost_since(points, run.gaps.get("train/nll", ()))
     if lost is not None:
-        return Finding("unseen", f"no finite train/nll since step {lost:,}")
+        raise UnseenError(f"no finite train/nll since step {lost:,}")
     settled = max(2 * run.config.training.warmup_steps, 500)
     if not points or points[-1][0] < settled:
-        return Finding(
-            "unseen",
-            f"the run has not made {settled:,} steps: twice its warm-up, 500 at least",
+        raise UnseenError(
+            f"the run has not made {settled:,} steps: twice its warm-up, 500 at least"
         )
     nll, vocabulary = points[-1][1], run.config.model.vocabulary_size
     limit = _STALLED * math.log(vocabulary)
@@ -130,9 +133,7 @@ def check_stalled(run: Evidence) -> Finding:
 
 def check_skipped(run: Evidence) -> Finding:
     """Count the steps whose loss or gradient was not finite."""
-    points = run.curves.get("train/skipped")
-    if not points:
-        return Finding("unseen", "metrics.jsonl has no train/skipped")
+    points = run.find_curve("train/skipped")
     count, last = sum(value for _, value in points), points[-1][0]
     return judge(
         grade(count / max(last, 1), 0.0, 0.01),
@@ -145,9 +146,7 @@ def check_skipped(run: Evidence) -> Finding:
 
 def check_still_falling(run: Evidence) -> Finding:
     """Check whether the validation loss still fell at the end of training."""
-    points = run.curves.get("valid/nll", ())
-    if len(points) < 3:
-        return Finding("unseen", "fewer than three evaluations in metrics.jsonl")
+    points = run.find_curve("valid/nll", 3)
     last, value = points[-1]
     step, before = min(
         points[:-1], key=lambda point: abs(point[0] - _FALLING_FROM * last)
@@ -163,9 +162,7 @@ def check_still_falling(run: Evidence) -> Finding:
 
 def check_overfitted(run: Evidence) -> Finding:
     """Check whether the validation loss rose after its minimum."""
-    points = run.curves.get("valid/nll", ())
-    if len(points) < 2:
-        return Finding("unseen", "fewer than two evaluations in metrics.jsonl")
+    points = run.find_curve("valid/nll", 2)
     step, best = min(points, key=lambda point: point[1])
     return judge(
         "look" if points[-1][1] - best > _RISING else "ok",

@@ -23,13 +23,8 @@ from jaxformer.training.schedules import make_schedule
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-_WIDTH, _BATCH, _STEPS, _WARMUP = (
-    int(BASE[key])
-    for key in (
-        *("model.d_model", "data.tokens_per_batch"),
-        *("training.steps", "training.warmup_steps"),
-    )
-)
+_WIDTH, _BATCH = int(BASE["model.d_model"]), int(BASE["data.tokens_per_batch"])
+_STEPS, _WARMUP = int(BASE["training.steps"]), int(BASE["training.warmup_steps"])
 # Above it Adam trained no Transformer of any width that was tried.
 _HIGHEST_RATE = 0.01
 # Sizes and epsilon are not judged, and `regularization` judges the dropout rate.
@@ -75,9 +70,7 @@ def check_batch(run: Evidence) -> Finding:
 
 def check_tokens_seen(run: Evidence) -> Finding:
     """Compare the target tokens of training with the paper's."""
-    seen = sum(value for _, value in run.curves.get("train/tokens", ()))
-    if not seen:
-        return Finding("unseen", "metrics.jsonl has no train/tokens")
+    seen = sum(value for _, value in run.find_curve("train/tokens"))
     few = is_paper_sized(run.config) and seen < 0.5 * _STEPS * _BATCH
     return judge(
         "look" if few else "ok",
@@ -207,9 +200,9 @@ def _differences(
     section: DataclassInstance, paper: DataclassInstance, names: Sequence[str]
 ) -> str:
     """List the values that differ from the defaults, which are the paper's."""
-    found, wanted = dataclasses.asdict(section), dataclasses.asdict(paper)
+    pairs = ((name, getattr(section, name), getattr(paper, name)) for name in names)
     return ", ".join(
-        f"{name}={found[name]} (paper: {wanted[name]})"
-        for name in names
-        if found[name] != wanted[name]
+        f"{name}={found} (paper: {wanted})"
+        for name, found, wanted in pairs
+        if found != wanted
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from jaxformer.diagnosis.checks.learning import best_curve
 from jaxformer.diagnosis.checks.recipe import is_paper_sized, name_width
-from jaxformer.diagnosis.evidence import Evidence
+from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, judge
 from jaxformer.evaluation.known_sets import FILTERED_NEWSTEST2014, SENTENCES, find_known
 from jaxformer.evaluation.metrics import BLEU, score
@@ -59,16 +60,14 @@ def check_signature(run: Evidence) -> Finding:
         )
     key = min(others, key=lambda key: len(others[key]))
     usual = _SIGNATURE | {"tok": tokenizers[0]}
-    note = (
-        ""
-        if "13a" in tokenizers
-        else f"; 13a takes a clause without blanks for one word of {language}"
-    )
+    note = ""
     if option == "bleu":
         note = (
             "; the paper's Table 2 is compound_split_bleu, about 0.7 higher for big"
             " (fairseq issue 1113)"
         )
+    elif "13a" not in tokenizers:
+        note = f"; 13a takes a clause without blanks for one word of {language}"
     return judge(
         "look" if others[key] else "ok",
         f"{signatures[key]}, BLEU {record.get(key)}",
@@ -95,12 +94,12 @@ def check_search(run: Evidence) -> Finding:
     """List the search settings that differ from the paper's."""
     settings = run.record.get("decoding")
     if not isinstance(settings, dict):
-        return Finding("unseen", "the result does not record its search")
+        raise UnseenError("the result does not record its search")
     others = differing_settings(settings)
     missing = [name for name in _SEARCH if name not in settings]
     if missing and not others:
-        return Finding(
-            "unseen", f"the result does not record {', '.join(missing)} of its search"
+        raise UnseenError(
+            f"the result does not record {', '.join(missing)} of its search"
         )
     words = ", ".join(
         f"{name}={value} (paper: {wanted})" for name, (value, wanted) in others.items()
@@ -163,8 +162,7 @@ def check_averaging(run: Evidence) -> Finding:
 
 def check_checkpoint(run: Evidence) -> Finding:
     """Check that the scored checkpoint is near the best, and still exists."""
-    step, metric = run.record.get("checkpoint"), run.config.evaluation.best_metric
-    key = "valid/nll" if metric == "loss" else f"valid/{metric}"
+    step, (key, sign) = run.record.get("checkpoint"), best_curve(run.config)
     points, saved = dict(run.curves.get(key, ())), run.saved
     names = {f"average/{average.name}" for average in run.averages}
     if isinstance(step, str) and " + " not in step and step not in names:
@@ -176,10 +174,10 @@ def check_checkpoint(run: Evidence) -> Finding:
             _AGAIN,
         )
     if not isinstance(step, int) or not points:
-        return Finding(
-            "unseen", f"checkpoint {step}, and {len(points)} evaluations with {key}"
+        raise UnseenError(
+            f"checkpoint {step}, and {len(points)} evaluations with {key}"
         )
-    sign, near = (-1.0, 0.02) if metric == "loss" else (1.0, 0.5)
+    near = 0.02 if sign < 0 else 0.5
     best = max(points, key=lambda at: sign * points[at])
     close = step in points and sign * (points[best] - points[step]) <= near
     last = f" (the last is {saved[-1]:,})" if saved else ""
@@ -203,16 +201,13 @@ def check_test_set(run: Evidence) -> Finding:
         return Finding("ok", found, "no published test set")
     expected = f"{title} has {SENTENCES[title]:,}"
     languages = data.source_language, data.target_language
-    filtered = title == "newstest2014" and languages == ("en", "de")
-    if filtered:
+    if title == "newstest2014" and languages == ("en", "de"):
         expected += f", filtered {FILTERED_NEWSTEST2014:,} (mtdata issue 3)"
-    if filtered and count == FILTERED_NEWSTEST2014:
-        return judge(
-            "look",
-            found,
-            expected,
-            "scores of the two sets do not compare: --dataset=sacrebleu:wmt14/full",
-        )
+        if count == FILTERED_NEWSTEST2014:
+            cure = (
+                "scores of the two sets do not compare: --dataset=sacrebleu:wmt14/full"
+            )
+            return judge("look", found, expected, cure)
     return judge(
         "ok" if count == SENTENCES[title] else "wrong",
         found,
@@ -225,7 +220,7 @@ def check_test_set(run: Evidence) -> Finding:
 def check_recount(run: Evidence) -> Finding:
     """Score the file of translations again."""
     if "bleu" not in run.record:
-        return Finding("unseen", "the result has no bleu")
+        raise UnseenError("the result has no bleu")
     value = score(BLEU, run.hypotheses, *run.scored.references).value
     return judge(
         "ok" if abs(value - run.record["bleu"]) < 0.011 else "wrong",
@@ -238,13 +233,10 @@ def check_recount(run: Evidence) -> Finding:
 
 def check_beside_validation(run: Evidence) -> Finding:
     """Compare the score with the best one on the validation text."""
-    bleu, points = run.record.get("bleu"), run.curves.get("valid/bleu", ())
-    if bleu is None or not points:
-        return Finding(
-            "unseen",
-            "the result has no bleu" if points else "metrics.jsonl has no valid/bleu",
-        )
-    best = max(value for _, value in points)
+    best = max(value for _, value in run.find_curve("valid/bleu"))
+    bleu = run.record.get("bleu")
+    if bleu is None:
+        raise UnseenError("the result has no bleu")
     return judge(
         "look" if bleu < _FAR_BELOW * best else "ok",
         f"BLEU {bleu} of {run.record.get('dataset')}, {best:.2f} of data.valid",

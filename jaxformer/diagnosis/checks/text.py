@@ -13,7 +13,7 @@ from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.diagnosis import lines
 from jaxformer.diagnosis.alignment import FEWEST, count_blocks, find_misfits, lengths
-from jaxformer.diagnosis.evidence import Evidence
+from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, grade, join_sides, judge, worst
 
 # Letters that tell a language, sentences to look at, and the fewest that tell.
@@ -27,25 +27,24 @@ _QUOTES_SOURCE = (
 )
 
 
-def _compare_sides(
-    judge_texts: Callable[..., Finding], *texts: Sequence[Pair]
-) -> Finding:
-    """Judge the sources of texts, and their targets."""
-    sources, targets = (
-        judge_texts(*([getattr(pair, side) for pair in text] for text in texts))
-        for side in Pair._fields
-    )
-    return join_sides(sources, targets)
+def on_training(judge_texts: Callable[..., Finding]) -> Callable[[Evidence], Finding]:
+    """Judge both sides of the training text next to those of the test text."""
+    return lambda run: _judge_sides(judge_texts, run.survey.sample, run.test)
+
+
+def on_output(judge_texts: Callable[..., Finding]) -> Callable[[Evidence], Finding]:
+    """Judge the translations next to their references."""
+    return lambda run: judge_texts(run.hypotheses, run.scored.references[0])
 
 
 def check_training_form(run: Evidence) -> Finding:
     """Check that the training text is not tokenised."""
-    return _compare_sides(judge_form, run.survey.sample)
+    return _judge_sides(judge_form, run.survey.sample)
 
 
 def check_test_form(run: Evidence) -> Finding:
     """Check that the test text is not tokenised."""
-    return _compare_sides(judge_form, run.test)
+    return _judge_sides(judge_form, run.test)
 
 
 def check_output_form(run: Evidence) -> Finding:
@@ -53,34 +52,32 @@ def check_output_form(run: Evidence) -> Finding:
     return judge_form(run.hypotheses)
 
 
+def _judge_sides(
+    judge_texts: Callable[..., Finding], *texts: Sequence[Pair]
+) -> Finding:
+    """Judge the sources of texts, and their targets."""
+    sides = [[[pair[side] for pair in text] for text in texts] for side in (0, 1)]
+    return join_sides(*(judge_texts(*side) for side in sides))
+
+
 def judge_form(texts: Sequence[str]) -> Finding:
     """Look for traces of a tokenizer: BLEU tokenises raw text itself."""
     spaced, escaped, joined = (
-        lines.spaced(texts),
-        lines.escaped(texts),
-        lines.joined(texts),
-    )
-    verdict = worst(
-        grade(spaced, 0.02, 0.3), grade(escaped, 0.002, 0.05), grade(joined, 0.0, 0.01)
+        lines.share(texts, form.search)
+        for form in (lines.SPACED, lines.ESCAPED, lines.JOINED)
     )
     return judge(
-        verdict,
+        worst(
+            grade(spaced, 0.02, 0.3),
+            grade(escaped, 0.002, 0.05),
+            grade(joined, 0.0, 0.01),
+        ),
         f"of {len(texts):,} lines {spaced:.1%} with a space before , or .,"
         f" {escaped:.1%} with &quot; and the like, {joined:.1%} with @-@, @@ or ▁",
         "none: raw text, which sacreBLEU tokenises itself (Post 2018)",
         "take the raw files, or detokenise and unescape them (sacremoses detokenize),"
         " the same on all sides",
     )
-
-
-def check_training_quotes(run: Evidence) -> Finding:
-    """Compare the quotation marks of training and test text."""
-    return _compare_sides(judge_quotes, run.survey.sample, run.test)
-
-
-def check_output_quotes(run: Evidence) -> Finding:
-    """Compare the quotation marks of translations and references."""
-    return judge_quotes(run.hypotheses, run.scored.references[0])
 
 
 def judge_quotes(texts: Sequence[str], test: Sequence[str]) -> Finding:
@@ -97,29 +94,18 @@ def judge_quotes(texts: Sequence[str], test: Sequence[str]) -> Finding:
     )
 
 
-def check_training_case(run: Evidence) -> Finding:
-    """Compare the capitals of training and test text."""
-    return _compare_sides(judge_case, run.survey.sample, run.test)
-
-
-def check_output_case(run: Evidence) -> Finding:
-    """Compare the capitals of translations and references."""
-    return judge_case(run.hypotheses, run.scored.references[0])
-
-
 def judge_case(texts: Sequence[str], test: Sequence[str]) -> Finding:
     """Compare the share of capitals of a text with that of the test text."""
     share, other = lines.capitals(texts), lines.capitals(test)
     if share is None or other is None:
         return Finding("ok", "too few letters have a case to tell", _CASE_EXPECTED)
     fewer, more = sorted((share, other))
+    cure = "train on text as it is written; lowercased output loses most of BLEU"
     if fewer >= _LOWERCASED:
         cure = (
             "train and test on text as it is written: the one with more is in capitals"
         )
-    elif share < other:
-        cure = "train on text as it is written; lowercased output loses most of BLEU"
-    else:
+    elif other < share:
         cure = (
             "the test text was lowercased: take the published text, or lowercase the"
             " training text too"
@@ -144,24 +130,19 @@ def check_training_alignment(run: Evidence) -> Finding:
 
 def _judge_alignment(characters: NDArray[np.int32]) -> Finding:
     if len(characters) < FEWEST:
-        return Finding("unseen", f"{len(characters)} pairs are too few")
+        raise UnseenError(f"{len(characters)} pairs are too few")
     misfits, blocks = find_misfits(characters), count_blocks(len(characters))
     shifted = [misfit for misfit in misfits if misfit.shift]
     found = f"{len(characters):,} pairs with lengths that agree"
-    if misfits:
-        line, shift = (shifted or misfits)[0]
-        what = (
-            f"the targets {shift:+d} lines further belong there"
-            if shift
-            else "lengths do not agree"
-        )
+    for line, shift in (shifted or misfits)[:1]:
+        what = f"the targets {shift:+d} lines further belong there"
         found = (
-            f"from about line {line:,} on {what}; {len(misfits) / blocks:.1%} of the"
-            " text"
+            f"from about line {line:,} on {what if shift else 'lengths do not agree'};"
+            f" {len(misfits) / blocks:.1%} of the text"
         )
     verdict = grade(len(shifted) / blocks, 0.0, _SHIFTED)
     return judge(
-        verdict if shifted or not misfits else "look",
+        "look" if misfits and not shifted else verdict,
         found,
         "line i of one side translates line i of the other",
         "a line was lost or added on one side before that line: filter both sides"
@@ -198,9 +179,7 @@ def _judge_languages(run: Evidence, pairs: Sequence[Pair]) -> Finding:
     """
     data = run.config.data
     if data.language_tags:
-        return Finding(
-            "unseen", "data.language_tags: the pairs are of several directions"
-        )
+        raise UnseenError("data.language_tags: the pairs are of several directions")
     source = check_language(data.source_language, "data.source_language")
     target = check_language(data.target_language, "data.target_language")
     telling = [
@@ -209,14 +188,11 @@ def _judge_languages(run: Evidence, pairs: Sequence[Pair]) -> Finding:
         if min(sum(map(str.isalpha, text)) for text in pair) >= _TELLING
     ]
     if len(telling) < _FEWEST:
-        return Finding(
-            "unseen", f"{len(telling)} pairs are long enough to tell a language"
-        )
+        raise UnseenError(f"{len(telling)} pairs are long enough to tell a language")
     chosen = telling[:: max(len(telling) // _SENTENCES, 1)]
-    sources, targets = ([pair[side] for pair in chosen] for side in (0, 1))
-    left = lines.share(sources, lambda text: is_foreign(text, source))
-    right = lines.share(targets, lambda text: is_foreign(text, target))
-    exchanged = lines.share(sources, lambda text: not is_foreign(text, target))
+    left = lines.share(chosen, lambda pair: is_foreign(pair.source, source))
+    right = lines.share(chosen, lambda pair: is_foreign(pair.target, target))
+    exchanged = lines.share(chosen, lambda pair: not is_foreign(pair.source, target))
     verdict = worst(grade(left, 0.1, 0.5), grade(right, 0.1, 0.5))
     expected = f"sources in {source}, targets in {target}"
     if min(left, right, exchanged) > 0.5:
@@ -256,7 +232,7 @@ def check_untranslated(run: Evidence) -> Finding:
     """Count the training pairs whose target is their source."""
     asked = [pair for pair in run.survey.sample if len(pair.source.split()) >= 3]
     if not asked:
-        return Finding("unseen", "no pair has three words with blanks between them")
+        raise UnseenError("no pair has three words with blanks between them")
     copies = sum(map(is_identical, asked)) / len(asked)
     return judge(
         grade(copies, 0.01, 0.1),
@@ -296,7 +272,8 @@ def check_vocabulary(run: Evidence) -> Finding:
 def check_unknown(run: Evidence) -> Finding:
     """Measure how much of the test text is unknown to the vocabulary."""
     shares = [
-        _unknown(vocabulary, texts) for vocabulary, texts in _sides(run, run.test)
+        ids.count(vocabulary.unk_id) / max(len(ids), 1)
+        for vocabulary, ids, _ in _encode_sides(run, run.test)
     ]
     return judge(
         grade(max(shares), 0.001, 0.05),
@@ -310,15 +287,17 @@ def check_unknown(run: Evidence) -> Finding:
 
 def check_vocabulary_fit(run: Evidence) -> Finding:
     """Compare the tokens a character of test and training text."""
-    ratios = [
-        _tokens_per_letter(vocabulary, test) / _tokens_per_letter(vocabulary, train)
-        for (vocabulary, test), (_, train) in zip(
-            _sides(run, run.test), _sides(run, run.survey.sample), strict=True
+    test, train = (
+        [max(len(ids), 1) / max(letters, 1) for _, ids, letters in sides]
+        for sides in (
+            _encode_sides(run, run.test),
+            _encode_sides(run, run.survey.sample),
         )
-    ]
+    )
+    source, target = (own / other for own, other in zip(test, train, strict=True))
     return judge(
-        grade(max(ratios), 1.3, 2.0),
-        f"{ratios[0]:.2f} times the tokens a character in the source, {ratios[1]:.2f}"
+        grade(max(source, target), 1.3, 2.0),
+        f"{source:.2f} times the tokens a character in the source, {target:.2f}"
         " in the target",
         "about 1: the test text is like the training text",
         "training text or vocabulary differ in kind from the test text: train on text"
@@ -326,19 +305,15 @@ def check_vocabulary_fit(run: Evidence) -> Finding:
     )
 
 
-def _sides(run: Evidence, pairs: Sequence[Pair]) -> list[tuple[Vocabulary, list[str]]]:
-    """Return each vocabulary with the texts of its side."""
-    return [
-        (run.vocabularies.source, [pair.source for pair in pairs]),
-        (run.vocabularies.target, [pair.target for pair in pairs]),
-    ]
-
-
-def _unknown(vocabulary: Vocabulary, texts: Sequence[str]) -> float:
-    tokens = [token for ids in vocabulary.encode_batch(texts) for token in ids]
-    return tokens.count(vocabulary.unk_id) / max(len(tokens), 1)
-
-
-def _tokens_per_letter(vocabulary: Vocabulary, texts: Sequence[str]) -> float:
-    letters = sum(map(len, texts))
-    return max(sum(map(len, vocabulary.encode_batch(texts))), 1) / max(letters, 1)
+def _encode_sides(
+    run: Evidence, pairs: Sequence[Pair]
+) -> list[tuple[Vocabulary, list[int], int]]:
+    """Return the vocabulary of each side, its tokens, and its number of characters."""
+    found = []
+    for side, vocabulary in enumerate(
+        (run.vocabularies.source, run.vocabularies.target)
+    ):
+        texts = [pair[side] for pair in pairs]
+        ids = [token for ids in vocabulary.encode_batch(texts) for token in ids]
+        found.append((vocabulary, ids, sum(map(len, texts))))
+    return found
