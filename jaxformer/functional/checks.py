@@ -23,8 +23,8 @@ def check_floats(x: Float[Array, "..."] | Int[Array, "..."]) -> None:
     """
     if not jnp.issubdtype(x.dtype, jnp.floating):
         raise InputError(
-            f"this computes with floating-point numbers, not {x.dtype}: cast the input,"
-            " as by astype"
+            f"expected a floating-point array, not {x.dtype}: cast it, for example by"
+            " astype(jnp.float32)"
         )
 
 

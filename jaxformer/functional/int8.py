@@ -37,7 +37,7 @@ class Int8Weights(NamedTuple):
     """
 
 
-class Table(NamedTuple):
+class TwoWayTable(NamedTuple):
     """An embedding table in one form for look-ups and another for matmuls."""
 
     rows: Float[Array, "V D"]
@@ -66,14 +66,14 @@ def quantize(weights: Float[Array, "..."], axes: tuple[int, ...]) -> Int8Weights
 
 
 def take_rows(
-    table: Float[Array, "V D"] | Int8Weights | Table, tokens: Int[Array, " L"]
-) -> Float[Array, "L D"] | Int8Weights | Table:
+    table: Float[Array, "V D"] | Int8Weights | TwoWayTable, tokens: Int[Array, " L"]
+) -> Float[Array, "L D"] | Int8Weights | TwoWayTable:
     """Return the rows of some tokens as a table of the same form."""
     if isinstance(table, Int8Weights):
         return _take_outputs(table, tokens)
-    if isinstance(table, Table):
+    if isinstance(table, TwoWayTable):
         rows, outputs = table.rows[tokens], table.outputs
-        return Table(
+        return TwoWayTable(
             rows,
             _take_outputs(outputs, tokens)
             if isinstance(outputs, Int8Weights)

@@ -17,7 +17,7 @@ from jaxformer.errors import InputError
 from jaxformer.functional.checks import check_axes, check_floats, check_tokens
 from jaxformer.functional.int8 import (
     Int8Weights,
-    Table,
+    TwoWayTable,
     multiply_int8,
     multiply_int8_rows,
 )
@@ -187,7 +187,10 @@ def feed_forward(
 
 
 def embed(
-    table: Float[Array, "V D"] | Table, tokens: Int[Array, "B T"], *, scale: bool = True
+    table: Float[Array, "V D"] | TwoWayTable,
+    tokens: Int[Array, "B T"],
+    *,
+    scale: bool = True,
 ) -> Float[Array, "B T D"]:
     """Look up the embedding of each token, multiplied by the square root of d_model
     (section 3.4).
@@ -201,7 +204,7 @@ def embed(
     Raises:
         InputError: a token id outside the table, if the values are known.
     """
-    weights = table.rows if isinstance(table, Table) else table
+    weights = table.rows if isinstance(table, TwoWayTable) else table
     check_tokens(tokens, weights.shape[0])
     rows = weights.at[tokens].get(
         mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
@@ -210,7 +213,7 @@ def embed(
 
 
 def project_to_vocabulary(
-    table: Float[Array, "V D"] | Int8Weights | Table,
+    table: Float[Array, "V D"] | Int8Weights | TwoWayTable,
     x: Float[Array, "*B D"],
     bias: Float[Array, " V"] | None = None,
 ) -> Float[Array, "*B V"]:
@@ -222,12 +225,12 @@ def project_to_vocabulary(
     """
     rows, outputs = (
         x.reshape(-1, x.shape[-1]),
-        table.outputs if isinstance(table, Table) else table,
+        table.outputs if isinstance(table, TwoWayTable) else table,
     )
     if isinstance(outputs, Int8Weights):
         logits = multiply_int8_rows(rows, outputs)
     else:
-        logits = (matmul if isinstance(table, Table) else matmul_transposed)(
+        logits = (matmul if isinstance(table, TwoWayTable) else matmul_transposed)(
             rows, outputs
         )
     logits = logits.reshape(*x.shape[:-1], logits.shape[-1])

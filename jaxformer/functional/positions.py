@@ -61,8 +61,8 @@ def segment_positions(segments: Int[Array, "B T"]) -> Int[Array, "B T"]:
     """Count positions of packed rows from 0 in each segment.
 
     For the segments ``[1, 1, 1, 2, 2, 0, 0]`` they are ``[0, 1, 2, 0, 1, 0, 0]``.
-    Padding, segment 0, has position 0: more padding than a learned table has rows
-    would make the row NaN.
+    Padding, segment 0, has position 0: counted, long padding would leave a learned
+    table.
     """
     index = jnp.broadcast_to(
         jnp.arange(segments.shape[1], dtype=jnp.int32)[None], segments.shape
@@ -80,6 +80,6 @@ def learned(
     """Look up positions in a learned table; positions outside it give NaN, never the
     last row.
     """
-    # negative ones would count from its end
-    inside = jnp.where(positions < 0, table.shape[0], positions)
-    return table.at[inside].get(mode="fill", fill_value=jnp.nan)
+    return table.at[positions].get(
+        mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
+    )

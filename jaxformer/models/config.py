@@ -17,7 +17,7 @@ DTYPES = ("float32", "bfloat16", "float16")
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
     """An encoder-decoder Transformer; the defaults are the paper's base model (Vaswani
-    et al. 2017, table 3).
+    et al. 2017, table 3), with biases in the projections of attention.
 
     Raises:
         InputError: a value is not allowed, or two values contradict each other.
@@ -65,8 +65,8 @@ class TransformerConfig:
     # all: source, target and output share one table (section 3.4); target: target and
     # output do; none.
     tied_embeddings: str = key("all", choices=TIED_EMBEDDINGS)
-    # Whether embeddings and learned positions are multiplied by the square root of
-    # d_model (section 3.4).
+    # Whether embeddings are multiplied by the square root of d_model (section 3.4), and
+    # learned positions too, of which the paper says nothing.
     scale_embedding: bool = key(True)
     # Whether logits have a bias; the paper has none.
     output_bias: bool = key(False)
@@ -91,10 +91,13 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""
         check_keys("model", self)
-        for name in ("pad_id", "bos_id"):
-            value = getattr(self, name)
-            if not 0 <= value < self.vocabulary_size:
-                raise InputError(f"model.{name} must be in the vocabulary, not {value}")
+        smallest = min(self.vocabulary_size, self.source_vocabulary_size or 2**24)
+        for name, size in (("pad_id", smallest), ("bos_id", self.vocabulary_size)):
+            if not 0 <= getattr(self, name) < size:
+                raise InputError(
+                    f"model.{name} must be in the vocabulary, below {size}, not"
+                    f" {getattr(self, name)}"
+                )
         self._check_heads()
         if self.positions != "learned" and self.d_model % 2:
             raise InputError(

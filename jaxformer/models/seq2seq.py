@@ -343,8 +343,11 @@ def empty_cache(
             then only ``ancestors`` are reordered.
 
     Raises:
-        InputError: the length is beyond ``config.max_length``.
+        InputError: the length is beyond ``config.max_length``, or the beam size does
+            not divide the rows.
     """
+    if rows % beam_size:
+        raise InputError(f"{rows} rows are not a multiple of beam_size {beam_size}")
     if length > config.max_length:
         raise InputError(
             f"decoding {length} positions needs more than the model's"

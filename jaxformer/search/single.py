@@ -307,7 +307,7 @@ def keep_top_k(
 def keep_top_p(
     log_probabilities: Float[Array, "N V"], p: Float[Array, ""]
 ) -> Float[Array, "N V"]:
-    """Keep the fewest most probable tokens whose total probability is p (Holtzman et
+    """Keep the fewest most probable tokens of total probability p or more (Holtzman et
     al. 2020, section 3.1).
     """
     # Rounding must not remove tokens at p = 1.

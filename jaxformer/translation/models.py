@@ -12,7 +12,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import InputError
-from jaxformer.functional.int8 import Table, quantize, take_rows
+from jaxformer.functional.int8 import TwoWayTable, quantize, take_rows
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.search.config import Precision
@@ -68,7 +68,7 @@ def prepare(
                 return leaf.astype(dtype)  # only looked up
             rows = leaf.astype(dtype)
             return (
-                Table(rows, quantize(leaf, (1,)))
+                TwoWayTable(rows, quantize(leaf, (1,)))
                 if precision == "int8"
                 else _table(rows)
             )
@@ -77,9 +77,9 @@ def prepare(
     return config, jax.tree_util.tree_map_with_path(convert, params)
 
 
-def _table(rows: Array) -> Array | Table:
+def _table(rows: Array) -> Array | TwoWayTable:
     # A CPU multiplies few rows twice as fast with a transposed matrix.
-    return Table(rows, rows.T) if jax.default_backend() == "cpu" else rows
+    return TwoWayTable(rows, rows.T) if jax.default_backend() == "cpu" else rows
 
 
 def reduce_vocabulary(

@@ -230,7 +230,7 @@ def test_what_does_not_fit_is_refused():
             F.dot_product_attention(x, x, x, mask)
     for place in range(3):
         inputs = [x.astype(jnp.int32) if place == i else x for i in range(3)]
-        line = "computes with floating-point numbers, not int32: cast the input"
+        line = "expected a floating-point array, not int32: cast it"
         with pytest.raises(InputError, match=line):
             F.dot_product_attention(*inputs)
     inner = {"kernel": jnp.zeros((16, 2, 8)), "bias": jnp.zeros((2, 8))}

@@ -6,7 +6,12 @@ import numpy as np
 import pytest
 
 from jaxformer.functional import layers
-from jaxformer.functional.int8 import Table, multiply_int8, multiply_int8_rows, quantize
+from jaxformer.functional.int8 import (
+    TwoWayTable,
+    multiply_int8,
+    multiply_int8_rows,
+    quantize,
+)
 
 multiply = jax.jit(multiply_int8, static_argnames="contract")
 small = jax.jit(quantize, static_argnums=1)
@@ -110,7 +115,7 @@ def test_layers_take_every_form_of_their_weights():
     assert half.dtype == jnp.bfloat16
 
     rows, ones = small(table, (1,)), np.ones(40, np.float32)
-    both, mixed = Table(table, table.T), Table(table, rows)
+    both, mixed = TwoWayTable(table, table.T), TwoWayTable(table, rows)
     for form in (both, mixed):
         np.testing.assert_array_equal(embed(form, tokens), embed(table, tokens))
     exact, found = logits(table, x, ones), logits(rows, x, ones)

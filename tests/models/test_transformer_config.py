@@ -48,10 +48,14 @@ def test_layers_get_their_part_of_the_configuration():
             {"norm_order": "middle"},
             "model.norm_order must be one of post, pre, not 'middle'",
         ),
-        ({"pad_id": -1}, "model.pad_id must be in the vocabulary, not -1"),
+        ({"pad_id": -1}, "model.pad_id must be in the vocabulary, below 37000, not -1"),
+        (
+            {"pad_id": 9, "source_vocabulary_size": 5, "tied_embeddings": "target"},
+            "model.pad_id must be in the vocabulary, below 5, not 9",
+        ),
         (
             {"bos_id": 10, "vocabulary_size": 10},
-            "model.bos_id must be in the vocabulary, not 10",
+            "model.bos_id must be in the vocabulary, below 10, not 10",
         ),
         (
             {"num_heads": 7},

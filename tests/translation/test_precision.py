@@ -9,7 +9,7 @@ import pytest
 from translation.translators import equally_long, noisy_params, random_translator
 
 import runs
-from jaxformer.functional.int8 import Int8Weights, Table, quantize, take_rows
+from jaxformer.functional.int8 import Int8Weights, TwoWayTable, quantize, take_rows
 from jaxformer.models import Transformer
 from jaxformer.translation.batch import Sentence, search_batch
 from jaxformer.translation.models import prepare
@@ -87,7 +87,7 @@ def test_a_model_of_half_precision_keeps_halves():
     inner = prepared["encoder"]["layer_0"]["feed_forward"]["inner"]["kernel"]
     assert inner.dtype == jnp.bfloat16
     table = prepared["embedding"]["table"]
-    assert isinstance(table, Table)
+    assert isinstance(table, TwoWayTable)
     np.testing.assert_array_equal(table.outputs.T, table.rows)
 
 
@@ -116,11 +116,11 @@ def test_a_part_of_a_table_is_that_part_of_what_it_stands_for():
     table = jnp.asarray(np.random.default_rng(3).normal(size=(9, 4)), jnp.float32)
     tokens = jnp.asarray([0, 7, 2, 2])
     np.testing.assert_array_equal(take_rows(table, tokens), table[tokens])
-    both = take_rows(Table(table, table.T), tokens)
+    both = take_rows(TwoWayTable(table, table.T), tokens)
     np.testing.assert_array_equal(both.rows, table[tokens])
     np.testing.assert_array_equal(both.outputs, table[tokens].T)
     small = quantize(table, (1,))
-    part = take_rows(Table(table, small), tokens).outputs
+    part = take_rows(TwoWayTable(table, small), tokens).outputs
     for name in ("values", "scales", "sums"):
         whole = np.asarray(getattr(small, name))
         np.testing.assert_array_equal(getattr(part, name), whole[[0, 7, 2, 2]])
