@@ -27,12 +27,12 @@ from jaxtyping import install_import_hook
 
 install_import_hook("jaxformer.functional", "beartype.beartype")
 
-from jaxformer.cli import programs  # noqa: E402 - after the hook
+from jaxformer.cli import main as command_line  # noqa: E402 - after the hook
 
 # Compiled programs are shared by all processes of the tests and kept for the next run,
 # apart from those of the user.
 PROGRAMS = Path(__file__).parent.parent / ".pytest_cache" / "xla"
-PROGRAMS_OF_MACHINE = str(PROGRAMS / programs.name_machine())
+PROGRAMS_OF_MACHINE = str(PROGRAMS / command_line.name_machine())
 os.environ["JAX_COMPILATION_CACHE_DIR"] = PROGRAMS_OF_MACHINE
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 jax.config.update("jax_compilation_cache_dir", PROGRAMS_OF_MACHINE)
@@ -56,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
     folder = tempfile.mkdtemp(prefix="jaxformer-tests-")
     os.environ["JAXFORMER_TESTS"] = folder
     config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
-    programs.prune(PROGRAMS, 2**30)
+    command_line.prune_programs(PROGRAMS, 2**30)
 
 
 @pytest.fixture

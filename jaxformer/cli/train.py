@@ -32,8 +32,8 @@ SIGTERM and a closed terminal (SIGHUP) save first, and the exit code is then 130
 configurations of configs/ come with jaxformer: --config=quickstart,
 --config=paper/ende_base and so on name them outside a checkout too. Any key of the
 configuration can be set by --config.SECTION.KEY=VALUE; the comments in
-jaxformer/models/config.py, data/config.py, runs/training.py and search/config.py explain
-each.
+jaxformer/models/config.py, data/config.py, runs/training.py and search/config.py
+explain each.
 
 On several hosts every process gets the same command, and they share the working
 directory and the text. --distributed asks Slurm, Open MPI, Kubernetes or Cloud TPU for

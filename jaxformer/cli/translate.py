@@ -25,9 +25,9 @@ from jaxformer.cli.output import (
     name_lines,
     open_output,
     read_input,
+    show_progress,
     warn,
 )
-from jaxformer.cli.progress import show_progress
 from jaxformer.data.files import open_lines
 from jaxformer.errors import InputError, UsageError
 from jaxformer.search.config import MOST_BEAM

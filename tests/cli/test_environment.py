@@ -10,7 +10,6 @@ import pytest
 
 import runs
 from jaxformer.cli import main as main_module
-from jaxformer.cli import programs
 from jaxformer.translation.translator import Translator
 
 BLOCKED = """
@@ -70,23 +69,23 @@ def test_compiled_programs_are_kept(monkeypatch, tmp_path):
     monkeypatch.setattr("jax.config.update", kept.__setitem__)
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    programs.keep()
-    folder = tmp_path / "jaxformer" / "xla" / programs.name_machine()
+    main_module.keep_programs()
+    folder = tmp_path / "jaxformer" / "xla" / main_module.name_machine()
     assert kept["jax_compilation_cache_dir"] == str(folder)
     kept.clear()
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr("pathlib.Path.home", no_home)
-    programs.keep()
+    main_module.keep_programs()
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
-    programs.keep()
+    main_module.keep_programs()
     assert "jax_compilation_cache_dir" not in kept
 
 
 def test_another_cpu_has_another_folder_of_compiled_programs(monkeypatch):
-    here = programs.name_machine()
-    assert programs.name_machine() == here
+    here = main_module.name_machine()
+    assert main_module.name_machine() == here
     monkeypatch.setattr("platform.machine", lambda: "another")
-    assert programs.name_machine() != here
+    assert main_module.name_machine() != here
 
 
 def test_compiled_programs_have_a_bound(tmp_path):
@@ -97,7 +96,7 @@ def test_compiled_programs_have_a_bound(tmp_path):
     for place, name in enumerate(["old/a-cache", "b-cache", "c-cache", "other"]):
         (tmp_path / name).write_bytes(bytes(10))
         os.utime(tmp_path / name, (1000 + place, 1000 + place))
-    programs.prune(tmp_path, 20)
+    main_module.prune_programs(tmp_path, 20)
     left = sorted(path.name for path in tmp_path.rglob("*") if path.is_file())
     assert left == ["b-cache", "c-cache", "other"]
 
