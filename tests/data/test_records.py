@@ -1,4 +1,10 @@
+import doctest
+import importlib
+from pathlib import Path
+
 import pytest
+
+from jaxformer import data
 
 from jaxformer.data.records import did_you_mean, pair_of
 from jaxformer.errors import InputError
@@ -30,3 +36,11 @@ def test_only_near_names_are_proposed():
     names = ["wmt14", "wmt14/full"]
     assert did_you_mean("wmt14/ful", names) == "; did you mean wmt14/full?"
     assert did_you_mean("quite different", names) == did_you_mean("a", []) == ""
+
+
+def test_the_examples_of_the_docstrings():
+    """Of every module of the room."""
+    for path in Path(data.__file__).parent.glob("*.py"):
+        if ">>> " in path.read_text(encoding="utf-8"):
+            module = importlib.import_module(f"jaxformer.data.{path.stem}")
+            assert doctest.testmod(module).failed == 0, module

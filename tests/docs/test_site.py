@@ -25,6 +25,10 @@ from jaxformer.search.config import DecodingConfig
 
 pytestmark = pytest.mark.slow
 
+CONFIGS = (
+    TransformerConfig, DataConfig, TrainingConfig, EvaluationConfig, DecodingConfig
+)  # fmt: skip
+
 # Build, and refuse the network.
 BUILD = """
 import socket
@@ -40,91 +44,52 @@ cli()
 def site(tmp_path_factory):
     """Build the site; return its folder."""
     folder = tmp_path_factory.mktemp("site")
-    environment = {
-        **os.environ,
-        "NO_MKDOCS_2_WARNING": "1",
-        "PYTHONPATH": str(ROOT),
-        "JAX_PLATFORMS": "cpu",
-    }
-    line = [
-        sys.executable,
-        "-c",
-        BUILD,
-        "build",
-        "--strict",
-        "--quiet",
-        "--site-dir",
-        str(folder),
-    ]
+    own = {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    options = ["--strict", "--quiet", "--site-dir", str(folder)]
     done = subprocess.run(
-        line, capture_output=True, text=True, cwd=ROOT, env=environment, check=False
+        [sys.executable, "-c", BUILD, "build", *options],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **own},
+        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stderr == ""
+    assert (done.returncode, done.stderr) == (0, "")
     return folder
 
 
 @pytest.fixture(scope="module")
 def pages(site):
     """Return the HTML of every page by its name."""
-    return {
-        str(path.relative_to(site)): path.read_text(encoding="utf-8")
-        for path in sorted(site.rglob("*.html"))
-    }
+    paths = sorted(site.rglob("*.html"))
+    return {str(path.relative_to(site)): path.read_text("utf-8") for path in paths}
 
 
 @pytest.fixture(scope="module")
 def anchors(pages):
     """Return all anchors of the reference."""
-    return {
-        anchor
-        for name, text in pages.items()
-        if name.startswith("reference/")
-        for anchor in re.findall(r'\bid="([^"]+)"', text)
-    }
+    texts = [text for name, text in pages.items() if name.startswith("reference/")]
+    return {anchor for text in texts for anchor in re.findall(r'\bid="([^"]+)"', text)}
 
 
 def test_every_public_name_has_an_anchor(anchors):
-    """Every public function, class and method has an anchor in the reference, and so
-    has every module.
-    """
+    """So has every module, what packages export, and each key of a configuration."""
     names = documented_names()
     assert len(names) > 400
     assert [name.path for name in names if name.path not in anchors] == []
     assert {name.path.rsplit(".", 1)[0] for name in names} <= anchors
-
-
-def test_what_packages_export_has_an_anchor(anchors):
-    """What a package exports has an anchor where it is defined."""
-    missing = []
     for room in ("", *ROOMS):
         module = importlib.import_module(f"jaxformer.{room}".rstrip("."))
         for name in getattr(module, "__all__", ()):
             thing = getattr(module, name)
-            if callable(thing) and getattr(thing, "__module__", "").startswith(
-                "jaxformer"
-            ):
-                path = f"{thing.__module__}.{thing.__qualname__}"
-                missing += [path] if path not in anchors else []
-    assert missing == []
-
-
-@pytest.mark.parametrize(
-    "config",
-    [TransformerConfig, DataConfig, TrainingConfig, EvaluationConfig, DecodingConfig],
-)
-def test_every_key_has_an_anchor(config, anchors):
-    """Each key of a configuration has an anchor in the reference."""
-    classes = [
-        f"{each.__module__}.{each.__qualname__}"
-        for each in config.__mro__
-        if dataclasses.is_dataclass(each)
-    ]
-    assert [
-        field.name
-        for field in dataclasses.fields(config)
-        if not anchors & {f"{path}.{field.name}" for path in classes}
-    ] == []
+            home = getattr(thing, "__module__", None) or ""
+            if callable(thing) and home.startswith("jaxformer"):
+                assert f"{home}.{thing.__qualname__}" in anchors
+    for config in CONFIGS:
+        parts = [each for each in config.__mro__ if dataclasses.is_dataclass(each)]
+        places = [f"{each.__module__}.{each.__qualname__}" for each in parts]
+        for field in dataclasses.fields(config):
+            assert anchors & {f"{place}.{field.name}" for place in places}, field.name
 
 
 def test_commands_have_their_help(pages):
@@ -135,14 +100,10 @@ def test_commands_have_their_help(pages):
 
 def test_nothing_is_loaded_from_elsewhere(pages):
     """Pages take scripts, styles and pictures only from the site."""
-    loaded = [
-        (name, address)
-        for name, text in pages.items()
-        for address in re.findall(
-            r'<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]+)"', text
-        )
-    ]
-    assert loaded == []
+    loaded = r'<(?:script|img|link|iframe)\b[^>]*\b(?:src|href)="(https?:[^"]+)"'
+    assert [
+        found for text in pages.values() for found in re.findall(loaded, text)
+    ] == []
 
 
 def test_links_lead_to_files_of_the_site(site, pages):
@@ -152,13 +113,12 @@ def test_links_lead_to_files_of_the_site(site, pages):
     for name, text in pages.items():
         for address in re.findall(r'<[a-z][^>]*\s(?:src|href)="([^"]*)"', text):
             parts = urllib.parse.urlsplit(html.unescape(address))
-            path = os.path.normpath(
-                os.path.join(os.path.dirname(name), urllib.parse.unquote(parts.path))
+            place = os.path.join(
+                os.path.dirname(name), urllib.parse.unquote(parts.path)
             )
-            inside = not path.startswith(("..", "/")) and (
-                not parts.path or (site / path).is_file()
-            )
-            if not parts.scheme and not inside:
+            path = os.path.normpath(place)
+            is_file = not parts.path or (site / path).is_file()
+            if not parts.scheme and (path.startswith(("..", "/")) or not is_file):
                 dead.append((name, address))
     assert dead == []
 
@@ -173,26 +133,18 @@ def test_prose_is_rendered(pages):
 
 
 def test_no_code_scrolls_sideways(pages):
-    """Lines of code of the reference fit a window of 1,300 pixels.
-
-    The help of the commands has the width of a terminal.
+    """Lines of code of the reference fit a window of 1,300 pixels; the help of the
+    commands has the width of a terminal.
     """
-    wide = [
-        (name, line)
-        for name, text in pages.items()
-        if name != "reference/commands.html"
-        for block in re.findall(r"<pre\b.*?</pre>", text, re.DOTALL)
-        for line in html.unescape(re.sub(r"<[^>]+>", "", block)).splitlines()
-        if len(line.expandtabs()) > WIDEST
-    ]
-    assert wide == []
+    for name in set(pages) - {"reference/commands.html"}:
+        for block in re.findall(r"<pre\b.*?</pre>", pages[name], re.DOTALL):
+            lines = html.unescape(re.sub(r"<[^>]+>", "", block)).splitlines()
+            assert max(len(line.expandtabs()) for line in [*lines, ""]) <= WIDEST, name
 
 
-def test_search_needs_no_network(site):
-    """The index of the search is a script, which also loads from disk, and has every
-    page.
-    """
+def test_search_needs_no_network(site, pages):
+    """Its index is a script, which also loads from disk, and has every page."""
     text = (site / "search" / "search_index.js").read_text(encoding="utf-8")
-    found = {entry["location"].split("#")[0] for entry in json.loads(text[14:])["docs"]}
     assert text.startswith("var __index = ")
-    assert found == {str(path.relative_to(site)) for path in site.rglob("*.html")}
+    found = {entry["location"].split("#")[0] for entry in json.loads(text[14:])["docs"]}
+    assert found == set(pages)
