@@ -26,11 +26,6 @@ class Duplicates:
     bits: NDArray[np.uint8]
     pairs: int
 
-    @property
-    def count(self) -> int:
-        """How many pairs repeat an earlier one."""
-        return int(np.bitwise_count(self.bits).sum())
-
     def __contains__(self, index: int) -> bool:
         """Return whether the pair at this index repeats an earlier one.
 

@@ -1,5 +1,4 @@
-"""Data sets of other packages: TensorFlow Datasets, Hugging Face ``datasets`` and
-sacreBLEU's test sets.
+"""Data sets of TensorFlow Datasets and of Hugging Face ``datasets``.
 
 Each reader yields pairs lazily and imports its package when called. None needs
 TensorFlow; if it is loaded nevertheless, it is kept off the GPUs
@@ -12,21 +11,17 @@ import contextlib
 import logging
 import os
 import shlex
-import socket
 import sys
-import urllib.error
 import warnings
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jaxformer.data.files import open_parallel
 from jaxformer.data.records import Pair, did_you_mean, pair_of
 from jaxformer.errors import InputError, require
 
 _HF_BATCH = 1000
-_SACREBLEU_SECONDS = 60.0
 
 
 def hide_gpus_from_tensorflow() -> None:
@@ -82,18 +77,13 @@ def read_tfds(rest: str, source_language: str, target_language: str) -> Iterator
             record = source[index]
         except RuntimeError as error:
             raise InputError(
-                f"tfds:{rest}, record {index}: {_first_line(error)};"
+                f"tfds:{rest}, record {index}: {first_line(error)};"
                 f" {_prepare_again(name)}"
             ) from None
         languages = record.get("translations") if isinstance(record, Mapping) else None
         if isinstance(languages, Mapping):
-            record = dict(
-                zip(
-                    map(_plain, languages["language"]),
-                    languages["translation"],
-                    strict=True,
-                )
-            )
+            codes = map(_plain, languages["language"])
+            record = dict(zip(codes, languages["translation"], strict=True))
             if not {source_language, target_language} <= set(record):
                 continue
         elif isinstance(record, Mapping) and any(
@@ -122,14 +112,14 @@ def open_tfds(rest: str) -> Any:
     if split.split("[")[0] in (getattr(builder, "builder_configs", None) or {}):
         raise InputError(f"'tfds:{rest}' must end with a split: try tfds:{rest}/train")
     try:
-        with _quiet("absl"):
+        with quiet("absl"):
             source = builder.as_data_source(split=split)
     except NotImplementedError:
         raise _not_prepared(builder, name) from None
     except ValueError as error:
         near = did_you_mean(split, list(builder.info.splits))
         raise InputError(
-            f"no data set tfds:{rest}: {_first_line(error)}{near}"
+            f"no data set tfds:{rest}: {first_line(error)}{near}"
         ) from None
     hide_gpus_from_tensorflow()
     return source
@@ -152,7 +142,7 @@ def prepare_tfds(name: str) -> Path:
             archive cannot be fetched or unpacked (with its address or path).
     """
     builder = _tfds_builder(name, file_format="array_record")
-    with _quiet("absl"):
+    with quiet("absl"):
         prepared = builder.is_prepared()
     if prepared:
         return Path(builder.data_dir)
@@ -161,24 +151,17 @@ def prepare_tfds(name: str) -> Path:
     if isinstance(builder, wmt.WmtTranslate) and find_spec("tensorflow") is None:
         raise _needs_more(builder, name, "TensorFlow unpacks its archives")
     download = require("tensorflow_datasets.core.download", "tfds")
-    checksum, damaged = (
-        download.download_manager.NonMatchingChecksumError,
-        download.extractor.ExtractError,
-    )
+    checksum = download.download_manager.NonMatchingChecksumError
+    damaged = download.extractor.ExtractError
+    failures = (ModuleNotFoundError, OSError, download.DownloadError, checksum, damaged)
     try:
         builder.download_and_prepare()
-    except (
-        ModuleNotFoundError,
-        OSError,
-        download.DownloadError,
-        checksum,
-        damaged,
-    ) as error:
+    except failures as error:
         for cause in (error, error.__cause__):
             if isinstance(cause, ModuleNotFoundError):
-                raise _needs_more(builder, name, _first_line(cause)) from None
+                raise _needs_more(builder, name, first_line(cause)) from None
         raise InputError(
-            f"cannot prepare tfds:{name} ({_first_line(error)}): check the network,"
+            f"cannot prepare tfds:{name} ({first_line(error)}): check the network,"
             f" remove what is damaged from {builder.data_dir_root / 'downloads'} and"
             " try again; what came whole is not fetched again"
         ) from None
@@ -202,7 +185,7 @@ def _tfds_builder(name: str, **options: str) -> Any:
     require("tensorflow_datasets.translate", "tfds")  # it registers the names of WMT
     hide_gpus_from_tensorflow()
     try:
-        with _quiet("absl"):
+        with quiet("absl"):
             # TFDS itself reads the variable only when it is imported.
             return tfds.builder(
                 name, data_dir=os.environ.get("TFDS_DATA_DIR"), **options
@@ -227,14 +210,10 @@ def _no_config(tfds: Any, name: str, error: ValueError) -> InputError:
     except ValueError:
         configs = []
     if not configs or config.split(":")[0] in configs:
-        return InputError(f"no data set tfds:{name}: {_first_line(error)}")
-    turned = "-".join(reversed(config.split("-")))
-    near = (
-        f"; did you mean {turned}? The languages choose the direction"
-        if turned in configs
-        else None
-    )
-    near = near or did_you_mean(config, configs)
+        return InputError(f"no data set tfds:{name}: {first_line(error)}")
+    near, turned = did_you_mean(config, configs), "-".join(config.split("-")[::-1])
+    if turned in configs:
+        near = f"; did you mean {turned}? The languages choose the direction"
     return InputError(
         f"tfds:{data_set} has no config {config!r}: it has {', '.join(configs)}{near}"
     )
@@ -242,7 +221,7 @@ def _no_config(tfds: Any, name: str, error: ValueError) -> InputError:
 
 def _not_prepared(builder: Any, name: str) -> InputError:
     """Name the command that prepares a data set as ArrayRecord."""
-    with _quiet("absl"):
+    with quiet("absl"):
         prepared, form = builder.is_prepared(), builder.info.file_format.value
     if prepared:
         return InputError(
@@ -308,12 +287,9 @@ def read_hf(rest: str, source_language: str, target_language: str) -> Iterator[P
     index = 0
     for batch in _open_hf(rest).iter(_HF_BATCH):
         for values in zip(*batch.values(), strict=True):
+            record = dict(zip(batch, values, strict=True))
             try:
-                yield pair_of(
-                    dict(zip(batch, values, strict=True)),
-                    source_language,
-                    target_language,
-                )
+                yield pair_of(record, source_language, target_language)
             except InputError as error:
                 raise InputError(f"hf:{rest}, record {index}: {error}") from None
             index += 1
@@ -327,32 +303,20 @@ def _open_hf(rest: str) -> Any:
     if name.startswith((".", "/", "~")) and not folder.exists():
         # not the name of a data set of the hub
         raise InputError(f"cannot read hf:{rest}: no folder {name}")
-    saved = any(
-        (folder / file).is_file() for file in ("dataset_dict.json", "state.json")
-    )
+    where = str(folder) if folder.exists() else name
+    files = (folder / file for file in ("dataset_dict.json", "state.json"))
+    saved = any(file.is_file() for file in files)
     try:
-        with _quiet("datasets"), _quiet("huggingface_hub"):
-            where = str(folder) if folder.exists() else name
-            found = (
-                datasets.load_from_disk(where)
-                if saved
-                else datasets.load_dataset(where, config)
-            )
+        with quiet("datasets"), quiet("huggingface_hub"):
+            read = datasets.load_from_disk
+            found = read(where) if saved else datasets.load_dataset(where, config)
     except (OSError, ValueError, datasets.exceptions.DatasetsError) as error:
-        cure = (
-            f"mend the files in {folder}"
-            if folder.is_dir()
-            else "check the name and the network, or give a local folder"
-        )
-        nowhere = (
-            ""
-            if folder.exists()
-            else f"there is no folder {name} here, and the hub says: "
-        )
-        raise InputError(
-            f"cannot read hf:{rest}: {nowhere}{_first_line(error.__cause__ or error)};"
-            f" {cure}"
-        ) from None
+        reason = first_line(error.__cause__ or error)
+        cure = f"mend the files in {folder}"
+        if not folder.exists():
+            reason = f"there is no folder {name} here, and the hub says: {reason}"
+            cure = "check the name and the network, or give a local folder"
+        raise InputError(f"cannot read hf:{rest}: {reason}; {cure}") from None
     hide_gpus_from_tensorflow()
     splits = found if isinstance(found, Mapping) else {str(found.split or split): found}
     if split not in splits:
@@ -363,76 +327,8 @@ def _open_hf(rest: str) -> Any:
     return splits[split]
 
 
-def check_sacrebleu(test_set: str, source_language: str, target_language: str) -> None:
-    """Check that sacreBLEU has a test set for a direction; nothing is fetched.
-
-    Raises:
-        InputError: no such test set (with the nearest name), or not for these languages
-            (with those it has).
-    """
-    known = require("sacrebleu.dataset", "train").DATASETS
-    if test_set not in known:
-        near = did_you_mean(test_set, known)
-        raise InputError(
-            "sacreBLEU has no test set"
-            f" {test_set!r}{near or '; `sacrebleu --list` shows them'}"
-        )
-    pair, pairs = (
-        f"{source_language}-{target_language}",
-        list(known[test_set].langpairs),
-    )
-    if pair not in pairs:
-        raise InputError(
-            f"sacrebleu:{test_set} does not go from {source_language!r} to"
-            f" {target_language!r}: it has {', '.join(pairs)}"
-        )
-
-
-def read_sacrebleu(
-    test_set: str, source_language: str, target_language: str
-) -> Iterator[Pair]:
-    """Yield the pairs of a test set of sacreBLEU, with the first of its references.
-
-    It is fetched unless it is in sacreBLEU's folder: ``SACREBLEU``, by default
-    ``~/.sacrebleu``.
-
-    Raises:
-        InputError: no such test set or direction, or it cannot be fetched (with the
-            addresses).
-    """
-    check_sacrebleu(test_set, source_language, target_language)
-    sacrebleu = require("sacrebleu.utils", "train")
-    pair = f"{source_language}-{target_language}"
-    patience = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(_SACREBLEU_SECONDS)  # sacreBLEU has no timeout
-    try:
-        with _quiet("sacrebleu"):
-            source = sacrebleu.get_source_file(test_set, pair)
-            target = sacrebleu.get_reference_files(test_set, pair)[0]
-    # Any failure in there is of the network, the disk or the archive; a wrong checksum
-    # raises SystemExit.
-    except (Exception, SystemExit) as error:
-        if isinstance(error, urllib.error.HTTPError):
-            error.close()  # it holds the connection
-        reason = (
-            "wrong checksum or certificate"
-            if isinstance(error, SystemExit)
-            else _first_line(error)
-        )
-        folder = Path(sacrebleu.SACREBLEU_DIR) / test_set
-        addresses = " and ".join(sacrebleu.DATASETS[test_set].data or ["its address"])
-        raise InputError(
-            f"cannot get sacrebleu:{test_set} from {addresses} ({reason}): check the"
-            f" network, remove {folder} and try again, or copy that folder from a"
-            " machine that has it"
-        ) from None
-    finally:
-        socket.setdefaulttimeout(patience)
-    yield from map(Pair._make, open_parallel([Path(source)], [Path(target)]))
-
-
 @contextlib.contextmanager
-def _quiet(name: str) -> Iterator[None]:
+def quiet(name: str) -> Iterator[None]:
     """Silence a package's log while its errors are turned into ours."""
     logger = logging.getLogger(name)
     level = logger.level
@@ -443,7 +339,8 @@ def _quiet(name: str) -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class."""
     return (
         next(iter(str(error).strip().splitlines()), "").rstrip(".: ")
         or type(error).__name__

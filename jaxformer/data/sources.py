@@ -44,7 +44,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from jaxformer.data import hub
+from jaxformer.data import hub, sacrebleu_sets
 from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel
 from jaxformer.data.records import Pair, did_you_mean, pair_of
 from jaxformer.errors import InputError
@@ -267,10 +267,9 @@ def _open_hf(rest: str, source_language: str, target_language: str) -> _Opened:
 
 
 def _open_sacrebleu(rest: str, source_language: str, target_language: str) -> _Opened:
-    hub.check_sacrebleu(rest, source_language, target_language)
-    return functools.partial(
-        hub.read_sacrebleu, rest, source_language, target_language
-    ), ()
+    sacrebleu_sets.check_sacrebleu(rest, source_language, target_language)
+    languages = (source_language, target_language)
+    return functools.partial(sacrebleu_sets.read_sacrebleu, rest, *languages), ()
 
 
 def reversal(split: str) -> list[Pair]:

@@ -21,10 +21,19 @@ from jaxformer.data.records import Pair
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
 
-# The result of SentencePiece depends on the number of threads: not that of cores.
-_TRAINING_THREADS = 16
-# Of a longer text a sample is drawn, which bounds memory and time.
-_TRAINING_SENTENCES = 5_000_000
+_TRAINING: dict[str, Any] = {
+    "normalization_rule_name": "nmt_nfkc",
+    # Of a longer text a sample is drawn, which bounds memory and time.
+    "input_sentence_size": 5_000_000,
+    "shuffle_input_sentence": True,
+    # The result depends on the number of threads: not that of cores.
+    "num_threads": 16,
+    "pad_id": 0,
+    "unk_id": 1,
+    "bos_id": 2,
+    "eos_id": 3,
+    "minloglevel": 2,
+}
 
 
 class _SizeError(InputError):
@@ -98,9 +107,8 @@ class Vocabulary:
         except FileNotFoundError:
             raise InputError(f"no vocabulary {path}") from None
         except OSError as error:
-            raise InputError(
-                f"cannot read the vocabulary {path}: {error.strerror}"
-            ) from None
+            reason = f"cannot read the vocabulary {path}: {error.strerror}"
+            raise InputError(reason) from None
         try:
             return cls(model)
         except InputError as error:
@@ -134,31 +142,20 @@ class Vocabulary:
         Raises:
             InputError: the text cannot be read or does not allow ``size`` pieces.
         """
-        trainer = _sentencepiece()
-        trainer.set_random_generator_seed(seed)
-        writer = io.BytesIO()
+        module, writer = _sentencepiece(), io.BytesIO()
+        module.set_random_generator_seed(seed)
         text = signals.Feed(sentences)
-
-        def train() -> None:
-            trainer.SentencePieceTrainer.train(
-                sentence_iterator=iter(text),
-                model_writer=writer,
-                vocab_size=size,
-                model_type=model,
-                character_coverage=0.9999 if byte_fallback else 1.0,
-                byte_fallback=byte_fallback,
-                normalization_rule_name="nmt_nfkc",
-                input_sentence_size=_TRAINING_SENTENCES,
-                shuffle_input_sentence=True,
-                num_threads=_TRAINING_THREADS,
-                control_symbols=[tag(language) for language in tags],
-                pad_id=0,
-                unk_id=1,
-                bos_id=2,
-                eos_id=3,
-                minloglevel=2,
-            )
-
+        train = functools.partial(
+            module.SentencePieceTrainer.train,
+            sentence_iterator=iter(text),
+            model_writer=writer,
+            vocab_size=size,
+            model_type=model,
+            character_coverage=0.9999 if byte_fallback else 1.0,
+            byte_fallback=byte_fallback,
+            control_symbols=[tag(language) for language in tags],
+            **_TRAINING,
+        )
         try:
             signals.call(train)
         except RuntimeError as error:
@@ -193,14 +190,11 @@ class Vocabulary:
     def sample_batch(
         self, texts: Sequence[str], *, alpha: float, seed: int
     ) -> list[list[int]]:
-        """Encode each sentence in a random segmentation; it depends only on the seed.
+        """Encode each sentence in a random segmentation, determined by the seed.
 
         Args:
             texts: sentences.
-            alpha: from 0 to 1; unigram: the power of a segmentation's probability (Kudo
-                2018, section 3.3; 0 draws evenly); BPE: the probability of leaving out
-                a merge (Provilkov et al. 2020, section 3.1; 0 gives the best
-                segmentation, 1 characters).
+            alpha: from 0 to 1; see :func:`jaxformer.data.segmentation.sample`.
             seed: at least 0.
         """
         from jaxformer.data.segmentation import sample
@@ -258,16 +252,17 @@ class Vocabularies:
         Raises:
             InputError: a file is missing or damaged.
         """
-        shared, *paths = (
-            Path(directory) / f"{name}.model" for name in ("shared", "source", "target")
-        )
+        names = ("shared.model", "source.model", "target.model")
+        shared, *paths = (Path(directory) / name for name in names)
         if shared.exists():
             vocabulary = Vocabulary.load(shared)
             return cls(vocabulary, vocabulary)
         if not any(path.exists() for path in paths):
+            inner = Path(directory) / "vocabulary"
+            near = f"; did you mean {inner}?" if any(inner.glob("*.model")) else ""
             raise InputError(
                 f"no vocabulary in {directory}: it needs shared.model, or source.model"
-                f" and target.model{_near(Path(directory))}"
+                f" and target.model{near}"
             )
         return cls(*map(Vocabulary.load, paths))
 
@@ -301,9 +296,8 @@ class Vocabularies:
     @property
     def hash(self) -> str:
         """SHA-256 over the hashes of both, in hex."""
-        return hashlib.sha256(
-            f"{self.source.hash} {self.target.hash}".encode()
-        ).hexdigest()
+        hashes = f"{self.source.hash} {self.target.hash}"
+        return hashlib.sha256(hashes.encode()).hexdigest()
 
 
 def load_or_train(
@@ -327,8 +321,8 @@ def load_or_train(
             :meth:`Vocabulary.train` refuses the size.
     """
     directory = Path(directory)
-    names = {True: ("shared",), False: ("source", "target")}
-    for name in names[not config.shared_vocabulary]:
+    sides = {True: ("shared",), False: ("source", "target")}
+    for name in sides[not config.shared_vocabulary]:
         if (directory / f"{name}.model").exists():
             raise InputError(
                 f"{directory} holds {name}.model, of a run with"
@@ -336,8 +330,8 @@ def load_or_train(
                 " use another directory"
             )
     found = [
-        _load_or_train_one(directory / f"{name}.model", name, config, pairs, tags)
-        for name in names[config.shared_vocabulary]
+        _load_or_train_one(directory / f"{name}.model", config, pairs, tags)
+        for name in sides[config.shared_vocabulary]
     ]
     vocabularies = Vocabularies(found[0], found[-1])
     vocabularies.save(directory)
@@ -345,13 +339,9 @@ def load_or_train(
 
 
 def _load_or_train_one(
-    path: Path,
-    side: str,
-    config: DataConfig,
-    pairs: Iterable[Pair],
-    tags: Sequence[str],
+    path: Path, config: DataConfig, pairs: Iterable[Pair], tags: Sequence[str]
 ) -> Vocabulary:
-    key, size = "data.vocabulary_size", config.vocabulary_size
+    side, key, size = path.stem, "data.vocabulary_size", config.vocabulary_size
     if side == "source" and config.source_vocabulary_size is not None:
         key, size = "data.source_vocabulary_size", config.source_vocabulary_size
     if path.exists():
@@ -376,16 +366,8 @@ def _load_or_train_one(
         raise InputError(f"{key}: {error}") from None
 
 
-def _near(directory: Path) -> str:
-    """Ask whether the folder of vocabularies in a run or prepared folder is meant."""
-    inner = directory / "vocabulary"
-    return f"; did you mean {inner}?" if any(inner.glob("*.model")) else ""
-
-
 def tag(language: str) -> str:
-    """Return the piece that begins a source to choose its target language (Johnson et
-    al. 2017, section 3).
-    """
+    """Return the piece of a target language (Johnson et al. 2017, section 3)."""
     return f"<2{language}>"
 
 
@@ -403,22 +385,17 @@ def _sentencepiece() -> ModuleType:
 
 def _mendable(error: RuntimeError, size: int) -> Exception:
     """Return SentencePiece's error as an :class:`InputError` if the input causes it."""
-    message = str(error)
+    message, start = str(error), f"a vocabulary of {size} pieces"
     if found := re.search(r"size too high.*<= (\d+)", message):
         return _SizeError(
-            f"a vocabulary of {size} pieces is too large for this text: it allows at"
-            f" most {found[1]}"
+            f"{start} is too large for this text: it allows at most {found[1]}"
         )
     if "insert_id" in message:
-        return _SizeError(
-            f"a vocabulary of {size} pieces has no room for pad, unk, bos and eos:"
-            " choose more"
-        )
+        return _SizeError(f"{start} has no room for pad, unk, bos and eos: choose more")
     if found := re.search(rf"required_chars\. {size} vs (\d+)", message):
         return _SizeError(
-            f"a vocabulary of {size} pieces is too small for this text: its characters"
-            f" and the special pieces alone need {found[1]}; choose more, several"
-            " thousand for a corpus"
+            f"{start} is too small for this text: its characters and the special pieces"
+            f" need {found[1]}; choose more, several thousand for a corpus"
         )
     if "all_chars_count" in message or "sentences_.empty" in message:
         return InputError("the text to train a vocabulary on has no characters")

@@ -210,17 +210,14 @@ def prepare_wmt(
     """
     if "," in str(directory):
         raise InputError(
-            f"the directory {str(directory)!r} has a comma, which separates the files"
-            " of a data set's name: choose another one"
+            f"the directory {str(directory)!r} has a comma: choose another one"
         )
     mirrors = [download.mirror_address(mirror) for mirror in mirrors]
     archives = directory / ARCHIVES
+    busy = f"another process prepares {directory}: wait for it, or choose another one"
     with on_disk(directory):
         archives.mkdir(parents=True, exist_ok=True)
-        lock = hold(
-            directory,
-            f"another process prepares {directory}: wait for it, or choose another one",
-        )
+        lock = hold(directory, busy)
     with lock:
         manifest = _read_manifest(directory, task)
         _check_strangers(directory, task, manifest)
@@ -235,8 +232,7 @@ def prepare_wmt(
                     )
                     report(f"unpacking {release.name} from {file.name}")
                     with on_disk(directory):
-                        entry = _unpack(archive, release, paths)
-                        manifest["corpora"][key] = entry
+                        manifest["corpora"][key] = _unpack(archive, release, paths)
                         _keep(directory, manifest, paths.values())
                 report(f"{key}: {manifest['corpora'][key]['pairs']:,} pairs")
     return {
@@ -295,7 +291,7 @@ def _unpack(
             segments = read_segments(b"\n".join(lines).decode())
             identifiers.append([identifier for identifier, _ in segments])
             lines = (text.encode() for _, text in segments)
-        counts[member] = _write(_part(paths[languages[member]]), lines)
+        counts[member] = _write(Path(f"{paths[languages[member]]}.part"), lines)
     if len(set(counts.values())) != 1 or identifiers[:1] != identifiers[1:]:
         found = " and ".join(f"{name} has {count:,}" for name, count in counts.items())
         raise InputError(
@@ -318,11 +314,7 @@ def _keep(directory: Path, manifest: dict[str, Any], paths: Iterable[Path]) -> N
     """
     write_whole(directory / MANIFEST, json.dumps(manifest, indent=2) + "\n")
     for path in paths:
-        os.replace(_part(path), path)
-
-
-def _part(path: Path) -> Path:
-    return path.with_name(f"{path.name}.part")
+        os.replace(f"{path}.part", path)
 
 
 def _members(archive: Path, missing: set[str]) -> Iterator[tuple[str, Iterable[bytes]]]:
@@ -340,10 +332,8 @@ def _members(archive: Path, missing: set[str]) -> Iterator[tuple[str, Iterable[b
             missing.remove(name)
             stream = tar.extractfile(member)
             assert stream is not None
-            yield (
-                name,
-                gzip.GzipFile(fileobj=stream) if name.endswith(".gz") else stream,
-            )
+            packed = name.endswith(".gz")
+            yield name, gzip.GzipFile(fileobj=stream) if packed else stream
     if missing:
         raise InputError(f"{archive} has no member {', '.join(sorted(missing))}")
 

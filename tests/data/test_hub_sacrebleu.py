@@ -5,7 +5,7 @@ import pytest
 from archive_server import archive_server, break_off, tar_gz
 from pairs import CODES, refuse, run, texts
 
-from jaxformer.data import hub, load
+from jaxformer.data import load, sacrebleu_sets
 from jaxformer.errors import InputError
 
 SGM = (
@@ -130,6 +130,6 @@ def test_waiting_has_an_end(test_set, monkeypatch):
     """
     with socket.create_server(("127.0.0.1", 0)) as server:
         test_set(f"http://127.0.0.1:{server.getsockname()[1]}/test-full.tgz")
-        monkeypatch.setattr(hub, "_SACREBLEU_SECONDS", 0.2)
+        monkeypatch.setattr(sacrebleu_sets, "_SECONDS", 0.2)
         refuse("sacrebleu:wmt14/full", r"timed out")
     assert socket.getdefaulttimeout() is None

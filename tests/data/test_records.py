@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from jaxformer import data
-
 from jaxformer.data.records import did_you_mean, pair_of
 from jaxformer.errors import InputError
 
