@@ -2,7 +2,6 @@
 
 import functools
 import io
-import itertools
 import re
 
 import jax
@@ -15,7 +14,6 @@ from jaxformer.training.display import (
     Lines,
     clock,
     describe,
-    fit,
     make_display,
 )
 
@@ -147,17 +145,3 @@ def test_words_for_a_person():
     assert describe({"train/perplexity": 1e300}) == ["ppl 1.0e+300"]
     times = [clock(seconds) for seconds in (0, 59.6, 61, 3_661)]
     assert times == ["0:00", "1:00", "1:01", "1:01:01"]
-
-
-def test_what_is_left_out_first():
-    """Word after word goes, in one order, until the rest fits; the step stays
-    whatever the width.
-    """
-    words = ["12345/100000", *WORDS]
-    texts = [fit(words, width) for width in range(len(" ".join(words)), -1, -1)]
-    assert texts[0] == " ".join(words)
-    assert texts[-1] == "12345/100000"
-    for wide, narrow in itertools.pairwise(texts):
-        assert set(narrow.split(" ")) <= set(wide.split(" "))
-    for width, text in enumerate(reversed(texts)):
-        assert len(text) <= width or text == "12345/100000"

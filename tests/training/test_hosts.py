@@ -22,7 +22,6 @@ from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs import config as configuration
 from jaxformer.training import train
 from jaxformer.training.distributed import Cluster
-from jaxformer.training.hosts import check_same, gather, make_once, together
 from jaxformer.translation.translator import Translator
 
 BEFORE = """
@@ -254,18 +253,6 @@ def test_hosts_share_the_validation_set(found):
     assert [host["stopped"] for host in found] == [None, None]
     failed = ["InputError: host 1: no file train.en", "InputError: no file train.en"]
     assert [host["failed"] for host in found] == failed
-
-
-def test_a_single_host_does_it_itself():
-    def refuse():
-        raise InputError("mine")
-
-    for function in (make_once, together):
-        assert function(lambda: 7) == 7
-        with pytest.raises(InputError, match=r"^mine$"):
-            function(refuse)
-    assert gather(7) == [7]
-    check_same({"seed": 3}, "nothing")
 
 
 def test_a_directory_that_is_not_shared(monkeypatch, tmp_path):

@@ -79,24 +79,6 @@ def test_a_cut_line_goes(tmp_path):
         assert path.read_bytes() == whole
 
 
-def test_no_record_yet(tmp_path):
-    """Where there is no record, cutting it back makes none."""
-    rewind(tmp_path / "metrics.jsonl", lambda line: True)
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_line_is_one_json_object(tmp_path):
-    """Each line is one object, whatever its strings hold."""
-    for text in ("a\nb", '"', "\u2028"):
-        append(tmp_path / "samples.jsonl", {"step": 1, "source": text})
-    written = (tmp_path / "samples.jsonl").read_text(encoding="utf-8").split("\n")
-    assert [json.loads(line)["source"] for line in written[:-1]] == [
-        "a\nb",
-        '"',
-        "\u2028",
-    ]
-
-
 def read_events(folder):
     """Read what TensorBoard is shown: ``(step, metric, value)``, from the records of
     its files.

@@ -448,19 +448,6 @@ def test_a_run_begins_with_another_one(
     ).read_bytes()
 
 
-def test_another_run_that_does_not_fit(train, tmp_path, straight):
-    """A run to begin with that is not there, or of another model, is refused and
-    leaves the directory free.
-    """
-    for begin, model, message in (
-        (tmp_path / "nowhere", {}, "has no config.json"),
-        (straight, {"model.d_ff": 64}, "is of another model"),
-    ):
-        with pytest.raises(InputError, match=message):
-            train("run", {"training.initial_run": str(begin), **model}, None)
-        assert not (tmp_path / "run").exists()
-
-
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(train, tmp_path):
     """What was scored or averaged came of checkpoints: without them the record of the
     run stays as it is. Without the folder of checkpoints any line proves that it is
