@@ -92,14 +92,8 @@ def from_state(
         settings, source_size, target_size, tied, bias is not None and bool(bias.any())
     )
     params: dict[str, Any] = {
-        "encoder": {
-            f"layer_{i}": _layer(tensors, config, "encoder", i)
-            for i in range(config.num_encoder_layers)
-        },
-        "decoder": {
-            f"layer_{i}": _layer(tensors, config, "decoder", i)
-            for i in range(config.num_decoder_layers)
-        },
+        "encoder": _layers(tensors, config, "encoder", config.num_encoder_layers),
+        "decoder": _layers(tensors, config, "decoder", config.num_decoder_layers),
     }
     if tied == "all":
         params["embedding"] = {"table": source}
@@ -252,6 +246,12 @@ def _config(
         pad_id=int(settings["pad_token_id"]),
         bos_id=int(settings["decoder_start_token_id"]),
     )
+
+
+def _layers(
+    tensors: _Tensors, config: TransformerConfig, side: str, count: int
+) -> dict[str, Any]:
+    return {f"layer_{i}": _layer(tensors, config, side, i) for i in range(count)}
 
 
 def _layer(
