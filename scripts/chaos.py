@@ -32,6 +32,7 @@ looks whether it is finished.
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import json
 import random
