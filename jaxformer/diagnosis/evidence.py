@@ -125,17 +125,6 @@ class Evidence:
         with _needed(self._log.exists()):
             return read_curves(self._log)
 
-    def find_curve(self, key: str, fewest: int = 1) -> Curve:
-        """Return a curve of at least so many points.
-
-        Raises:
-            UnseenError: there are fewer.
-        """
-        points = self.curves.get(key, [])
-        if len(points) < fewest:
-            raise UnseenError(f"metrics.jsonl has fewer than {fewest} points of {key}")
-        return points
-
     @ReadOnce
     def gaps(self) -> Mapping[str, Sequence[int]]:
         """Steps of ``metrics.jsonl`` without a finite number, by key."""
@@ -314,6 +303,18 @@ class Evidence:
                 " --dataset"
             )
         return found[0] if found else next(reversed(list(results)), None)
+
+
+def find_curve(run: Evidence, key: str, fewest: int = 1) -> Curve:
+    """Return a curve of at least so many points.
+
+    Raises:
+        UnseenError: there are fewer.
+    """
+    points = run.curves.get(key, [])
+    if len(points) < fewest:
+        raise UnseenError(f"metrics.jsonl has fewer than {fewest} points of {key}")
+    return points
 
 
 def _check_local(key: str, name: str, plain: str | None = None) -> None:

@@ -28,9 +28,10 @@ class LabelledBracketing:
 
     A line is a tree in the symbols of ``scripts/trees.py``, such as ``(S (NP XX )NP
     . )S``. The rules are those of EVALB with COLLINS.prm. A bracket is a label with its
-    first and last word. Punctuation is recognised in the reference and counts as no word. ``TOP`` and
-    brackets of only punctuation do not count. ``ADVP`` equals ``PRT``. A label ends
-    before ``-`` or ``=``. Each bracket of the reference matches once.
+    first and last word. Punctuation is recognised in the reference and counts as no
+    word. ``TOP`` and brackets of only punctuation do not count. ``ADVP`` equals
+    ``PRT``. A label ends before ``-`` or ``=``. Each bracket of the reference matches
+    once.
 
     EVALB leaves sentences with an error out of its totals. Here all opening symbols of
     a malformed tree, or of a tree with another number of words, are wrong brackets.
@@ -182,7 +183,7 @@ def _count(given: Sequence[str], wanted: Sequence[str]) -> tuple[int, int, int]:
 def _count_brackets(
     brackets: Iterable[tuple[str, int, int]], starts: Sequence[int] | np.ndarray
 ) -> Counter[tuple[str, int, int]]:
-    """Count the brackets that EVALB counts; positions count words without punctuation."""
+    """Count the brackets that EVALB counts; positions leave out punctuation."""
     spans = (
         (_normalize(label), int(starts[start]), int(starts[end]))
         for label, start, end in brackets

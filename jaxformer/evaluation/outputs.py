@@ -105,7 +105,7 @@ def _choose_set(directories: Sequence[Path]) -> str:
 
 
 def _read_run(directory: Path, wanted: str) -> tuple[dict[str, Any], list[str]]:
-    """Read the result of a name, or the only one of a data set, with its translations."""
+    """Read the result of a name, or the only one of a data set, and its lines."""
     records = read_results(directory)
     names = [
         name for name, record in records.items() if record.get("dataset") == wanted

@@ -38,8 +38,8 @@ def write_table(comparison: Comparison) -> Iterator[str]:
     if others:
         yield f"differences, wins and p-values are against {baseline}"
         yield (
-            "p-values count draws that differ as much as observed (sacreBLEU: only those"
-            " that differ more)"
+            "p-values count draws that differ as much as observed (sacreBLEU: only"
+            " those that differ more)"
         )
     keys = list(dict.fromkeys(result.metric for result in comparison.results))
     for key in keys:

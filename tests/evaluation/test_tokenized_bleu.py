@@ -130,7 +130,7 @@ def test_words_end_at_ascii_white_space():
 
 
 def test_raw_text_is_tokenised(monkeypatch):
-    """With a language Moses' tokenizer splits both sides, and the signature names it."""
+    """With a language Moses' tokenizer splits both sides; the signature has it."""
     seen = []
 
     class MosesTokenizer:

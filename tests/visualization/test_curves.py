@@ -19,7 +19,7 @@ def record(tmp_path):
     """
     path = tmp_path / "metrics.jsonl"
     path.write_text(
-        '{"step": 3, "train/nll": NaN, "note": "x"}\n{"step": 2, "train/nll": Infinity}\n'
+        '{"step": 3, "train/nll": NaN, "a": "x"}\n{"step": 2, "train/nll": Infinity}\n'
         '{"step": 5, "train/nll": null, "valid/bleu": 5}\n{"step": 4, "train/nll": 4}\n'
         '{"step": 1, "train/nll": 7}\n\n{"step": 1, "train/nll": 1}\n'
     )

@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 
-from jaxformer.diagnosis.evidence import Evidence, UnseenError
+from jaxformer.diagnosis.evidence import Evidence, UnseenError, find_curve
 from jaxformer.diagnosis.findings import Finding, grade, judge
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import Curve
@@ -133,7 +133,7 @@ def check_stalled(run: Evidence) -> Finding:
 
 def check_skipped(run: Evidence) -> Finding:
     """Count the steps whose loss or gradient was not finite."""
-    points = run.find_curve("train/skipped")
+    points = find_curve(run, "train/skipped")
     count, last = sum(value for _, value in points), points[-1][0]
     return judge(
         grade(count / max(last, 1), 0.0, 0.01),
@@ -146,7 +146,7 @@ def check_skipped(run: Evidence) -> Finding:
 
 def check_still_falling(run: Evidence) -> Finding:
     """Check whether the validation loss still fell at the end of training."""
-    points = run.find_curve("valid/nll", 3)
+    points = find_curve(run, "valid/nll", 3)
     last, value = points[-1]
     step, before = min(
         points[:-1], key=lambda point: abs(point[0] - _FALLING_FROM * last)
@@ -162,7 +162,7 @@ def check_still_falling(run: Evidence) -> Finding:
 
 def check_overfitted(run: Evidence) -> Finding:
     """Check whether the validation loss rose after its minimum."""
-    points = run.find_curve("valid/nll", 2)
+    points = find_curve(run, "valid/nll", 2)
     step, best = min(points, key=lambda point: point[1])
     return judge(
         "look" if points[-1][1] - best > _RISING else "ok",

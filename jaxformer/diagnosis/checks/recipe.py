@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from jaxformer.data.mixing import parse
-from jaxformer.diagnosis.evidence import Evidence
+from jaxformer.diagnosis.evidence import Evidence, find_curve
 from jaxformer.diagnosis.findings import Finding, Verdict, judge
 from jaxformer.models.config import TransformerConfig
 from jaxformer.paper.tables import BASE, LEARNING_KEYS
@@ -70,7 +70,7 @@ def check_batch(run: Evidence) -> Finding:
 
 def check_tokens_seen(run: Evidence) -> Finding:
     """Compare the target tokens of training with the paper's."""
-    seen = sum(value for _, value in run.find_curve("train/tokens"))
+    seen = sum(value for _, value in find_curve(run, "train/tokens"))
     few = is_paper_sized(run.config) and seen < 0.5 * _STEPS * _BATCH
     return judge(
         "look" if few else "ok",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from jaxformer.diagnosis.checks.learning import best_curve
 from jaxformer.diagnosis.checks.recipe import is_paper_sized, name_width
-from jaxformer.diagnosis.evidence import Evidence, UnseenError
+from jaxformer.diagnosis.evidence import Evidence, UnseenError, find_curve
 from jaxformer.diagnosis.findings import Finding, judge
 from jaxformer.evaluation.known_sets import FILTERED_NEWSTEST2014, SENTENCES, find_known
 from jaxformer.evaluation.metrics import BLEU, score
@@ -233,7 +233,7 @@ def check_recount(run: Evidence) -> Finding:
 
 def check_beside_validation(run: Evidence) -> Finding:
     """Compare the score with the best one on the validation text."""
-    best = max(value for _, value in run.find_curve("valid/bleu"))
+    best = max(value for _, value in find_curve(run, "valid/bleu"))
     bleu = run.record.get("bleu")
     if bleu is None:
         raise UnseenError("the result has no bleu")
