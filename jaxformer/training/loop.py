@@ -110,14 +110,14 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
                 state, metrics = engine.step(state, engine.put(batch))
                 progress.step, progress.position = progress.step + 1, position
                 unread.append(MadeStep(progress.step, metrics, batch))
-                logged, evaluated, saved = _due_now(parts, progress)
+                log_due, evaluation_due, save_due = _due_now(parts, progress)
                 # Metrics are read a step late: the devices work on this step while the
                 # host gets the next batch.
-                at_rest = compiles or logged or evaluated or saved
+                at_rest = compiles or log_due or evaluation_due or save_due
                 read(parts, unread, progress, meter, leave=0 if at_rest else 1)
-            entry = write_log(parts, progress, meter) if logged else {}
+            entry = write_log(parts, progress, meter) if log_due else {}
             parts.display.advance(progress.step, entry)
-            if saved and not evaluated:
+            if save_due and not evaluation_due:
                 save(parts, state, progress)
         read(parts, unread, progress, meter)
         _profile(parts, state, progress)
@@ -156,11 +156,11 @@ def write_log(parts: LoopParts, progress: Progress, meter: Meter) -> dict[str, f
         entry["train/nll"] = sums["nll"] / sums["tokens"]
         entry["train/perplexity"] = _perplexity(sums["nll"] / sums["tokens"])
         entry["train/gradient_norm"] = sums["gradient_norm"] / good
-    real = sums.get("tokens", 0.0) + sums["source_tokens"]
+        real = sums["tokens"] + sums["source_tokens"]
+        entry["train/padding"] = 1.0 - real / sums["slots"]
     entry |= {
         "train/learning_rate": sums["learning_rate"],
         "train/tokens": sums.get("tokens", 0.0),
-        "train/padding": 1.0 - real / sums["slots"],
         "train/skipped": sums["skipped"],
         "train/epoch": float(progress.position.epoch),
         **meter.read(parts.config.training.steps - progress.step),

@@ -179,7 +179,8 @@ def shard(
 
 
 def check_divisible(model: Transformer, mesh: Mesh) -> None:
-    """Refuse a mesh whose axes do not divide the sizes that they shard.
+    """Refuse a mesh whose axes do not divide the widths and heads that they shard. A
+    vocabulary that they do not divide is replicated.
 
     Raises:
         InputError: an axis does not divide its size.

@@ -47,10 +47,8 @@ class Progress:
 
     def add(self, metrics: dict[str, float]) -> None:
         """Add the metrics of a step."""
-        skipped = metrics["skipped"] > 0.0
         # Sums of a skipped step are not finite.
-        counted = ("skipped", "slots", "source_tokens") if skipped else metrics
-        for name in counted:
+        for name in ("skipped",) if metrics["skipped"] else metrics:
             self.sums[name] = self.sums.get(name, 0.0) + metrics[name]
         self.sums["steps"] = self.sums.get("steps", 0.0) + 1.0
         self.sums["learning_rate"] = metrics["learning_rate"]

@@ -65,7 +65,8 @@ def make_train_step(
     number: with an axis name, sums and counts are added over the axis before the one
     division, so that a device with fewer tokens weighs less and one with only padding
     weighs nothing. So do the parts of ``accumulation_steps``. A batch without any token
-    leaves loss and gradient 0.
+    leaves loss and gradient 0. Dropout masks depend on the device and on the part: only
+    without dropout are updates equal, up to rounding, however a batch is divided.
 
     A step whose loss or gradient is not finite changes nothing but ``state.step``.
 
