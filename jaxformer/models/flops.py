@@ -97,8 +97,9 @@ def forward_flops(config: TransformerConfig, work: Work) -> float:
 
     Example:
         >>> base = TransformerConfig.base(vocabulary_size=37_000)
-        >>> batch = {"source": np.ones((1, 25), np.int32), "target": np.ones((1, 25), np.int32)}
-        >>> f"{forward_flops(base, tokens(batch, pad_id=0)):.3g}"
+        >>> ones = np.ones((1, 25), np.int32)
+        >>> work = tokens({"source": ones, "target": ones}, pad_id=0)
+        >>> f"{forward_flops(base, work):.3g}"
         '3.17e+09'
     """
     width, heads = config.d_model, config.num_heads

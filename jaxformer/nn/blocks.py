@@ -144,7 +144,8 @@ class FeedForward(nn.Module):
 class Residual(nn.Module):
     """The residual connection, dropout and norm of a sub-layer f.
 
-    Post: LN(x + Dropout(f(x))) (Vaswani et al. 2017, section 3.1; dropout: section 5.4).
+    Post: LN(x + Dropout(f(x))) (Vaswani et al. 2017, section 3.1; dropout:
+    section 5.4).
     Pre: x + Dropout(f(LN(x))).
     """
 

@@ -110,7 +110,8 @@ def beam_search(
             of another leading axis.
 
     Example:
-        >>> table = [[0, 0.1, 0.6, 0.3], [1, 0, 0, 0], [0, 0.7, 0.1, 0.2], [0, 0.9, 0.1, 0]]
+        >>> table = [[0, 0.1, 0.6, 0.3], [1, 0, 0, 0],
+        ...          [0, 0.7, 0.1, 0.2], [0, 0.9, 0.1, 0]]
         >>> logits = jnp.log(jnp.array(table))
         >>> rules = SearchRules(
         ...     max_lengths=jnp.array([5]), length=5, beam_size=2, alpha=0.6,
