@@ -68,10 +68,8 @@ def plan_buckets(
         InputError: there is no pair or no bucket, a length is negative, or
             ``tokens_per_batch`` does not hold the longest pair.
     """
-    source_lengths, target_lengths = (
-        np.asarray(source_lengths),
-        np.asarray(target_lengths),
-    )
+    source_lengths = np.asarray(source_lengths)
+    target_lengths = np.asarray(target_lengths)
     if source_lengths.shape != target_lengths.shape or source_lengths.ndim != 1:
         raise InputError(
             f"a pair has two lengths: give two arrays [N], not {source_lengths.shape}"
@@ -167,12 +165,8 @@ class Epoch:
 
     def take(self, numbers: NDArray[np.integer]) -> Epoch:
         """Return these batches, in this order."""
-        return Epoch(
-            self.indices,
-            self.starts[numbers],
-            self.stops[numbers],
-            self.shapes[numbers],
-        )
+        parts = (self.starts, self.stops, self.shapes)
+        return Epoch(self.indices, *(part[numbers] for part in parts))
 
 
 def group(
@@ -238,12 +232,9 @@ def share(
 
 def _next_larger(index: int, buckets: Sequence[Bucket]) -> int | None:
     """Return the smallest larger bucket that holds all pairs of this one."""
-    bucket = buckets[index]
+    source, target, _ = buckets[index]
     for number, other in enumerate(buckets[index + 1 :], index + 1):
-        if (
-            other.source_length >= bucket.source_length
-            and other.target_length >= bucket.target_length
-        ):
+        if other.source_length >= source and other.target_length >= target:
             return number
     return None
 
@@ -284,9 +275,7 @@ def _choose_boxes(histogram: NDArray[np.int64], num_boxes: int) -> list[Box]:
 def _best_box(histogram: NDArray[np.int64], boxes: Sequence[Box]) -> tuple[Box, int]:
     """Return the box that saves most slots in addition to these, and how many."""
     prices = _prices(histogram.shape, boxes)
-    own_price = np.add.outer(
-        np.arange(histogram.shape[0]), np.arange(histogram.shape[1])
-    )
+    own_price = np.add.outer(*map(np.arange, histogram.shape))
     saved = np.zeros_like(histogram)
     for price in np.unique(prices):
         # A new box takes those pairs of this price that it holds.

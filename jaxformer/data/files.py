@@ -48,9 +48,8 @@ def expand(pattern: str) -> list[Path]:
         return [_file(Path(pattern))]
     if not glob.has_magic(pattern):
         raise InputError(f"no file {pattern}")
-    found = sorted(
-        itertools.islice(glob.iglob(pattern, recursive=True), _MOST_FILES + 1)
-    )
+    names = glob.iglob(pattern, recursive=True)
+    found = sorted(itertools.islice(names, _MOST_FILES + 1))
     if not found:
         raise InputError(
             f"no file matches {pattern}: give a path, or a pattern with *, ? or **"
@@ -90,17 +89,11 @@ def expand_parallel(source: str, target: str) -> tuple[list[Path], list[Path]]:
         InputError: nothing matches, or a file has no partner.
     """
     sources, targets = expand(source), expand(target)
-    by_part = [
-        _by_wildcards(pattern, paths)
-        for pattern, paths in ((source, sources), (target, targets))
-    ]
-    if (
-        None in by_part
-        or len(by_part[0] or ()) != len(sources)
-        or len(by_part[1] or ()) != len(targets)
+    left, right = _by_wildcards(source, sources), _by_wildcards(target, targets)
+    if not (
+        left and right and len(left) == len(sources) and len(right) == len(targets)
     ):
         return sources, targets
-    left, right = (found or {} for found in by_part)
     for found, other, pattern in ((left, right, target), (right, left, source)):
         alone = sorted(found.keys() - other.keys())
         if alone:
@@ -111,13 +104,11 @@ def expand_parallel(source: str, target: str) -> tuple[list[Path], list[Path]]:
     return [left[part] for part in sorted(left)], [right[part] for part in sorted(left)]
 
 
-def _by_wildcards(
-    pattern: str, paths: Sequence[Path]
-) -> dict[tuple[str, ...], Path] | None:
-    """Return the files by the text that the wildcards match; None without wildcards."""
+def _by_wildcards(pattern: str, paths: Sequence[Path]) -> dict[tuple[str, ...], Path]:
+    """Return the files by the text that the wildcards match."""
     parts = re.split(r"(\*\*/?|\*|\?|\[!?\]?[^\]]*\])", pattern)
     if len(parts) == 1:
-        return None
+        return {}
     wild = {"**": "(.*)", "**/": "(.*)", "*": "([^/]*)", "?": "([^/])"}
     regex = "".join(
         (
@@ -127,12 +118,8 @@ def _by_wildcards(
         )
         for index, part in enumerate(parts)
     )
-    found = {
-        match.groups(): path
-        for path in paths
-        if (match := re.fullmatch(regex, str(path)))
-    }
-    return found or None
+    matches = ((re.fullmatch(regex, str(path)), path) for path in paths)
+    return {match.groups(): path for match, path in matches if match}
 
 
 def open_lines(paths: Iterable[str | Path]) -> Iterator[str]:

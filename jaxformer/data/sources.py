@@ -103,7 +103,7 @@ def load(name: str, source_language: str, target_language: str) -> Corpus:
         raise InputError(
             f"the source and the target language of {name} are both {source_language!r}"
         )
-    read, files = opener(rest, source_language, target_language)
+    read, files = opener(rest, (source_language, target_language))
     return Corpus(name, read, files)
 
 
@@ -127,32 +127,23 @@ def escape(path: str | Path) -> str:
     return str(path).replace(",", r"\,")
 
 
-def _open_bundled(rest: str, source_language: str, target_language: str) -> _Opened:
-    corpora = sorted(
-        path.name
-        for path in _BUNDLED.iterdir()
-        if path.is_dir() and not path.name.startswith("_")
-    )
-    _check_known(
-        "bundled", rest, [f"{corpus}/{split}" for corpus in corpora for split in SPLITS]
-    )
-    corpus, split = rest.split("/")
-    languages = corpus.split("-")
-    for language in (source_language, target_language):
-        if language not in languages:
+def _open_bundled(rest: str, languages: tuple[str, str]) -> _Opened:
+    paths = _BUNDLED.iterdir()
+    corpora = [x.name for x in paths if x.is_dir() and not x.name.startswith("_")]
+    corpus, split = _split_known("bundled", rest, sorted(corpora))
+    known = corpus.split("-")
+    for language in languages:
+        if language not in known:
             raise InputError(
                 f"bundled:{rest} has no language {language!r}: it has"
-                f" {' and '.join(languages)}{did_you_mean(language, languages)}"
+                f" {' and '.join(known)}{did_you_mean(language, known)}"
             )
-    source, target = (
-        _BUNDLED / corpus / f"{split}.{language}"
-        for language in (source_language, target_language)
-    )
+    source, target = (_BUNDLED / corpus / f"{split}.{code}" for code in languages)
     return functools.partial(_read_text, [source], [target]), ()
 
 
-def _open_text(rest: str, source_language: str, target_language: str) -> _Opened:
-    del source_language, target_language
+def _open_text(rest: str, languages: tuple[str, str]) -> _Opened:
+    del languages
     patterns = [
         _path(pattern.replace(r"\,", ",")) for pattern in re.split(r"(?<!\\),", rest)
     ]
@@ -174,8 +165,8 @@ def _read_text(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[Pai
     return map(Pair._make, open_parallel(sources, targets))
 
 
-def _open_tsv(rest: str, source_language: str, target_language: str) -> _Opened:
-    del source_language, target_language
+def _open_tsv(rest: str, languages: tuple[str, str]) -> _Opened:
+    del languages
     chosen = re.fullmatch(r"(.+)#(\d+),(\d+)", rest)
     pattern, source, target = (
         (chosen[1], int(chosen[2]), int(chosen[3])) if chosen else (rest, 1, 2)
@@ -215,14 +206,13 @@ def _read_tsv(paths: Sequence[Path], source: int, target: int) -> Iterator[Pair]
             yield Pair(columns[source - 1], columns[target - 1])
 
 
-def _open_jsonl(rest: str, source_language: str, target_language: str) -> _Opened:
+def _open_jsonl(rest: str, languages: tuple[str, str]) -> _Opened:
     paths = _expand(
         rest,
         f"jsonl:{rest}",
         "the fields are named by the languages, [en>fr] after the name",
     )
-    read = functools.partial(_read_jsonl, paths, source_language, target_language)
-    return read, tuple(paths)
+    return functools.partial(_read_jsonl, paths, *languages), tuple(paths)
 
 
 def _read_jsonl(
@@ -243,12 +233,9 @@ def _read_jsonl(
                 raise InputError(f"{path}, line {number}: {error}") from None
 
 
-def _open_synthetic(rest: str, source_language: str, target_language: str) -> _Opened:
-    del source_language, target_language
-    _check_known(
-        "synthetic", rest, [f"{task}/{split}" for task in _TASKS for split in SPLITS]
-    )
-    task, split = rest.split("/")
+def _open_synthetic(rest: str, languages: tuple[str, str]) -> _Opened:
+    del languages
+    task, split = _split_known("synthetic", rest, list(_TASKS))
     return functools.partial(_read_synthetic, task, split), ()
 
 
@@ -256,19 +243,18 @@ def _read_synthetic(task: str, split: str) -> Iterator[Pair]:
     return iter(_TASKS[task](split))
 
 
-def _open_tfds(rest: str, source_language: str, target_language: str) -> _Opened:
+def _open_tfds(rest: str, languages: tuple[str, str]) -> _Opened:
     hub.open_tfds(rest)  # cheap: raises if something is missing
-    return functools.partial(hub.read_tfds, rest, source_language, target_language), ()
+    return functools.partial(hub.read_tfds, rest, *languages), ()
 
 
-def _open_hf(rest: str, source_language: str, target_language: str) -> _Opened:
+def _open_hf(rest: str, languages: tuple[str, str]) -> _Opened:
     hub.split_hf(rest)
-    return functools.partial(hub.read_hf, rest, source_language, target_language), ()
+    return functools.partial(hub.read_hf, rest, *languages), ()
 
 
-def _open_sacrebleu(rest: str, source_language: str, target_language: str) -> _Opened:
-    sacrebleu_sets.check_sacrebleu(rest, source_language, target_language)
-    languages = (source_language, target_language)
+def _open_sacrebleu(rest: str, languages: tuple[str, str]) -> _Opened:
+    sacrebleu_sets.check_sacrebleu(rest, *languages)
     return functools.partial(sacrebleu_sets.read_sacrebleu, rest, *languages), ()
 
 
@@ -321,12 +307,17 @@ def _all_sequences() -> list[str]:
     return sorted(drawn, key=drawn.__getitem__)
 
 
-def _check_known(scheme: str, rest: str, known: Sequence[str]) -> None:
-    """Refuse a name that is not in a list."""
-    if rest not in known:
-        names = ", ".join(f"{scheme}:{name}" for name in known)
-        near = did_you_mean(f"{scheme}:{rest}", [f"{scheme}:{name}" for name in known])
-        raise InputError(f"no data set '{scheme}:{rest}': there are {names}{near}")
+def _split_known(scheme: str, rest: str, sets: Sequence[str]) -> tuple[str, str]:
+    """Split ``SET/SPLIT``; refuse a name that is not one of these sets."""
+    known = [f"{scheme}:{name}/{split}" for name in sets for split in SPLITS]
+    name = f"{scheme}:{rest}"
+    if name not in known:
+        raise InputError(
+            f"no data set '{name}': there are {', '.join(known)}"
+            f"{did_you_mean(name, known)}"
+        )
+    corpus, split = rest.split("/")
+    return corpus, split
 
 
 _TASKS = {"reverse": reversal, "copy": copying}

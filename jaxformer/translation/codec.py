@@ -301,7 +301,7 @@ def check_numbers(scores: np.ndarray, numbers: Sequence[int]) -> None:
     """Check the scores of sentences.
 
     Args:
-        scores: of each sentence, in a batch that may have more rows.
+        scores: of each sentence [N, ...], in a batch that may have more rows.
         numbers: of the sentences, counted from 0.
 
     Raises:
