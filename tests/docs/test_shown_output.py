@@ -1,4 +1,4 @@
-"""What the pages show of the commands of a run has the form that these commands print."""
+"""What the pages show of the commands of a run is what these commands print."""
 
 import contextlib
 import re

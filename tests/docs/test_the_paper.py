@@ -146,7 +146,7 @@ SIZES_BY_PRODUCTS = {
 
 @pytest.mark.parametrize("length", SIZES_BY_PRODUCTS)
 def test_sizes_by_the_products_and_by_the_input_have_opposite_orders(length):
-    """Scaled entries are larger by the input of the softmax, smaller by the products."""
+    """Scaled entries are larger by the input of softmax, smaller by the products."""
     root = length**0.5
     scores = np.random.default_rng(length).normal(size=(4000, length), scale=root)
     scores = scores.astype(np.float32)

@@ -2,7 +2,7 @@
 computes and finds there.
 """
 
-# Linen types what apply returns as a union with a tuple of variables; transformers is not typed.
+# Linen types what apply returns as a union; transformers is not typed.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
 # pyright: reportOptionalMemberAccess=false, reportGeneralTypeIssues=false
 

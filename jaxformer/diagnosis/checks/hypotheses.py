@@ -35,7 +35,11 @@ def check_length(run: Evidence) -> Finding:
 
 
 def check_cut(run: Evidence) -> Finding:
-    """Count the translations that reached the maximum length."""
+    """Count the translations that reached the maximum length.
+
+    Raises:
+        UnseenError: the evidence is missing.
+    """
     count, total = run.record.get("unfinished"), run.record.get("sentences")
     if count is None or not total:
         raise UnseenError("the result does not count unfinished translations")
@@ -60,7 +64,11 @@ def check_empty(run: Evidence) -> Finding:
 
 
 def check_copies(run: Evidence) -> Finding:
-    """Count the translations that repeat their source where the reference does not."""
+    """Count the translations that repeat their source where the reference does not.
+
+    Raises:
+        UnseenError: the evidence is missing.
+    """
     sources = run.scored.sources
     if sources is None:
         raise UnseenError("the sources are not known")
@@ -119,7 +127,11 @@ def check_variety(run: Evidence) -> Finding:
 
 
 def check_order(run: Evidence) -> Finding:
-    """Check that translations are not shifted against their references."""
+    """Check that translations are not shifted against their references.
+
+    Raises:
+        UnseenError: the evidence is missing.
+    """
     if len(run.hypotheses) < FEWEST:
         raise UnseenError(f"{len(run.hypotheses)} translations are too few")
     pairs = zip(run.hypotheses, run.scored.references[0], strict=True)

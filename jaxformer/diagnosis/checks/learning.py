@@ -66,7 +66,11 @@ def best_curve(config: RunConfig) -> tuple[str, float]:
 
 
 def check_diverged(run: Evidence) -> Finding:
-    """Check the training loss for jumps, divergence and numbers that are not finite."""
+    """Check the training loss for jumps, divergence and numbers that are not finite.
+
+    Raises:
+        UnseenError: the evidence is missing.
+    """
     points, gone = run.curves.get("train/nll", ()), run.gaps.get("train/nll", ())
     if len(points) + len(gone) < 3:
         raise UnseenError("fewer than three lines of training in metrics.jsonl")
@@ -108,7 +112,11 @@ def _lost_since(points: Curve, gone: Sequence[int]) -> int | None:
 
 
 def check_stalled(run: Evidence) -> Finding:
-    """Check that the model learned more than word frequencies."""
+    """Check that the model learned more than word frequencies.
+
+    Raises:
+        UnseenError: the evidence is missing.
+    """
     points = run.curves.get("train/nll", ())
     lost = _lost_since(points, run.gaps.get("train/nll", ()))
     if lost is not None:

@@ -91,7 +91,11 @@ def _unusual_parts(signature: str, tokenizers: Sequence[str]) -> list[str]:
 
 
 def check_search(run: Evidence) -> Finding:
-    """List the search settings that differ from the paper's."""
+    """List the search settings that differ from the paper's.
+
+    Raises:
+        UnseenError: the evidence is missing.
+    """
     settings = run.record.get("decoding")
     if not isinstance(settings, dict):
         raise UnseenError("the result does not record its search")
@@ -161,7 +165,11 @@ def check_averaging(run: Evidence) -> Finding:
 
 
 def check_checkpoint(run: Evidence) -> Finding:
-    """Check that the scored checkpoint is near the best, and still exists."""
+    """Check that the scored checkpoint is near the best, and still exists.
+
+    Raises:
+        UnseenError: the evidence is missing.
+    """
     step, (key, sign) = run.record.get("checkpoint"), best_curve(run.config)
     points, saved = dict(run.curves.get(key, ())), run.saved
     names = {f"average/{average.name}" for average in run.averages}
@@ -218,7 +226,11 @@ def check_test_set(run: Evidence) -> Finding:
 
 
 def check_recount(run: Evidence) -> Finding:
-    """Score the file of translations again."""
+    """Score the file of translations again.
+
+    Raises:
+        UnseenError: the evidence is missing.
+    """
     if "bleu" not in run.record:
         raise UnseenError("the result has no bleu")
     value = score(BLEU, run.hypotheses, *run.scored.references).value
@@ -232,7 +244,11 @@ def check_recount(run: Evidence) -> Finding:
 
 
 def check_beside_validation(run: Evidence) -> Finding:
-    """Compare the score with the best one on the validation text."""
+    """Compare the score with the best one on the validation text.
+
+    Raises:
+        UnseenError: the evidence is missing.
+    """
     best = max(value for _, value in find_curve(run, "valid/bleu"))
     bleu = run.record.get("bleu")
     if bleu is None:

@@ -229,7 +229,11 @@ def check_leak(run: Evidence) -> Finding:
 
 
 def check_untranslated(run: Evidence) -> Finding:
-    """Count the training pairs whose target is their source."""
+    """Count the training pairs whose target is their source.
+
+    Raises:
+        UnseenError: the evidence is missing.
+    """
     asked = [pair for pair in run.survey.sample if len(pair.source.split()) >= 3]
     if not asked:
         raise UnseenError("no pair has three words with blanks between them")
