@@ -62,7 +62,8 @@ def test_what_evalb_does_not_see_goes():
     """Functions, indices and empty elements go, with the constituents that they
     alone fill.
     """
-    tree = """( (S (NP-SBJ-1 (DT The) (NN man)) (VP (VBD was) (VP (VBN seen) (NP (-NONE- *-1))
+    tree = """( (S (NP-SBJ-1 (DT The) (NN man))
+        (VP (VBD was) (VP (VBN seen) (NP (-NONE- *-1))
         (PP=2 (-LRB- -LRB-) (NP (NN x))))))) """
     parts = linearize(tree)
     assert (
@@ -147,7 +148,11 @@ def test_files_of_trees_become_lines_and_trees_again(tmp_path):
     for arguments in (["linearize", "a.mrg", "a"], ["restore", "a.txt", "a.trees"]):
         done = subprocess.run(
             [sys.executable, SCRIPT, *arguments],
-            cwd=tmp_path, capture_output=True, text=True, check=True, env=runs.environment(),
-        )  # fmt: skip
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=True,
+            env=runs.environment(),
+        )
     for tree, line in zip(written, done.stdout.splitlines(), strict=True):
         assert linearize(line).symbols == linearize(tree).symbols

@@ -156,8 +156,8 @@ def multi_head_attention(
     """Attend with several heads in parallel: Concat(head_1, ..., head_h) W^O.
 
     Vaswani et al. 2017, section 3.2.2, whose projections have no biases.
-    Self-attention where ``memory`` is ``x``. The projections have no forward mode in half precision, see
-    :func:`~jaxformer.functional.layers.linear`.
+    Self-attention where ``memory`` is ``x``. The projections have no forward mode in
+    half precision, see :func:`~jaxformer.functional.layers.linear`.
 
     Args:
         params: ``{"query", "key", "value": {"kernel": [D, H, K], "bias": [H, K]},

@@ -25,8 +25,9 @@ Weights = TypeVar("Weights")
 Body: TypeAlias = Callable[[Layer, Array], tuple[Array, Weights]]
 
 # What the forward pass saves of a layer, besides its input. `dots` saves the output of
-# every linear map in the compute dtype. The two matmuls inside attention are recomputed:
-# they cost little, and that of queries and keys grows with the square of the length.
+# every linear map in the compute dtype. The two matmuls inside attention are
+# recomputed: they cost little, and that of queries and keys grows with the square of
+# the length.
 # `jax.checkpoint_policies.dots_with_no_batch_dims_saveable` would save the same outputs
 # in their float32 accumulation, which takes twice the memory in half precision.
 _POLICIES = {

@@ -46,7 +46,7 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.signals import StopSignal
 from jaxformer.training.compilations import Compilations
-from jaxformer.training.display import Lines
+from jaxformer.training.display import Display, Lines
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.log import Log
 from jaxformer.training.loop import LoopParts, run_loop
@@ -125,7 +125,7 @@ class Seconds(NamedTuple):
         return Seconds(self.wall - begun.wall, self.processor - begun.processor)
 
 
-class Alternating:
+class Alternating(Display):
     """A display that runs bare steps between the loop's blocks, and times both."""
 
     def __init__(

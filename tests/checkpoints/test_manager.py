@@ -256,9 +256,14 @@ def test_saved_by_one_engine_restored_by_another(open_manager):
     are to be.
     """
     config = TransformerConfig(
-        vocabulary_size=16, d_model=8, d_ff=16, num_heads=2, num_encoder_layers=1,
-        num_decoder_layers=1, max_length=16,
-    )  # fmt: skip
+        vocabulary_size=16,
+        d_model=8,
+        d_ff=16,
+        num_heads=2,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        max_length=16,
+    )
     pmap, mesh = (
         make_engine(Transformer(config), TrainingConfig(engine=engine, **cut))
         for engine, cut in (("pmap", {}), ("mesh", {"mesh_fsdp": 2, "mesh_tensor": 2}))

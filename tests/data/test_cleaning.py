@@ -105,7 +105,7 @@ def test_every_pair_is_kept_or_counted(pairs, cleaning, size):
     "nothing",
     ["", "\t\r\n", "\u00a0\u2003", "\u200b\ufeff\u202e", "\x00\x7f\x85", "\u2028\u2029"]
     + ["\u3164", "\u0301", "\u2800", "\ud800"],
-)  # fmt: skip
+)
 def test_what_cannot_be_seen_is_empty(nothing):
     """White space, control, format and filling characters are no sentence."""
     assert is_empty(Pair(nothing, "ein Baum"))

@@ -89,10 +89,15 @@ def test_every_pair_is_kept_or_counted():
     )
     long = "long " * 50
     texts = [
-        ("a table", "eine Tabelle"), ("", "leer"), ("empty", " \u200b "),
-        (long, "kurz"), ("short", long), ("", long), (blank, "x"),
+        ("a table", "eine Tabelle"),
+        ("", "leer"),
+        ("empty", " \u200b "),
+        (long, "kurz"),
+        ("short", long),
+        ("", long),
+        (blank, "x"),
         ("a page", "eine Seite"),
-    ]  # fmt: skip
+    ]
     pairs = [Pair(*text) for text in texts]
     short = tokenizer(max_length=40)
     ids, counts = everything(pairs, short)

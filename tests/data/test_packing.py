@@ -39,9 +39,12 @@ def members(rows):
 
 @settings(deadline=None, max_examples=60)
 @given(
-    lengths=PAIRS, source_length=st.integers(40, 90), target_length=st.integers(40, 90),
-    window=st.integers(1, 150), seed=st.integers(0, 99),
-)  # fmt: skip
+    lengths=PAIRS,
+    source_length=st.integers(40, 90),
+    target_length=st.integers(40, 90),
+    window=st.integers(1, 150),
+    seed=st.integers(0, 99),
+)
 def test_each_pair_is_once_in_a_row_that_holds_it(
     lengths, source_length, target_length, window, seed
 ):

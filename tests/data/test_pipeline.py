@@ -96,9 +96,11 @@ def seen_in(batches):
 
 @settings(deadline=None, max_examples=40)
 @given(
-    lengths=LENGTHS, buckets=st.integers(1, 6), tokens=st.integers(60, 200),
+    lengths=LENGTHS,
+    buckets=st.integers(1, 6),
+    tokens=st.integers(60, 200),
     epoch=st.integers(0, 3),
-)  # fmt: skip
+)
 def test_an_epoch_holds_each_pair_once_within_the_budget(
     lengths, buckets, tokens, epoch
 ):
@@ -120,9 +122,11 @@ def test_an_epoch_holds_each_pair_once_within_the_budget(
 
 @settings(deadline=None, max_examples=40)
 @given(
-    lengths=LENGTHS, packing=st.booleans(), stop=st.integers(0, 60),
+    lengths=LENGTHS,
+    packing=st.booleans(),
+    stop=st.integers(0, 60),
     seed=st.integers(0, 2**31 - 1),
-)  # fmt: skip
+)
 def test_resuming_continues_exactly(lengths, packing, stop, seed):
     """From any position, through JSON, in data that are loaded again."""
     first, second = (data_of(lengths, packing=packing, seed=seed) for _ in range(2))

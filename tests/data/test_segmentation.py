@@ -20,12 +20,24 @@ from jaxformer.data.segmentation import sample
 
 SENTENCES = [text for pair in load("bundled:en-de/valid", "en", "de") for text in pair]
 ODD_TEXTS = [
-    "", " ", "▁", "a▁b", "▁▁ a ▁", "x ▁ y", "😀😀 a", "a😀b 漢字😀",
-    "<pad></s> <s>", "<unk> a", "ﬁve １２\n3",
+    "",
+    " ",
+    "▁",
+    "a▁b",
+    "▁▁ a ▁",
+    "x ▁ y",
+    "😀😀 a",
+    "a😀b 漢字😀",
+    "<pad></s> <s>",
+    "<unk> a",
+    "ﬁve １２\n3",
     "\x00a\x07\tb",
-    "\u200b", "e\u0301a\u0308", "--<x>--<x><xyz>a<x", 32 * "a",
+    "\u200b",
+    "e\u0301a\u0308",
+    "--<x>--<x><xyz>a<x",
+    32 * "a",
     "2 <2de> Haus<2de>",
-]  # fmt: skip
+]
 # Models as we train them, and as users bring them.
 OPTIONS = {
     "plain": {},
@@ -53,9 +65,14 @@ def processor(kind, name="plain", size=700):
     model = sentencepiece.SentencePieceProcessor()
     writer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES), model_writer=writer, vocab_size=size,
-        model_type=kind, pad_id=3, minloglevel=2, **OPTIONS[name],
-    )  # fmt: skip
+        sentence_iterator=iter(SENTENCES),
+        model_writer=writer,
+        vocab_size=size,
+        model_type=kind,
+        pad_id=3,
+        minloglevel=2,
+        **OPTIONS[name],
+    )
     model.LoadFromSerializedProto(writer.getvalue())
     return model
 

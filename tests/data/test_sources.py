@@ -134,9 +134,12 @@ def test_a_corpus_is_read_again_each_time(tmp_path):
     write(tmp_path / "a.tsv", b"".join(b"s %d\tt %d\n" % (n, n) for n in range(100)))
     write(tmp_path / "a.jsonl", b'{"en": "one", "de": "eins"}')
     names = [
-        f"tsv:{tmp_path}/a.tsv", f"text:{tmp_path}/a.tsv,{tmp_path}/a.tsv",
-        f"jsonl:{tmp_path}/a.jsonl", "bundled:en-de/valid", "synthetic:copy/valid",
-    ]  # fmt: skip
+        f"tsv:{tmp_path}/a.tsv",
+        f"text:{tmp_path}/a.tsv,{tmp_path}/a.tsv",
+        f"jsonl:{tmp_path}/a.jsonl",
+        "bundled:en-de/valid",
+        "synthetic:copy/valid",
+    ]
     for name in names:
         corpus = load(name, "en", "de")
         assert corpus.name == name

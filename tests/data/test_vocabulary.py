@@ -24,9 +24,12 @@ def train_elsewhere(**options):
     """Train with SentencePiece itself, as users bring their models."""
     writer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(SENTENCES), model_writer=writer, vocab_size=300,
-        minloglevel=2, **options,
-    )  # fmt: skip
+        sentence_iterator=iter(SENTENCES),
+        model_writer=writer,
+        vocab_size=300,
+        minloglevel=2,
+        **options,
+    )
     return writer.getvalue()
 
 

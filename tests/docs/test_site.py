@@ -26,8 +26,12 @@ from jaxformer.search.config import DecodingConfig
 pytestmark = pytest.mark.slow
 
 CONFIGS = (
-    TransformerConfig, DataConfig, TrainingConfig, EvaluationConfig, DecodingConfig
-)  # fmt: skip
+    TransformerConfig,
+    DataConfig,
+    TrainingConfig,
+    EvaluationConfig,
+    DecodingConfig,
+)
 
 # Build, and refuse the network.
 BUILD = """

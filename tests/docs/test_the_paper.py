@@ -242,9 +242,11 @@ def test_multiplications_by_the_compiler():
     program = jax.make_jaxpr(lambda *qkv: F.dot_product_attention(*qkv)[0])(*parts)
     costs = layer_costs(length, width, kernel=3, reach=4)
     expected = [
-        2 * length**2 * width, length * 2 * width**2, length * 3 * width**2,
+        2 * length**2 * width,
+        length * 2 * width**2,
+        length * 3 * width**2,
         2 * 4 * length * width,
-    ]  # fmt: skip
+    ]
     assert [cost.multiplications for cost in costs] == expected
     assert sum(products_of(program.jaxpr)) == expected[0]
     with pytest.raises(InputError, match="kernel must be at least 2, not 1"):

@@ -76,10 +76,15 @@ def test_rows_of_table_3():
     "changes",
     [
         {"d_k": 16, "d_v": 32, "tied_embeddings": "target"},
-        {"norm_order": "pre", "positions": "learned", "output_bias": True,
-         "tied_embeddings": "none", "source_vocabulary_size": 700},
+        {
+            "norm_order": "pre",
+            "positions": "learned",
+            "output_bias": True,
+            "tied_embeddings": "none",
+            "source_vocabulary_size": 700,
+        },
     ],
-)  # fmt: skip
+)
 def test_models_have_the_parameters_of_the_formula(changes):
     config = TransformerConfig(vocabulary_size=1000, **layers(1), **changes)
     assert count_parameters(shapes(config)) == formula(config)

@@ -92,8 +92,11 @@ def test_trees_that_hold_parameters_are_converted():
 
 def test_layers_that_differ_do_not_stack():
     layer = {"bias": np.zeros(3)}
-    for other in ({"bias": np.zeros(4)}, {"scale": np.zeros(3)},
-                  {"bias": optax.MaskedNode()}):  # fmt: skip
+    for other in (
+        {"bias": np.zeros(4)},
+        {"scale": np.zeros(3)},
+        {"bias": optax.MaskedNode()},
+    ):
         with pytest.raises(
             InputError, match="layer_1 has other parameters than layer_0"
         ):

@@ -28,11 +28,16 @@ def is_names(node):
     "settings",
     [
         {},
-        {"scan_layers": True, "norm_order": "pre", "output_bias": True,
-         "positions": "learned", "tied_embeddings": "none",
-         "source_vocabulary_size": 37},
+        {
+            "scan_layers": True,
+            "norm_order": "pre",
+            "output_bias": True,
+            "positions": "learned",
+            "tied_embeddings": "none",
+            "source_vocabulary_size": 37,
+        },
     ],
-)  # fmt: skip
+)
 def test_every_parameter_is_named(settings):
     """Each name is that of an axis of this size; a part has the names that it has in
     the whole, in any tree.

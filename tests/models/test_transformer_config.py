@@ -17,8 +17,18 @@ def test_defaults_are_the_paper_s_base_model():
     """6 + 6 layers, 512, 2048, 8 heads, dropout .1 in the two places of section 5.4."""
     config = TransformerConfig()
     assert dataclasses.astuple(config.layer) == (
-        512, 8, 2048, None, None, "relu", "post", 1e-6, 0.1, 0.0, 0.0
-    )  # fmt: skip
+        512,
+        8,
+        2048,
+        None,
+        None,
+        "relu",
+        "post",
+        1e-6,
+        0.1,
+        0.0,
+        0.0,
+    )
     assert (config.num_encoder_layers, config.num_decoder_layers) == (6, 6)
     assert (config.positions, config.tied_embeddings) == ("sinusoidal", "all")
     assert (config.scale_embedding, config.output_bias) == (True, False)
@@ -27,8 +37,15 @@ def test_defaults_are_the_paper_s_base_model():
 
 
 def test_layers_get_their_part_of_the_configuration():
-    config = TransformerConfig(d_model=8, num_heads=3, d_ff=5, d_k=2, d_v=7,
-                               norm_order="pre", activation="gelu")  # fmt: skip
+    config = TransformerConfig(
+        d_model=8,
+        num_heads=3,
+        d_ff=5,
+        d_k=2,
+        d_v=7,
+        norm_order="pre",
+        activation="gelu",
+    )
     for field in dataclasses.fields(LayerConfig):
         assert getattr(config.layer, field.name) == getattr(config, field.name)
 

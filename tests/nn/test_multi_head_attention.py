@@ -57,8 +57,12 @@ def test_dropout_is_only_active_in_training():
     def train(key):
         return module.apply(variables, X, MEMORY, train=True, rngs={"dropout": key})[0]
 
-    apply = jax.jit(lambda x: (module.apply(variables, x, MEMORY)[0],
-                               plain.apply(variables, x, MEMORY)[0]))  # fmt: skip
+    apply = jax.jit(
+        lambda x: (
+            module.apply(variables, x, MEMORY)[0],
+            plain.apply(variables, x, MEMORY)[0],
+        )
+    )
     clean, expected = apply(X)
     np.testing.assert_array_equal(clean, expected)
     one, two, again = (train(jax.random.key(seed)) for seed in (4, 5, 4))

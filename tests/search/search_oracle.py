@@ -199,8 +199,11 @@ def batches(draw, *, plain, penalty="gnmt", sentences=SENTENCES, vocabulary=VOCA
     """Draw a batch; most sentences are asked for something."""
     seed = draw(st.integers(0, 10_000))
     ends = draw(st.sampled_from([-np.inf, -5.0, -2.0, 0.0, 1.0, 3.0]))
-    alpha = draw(st.one_of(st.sampled_from([-1.0, 0.0, 0.6, 1.0, 2.0]),
-                           st.floats(-2, 3, width=32)))  # fmt: skip
+    alpha = draw(
+        st.one_of(
+            st.sampled_from([-1.0, 0.0, 0.6, 1.0, 2.0]), st.floats(-2, 3, width=32)
+        )
+    )
     limits = draw(st.tuples(*[st.integers(0, LENGTH + 1)] * sentences))
     tables = random_tables(seed, ends, sentences, vocabulary)
     if plain:

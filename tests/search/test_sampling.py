@@ -102,8 +102,15 @@ def test_truncations_of_special_rows():
     rows[0] = -math.log(19)
     rows[1, 2] = -3.0
     everything = {"top_k": 1, "top_p": 0.5, "min_p": 0.1, "epsilon": 0.1}
-    for changes in ({"top_k": 3}, {"top_p": 0.3}, {"epsilon": 0.5}, {"min_p": 1.0},
-                    {"temperature": 0.0}, {}, everything):  # fmt: skip
+    for changes in (
+        {"top_k": 3},
+        {"top_p": 0.3},
+        {"epsilon": 0.5},
+        {"min_p": 1.0},
+        {"temperature": 0.0},
+        {},
+        everything,
+    ):
         found = np.exp(TRUNCATE(rows, values(**changes)))
         np.testing.assert_allclose(found[0], np.full(19, 1 / 19), rtol=1e-6)
         assert found[1].tolist() == [0, 0, 1, *[0] * 16]

@@ -84,13 +84,17 @@ def test_log_probabilities_are_those_of_float64(dtype):
         ({"top_p": 1.1}, "top_p must be at most 1"),
         ({"seed": 2**32}, "seed must be below 4,294,967,296"),
         ({"max_source_length": 7}, "max_source_length must be at least 8"),
-        ({"min_length": 9, "max_target_length": 8},
-         "min_length 9 is above decoding.max_target_length 8"),
+        (
+            {"min_length": 9, "max_target_length": 8},
+            "min_length 9 is above decoding.max_target_length 8",
+        ),
         ({"diversity_groups": 3}, "diversity_groups must divide decoding.beam_size 4"),
-        ({"diversity_groups": 2, "sample": True},
-         "diversity_groups must be 1 where decoding.sample is True, not 2"),
+        (
+            {"diversity_groups": 2, "sample": True},
+            "diversity_groups must be 1 where decoding.sample is True, not 2",
+        ),
     ],
-)  # fmt: skip
+)
 def test_config_names_what_is_wrong(changes, line):
     with pytest.raises(InputError, match=rf"^decoding\.{line}[^\n]*$"):
         DecodingConfig(**changes)

@@ -130,9 +130,11 @@ def test_greedy_search_follows_the_largest_value(plain, data):
         plain_scores = batch._replace(alpha=0.0, penalty="none")
         one = plain_scores.search()
         for name, found, other in zip(
-            one._fields, plain_scores._replace(penalty="gnmt").search("greedy"), one,
+            one._fields,
+            plain_scores._replace(penalty="gnmt").search("greedy"),
+            one,
             strict=True,
-        ):  # fmt: skip
+        ):
             np.testing.assert_allclose(found, other, rtol=1e-6, err_msg=name)
 
 
@@ -384,19 +386,31 @@ _THREE = np.zeros((1, 1, 1), np.int32)
         (beam_search, {"max_lengths": 3}, None, r"a number for each .* not \(\)"),
         (beam_search, {"eos_id": 5}, None, "eos_id 5 is not in 0 to 4"),
         (beam_search, {"bos_id": EOS}, None, "eos_id 1 must differ"),
-        (beam_search, {}, {"keys": np.zeros((3, 3))},
-         r"cache\['keys'\] has shape \(3, 3\); .* the 4 rows or the 2 sentences"),
-        (beam_search, {"constraints": Constraints(min_lengths=np.array([1, 1, 1]))},
-         None, "a constraint of 3 sentences does not fit the 4 rows"),
+        (
+            beam_search,
+            {},
+            {"keys": np.zeros((3, 3))},
+            r"cache\['keys'\] has shape \(3, 3\); .* the 4 rows or the 2 sentences",
+        ),
+        (
+            beam_search,
+            {"constraints": Constraints(min_lengths=np.array([1, 1, 1]))},
+            None,
+            "a constraint of 3 sentences does not fit the 4 rows",
+        ),
         (greedy_search, {}, None, "greedy search has a beam_size of 1, not 2"),
         (greedy_search, {"beam_size": 1, "eos_id": 5}, None, "eos_id 5 is not in 0"),
         (greedy_search, {"beam_size": 1}, [np.zeros(4)], r"cache\[0\] has shape \(4,"),
-        (greedy_search, {"beam_size": 1, "constraints": Constraints(required=_THREE)},
-         None, "required phrases need a beam search"),
+        (
+            greedy_search,
+            {"beam_size": 1, "constraints": Constraints(required=_THREE)},
+            None,
+            "required phrases need a beam search",
+        ),
         (sample_search, {"sampling": Sampling()}, None, "number of samples, not 2, 1"),
         (sample_search, {"n_best": 2}, None, "sampling needs a distribution"),
     ],
-)  # fmt: skip
+)
 def test_a_fault_of_the_caller_is_named(search, changes, cache, line):
     given = {"max_lengths": np.array([3, 3]), "length": 3, "alpha": 0.6, "beam_size": 2}
 
