@@ -15,7 +15,6 @@ import pytest
 import runs
 import steps
 import turns
-from jaxformer.cli.main import main
 from jaxformer.errors import InputError
 from tasks import PAD, TASKS, Task, fixed_batches
 
@@ -132,13 +131,6 @@ def test_systems_learn_in_turn(tmp_path, monkeypatch, capfd):
         assert row["ratio"] == 1.0 or row["system"] != "torch-float32"
         assert row["machine"].startswith("on the CPU: ")
         assert "torch" in row["machine"]
-
-
-def test_the_old_command_names_the_script(capsys):
-    """``jaxformer benchmark`` ends with one line that says what to run instead."""
-    assert main(["benchmark", "--model=base"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "is gone: run python scripts/benchmark/steps.py in a checkout" in line
 
 
 DYING = """

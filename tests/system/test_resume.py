@@ -64,6 +64,7 @@ def read_files(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_sigterm_wherever_a_run_is(train, straight, tmp_path, monkeypatch):
     """SIGTERM and Ctrl-C end the command with exit code 130: while the text is loaded
     at once, and what is saved stays as it is; while the first step is compiled, an
@@ -185,6 +186,7 @@ def test_a_log_that_cannot_be_written(train, straight, tmp_path, monkeypatch):
     assert_same_run(run, straight)
 
 
+@pytest.mark.slow
 def test_other_devices_at_a_resume(corpus, tmp_path, monkeypatch):
     """Begun on eight devices by ``pmap``, continued on one by ``jit`` and finished on a
     mesh, a run trains on the same batches in the same order as one that stays on one
