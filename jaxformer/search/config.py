@@ -40,6 +40,7 @@ class DecodingConfig:
         InputError: a value is out of range, or two values contradict each other.
     """
 
+    # 1 follows only the most probable token.
     beam_size: int = key(
         4,
         least=1,
