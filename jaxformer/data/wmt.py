@@ -65,124 +65,73 @@ class Task(NamedTuple):
     splits: dict[str, list[Release]]
 
 
-# Each corpus: address, checksum, size where it was published, and the members of its
-# archive. {pair} is such as de-en, {direction} as translated, {side} src or ref.
+# Each corpus: name, address, checksum, size where it was published (else 0), and the
+# members of its archive. {pair} is such as de-en, {direction} as translated, {side} src
+# or ref.
+_TABLE = """
+europarl-v7 www.statmt.org/wmt13/training-parallel-europarl-v7.tgz
+    sha256:0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7 657632379
+    training/europarl-v7.{pair}.{language}
+commoncrawl www.statmt.org/wmt13/training-parallel-commoncrawl.tgz
+    sha256:c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5 918311367
+    commoncrawl.{pair}.{language}
+un www.statmt.org/wmt13/training-parallel-un.tgz
+    sha256:29141b5c1eba149a94f7a59d3b1a834b2e47fe0f8758d68dcd77a3d3f497ee47 2365634246
+    un/undoc.2000.{pair}.{language}
+giga-fren www.statmt.org/wmt10/training-giga-fren.tar
+    sha256:3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a 2595102720
+    giga-fren.release2.fixed.{language}.gz
+news-commentary-v8 www.statmt.org/wmt13/training-parallel-nc-v8.tgz
+    sha256:df5801d6776190ea48e7241ee97100d81e2f89d7c352c9cd11432c8855c73c28 92821866
+    training/news-commentary-v8.{pair}.{language}
+news-commentary-v9 www.statmt.org/wmt14/training-parallel-nc-v9.tgz
+    sha256:cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485 80418416
+    training/news-commentary-v9.{pair}.{language}
+news-commentary-v10 www.statmt.org/wmt15/training-parallel-nc-v10.tgz
+    sha256:11e053e7ea29e87e69a1ad05e61cb559820947ecec144ea8c1d6cf05017c9602 125136590
+    news-commentary-v10.{pair}.{language}
+news-commentary-v11 data.statmt.org/wmt16/translation-task/training-parallel-nc-v11.tgz
+    sha256:cfe8ab047e05043476e498ee765c98e939c7b7d6d294e856344c84476b619d6a 75178032
+    training-parallel-nc-v11/news-commentary-v11.{pair}.{language}
+news-commentary-v12 data.statmt.org/wmt17/translation-task/training-parallel-nc-v12.tgz
+    sha256:2b45f30ef1d550d302fd17dd3a5cbe19134ccc4c2cf50c2dae534aee600101a2 168591139
+    training/news-commentary-v12.{pair}.{language}
+news-commentary-v13 data.statmt.org/wmt18/translation-task/training-parallel-nc-v13.tgz
+    sha256:17992b7e919cfb754c60f4e754148bc23b80706ad0ed7b34150831a554b40c91 113157482
+    training-parallel-nc-v13/news-commentary-v13.{pair}.{language}
+paracrawl-v1 s3.amazonaws.com/web-language-models/paracrawl/release1/paracrawl-release1.en-de.zipporah0-dedup-clean.tgz
+    sha256:435ce65e26ed2d44dd0d627f0b558d25bfe31d9ccb35caef050938745c23ea8c 1918708277
+    paracrawl-release1.en-de.zipporah0-dedup-clean.{language}
+rapid-2016 data.statmt.org/wmt18/translation-task/rapid2016.tgz
+    sha256:41557dd5d8f0ed3a6d98bce3b798b1a9d3b68361eb99d902329ddbb943a6b55a 161050516
+    rapid2016.{pair}.{language}
+newstest2012 statmt.org/wmt12/test.tgz
+    md5:608232d34ebc4ba2ff70fead45674e47 0
+    test/newstest2012-src.{language}.sgm
+newstest2013 statmt.org/wmt13/test.tgz
+    md5:48eca5d02f637af44e85186847141f67 0
+    test/newstest2013-src.{language}.sgm
+newstest2014 statmt.org/wmt14/test-full.tgz
+    md5:a8cd784e006feb32ac6f3d9ec7eb389a 0
+    test-full/newstest2014-{other}en-{side}.{language}.sgm
+newstest2015 statmt.org/wmt15/test.tgz
+    md5:67e3beca15e69fe3d36de149da0a96df 0
+    test/newstest2015-{direction}-{side}.{language}.sgm
+newstest2016 data.statmt.org/wmt16/translation-task/test.tgz
+    md5:3d809cd0c2c86adb2c67034d15c4e446 0
+    test/newstest2016-{direction}-{side}.{language}.sgm
+newstest2017 data.statmt.org/wmt17/translation-task/test.tgz
+    md5:86a1724c276004aa25455ae2a04cef26 0
+    test/newstest2017-{direction}-{side}.{language}.sgm
+newstest2018 data.statmt.org/wmt18/translation-task/test.tgz
+    md5:f996c245ecffea23d0006fa4c34e9064 0
+    test/newstest2018-{direction}-{side}.{language}.sgm
+"""  # noqa: E501
 _CORPORA = {
-    "europarl-v7": (
-        "www.statmt.org/wmt13/training-parallel-europarl-v7.tgz",
-        "sha256:0224c7c710c8a063dfd893b0cc0830202d61f4c75c17eb8e31836103d27d96e7",
-        657_632_379,
-        "training/europarl-v7.{pair}.{language}",
-    ),
-    "commoncrawl": (
-        "www.statmt.org/wmt13/training-parallel-commoncrawl.tgz",
-        "sha256:c7a74e2ea01ac6c920123108627e35278d4ccb5701e15428ffa34de86fa3a9e5",
-        918_311_367,
-        "commoncrawl.{pair}.{language}",
-    ),
-    "un": (
-        "www.statmt.org/wmt13/training-parallel-un.tgz",
-        "sha256:29141b5c1eba149a94f7a59d3b1a834b2e47fe0f8758d68dcd77a3d3f497ee47",
-        2_365_634_246,
-        "un/undoc.2000.{pair}.{language}",
-    ),
-    "giga-fren": (
-        "www.statmt.org/wmt10/training-giga-fren.tar",
-        "sha256:3ff8319f6919393520559bfbc7ad6a747ec81b3abc7be9993b338d4b017b4d9a",
-        2_595_102_720,
-        "giga-fren.release2.fixed.{language}.gz",
-    ),
-    "news-commentary-v8": (
-        "www.statmt.org/wmt13/training-parallel-nc-v8.tgz",
-        "sha256:df5801d6776190ea48e7241ee97100d81e2f89d7c352c9cd11432c8855c73c28",
-        92_821_866,
-        "training/news-commentary-v8.{pair}.{language}",
-    ),
-    "news-commentary-v9": (
-        "www.statmt.org/wmt14/training-parallel-nc-v9.tgz",
-        "sha256:cb8953f292298e6877ae433c98912b927cb0766b303f4540512ddd286c748485",
-        80_418_416,
-        "training/news-commentary-v9.{pair}.{language}",
-    ),
-    "news-commentary-v10": (
-        "www.statmt.org/wmt15/training-parallel-nc-v10.tgz",
-        "sha256:11e053e7ea29e87e69a1ad05e61cb559820947ecec144ea8c1d6cf05017c9602",
-        125_136_590,
-        "news-commentary-v10.{pair}.{language}",
-    ),
-    "news-commentary-v11": (
-        "data.statmt.org/wmt16/translation-task/training-parallel-nc-v11.tgz",
-        "sha256:cfe8ab047e05043476e498ee765c98e939c7b7d6d294e856344c84476b619d6a",
-        75_178_032,
-        "training-parallel-nc-v11/news-commentary-v11.{pair}.{language}",
-    ),
-    "news-commentary-v12": (
-        "data.statmt.org/wmt17/translation-task/training-parallel-nc-v12.tgz",
-        "sha256:2b45f30ef1d550d302fd17dd3a5cbe19134ccc4c2cf50c2dae534aee600101a2",
-        168_591_139,
-        "training/news-commentary-v12.{pair}.{language}",
-    ),
-    "news-commentary-v13": (
-        "data.statmt.org/wmt18/translation-task/training-parallel-nc-v13.tgz",
-        "sha256:17992b7e919cfb754c60f4e754148bc23b80706ad0ed7b34150831a554b40c91",
-        113_157_482,
-        "training-parallel-nc-v13/news-commentary-v13.{pair}.{language}",
-    ),
-    "paracrawl-v1": (
-        "s3.amazonaws.com/web-language-models/paracrawl/release1/"
-        "paracrawl-release1.en-de.zipporah0-dedup-clean.tgz",
-        "sha256:435ce65e26ed2d44dd0d627f0b558d25bfe31d9ccb35caef050938745c23ea8c",
-        1_918_708_277,
-        "paracrawl-release1.en-de.zipporah0-dedup-clean.{language}",
-    ),
-    "rapid-2016": (
-        "data.statmt.org/wmt18/translation-task/rapid2016.tgz",
-        "sha256:41557dd5d8f0ed3a6d98bce3b798b1a9d3b68361eb99d902329ddbb943a6b55a",
-        161_050_516,
-        "rapid2016.{pair}.{language}",
-    ),
-    "newstest2012": (
-        "statmt.org/wmt12/test.tgz",
-        "md5:608232d34ebc4ba2ff70fead45674e47",
-        None,
-        "test/newstest2012-src.{language}.sgm",
-    ),
-    "newstest2013": (
-        "statmt.org/wmt13/test.tgz",
-        "md5:48eca5d02f637af44e85186847141f67",
-        None,
-        "test/newstest2013-src.{language}.sgm",
-    ),
-    "newstest2014": (
-        "statmt.org/wmt14/test-full.tgz",
-        "md5:a8cd784e006feb32ac6f3d9ec7eb389a",
-        None,
-        "test-full/newstest2014-{other}en-{side}.{language}.sgm",
-    ),
-    "newstest2015": (
-        "statmt.org/wmt15/test.tgz",
-        "md5:67e3beca15e69fe3d36de149da0a96df",
-        None,
-        "test/newstest2015-{direction}-{side}.{language}.sgm",
-    ),
-    "newstest2016": (
-        "data.statmt.org/wmt16/translation-task/test.tgz",
-        "md5:3d809cd0c2c86adb2c67034d15c4e446",
-        None,
-        "test/newstest2016-{direction}-{side}.{language}.sgm",
-    ),
-    "newstest2017": (
-        "data.statmt.org/wmt17/translation-task/test.tgz",
-        "md5:86a1724c276004aa25455ae2a04cef26",
-        None,
-        "test/newstest2017-{direction}-{side}.{language}.sgm",
-    ),
-    "newstest2018": (
-        "data.statmt.org/wmt18/translation-task/test.tgz",
-        "md5:f996c245ecffea23d0006fa4c34e9064",
-        None,
-        "test/newstest2018-{direction}-{side}.{language}.sgm",
-    ),
+    name: (address, checksum, int(size) or None, member)
+    for name, address, checksum, size, member in map(
+        str.split, re.split(r"\n(?! )", _TABLE.strip())
+    )
 }
 
 # The training corpora of each year and language beside English, in both directions. The
