@@ -54,8 +54,7 @@ def tune(
         grid: weights to try.
 
     Raises:
-        InputError: there are no sentences or no references for them, or the search's
-            own scores are missing.
+        InputError: there are no sentences, references or scores of the search.
     """
     if len(references) != len(records) or not records:
         raise InputError(
