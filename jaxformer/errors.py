@@ -192,6 +192,12 @@ def check_most(values: object, most: Mapping[str, float], prefix: str = "") -> N
             )
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or the name of its class."""
+    line = next(iter(str(error).strip().splitlines()), "").rstrip(".: ")
+    return line or type(error).__name__
+
+
 def lazy_names(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer import signals
-from jaxformer.errors import InputError, require
+from jaxformer.errors import InputError, first_line, require
 from jaxformer.files import write_whole
 from jaxformer.typing import PyTree
 
@@ -219,11 +219,6 @@ def damaged(path: Path, where: str, what: str) -> InputError:
             " the best; run the command again"
         )
     return InputError(f"{where} is damaged: {what}; {_CURE}")
-
-
-def first_line(error: Exception) -> str:
-    """Return the first line of an error's message, or the name of its type."""
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 @contextlib.contextmanager

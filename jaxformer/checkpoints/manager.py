@@ -16,7 +16,7 @@ from jax.experimental import multihost_utils
 
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.saved import SavedCheckpoints
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, first_line
 from jaxformer.typing import PyTree
 
 # The suffix of a checkpoint that is saved again, until the new one is whole.
@@ -229,7 +229,7 @@ class CheckpointManager(SavedCheckpoints):
         )
         return InputError(
             f"could not save a checkpoint in {self.directory}:"
-            f" {folder.first_line(error)}; {last}"
+            f" {first_line(error)}; {last}"
         )
 
 

@@ -59,8 +59,12 @@ def add_workdir(
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Declare where to write, and in which form."""
-    meaning = "where to write (default: standard output)"
-    add_options(parser.add_argument, ("output", Path, "FILE", meaning))
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to write (default: standard output)",
+    )
     parser.add_argument(
         "--format", choices=FORMATS, default="text", help="form of the output"
     )
@@ -75,8 +79,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH",
         help="best (default), latest, a step, average (the newest) or average/NAME",
     )
-    meaning = "what to translate into, for a run of several languages"
-    add_options(parser.add_argument, ("target_language", str, "CODE", meaning))
+    parser.add_argument(
+        "--target_language",
+        metavar="CODE",
+        help="what to translate into, for a run of several languages",
+    )
 
 
 def add_ensemble(parser: argparse.ArgumentParser) -> None:
@@ -89,9 +96,12 @@ def add_ensemble(parser: argparse.ArgumentParser) -> None:
         help="a run of the same vocabulary that predicts each token together with the"
         " first, and which checkpoint (default: its best); may be repeated",
     )
-    meaning = "weight of each model, that of --workdir first, such as 2,1 (default: all"
-    meaning += " equal)"
-    add_options(parser.add_argument, ("ensemble_weights", str, "W,W", meaning))
+    parser.add_argument(
+        "--ensemble_weights",
+        metavar="W,W",
+        help="weight of each model, that of --workdir first, such as 2,1 (default: all"
+        " equal)",
+    )
 
 
 def add_search(parser: argparse.ArgumentParser) -> None:

@@ -41,8 +41,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("best", number(1), "N", "average the N checkpoints with the best scores"),
         ("steps", _steps, "A,B,...", "average the checkpoints of these steps"),
     )
-    meaning = "name of the average (default: what is averaged, as last-5)"
-    add_options(parser.add_argument, ("name", str, "NAME", meaning))
+    parser.add_argument(
+        "--name",
+        metavar="NAME",
+        help="name of the average (default: what is averaged, as last-5)",
+    )
     parser.set_defaults(last=5)
 
 

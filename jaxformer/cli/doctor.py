@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from jaxformer.cli.arguments import add_options, add_workdir
+from jaxformer.cli.arguments import add_workdir
 from jaxformer.cli.main import FAILED
 from jaxformer.cli.output import write_output, write_record
 from jaxformer.diagnosis.doctor import examine
@@ -32,9 +32,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     parser.epilog = EXAMPLE
     add_workdir(parser, "directory of a run")
-    meaning = "which result to look at, by its key in results.json or its data set"
-    meaning += " (default: that of data.test)"
-    add_options(parser.add_argument, ("dataset", str, "NAME", meaning))
+    parser.add_argument(
+        "--dataset",
+        metavar="NAME",
+        help="which result to look at, by its key in results.json or its data set"
+        " (default: that of data.test)",
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object instead of lines"
     )

@@ -53,8 +53,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("workdir", Path, "DIR", "directory of a run"),
         ("config", str, "FILE", config_file.HELP),
     )
-    meaning = "with --config: devices to share the work (default: those here)"
-    add_options(parser.add_argument, ("devices", number(1, 1_000_000), "N", meaning))
+    parser.add_argument(
+        "--devices",
+        type=number(1, 1_000_000),
+        metavar="N",
+        help="with --config: devices to share the work (default: those here)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:

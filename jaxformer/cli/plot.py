@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from jaxformer.cli.arguments import add_options
 from jaxformer.cli.output import write_output
 from jaxformer.files import check_writable
 from jaxformer.visualization import comparison
@@ -32,8 +31,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="directory of a run; again for more",
     )
-    meaning = "where to write (default: plot/ in the first of the runs)"
-    add_options(parser.add_argument, ("output", Path, "DIR", meaning))
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where to write (default: plot/ in the first of the runs)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:

@@ -53,8 +53,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", required=True, type=Path, metavar="DIR", help="folder to make"
     )
-    meaning = "folder of vocabularies to use (default: train them on the text)"
-    add_options(parser.add_argument, ("vocabulary", Path, "DIR", meaning))
+    parser.add_argument(
+        "--vocabulary",
+        type=Path,
+        metavar="DIR",
+        help="folder of vocabularies to use (default: train them on the text)",
+    )
     parser.add_argument(
         "--report",
         action="store_true",

@@ -91,21 +91,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_ensemble(parser)
     add_search(parser)
     add_output(parser)
-    prefix = "what the translations begin with, one line for each line of input;"
-    prefix += " alternatives are separated by tabs"
-    require = "phrases that the translations contain, separated by tabs, one line for"
-    require += " each line of input"
-    layer = "layer of the decoder, counted from 1, whose attention that is (default:"
-    layer += " the one before the last)"
-    window = "most sentences read at a time (default: 64 batches a device); 1 answers"
-    window += " each before it reads the next"
     add_options(
         parser.add_argument,
         ("input", Path, "FILE", "text to translate (default: standard input)"),
-        ("prefix", Path, "FILE", prefix),
-        ("require", Path, "FILE", require),
-        ("alignment_layer", number(1), "N", layer),
-        ("window", number(1), "N", window),
+        (
+            *("prefix", Path, "FILE"),
+            "what the translations begin with, one line for each line of input;"
+            " alternatives are separated by tabs",
+        ),
+        (
+            *("require", Path, "FILE"),
+            "phrases that the translations contain, separated by tabs, one line for"
+            " each line of input",
+        ),
+        (
+            *("alignment_layer", number(1), "N"),
+            "layer of the decoder, counted from 1, whose attention that is (default:"
+            " the one before the last)",
+        ),
+        (
+            *("window", number(1), "N"),
+            "most sentences read at a time (default: 64 batches a device); 1 answers"
+            " each before it reads the next",
+        ),
     )
     parser.add_argument(
         "--ban",

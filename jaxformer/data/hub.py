@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from jaxformer.data.records import Pair, did_you_mean, pair_of
-from jaxformer.errors import InputError, require
+from jaxformer.errors import InputError, first_line, require
 
 _HF_BATCH = 1000
 
@@ -337,11 +337,3 @@ def quiet(name: str) -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
-
-
-def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or the name of its class."""
-    return (
-        next(iter(str(error).strip().splitlines()), "").rstrip(".: ")
-        or type(error).__name__
-    )

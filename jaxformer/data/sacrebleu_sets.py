@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from jaxformer.data.files import open_parallel
-from jaxformer.data.hub import first_line, quiet
+from jaxformer.data.hub import quiet
 from jaxformer.data.records import Pair, did_you_mean
-from jaxformer.errors import InputError, require
+from jaxformer.errors import InputError, first_line, require
 
 _SECONDS = 60.0
 

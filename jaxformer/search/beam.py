@@ -202,8 +202,15 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
         rules, jnp.max(live_values, axis=1), finished.scores[:, -1], position
     )
     done = state.done | settled | broken | (position >= _limits(rules))
+    old = (
+        state.tokens,
+        state.values,
+        state.token_log_probabilities,
+        state.coverage,
+        state.finished,
+    )
     grown = live_tokens, live_values, live_each, live_coverage, finished
-    kept = _freeze(state.done, state[1:6], grown)
+    kept = _freeze(state.done, old, grown)
     return BeamState(
         position, *kept, _all_groups(rules, done), _gather_parents(cache, live_parents)
     )

@@ -96,10 +96,11 @@ class DecodingConfig:
         flag="X",
         help="least tokens of a translation, as a multiple of its source's",
     )
-    # Default None: no limit; so for the ratio.
+    # Default None: no limit.
     max_target_length: int | None = key(
         None, least=1, most=MOST_COUNTED, flag="N", help="most tokens of a translation"
     )
+    # Default None: no limit.
     max_length_ratio: float | None = key(
         None,
         above=0,

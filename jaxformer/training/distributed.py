@@ -10,8 +10,7 @@ from collections.abc import Callable
 import jax
 
 from jaxformer import signals
-from jaxformer.checkpoints.folder import first_line
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, first_line
 
 GRACE = 10.0
 """Seconds that a process which failed waits for the others to fail too, before it

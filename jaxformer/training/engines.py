@@ -188,9 +188,11 @@ class Engine:
         """Add rows of padding, which weigh nothing, up to a multiple."""
 
         def filled(name: str, rows: Array | np.ndarray) -> np.ndarray:
-            missing = ((0, -rows.shape[0] % multiple), (0, 0))
+            missing = -rows.shape[0] % multiple
+            if not missing:
+                return np.asarray(rows)  # without a copy
             padding = 0 if name in SEGMENTS else self.pad_id
-            return np.pad(rows, missing, constant_values=padding)
+            return np.pad(rows, ((0, missing), (0, 0)), constant_values=padding)
 
         return {name: filled(name, rows) for name, rows in batch.items()}
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -86,11 +86,13 @@ def make_train_step(
             key = jax.random.fold_in(key, jax.lax.axis_index(axis_name))
         scale: Float[Array, ""] | float = 1.0
         if state.loss_scale is not None:
-            # About the mean is differentiated: gradients of sums would not fit.
+            # The loss is scaled to about its mean: gradients of sums would not fit.
             scale = state.loss_scale.scale / batch["target"].size
 
-        def scaled_loss(*given: Any) -> tuple[Float[Array, ""], Metrics]:
-            loss, sums = total_loss(*given)
+        def scaled_loss(
+            params: PyTree, batch: Batch, key: Key
+        ) -> tuple[Float[Array, ""], Metrics]:
+            loss, sums = total_loss(params, batch, key)
             return loss * scale, sums
 
         differentiate = jax.grad(scaled_loss, has_aux=True)
@@ -143,9 +145,9 @@ def _update(
 def count_traces(step: TrainStep, traces: list[None]) -> TrainStep:
     """Add an entry to a list whenever a step is traced, which is once a compilation."""
 
-    def traced_step(*given: Any) -> tuple[TrainState, Metrics]:
+    def traced_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         traces.append(None)
-        return step(*given)
+        return step(state, batch)
 
     return traced_step
 

@@ -244,18 +244,19 @@ class Codec:
         """
         vocabulary = self.vocabularies.target
         hypotheses = []
-        fields = (np.asarray(each)[row].tolist() for each in found[:-1])
-        for tokens, score, total, length, finished, each in zip(*fields, strict=True):
+        for rank, score in enumerate(found.scores[row]):
             if not np.isfinite(score):
                 continue  # an empty place
-            ids = tokens[:length]
+            length = found.lengths[row][rank]
+            ids = found.tokens[row][rank][:length].tolist()
+            each = found.token_log_probabilities[row][rank][:length]
             hypothesis = Hypothesis(
                 " ".join(vocabulary.decode(ids).split("\n")),
-                score,
-                total,
+                float(score),
+                float(found.log_probabilities[row][rank]),
                 vocabulary.pieces(ids),
-                finished,
-                token_log_probabilities=each[:length],
+                bool(found.finished[row][rank]),
+                token_log_probabilities=each.tolist(),
             )
             hypotheses.append((ids, hypothesis))
         return hypotheses or [([], nothing())]

@@ -3,7 +3,6 @@ no trace.
 """
 
 import dataclasses
-import json
 import math
 import os
 import shutil
@@ -12,7 +11,6 @@ import threading
 import time
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from training.little import (
@@ -32,7 +30,6 @@ from jaxformer.data.sources import load
 from jaxformer.errors import InputError
 from jaxformer.evaluation.evaluate import make_validator
 from jaxformer.runs import config as configuration
-from jaxformer.runs.records import Validation, append
 from jaxformer.training import loop
 from jaxformer.training import train as training
 from jaxformer.training.loop import Outcome
@@ -351,129 +348,3 @@ def test_float16_r_drop_and_a_profile(train, tmp_path, monkeypatch):
     assert passes == [2]
     assert list((run / "profile").rglob("*.xplane.pb"))
     assert not (run / "bad_batches").exists()
-
-
-# Scores.
-
-
-def test_patience(train, tmp_path, capfd):
-    """A run whose score gets no better ends after so many evaluations; the same command
-    changes nothing, and more patience continues. Another score begins from nothing, and
-    standard error says so.
-    """
-    changes = {"training.evaluate_every": 2}
-
-    def same(*_):
-        return lambda params, stop: Validation({"bleu": 1.0}, [])
-
-    def run(patience, metric="bleu"):
-        best = {"training.patience": patience, "evaluation.best_metric": metric}
-        return train("run", {**changes, **best}, same)
-
-    assert run(2) == Outcome(6, finished=True, signal=None)
-    before = read_records(tmp_path / "run")
-    assert run(2) == Outcome(6, finished=True, signal=None)
-    assert read_records(tmp_path / "run") == before
-    assert run(3) == Outcome(8, finished=True, signal=None)
-    assert run(1, "loss") == FINISHED
-    assert (
-        "evaluation.best_metric=loss is new: the best so far begins again from nothing"
-        in capfd.readouterr().err
-    )
-
-
-def test_scores_of_two_validation_texts_are_never_compared(train, corpus, tmp_path):
-    """A resumed run is refused on another validation text, with everything as it was,
-    also where only a kept checkpoint was scored on it. The same text under another name
-    is no other, and a score by the loss needs the same pairs only.
-    """
-    run, refusal = tmp_path / "run", r"is another text than .* scores of two texts do"
-    train("run", {"training.steps": 6})
-    saved = (run / "config.json").read_bytes()
-    sides = corpus["data.valid"].removeprefix("text:").split(",")
-    for number, side in enumerate(sides):
-        lines = Path(side).read_text().splitlines(keepends=True)
-        (tmp_path / f"same.{number}").write_text("".join(lines))
-        (tmp_path / f"other.{number}").write_text("".join(lines[::-1]))
-    other, same = (
-        f"text:{tmp_path}/{name}.0,{tmp_path}/{name}.1" for name in ("other", "same")
-    )
-    for changes in ({"data.valid": other}, {"evaluation.max_sentences": 3}):
-        with pytest.raises(InputError, match=refusal):
-            train("run", changes)
-        assert (run / "config.json").read_bytes() == saved
-    by_loss = {"evaluation.best_metric": "loss", "evaluation.max_sentences": 0}
-    train("run", {"training.steps": 7, "data.valid": same})
-    train("run", {**by_loss, "training.keep_best": 3})
-    assert "valid/bleu" not in read_records(run)[-1]
-    record = run / "checkpoints" / "6" / "_CHECKPOINT_METADATA"
-    content = json.loads(record.read_text())
-    content["custom_metadata"]["valid"]["loss"] = "another"
-    record.write_text(json.dumps(content))
-    (record.parent / "checksums.json").unlink()
-    with pytest.raises(InputError, match=refusal):
-        train("run", {**by_loss, "training.steps": 18, "training.keep_best": 3})
-
-
-# Beginnings.
-
-
-@pytest.mark.parametrize("with_optimizer", [False, True])
-def test_a_run_begins_with_another_one(
-    train, tmp_path, straight, monkeypatch, with_optimizer
-):
-    """Its first parameters are the best of the other run, and its vocabulary too. The
-    schedule begins at its first update, and so do the moments unless they are asked
-    for.
-    """
-    begun = []
-    monkeypatch.setattr(
-        training,
-        "run_loop",
-        lambda parts, state, progress: begun.append(parts.engine.collect(state)),
-    )
-    changes = {"training.initial_optimizer": with_optimizer}
-    train("run", {**changes, "training.initial_run": str(straight)}, None)
-    best = read_checkpoint(straight, Translator.load(straight).checkpoint)
-    assert_trees_equal(begun[0].params, best["params"])
-    adam, *_, schedule = begun[0].optimizer
-    assert int(schedule.count) == int(begun[0].step) == 0
-    if with_optimizer:
-        assert_trees_equal(adam, best["training"]["optimizer"][0])
-    else:
-        assert not any(leaf.any() for leaf in jax.tree.leaves(adam))
-    vocabulary = "vocabulary/shared.model"
-    assert (tmp_path / "run" / vocabulary).read_bytes() == (
-        straight / vocabulary
-    ).read_bytes()
-
-
-def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(train, tmp_path):
-    """What was scored or averaged came of checkpoints: without them the record of the
-    run stays as it is. Without the folder of checkpoints any line proves that it is
-    gone, with it one after the second save.
-    """
-    run, few = tmp_path / "run", {"training.steps": 2}
-    record = run / "metrics.jsonl"
-    train("run", few, None)
-    shutil.rmtree(run / "checkpoints")
-    before = record.read_bytes()
-
-    def refused(message, changes=few):
-        cure = "put .*/checkpoints back, or choose another"
-        with pytest.raises(InputError, match=f"has {message}: {cure}"):
-            train("run", changes, None)
-
-    for kept in ("results.json", "averages", "curve.png"):
-        (run / kept).mkdir()
-        refused(f"{kept} of a run whose checkpoints are gone")
-        (run / kept).rmdir()
-    refused("the record of 2 steps and no checkpoint")
-    assert record.read_bytes() == before
-    (run / "checkpoints").mkdir()
-    append(record, {"step": 3})
-    often = {"training.evaluate_every": 1, "training.checkpoint_every": 1}
-    refused("the record of 3 steps and no checkpoint", {**few, **often})
-    assert record.read_bytes() == before + b'{"step": 3}\n'
-    record.write_bytes(before)
-    assert train("run", few, None).finished  # as one that was killed before it had one
