@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,17 +34,49 @@ def number(least: int, most: int | None = None) -> Callable[[str], int]:
     return parse
 
 
+def numbers(kind: Callable[[str], Any]) -> Callable[[str], list[Any]]:
+    """Return the type of an option that is several numbers, each of a ``kind``."""
+
+    def parse(text: str) -> list[Any]:
+        try:
+            return [kind(part) for part in text.split(",")]
+        except ValueError:
+            raise argparse.ArgumentTypeError(
+                f"must be numbers separated by commas, such as 2,1, not {text!r}"
+            ) from None
+
+    return parse
+
+
+def named(form: str) -> Callable[[str], tuple[str, str]]:
+    """Return the type of an option that is a name and a value, such as ``NAME=FILE``,
+    which is its ``form``.
+    """
+
+    def parse(text: str) -> tuple[str, str]:
+        name, _, value = text.partition("=")
+        if not (name and value):
+            raise argparse.ArgumentTypeError(f"must be {form}, not {text!r}")
+        return name, value
+
+    return parse
+
+
 def add_options(
-    add: Callable[..., object], *rows: tuple[str, Callable[[str], Any], str, str]
+    add: Callable[..., object],
+    *rows: tuple[str, Callable[[str], Any], str, str],
+    repeated: bool = False,
 ) -> None:
     """Declare options by ``add_argument`` of a parser or a group.
 
     Args:
         add: the method.
         *rows: name, type, metavar and help text of each option.
+        repeated: whether each may be given several times; its value is a list.
     """
+    more = {"action": "append", "default": []} if repeated else {}
     for name, kind, metavar, meaning in rows:
-        add(f"--{name}", type=kind, metavar=metavar, help=meaning)
+        add(f"--{name}", type=kind, metavar=metavar, help=meaning, **more)
 
 
 def add_workdir(
@@ -59,12 +90,8 @@ def add_workdir(
 
 def add_output(parser: argparse.ArgumentParser) -> None:
     """Declare where to write, and in which form."""
-    parser.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write (default: standard output)",
-    )
+    where = "where to write (default: standard output)"
+    add_options(parser.add_argument, ("output", Path, "FILE", where))
     parser.add_argument(
         "--format", choices=FORMATS, default="text", help="form of the output"
     )
@@ -79,28 +106,21 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH",
         help="best (default), latest, a step, average (the newest) or average/NAME",
     )
-    parser.add_argument(
-        "--target_language",
-        metavar="CODE",
-        help="what to translate into, for a run of several languages",
-    )
+    into = "what to translate into, for a run of several languages"
+    add_options(parser.add_argument, ("target_language", str, "CODE", into))
 
 
 def add_ensemble(parser: argparse.ArgumentParser) -> None:
     """Declare the models that predict together with that of :func:`add_model`."""
-    parser.add_argument(
-        "--ensemble",
-        action="append",
-        default=[],
-        metavar="DIR[@WHICH]",
-        help="a run of the same vocabulary that predicts each token together with the"
-        " first, and which checkpoint (default: its best); may be repeated",
+    together = (
+        "a run of the same vocabulary that predicts each token together with the first,"
+        " and which checkpoint (default: its best); may be repeated"
     )
-    parser.add_argument(
-        "--ensemble_weights",
-        metavar="W,W",
-        help="weight of each model, that of --workdir first, such as 2,1 (default: all"
-        " equal)",
+    weight = "weight of each model, that of --workdir first (default: all equal)"
+    row = ("ensemble", str, "DIR[@WHICH]", together)
+    add_options(parser.add_argument, row, repeated=True)
+    add_options(
+        parser.add_argument, ("ensemble_weights", numbers(float), "W,W", weight)
     )
 
 
@@ -147,7 +167,7 @@ def choose_search(
     """Override the settings of a run by those of the command line.
 
     Raises:
-        InputError: a value is out of range, or is for sampling and nothing is sampled.
+        UsageError: a value is out of range, or is for sampling and nothing is sampled.
     """
     asked = asked_search(options)
     needless = [name for name in SAMPLING if name in asked]
@@ -158,10 +178,8 @@ def choose_search(
     try:
         return dataclasses.replace(decoding, **asked)
     except InputError as error:
-        message = str(error)
-        for name in asked:  # a reader knows the flag, not the key that it sets
-            message = re.sub(rf"\bdecoding\.{name}\b", f"--{name}", message)
-        raise (InputError if message == str(error) else UsageError)(message) from None
+        # a reader knows the flag, not the key that it sets
+        raise UsageError(str(error).replace("decoding.", "--")) from None
 
 
 def add_metrics(parser: argparse.ArgumentParser) -> None:
@@ -190,7 +208,12 @@ def load_translator(
     """
     from jaxformer.translation.translator import Translator
 
-    weights = _read_weights(options.ensemble_weights, options.ensemble)
+    weights = options.ensemble_weights
+    if weights is not None and not options.ensemble:
+        raise UsageError(
+            "--ensemble_weights weighs the models of an ensemble: add --ensemble, or"
+            " leave it out"
+        )
     translator = Translator.load(options.workdir, options.checkpoint, target_language)
     others = [
         load_named("--ensemble", name, target_language) for name in options.ensemble
@@ -205,28 +228,6 @@ def load_translator(
         path = options.workdir / FILE
         translator.shortlist = Shortlist.load(path, vocabularies.hash, sizes)
     return translator
-
-
-def _read_weights(text: str | None, others: Sequence[str]) -> list[float] | None:
-    """Read the weights of an ensemble, before its models are loaded."""
-    if text is None:
-        return None
-    if not others:
-        raise UsageError(
-            "--ensemble_weights weighs the models of an ensemble: add --ensemble, or"
-            " leave it out"
-        )
-    try:
-        weights = [float(part) for part in text.split(",")]
-    except ValueError:
-        raise UsageError(
-            "--ensemble_weights needs numbers with commas between, such as 2,1, not"
-            f" {text!r}"
-        ) from None
-    from jaxformer.search.ensemble import check_weights
-
-    check_weights(weights, 1 + len(others))
-    return weights
 
 
 def load_named(

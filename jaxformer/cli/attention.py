@@ -24,7 +24,6 @@ attention.html, that needs no network. Prints the names of the files.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     add_model(parser)
     parser.add_argument("sentence", metavar="SENTENCE", help="source sentence")
     add_options(

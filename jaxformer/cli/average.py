@@ -11,7 +11,7 @@ from jaxformer.checkpoints.average import (
     these_steps,
 )
 from jaxformer.checkpoints.saved import open_to_read
-from jaxformer.cli.arguments import add_options, add_workdir, number
+from jaxformer.cli.arguments import add_options, add_workdir, number, numbers
 from jaxformer.cli.output import write_record
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
@@ -32,20 +32,16 @@ keep enough checkpoints, train with training.keep_latest=5 or more.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     add_workdir(parser)
     which = parser.add_mutually_exclusive_group()
     add_options(
         which.add_argument,
         ("last", number(1), "N", "average the last N checkpoints (default 5)"),
         ("best", number(1), "N", "average the N checkpoints with the best scores"),
-        ("steps", _steps, "A,B,...", "average the checkpoints of these steps"),
+        ("steps", numbers(int), "A,B,...", "average the checkpoints of these steps"),
     )
-    parser.add_argument(
-        "--name",
-        metavar="NAME",
-        help="name of the average (default: what is averaged, as last-5)",
-    )
+    name = "name of the average (default: what is averaged, as last-5)"
+    add_options(parser.add_argument, ("name", str, "NAME", name))
     parser.set_defaults(last=5)
 
 
@@ -63,15 +59,7 @@ def run(options: argparse.Namespace) -> None:
         steps, name = best_steps(checkpoints, options.best), f"best-{options.best}"
     else:
         steps, name = last_steps(checkpoints, options.last), f"last-{options.last}"
-    name = name if options.name is None else options.name
+    if options.name is not None:
+        name = options.name
     made = save_average(options.workdir, name, checkpoints, steps)
     write_record({"checkpoint": f"average/{made.name}", "steps": made.steps})
-
-
-def _steps(text: str) -> list[int]:
-    parts = text.split(",")
-    if not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"must be numbers separated by commas, such as 1000,2000, not {text!r}"
-        )
-    return [int(part) for part in parts]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 from jaxformer.cli.arguments import add_metrics, add_options
 from jaxformer.cli.output import check_output, write_output, write_record
 from jaxformer.data.files import open_lines
+from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation.breakdown import count_words
 from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
 from jaxformer.evaluation.comparison import ComparisonConfig, compare
@@ -34,7 +36,6 @@ system is only scored.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     parser.add_argument(
         "systems",
         nargs="+",
@@ -42,13 +43,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SYSTEM",
         help="the baseline, then others",
     )
-    parser.add_argument(
-        "--reference",
-        action="append",
-        type=Path,
-        metavar="FILE",
-        help="a human translation; again for more",
-    )
+    human = ("reference", Path, "FILE", "a human translation; again for more")
+    add_options(parser.add_argument, human, repeated=True)
     add_metrics(parser)
     shared = "which result of the runs (default: the only one they share)"
     code = "of files, for tokenized_bleu and compound_split_bleu"
@@ -88,19 +84,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Compare."""
-    config = ComparisonConfig(
-        options.resamples,
-        options.trials,
-        options.seed,
-        options.examples,
-        options.lengths,
-    )
+    names = [field.name for field in dataclasses.fields(ComparisonConfig)]
+    try:
+        config = ComparisonConfig(**{name: getattr(options, name) for name in names})
+    except InputError as error:
+        raise UsageError(f"--{error}") from None
     counted = options.frequencies
-    texts = (*(options.reference or ()), options.source, counted)
+    texts = (*options.reference, options.source, counted)
     check_output(options.html, *options.systems, *texts)
     names = name_runs(options.systems)
     systems, scored = read_systems(
-        options.systems, options.dataset, options.reference, options.source
+        options.systems, options.dataset, options.reference or None, options.source
     )
     language = options.language or scored.language
     found = compare(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import runpy
 import sys
@@ -15,6 +14,8 @@ import jaxformer
 from jaxformer.errors import InputError, require
 
 PREFIX = "--config."
+_BOOLEANS = dict.fromkeys(("true", "t", "1"), True)
+_BOOLEANS |= dict.fromkeys(("false", "f", "0"), False)
 HELP = (
     "a Python file with get_config(), or a configuration that comes with jaxformer,"
     " such as quickstart; NAME:VARIANT for one of several in a file, such as"
@@ -32,36 +33,42 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
 
     Raises:
         InputError: the file is missing or fails (with its line), an override has
-            another form, or a key or the type of a value is unknown.
+            another form, or a value has another type. An unknown key is refused by
+            :func:`jaxformer.runs.config.parse`.
     """
     for override in overrides:
-        if not override.startswith(PREFIX) or "=" not in override:
+        if not is_override(override):
             raise InputError(
                 f"{override!r} sets no key of the configuration: write"
                 f" {PREFIX}SECTION.KEY=VALUE as one word, such as"
                 f" {PREFIX}training.steps=100"
             )
     config = _run(*_split(name))
-    flags = require("absl.flags", "train")
-    config_flags = require("ml_collections.config_flags", "train")
+    values = config.to_dict()
     for override in overrides:
-        section, key = _find(config, override)
-        # Which keys may be None is checked with all other values.
-        if override.partition("=")[2] == "None":
-            config[section][key] = None
+        key, _, text = override.removeprefix(PREFIX).partition("=")
+        section, _, name = key.partition(".")
+        if name not in values.setdefault(section, {}):
+            values[section][name] = text  # refused with all unknown keys
             continue
-        values, arguments = flags.FlagValues(), ["jaxformer train", override]
-        config_flags.DEFINE_config_dict(
-            "config", config, flag_values=values, sys_argv=arguments
-        )
+        kind = config[section].get_type(name)
         try:
-            values(arguments)
-        except (flags.Error, AttributeError, TypeError, ValueError):
-            kind = config[section].get_type(key).__name__
+            # Which keys may be None is checked with all other values.
+            if text == "None":
+                values[section][name] = None
+            else:
+                value = _BOOLEANS[text.lower()] if kind is bool else kind(text)
+                values[section][name] = value
+        except (KeyError, ValueError):
             raise InputError(
-                f"{override}: {section}.{key} must be of type {kind}"
+                f"{override}: {key} must be of type {kind.__name__}"
             ) from None
-    return dict(config.to_dict())
+    return values
+
+
+def is_override(argument: str) -> bool:
+    """Return whether an argument is of the form ``--config.SECTION.KEY=VALUE``."""
+    return argument.startswith(PREFIX) and "=" in argument
 
 
 def find(name: str) -> str:
@@ -82,7 +89,7 @@ def find(name: str) -> str:
         return str(folder / f"{wanted}.py")
     raise InputError(
         f"no configuration file {name}; --config names a Python file, or one of those"
-        f" that come with jaxformer: {_listed(known)}"
+        f" that come with jaxformer: {', '.join(known)}"
     )
 
 
@@ -90,9 +97,7 @@ def shipped() -> list[str]:
     """List the configurations that come with jaxformer."""
     folder = _folder()
     paths = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")]
-    return sorted(
-        (path.as_posix() for path in paths), key=lambda name: ("/" in name, name)
-    )
+    return sorted(path.as_posix() for path in paths)
 
 
 def _folder() -> Path:
@@ -102,18 +107,6 @@ def _folder() -> Path:
     package = Path(jaxformer.__file__).parent
     within = package / "configs"
     return within if within.is_dir() else package.parent / "configs"
-
-
-def _listed(names: Sequence[str]) -> str:
-    """Write names as in a shell, those of a folder in braces."""
-    folders: dict[str, list[str]] = {}
-    for name in names:
-        folder, _, own = name.rpartition("/")
-        folders.setdefault(folder, []).append(own)
-    return ", ".join(
-        f"{folder}/{{{','.join(group)}}}" if folder else ", ".join(group)
-        for folder, group in folders.items()
-    )
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -175,16 +168,3 @@ def _line(path: str, error: BaseException) -> str:
     if isinstance(error, SyntaxError) and error.filename == path:
         lines.append(error.lineno)
     return f", line {lines[-1]}" if lines and lines[-1] is not None else ""
-
-
-def _find(config: Any, override: str) -> tuple[str, str]:
-    """Return the section and the key that ``--config.SECTION.KEY=VALUE`` names."""
-    name = override.removeprefix(PREFIX).partition("=")[0]
-    known = [f"{section}.{key}" for section in config for key in config[section]]
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
-        raise InputError(
-            f"there is no configuration key {name}; did you mean {near[0]}?"
-        )
-    section, _, key = name.partition(".")
-    return section, key

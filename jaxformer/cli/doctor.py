@@ -30,7 +30,6 @@ documentation has the size and the evidence of each cause.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     add_workdir(parser, "directory of a run")
     parser.add_argument(
         "--dataset",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from jaxformer.cli.arguments import (
     add_ensemble,
@@ -17,7 +16,6 @@ from jaxformer.cli.arguments import (
 )
 from jaxformer.cli.output import name_lines, warn, write_record
 from jaxformer.data import sources
-from jaxformer.data.config import DataConfig
 from jaxformer.data.corpus import load_evaluation, name_sources
 from jaxformer.data.files import read_lines
 from jaxformer.errors import InputError, UsageError
@@ -48,7 +46,6 @@ were translated in parts (`cut`) or `whole`.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     add_model(parser)
     add_ensemble(parser)
     source = "text to translate, with --reference, instead of --dataset"
@@ -57,53 +54,48 @@ def configure(parser: argparse.ArgumentParser) -> None:
         ("dataset", str, "NAME", "what to translate (default: the run's data.test)"),
         ("source", str, "FILE", source),
     )
-    parser.add_argument(
-        "--reference",
-        action="append",
-        metavar="FILE",
-        help="its human translation; may be repeated",
-    )
+    human = ("reference", str, "FILE", "its human translation; may be repeated")
+    add_options(parser.add_argument, human, repeated=True)
     add_metrics(parser)
     add_search(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Evaluate."""
-    if (options.source is None) != (options.reference is None):
+    if (options.source is None) != (not options.reference):
         raise UsageError(
             "--source and --reference go together: give both, or a --dataset"
         )
     if options.source is not None and options.dataset is not None:
         raise UsageError("give either --dataset, or --source and --reference")
-    config = configuration.load(Path(options.workdir) / "config.json")
-    data = config.data
-    name = options.dataset or data.test
-    if options.source is not None:
+    config = configuration.load(options.workdir / "config.json")
+    data, wanted = config.data, options.target_language
+    if options.source is None:
+        name = options.dataset or data.test
+        pairs, language = load_evaluation(name, data)
+    else:  # a path may contain what separates the parts of a mixture
         sides = map(sources.escape, (options.source, options.reference[0]))
         name = f"text:{','.join(sides)}"
-    if options.source:  # a path may contain what separates the parts of a mixture
-        pairs, language = (
-            list(sources.load(name, "", "")),
-            options.target_language or data.target_language,
-        )
-    else:
-        pairs, language = load_evaluation(name, data)
-    if options.target_language not in (None, language):
+        pairs = list(sources.load(name, "", ""))
+        language = wanted or data.target_language
+    if wanted not in (None, language):
         raise InputError(
-            _other_direction(name, language, options.target_language, data)
+            f"{name} goes into {language}, not into {wanted}: name a --dataset in that"
+            " direction"
+            if data.language_tags
+            else f"the run translates only into {data.target_language}, not into"
+            f" {wanted}: leave out --target_language"
         )
-    more = [read_lines(file) for file in (options.reference or ())[1:]]
+    more = [read_lines(file) for file in options.reference[1:]]
     evaluate.check_counts(len(pairs), more)
-    usual = (
-        (*DEFAULT_METRICS, F1.key)
-        if config.evaluation.best_metric == F1.key
-        else DEFAULT_METRICS
-    )
+    usual = DEFAULT_METRICS
+    if config.evaluation.best_metric == F1.key:
+        usual = (*usual, F1.key)
     metrics = choose_metrics(options.metrics or usual, language=language)
     # Find a damaged or read-only file before the work.
     records.read_results(options.workdir)
     check_writable(options.workdir)
-    translator = load_translator(options, options.target_language or language)
+    translator = load_translator(options, wanted or language)
     with name_lines(source=options.source or name_sources(name, data)):
         record, hypotheses = evaluate.evaluate(
             translator,
@@ -118,38 +110,18 @@ def run(options: argparse.Namespace) -> None:
     write_record(record)
 
 
-def _other_direction(name: str, language: str, wanted: str, data: DataConfig) -> str:
-    """Return the error of a data set in another language than the wanted one."""
-    if not data.language_tags:
-        return (
-            f"the run translates only into {data.target_language}, not into {wanted}:"
-            " leave out --target_language"
-        )
-    plain = name.partition(" [")[0]
-    start = (
-        data.source_language if wanted != data.source_language else data.target_language
-    )
-    cure = f", such as --dataset='{plain} [{start}>{wanted}]'"
-    # Elsewhere the order of files or columns is the direction.
-    by_language = plain.partition(":")[0] in sources.BY_LANGUAGE
-    return (
-        f"{name} goes into {language}, not into {wanted}: name a --dataset in that"
-        " direction" + cure * by_language
-    )
-
-
 def _variant(options: argparse.Namespace) -> str:
     """Name the settings of the command line, which have a result of their own."""
-    chosen = {**asked_search(options), "target_language": options.target_language}
-    if options.reference is not None and len(options.reference) > 1:
-        chosen["references"] = len(options.reference)
-    if options.shortlist:
-        chosen["shortlist"] = True
-    if options.ensemble:
-        chosen["ensemble"] = ",".join(options.ensemble)
-        chosen["ensemble_weights"] = options.ensemble_weights
-    if options.checkpoint != "best":
-        chosen["checkpoint"] = options.checkpoint
+    references, weights = len(options.reference), options.ensemble_weights
+    chosen = {
+        **asked_search(options),
+        "target_language": options.target_language,
+        "references": references if references > 1 else None,
+        "shortlist": options.shortlist or None,
+        "ensemble": ",".join(options.ensemble) or None,
+        "ensemble_weights": weights and ",".join(f"{weight:g}" for weight in weights),
+        "checkpoint": None if options.checkpoint == "best" else options.checkpoint,
+    }
     return " ".join(
         f"{key}={value}" for key, value in chosen.items() if value is not None
     )

@@ -46,7 +46,6 @@ and no data is read; the devices need not be there.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     what = parser.add_mutually_exclusive_group(required=True)
     add_options(
         what.add_argument,

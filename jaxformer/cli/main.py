@@ -12,8 +12,6 @@ import importlib
 import importlib.metadata
 import os
 import platform
-import re
-import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -86,13 +84,8 @@ def main(arguments: Sequence[str], *, patience: float | None = None) -> int:
         _check_process(arguments, options.command)
         keep_programs()
         return _run(options, patience) or DONE
-    except (InputError, OSError, KeyboardInterrupt, MemoryError) as error:
+    except (Exception, KeyboardInterrupt) as error:
         return report(error)
-    except (AssertionError, RuntimeError, ValueError) as error:
-        known = error if _is_out_of_memory(error) else _explain(error)
-        if known is None:
-            raise
-        return report(known)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -117,10 +110,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End with the usage and one line."""
-        names = [argument.partition("=")[0] for argument in self._given]
         wrong = [
             name
-            for name in names
+            for name in (argument.partition("=")[0] for argument in self._given)
             if name.startswith("--")
             and name not in self._option_string_actions
             and not name.startswith("--config.")
@@ -167,6 +159,7 @@ def make_parser(command: str | None = None) -> argparse.ArgumentParser:
         )
         if name == command:
             module = importlib.import_module(f"jaxformer.cli.{name}")
+            described.epilog = module.EXAMPLE
             module.configure(described)
             described.set_defaults(run=module.run, refuse=described.error)
     return parser
@@ -177,23 +170,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     with 2.
     """
     parser = make_parser(arguments[0] if arguments else None)
-    options, rest = parser.parse_known_args(arguments)
-    options.overrides = [
-        argument
-        for argument in rest
-        if argument.startswith("--config.") and "=" in argument
-    ]
-    configurable = options.command in ("train", "prepare", "info")
-    wrong = [
-        argument
-        for argument in rest
-        if not (configurable and argument in options.overrides)
-    ]
+    options, options.overrides = parser.parse_known_args(arguments)
+    if options.command in ("train", "prepare", "info"):
+        from jaxformer.cli.config_file import is_override
+
+        cure = "; a key is set by --config.SECTION.KEY=VALUE, as one word"
+        wrong = [each for each in options.overrides if not is_override(each)]
+    else:
+        cure, wrong = "", options.overrides
     if wrong:
-        options.refuse(
-            "unrecognized arguments:"
-            f" {' '.join(wrong)}{_meant(wrong) if configurable else ''}"
-        )
+        options.refuse(f"unrecognized arguments: {' '.join(wrong)}{cure}")
     return options
 
 
@@ -217,21 +203,31 @@ def _check_process(arguments: Sequence[str], command: str) -> None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - until the process ends
 
 
-def _explain(error: Exception) -> InputError | None:
-    """Build the one line for what the process was not given: a device, or enough
-    open files.
-    """
+def _explain(error: BaseException) -> str | None:
+    """Return the one line for an error that has a cure; None: it is a fault of ours."""
     text = str(error)
-    if os.strerror(errno.EMFILE) in text:
-        return InputError(
-            f"{os.strerror(errno.EMFILE)}: raise their limit, such as by ulimit -n 1024"
+    if isinstance(error, OSError):
+        return f"{error.filename}: " * bool(error.filename) + describe(error)
+    if isinstance(error, InputError):
+        return text
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(word in text for word in _OUT_OF_MEMORY)
+    ):
+        return (
+            "there is not enough memory: lower data.tokens_per_batch,"
+            " data.vocabulary_size or the widths of model to train; --batch_size,"
+            " --tokens_per_batch, --beam_size or --n_best to translate"
+            f" ({text[:200]})"
         )
+    # TensorStore and XLA raise errors of their own for it.
+    if os.strerror(errno.EMFILE) in text:
+        return describe(OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
     asked = os.environ.get("JAX_PLATFORMS")
     # Without the device's plugin JAX ends with an empty AssertionError.
     if asked and (
         "initialize backend" in text or (isinstance(error, AssertionError) and not text)
     ):
-        return InputError(
+        return (
             f"JAX_PLATFORMS={asked} asks for a device that JAX does not find here:"
             " unset JAX_PLATFORMS, set it to cpu, or install JAX for the device, such"
             " as jax[cuda12]"
@@ -260,23 +256,6 @@ def _run(options: argparse.Namespace, patience: float | None) -> int | None:
         raise
 
 
-def _meant(wrong: Sequence[str]) -> str:
-    """Write the first argument that seems to set a key of the configuration as it
-    should be.
-    """
-    for index, argument in enumerate(wrong):
-        found = re.fullmatch(r"--(?:config\.)?(\w+\.\w+)(?:=(.*))?", argument)
-        if found:
-            after = (
-                wrong[index + 1]
-                if index + 1 < len(wrong) and not wrong[index + 1].startswith("-")
-                else "VALUE"
-            )
-            value = after if found[2] is None else found[2]
-            return f"; did you mean {shlex.quote(f'--config.{found[1]}={value}')}?"
-    return ""
-
-
 def report(error: BaseException) -> int:
     """Print in one line what ended a command, and return the exit code. A fault of ours
     is printed with its traceback.
@@ -286,33 +265,15 @@ def report(error: BaseException) -> int:
     # who read the output has enough, as `head` does
     if isinstance(error, BrokenPipeError):
         return FAILED
-    if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
-        reason = f"{where}{describe(error)}"
-    elif isinstance(error, InputError):
-        reason = str(error)
-    elif _is_out_of_memory(error):
-        reason = f"there is not enough memory: lower {_SMALLER} ({str(error)[:200]})"
-    else:
+    reason = _explain(error)
+    if reason is None:
         traceback.print_exception(error)
         return FAILED
     sys.stderr.write(f"jaxformer: error: {escape_controls(' '.join(reason.split()))}\n")
     return WRONG_USAGE if isinstance(error, UsageError) else FAILED
 
 
-_SMALLER = (
-    "data.tokens_per_batch, data.vocabulary_size or the widths of model to train;"
-    " --batch_size, --tokens_per_batch, --beam_size or --n_best to translate"
-)
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    """Check for an error of Python, NumPy or XLA that says that memory is used up."""
-    words = ("RESOURCE_EXHAUSTED", "Out of memory", "bad_alloc")
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-    )
-
+_OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", "bad_alloc")
 
 CACHE_BYTES = 2**29
 """Most bytes of compiled programs that are kept; at a start the least recently used

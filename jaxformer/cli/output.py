@@ -21,7 +21,7 @@ from jaxformer.table import escape_controls
 
 _STANDARD_INPUT = "standard input"
 
-Write = Callable[[str], None]
+Write = Callable[[str], object]
 """Writes a line."""
 
 
@@ -61,12 +61,9 @@ def _send(file: BinaryIO, line: str, name: Path | str) -> None:
 
 @contextlib.contextmanager
 def _whole_file(path: Path) -> Iterator[Write]:
-    def write(line: str) -> None:
-        file.write(_encode(line))
-
     with open_whole(path) as file:
         try:
-            yield write
+            yield lambda line: file.write(_encode(line))
             file.flush()
             os.fsync(file.fileno())
         except BaseException:
@@ -131,9 +128,14 @@ def name_lines(**files: str | Path | None) -> Iterator[None]:
         raise error.within(str(name)) from None
 
 
+def say(text: str) -> None:
+    """Write a line to standard error."""
+    sys.stderr.write(f"{escape_controls(text)}\n")
+
+
 def warn(text: str) -> None:
     """Write a warning in one line to standard error."""
-    sys.stderr.write(f"jaxformer: warning: {text}\n")
+    say(f"jaxformer: warning: {text}")
 
 
 def check_output(path: Path | None, *inputs: Path | None) -> None:
@@ -197,10 +199,8 @@ def show_progress(
     if not sys.stderr.isatty() or (output is None and sys.stdout.isatty()):
         yield lambda _: None
         return
-    progress, console = (
-        require("rich.progress", "train"),
-        require("rich.console", "train").Console(stderr=True),
-    )
+    progress = require("rich.progress", "train")
+    console = require("rich.console", "train").Console(stderr=True)
     done, begun = 0, time.monotonic()
     columns = (
         progress.BarColumn(bar_width=None),
@@ -208,31 +208,14 @@ def show_progress(
         progress.TimeRemainingColumn(compact=True),
     )
     with progress.Progress(*columns, console=console, expand=True) as shown:
-        task = shown.add_task(describe_progress(0, total, 0.0), total=total)
+        task = shown.add_task("0 sentences", total=total)
 
         def advance(count: int) -> None:
             nonlocal done
             done += count
-            shown.update(
-                task,
-                completed=done,
-                description=describe_progress(done, total, time.monotonic() - begun),
-            )
+            of_all = f"{done:,}" if total is None else f"{done:,}/{total:,}"
+            rate = done / (time.monotonic() - begun)
+            description = f"{of_all} sentences, {rate:,.1f} sentences/s"
+            shown.update(task, completed=done, description=description)
 
         yield advance
-
-
-def describe_progress(done: int, total: int | None, seconds: float) -> str:
-    """Describe progress.
-
-    Example:
-        >>> describe_progress(1500, 20000, 10.0), describe_progress(3, None, 2.0)
-        ('1,500/20,000 sentences, 150 sentences/s', '3 sentences, 1.5 sentences/s')
-    """
-    of_all = f"{done:,}" if total is None else f"{done:,}/{total:,}"
-    rate = done / seconds if seconds > 0 else 0.0
-    return (
-        f"{of_all} sentences, {rate:,.0f} sentences/s"
-        if rate >= 10
-        else f"{of_all} sentences, {rate:.1f} sentences/s"
-    )

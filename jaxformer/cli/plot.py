@@ -22,7 +22,6 @@ needs no network. Runs may still be training. Prints the names of the files.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     parser.add_argument(
         "--workdir",
         required=True,

@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import sys
 from pathlib import Path
 
 from jaxformer.cli import config_file
 from jaxformer.cli.arguments import add_options
-from jaxformer.cli.output import write_output
+from jaxformer.cli.output import say, write_output
 from jaxformer.data import hub, preparing, wmt
 from jaxformer.data.cleaning import table
 from jaxformer.errors import UsageError
 from jaxformer.runs import config as configuration
-from jaxformer.table import escape_controls
 from jaxformer.visualization import lengths
 
 EXAMPLE = """
@@ -35,30 +33,23 @@ continues an interrupted one.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     what = parser.add_mutually_exclusive_group(required=True)
     add_options(
         what.add_argument,
         ("config", str, "FILE", "configuration whose data.train is tokenised"),
         ("dataset", str, "NAME", "published corpus to fetch, such as wmt14.en-de"),
     )
-    parser.add_argument(
-        "--mirror",
-        action="append",
-        default=[],
-        metavar="URL",
-        help="with --dataset: address or path of a folder with copies of the archives,"
-        " tried first; may be given several times",
+    copies = (
+        "with --dataset: address or path of a folder with copies of the archives, tried"
+        " first; may be given several times"
     )
+    row = ("mirror", str, "URL", copies)
+    add_options(parser.add_argument, row, repeated=True)
     parser.add_argument(
         "--output", required=True, type=Path, metavar="DIR", help="folder to make"
     )
-    parser.add_argument(
-        "--vocabulary",
-        type=Path,
-        metavar="DIR",
-        help="folder of vocabularies to use (default: train them on the text)",
-    )
+    known = "folder of vocabularies to use (default: train them on the text)"
+    add_options(parser.add_argument, ("vocabulary", Path, "DIR", known))
     parser.add_argument(
         "--report",
         action="store_true",
@@ -85,7 +76,7 @@ def _fetch(options: argparse.Namespace) -> None:
     if colon and scheme == "tfds":
         os.environ["TFDS_DATA_DIR"] = str(options.output)
         folder = hub.prepare_tfds(name)
-        _say(
+        say(
             f"prepared {folder}; read it with TFDS_DATA_DIR={options.output} in the"
             " environment"
         )
@@ -94,7 +85,7 @@ def _fetch(options: argparse.Namespace) -> None:
         wmt.find_task(options.dataset),
         options.output,
         mirrors=options.mirror,
-        report=_say,
+        report=say,
     )
     write_output(
         None, [f"--config.data.{split}={name}" for split, name in found.items()]
@@ -106,26 +97,19 @@ def _tokenise(options: argparse.Namespace) -> None:
         config_file.read(options.config, options.overrides)
     ).data
     done = preparing.prepare(
-        config, options.output, vocabulary=options.vocabulary, report=_say
+        config, options.output, vocabulary=options.vocabulary, report=say
     )
     if options.report:
         for name, count in done.counts.items():
             write_output(None, [name, *table(count), ""])
         picture = options.output / "lengths.png"
         lengths.draw(*done.lengths, picture, max_length=config.max_length)
-        _say(f"drew {picture}")
+        say(f"drew {picture}")
     overrides = [
         override
         for override in options.overrides
         if not override.startswith("--config.data.train=")
     ]
-    arguments = [
-        f"--config={options.config}",
-        *overrides,
-        f"--config.data.train=prepared:{options.output}",
-    ]
-    _say(f"next: jaxformer train {shlex.join(arguments)} --workdir=...")
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(escape_controls(text) + "\n")
+    train = f"--config.data.train=prepared:{options.output}"
+    words = shlex.join([f"--config={options.config}", *overrides, train])
+    say(f"next: jaxformer train {words} --workdir=...")

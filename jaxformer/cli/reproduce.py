@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import jax
 
 from jaxformer import paper
-from jaxformer.cli.arguments import add_options
+from jaxformer.cli.arguments import add_options, named
 from jaxformer.cli.output import check_output, write_output
 from jaxformer.errors import UsageError
 from jaxformer.paper.tables import Table
@@ -33,7 +32,6 @@ of the documentation explains how to train a row.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     parser.add_argument(
         "table",
         type=int,
@@ -46,6 +44,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         dest="runs",
         action="append",
         default=[],
+        type=named("ROW=DIR"),
         metavar="ROW=DIR",
         help="directory of a run of a row; again for more",
     )
@@ -72,26 +71,18 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Compare."""
     table = paper.find_table(options.table)
-    paths = [path for path in (options.output, options.picture) if path is not None]
-    for path in paths:
-        check_output(path)
-    if len({os.path.realpath(path) for path in paths}) < len(paths):
-        raise UsageError(
-            f"--picture {options.picture} is the file of --output: name another"
-        )
+    check_output(options.output)
+    check_output(options.picture)
     if options.picture is not None:
         check_picture(options.picture)
     runs = _read_runs(table, options.runs)
-    speed = options.flops_per_second
-    devices = f"{speed or 0:.3g} FLOP/s"
+    speed, where, precision = options.flops_per_second, "", ""
     if speed is None:
         here = jax.devices()
-        # which the configurations of the paper compute in
+        # the precision of the paper's configurations
         speed = paper.peak_flops_per_second(here, "float32")
-        devices = (
-            f"{len(here)} {here[0].device_kind}, {speed or 0:.3g} FLOP/s in float32"
-        )
-    devices = "" if speed is None else devices
+        where, precision = f"{len(here)} {here[0].device_kind}, ", " in float32"
+    devices = "" if speed is None else f"{where}{speed:.3g} FLOP/s{precision}"
     lines = paper.make_lines(
         table, runs, flops_per_second=speed, utilisation=options.utilisation
     )
@@ -103,15 +94,12 @@ def run(options: argparse.Namespace) -> None:
     write_output(options.output, text.removesuffix("\n").split("\n"))
 
 
-def _read_runs(table: Table, given: Sequence[str]) -> dict[str, paper.RunScore]:
+def _read_runs(
+    table: Table, given: Sequence[tuple[str, str]]
+) -> dict[str, paper.RunScore]:
     """Read the runs that ``--run`` names, by their rows."""
     found: dict[str, paper.RunScore] = {}
-    for item in given:
-        name, equals, directory = item.partition("=")
-        if not equals or not directory:
-            raise UsageError(
-                f"--run must be ROW=DIR, not {item!r}; for example --run base=runs/base"
-            )
+    for name, directory in given:
         row = table.find(name)
         if name in found:
             raise UsageError(

@@ -8,7 +8,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxformer.cli.arguments import add_options, add_output, load_named
+from jaxformer.cli.arguments import add_options, add_output, load_named, named
 from jaxformer.cli.output import (
     check_output,
     name_input,
@@ -43,52 +43,40 @@ weight is 1. With --tune, all combinations of a few weights are tried instead, a
 JSON object shows which has the highest BLEU against these references.
 """
 
+MODELS = ("reverse", "language_model")
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     reads_back = "a run that translates back, and which checkpoint"
+    into = "what it translates into, if a run of several"
     add_options(
         parser.add_argument,
         ("reverse", str, "DIR[@WHICH]", reads_back),
-        (
-            "reverse_language",
-            str,
-            "CODE",
-            "what it translates into, if a run of several",
-        ),
+        ("reverse_language", str, "CODE", into),
         ("language_model", str, "DIR[@WHICH]", 'a run whose sources were all "."'),
         ("input", Path, "FILE", "JSON lines of translate (default: standard input)"),
         ("tune", Path, "FILE", "find the weights that suit these references"),
     )
-    for name, metavar, meaning in (
-        ("scores", "NAME=FILE", "further scores; may be repeated"),
-        ("weight", "NAME=X", "of a score; may be repeated"),
-    ):
-        parser.add_argument(
-            f"--{name}",
-            action="append",
-            default=[],
-            type=_named,
-            metavar=metavar,
-            help=meaning,
-        )
+    add_options(
+        parser.add_argument,
+        ("scores", named("NAME=FILE"), "NAME=FILE", "further scores; may be repeated"),
+        ("weight", named("NAME=X"), "NAME=X", "of a score; may be repeated"),
+        repeated=True,
+    )
     add_output(parser)
 
 
 def run(options: argparse.Namespace) -> None:
     """Rerank."""
     files = dict(options.scores)
-    names = [name for name in ("reverse", "language_model") if vars(options)[name]]
+    names = [name for name in MODELS if vars(options)[name]]
     weights = _weights(options.weight, [SEARCH, *names, *files])
     check_output(
         options.output, options.input, options.tune, *map(Path, files.values())
     )
     if options.tune is not None and options.weight:
-        raise UsageError(
-            "--tune finds the weights, so that --weight says nothing: leave out the one"
-            " or the other"
-        )
+        raise UsageError("--tune finds the weights: leave out --weight")
     references = None if options.tune is None else read_lines(options.tune)
     source = name_input(options.input)
     records = reranking.read_records(list(read_input(options.input)), source)
@@ -104,12 +92,12 @@ def run(options: argparse.Namespace) -> None:
             "signature": tuned.after.signature,
         }
         lines = [json.dumps(report)]
-    elif options.format == "jsonl":
-        found = reranking.rerank(records, scores, weights)
-        lines = [json.dumps(record, ensure_ascii=False) for record in found]
     else:
         found = reranking.rerank(records, scores, weights)
-        lines = [record["translations"][0]["text"] for record in found]
+        if options.format == "jsonl":
+            lines = [json.dumps(record, ensure_ascii=False) for record in found]
+        else:
+            lines = [record["translations"][0]["text"] for record in found]
     write_output(options.output, lines)
 
 
@@ -150,11 +138,10 @@ def _scores(
 def _check_lines(records: list[Record], name: str) -> None:
     """Refuse a translation of two lines, where the output has one for each sentence."""
     for number, record in enumerate(records, start=1):
-        if any("\n" in text for text in reranking.texts_of([record])):
+        if "\n" in "".join(reranking.texts_of([record])):
             raise InputError(
                 f"{name}, line {number} has a translation with a line end, and"
-                " --format=text prints one line for each sentence: remove the line"
-                " end, or give --format=jsonl"
+                " --format=text prints one line for each sentence: give --format=jsonl"
             )
 
 
@@ -180,16 +167,6 @@ def _weights(
             weights[name] = math.nan
         if not abs(weights[name]) <= 1e9:
             raise UsageError(
-                f"--weight {name} must be a finite number, not {text!r}; give one from"
-                " -1e9 to 1e9"
+                f"--weight {name} must be a number from -1e9 to 1e9, not {text!r}"
             )
     return weights
-
-
-def _named(text: str) -> tuple[str, str]:
-    name, _, value = text.partition("=")
-    if not (name and value):
-        raise argparse.ArgumentTypeError(
-            f"needs a name and a value, such as lm=FILE or lm=0.5, not {text!r}"
-        )
-    return name, value

@@ -34,7 +34,6 @@ log_probability of translate --format=jsonl.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     add_model(parser)
     add_ensemble(parser)
     parser.add_argument(

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 
 import numpy as np
 
 from jaxformer.cli.arguments import add_workdir, number
-from jaxformer.cli.output import write_record
+from jaxformer.cli.output import say, write_record
 from jaxformer.data.corpus import TrainingText
-from jaxformer.data.store import Encoded
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
-from jaxformer.table import escape_controls
 from jaxformer.translation import shortlist
 from jaxformer.translation.shortlist import SPECIAL, Shortlist, Side
 
@@ -37,7 +34,6 @@ MOST_PAIRS = 1_000_000
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     add_workdir(parser)
     for name, meaning in (
         ("first", "most frequent target tokens"),
@@ -64,37 +60,27 @@ def run(options: argparse.Namespace) -> None:
         )
     check_writable(options.workdir)
     text = TrainingText.open(config.data)
-    store = text.load(
-        vocabularies,
-        seed=0,
-        report=lambda line: print(escape_controls(line), file=sys.stderr),
-    ).store
+    store = text.load(vocabularies, seed=0, report=say).store
     count = min(len(store), MOST_PAIRS)
     pairs = store.take(np.arange(count) * len(store) // count)
-    found = Shortlist.learn(
-        *_sides(pairs, vocabularies),
-        vocabularies.hash,
-        first=options.first,
-        best=options.best,
+    sides = (
+        Side(np.asarray(side.tokens), side.offsets, vocabulary.size)
+        for side, vocabulary in (
+            (pairs.source, vocabularies.source),
+            (pairs.target, target),
+        )
     )
-    found.save(options.workdir / shortlist.FILE)
-    sizes = [
-        len(found.tokens_of(pairs.source[number]))
-        for number in range(0, len(pairs), 1 + len(pairs) // 1000)
-    ]
+    found = Shortlist.learn(
+        *sides, vocabularies.hash, first=options.first, best=options.best
+    )
+    path = options.workdir / shortlist.FILE
+    found.save(path)
+    some = range(0, len(pairs), 1 + len(pairs) // 1000)
+    size = np.mean([len(found.tokens_of(pairs.source[number])) for number in some])
     record = {
-        "shortlist": str(options.workdir / shortlist.FILE),
+        "shortlist": str(path),
         "pairs": len(pairs),
         "vocabulary": target.size,
-        "tokens_per_sentence": round(float(np.mean(sizes)), 1),
+        "tokens_per_sentence": round(float(size), 1),
     }
     write_record(record)
-
-
-def _sides(pairs: Encoded, vocabularies: Vocabularies) -> tuple[Side, Side]:
-    """Return both sides of the pairs, with the sizes of their vocabularies."""
-    source, target = pairs.source, pairs.target
-    return (
-        Side(np.asarray(source.tokens), source.offsets, vocabularies.source.size),
-        Side(np.asarray(target.tokens), target.offsets, vocabularies.target.size),
-    )

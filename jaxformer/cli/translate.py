@@ -86,58 +86,53 @@ exists.
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.epilog = EXAMPLE
     add_model(parser)
     add_ensemble(parser)
     add_search(parser)
     add_output(parser)
+    begin = (
+        "what the translations begin with, one line for each line of input;"
+        " alternatives are separated by tabs"
+    )
+    contain = (
+        "phrases that the translations contain, separated by tabs, one line for each"
+        " line of input"
+    )
+    layer = (
+        "layer of the decoder, counted from 1, whose attention that is (default: the"
+        " one before the last)"
+    )
+    most = (
+        "most sentences read at a time (default: 64 batches a device); 1 answers each"
+        " before it reads the next"
+    )
     add_options(
         parser.add_argument,
         ("input", Path, "FILE", "text to translate (default: standard input)"),
-        (
-            *("prefix", Path, "FILE"),
-            "what the translations begin with, one line for each line of input;"
-            " alternatives are separated by tabs",
-        ),
-        (
-            *("require", Path, "FILE"),
-            "phrases that the translations contain, separated by tabs, one line for"
-            " each line of input",
-        ),
-        (
-            *("alignment_layer", number(1), "N"),
-            "layer of the decoder, counted from 1, whose attention that is (default:"
-            " the one before the last)",
-        ),
-        (
-            *("window", number(1), "N"),
-            "most sentences read at a time (default: 64 batches a device); 1 answers"
-            " each before it reads the next",
-        ),
+        ("prefix", Path, "FILE", begin),
+        ("require", Path, "FILE", contain),
+        ("alignment_layer", number(1), "N", layer),
+        ("window", number(1), "N", most),
     )
-    parser.add_argument(
-        "--ban",
-        action="append",
-        default=[],
-        metavar="TEXT",
-        help="a word or phrase that never occurs; may be repeated",
-    )
-    parser.add_argument(
-        "--paragraphs",
-        action="store_true",
-        help="cut every line into its sentences, translate each, and join them again",
-    )
+    banned = ("ban", str, "TEXT", "a word or phrase that never occurs; may be repeated")
+    add_options(parser.add_argument, banned, repeated=True)
+    for name, meaning in (
+        (
+            "paragraphs",
+            "cut every line into its sentences, translate each, and join them again",
+        ),
+        (
+            "mbr",
+            "of the --n_best translations print the one most like the others, by chrF",
+        ),
+    ):
+        parser.add_argument(f"--{name}", action="store_true", help=meaning)
     parser.add_argument(
         "--n_best",
         type=number(1, MOST_BEAM),
         default=1,
         metavar="N",
         help="translations of each sentence (default 1)",
-    )
-    parser.add_argument(
-        "--mbr",
-        action="store_true",
-        help="of the --n_best translations print the one most like the others, by chrF",
     )
     parser.add_argument(
         "--alignment",
@@ -155,11 +150,6 @@ def run(options: argparse.Namespace) -> None:
     _check(options, files)
     translator = load_translator(options, options.target_language)
     decoding = choose_search(options, translator.decoding)
-    if options.n_best > decoding.beam_size and not decoding.sample:
-        raise UsageError(
-            f"--n_best must be at most the beam of {decoding.beam_size}, not"
-            f" {options.n_best}: widen --beam_size"
-        )
 
     def asked() -> ResultOptions:
         """Open the files of constraints again."""

@@ -96,7 +96,9 @@ BASE = results(BASE_ROW, (10.0, 10.4), (20.0, 21.0), others=-0.5)
 
 
 def test_a_verdict_holds_beyond_the_noise():
-    """It turns round with the metric and with the sign; one seed has no noise."""
+    """It turns round with the metric and with the sign; one seed has no noise. Searches
+    of the same runs are judged in pairs.
+    """
     assert ablation_report.spread([3.0, -1.0, 2.0]) == 4.0
     assert ablation_report.spread([3.0]) is None
     for difference, verdict, opposite in (
@@ -108,9 +110,6 @@ def test_a_verdict_holds_beyond_the_noise():
         assert judge(difference, 4.0, lower_is_better=True) == verdict
         assert judge(difference, 4.0, lower_is_better=False) == opposite
         assert judge(difference, None, lower_is_better=True) is None
-
-
-def test_searches_of_the_same_runs_are_judged_in_pairs():
     assert judge_pairs([0.1, 0.01, 3.0]) == BETTER
     assert judge_pairs([-0.1, -0.01]) == WORSE
     assert judge_pairs([5.0, -0.01]) == judge_pairs([0.0, 0.1]) == WITHIN_NOISE

@@ -58,16 +58,13 @@ def test_the_loop_is_compared_with_its_bare_steps(call, tmp_path):
     assert profile.stat().st_size > 0
 
 
-@pytest.mark.parametrize("name", ["loop", "memory", "quality"])
-def test_keys_without_their_prefix_are_refused(name, monkeypatch, tmp_path):
+@pytest.mark.parametrize("name", ["loop", "memory"])
+def test_keys_without_their_prefix_are_refused(name, monkeypatch):
     """The script ends with one line before anything is measured."""
-    monkeypatch.chdir(tmp_path)
     for variable in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.setenv(variable, "cpu")
-    options = ["--config=quickstart", "--workdir=x"] if name == "quality" else []
-    monkeypatch.setattr(sys, "argv", [name, *options, "training.steps=5"])
+    monkeypatch.setattr(sys, "argv", [name, "training.steps=5"])
     monkeypatch.setattr(jax, "device_count", lambda: 1)
-    monkeypatch.setattr(jax.config, "update", lambda *_: None)
     with pytest.raises(SystemExit) as caught:
         runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
     said = "error: 'training.steps=5' sets no key of the configuration: write "
@@ -77,12 +74,9 @@ def test_keys_without_their_prefix_are_refused(name, monkeypatch, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--batch=a"], "--batch must be whole numbers from 1 separated by commas, no"),
-        (["--batch=1,,4"], "not '1,,4': --batch=1,4"),
-        (["--beam=4,0"], "--beam must be whole numbers from 1 separated by commas, no"),
-        (["--repeats=0"], "--repeats must be at least 1, not 0: "),
+        (["--batch=1,,4"], "must be numbers separated by commas, such as 2,1, not '1,"),
+        (["--beam=4,0"], "argument --beam: must be at least 1, not 0"),
         (["--corpus", __file__, "none"], "no file none: --corpus must name two files"),
-        (["--corpus", str(SCRIPTS), __file__], f"no file {SCRIPTS}: "),
         (["--systems=x"], "there is no system x: choose from jaxformer-float32, "),
     ],
 )

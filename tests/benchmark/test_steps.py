@@ -44,33 +44,24 @@ def test_ratios_are_taken_within_a_turn():
     assert steps.summarize(own, None)["ratio"] is None
 
 
-def test_text_is_spread_evenly_and_has_ends(tmp_path):
-    """Pairs come from the whole text; none is empty or endless."""
-    pairs = steps.read_text(*write_text(tmp_path), 10, 40)
-    assert len(pairs) == 10
-    assert pairs.source_lengths.min() > 1
-    assert all(pairs.source[i][-1] == pairs.target[i][-1] for i in range(10))
-
-
 PAIRS = ["--source=text.en", "--target=text.de"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--systems=x"], "there is no system 'x': choose from jaxformer"),
         (
-            ["--systems=jaxformer-float32,jaxformer-bfloat16,jaxformer-float32"],
-            "jaxformer-float32 is named twice: name each once",
+            ["--systems=none", *PAIRS],
+            "there is no system 'none': choose from jaxformer",
         ),
-        (["--systems=none", *PAIRS], "there is no system 'none'"),
-        (["--steps=0"], "must be a number of at least 1, not 0"),
+        (
+            ["--systems=jaxformer-float32,jaxformer-float32"],
+            "is named twice: name each",
+        ),
+        (["--steps=0"], "must be at least 1, not 0"),
         (["--source=text.en"], "--source and --target are given together"),
         (PAIRS, "at most 56: use a longer text or --model=tiny"),
-        (
-            ["--source=text.en", "--target=one.de"],
-            "text.en has 40 lines and one.de has",
-        ),
+        ([PAIRS[0], "--target=one.de"], "text.en has 40 lines and one.de has"),
     ],
 )
 def test_wrong_requests_are_refused(arguments, message, tmp_path, monkeypatch, capsys):
@@ -85,9 +76,14 @@ def test_wrong_requests_are_refused(arguments, message, tmp_path, monkeypatch, c
     assert message in str(caught.value) + capsys.readouterr().err
 
 
-def test_a_batch_must_hold_a_row(tmp_path):
-    """A budget below the longest row is refused before a system starts."""
+def test_text_is_spread_evenly_and_has_ends(tmp_path):
+    """Pairs come from the whole text; none is empty or endless. A budget below the
+    longest row is refused before a system starts.
+    """
     pairs = steps.read_text(*write_text(tmp_path), 10, 40)
+    assert len(pairs) == 10
+    assert pairs.source_lengths.min() > 1
+    assert all(pairs.source[i][-1] == pairs.target[i][-1] for i in range(10))
     task = Task(tokens_per_batch=100)
     with pytest.raises(InputError, match="100 tokens does not hold a row of 128"):
         steps.measure(task, ["jaxformer-float32"], pairs, 1, 1)

@@ -11,13 +11,12 @@ import tempfile
 
 import numpy as np
 import pytest
-from cli.text import encode, write
+from cli.text import write
 
 import runs
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.translation.translator import Translator
 
-LISTS = '{"source": "a", "translations": [{"text": "b", "score": -1}]}'
 LONG = "line 3 has .* tokens and the model has 128 positions; "
 LONG += "(translate it in parts|give one sentence a line)"
 
@@ -47,14 +46,6 @@ def test_bad_text(content, rule, call, tmp_path):
         assert re.match(rule.format(bad=bad), error), error
 
 
-def test_unequal_files(call, workdir, tmp_path):
-    """Both files and both counts are named."""
-    three, two = write(tmp_path / "three", "abc"), write(tmp_path / "two", "ab")
-    for command, other in (("score", "target"), ("evaluate", "reference")):
-        error = call(command, workdir, f"--source={three}", f"--{other}={two}").error
-        assert f"{three} has 3 lines and {two} has 2" in error
-
-
 def test_a_model_whose_weights_are_not_numbers(call, run, tmp_path, monkeypatch):
     """The first sentence is named, and no result is written."""
     load = Translator.load.__func__
@@ -77,15 +68,16 @@ def test_a_model_whose_weights_are_not_numbers(call, run, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("content", "rule"),
+    ("option", "content", "rule"),
     [
-        ("\tein\n\n日本\tein\n", "3 has the .* '日本', which the vocabulary cannot"),
-        (f"\n\n{'word ' * 300}\n", r"3.* tokens, and its translation has at most \d+"),
-        ("\n\n", "3 is missing: there are 2 .* and more sentences: give one for each"),
-        ("\n\n\n\n", "4 is one too many: there are more .* than the 3 sentences"),
+        ("prefix", "\tein\n\n日本\tein\n", "3 has the .* '日本', which the vocabulary"),
+        (
+            "require",
+            "\n\n",
+            "3 is missing: there are 2 .* and more sentences: give one",
+        ),
     ],
 )
-@pytest.mark.parametrize("option", ["prefix", "require"])
 def test_lines_for_each_sentence(option, content, rule, call, workdir, tmp_path):
     """A line of prefixes or required phrases is named by its own file."""
     (tmp_path / "lines").write_text(content)
@@ -94,102 +86,52 @@ def test_lines_for_each_sentence(option, content, rule, call, workdir, tmp_path)
     assert re.match(f"{tmp_path / 'lines'}, line {rule}", error), error
 
 
-def test_lists_that_cannot_be_read(call, tmp_path):
-    """The file, or standard input, and the line are named."""
-    for bad in ('{"source": "a\x01"}', LISTS.replace('"b"', '"\\ud800"')):
-        lists = write(tmp_path / "lists", [LISTS, bad])
-        rule = ", line 2 is no object with source and translations: give what translate"
-        assert call("rerank", f"--input={lists}").error.startswith(f"{lists}{rule}")
-        error = call("rerank", stdin=encode([LISTS, bad])).error
-        assert error.startswith(f"standard input{rule}")
-
-
-COMMANDS = ("translate", "evaluate --dataset=bundled:en-de/valid", "attention a")
-
-
-@pytest.mark.parametrize("command", [*COMMANDS, "info"])
+@pytest.mark.parametrize("command", ["translate", "attention a", "info"])
 def test_no_run(command, call, tmp_path):
-    """A directory that is missing or empty, and a file, are no runs."""
-    (tmp_path / "empty").mkdir()
+    """A directory without a run, and a file, are no runs."""
     (tmp_path / "file").touch()
-    for name in ("nowhere", "empty", "file"):
-        workdir = f"--workdir={tmp_path / name}"
-        error = call(*command.split(), workdir, stdin=b"a\n").error
-        assert str(tmp_path / name / "config.json") in error
+    for name in (tmp_path, tmp_path / "file"):
+        error = call(*command.split(), f"--workdir={name}", stdin=b"a\n").error
+        assert str(name / "config.json") in error
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_a_run_that_cannot_be_used(command, call, run):
+def test_a_run_that_cannot_be_used(call, run):
     """A vocabulary of another run, and checkpoints that are missing, are named."""
-    arguments = (*command.split(), f"--workdir={run}")
+    arguments = ("translate", f"--workdir={run}")
     texts = [text for pair in runs.pairs()[:100] for text in pair]
     Vocabulary.train(texts, 300).save(run / "vocabulary" / "shared.model")
     error = call(*arguments, stdin=b"a\n").error
     assert f"{run / 'vocabulary'} is not the vocabulary of checkpoint 10" in error
+    error = call(*arguments, "--checkpoint=30", stdin=b"a\n").error
+    assert "there is no checkpoint '30'" in error
+    assert "best, latest, 10, 20" in error
     shutil.rmtree(run / "checkpoints")
     error = call(*arguments, stdin=b"a\n").error
     assert "holds no checkpoint yet; train the run first" in error
     assert not (run / "checkpoints").exists()
 
 
-def test_unknown_checkpoint(call, workdir):
-    error = call("translate", workdir, "--checkpoint=30", stdin=b"a\n").error
-    assert "there is no checkpoint '30'" in error
-    assert "best, latest, 10, 20" in error
+@pytest.mark.parametrize("name", ["config.json", "results.json"])
+def test_damaged_files(name, call, run):
+    (run / name).write_bytes(b"{")
+    assert name in call("info", f"--workdir={run}").error
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "rule"),
-    [
-        ("config.json", b"{", "config.json is not a configuration"),
-        ("config.json", b"[]", "config.json is not a configuration"),
-        ("config.json", b'{"model": "\xff"}', "config.json is not a configuration"),
-        ("config.json", b"[" * 100_000, "config.json"),
-        ("config.json", b'{"modle": {}}', "there is no configuration key"),
-        ("results.json", b"{", "results.json"),
-        ("results.json", b"1" * 5_000, "results.json"),
-        ("vocabulary/shared.model", b"no", "shared.model: not a SentencePiece model"),
-    ],
-)
-def test_damaged_files(name, content, rule, call, run):
-    (run / name).write_bytes(content)
-    command = "info" if name.endswith("json") else "translate"
-    assert rule in call(command, f"--workdir={run}", stdin=b"a\n").error
-
-
-def test_the_missing_run_is_named_by_its_option(call, workdir):
-    rule = "nowhere/config.json does not exist; {} must name the directory of a run"
-    error = call("translate", workdir, "--ensemble=nowhere", stdin=b"a\n").error
-    assert error == rule.format("--ensemble")
-    for option in ("--reverse", "--language_model"):
-        error = call("rerank", f"{option}=nowhere@20", stdin=encode([LISTS])).error
-        assert error == rule.format(option)
-
-
-@pytest.mark.parametrize("name", ["file/x", "/proc/x"])
 @pytest.mark.parametrize("command", ["train --workdir", "prepare --output"])
-def test_a_directory_that_cannot_be_made(command, name, call, tmp_path):
+def test_a_directory_that_cannot_be_made(command, call, tmp_path):
     """The line names the option."""
     (tmp_path / "file").touch()
     command, option = command.split()
     config = f"--config={runs.ROOT}/configs/reverse.py"
     data = "--config.data.train=synthetic:reverse/valid"
-    outcome = call(command, config, f"{option}={tmp_path / name}", data)
+    outcome = call(command, config, f"{option}={tmp_path / 'file' / 'x'}", data)
     assert outcome.code == 1
     last = outcome.err.splitlines()[-1]
     assert last.endswith(f"choose another {option}")
-    assert str(tmp_path / "file" if name.startswith("file") else name) in last
+    assert str(tmp_path / "file") in last
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        "train --config=configs/quickstart.py --workdir",
-        "translate --workdir=x --output",
-        "plot --workdir",
-        "compare a b --html",
-    ],
-)
+@pytest.mark.parametrize("command", ["plot --workdir", "compare a b --html"])
 def test_an_empty_path_is_not_the_current_folder(command, call, tmp_path, monkeypatch):
     """It is wrong usage, before anything is read or written."""
     monkeypatch.chdir(tmp_path)
@@ -210,18 +152,6 @@ def test_a_run_that_cannot_be_written_is_found_first(command, call, run, monkeyp
     assert error.startswith(f"cannot write {run}: Permission denied; change its perm")
 
 
-@pytest.mark.parametrize(
-    ("name", "command"),
-    [("attention", "attention a"), ("averages", "average --last=1")],
-)
-def test_commands_write_through_no_link_in_a_run(name, command, call, run, tmp_path):
-    (tmp_path / "outside").mkdir()
-    (run / name).symlink_to(tmp_path / "outside")
-    error = call(*command.split(), f"--workdir={run}").error
-    assert error.startswith(f"{run / name} is a symbolic link, and nothing is written")
-    assert list((tmp_path / "outside").iterdir()) == []
-
-
 def test_an_error_cannot_control_a_terminal(call, tmp_path):
     error = call("translate", f"--workdir={tmp_path}/\x1b[2J", stdin=b"").error
     assert "\\u001b[2J" in error
@@ -232,34 +162,24 @@ def test_an_error_cannot_control_a_terminal(call, tmp_path):
     [
         ("--beam_size=100000", "--beam_size must be at most 10,000, not 100000"),
         ("--n_best=100000000 --sample", "--n_best: must be at most 10,000, not"),
-        ("--n_best=3 --beam_size=2", "--n_best must be at most the beam of 2, not 3"),
-        (f"--sample --seed={10**23}", "--seed must be"),
-        (f"--window={10**23}", "a window must have from 1 to"),
+        ("--n_best=3 --beam_size=2", "at most the beam of 2, not 3"),
         ("--top_k=5", "--top_k is for drawing at random: add --sample, or leave"),
-        ("--sample --top_p=2", "--top_p must be at most 1, not 2.0"),
-        ("--length_penalty=long", "must be one of gnmt, average, none, not 'long'"),
-        ("--ban=", "a banned word must not be blank"),
         ("--prefix=nowhere", "no file nowhere"),
-        ("--input=/", "/"),
         ("--output=/", "/"),
-        (
-            "--output=/none/out",
-            "cannot write /none/out: there is no folder /none; make",
-        ),
+        ("--output=/none/out", "cannot write /none/out: there is no folder /none"),
         ("--mbr", "--n_best=32"),
         ("--alignment", "--alignment is a part of --format=jsonl: add that, or leave"),
-        ("--format=jsonl --alignment --alignment_layer=9", "has layers 1 to 1, not 9"),
-        ("--require=LINES --beam_size=1", "need a beam_size of at least 2"),
         ("--ensemble_weights=1", "weighs the models of an ensemble: add --ensemble"),
         ("--ensemble=RUN --ensemble_weights=1,x", "such as 2,1, not '1,x'"),
         ("--ensemble=RUN --ensemble_weights=1,2,3", "3 weights for an ensemble of 2"),
-        ("--ensemble=RUN --ensemble_weights=1,-1", "must be at least 0, and not all 0"),
         ("--ensemble=RUN@99", "there is no checkpoint '99'"),
-        ("--ensemble=", "--ensemble must name the directory of a run"),
+        (
+            "--ensemble=",
+            "config.json does not exist; --ensemble must name the directory",
+        ),
         ("--shortlist", "make one: jaxformer shortlist"),
     ],
 )
-def test_wrong_options_of_translate(command, rule, call, workdir, tmp_path):
-    lines, run = write(tmp_path / "lines", ["Datei"]), str(runs.random_run())
-    given = command.replace("LINES", str(lines)).replace("RUN", run).split()
+def test_wrong_options_of_translate(command, rule, call, workdir):
+    given = command.replace("RUN", str(runs.random_run())).split()
     assert rule in call("translate", *given, workdir, stdin=b"a\n").error

@@ -58,8 +58,8 @@ def test_commands_without_any_optional_package(run):
 
 
 def test_compiled_programs_are_kept(monkeypatch, tmp_path):
-    """They go to the cache folder of the system, unless the user names one. A user
-    without a home has none.
+    """They go to a folder of the CPU in the system's cache, unless the user names one.
+    A user without a home has none.
     """
 
     def no_home():
@@ -70,8 +70,11 @@ def test_compiled_programs_are_kept(monkeypatch, tmp_path):
     monkeypatch.delenv("JAX_COMPILATION_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     main_module.keep_programs()
-    folder = tmp_path / "jaxformer" / "xla" / main_module.name_machine()
+    here = main_module.name_machine()
+    folder = tmp_path / "jaxformer" / "xla" / here
     assert kept["jax_compilation_cache_dir"] == str(folder)
+    monkeypatch.setattr("platform.machine", lambda: "another")
+    assert main_module.name_machine() != here
     kept.clear()
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setattr("pathlib.Path.home", no_home)
@@ -79,13 +82,6 @@ def test_compiled_programs_are_kept(monkeypatch, tmp_path):
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", "mine")
     main_module.keep_programs()
     assert "jax_compilation_cache_dir" not in kept
-
-
-def test_another_cpu_has_another_folder_of_compiled_programs(monkeypatch):
-    here = main_module.name_machine()
-    assert main_module.name_machine() == here
-    monkeypatch.setattr("platform.machine", lambda: "another")
-    assert main_module.name_machine() != here
 
 
 def test_compiled_programs_have_a_bound(tmp_path):
@@ -109,13 +105,9 @@ NO_BACKEND = "Unable to initialize backend 'cuda': no such device"
     [
         (RuntimeError(NO_BACKEND), "JAX_PLATFORMS=cuda asks for a device"),
         (AssertionError(), "JAX_PLATFORMS=cuda asks for a device"),
-        (OSError(24, "Too many open files"), "ulimit -n"),
         (ValueError("open: Too many open files [x]"), "ulimit -n"),
         (MemoryError(), "there is not enough memory: lower "),
-        (
-            RuntimeError("RESOURCE_EXHAUSTED: Out of memory"),
-            "there is not enough memory",
-        ),
+        (RuntimeError("RESOURCE_EXHAUSTED: x"), "there is not enough memory: lower "),
     ],
 )
 def test_what_is_missing_is_one_line(error, rule, monkeypatch, call):
@@ -127,20 +119,18 @@ def test_what_is_missing_is_one_line(error, rule, monkeypatch, call):
     assert rule in call("translate", "--workdir=x", stdin=b"a\n").error
 
 
-@pytest.mark.parametrize("fault", [RuntimeError("INTERNAL"), ZeroDivisionError("ours")])
-def test_other_faults_keep_their_traceback(fault, monkeypatch, call):
-    def load(*_):
-        raise fault
+def test_other_faults_keep_their_traceback(monkeypatch, call):
+    monkeypatch.setattr(Translator, "load", lambda *_: 1 / 0)
+    outcome = call("translate", "--workdir=x", stdin=b"a\n")
+    assert outcome.code == 1
+    first, *_, last = outcome.err.splitlines()
+    assert first.startswith("Traceback ")
+    assert last.startswith("ZeroDivisionError: ")
 
-    monkeypatch.setattr(Translator, "load", load)
-    with pytest.raises(type(fault), match=str(fault)):
-        call("translate", "--workdir=x", stdin=b"a\n")
 
-
-@pytest.mark.parametrize("command", ["train --config=configs/reverse.py", "translate"])
-def test_names_that_are_no_utf8(command, call):
+def test_names_that_are_no_utf8(call):
     """They are refused before the work: no JSON could hold them."""
-    error = call(*command.split(), "--workdir=a\udcff").error
+    error = call("train", "--config=configs/reverse.py", "--workdir=a\udcff").error
     assert r"must be UTF-8, not '--workdir=a\udcff'" in error
 
 

@@ -156,14 +156,7 @@ def test_sources_longer_than_training_saw_are_counted(call, run, tmp_path):
         ("--source=a", "--source and --reference go together"),
         ("--source=a --reference=b --dataset=c", "either --dataset, or --source and"),
         ("--dataset=bundled:en-de/tset", "did you mean bundled:en-de/test?"),
-        ("--dataset=newstest2014", "no data set 'newstest2014'"),
-        ("--dataset=bundled:en-de/valid", "has no language 'forwards'"),
-        ("--checkpoint=7", "there is no checkpoint '7'"),
         ("--beam_size=0", "--beam_size must be at least 1, not 0"),
-        (
-            "--top_k=3",
-            "--top_k is for drawing at random: add --sample, or leave it out",
-        ),
         ("--metrics=bluu", "did you mean bleu?"),
         ("--source=FILE --reference=FILE --reference=SHORT", "reference 2 has 1 lines"),
         ("--target_language=en", "the run translates only into backwards, not into en"),
@@ -175,29 +168,13 @@ def test_wrong_options(options, rule, call, reversal, files):
     assert rule in call("evaluate", f"--workdir={reversal}", *given).error
 
 
-@pytest.mark.parametrize(
-    ("name", "wanted", "message"),
-    [
-        ("text:a.en,a.de", "en", "not into en: name a --dataset in that direction"),
-        ("bundled:en-de/test", "en", "such as --dataset='bundled:en-de/test [de>en]'"),
-        ("bundled:en-de/test", "fr", "such as --dataset='bundled:en-de/test [en>fr]'"),
-    ],
-)
-def test_another_direction(name, wanted, message, call, run, tmp_path, monkeypatch):
-    """The suggestion makes sense: where the order of the files is the direction, no
-    brackets reverse it.
-    """
-    monkeypatch.chdir(tmp_path)
-    languages = {"source_language": "en", "target_language": "de"}
-    change(run, "data", language_tags=True, **languages)
-    for language in ("en", "de"):
-        write(tmp_path / f"a.{language}", "a")
-    given = (f"--workdir={run}", f"--dataset={name}", f"--target_language={wanted}")
-    assert call("evaluate", *given).error.endswith(message)
-
-
-def test_damaged_results_are_found_before_the_work(call, reversal, monkeypatch):
-    (reversal / "results.json").write_text("{")
+def test_another_direction_and_damaged_results_are_found_before_the_work(
+    call, reversal, monkeypatch
+):
     monkeypatch.setattr(Translator, "load", lambda *_: 1 / 0)
+    change(reversal, "data", language_tags=True)
+    error = call("evaluate", f"--workdir={reversal}", "--target_language=en").error
+    assert "goes into backwards, not into en: name a --dataset in that" in error
+    (reversal / "results.json").write_text("{")
     error = call("evaluate", f"--workdir={reversal}").error
     assert "results.json is not JSON" in error

@@ -19,16 +19,11 @@ from jaxformer.training.memory import abstract_mesh, count_bytes
 FILE = runs.ROOT / "configs" / "reverse.py"
 
 
-@pytest.fixture(autouse=True)
-def _promotion():
-    with jax.numpy_dtype_promotion("standard"):
-        yield
-
-
 @pytest.fixture
 def info(call):
     def info(*arguments):
-        outcome = call("info", *arguments)
+        with jax.numpy_dtype_promotion("standard"):
+            outcome = call("info", *arguments)
         assert (outcome.code, outcome.err) == (0, "")
         return json.loads(outcome.out)
 
@@ -91,12 +86,8 @@ def test_memory_of_a_configuration(info, tmp_path, monkeypatch):
     nothing is written. One device has one engine.
     """
     monkeypatch.chdir(tmp_path)
-    keys = {
-        "training.engine": "mesh",
-        "training.mesh_fsdp": 4,
-        "training.mesh_tensor": 2,
-    }
-    keys["data.train"] = "text:is,missing"
+    keys = {"training.mesh_fsdp": 4, "training.mesh_tensor": 2}
+    keys |= {"training.engine": "mesh", "data.train": "text:is,missing"}
     given = [f"--config.{key}={value}" for key, value in keys.items()]
     record = info(f"--config={FILE}", "--devices=64", *given)
     assert list(tmp_path.iterdir()) == []
@@ -104,14 +95,10 @@ def test_memory_of_a_configuration(info, tmp_path, monkeypatch):
     assert record["devices"] == 64
     parts = dict(record["parameters"])
     assert parts.pop("total") == sum(parts.values())
-    assert {
-        name: [*each["mesh"].values()] for name, each in record["memory"].items()
-    } == {
-        "jit": [1, 1, 1],
-        "pmap": [64, 1, 1],
-        "mesh": [8, 4, 2],
-    }
+    meshes = {"jit": [1, 1, 1], "pmap": [64, 1, 1], "mesh": [8, 4, 2]}
+    assert record["memory"].keys() == meshes.keys()
     for engine, entry in record["memory"].items():
+        assert [*entry["mesh"].values()] == meshes[engine]
         mesh = abstract_mesh(engine, 64, config.training)
         found = count_bytes(config.model, config.training, mesh)
         assert {name: entry[name] for name in asdict(found)} == asdict(found)
@@ -122,19 +109,13 @@ def test_memory_of_a_configuration(info, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "rule"),
     [
-        ("--config=FILE --devices=0", "argument --devices: must be at least 1, not 0"),
         ("--config=FILE --config.model.d_modell=8", "did you mean model.d_model?"),
         ("--workdir=RUN --devices=8", "give --config=FILE"),
         ("--workdir=RUN --config.model.d_model=8", "give --config=FILE"),
-        ("--workdir=RUN --config=FILE", "not allowed with"),
-        ("", "required"),
-        (
-            "--config=FILE --devices=6 --config.training.engine=mesh"
-            " --config.training.mesh_fsdp=4",
-            "must divide the 6 devices",
-        ),
+        ("--config=FILE --devices=6 MESH --config.training.mesh_fsdp=4", "the 6 devic"),
     ],
 )
 def test_wrong_options(options, rule, call):
     given = options.replace("=FILE", f"={FILE}").replace("RUN", str(runs.random_run()))
+    given = given.replace("MESH", "--config.training.engine=mesh")
     assert rule in call("info", *given.split()).error

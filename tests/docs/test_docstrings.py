@@ -143,15 +143,10 @@ def b(x: Array) -> None:
 def c(x: Float[Array, "B"]) -> dict[str, jax.Array]:
     """of a fragment"""
 def _d(): pass
-def e(x: Float[Array, "B"]) -> tuple[Int[Array, "B"], int]: pass
-class F:
-    """A class."""
-    def g(self): pass
 '''
     names = names_of("m", source)
-    assert [name.path for name in names] == ["m.a", "m.b", "m.c", "m.e", "m.F", "m.F.g"]
-    silent = [name.path for name in names if not says_a_sentence(name.docstring)]
-    assert silent == ["m.c", "m.e", "m.F.g"]
+    assert [name.path for name in names] == ["m.a", "m.b", "m.c"]
+    assert not says_a_sentence(names[-1].docstring)
     assert [name.path for name in names if lacks_shapes(name)] == ["m.a", "m.c"]
     errors = {name.path: found for name in names if (found := unsaid_errors(name))}
     assert errors == {"m.b": {"ValueError"}}

@@ -7,6 +7,7 @@ import shutil
 import jax
 import pytest
 from pages import all_blocks
+from training.little import LITTLE_RUN
 
 import runs
 
@@ -59,24 +60,13 @@ def is_part(part, whole):
     return all(item in rest for item in part)
 
 
-LITTLE = {
-    "data.vocabulary_size": 400,
-    "data.tokens_per_batch": 512,
-    "data.num_buckets": 2,
-    "model.d_model": 32,
-    "model.d_ff": 64,
-    "model.num_heads": 4,
-    "model.num_encoder_layers": 1,
-    "model.num_decoder_layers": 1,
-    "training.engine": "jit",
-    "training.log_every": 10,
-    "training.steps": 60,
-    "training.warmup_steps": 25,
-    "training.evaluate_every": 20,
-    "training.checkpoint_every": 20,
-    "decoding.max_extra_length": 8,
-    "decoding.beam_size": 1,
-}
+LITTLE = {key: LITTLE_RUN[key] for key in LITTLE_RUN if key.startswith("model.num_")}
+LITTLE |= {"model.d_model": 32, "model.d_ff": 64, "training.engine": "jit"}
+LITTLE |= {"data.vocabulary_size": 400, "data.tokens_per_batch": 512}
+LITTLE |= {"data.num_buckets": 2, "training.steps": 60, "training.log_every": 10}
+LITTLE |= {"training.warmup_steps": 25, "training.evaluate_every": 20}
+LITTLE |= {"training.checkpoint_every": 20, "decoding.max_extra_length": 8}
+LITTLE |= {"decoding.beam_size": 1}
 
 
 @pytest.fixture(scope="module")
@@ -84,11 +74,8 @@ def printed(tmp_path_factory):
     """Train a small model by the command line; return what each command printed."""
     folder = tmp_path_factory.mktemp("shown")
     changes = dict(LITTLE)
-    for part, chosen in (
-        ("train", slice(None)),
-        ("valid", slice(40)),
-        ("test", slice(40, 80)),
-    ):
+    parts = {"train": slice(None), "valid": slice(40), "test": slice(40, 80)}
+    for part, chosen in parts.items():
         for side, language in enumerate(("en", "de")):
             lines = "".join(f"{pair[side]}\n" for pair in runs.pairs()[chosen])
             (folder / f"{part}.{language}").write_text(lines, encoding="utf-8")
@@ -167,29 +154,13 @@ def test_shown_findings_are_printed(page, printed):
     assert verdicts(shown) == verdicts(printed["doctor"])
 
 
-@pytest.mark.parametrize(
-    ("line", "equal", "other"),
-    [
-        (
-            "step 100/600  loss 6.672  left 1:01",
-            "step 9/60  loss 1.5  left 0:01:59",
-            "",
-        ),
-        (
-            "  source      Two modules.",
-            "  source Another.",
-            "  translation Two modules.",
-        ),
-        (
-            "finished at step 6: runs/a",
-            "finished at step 10: runs/b",
-            "ended at step 6: runs/a",
-        ),
-    ],
-)
-def test_a_changed_line_is_found(line, equal, other):
+def test_a_changed_line_is_found():
     """Words count; numbers, names and sentences do not."""
-    assert mask(line) == mask(equal) != mask(other)
+    line = mask("step 100/600  loss 6.672  left 1:01: runs/a")
+    assert line == mask("step 9/60  loss 1.5  left 0:01:59: runs/b")
+    assert line != mask("step 9/60  nll 1.5  left 0:01:59: runs/b")
+    assert mask("  source      Two modules.") == mask("  source Another.")
+    assert mask("  source Two modules.") != mask("  translation Two modules.")
 
 
 def test_a_changed_finding_is_found():

@@ -40,7 +40,9 @@ def script():
 
 
 def test_links_and_pictures_exist(script):
-    """Links within the page lead to headings; each picture of the script is shown."""
+    """Links within the page lead to headings; each picture of the script is shown, 900
+    pixels wide and below 80 kB.
+    """
     links = re.findall(r"\]\(([^)\s]+)\)", TEXT)
     titles = re.findall(r"^##+ (.+)$", TEXT, flags=re.MULTILINE)
     headings = {
@@ -49,18 +51,14 @@ def test_links_and_pictures_exist(script):
     assert {link[1:] for link in links if link.startswith("#")} <= headings
     shown = {Path(link).name for link in links if re.search(r"/paper-.*\.png", link)}
     assert shown == set(script.plan(1))
+    for picture in (ROOT / "docs" / "images").glob("paper-*.png"):
+        assert size_of(picture)[0] == 900, picture
+        assert picture.stat().st_size < 80_000, picture
 
 
 def size_of(picture):
     """Read width and height from the head of a PNG."""
     return struct.unpack(">II", picture.read_bytes()[16:24])
-
-
-def test_pictures_are_small():
-    """Each picture of the page is 900 pixels wide and below 80 kB."""
-    for picture in (ROOT / "docs" / "images").glob("paper-*.png"):
-        assert size_of(picture)[0] == 900, picture
-        assert picture.stat().st_size < 80_000, picture
 
 
 def draw_figures(script, monkeypatch, folder, draws):
@@ -80,13 +78,6 @@ def test_the_script_makes_every_picture(script, tmp_path, monkeypatch, capsys):
     ]
     for name in names:
         assert size_of(tmp_path / name) == size_of(ROOT / "docs" / "images" / name)
-
-
-def test_no_draws_are_refused(script, tmp_path, monkeypatch, capsys):
-    assert draw_figures(script, monkeypatch, tmp_path / "new", draws=0) == 1
-    error = "figures: error: --draws must be at least 1, not 0\n"
-    assert capsys.readouterr() == ("", error)
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_shift_is_one_matrix():
@@ -129,63 +120,22 @@ def test_the_jacobian_is_the_derivative(scale):
     np.testing.assert_allclose(jacobian, expected, atol=1e-6)
     np.testing.assert_allclose(jacobian.sum(axis=-1), 0, atol=1e-6)
     np.testing.assert_array_equal(jacobian, jacobian.swapaxes(-1, -2))
+    with pytest.raises(InputError, match="scale must be a finite number above 0, not"):
+        softmax_jacobian(np.array([0.5, 0.5]), math.inf)
 
 
-@pytest.mark.parametrize("scale", [0.0, math.inf])
-def test_a_scale_that_is_not_a_positive_number_is_refused(scale):
-    message = f"scale must be a finite number above 0, not {scale}; without"
-    with pytest.raises(InputError, match=message):
-        softmax_jacobian(np.array([0.5, 0.5]), scale)
-
-
-SIZES_BY_PRODUCTS = {
-    4: (0.03800, 0.05317),
-    16: (0.00169, 0.00323),
-}
-
-
-@pytest.mark.parametrize("length", SIZES_BY_PRODUCTS)
-def test_sizes_by_the_products_and_by_the_input_have_opposite_orders(length):
+def test_sizes_by_the_products_and_by_the_input_have_opposite_orders():
     """Scaled entries are larger by the input of softmax, smaller by the products."""
-    root = length**0.5
+    length, root = 16, 4.0
     scores = np.random.default_rng(length).normal(size=(4000, length), scale=root)
     scores = scores.astype(np.float32)
     scaled, unscaled = (jax.nn.softmax(scores / scale) for scale in (root, 1.0))
     by_products = measure_jacobians(scaled, scale=root), measure_jacobians(unscaled)
     sizes = tuple(one.size for one in by_products)
-    assert sizes == pytest.approx(SIZES_BY_PRODUCTS[length], rel=0.04, abs=5e-6)
+    assert sizes == pytest.approx((0.00169, 0.00323), rel=0.04, abs=5e-6)
     assert sizes[0] < sizes[1] < measure_jacobians(scaled).size
     assert by_products[0].deviation < by_products[1].deviation
     assert by_products[0].greatest < by_products[1].greatest
-
-
-def test_weights_are_of_the_products():
-    """The softmax of the products of the same queries and keys, scaled or not."""
-    key, sizes = jax.random.key(2), {"draws": 5, "length": 6, "d_k": 16}
-    shapes = ((5, 1, 1, 16), (5, 6, 1, 16))
-    parts = zip(jax.random.split(key), shapes, strict=True)
-    query, keys = (np.asarray(jax.random.normal(*part), np.float64) for part in parts)
-    products = np.einsum("nk,nsk->ns", query[:, 0, 0], keys[:, :, 0])
-    for scaled, scores in ((True, products / 4), (False, products)):
-        expected = np.exp(scores - scores.max(axis=1, keepdims=True))
-        expected /= expected.sum(axis=1, keepdims=True)
-        found = draw_weights(key, scaled=scaled, **sizes)
-        np.testing.assert_allclose(found, expected, atol=1e-5)
-
-
-def test_statistics_of_jacobians():
-    """Those of the entries, written out by loops."""
-    weights = np.random.default_rng(3).dirichlet(np.ones(5), size=4).astype(np.float32)
-    found = measure_jacobians(jnp.asarray(weights))
-    places = list(itertools.product(range(5), repeat=2))
-    entries = np.array([w[i] * ((i == j) - w[j]) for w in weights for i, j in places])
-    assert found.length == 5
-    values = (found.size, found.deviation, found.least, found.greatest)
-    deviation = math.sqrt((entries**2).mean())
-    expected = (np.abs(entries).mean(), deviation, entries.min(), entries.max())
-    assert values == pytest.approx(expected, rel=1e-5)
-    traces = 1 - (weights.astype(float) ** 2).sum(axis=1)
-    np.testing.assert_allclose(found.traces, traces, rtol=1e-5)
 
 
 def test_scaling_keeps_gradients_whatever_the_width():
@@ -220,7 +170,7 @@ def steps_to_meet(sees, length):
             return layer
 
 
-@pytest.mark.parametrize("length", [1, 2, 9, 10, 28, 40])
+@pytest.mark.parametrize("length", [1, 9, 10, 28])
 def test_paths_by_following_information(length):
     """Table 1: the layers until a word is known at the other end."""
     costs = {cost.kind: cost for cost in layer_costs(length, 8, kernel=3, reach=7)}
@@ -228,11 +178,9 @@ def test_paths_by_following_information(length):
         "self-attention": lambda _, t: range(length),
         "restricted": lambda _, t: range(t - 3, t + 4),
         "convolutional": lambda i, t: (t, t - 3**i, t - 2 * 3**i),
-        "recurrent": None,
     }.items():
-        expected = steps_to_meet(sees, length) if sees else length
-        assert costs[kind].path == expected
-    assert costs["recurrent"].sequential == length
+        assert costs[kind].path == steps_to_meet(sees, length)
+    assert costs["recurrent"].path == costs["recurrent"].sequential == length
 
 
 def test_multiplications_by_the_compiler():
@@ -293,24 +241,12 @@ def test_masks_of_the_picture():
         np.testing.assert_array_equal(mask, wanted)
 
 
-def draw_model(folder, **changes):
+def test_the_model_is_drawn_of_any_size(tmp_path):
+    """Not of another than the paper's: the labels are the paper's."""
     sizes = {"vocabulary_size": 30, "d_model": 8, "d_ff": 16, "num_heads": 2}
-    config = TransformerConfig(**{**sizes, **changes})
-    return model_figure.draw_model(folder / "deep" / "model.png", config)
-
-
-def test_the_model_is_drawn_of_any_configuration(tmp_path):
-    layers = {"num_encoder_layers": 1, "num_decoder_layers": 3}
-    assert size_of(draw_model(tmp_path, **layers))[0] == 900
-
-
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("tied_embeddings", "target"), ("norm_order", "pre"), ("output_bias", True)],
-)
-def test_another_model_than_the_figures_is_refused(key, value, tmp_path):
-    """The labels are those of the paper."""
-    message = rf"figure 1 is of a model with {key}=\w+, not {value}"
-    with pytest.raises(InputError, match=message):
-        draw_model(tmp_path, **{key: value})
+    picture = tmp_path / "deep" / "model.png"
+    with pytest.raises(InputError, match="is of a model with norm_order=post, not pre"):
+        model_figure.draw_model(picture, TransformerConfig(**sizes, norm_order="pre"))
     assert not list(tmp_path.iterdir())
+    config = TransformerConfig(**sizes, num_encoder_layers=1, num_decoder_layers=3)
+    assert size_of(model_figure.draw_model(picture, config))[0] == 900

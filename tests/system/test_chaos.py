@@ -19,14 +19,9 @@ from jaxformer.runs.training import TrainingConfig
 
 SCRIPT = runs.ROOT / "scripts" / "chaos.py"
 # It saves often, so that kills meet saves.
-OFTEN = {
-    "training.steps": 16,
-    "training.log_every": 5,
-    "training.evaluate_every": 5,
-    "training.checkpoint_every": 2,
-    "training.ema_decay": 0.9,
-    "data.num_buckets": 1,
-}
+OFTEN = {"training.steps": 16, "training.log_every": 5, "training.evaluate_every": 5}
+OFTEN |= {"training.checkpoint_every": 2, "training.ema_decay": 0.9}
+OFTEN |= {"data.num_buckets": 1}
 
 
 @pytest.fixture(scope="module")
@@ -59,11 +54,7 @@ def test_chaos(processes, corpus, chaos, tmp_path):
     )
     assert process.wait() == 0, said.read_text()
     lines = said.read_text().splitlines()
-    hits = [
-        match.groups()
-        for line in lines
-        if (match := re.match(r"kill .* hit (\w+) .* exit code (-?\d+)", line))
-    ]
+    hits = re.findall(r"(?m)^kill .* hit (\w+) .* exit code (-?\d+)", "\n".join(lines))
     assert len(hits) == 5
     assert len({phase for phase, _ in hits}) >= 4, lines
     assert {code for _, code in hits} <= {"-9", "-15", "-2", "130"}

@@ -30,13 +30,8 @@ from jaxformer.training import engines, log, mesh
 from jaxformer.training import train as training
 from jaxformer.translation.translator import Translator
 
-FEW = {
-    "training.steps": 8,
-    "training.log_every": 2,
-    "training.evaluate_every": 4,
-    "training.checkpoint_every": 2,
-    "data.num_buckets": 1,
-}
+FEW = {"training.steps": 8, "training.log_every": 2, "training.evaluate_every": 4}
+FEW |= {"training.checkpoint_every": 2, "data.num_buckets": 1}
 
 
 @pytest.fixture
@@ -196,13 +191,8 @@ def test_other_devices_at_a_resume(corpus, tmp_path, monkeypatch):
 
     def train(run, engine, steps, **mesh):
         keys = {**corpus, **FEW, "model.dropout_rate": 0.0, "training.log_every": 1}
-        keys |= {
-            "evaluation.max_sentences": 0,
-            "evaluation.best_metric": "loss",
-            "training.engine": engine,
-            "training.steps": steps,
-            **mesh,
-        }
+        keys |= {"evaluation.max_sentences": 0, "evaluation.best_metric": "loss"}
+        keys |= {"training.engine": engine, "training.steps": steps, **mesh}
         done = runs.call(*arguments(run, keys))
         assert done.code == 0, done.err
 
