@@ -38,9 +38,12 @@ import ablation_results
 from ablation_results import AVERAGED, BASE_ROW, ROWS
 from ablation_runs import make, plan
 from jaxformer.cli import config_file
+from jaxformer.cli.arguments import add_options, number, numbers
 from jaxformer.cli.main import DONE, FAILED, INTERRUPTED
 from jaxformer.data.files import make_folder
 from jaxformer.errors import InputError
+
+TEXTS = ("train", "valid", "test")
 
 
 def report(output: Path) -> str:
@@ -133,50 +136,31 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
         metavar="DIR",
         help="folder of the runs and the report",
     )
-    parser.add_argument(
-        "--rows",
-        type=_rows,
-        default=tuple(ROWS),
-        metavar="A,B",
-        help="which rows (default: all)",
+    steps = (
+        "of each run (default: as the configurations say); the base's end with the mean"
+        f" of {AVERAGED} checkpoints, one every training.checkpoint_every"
     )
-    parser.add_argument(
-        "--seeds",
-        type=_seeds,
-        default=(1,),
-        metavar="1,2",
-        help="seeds of each row (default: 1)",
+    text = "other text: the same as --config.data.{}=NAME"
+    add_options(
+        parser.add_argument,
+        ("rows", _rows, "A,B", "which rows (default: all)"),
+        ("seeds", numbers(number(0)), "1,2", "seeds of each row (default: 1)"),
+        ("steps", int, "N", steps),
+        *((name, str, "NAME", text.format(name)) for name in TEXTS),
     )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        metavar="N",
-        help=(
-            "of each run (default: as the configurations say); the base's end with the"
-            f" mean of {AVERAGED} checkpoints, one every training.checkpoint_every"
-        ),
-    )
-    for name in ("train", "valid", "test"):
-        parser.add_argument(
-            f"--{name}",
-            metavar="NAME",
-            help=f"other text: the same as --config.data.{name}=NAME",
-        )
     parser.add_argument(
         "--report_only",
         action="store_true",
         help="train nothing, and report what is finished",
     )
+    parser.set_defaults(rows=tuple(ROWS), seeds=[1])
     options, rest = parser.parse_known_args()
-    wrong = [
-        word
-        for word in rest
-        if not (word.startswith(config_file.PREFIX) and "=" in word)
-    ]
+    wrong = [word for word in rest if not config_file.is_override(word)]
     if wrong:
         parser.error(f"unrecognized arguments: {' '.join(wrong)}")
+    options.seeds = [*dict.fromkeys(options.seeds)]
     named = {"training.steps": options.steps}
-    named |= {f"data.{x}": getattr(options, x) for x in ("train", "valid", "test")}
+    named |= {f"data.{name}": getattr(options, name) for name in TEXTS}
     overrides = [
         f"{config_file.PREFIX}{key}={value}"
         for key, value in named.items()
@@ -194,16 +178,6 @@ def _rows(text: str) -> tuple[str, ...]:
             f"there is no row {unknown[0]!r}: take {', '.join(ROWS)}"
         )
     return rows
-
-
-def _seeds(text: str) -> tuple[int, ...]:
-    """Read seeds, each once."""
-    parts = text.split(",")
-    if not all(part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(
-            f"must be numbers separated by commas, such as 1,2, not {text!r}"
-        )
-    return tuple(dict.fromkeys(map(int, parts)))
 
 
 if __name__ == "__main__":

@@ -180,16 +180,9 @@ def to_markdown(results: Sequence[Result]) -> str:
 
 def _rows(lines: Sequence[Line]) -> str:
     header = (
-        *(
-            "row",
-            "what differs",
-            "parameters",
-            "seeds",
-            "perplexity",
-            "BLEU",
-            "row of the paper",
-        ),
-        *("its perplexity", "its BLEU", "perplexity against base", "BLEU against base"),
+        *("row", "what differs", "parameters", "seeds", "perplexity", "BLEU"),
+        *("row of the paper", "its perplexity", "its BLEU"),
+        *("perplexity against base", "BLEU against base"),
     )
     rows = [
         (
@@ -223,33 +216,22 @@ def _against(line: Line, metric: Comparison) -> str:
 
 def _searches(results: Sequence[Result]) -> list[str]:
     """Write the other searches of the base's runs, compared with the usual one."""
-    base = [result for result in results if result.row == BASE_ROW]
-    usual = {
-        result.seed: result.bleu for result in base if result.decoding == USUAL.name
-    }
+    scores: dict[str, dict[int, float]] = {}
+    for result in results:
+        if result.row == BASE_ROW:
+            scores.setdefault(result.decoding, {})[result.seed] = result.bleu
+    usual = scores[USUAL.name]
     rows = [
         (USUAL.name, str(len(usual)), f"{statistics.fmean(usual.values()):.2f}", "")
     ]
-    for decoding in OTHERS:
-        found = {
-            result.seed: result.bleu
-            for result in base
-            if result.decoding == decoding.name
-        }
+    for name in (decoding.name for decoding in OTHERS):
+        found = scores.get(name, {})
         pairs = [bleu - usual[seed] for seed, bleu in found.items() if seed in usual]
         if pairs:
-            verdict = judge_pairs(pairs)
-            against = f"{statistics.fmean(pairs):+.2f}" + (
-                f": {verdict}" if verdict else ""
-            )
-            rows.append(
-                (
-                    decoding.name,
-                    str(len(pairs)),
-                    f"{statistics.fmean(found.values()):.2f}",
-                    against,
-                )
-            )
+            mean, verdict = statistics.fmean(found.values()), judge_pairs(pairs)
+            against = f"{statistics.fmean(pairs):+.2f}"
+            against += f": {verdict}" if verdict else ""
+            rows.append((name, str(len(pairs)), f"{mean:.2f}", against))
     if len(rows) == 1:
         return []
     return [

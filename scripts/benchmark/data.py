@@ -34,6 +34,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+import turns
 from data_peers import hugging_face, plain_loop
 from jaxformer.data import (
     DataConfig,
@@ -55,36 +56,28 @@ PAGE = resource.getpagesize()
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.make_parser(__doc__)
     parser.add_argument("what", choices=["speed", "padding", "memory"])
     parser.add_argument(
         "--source",
-        help=(
-            "text of speed and padding, a sentence a line (default: bundled, ten times)"
-        ),
+        help="text of speed and padding, a sentence a line (default: bundled, ten"
+        " times)",
     )
     parser.add_argument("--target", help="its translation")
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--vocabulary_size", type=int, default=8000)
-    parser.add_argument("--tokens_per_batch", type=int, default=25_000)
     parser.add_argument(
         "--road",
         choices=["prepared", "text"],
         default="prepared",
         help="what memory reads",
     )
-    parser.add_argument(
-        "--pairs",
-        type=int,
-        help="of memory (default: 20 million prepared ones, 2 million of text)",
-    )
-    parser.add_argument(
-        "--steps",
-        type=int,
-        default=10_000,
-        help="least steps of memory from prepared folder",
+    pairs = "of memory (default: 20 million prepared ones, 2 million of text)"
+    turns.add_numbers(
+        parser,
+        ("repeats", 5, "of each way of speed"),
+        ("vocabulary_size", 8000, "of both languages"),
+        ("tokens_per_batch", 25_000, "slots on each side of a batch"),
+        ("pairs", None, pairs),
+        ("steps", 10_000, "least steps of memory from prepared folder"),
     )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -140,27 +133,20 @@ def speed(options: argparse.Namespace, scratch: Path) -> None:
     config = config_of(options, scratch)
     prepare(config, scratch / "prepared")
     vocabularies = Vocabularies.load(scratch / "prepared" / "vocabulary")
-    from_folder = config_of(options, scratch, train=f"prepared:{scratch}/prepared")
-    packed = config_of(
-        options, scratch, train=f"prepared:{scratch}/prepared", packing=True
-    )
-    opened = {
-        name: TrainingText.open(c).load(vocabularies, seed=0)
-        for name, c in (("b", from_folder), ("p", packed))
-    }
+
+    def read_text(**changes: object) -> TrainingData:
+        text = TrainingText.open(config_of(options, scratch, **changes))
+        return text.load(vocabularies, seed=0)
+
+    prepared = {"train": f"prepared:{scratch}/prepared"}
+    buckets, packed = read_text(**prepared), read_text(**prepared, packing=True)
     ways: dict[str, Callable[[], int]] = {
-        "text, tokenised in this process": lambda: epoch(
-            TrainingText.open(config_of(options, scratch, workers=1)).load(
-                vocabularies, seed=0
-            )
-        ),
+        "text, tokenised in this process": lambda: epoch(read_text(workers=1)),
         "text, tokenised in a process a core": lambda: epoch(
-            TrainingText.open(config_of(options, scratch, workers=cores())).load(
-                vocabularies, seed=0
-            )
+            read_text(workers=cores())
         ),
-        "prepared folder, buckets": lambda: epoch(opened["b"]),
-        "prepared folder, packed": lambda: epoch(opened["p"]),
+        "prepared folder, buckets": lambda: epoch(buckets),
+        "prepared folder, packed": lambda: epoch(packed),
         "plain Python loop over text": lambda: plain_loop(config, vocabularies),
     }
     try:
@@ -323,17 +309,7 @@ def read(data: TrainingData, *, steps: int, every: int) -> None:
         ended = position.epoch > 0 and step >= steps
         rate = pairs / (time.perf_counter() - begun)
         if step % every == 0 or ended:
-            print(
-                json.dumps(
-                    {
-                        "step": step,
-                        "pairs": pairs,
-                        **megabytes(),
-                        "pairs/s": round(rate),
-                    }
-                ),
-                flush=True,
-            )
+            tell(step=step, pairs=pairs, **megabytes(), **{"pairs/s": round(rate)})
         if ended:
             break
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
@@ -352,10 +328,7 @@ def watched(interval: float = 10.0) -> Iterator[None]:
     def watch() -> None:
         begun = time.perf_counter()
         while not ended.wait(interval):
-            print(
-                json.dumps({"s": round(time.perf_counter() - begun), **megabytes()}),
-                flush=True,
-            )
+            tell(s=round(time.perf_counter() - begun), **megabytes())
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -374,15 +347,10 @@ def invented(pairs: int, size: int) -> Iterator[Encoded]:
         means = generator.lognormal(3.1, 0.55, count)
         sides = []
         for _ in range(2):
-            lengths = np.clip(
-                means * generator.lognormal(0, 0.15, count), 2, 120
-            ).astype(np.int64)
-            offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-            sides.append(
-                Sentences(
-                    generator.integers(4, size, offsets[-1], np.int32), offsets, 0
-                )
-            )
+            lengths = np.clip(means * generator.lognormal(0, 0.15, count), 2, 120)
+            offsets = np.concatenate([[0], np.cumsum(lengths.astype(np.int64))])
+            tokens = generator.integers(4, size, offsets[-1], np.int32)
+            sides.append(Sentences(tokens, offsets, 0))
         yield Encoded(*sides)
 
 
@@ -403,6 +371,11 @@ def varied(pairs: list[Pair], count: int) -> Iterator[Pair]:
             )
 
 
+def tell(**record: int) -> None:
+    """Print a record at once."""
+    print(json.dumps(record), flush=True)
+
+
 def megabytes() -> dict[str, int]:
     """Return the memory that the process holds now, and how much of it the system may
     take back: mapped files.
@@ -417,4 +390,4 @@ def resident() -> float:
 
 
 if __name__ == "__main__":
-    main()
+    turns.run(main)

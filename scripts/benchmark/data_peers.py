@@ -4,13 +4,16 @@ loop, and Hugging Face `datasets`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
 from jaxformer.data import DataConfig, Vocabularies, Vocabulary, load
 from jaxformer.errors import require
+
+Batch: TypeAlias = Mapping[str, Sequence[Sequence[int]]]
 
 # Sentences of the bundled corpus are about this long when they are padded to the
 # longest of some hundred.
@@ -87,37 +90,26 @@ def hugging_face(
         _fast_tokenizer(source), return_tensors="np"
     )
 
-    def batches() -> Iterator[Mapping[str, Sequence[Sequence[int]]]]:
-        return data.shuffle(seed=0).iter(
-            batch_size=config.tokens_per_batch // _LIKELY_LENGTH
-        )
-
-    def collated() -> int:
-        count = 0
-        for batch in batches():
-            rows = zip(batch["input_ids"], batch["labels"], strict=True)
-            count += len(
-                collator(
-                    [{"input_ids": ids, "labels": labels} for ids, labels in rows]
-                )["labels"]
-            )
-        return count
-
-    def padded() -> int:
-        count = 0
-        for batch in batches():
-            for rows in batch.values():
-                longest = max(map(len, rows))
-                np.array(
-                    [[*ids, *[source.pad_id] * (longest - len(ids))] for ids in rows],
-                    np.int32,
-                )
+    def epoch(pad: Callable[[Batch], object]) -> int:
+        count, size = 0, config.tokens_per_batch // _LIKELY_LENGTH
+        for batch in data.shuffle(seed=0).iter(batch_size=size):
+            pad(batch)
             count += len(batch["labels"])
         return count
 
+    def collate(batch: Batch) -> None:
+        rows = zip(batch["input_ids"], batch["labels"], strict=True)
+        collator([{"input_ids": ids, "labels": labels} for ids, labels in rows])
+
+    def pad(batch: Batch) -> None:
+        for rows in batch.values():
+            width = max(map(len, rows))
+            padded = [[*ids, *[source.pad_id] * (width - len(ids))] for ids in rows]
+            np.array(padded, np.int32)
+
     return {
-        "Hugging Face datasets with its collator": collated,
-        "Hugging Face datasets, a loop of NumPy": padded,
+        "Hugging Face datasets with its collator": lambda: epoch(collate),
+        "Hugging Face datasets, a loop of NumPy": lambda: epoch(pad),
     }
 
 

@@ -35,12 +35,10 @@ JAX takes by itself:
 from __future__ import annotations
 
 import argparse
-import contextlib
+import itertools
 import json
 import random
-import re
 import statistics
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,8 +48,8 @@ import numpy as np
 
 import turns
 from decode_systems import EOS, FIRST, LENGTH, SHORTLIST, begin, write_models
+from jaxformer.cli.arguments import number, numbers
 from jaxformer.data.encoding import cores
-from jaxformer.errors import InputError, UsageError
 from turns import Turn
 
 SYSTEMS = (
@@ -107,17 +105,15 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.make_parser(__doc__)
     parser.add_argument("--model", choices=[*VOCABULARIES], default="tiny")
     parser.add_argument("--systems", help="several separated by commas; by default all")
-    parser.add_argument(
-        "--batch", default="16", help="sentences at a time, several separated by commas"
-    )
-    parser.add_argument(
-        "--beam", default="4", help="1 is greedy search; several separated by commas"
-    )
+    for name, default, meaning in (
+        ("batch", [16], "sentences at a time, several separated by commas"),
+        ("beam", [4], "1 is greedy search; several separated by commas"),
+    ):
+        sizes = numbers(number(1))
+        parser.add_argument(f"--{name}", type=sizes, default=default, help=meaning)
     parser.add_argument(
         "--corpus",
         nargs=2,
@@ -125,15 +121,11 @@ def parse() -> argparse.Namespace:
         metavar=("SOURCE", "TARGET"),
         help="parallel text; real tokens and lengths",
     )
-    parser.add_argument(
-        "--sentences",
-        type=int,
-        default=16,
-        help="of a case and repeat, at least one batch",
-    )
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument(
-        "--vocabulary_size", type=int, help="by default that of the model"
+    turns.add_numbers(
+        parser,
+        ("sentences", 16, "of a case and repeat, at least one batch"),
+        ("repeats", 5, "of each system (default: 5)"),
+        ("vocabulary_size", None, "by default that of the model"),
     )
     parser.add_argument(
         "--device",
@@ -142,50 +134,27 @@ def parse() -> argparse.Namespace:
         help="of the other systems; JAX takes its own",
     )
     options = parser.parse_args()
-    try:
-        check(options)
-    except UsageError as error:
-        parser.error(str(error))
-    return options
-
-
-def check(options: argparse.Namespace) -> None:
-    """Check sizes, repeats, files and systems; fill in defaults.
-
-    Raises:
-        UsageError: one is wrong.
-    """
-    for name in ("batch", "beam"):
-        sizes = getattr(options, name)
-        if not all(re.fullmatch(r" *0*[1-9]\d* *", size) for size in sizes.split(",")):
-            raise UsageError(
-                f"--{name} must be whole numbers from 1 separated by commas, not"
-                f" {sizes!r}: --{name}=1,4"
-            )
-    if options.repeats < 1:
-        raise UsageError(
-            f"--repeats must be at least 1, not {options.repeats}: raise it, or"
-            " leave it out for 5"
-        )
     for path in options.corpus or ():
         if not path.is_file():
-            raise UsageError(
-                f"no file {path}: --corpus must name two files of parallel text"
-            )
+            parser.error(f"no file {path}: --corpus must name two files of text")
     options.vocabulary_size = options.vocabulary_size or VOCABULARIES[options.model]
     possible = [
         name
         for name in (*SYSTEMS, *ON_GPU)
         if options.corpus or not name.endswith("shortlist")
     ]
-    default = ",".join(name for name in possible if name not in ON_GPU)
-    options.systems = options.systems or default
-    unknown = set(options.systems.split(",")) - set(possible)
+    options.systems = (
+        options.systems.split(",")
+        if options.systems
+        else [name for name in possible if name not in ON_GPU]
+    )
+    unknown = set(options.systems) - set(possible)
     if unknown:
-        raise UsageError(
+        parser.error(
             f"there is no system {', '.join(sorted(unknown))}: choose from"
             f" {', '.join(possible)}"
         )
+    return options
 
 
 def read_corpus(options: argparse.Namespace) -> list[list[int]]:
@@ -218,27 +187,17 @@ def compare(
 ) -> list[dict[str, Any]]:
     """Run every case on every system in turn; return a row for each."""
     kinds = ("forced", "natural") if lines else ("forced",)
-    batches, beams = (
-        [int(size) for size in sizes.split(",")]
-        for sizes in (options.batch, options.beam)
-    )
     cases = [
-        Case(kind, batch, beam) for kind in kinds for batch in batches for beam in beams
+        Case(*each) for each in itertools.product(kinds, options.batch, options.beam)
     ]
     work = [
         {"batches": make_batches(options, case, lines), "beam": case.beam}
         for case in cases
     ]
-    given = {"folder": str(options.folder), "first_beam": beams[0]} | {
+    given = {"folder": str(options.folder), "first_beam": options.beam[0]} | {
         name: getattr(options, name) for name in ("model", "vocabulary_size", "device")
     }
-    with contextlib.ExitStack() as stack:
-        processes = {
-            system: stack.enter_context(
-                turns.Process(system, __file__, {"system": system, **given})
-            )
-            for system in options.systems.split(",")
-        }
+    with turns.started(options.systems, __file__, given) as processes:
         answers = turns.take_turns(processes, work, options.repeats)
     return [
         {
@@ -293,10 +252,4 @@ def make_batches(
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["serve"]:
-        turns.serve(begin)
-    else:
-        try:
-            main()
-        except InputError as error:
-            sys.exit(f"error: {error}")
+    turns.run(main, begin)

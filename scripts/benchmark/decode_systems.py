@@ -60,44 +60,17 @@ def write_models(options: argparse.Namespace) -> None:
     params = jax.tree_util.tree_map_with_path(draw, shapes)
     flat: dict[str, Any] = dict(flatten_dict(params, sep="/"))
     np.savez(options.folder / "params.npz", **flat)
-    if "ctranslate2" in options.systems:
+    frameworks = {system.partition("-")[0] for system in options.systems}
+    if "ctranslate2" in frameworks:
         words = [f"t{i}" for i in range(config.vocabulary_size)]
         tokens = ctranslate2.Tokens(
             words, words, unk_id=UNK, eos_id=EOS, source_eos=False
         )
         ctranslate2.save(options.folder / "ctranslate2", config, params, tokens)
-    if "huggingface" in options.systems:
-        write_huggingface(options.folder / "huggingface", config)
+    if "huggingface" in frameworks:
+        from torch_learners import make_marian
 
-
-def write_huggingface(folder: Path, config: Any) -> None:
-    """Write a Marian model of the same size."""
-    import transformers
-
-    sizes = {
-        f"{side}_{name}": size
-        for side, layers in (
-            ("encoder", config.num_encoder_layers),
-            ("decoder", config.num_decoder_layers),
-        )
-        for name, size in (
-            ("layers", layers),
-            ("ffn_dim", config.d_ff),
-            ("attention_heads", config.num_heads),
-        )
-    }
-    settings = transformers.MarianConfig(
-        vocab_size=config.vocabulary_size,
-        d_model=config.d_model,
-        activation_function=config.activation,
-        scale_embedding=True,
-        pad_token_id=PAD,
-        eos_token_id=EOS,
-        decoder_start_token_id=PAD,
-        forced_eos_token_id=None,
-        **sizes,
-    )
-    transformers.MarianMTModel(settings).save_pretrained(folder)
+        make_marian(config).save_pretrained(options.folder / "huggingface")
 
 
 def begin(request: Message) -> Callable[[Message], Message]:

@@ -22,25 +22,23 @@ With ``--profile`` the main thread's time in the loop's blocks is written for ``
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import cProfile
 import itertools
 import json
-import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import jax
+import numpy as np
 
+import turns
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.cli import config_file
 from jaxformer.data.pipeline import Position, TrainingData
-from jaxformer.errors import InputError
+from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
@@ -57,34 +55,22 @@ from jaxformer.training.state import TrainState
 
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.py"
 
-MODELS: Mapping[str, Mapping[str, int]] = {
-    "tiny": {
-        "d_model": 256,
-        "d_ff": 1024,
-        "num_heads": 4,
-        "num_encoder_layers": 3,
-        "num_decoder_layers": 3,
-    },
-    "quickstart": {},
-}
+SIZES = ("d_model", "d_ff", "num_heads", "num_encoder_layers", "num_decoder_layers")
 
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.make_parser(__doc__)
     parser.add_argument(
         "--model",
-        choices=[*MODELS],
+        choices=("tiny", "quickstart"),
         default="tiny",
         help="TransformerConfig.tiny, or the quickstart's",
     )
-    parser.add_argument(
-        "--steps", type=int, default=20, help="of a block, and between lines of the log"
-    )
-    parser.add_argument(
-        "--blocks", type=int, default=20, help="of the loop, and as many of bare steps"
+    turns.add_numbers(
+        parser,
+        ("steps", 20, "of a block, and between lines of the log"),
+        ("blocks", 20, "of the loop, and as many of bare steps"),
     )
     parser.add_argument(
         "--profile", type=Path, metavar="FILE", help="profile the loop's blocks"
@@ -93,13 +79,12 @@ def main() -> None:
     # One block more than is counted: in the first the log's and the display's own
     # libraries load.
     steps = (options.blocks + 1) * options.steps
-    changes = {f"model.{name}": value for name, value in MODELS[options.model].items()}
-    changes |= {
-        "training.steps": steps,
-        "training.evaluate_every": steps,
-        "training.checkpoint_every": steps,
-    }
+    names = ("steps", "evaluate_every", "checkpoint_every")
+    changes = {f"training.{name}": steps for name in names}
     changes |= {"training.log_every": options.steps, "training.warmup_steps": 4000}
+    if options.model == "tiny":
+        tiny = TransformerConfig.tiny(1)
+        changes |= {f"model.{name}": getattr(tiny, name) for name in SIZES}
     overrides = [
         *(f"{config_file.PREFIX}{key}={value}" for key, value in changes.items()),
         *overrides,
@@ -109,20 +94,11 @@ def main() -> None:
         measure(config, Path(scratch), options.profile)
 
 
-class Seconds(NamedTuple):
-    """A time: on the clock, and of the processors that worked for this process."""
-
-    wall: float
-    processor: float
-
-    @classmethod
-    def now(cls) -> Seconds:
-        """Read both clocks."""
-        return cls(time.perf_counter(), time.process_time())
-
-    def since(self, begun: Seconds) -> Seconds:
-        """Return the time between."""
-        return Seconds(self.wall - begun.wall, self.processor - begun.processor)
+def now() -> np.ndarray:
+    """Read two clocks: the time, and that of the processors that worked for this
+    process.
+    """
+    return np.array([time.perf_counter(), time.process_time()])
 
 
 class Alternating(Display):
@@ -136,8 +112,8 @@ class Alternating(Display):
         profiler: cProfile.Profile | None,
     ) -> None:
         """Compile a step for every shape of a batch, and begin."""
-        self.loop: list[Seconds] = []
-        self.bare: list[Seconds] = []
+        self.loop: list[np.ndarray] = []
+        self.bare: list[np.ndarray] = []
         self._engine, self._data, self._block = engine, data, config.training.log_every
         self._blocks, self._profiler = config.training.steps // self._block, profiler
         self._lines = Lines(config.training.steps)
@@ -155,7 +131,7 @@ class Alternating(Display):
         if step % self._block:
             return
         # The loop has just read the metrics of its last step: nothing is under way.
-        self.loop.append(Seconds.now().since(self._begun))
+        self.loop.append(now() - self._begun)
         if self._profiler is not None:
             self._profiler.disable()
         self._run_bare()
@@ -167,7 +143,7 @@ class Alternating(Display):
     def _begin(self) -> None:
         if self._profiler is not None and 0 < len(self.loop) < self._blocks:
             self._profiler.enable()
-        self._begun = Seconds.now()
+        self._begun = now()
 
     def _run_bare(self) -> None:
         """Take the batches of the loop's block again."""
@@ -177,11 +153,11 @@ class Alternating(Display):
         self._position = batches[-1][1]
         placed = [self._engine.put(batch) for batch, _ in batches]
         jax.block_until_ready([dict(batch) for batch in placed])
-        begun = Seconds.now()
+        begun = now()
         for batch in placed:
             self._state, _ = self._engine.step(self._state, batch)
         jax.block_until_ready(self._state)
-        self.bare.append(Seconds.now().since(begun))
+        self.bare.append(now() - begun)
 
     def _compile(self) -> TrainState:
         state, shapes = self._engine.create(), set()
@@ -234,43 +210,31 @@ def measure(config: RunConfig, directory: Path, profile: Path | None) -> None:
         profiler.dump_stats(profile)
 
 
-def report(config: RunConfig, loop: Sequence[Seconds], bare: Sequence[Seconds]) -> None:
+def report(
+    config: RunConfig, loop: Sequence[np.ndarray], bare: Sequence[np.ndarray]
+) -> None:
     """Print medians, and the median of the ratios of neighbouring blocks."""
     steps = config.training.log_every
     result = {
-        "model": {name: getattr(config.model, name) for name in MODELS["tiny"]},
+        "model": {name: getattr(config.model, name) for name in SIZES},
         "tokens_per_batch": config.data.tokens_per_batch,
         "steps_a_block": steps,
         "blocks": len(loop),
     }
-    for kind in Seconds._fields:
-        long, short = (
-            [getattr(block, kind) for block in blocks] for blocks in (loop, bare)
-        )
-        ratios = [ours / theirs for ours, theirs in zip(long, short, strict=True)]
-        both = [1e3 * statistics.median(times) / steps for times in (long, short)]
-        quarters = (
-            statistics.quantiles(ratios, method="inclusive")
-            if len(ratios) > 1
-            else ratios * 3
-        )
-        result[kind] = dict(
-            zip(
-                ("loop_ms", "bare_ms", "lower_quartile", "ratio", "upper_quartile"),
-                (round(value, 4) for value in (*both, *quarters)),
-                strict=True,
-            )
-        )
+    blocks = zip(np.transpose(loop), np.transpose(bare), strict=True)
+    for kind, (long, short) in zip(("wall", "processor"), blocks, strict=True):
+        loop_ms, bare_ms = (1e3 * np.median(times) / steps for times in (long, short))
+        low, ratio, high = np.quantile(long / short, (0.25, 0.5, 0.75))
+        figures = {"loop_ms": loop_ms, "bare_ms": bare_ms, "lower_quartile": low}
+        figures |= {"ratio": ratio, "upper_quartile": high}
+        result[kind] = {name: round(float(x), 4) for name, x in figures.items()}
         print(
-            f"{kind:<10} loop {both[0]:8.2f} ms a step, bare step {both[1]:8.2f} ms:"
-            f" the loop costs {quarters[1] - 1:+.1%} (median of {len(ratios)} blocks;"
-            f" quartiles {quarters[0] - 1:+.1%}, {quarters[2] - 1:+.1%})"
+            f"{kind:<10} loop {loop_ms:8.2f} ms a step, bare step {bare_ms:8.2f} ms:"
+            f" the loop costs {ratio - 1:+.1%} (median of {len(long)} blocks;"
+            f" quartiles {low - 1:+.1%}, {high - 1:+.1%})"
         )
     print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except InputError as error:
-        sys.exit(f"error: {error}")
+    turns.run(main)

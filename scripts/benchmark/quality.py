@@ -24,7 +24,6 @@ needs pip install 'jaxformer[benchmark]'.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os
@@ -57,14 +56,12 @@ from quality_systems import (
     train_in_turns,
     translate_test,
 )
-from turns import describe_machine
+from turns import describe_machine, make_parser
 
 
 def main() -> None:
     """Run what the command line asks for."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = make_parser(__doc__)
     parser.add_argument(
         "--config",
         required=True,

@@ -111,33 +111,25 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.make_parser(__doc__)
     parser.add_argument("--model", choices=[*TASKS], default="tiny")
     parser.add_argument(
         "--systems", help=f"separated by commas, of {', '.join(SYSTEMS)}"
     )
     parser.add_argument("--source", type=Path, help="real text, one sentence a line")
     parser.add_argument("--target", type=Path, help="its translation")
-    for name, default, what in (
+    turns.add_numbers(
+        parser,
         ("pairs", 2000, "of real text in a turn"),
         ("tokens_per_batch", None, "slots of a batch of real text (default 2048)"),
         ("steps", 4, "of a turn with batches of the fixed shape"),
         ("repeats", 5, "turns of each system"),
-    ):
-        parser.add_argument(f"--{name}", type=_number, default=default, help=what)
+    )
     parser.add_argument("--format", choices=("text", "jsonl"), default="text")
     options = parser.parse_args()
     if (options.source is None) != (options.target is None):
         parser.error("--source and --target are given together")
     return options
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"must be a number of at least 1, not {text}")
-    return int(text)
 
 
 def _possible() -> list[str]:
@@ -339,10 +331,4 @@ def tell(text: str) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["serve"]:
-        turns.serve(begin)
-    else:
-        try:
-            main()
-        except InputError as error:
-            sys.exit(f"error: {error}")
+    turns.run(main, begin)

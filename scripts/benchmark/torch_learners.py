@@ -23,6 +23,7 @@ from jaxformer.data.batching import Batch
 from jaxformer.data.encoding import cores
 from jaxformer.data.store import Encoded
 from jaxformer.functional.positions import sinusoidal
+from jaxformer.models.config import TransformerConfig
 from tasks import BOS, EOS, PAD, Task, sorted_batches
 
 WARMUP_STEPS = 4000
@@ -91,15 +92,16 @@ class TorchTransformer(nn.Module):
         return functional.linear(output, self.table.weight)
 
 
-def make_marian(task: Task) -> nn.Module:
+def make_marian(task: Task | TransformerConfig) -> Any:
     """Make a Marian model of the same size; its layers are post-norm too."""
     import transformers
 
+    layers = task.num_layers if isinstance(task, Task) else task.num_encoder_layers
     sizes: dict[str, Any] = {
         f"{side}_{name}": size
         for side in ("encoder", "decoder")
         for name, size in (
-            ("layers", task.num_layers),
+            ("layers", layers),
             ("ffn_dim", task.d_ff),
             ("attention_heads", task.num_heads),
         )
@@ -116,6 +118,7 @@ def make_marian(task: Task) -> nn.Module:
         pad_token_id=PAD,
         eos_token_id=EOS,
         decoder_start_token_id=BOS,
+        forced_eos_token_id=None,
         **sizes,
     )
     return transformers.MarianMTModel(config)

@@ -62,21 +62,10 @@ MODELS: Mapping[str, Callable[[int], TransformerConfig]] = {
 }
 
 # What the command line does not say.
+GIVEN = ("model", "dtype", "vocabulary_size", "tokens", "steps")
 PRESETS: Mapping[str, Mapping[str, str | int]] = {
-    "gpu": {
-        "model": "big",
-        "dtype": "bfloat16",
-        "vocabulary_size": 37_000,
-        "tokens": "25000",
-        "steps": 40,
-    },
-    "cpu": {
-        "model": "tiny",
-        "dtype": "float32",
-        "vocabulary_size": 8_000,
-        "tokens": "1000",
-        "steps": 10,
-    },
+    "gpu": dict(zip(GIVEN, ("big", "bfloat16", 37_000, "25000", 40), strict=True)),
+    "cpu": dict(zip(GIVEN, ("tiny", "float32", 8_000, "1000", 10), strict=True)),
 }
 
 SMALLEST = {"gpu": 6_250, "cpu": 250}
@@ -119,6 +108,8 @@ def main() -> None:
         f"{options.model}: {parameters:,} parameters, {config.dtype}, on"
         f" {jax.device_count()} x {device.device_kind}"
     )
+    named = {"model": options.model, "dtype": config.dtype}
+    named["device"] = device.device_kind
     rows: list[dict[str, float | str | None]] = []
     for tokens in sizes(options.tokens, SMALLEST[options.preset]):
         try:
@@ -131,14 +122,7 @@ def main() -> None:
                 f" {str(error).splitlines()[0]}"
             )
             break
-        rows.append(
-            {
-                "model": options.model,
-                "dtype": config.dtype,
-                "device": device.device_kind,
-                **row,
-            }
-        )
+        rows.append({**named, **row})
         print(json.dumps(rows[-1]), flush=True)
         if options.tokens == "sweep" and tokens >= options.most_tokens:
             break
@@ -148,9 +132,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.make_parser(__doc__)
     parser.add_argument(
         "--preset",
         choices=[*PRESETS],
@@ -159,20 +141,17 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--model", choices=[*MODELS])
     parser.add_argument("--dtype", choices=DTYPES)
-    parser.add_argument("--vocabulary_size", type=int)
     parser.add_argument(
         "--tokens",
         help="slots on each side of a batch, several separated by commas; or sweep",
     )
-    parser.add_argument(
-        "--most_tokens",
-        type=int,
-        default=400_000,
-        help="where a sweep ends at the latest",
-    )
-    parser.add_argument("--steps", type=int, help="that are timed")
-    parser.add_argument(
-        "--buckets", type=int, default=6, help="shapes of batches at most"
+    turns.add_numbers(
+        parser,
+        ("vocabulary_size", None, "of the model"),
+        ("most_tokens", 400_000, "where a sweep ends at the latest"),
+        ("steps", None, "that are timed"),
+        ("buckets", 6, "shapes of batches at most"),
+        ("accumulation_steps", 1, "batches of an update"),
     )
     parser.add_argument(
         "--packing", action="store_true", help="rows of several pairs, all of one shape"
@@ -181,7 +160,6 @@ def parse() -> argparse.Namespace:
         "--rematerialization", choices=REMATERIALIZATIONS, default="none"
     )
     parser.add_argument("--scan_layers", action="store_true")
-    parser.add_argument("--accumulation_steps", type=int, default=1)
     parser.add_argument("--engine", choices=ENGINES, default="auto")
     parser.add_argument(
         "--profile",
@@ -233,39 +211,40 @@ def measure(
     if options.profile is not None:
         with jax.profiler.trace(str(options.profile)):
             state, _ = timed(engine, state, placed[:5])
-    seconds = sum(times)
-    pad_id = model.config.pad_id
-    real = [flops.tokens(batch, pad_id) for batch in batches]
-    slots = [flops.slots(batch) for batch in batches]
-    peak = flops.peak_flops(jax.devices()[0], model.config.dtype)
-    used = {
-        name: (
-            None
-            if peak is None
-            else sum(flops.training_flops(model.config, work) for work in works)
-            / seconds
-            / peak
-            / engine.devices
-        )
-        for name, works in (("mfu", real), ("mfu_slots", slots))
-    }
-    target, both = (
-        sum(work.target for work in real),
-        sum(work.source + work.target for work in real),
-    )
     memory = read_memory().get("train/memory_bytes")
     return {
         "tokens": tokens,
         "shapes": engine.compilations(),
         "steps": len(times),
-        "padding": 1 - both / sum(work.source + work.target for work in slots),
-        "target_tokens_per_second": target / seconds,
-        "tokens_per_second": both / seconds,
+        **rates(model.config, engine.devices, batches, sum(times)),
         "step_ms": 1e3 * statistics.median(times),
-        **used,
         "compile_seconds": compilations.seconds,
         "first_steps_seconds": first,
         "memory_gib": None if memory is None else memory / 2**30,
+    }
+
+
+def rates(
+    config: TransformerConfig, devices: int, batches: Sequence[Batch], seconds: float
+) -> dict[str, float | None]:
+    """Compute padding, tokens a second, and the utilisation of the devices."""
+    real = [flops.tokens(batch, config.pad_id) for batch in batches]
+    slots = [flops.slots(batch) for batch in batches]
+    target = sum(work.target for work in real)
+    both, all_slots = (
+        sum(work.source + work.target for work in works) for works in (real, slots)
+    )
+    peak = flops.peak_flops(jax.devices()[0], config.dtype)
+    used: dict[str, float | None] = dict.fromkeys(("mfu", "mfu_slots"))
+    if peak is not None:
+        for name, works in zip(used, (real, slots), strict=True):
+            done = sum(flops.training_flops(config, work) for work in works)
+            used[name] = done / seconds / peak / devices
+    return {
+        "padding": 1 - both / all_slots,
+        "target_tokens_per_second": target / seconds,
+        "tokens_per_second": both / seconds,
+        **used,
     }
 
 

@@ -18,9 +18,7 @@ has a shortlist (``jaxformer shortlist``).
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +27,6 @@ from typing import Any, TypeAlias, cast
 
 import turns
 from jaxformer.data.encoding import cores
-from jaxformer.errors import InputError
 from turns import Message
 
 SYSTEMS = (
@@ -62,9 +59,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = turns.make_parser(__doc__)
     parser.add_argument(
         "--workdir", type=Path, required=True, help="directory of the run"
     )
@@ -73,9 +68,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--systems", default=",".join(SYSTEMS), help="several separated by commas"
     )
-    parser.add_argument("--batch", type=int, default=16, help="sentences at a time")
-    parser.add_argument("--beam", type=int, default=4, help="1 is greedy search")
-    parser.add_argument("--repeats", type=int, default=3)
+    turns.add_numbers(
+        parser,
+        ("batch", 16, "sentences at a time"),
+        ("beam", 4, "1 is greedy search"),
+        ("repeats", 3, "of each system (default: 3)"),
+    )
     options = parser.parse_args()
     if (options.source is None) != (options.reference is None):
         parser.error("--source and --reference are given together")
@@ -85,14 +83,11 @@ def parse() -> argparse.Namespace:
 def read(options: argparse.Namespace) -> tuple[list[str], list[str]]:
     """Read the sentences and their references."""
     from jaxformer.data import sources
+    from jaxformer.data.files import read_lines
     from jaxformer.runs import config as configuration
 
     if options.source is not None:
-        both = [
-            path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
-            for path in (options.source, options.reference)
-        ]
-        return both[0], both[1]
+        return read_lines(options.source), read_lines(options.reference)
     data = configuration.load(options.workdir / "config.json").data
     assert data.test is not None, (
         "the run has no data.test: use --source and --reference"
@@ -219,19 +214,9 @@ def compare(
     options: argparse.Namespace, systems: Sequence[str], sources: Sequence[str]
 ) -> dict[str, list[Any]]:
     """Let the systems translate everything in turn; return their answers."""
-    given = {
-        "workdir": str(options.workdir),
-        "folder": str(options.folder),
-        "batch": options.batch,
-        "beam": options.beam,
-    }
-    with contextlib.ExitStack() as stack:
-        processes = {
-            system: stack.enter_context(
-                turns.Process(system, __file__, {"system": system, **given})
-            )
-            for system in systems
-        }
+    given = {name: str(getattr(options, name)) for name in ("workdir", "folder")}
+    given |= {"batch": options.batch, "beam": options.beam}
+    with turns.started(systems, __file__, given) as processes:
         requests = [{"lines": list(sources)}]
         answers = turns.take_turns(processes, requests, options.repeats)
     return {system: own for (_, system), own in answers.items()}
@@ -262,10 +247,4 @@ def summarize(
 
 
 if __name__ == "__main__":
-    if sys.argv[1:] == ["serve"]:
-        turns.serve(begin)
-    else:
-        try:
-            main()
-        except InputError as error:
-            sys.exit(f"error: {error}")
+    turns.run(main, begin)

@@ -8,6 +8,7 @@ others wait. All systems get the same :data:`ENVIRONMENT`.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import importlib.metadata
 import json
@@ -18,14 +19,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from jaxformer.cli import arguments
 from jaxformer.data.encoding import cores
 from jaxformer.errors import InputError
 from jaxformer.table import align
 
+FORM = argparse.RawDescriptionHelpFormatter
 Message: TypeAlias = Mapping[str, Any]
 Turn: TypeAlias = dict[str, float]
 """An answer with at least ``work`` done, in tokens or sentences, and ``seconds``."""
@@ -42,6 +45,34 @@ ENVIRONMENT: Mapping[str, str] = {
 """Variables of every system's process, except those set outside; docs/training.md says
 what each is worth.
 """
+
+
+def make_parser(description: str | None) -> argparse.ArgumentParser:
+    """Build the parser of a script from its docstring."""
+    return argparse.ArgumentParser(description=description, formatter_class=FORM)
+
+
+def add_numbers(
+    parser: argparse.ArgumentParser, *rows: tuple[str, int | None, str]
+) -> None:
+    """Declare options that are whole numbers from 1: name, default and help text."""
+    whole = arguments.number(1)
+    for name, default, meaning in rows:
+        parser.add_argument(f"--{name}", type=whole, default=default, help=meaning)
+
+
+def run(
+    main: Callable[[], None],
+    begin: Callable[[Message], Callable[[Message], Message]] | None = None,
+) -> None:
+    """Run a script, or serve as one of its systems, which ``begin`` starts."""
+    if begin is not None and sys.argv[1:] == ["serve"]:
+        serve(begin)
+        return
+    try:
+        main()
+    except InputError as error:
+        sys.exit(f"error: {error}")
 
 
 class Process:
@@ -113,6 +144,20 @@ class Process:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+@contextlib.contextmanager
+def started(
+    systems: Iterable[str], script: str, request: Message
+) -> Iterator[dict[str, Process]]:
+    """Start systems for a block; each gets the request and its own name."""
+    with contextlib.ExitStack() as stack:
+        yield {
+            system: stack.enter_context(
+                Process(system, script, {"system": system, **request})
+            )
+            for system in systems
+        }
 
 
 def serve(begin: Callable[[Message], Callable[[Message], Message]]) -> None:
