@@ -167,14 +167,8 @@ def train_straight(command: Command) -> dict[str, float]:
     file = command.run.with_name("straight.phases.json")
     stretches = command.finish()
     if not file.exists():
-        file.write_text(
-            json.dumps(
-                {
-                    phase: statistics.median(values)
-                    for phase, values in stretches.items()
-                }
-            )
-        )
+        usual = {phase: statistics.median(each) for phase, each in stretches.items()}
+        file.write_text(json.dumps(usual))
     return json.loads(file.read_text())
 
 

@@ -116,17 +116,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     banned = ("ban", str, "TEXT", "a word or phrase that never occurs; may be repeated")
     add_options(parser.add_argument, banned, repeated=True)
-    for name, meaning in (
-        (
-            "paragraphs",
-            "cut every line into its sentences, translate each, and join them again",
-        ),
-        (
-            "mbr",
-            "of the --n_best translations print the one most like the others, by chrF",
-        ),
-    ):
-        parser.add_argument(f"--{name}", action="store_true", help=meaning)
+    cut = "cut every line into its sentences, translate each, and join them again"
+    parser.add_argument("--paragraphs", action="store_true", help=cut)
     parser.add_argument(
         "--n_best",
         type=number(1, MOST_BEAM),
@@ -134,6 +125,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="translations of each sentence (default 1)",
     )
+    like = "of the --n_best translations print the one most like the others, by chrF"
+    parser.add_argument("--mbr", action="store_true", help=like)
     parser.add_argument(
         "--alignment",
         nargs="?",

@@ -181,23 +181,19 @@ def find_record(
     steps = config.training.steps
     checkpoint = f"average/{average_name(steps)}" if decoding.averaged else steps
     wanted = (config.data.test, checkpoint, decoding.beam_size, decoding.alpha)
+    # as a record has it
+    usual = json.loads(json.dumps(dataclasses.asdict(config.decoding)))
+    usual |= {"beam_size": decoding.beam_size, "alpha": decoding.alpha}
+    usual["shortlist"] = False
     for record in read_results(directory).values():
         if not {*_OF_A_RECORD, "decoding"} <= record.keys():
             continue
         search = record["decoding"]
-        # as a record has it
-        usual = json.loads(json.dumps(dataclasses.asdict(config.decoding)))
-        usual |= {
-            "beam_size": decoding.beam_size,
-            "alpha": decoding.alpha,
-            "shortlist": False,
-        }
-        if wanted == (
-            record["dataset"],
-            record["checkpoint"],
-            search.get("beam_size"),
-            search.get("alpha"),
-        ) and all(search.get(key, value) == value for key, value in usual.items()):
+        found = record["dataset"], record["checkpoint"]
+        found += search.get("beam_size"), search.get("alpha")
+        if found == wanted and all(
+            search.get(key, value) == value for key, value in usual.items()
+        ):
             return record
     return None
 
@@ -224,11 +220,12 @@ def collect(output: Path) -> list[Result]:
         (row, seed, directory, configuration.load(directory / "config.json"))
         for row, seed, directory in find_runs(output)
     ]
-    done = [
-        each for each in found if is_finished(each[0], each[2], each[3].training.steps)
+    steps = [
+        config.training.steps * is_finished(row, directory, config.training.steps)
+        for row, _, directory, config in found
     ]
-    longest = max((config.training.steps for *_, config in done), default=0)
-    done = [each for each in done if each[3].training.steps == longest]
+    longest = max(steps, default=0)
+    done = [each for each, own in zip(found, steps, strict=True) if 0 < own == longest]
     bases = [config for row, *_, config in done if row == BASE_ROW]
     if not bases:
         raise InputError(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import ablation_results
 from ablation_results import AVERAGED, BASE_ROW, ROWS
+from jaxformer import signals
 from jaxformer.checkpoints.average import list_averages
 from jaxformer.cli import config_file
 from jaxformer.cli.main import DONE
@@ -146,10 +147,7 @@ def make(job: Job) -> str | None:
     for decoding in ablation_results.decodings(job.row):
         if fault is not None:
             return fault
-        if (
-            ablation_results.find_record(job.directory, job.config, decoding)
-            is not None
-        ):
+        if ablation_results.find_record(job.directory, job.config, decoding):
             continue
         which, name = "latest", ablation_results.average_name(steps)
         if decoding.averaged:
@@ -174,24 +172,12 @@ def run_command(command: str, job: Job, arguments: Sequence[str]) -> str | None:
     Raises:
         KeyboardInterrupt: a signal came.
     """
-    code = run_process(
-        [
-            sys.executable,
-            "-m",
-            "jaxformer.cli.main",
-            command,
-            f"--workdir={job.directory}",
-            *arguments,
-        ],
-        job.said,
-    )
+    line = [sys.executable, "-m", "jaxformer.cli.main", command]
+    code = run_process([*line, f"--workdir={job.directory}", *arguments], job.said)
     if code == DONE:
         return None
-    last = (
-        job.said.read_text(encoding="utf-8", errors="replace")
-        .strip()
-        .rpartition("\n")[2]
-    )
+    said = job.said.read_text(encoding="utf-8", errors="replace")
+    last = said.strip().rpartition("\n")[2]
     return f"{job.directory}: {command} ended with exit code {code}: {last}"
 
 
@@ -213,28 +199,13 @@ def run_process(line: Sequence[str], said: Path) -> int:
             (process.kill if stopped else process.terminate)()
         stopped.append(number)
 
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    before = {number: signal.getsignal(number) for number in numbers}
-    # as of nohup
-    before = {
-        number: handler
-        for number, handler in before.items()
-        if handler is not signal.SIG_IGN
-    }
-    for number in before:
-        signal.signal(number, stop)
+    # nohup ignores SIGHUP
+    before = {number: signal.signal(number, stop) for number in signals.signals()}
     try:
         with said.open("ab") as log:
             # A group of its own: Ctrl-C reaches it once, through this process.
-            started.append(
-                subprocess.Popen(
-                    line,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    process_group=0,
-                )
-            )
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            started.append(subprocess.Popen(line, process_group=0, **streams))
         if stopped:
             started[0].terminate()
         code = started[0].wait()

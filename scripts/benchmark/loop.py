@@ -83,7 +83,7 @@ def main() -> None:
     changes = {f"training.{name}": steps for name in names}
     changes |= {"training.log_every": options.steps, "training.warmup_steps": 4000}
     if options.model == "tiny":
-        tiny = TransformerConfig.tiny(1)
+        tiny = TransformerConfig.tiny(8_000)
         changes |= {f"model.{name}": getattr(tiny, name) for name in SIZES}
     overrides = [
         *(f"{config_file.PREFIX}{key}={value}" for key, value in changes.items()),

@@ -48,9 +48,13 @@ def main() -> None:
     translator = make_translator(options.text, options.max_extra_length)
     texts = itertools.islice(_lines(options.text), places[-1])
     print("| lines | peak memory, MB | lines/s |\n|---|---|---|", flush=True)
-    meter = _Meter(places)
-    for _ in translator.stream(texts):
-        meter.count()
+    # Kilobytes on Linux, bytes on macOS.
+    unit, begun = 10**6 if sys.platform == "darwin" else 1000, time.monotonic()
+    for number, _ in enumerate(translator.stream(texts), start=1):
+        if number in places:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / unit
+            rate = number / (time.monotonic() - begun)
+            print(f"| {number:,} | {peak:,.0f} | {rate:,.0f} |", flush=True)
 
 
 def make_translator(text: Path, max_extra_length: int) -> Translator:
@@ -87,23 +91,6 @@ def make_translator(text: Path, max_extra_length: int) -> Translator:
         long_sources="split",
     )
     return Translator(config, params, Vocabularies(vocabulary, vocabulary), decoding)
-
-
-class _Meter:
-    """Counts lines, and prints the peak of the memory at some of them."""
-
-    def __init__(self, places: list[int]) -> None:
-        self._places, self._lines, self._begun = places, 0, time.monotonic()
-
-    def count(self) -> None:
-        self._lines += 1
-        if self._lines in self._places:
-            # Kilobytes on Linux, bytes on macOS.
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (
-                1000 if sys.platform != "darwin" else 10**6
-            )
-            rate = self._lines / (time.monotonic() - self._begun)
-            print(f"| {self._lines:,} | {peak:,.0f} | {rate:,.0f} |", flush=True)
 
 
 def _lines(text: Path) -> Iterator[str]:
