@@ -6,17 +6,11 @@ import dataclasses
 import json
 
 import pytest
-from cli.text import write
+from cli.text import change, write
 
 from jaxformer.data import sources
 from jaxformer.evaluation import metrics
 from jaxformer.translation.translator import Translator
-
-
-def change(run, section, **values):
-    config = json.loads((run / "config.json").read_text())
-    config[section] |= values
-    (run / "config.json").write_text(json.dumps(config))
 
 
 def read_results(run):

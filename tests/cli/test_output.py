@@ -7,12 +7,11 @@ import errno
 import io
 import os
 import sys
-import tempfile
 from pathlib import Path
 
 import pytest
 
-from jaxformer.cli.output import check_output, open_output, show_progress, write_output
+from jaxformer.cli.output import open_output, show_progress, write_output
 from jaxformer.errors import InputError
 
 
@@ -72,24 +71,6 @@ def test_a_full_device_is_named(path, monkeypatch):
         monkeypatch.setattr(sys, "stdout", stream)
         with pytest.raises(InputError, match=rule):
             write_output(path, ["new"])
-
-
-def test_an_output_that_cannot_be_written_is_found_before_the_work(
-    tmp_path, monkeypatch
-):
-    """The folder is tried, and left as it was."""
-
-    def refuse(*_, dir, **__):
-        raise OSError(errno.EROFS, "Read-only file system", str(dir))
-
-    (tmp_path / "link").symlink_to(tmp_path / "folder" / "out")
-    (tmp_path / "folder").mkdir()
-    check_output(tmp_path / "link")
-    assert list((tmp_path / "folder").iterdir()) == []
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    rule = r"^cannot write .*/folder: Read-only file system; choose a place"
-    with pytest.raises(InputError, match=rule):
-        check_output(tmp_path / "link")
 
 
 class Terminal(io.StringIO):

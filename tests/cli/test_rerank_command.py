@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from cli.text import encode, write
+from cli.text import change, encode, write
 
 import runs
 from jaxformer.data.records import Pair
@@ -140,9 +140,7 @@ def test_a_reverse_model_of_the_same_direction_is_refused(call, run, lists, tmp_
     given = ("rerank", f"--input={file}", f"--reverse={run}@20")
     rule = f"--reverse {run}@20 translates from en into de, and the lists are from en"
     assert call(*given).error.startswith(rule)
-    config = json.loads((run / "config.json").read_text())
-    config["data"] |= {"source_language": "de", "target_language": "en"}
-    (run / "config.json").write_text(json.dumps(config))
+    change(run, "data", source_language="de", target_language="en")
     assert call(*given).code == 0
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 
 import pytest
 from cli.text import write
 
 import runs
 from jaxformer.data.sources import Pair
+from jaxformer.evaluation.perplexity import perplexity
 
 
 @pytest.fixture(scope="module")
@@ -42,17 +42,9 @@ def test_score(call, workdir, translator, pairs, files, tmp_path):
 
 
 def test_summary(call, workdir, translator, pairs, files):
-    """``--summary`` prints sums over all pairs, and what follows from them."""
+    """``--summary`` prints the perplexity of all pairs."""
     outcome = call("score", workdir, *files, "--summary")
     assert (outcome.code, outcome.err) == (0, "")
-    record = json.loads(outcome.out)
-    scores = translator.score(pairs)
-    tokens = sum(score.tokens for score in scores)
-    words = sum(len(pair.target.split()) + 1 for pair in pairs)
-    nll = -sum(score.log_probability for score in scores)
-    counts = {"sentences": 7, "tokens": tokens, "words": words}
-    assert {name: record[name] for name in counts} == counts
-    assert record["nll"] == pytest.approx(nll / tokens, abs=1e-5)
-    assert record["perplexity"] == pytest.approx(math.exp(nll / tokens), rel=1e-4)
-    expected = pytest.approx(math.exp(nll / words), rel=1e-4)
-    assert record["word_perplexity"] == expected
+    targets = [pair.target for pair in pairs]
+    expected = perplexity(translator.score(pairs), targets).to_record()
+    assert json.loads(outcome.out) == pytest.approx(expected, rel=1e-4)

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 
 import pytest
-from cli.text import encode, write
+from cli.text import change, encode, write
 
 import runs
 from jaxformer.translation.shortlist import Shortlist
@@ -18,9 +18,7 @@ def listed(run):
     """Return a run whose training text is a few hundred pairs."""
     pairs = runs.pairs()[:200]
     text = write(run / "train.tsv", [f"{pair.source}\t{pair.target}" for pair in pairs])
-    config = json.loads((run / "config.json").read_text())
-    config["data"]["train"] = f"tsv:{text}"
-    (run / "config.json").write_text(json.dumps(config))
+    change(run, "data", train=f"tsv:{text}")
     return run
 
 

@@ -4,8 +4,6 @@ refused before it begins.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 import runs
@@ -97,32 +95,6 @@ def test_broken_configuration_files(content, rule, refused, tmp_path):
     (tmp_path / "mine.py").write_text(content)
     error = refused("--config.training.steps=3", config=tmp_path / "mine.py")
     assert rule in error
-
-
-def test_a_configuration_can_import_its_neighbour(tmp_path):
-    """One configuration calls another's ``get_config``, wherever it is started."""
-    (tmp_path / "the_base.py").write_text(Path(REVERSE).read_text())
-    (tmp_path / "mine.py").write_text(
-        "import the_base\n\ndef get_config():\n    config = the_base.get_config()\n"
-        "    config.training.steps = 5\n    return config\n"
-    )
-    overrides = ["--config.training.warmup_steps=2"]
-    values = config_file.read(str(tmp_path / "mine.py"), overrides)
-    found = values["training"]["steps"], values["training"]["warmup_steps"]
-    assert (*found, values["model"]["d_model"]) == (5, 2, 96)
-
-
-def test_workdir_of_something_else(call, run):
-    """A directory with other files, and a run of another configuration, are left as
-    they are.
-    """
-    given = ("train", f"--config={REVERSE}", f"--workdir={run}")
-    rule = "holds a run of another configuration: model.d_model: 32 -> 96"
-    assert rule in call(*given).error
-    (run / "config.json").unlink()
-    before = {path.name for path in run.iterdir()}
-    assert "holds files but no run" in call(*given).error
-    assert {path.name for path in run.iterdir()} == before
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -11,3 +12,10 @@ def encode(lines: Iterable[str]) -> bytes:
 def write(path: Path, lines: Iterable[str]) -> Path:
     path.write_bytes(encode(lines))
     return path
+
+
+def change(run: Path, section: str, **values: object) -> None:
+    """Change keys in the configuration of a run."""
+    config = json.loads((run / "config.json").read_text())
+    config[section] |= values
+    (run / "config.json").write_text(json.dumps(config))
