@@ -50,10 +50,8 @@ def find_misfits(characters: NDArray[np.int32]) -> list[Misfit]:
     (measured on 126,000 pairs of English and German).
     """
     found = []
-    bounds = np.linspace(0, len(characters), count_blocks(len(characters)) + 1).astype(
-        int
-    )
-    for start, stop in itertools.pairwise(bounds.tolist()):
+    bounds = np.linspace(0, len(characters), count_blocks(len(characters)) + 1)
+    for start, stop in itertools.pairwise(map(int, bounds)):
         by_shift = _correlations(np.log1p(characters[start:stop].astype(np.float64)))
         if not by_shift:
             continue

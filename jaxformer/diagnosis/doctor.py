@@ -73,13 +73,10 @@ def examine(run: Evidence) -> dict[str, Finding]:
         "files as they were written, with as many lines on both sides",
         "restore the files, or evaluate again where text was changed on purpose",
     )
-    return {READABLE: readable} | {
-        name: _make(check, run) for name, check in CHECKS.items()
-    }
-
-
-def _make(check: Callable[[Evidence], Finding], run: Evidence) -> Finding:
-    try:
-        return check(run)
-    except (UnseenError, InputError) as error:  # no evidence, or no optional package
-        return Finding("unseen", str(error))
+    findings = {READABLE: readable}
+    for name, check in CHECKS.items():
+        try:
+            findings[name] = check(run)
+        except (UnseenError, InputError) as error:  # or an optional package is missing
+            findings[name] = Finding("unseen", str(error))
+    return findings

@@ -22,10 +22,12 @@ from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.diagnosis.survey import Survey, count_dropped, survey_text
 from jaxformer.errors import InputError
-from jaxformer.evaluation.outputs import ScoredSet, read_systems
+from jaxformer.evaluation.outputs import find_entries
 from jaxformer.runs import config as configuration
 from jaxformer.runs.records import (
     Curve,
+    fingerprint,
+    last_step,
     read_curves,
     read_gaps,
     read_hypotheses,
@@ -36,7 +38,6 @@ from jaxformer.runs.records import (
 _LOCAL = ("bundled", "text", "tsv", "jsonl", "synthetic")
 
 Seen = TypeVar("Seen")
-Other = TypeVar("Other")
 
 
 class UnseenError(Exception):
@@ -64,7 +65,7 @@ def _needed(needed: object = True) -> Iterator[None]:
 class ReadOnce(Generic[Seen]):
     """A property of :class:`Evidence` that is read once.
 
-    A part that cannot be read raises the same :class:`UnseenError` each time.
+    A part that is missing raises the same :class:`UnseenError` each time.
     """
 
     def __init__(self, read: Callable[[Evidence], Seen]) -> None:
@@ -72,11 +73,7 @@ class ReadOnce(Generic[Seen]):
         self._read, self.__doc__ = read, read.__doc__
 
     def __get__(self, run: Evidence, owner: type[Evidence]) -> Seen:
-        """Return the part.
-
-        Raises:
-            UnseenError: it cannot be read.
-        """
+        """Return the part."""
         if self not in run.kept:
             try:
                 with _needed(False):
@@ -143,12 +140,9 @@ class Evidence:
 
         A run that has just begun has no checkpoint yet. Its folder of checkpoints is
         older than the first line of its log, and a checkpoint is older than a result.
-
-        Raises:
-            UnseenError: the run has no checkpoint yet.
         """
         folder = self.directory / "checkpoints"
-        begun = bool(_or(lambda: self.curves, {})) and not folder.exists()
+        begun = last_step(self._log) and not folder.exists()
         if (self.name or begun) and not self.averages and not self.saved:
             raise UnseenError(
                 f"no checkpoint in {folder}, of a run that has"
@@ -177,11 +171,7 @@ class Evidence:
 
     @ReadOnce
     def results(self) -> Mapping[str, Mapping[str, Any]]:
-        """The records of ``results.json`` by name.
-
-        Raises:
-            UnseenError: there are none.
-        """
+        """The records of ``results.json`` by name."""
         with _needed():
             found = read_results(self.directory)
         if not found:
@@ -195,46 +185,36 @@ class Evidence:
 
     @ReadOnce
     def hypotheses(self) -> list[str]:
-        """The translations of the result.
-
-        Raises:
-            UnseenError: the result names no file of translations.
-        """
-        if not isinstance(self.record.get("hypotheses"), str):
+        """The translations of the result."""
+        file = self.record.get("hypotheses")
+        if file is None:
             raise UnseenError("the result names no file of translations")
-        return read_hypotheses(self.directory, self.record)
+        # Translations may have been left elsewhere.
+        with _needed((self.directory / file).is_file()):
+            return read_hypotheses(self.directory, self.record)
 
     @ReadOnce
-    def scored(self) -> ScoredSet:
-        """The references of the result, if they are local and unchanged.
-
-        Raises:
-            InputError: it has not as many translations as sentences.
-        """
-        record, data = self.record, self.config.data
-        dataset = str(record.get("dataset"))
-        languages = data.source_language, data.target_language
-        _check_local("the result's dataset", dataset)
-        is_text = dataset.startswith("text:")
-        sources.load(
-            dataset if is_text else parse(dataset, *languages)[0].name, *languages
-        )
-        # A run keeps only the first of several references, and translations may have
-        # been left elsewhere: both are no damage.
+    def references(self) -> list[str]:
+        """The references of the result, one for each translation."""
+        record, count = self.record, len(self.hypotheses)
+        sources, references = ([pair[side] for pair in self.test] for side in (0, 1))
+        if record.get("text") is None:
+            raise UnseenError("the result does not record its text: evaluate again")
+        # A run keeps only the first of several references: that is no damage.
         signatures = [str(record[key]) for key in record if key.endswith("_signature")]
-        whole = "text" in record and all(
-            "nrefs:1|" in text for text in signatures if "nrefs:" in text
-        )
-        kept = (self.directory / str(record.get("hypotheses"))).is_file()
-        with _needed(whole and kept):
-            (lines,), scored = read_systems([self.directory], self.name, None, None)
-            if len(lines) != len(scored.references[0]):
+        with _needed(all("nrefs:1|" in x for x in signatures if "nrefs:" in x)):
+            if not count == len(references) == record.get("sentences"):
                 raise InputError(
-                    f"the result {self.name!r} of {self.directory} has {len(lines)}"
-                    f" translations of {len(scored.references[0])} sentences: evaluate"
-                    " the run again"
+                    f"the result {self.name!r} of {self.directory} has {count}"
+                    f" translations of {len(references)} sentences, and records"
+                    f" {record.get('sentences')}: evaluate the run again"
                 )
-            return scored
+            if record["text"] != fingerprint(sources, [references]):
+                raise InputError(
+                    f"{record['dataset']} is not the text that {self.directory} was"
+                    " evaluated on: evaluate the run again"
+                )
+        return references
 
     @ReadOnce
     def test(self) -> list[Pair]:
@@ -261,9 +241,11 @@ class Evidence:
             sources.load(part.name, part.source_language, part.target_language)
             for part in self._parts
         ]
+        test: Sequence[Pair] = ()
+        with contextlib.suppress(UnseenError):
+            test = self.test
         with _needed():
-            corpus = itertools.chain.from_iterable(corpora)
-            return survey_text(corpus, _or(lambda: self.test, []))
+            return survey_text(itertools.chain.from_iterable(corpora), test)
 
     @ReadOnce
     def counts(self) -> Counts:
@@ -293,9 +275,7 @@ class Evidence:
             if dataset is not None and error.broken:
                 raise InputError(str(error)) from None
             results = {}
-        wanted = dataset or self.config.data.test
-        same = [name for name in results if results[name].get("dataset") == wanted]
-        found = [name for name in (wanted, *same) if name in results]
+        found = find_entries(results, dataset or self.config.data.test)
         if dataset is not None and not found:
             raise InputError(
                 f"{self.directory} has no result {dataset!r} (there:"
@@ -323,11 +303,3 @@ def _check_local(key: str, name: str, plain: str | None = None) -> None:
             f"{key}={name} is not read: only files, the bundled corpus and synthetic"
             " tasks are"
         )
-
-
-def _or(see: Callable[[], Seen], other: Other) -> Seen | Other:
-    """Return a part of the evidence, or something else if it is unseen."""
-    try:
-        return see()
-    except UnseenError:
-        return other

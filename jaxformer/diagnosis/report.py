@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,11 +32,11 @@ def write_report(findings: Mapping[str, Finding], result: str | None) -> list[st
     lines += [f"unseen  {', '.join(checks)}: {why}" for why, checks in unseen.items()]
     if result is not None:
         lines.append(f"of the result {result!r}; --dataset names another")
-    counts = Counter(finding.verdict for finding in findings.values())
+    wrong, look, ok, missing = _count(findings).values()
     return [
         *lines,
-        f"{counts['wrong']} wrong, {counts['look']} to look at, {counts['ok']} ok,"
-        f" {counts['unseen']} unseen; {_PAGE} explains each",
+        f"{wrong} wrong, {look} to look at, {ok} ok, {missing} unseen; {_PAGE} explains"
+        " each",
     ]
 
 
@@ -45,12 +44,16 @@ def to_record(
     directory: str, findings: Mapping[str, Finding], result: str | None
 ) -> dict[str, Any]:
     """Return the report as an object for JSON."""
-    counts = Counter(finding.verdict for finding in findings.values())
     return {
         "workdir": directory,
         "result": result,
-        **{verdict: counts[verdict] for verdict in VERDICTS},
+        **_count(findings),
         "findings": [
             {"check": check, **finding._asdict()} for check, finding in findings.items()
         ],
     }
+
+
+def _count(findings: Mapping[str, Finding]) -> dict[str, int]:
+    verdicts = [finding.verdict for finding in findings.values()]
+    return {verdict: verdicts.count(verdict) for verdict in VERDICTS}

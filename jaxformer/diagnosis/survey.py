@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 from array import array
 from collections.abc import Iterable, Sequence
@@ -26,15 +27,13 @@ class Survey:
     """Hold what was read of the training text.
 
     Attributes:
-        read: number of pairs.
-        whole: whether these are all.
+        whole: whether all pairs were read.
         sample: pairs drawn at random, the same in each reading.
-        characters: lengths of both sides of each pair, ``[read, 2]``.
+        characters: lengths of both sides of each pair that was read, ``[pairs, 2]``.
         sources: sources of the test set that occur here.
         pairs: pairs of the test set that occur here.
     """
 
-    read: int
     whole: bool
     sample: list[Pair]
     characters: NDArray[np.int32]
@@ -63,13 +62,9 @@ def survey_text(
     lengths = array("i")  # of millions of pairs
     sources: set[str] = set()
     pairs: set[Pair] = set()
-    read, whole = 0, True
-    for pair in corpus:
-        if read == most:
-            whole = False
-            break
-        read += 1
-        lengths.extend((len(pair.source), len(pair.target)))
+    unread = iter(corpus)
+    for read, pair in enumerate(itertools.islice(unread, most), start=1):
+        lengths.extend(map(len, pair))
         if pair.source in asked:
             sources.add(pair.source)
             if pair in asked_pairs:
@@ -78,8 +73,9 @@ def survey_text(
             kept.append(pair)
         elif (place := int(draw() * read)) < sample:
             kept[place] = pair
+    whole = next(unread, None) is None
     characters = np.array(lengths, np.int32).reshape(-1, 2)
-    return Survey(read, whole, kept, characters, frozenset(sources), frozenset(pairs))
+    return Survey(whole, kept, characters, frozenset(sources), frozenset(pairs))
 
 
 def count_dropped(

@@ -130,6 +130,8 @@ def read_brackets(
         >>> read_brackets("(S XX )NP".split()) is None
         True
     """
+    if not is_one_tree(symbols):
+        return None
     leaves: list[str] = []
     opened: list[tuple[str, int]] = []
     found: list[tuple[str, int, int]] = []
@@ -139,17 +141,11 @@ def read_brackets(
             opened.append((label, len(leaves)))
         elif kind != ")":
             leaves.append(symbol)
-        elif not opened or opened[-1][0] != label:
+        elif not label or opened[-1][0] != label:
             return None
         else:
             found.append((*opened.pop(), len(leaves)))
-    whole = (
-        leaves
-        and not opened
-        and all(label for label, *_ in found)
-        and is_one_tree(symbols)
-    )
-    return (leaves, found) if whole else None
+    return (leaves, found) if leaves else None
 
 
 def is_one_tree(symbols: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from jaxformer.errors import require
 from jaxformer.evaluation.metrics import CHRF
-from jaxformer.evaluation.statistics import Metric, SentenceStatistics
+from jaxformer.evaluation.statistics import Metric, SentenceStatistics, score_rows
 
 LENGTHS = (1, 10, 20, 30, 40, 50, 60)
 """The least number of words of each bucket of sentences."""
@@ -99,23 +99,21 @@ def score_by_length(
         statistics: of each metric, by the name of the system.
         lines: sources or references, whose words are counted.
     """
-    lengths = np.asarray([len(split_words(line)) for line in lines])
-    places = np.searchsorted(LENGTHS, np.maximum(lengths, LENGTHS[0]), side="right") - 1
+    lengths = [max(len(split_words(line)), LENGTHS[0]) for line in lines]
+    places = np.searchsorted(LENGTHS, lengths, side="right") - 1
+    systems = next(iter(statistics.values()))
     buckets = []
     for place, (least, most) in enumerate(_ranges(LENGTHS)):
         chosen = places == place
-        if not chosen.any():
-            continue
-        scores = [
-            [
-                metric.score(found.rows[chosen].sum(0), found.signature).value
-                for found in systems.values()
-            ]
-            for metric, systems in statistics.items()
-        ]
-        keys = [metric.key for metric in statistics]
-        by_system = (dict(zip(keys, s, strict=True)) for s in zip(*scores, strict=True))
-        buckets.append(LengthBucket(least, most, int(chosen.sum()), tuple(by_system)))
+        if chosen.any():
+            scores = tuple(
+                {
+                    metric.key: score_rows(metric, found[system], chosen).value
+                    for metric, found in statistics.items()
+                }
+                for system in systems
+            )
+            buckets.append(LengthBucket(least, most, int(chosen.sum()), scores))
     return buckets
 
 

@@ -42,17 +42,13 @@ class ComparisonConfig:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        for name, least in {
-            "resamples": 100,
-            "trials": 0,
-            "seed": 0,
-            "examples": 0,
-        }.items():
-            value = getattr(self, name)
+        bounds = {"resamples": 10**6, "trials": 10**7, "examples": 10**6}
+        bounds["seed"] = 2**63 - 1
+        for name in bounds:
+            value, least = getattr(self, name), 100 if name == "resamples" else 0
             if value < least:
                 raise InputError(f"{name} must be at least {least}, not {value}")
-        most = {"resamples": 10**6, "trials": 10**7, "examples": 10**6}
-        check_most(self, most | {"seed": 2**63 - 1})
+        check_most(self, bounds)
 
 
 @dataclass(frozen=True)
@@ -149,7 +145,7 @@ def compare(
         }
         for metric in metrics
     }
-    results = (_test(metric, found, config) for metric, found in statistics.items())
+    results = [_test(metric, found, config) for metric, found in statistics.items()]
     if frequencies is None:
         frequencies = breakdown.count_words(itertools.chain.from_iterable(references))
     measured = references[0] if config.lengths == "reference" else sources or ()
@@ -182,8 +178,8 @@ def _test(
         for name, found in systems.items()
     }
     baseline, *_ = systems
-
-    def test(name: str, found: SentenceStatistics) -> Result:
+    results = []
+    for name, found in systems.items():
         bootstrap = randomization = None
         if name != baseline:
             bootstrap = significance.compare_bootstraps(
@@ -194,6 +190,7 @@ def _test(
                     metric, found, systems[baseline], config.trials, config.seed
                 )
         interval, score = significance.summarize(drawn[name]), score_rows(metric, found)
-        return Result(name, metric.key, score, interval, bootstrap, randomization)
-
-    return [test(name, found) for name, found in systems.items()]
+        results.append(
+            Result(name, metric.key, score, interval, bootstrap, randomization)
+        )
+    return results

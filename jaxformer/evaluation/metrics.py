@@ -24,6 +24,7 @@ from jaxformer.evaluation.statistics import (
     Metric,
     Score,
     SentenceStatistics,
+    count_ngrams,
     score_rows,
 )
 from jaxformer.typing import Float
@@ -40,7 +41,7 @@ class SacreMetric:
     Attributes:
         key: its name in options and records.
         kind: sacreBLEU's class.
-        options: arguments of that class.
+        options: arguments of that class, where they are not its defaults.
         higher_is_better: False for an error rate.
         digits: decimals that a record keeps.
     """
@@ -132,27 +133,24 @@ def _count_chrf(metric: Any, hypothesis: str, lines: Sequence[str]) -> list[floa
     for line in lines:
         row: list[float] = []
         for ours, theirs in zip(given, _chrf_ngrams(metric, line), strict=True):
-            matched = sum(
-                min(count, theirs[gram])
-                for gram, count in ours.items()
-                if gram in theirs
-            )
+            matched = (ours & theirs).total()
             row += [ours.total() if theirs else 0, theirs.total(), matched]
         rows.append(row)
     return max(rows, key=lambda row: _f_score(row, metric.beta))
 
 
-def _chrf_ngrams(metric: Any, text: str) -> list[Counter[str]]:
+def _chrf_ngrams(metric: Any, text: str) -> list[Counter[tuple[str, ...]]]:
     """Count character n-grams without white space, then word n-grams."""
-    characters = "".join(text.split())
-    grams = [
-        Counter(characters[i : i + n] for i in range(len(characters) - n + 1))
-        for n in range(1, metric.char_order + 1)
-    ]
-    words = _split_punctuation(text) if metric.word_order else []
-    return grams + [
-        Counter(" ".join(words[i : i + n]) for i in range(len(words) - n + 1))
-        for n in range(1, metric.word_order + 1)
+    characters, words = "".join(text.split()), []
+    if metric.word_order:
+        words = _split_punctuation(text)
+    return [
+        count_ngrams(units, order)
+        for units, orders in (
+            (characters, metric.char_order),
+            (words, metric.word_order),
+        )
+        for order in range(1, orders + 1)
     ]
 
 
@@ -184,46 +182,21 @@ def _f_score(counts: Sequence[float], beta: int) -> float:
     return 100 * ((1 + factor) * precision * recall / (factor * precision + recall))
 
 
-def _options(**options: str | int | bool) -> Options:
-    return tuple(options.items())
-
-
-BLEU: Metric = SacreMetric(
-    "bleu",
-    "BLEU",
-    _options(
-        lowercase=False, tokenize="13a", smooth_method="exp", effective_order=False
-    ),
-)
+BLEU: Metric = SacreMetric("bleu", "BLEU", ())
 """BLEU, 0 to 100: cased, tokenizer 13a, exponential smoothing (Papineni et al. 2002,
 Post 2018).
 """
 
-CHRF: Metric = SacreMetric(
-    "chrf",
-    "CHRF",
-    _options(char_order=6, word_order=0, beta=2, lowercase=False, whitespace=False),
-)
+CHRF: Metric = SacreMetric("chrf", "CHRF", ())
 """chrF2, 0 to 100: F-score of character n-grams, recall counted twice (Popović 2015).
 
 With several references each sentence is compared with the most similar one.
 """
 
-CHRF_PLUS_PLUS: Metric = SacreMetric(
-    "chrf++",
-    "CHRF",
-    _options(char_order=6, word_order=2, beta=2, lowercase=False, whitespace=False),
-)
+CHRF_PLUS_PLUS: Metric = SacreMetric("chrf++", "CHRF", (("word_order", 2),))
 """chrF2++, 0 to 100: chrF2 with words and pairs of words (Popović 2017)."""
 
-TER: Metric = SacreMetric(
-    "ter",
-    "TER",
-    _options(
-        normalized=False, no_punct=False, asian_support=False, case_sensitive=False
-    ),
-    higher_is_better=False,
-)
+TER: Metric = SacreMetric("ter", "TER", (), higher_is_better=False)
 """TER: edits for 100 reference words, uncased; lower is better (Snover et al. 2006).
 
 An edit changes, adds or removes a word, or moves a phrase. With several references the
@@ -243,7 +216,7 @@ def tokenizing_bleu(tokenizer: str) -> Metric:
         raise InputError(
             f"sacreBLEU has no tokenizer {tokenizer!r}; it has {', '.join(known)}"
         )
-    metric = SacreMetric(f"bleu:{tokenizer}", "BLEU", _options(tokenize=tokenizer))
+    metric = SacreMetric(f"bleu:{tokenizer}", "BLEU", (("tokenize", tokenizer),))
     try:
         metric.prepare(1)
     except (ImportError, OSError, RuntimeError) as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,7 +10,7 @@ from jaxformer.data import sources
 from jaxformer.data.corpus import load_evaluation
 from jaxformer.data.files import read_lines
 from jaxformer.errors import InputError
-from jaxformer.runs import config as configuration
+from jaxformer.runs.config import load
 from jaxformer.runs.records import fingerprint, read_hypotheses, read_results
 
 
@@ -82,14 +82,9 @@ def _choose_set(directories: Sequence[Path]) -> str:
                 f"{directory} has no results: run jaxformer evaluate"
                 f" --workdir={directory} first"
             )
-        found.append(
-            list(dict.fromkeys(record.get("dataset") for record in records.values()))
-        )
-    shared = [
-        name
-        for name in found[0]
-        if name is not None and all(name in names for names in found)
-    ]
+        names = [r["dataset"] for r in records.values() if "dataset" in r]
+        found.append(list(dict.fromkeys(names)))
+    shared = [name for name in found[0] if all(name in names for names in found)]
     if len(shared) == 1:
         return shared[0]
     if shared:
@@ -98,29 +93,34 @@ def _choose_set(directories: Sequence[Path]) -> str:
             f" {_quoted(shared)}"
         )
     have = ", ".join(
-        f"{directory} has {_quoted([name for name in names if name is not None])}"
+        f"{directory} has {_quoted(names)}"
         for directory, names in zip(directories, found, strict=True)
     )
     raise InputError(f"the runs share no result: {have}; evaluate all on one")
 
 
+def find_entries(records: Mapping[str, Mapping[str, Any]], wanted: str) -> list[str]:
+    """Return the names of the results that a name, or that of a data set, means."""
+    if wanted in records:
+        return [wanted]
+    return [name for name in records if records[name].get("dataset") == wanted]
+
+
 def _read_run(directory: Path, wanted: str) -> tuple[dict[str, Any], list[str]]:
     """Read the result of a name, or the only one of a data set, and its lines."""
     records = read_results(directory)
-    names = [
-        name for name, record in records.items() if record.get("dataset") == wanted
-    ]
-    if wanted not in records and len(names) > 1:
+    names = find_entries(records, wanted)
+    if len(names) > 1:
         raise InputError(
             f"{directory} has several results for {wanted}: give one of its"
             " hypotheses.*.txt instead"
         )
-    if wanted not in records and not names:
+    if not names:
         raise InputError(
             f"{directory} has no result {wanted!r}; it has {_quoted(list(records))}"
         )
-    record = records[wanted if wanted in records else names[0]]
-    if not isinstance(record.get("hypotheses"), str) or "sentences" not in record:
+    record = records[names[0]]
+    if not {"hypotheses", "sentences"} <= record.keys():
         raise InputError(
             f"the result {wanted!r} of {directory} names no translations: evaluate the"
             " run again"
@@ -147,10 +147,7 @@ def _load(directory: Path, records: Sequence[dict[str, Any]]) -> ScoredSet:
             "the runs were evaluated on different text, each called"
             f" {records[0]['dataset']}: evaluate again"
         )
-    name, data = (
-        records[0]["dataset"],
-        configuration.load(directory / "config.json").data,
-    )
+    name, data = records[0]["dataset"], load(directory / "config.json").data
     if name.startswith("text:"):
         pairs, language = list(sources.load(name, "", "")), None
     else:

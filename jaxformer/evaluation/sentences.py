@@ -58,15 +58,10 @@ def _check_lines(sentences: Sequence[str], role: str) -> None:
     if len(sentences) == 0:
         raise InputError(f"{role} must hold at least one sentence, and there are none")
     for number, sentence in enumerate(sentences, start=1):
-        if isinstance(sentence, (list, tuple)):
-            raise InputError(
-                f"{role} must be one flat list of strings, but item {number} is a list:"
-                " flatten it"
-            )
         if not isinstance(sentence, str):
             raise InputError(
-                f"{role} must be strings, but item {number} is of type"
-                f" {type(sentence).__name__}: give text, not ids"
+                f"{role} must be one flat list of strings, but item {number} is of type"
+                f" {type(sentence).__name__}: flatten nested lists, give text, not ids"
             )
         if "\n" in sentence:
             raise InputError(

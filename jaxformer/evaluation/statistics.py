@@ -6,11 +6,13 @@ sentences, and over the resamples of a significance test.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jaxformer.typing import Float
 
@@ -80,6 +82,15 @@ class Metric(Protocol):
         ...
 
 
-def score_rows(metric: Metric, statistics: SentenceStatistics) -> Score:
-    """Score all sentences together."""
-    return metric.score(statistics.rows.sum(0), statistics.signature)
+def count_ngrams(units: Sequence[str], order: int) -> Counter[tuple[str, ...]]:
+    """Count the n-grams of words, or of the characters of a string."""
+    return Counter(zip(*(units[start:] for start in range(order)), strict=False))
+
+
+def score_rows(
+    metric: Metric,
+    statistics: SentenceStatistics,
+    chosen: NDArray[Any] | slice = slice(None),
+) -> Score:
+    """Score sentences together: all, or the chosen ones."""
+    return metric.score(statistics.rows[chosen].sum(0), statistics.signature)

@@ -20,7 +20,11 @@ import numpy as np
 from jaxformer import __version__
 from jaxformer.errors import require
 from jaxformer.evaluation.sentences import check_sentences
-from jaxformer.evaluation.statistics import Score, SentenceStatistics
+from jaxformer.evaluation.statistics import (
+    Score,
+    SentenceStatistics,
+    count_ngrams,
+)
 from jaxformer.typing import Float
 
 _ORDER = 4
@@ -137,17 +141,13 @@ def _count(words: list[str], references: list[list[str]]) -> list[int]:
     )[1]
     matches, counts = [], []
     for order in range(1, _ORDER + 1):
-        found = _ngrams(words, order)
+        found = count_ngrams(words, order)
         most: Counter[tuple[str, ...]] = Counter()
         for reference in references:
-            most |= _ngrams(reference, order)
+            most |= count_ngrams(reference, order)
         matches.append((found & most).total())
         counts.append(found.total())
     return [len(words), nearest, *matches, *counts]
-
-
-def _ngrams(words: list[str], order: int) -> Counter[tuple[str, ...]]:
-    return Counter(zip(*(words[start:] for start in range(order)), strict=False))
 
 
 @functools.cache

@@ -77,17 +77,13 @@ def _draw_scores(axes: Any, metric: str, heading: str, lines: Sequence[Line]) ->
             if value is not None and _is_noted(run, metric) == noted
         ]
         if points:
-            x, y = zip(*points, strict=True)
+            looks = {"s": 36, "marker": "D", "linewidth": 1.4, "zorder": 4}
             axes.scatter(
-                x,
-                y,
-                s=36,
-                marker="D",
+                *zip(*points, strict=True),
                 facecolor=fill,
                 edgecolor=_OURS,
-                linewidth=1.4,
                 label=label,
-                zorder=4,
+                **looks,
             )
     _finish(axes, heading)
     axes.margins(x=0.08)
@@ -122,13 +118,12 @@ def _draw_cost(axes: Any, table: Table, lines: Sequence[Line]) -> None:
         ]
         if bars:
             places, lengths = zip(*bars, strict=True)
+            looks = {"color": colour, "label": label, "zorder": 3}
             # On a logarithmic axis the length of a bar means nothing.
             if table.number == 2:
-                axes.scatter(lengths, places, s=30, color=colour, label=label, zorder=3)
+                axes.scatter(lengths, places, s=30, **looks)
             else:
-                axes.barh(
-                    places, lengths, height=0.34, color=colour, label=label, zorder=3
-                )
+                axes.barh(places, lengths, height=0.34, **looks)
     _finish(axes, name)
 
 

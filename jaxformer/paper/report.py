@@ -66,16 +66,14 @@ def _line(
     if row.config is None:
         return Line(row)
     model, settings = row.model, row.settings
-    steps, tokens = (
-        int(settings["training.steps"]),
-        int(settings["data.tokens_per_batch"]),
+    operations = count_flops(
+        model,
+        steps=int(settings["training.steps"]),
+        tokens_per_batch=int(settings["data.tokens_per_batch"]),
     )
-    operations = count_flops(model, steps=steps, tokens_per_batch=tokens)
-    hours = (
-        None
-        if flops_per_second is None
-        else expected_hours(operations, flops_per_second, utilisation)
-    )
+    hours = None
+    if flops_per_second is not None:
+        hours = expected_hours(operations, flops_per_second, utilisation)
     return Line(row, parameters_by_formula(model), operations, hours, run)
 
 
@@ -109,34 +107,26 @@ def to_markdown(
 
 def _columns(table: Table, lines: Sequence[Line]) -> list[list[str]]:
     """Lay out the header and the rows, without empty columns."""
-    columns: list[list[str]] = [
-        ["row", *(f"`{line.row.name}`" if line.row.config else "" for line in lines)],
-        ["model", *(line.row.title for line in lines)],
-    ]
-    for metric, heading in table.metrics.items():
-        digits = 2 if metric == "perplexity" else 1
-        columns += [
-            [f"{heading}, paper", *(_paper_score(line.row, metric) for line in lines)],
-            [
-                f"{heading}, run",
-                *(_run_score(line.run, metric, digits) for line in lines),
-            ],
-        ]
-    columns += [
-        [
-            "parameters, paper",
-            *(_number(line.row.parameters, "{:.0f} M") for line in lines),
-        ],
-        ["parameters", *(_number(line.parameters, "{:,}") for line in lines)],
-        [
-            "training FLOPs, paper",
-            *(_number(line.row.flops, "{:.1e}") for line in lines),
-        ],
-        ["training FLOPs", *(_number(line.flops, "{:.1e}") for line in lines)],
-        ["hours", *(_hours(line) for line in lines)],
-    ]
+    scores = (
+        f"{heading}, {whose}"
+        for heading in table.metrics.values()
+        for whose in ("paper", "run")
+    )
+    header = ["row", "model", *scores, "parameters, paper", "parameters"]
+    header += ["training FLOPs, paper", "training FLOPs", "hours"]
+    columns = zip(header, *(_cells(table, line) for line in lines), strict=True)
     kept = [column for column in columns if any(column[1:])]
     return [list(cells) for cells in zip(*kept, strict=True)]
+
+
+def _cells(table: Table, line: Line) -> list[str]:
+    row = line.row
+    cells = [f"`{row.name}`" if row.config else "", row.title]
+    for metric in table.metrics:
+        cells += [_paper_score(row, metric), _run_score(line.run, metric)]
+    cells += [_number(row.parameters, "{:.0f} M"), _number(line.parameters, "{:,}")]
+    cells += [_number(cost, "{:.1e}") for cost in (row.flops, line.flops)]
+    return [*cells, _hours(line)]
 
 
 def _number(value: float | None, form: str) -> str:
@@ -149,59 +139,43 @@ def _paper_score(row: Row, metric: str) -> str:
     return f"{row.scores[metric]:.{digits}f}"
 
 
-def _run_score(run: RunScore | None, metric: str, digits: int) -> str:
+def _run_score(run: RunScore | None, metric: str) -> str:
     """Return a score of a run, with a star if it does not compare."""
-    value = None if run is None else run.get(metric)
-    if run is None or value is None:
+    if run is None or (value := run.get(metric)) is None:
         return ""
     star = r"\*" if run.notes else ""
-    return f"{value:.{digits}f}{star}"
+    return f"{value:.{2 if metric == 'perplexity' else 1}f}{star}"
 
 
 def _hours(line: Line) -> str:
     if line.flops is None:
         return ""
-    return (
-        "unknown"
-        if line.hours is None
-        else f"{line.hours:,.1f}"
-        if line.hours >= 1
-        else f"{line.hours:.2g}"
-    )
+    if line.hours is None:
+        return "unknown"
+    return f"{line.hours:,.1f}" if line.hours >= 1 else f"{line.hours:.2g}"
 
 
 def _describe(row: Row, run: RunScore) -> str:
     """Describe what was scored of a run and why it does not compare."""
-    scored = (
-        f"checkpoint {run.checkpoint}"
-        if isinstance(run.checkpoint, int)
-        else run.checkpoint
-    )
+    step = "checkpoint " if isinstance(run.checkpoint, int) else ""
     head = (
         f"- `{row.name}`: {run.directory}, {run.parameters:,} parameters, trained on"
-        f" {run.trained_on}, {scored}, {run.metric} {run.value:g} on {run.dataset}."
+        f" {run.trained_on}, {step}{run.checkpoint}, {run.metric} {run.value:g} on"
+        f" {run.dataset}."
     )
     if not run.notes:
         return f"{head} Comparable with the paper, where that is its training text."
-    return "\n".join(
-        [
-            f"{head} Not comparable with the paper:",
-            *(f"  - {note}" for note in run.notes),
-        ]
-    )
+    notes = (f"  - {note}" for note in run.notes)
+    return "\n".join((f"{head} Not comparable with the paper:", *notes))
 
 
 def _explain(table: Table, devices: str, utilisation: float) -> Iterator[str]:
+    trees = " Trees are longer: here they are a rough figure."
     yield (
         "Parameters are counted on the model of the row's configuration, with its"
         " vocabulary; those of a run are in its line. Training FLOPs are those of the"
         " matmuls of forward and backward passes over real tokens, in full batches of"
-        f" {SENTENCE} tokens a sentence."
-        + (
-            " Trees are longer: here they are a rough figure."
-            if table.number == 4
-            else ""
-        )
+        f" {SENTENCE} tokens a sentence.{trees if table.number == 4 else ''}"
     )
     if table.number == 2:
         yield (

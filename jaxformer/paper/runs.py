@@ -5,7 +5,7 @@ compare.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +15,10 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.known_sets import find_known
 from jaxformer.models.config import TransformerConfig
 from jaxformer.paper.parameters import count_parameters
-from jaxformer.paper.tables import LEARNING_KEYS, Row, Table
+from jaxformer.paper.tables import LEARNING_KEYS, Row, Table, select_section
 from jaxformer.runs import config as configuration
-from jaxformer.runs import records
 from jaxformer.runs.config import RunConfig
-from jaxformer.runs.records import read_results
+from jaxformer.runs.records import read_curves, read_results
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import differing_settings
 
@@ -80,39 +79,29 @@ def read_run(table: Table, row: Row, directory: Path) -> RunScore:
         )
     config = configuration.load(directory / "config.json")
     check_model(row, config, directory)
-    records = read_results(directory)
-    if not records:
+    results = read_results(directory)
+    if not results:
         raise InputError(
             f"{directory} has no results: run jaxformer evaluate --workdir={directory}"
             " first"
         )
-    metric = comparable_metric(row)
-    parameters, trained = count_parameters(config.model), _training_notes(row, config)
+    metric, parameters = comparable_metric(row), count_parameters(config.model)
     scores = []
-    for name, record in records.items():
+    for name, record in results.items():
         found, value = _score(record, metric, f"{directory / 'results.json'}: {name!r}")
-        perplexity, doubts = _perplexity(table, config, record, directory)
+        dataset, scored = record["dataset"], record["checkpoint"]
+        perplexity, doubts = _perplexity(table, config, scored, directory)
         notes = (
             *_metric_notes(found, metric),
             *_text_notes(table, record),
-            *_checkpoint_notes(row, config, record, directory),
+            *_checkpoint_notes(row, config, scored, directory),
             *_search_notes(row, record),
             *doubts,
-            *trained,
+            *_training_notes(row, config),
         )
-        scored = record["dataset"], record["checkpoint"]
-        scores.append(
-            RunScore(
-                directory,
-                parameters,
-                found,
-                value,
-                perplexity,
-                *scored,
-                config.data.train,
-                notes,
-            )
-        )
+        trained_on = config.data.train
+        what = directory, parameters, found, value, perplexity
+        scores.append(RunScore(*what, dataset, scored, trained_on, notes))
     return min(scores, key=lambda score: len(score.notes))
 
 
@@ -122,9 +111,10 @@ def check_model(row: Row, config: RunConfig, directory: Path) -> None:
     Raises:
         InputError: they differ; the differences are named.
     """
-    wanted, found = _architecture(row.model), _architecture(config.model)
-    wanted["label_smoothing"] = row.settings["training.label_smoothing"]
-    found["label_smoothing"] = config.training.label_smoothing
+    smoothing = row.settings["training.label_smoothing"]
+    wanted = _architecture(row.model) | {"label_smoothing": smoothing}
+    smoothing = config.training.label_smoothing
+    found = _architecture(config.model) | {"label_smoothing": smoothing}
     wrong = [
         f"{key} {found[key]} and not {wanted[key]}"
         for key in wanted
@@ -143,11 +133,8 @@ def comparable_metric(row: Row) -> str:
     """Return the metric of ``jaxformer evaluate`` that the paper used."""
     if "f1" in row.scores:
         return "f1"
-    return (
-        "compound_split_bleu"
-        if row.settings["data.target_language"] == "de"
-        else "tokenized_bleu"
-    )
+    german = row.settings["data.target_language"] == "de"
+    return "compound_split_bleu" if german else "tokenized_bleu"
 
 
 def _architecture(model: TransformerConfig) -> dict[str, Any]:
@@ -174,138 +161,98 @@ def _score(record: Mapping[str, Any], metric: str, where: str) -> tuple[str, flo
     )
 
 
-def _metric_notes(found: str, wanted: str) -> list[str]:
-    if found == wanted:
-        return []
-    if wanted == "f1":
-        return ["BLEU of linearised trees, and not F1: evaluate with --metrics=f1"]
+def _metric_notes(found: str, wanted: str) -> Iterator[str]:
     names = {
         "bleu": "sacreBLEU of raw text",
         "tokenized_bleu": "tokenised BLEU without split compounds",
     }
-    return [
-        f"{names.get(found, found)}, and not {wanted} as in the paper: evaluate with"
-        f" --metrics=bleu,{wanted}"
-    ]
-
-
-def _text_notes(table: Table, record: Mapping[str, Any]) -> list[str]:
-    notes = []
-    name = record["dataset"]
-    if find_known(name) != table.test:
-        notes.append(f"scored on {name}, and not on {table.test}")
-    if record["sentences"] != table.sentences:
-        notes.append(
-            f"{record['sentences']:,} sentences, and {table.test} has"
-            f" {table.sentences:,}"
+    if found != wanted == "f1":
+        yield "BLEU of linearised trees, and not F1: evaluate with --metrics=f1"
+    elif found != wanted:
+        yield (
+            f"{names.get(found, found)}, and not {wanted} as in the paper: evaluate"
+            f" with --metrics=bleu,{wanted}"
         )
-    return notes
+
+
+def _text_notes(table: Table, record: Mapping[str, Any]) -> Iterator[str]:
+    name, count = record["dataset"], record["sentences"]
+    if find_known(name) != table.test:
+        yield f"scored on {name}, and not on {table.test}"
+    if count != table.sentences:
+        yield f"{count:,} sentences, and {table.test} has {table.sentences:,}"
 
 
 def _checkpoint_notes(
-    row: Row, config: RunConfig, record: Mapping[str, Any], directory: Path
-) -> list[str]:
+    row: Row, config: RunConfig, scored: int | str, directory: Path
+) -> Iterator[str]:
     """Note other averaging, or training that had not ended."""
-    scored = record["checkpoint"]
     if isinstance(scored, int):
         steps = [scored]
     elif " + " in scored:
-        return [f"an ensemble of {scored}"]
+        yield f"an ensemble of {scored}"
+        return
     else:
-        averages = {
-            f"average/{average.name}": average.steps
-            for average in list_averages(directory)
-        }
-        if scored not in averages:
-            return [f"scored with {scored}, which is no longer there"]
-        steps = averages[scored]
-    notes = []
+        averages = {f"average/{x.name}": x.steps for x in list_averages(directory)}
+        steps = averages.get(scored)
+        if steps is None:
+            yield f"scored with {scored}, which is no longer there"
+            return
     if row.averaged is not None and len(steps) != row.averaged:
-        of_paper = (
-            "the last checkpoint alone"
-            if row.averaged == 1
-            else f"the mean of the last {row.averaged}"
-        )
-        found = (
-            "one checkpoint, not averaged"
-            if len(steps) == 1
-            else f"the mean of {len(steps)} checkpoints"
-        )
-        notes.append(f"{found}, and the paper's is {of_paper}")
+        found, wanted = "one checkpoint, not averaged", "the last checkpoint alone"
+        if len(steps) > 1:
+            found = f"the mean of {len(steps)} checkpoints"
+        if row.averaged > 1:
+            wanted = f"the mean of the last {row.averaged}"
+        yield f"{found}, and the paper's is {wanted}"
     if max(steps) < config.training.steps:
-        notes.append(f"scored at step {max(steps):,} of {config.training.steps:,}")
-    return notes
+        yield f"scored at step {max(steps):,} of {config.training.steps:,}"
 
 
-def _search_notes(row: Row, record: Mapping[str, Any]) -> list[str]:
-    chosen = {
-        key.removeprefix("decoding."): x
-        for key, x in row.settings.items()
-        if key.startswith("decoding.")
-    }
+def _search_notes(row: Row, record: Mapping[str, Any]) -> Iterator[str]:
+    chosen = select_section(row.settings, "decoding")
     others = differing_settings(record["decoding"], **chosen)
-    return [
-        f"decoding.{key} {value}, and not {wanted}"
-        for key, (value, wanted) in others.items()
-    ]
+    for key, (value, wanted) in others.items():
+        yield f"decoding.{key} {value}, and not {wanted}"
 
 
-def _training_notes(row: Row, config: RunConfig) -> list[str]:
+def _training_notes(row: Row, config: RunConfig) -> Iterator[str]:
     """Note keys of the text and of training that differ from the row's or from those
     of all rows.
     """
-    found = configuration.flatten(config)
+    found, settings = configuration.flatten(config), row.settings
     wanted = {
-        key: value
-        for key, value in row.settings.items()
-        if key.startswith(("data.", "training."))
+        key: settings[key] for key in settings if key.startswith(("data.", "training."))
     }
-    wanted |= {
-        f"training.{key}": getattr(TrainingConfig(), key) for key in LEARNING_KEYS
-    }
-    notes = [
-        f"{key} {found[key]}, and not {value}"
-        for key, value in wanted.items()
-        if found[key] != value
-    ]
-    parts = parse(
-        config.data.train, config.data.source_language, config.data.target_language
-    )
+    wanted |= {f"training.{key}": getattr(TrainingConfig, key) for key in LEARNING_KEYS}
+    for key, value in wanted.items():
+        if found[key] != value:
+            yield f"{key} {found[key]}, and not {value}"
+    data = config.data
+    parts = parse(data.train, data.source_language, data.target_language)
     others = [
         part.name for part in parts if part.name.partition(":")[0] in _NOT_THE_PAPERS
     ]
-    return [
-        *notes,
-        *(
-            [f"trained on {', '.join(others)}, and not on the paper's text"]
-            if others
-            else []
-        ),
-    ]
+    if others:
+        yield f"trained on {', '.join(others)}, and not on the paper's text"
 
 
 def _perplexity(
-    table: Table, config: RunConfig, record: Mapping[str, Any], directory: Path
+    table: Table, config: RunConfig, scored: int | str, directory: Path
 ) -> tuple[float | None, list[str]]:
     """Return the perplexity at the scored step, or else the last one, if the table has
-    perplexities.
+    perplexities; and why it does not compare.
     """
     path = directory / "metrics.jsonl"
     if "perplexity" not in table.metrics or not path.is_file():
         return None, []
-    curve = dict(records.read_curves(path).get("valid/perplexity", ()))
+    curve = dict(read_curves(path).get("valid/perplexity", ()))
     if not curve:
         return None, []
-    step = record["checkpoint"] if record["checkpoint"] in curve else max(curve)
-    notes = (
-        []
-        if step == record["checkpoint"]
-        else [f"perplexity at step {step:,}, and not of what was scored"]
-    )
-    valid = config.data.valid
-    other = (
-        []
-        if find_known(valid) == table.test
-        else [f"perplexity of {valid}, and not of {table.test}"]
-    )
-    return curve[step], notes + other
+    step, notes = scored, []
+    if not isinstance(step, int) or step not in curve:
+        step = max(curve)
+        notes.append(f"perplexity at step {step:,}, and not of what was scored")
+    if find_known(config.data.valid) != table.test:
+        notes.append(f"perplexity of {config.data.valid}, and not of {table.test}")
+    return curve[step], notes

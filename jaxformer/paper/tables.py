@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -55,6 +56,12 @@ name; the defaults are the paper's.
 """
 
 
+def select_section(settings: Mapping[str, Value], section: str) -> dict[str, Value]:
+    """Return the settings of a section of the configuration, without its name."""
+    parts = ((*key.split("."), value) for key, value in settings.items())
+    return {key: value for name, key, value in parts if name == section}
+
+
 @dataclasses.dataclass(frozen=True)
 class Row:
     """One line of a table.
@@ -91,21 +98,13 @@ class Row:
         heads filled in.
         """
         settings = {**BASE, **self.changes}
-        for key in ("model.d_k", "model.d_v"):
-            if key not in self.changes:
-                settings[key] = int(settings["model.d_model"]) // int(
-                    settings["model.num_heads"]
-                )
-        return settings
+        width = int(settings["model.d_model"]) // int(settings["model.num_heads"])
+        return settings | {"model.d_k": width, "model.d_v": width} | {**self.changes}
 
     @property
     def model(self) -> TransformerConfig:
         """Return the model of the row."""
-        values = {
-            key.removeprefix("model."): value
-            for key, value in self.settings.items()
-            if key.startswith("model.")
-        }
+        values = select_section(self.settings, "model")
         values["vocabulary_size"] = self.settings["data.vocabulary_size"]
         return TransformerConfig(**values)  # type: ignore[arg-type]  # the tests hold every value against its type
 
@@ -164,10 +163,9 @@ _FRENCH: Mapping[str, Value] = {
 }
 
 
-def _other(name: str, title: str, bleu: str, flops: float | None = None) -> Row:
-    """Build the row of a system with the decimals of its score: 26.30 has two."""
-    decimals = len(bleu.partition(".")[2])
-    return Row(name, title, {"bleu": float(bleu)}, flops=flops, decimals=decimals)
+def _read(table: str) -> list[list[str]]:
+    """Return the cells of a table, which two spaces or more separate."""
+    return [re.split("  +", line) for line in table.strip().split("\n")]
 
 
 def _ours(
@@ -186,28 +184,37 @@ def _ours(
 
 # The paper gives one number of FLOPs for both pairs of a model: time by devices by 9.5
 # TFLOP/s of a P100.
-_DEEP_ATT = "Deep-Att + PosUnk"
+_OTHERS = """
+bytenet-ende            ByteNet, En-De                     23.75  -
+deep-att-enfr           Deep-Att + PosUnk, En-Fr           39.2   1.0e20
+gnmt-ende               GNMT + RL, En-De                   24.6   2.3e19
+gnmt-enfr               GNMT + RL, En-Fr                   39.92  1.4e20
+convs2s-ende            ConvS2S, En-De                     25.16  9.6e18
+convs2s-enfr            ConvS2S, En-Fr                     40.46  1.5e20
+moe-ende                MoE, En-De                         26.03  2.0e19
+moe-enfr                MoE, En-Fr                         40.56  1.2e20
+deep-att-ensemble-enfr  Deep-Att + PosUnk ensemble, En-Fr  40.4   8.0e20
+gnmt-ensemble-ende      GNMT + RL ensemble, En-De          26.30  1.8e20
+gnmt-ensemble-enfr      GNMT + RL ensemble, En-Fr          41.16  1.1e21
+convs2s-ensemble-ende   ConvS2S ensemble, En-De            26.36  7.7e19
+convs2s-ensemble-enfr   ConvS2S ensemble, En-Fr            41.29  1.2e21
+"""
 _TABLE_2 = Table(
     2,
     "translation, newstest2014",
     {"bleu": "BLEU"},
     "newstest2014",
     (
-        _other("bytenet-ende", "ByteNet, En-De", "23.75"),
-        _other("deep-att-enfr", f"{_DEEP_ATT}, En-Fr", "39.2", 1.0e20),
-        _other("gnmt-ende", "GNMT + RL, En-De", "24.6", 2.3e19),
-        _other("gnmt-enfr", "GNMT + RL, En-Fr", "39.92", 1.4e20),
-        _other("convs2s-ende", "ConvS2S, En-De", "25.16", 9.6e18),
-        _other("convs2s-enfr", "ConvS2S, En-Fr", "40.46", 1.5e20),
-        _other("moe-ende", "MoE, En-De", "26.03", 2.0e19),
-        _other("moe-enfr", "MoE, En-Fr", "40.56", 1.2e20),
-        _other(
-            "deep-att-ensemble-enfr", f"{_DEEP_ATT} ensemble, En-Fr", "40.4", 8.0e20
+        *(
+            Row(
+                name,
+                title,
+                {"bleu": float(bleu)},
+                flops=None if flops == "-" else float(flops),
+                decimals=len(bleu.partition(".")[2]),  # 26.30 has two
+            )
+            for name, title, bleu, flops in _read(_OTHERS)
         ),
-        _other("gnmt-ensemble-ende", "GNMT + RL ensemble, En-De", "26.30", 1.8e20),
-        _other("gnmt-ensemble-enfr", "GNMT + RL ensemble, En-Fr", "41.16", 1.1e21),
-        _other("convs2s-ensemble-ende", "ConvS2S ensemble, En-De", "26.36", 7.7e19),
-        _other("convs2s-ensemble-enfr", "ConvS2S ensemble, En-Fr", "41.29", 1.2e21),
         _ours("ende_base", "Transformer (base), En-De", 27.3, 3.3e18, 5),
         _ours("enfr_base", "Transformer (base), En-Fr", 38.1, 3.3e18, 5, _FRENCH),
         _ours("ende_big", "Transformer (big), En-De", 28.4, 2.3e19, 20, _BIG),
@@ -220,59 +227,59 @@ _TABLE_2 = Table(
 )
 
 
+_VARIATIONS = """
+base           base                      4.92  25.8  65
+a_h1           (A) 1 head of width 512   5.29  24.9  -    model.num_heads=1
+a_h4           (A) 4 heads of width 128  5.00  25.5  -    model.num_heads=4
+a_h16          (A) 16 heads of width 32  4.91  25.8  -    model.num_heads=16
+a_h32          (A) 32 heads of width 16  5.01  25.4  -    model.num_heads=32
+b_dk16         (B) d_k 16                5.16  25.1  58   model.d_k=16
+b_dk32         (B) d_k 32                5.01  25.4  60   model.d_k=32
+c_n2           (C) 2 layers              6.11  23.7  36   layers=2
+c_n4           (C) 4 layers              5.19  25.3  50   layers=4
+c_n8           (C) 8 layers              4.88  25.5  80   layers=8
+c_d256         (C) d_model 256           5.75  24.5  28   model.d_model=256
+c_d1024        (C) d_model 1024          4.66  26.0  168  model.d_model=1024
+c_ff1024       (C) d_ff 1024             5.12  25.4  53   model.d_ff=1024
+c_ff4096       (C) d_ff 4096             4.75  26.2  90   model.d_ff=4096
+d_dropout00    (D) dropout 0.0           5.77  24.6  -    model.dropout_rate=0.0
+d_dropout02    (D) dropout 0.2           4.95  25.5  -    model.dropout_rate=0.2
+d_smoothing00  (D) label smoothing 0.0   4.67  25.3  -    training.label_smoothing=0.0
+d_smoothing02  (D) label smoothing 0.2   5.47  25.7  -    training.label_smoothing=0.2
+e_learned      (E) learned positions     4.92  25.7  -    model.positions=learned
+big            big                       4.33  26.4  213  big
+"""
+
+
 def _variation(
-    name: str,
-    title: str,
-    perplexity: float,
-    bleu: float,
-    parameters: float | None,
-    changes: Mapping[str, Value],
+    name: str, title: str, perplexity: str, bleu: str, millions: str, change: str = ""
 ) -> Row:
-    scores, config = {"perplexity": perplexity, "bleu": bleu}, "configs/paper/table3.py"
-    return Row(name, title, scores, f"{config}:{name}", changes, parameters, averaged=1)
+    key, _, value = change.partition("=")
+    changes: Mapping[str, Value] = {}
+    if key == "big":
+        changes = _BIG
+    elif key == "layers":
+        sides = "encoder", "decoder"
+        changes = {f"model.num_{side}_layers": int(value) for side in sides}
+    elif key:
+        changes = {key: type(BASE[key])(value)}
+    return Row(
+        name,
+        title,
+        {"perplexity": float(perplexity), "bleu": float(bleu)},
+        f"configs/paper/table3.py:{name}",
+        changes,
+        None if millions == "-" else float(millions),
+        averaged=1,
+    )
 
 
-def _layers(count: int) -> Mapping[str, Value]:
-    return {"model.num_encoder_layers": count, "model.num_decoder_layers": count}
-
-
-_DROPOUT, _SMOOTHING = "model.dropout_rate", "training.label_smoothing"
-_HEADS, _FEED_FORWARD = "model.num_heads", "model.d_ff"
-_VARIATIONS = (
-    ("base", "base", 4.92, 25.8, 65, {}),
-    ("a_h1", "(A) 1 head of width 512", 5.29, 24.9, None, {_HEADS: 1}),
-    ("a_h4", "(A) 4 heads of width 128", 5.00, 25.5, None, {_HEADS: 4}),
-    ("a_h16", "(A) 16 heads of width 32", 4.91, 25.8, None, {_HEADS: 16}),
-    ("a_h32", "(A) 32 heads of width 16", 5.01, 25.4, None, {_HEADS: 32}),
-    ("b_dk16", "(B) d_k 16", 5.16, 25.1, 58, {"model.d_k": 16}),
-    ("b_dk32", "(B) d_k 32", 5.01, 25.4, 60, {"model.d_k": 32}),
-    ("c_n2", "(C) 2 layers", 6.11, 23.7, 36, _layers(2)),
-    ("c_n4", "(C) 4 layers", 5.19, 25.3, 50, _layers(4)),
-    ("c_n8", "(C) 8 layers", 4.88, 25.5, 80, _layers(8)),
-    ("c_d256", "(C) d_model 256", 5.75, 24.5, 28, {"model.d_model": 256}),
-    ("c_d1024", "(C) d_model 1024", 4.66, 26.0, 168, {"model.d_model": 1024}),
-    ("c_ff1024", "(C) d_ff 1024", 5.12, 25.4, 53, {_FEED_FORWARD: 1024}),
-    ("c_ff4096", "(C) d_ff 4096", 4.75, 26.2, 90, {_FEED_FORWARD: 4096}),
-    ("d_dropout00", "(D) dropout 0.0", 5.77, 24.6, None, {_DROPOUT: 0.0}),
-    ("d_dropout02", "(D) dropout 0.2", 4.95, 25.5, None, {_DROPOUT: 0.2}),
-    ("d_smoothing00", "(D) label smoothing 0.0", 4.67, 25.3, None, {_SMOOTHING: 0.0}),
-    ("d_smoothing02", "(D) label smoothing 0.2", 5.47, 25.7, None, {_SMOOTHING: 0.2}),
-    (
-        "e_learned",
-        "(E) learned positions",
-        4.92,
-        25.7,
-        None,
-        {"model.positions": "learned"},
-    ),
-    ("big", "big", 4.33, 26.4, 213, _BIG),
-)
 _TABLE_3 = Table(
     3,
     "variations of the model, English to German, newstest2013",
     {"perplexity": "perplexity", "bleu": "BLEU"},
     "newstest2013",
-    tuple(_variation(*values) for values in _VARIATIONS),
+    tuple(_variation(*cells) for cells in _read(_VARIATIONS)),
 )
 
 # Section 6.3 has layers, width, vocabulary, beam, alpha and length. Dropout and
@@ -294,8 +301,38 @@ _PARSING: Mapping[str, Value] = {
 }
 
 
-def _parser(name: str, title: str, score: float) -> Row:
-    return Row(name, title, {"f1": score})
+_PARSERS = """
+vinyals-wsj      Vinyals & Kaiser et al. 2014, WSJ only         88.3
+petrov           Petrov et al. 2006, WSJ only                   90.4
+zhu-wsj          Zhu et al. 2013, WSJ only                      90.4
+dyer-wsj         Dyer et al. 2016, WSJ only                     91.7
+wsj              Transformer (4 layers), WSJ only               91.3
+zhu-semi         Zhu et al. 2013, semi-supervised               91.3
+huang-semi       Huang & Harper 2009, semi-supervised           91.3
+mcclosky-semi    McClosky et al. 2006, semi-supervised          92.1
+vinyals-semi     Vinyals & Kaiser et al. 2014, semi-supervised  92.1
+semi             Transformer (4 layers), semi-supervised        92.7
+luong            Luong et al. 2015, multi-task                  93.0
+dyer-generative  Dyer et al. 2016, generative                   93.3
+"""
+_OUR_PARSERS: Mapping[str, Mapping[str, Value]] = {
+    "wsj": _PARSING,
+    "semi": {
+        **_PARSING,
+        "model.dropout_rate": 0.1,
+        "model.attention_dropout_rate": 0.1,
+        "data.vocabulary_size": 32_000,
+        "training.warmup_steps": 4_000,
+    },
+}
+
+
+def _parser(name: str, title: str, f1: str) -> Row:
+    row = Row(name, title, {"f1": float(f1)})
+    if name not in _OUR_PARSERS:
+        return row
+    config = f"configs/paper/parsing_{name}.py"
+    return dataclasses.replace(row, config=config, changes=_OUR_PARSERS[name])
 
 
 _TABLE_4 = Table(
@@ -303,38 +340,7 @@ _TABLE_4 = Table(
     "constituency parsing of English, section 23 of the Wall Street Journal",
     {"f1": "F1"},
     "section 23",
-    (
-        _parser("vinyals-wsj", "Vinyals & Kaiser et al. 2014, WSJ only", 88.3),
-        _parser("petrov", "Petrov et al. 2006, WSJ only", 90.4),
-        _parser("zhu-wsj", "Zhu et al. 2013, WSJ only", 90.4),
-        _parser("dyer-wsj", "Dyer et al. 2016, WSJ only", 91.7),
-        Row(
-            "wsj",
-            "Transformer (4 layers), WSJ only",
-            {"f1": 91.3},
-            "configs/paper/parsing_wsj.py",
-            _PARSING,
-        ),
-        _parser("zhu-semi", "Zhu et al. 2013, semi-supervised", 91.3),
-        _parser("huang-semi", "Huang & Harper 2009, semi-supervised", 91.3),
-        _parser("mcclosky-semi", "McClosky et al. 2006, semi-supervised", 92.1),
-        _parser("vinyals-semi", "Vinyals & Kaiser et al. 2014, semi-supervised", 92.1),
-        Row(
-            "semi",
-            "Transformer (4 layers), semi-supervised",
-            {"f1": 92.7},
-            "configs/paper/parsing_semi.py",
-            {
-                **_PARSING,
-                "model.dropout_rate": 0.1,
-                "model.attention_dropout_rate": 0.1,
-                "data.vocabulary_size": 32_000,
-                "training.warmup_steps": 4_000,
-            },
-        ),
-        _parser("luong", "Luong et al. 2015, multi-task", 93.0),
-        _parser("dyer-generative", "Dyer et al. 2016, generative", 93.3),
-    ),
+    tuple(_parser(*cells) for cells in _read(_PARSERS)),
 )
 
 TABLES: Mapping[int, Table] = types.MappingProxyType(

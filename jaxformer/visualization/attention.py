@@ -76,12 +76,16 @@ class _Kind(NamedTuple):
 
 def _kinds(maps: AttentionMaps) -> tuple[_Kind, _Kind, _Kind]:
     source, target, read = maps.source_tokens, maps.target_tokens, maps.read_tokens
-    names = "encoder", "Encoder self-attention", "source", "attends to source"
-    encoder = _Kind(*names, source, source, maps.encoder)
-    names = "decoder", "Decoder self-attention", "predicting", "attends to"
-    decoder = _Kind(*names, target, read, maps.decoder)
-    names = "cross", "Cross-attention", "predicting", "attends to source"
-    return encoder, decoder, _Kind(*names, target, source, maps.cross)
+    names = (
+        ("encoder", "Encoder self-attention", "source", "attends to source"),
+        ("decoder", "Decoder self-attention", "predicting", "attends to"),
+        ("cross", "Cross-attention", "predicting", "attends to source"),
+    )
+    return (
+        _Kind(*names[0], source, source, maps.encoder),
+        _Kind(*names[1], target, read, maps.decoder),
+        _Kind(*names[2], target, source, maps.cross),
+    )
 
 
 def _check(kind: _Kind) -> None:
@@ -123,8 +127,9 @@ def draw(maps: AttentionMaps, directory: Path | str) -> list[Path]:
             # A letter in no installed font is drawn as a box; the page shows it.
             warnings.filterwarnings("ignore", message=r"Glyph \d+ .* missing from")
             # The labels are outside the figure: "tight" makes room for them.
-            looks = {"dpi": 120, "bbox_inches": "tight", "pad_inches": 0.2}
-            _figure(kind).savefig(file, format="png", **looks)
+            _figure(kind).savefig(
+                file, format="png", dpi=120, bbox_inches="tight", pad_inches=0.2
+            )
         paths.append(path)
     return paths
 
@@ -169,21 +174,22 @@ def _figure(kind: _Kind) -> Any:
     colours = colors.LinearSegmentedColormap.from_list("attention", style.WEIGHTS)
     scale, image = colors.PowerNorm(0.5, vmin=0, vmax=1), None
     size = max(5.5, min(9.0, 56 * cell))  # of the letters, in points
+    small = {"fontsize": 7.5, "color": style.QUIET}
     for (layer, head), axes in np.ndenumerate(grid):
         weights = np.asarray(kind.weights[layer, head], np.float32)
         looks = {"aspect": "auto", "interpolation": "nearest"}
         image = axes.imshow(weights, cmap=colours, norm=scale, **looks)
         axes.set(xticks=[], yticks=[])
         axes.spines[:].set(color=_EDGE, linewidth=0.6)
-        name = f"layer {layer + 1}, head {head + 1}"
-        axes.set_title(name, fontsize=7.5, color=style.QUIET, pad=3, loc="left")
+        axes.set_title(
+            f"layer {layer + 1}, head {head + 1}", pad=3, loc="left", **small
+        )
         if head == 0:
-            axes.set_yticks(range(rows), _labels(kind.rows), **_looks(size))
-            axes.set_ylabel(kind.row_title, fontsize=7.5, color=style.QUIET)
+            _write_tokens(axes.yaxis, kind.rows, size)
+            axes.set_ylabel(kind.row_title, **small)
         if layer == layers - 1:
-            looks = _looks(size)
-            axes.set_xticks(range(columns), _labels(kind.columns), rotation=90, **looks)
-            axes.set_xlabel(kind.column_title, fontsize=7.5, color=style.QUIET)
+            _write_tokens(axes.xaxis, kind.columns, size, rotation=90)
+            axes.set_xlabel(kind.column_title, **small)
         axes.tick_params(length=0, pad=2)
     place = {"x": 0, "y": 1 + 0.28 / down, "va": "bottom", "ha": "left"}
     figure.suptitle(kind.title, **place, fontsize=12, weight="bold", color=style.INK)
@@ -195,31 +201,27 @@ def _draw_scale(figure: Any, image: Any, across: float, down: float) -> None:
     """Draw the colour scale on the right of the first row."""
     high = min(2.0, down)
     place = (1 + 0.1 / across, 1 - high / down, 0.09 / across, high / down)
-    bar = figure.colorbar(
-        image, cax=figure.add_axes(place), ticks=[0, 0.05, 0.25, 0.5, 1]
-    )
-    bar.ax.set_yticklabels(["0", ".05", ".25", ".5", "1"])
+    bar = figure.colorbar(image, cax=figure.add_axes(place))
+    bar.set_ticks([0, 0.05, 0.25, 0.5, 1], labels=["0", ".05", ".25", ".5", "1"])
     bar.ax.set_title("weight", fontsize=6.5, color=style.QUIET, pad=5, loc="left")
     looks = {"color": _EDGE, "labelcolor": style.QUIET, "labelsize": 6.5}
     bar.ax.tick_params(length=2, width=0.5, pad=2, **looks)
     bar.outline.set(edgecolor=_EDGE, linewidth=0.6)
 
 
-def _labels(tokens: Sequence[str]) -> list[str]:
-    labels = [_printable(token) for token in tokens]
-    return [
+def _write_tokens(
+    axis: Any, tokens: Sequence[str], size: float, rotation: int = 0
+) -> None:
+    """Write tokens along an axis, abbreviated where they are long."""
+    labels = [
         label if len(label) <= _LONGEST_LABEL else label[: _LONGEST_LABEL - 1] + "…"
-        for label in labels
+        for label in map(_printable, tokens)
     ]
-
-
-def _looks(size: float) -> dict[str, Any]:
-    """Return how tokens are written: with the fonts at hand, and no dollar sign starts
-    a formula.
-    """
     installed = set(require("matplotlib.font_manager", "train").get_font_names())
     fonts = ["DejaVu Sans", *(name for name in _ALPHABETS if name in installed)]
-    return {"fontsize": size, "family": fonts, "parse_math": False}
+    # No dollar sign begins a formula.
+    looks = {"fontsize": size, "family": fonts, "parse_math": False}
+    axis.set_ticks(range(len(tokens)), labels, rotation=rotation, **looks)
 
 
 def _printable(token: str) -> str:

@@ -11,7 +11,7 @@ from jaxformer.errors import InputError
 from jaxformer.runs import records
 from jaxformer.runs.records import Curve
 from jaxformer.visualization import style
-from jaxformer.visualization.page import write_page
+from jaxformer.visualization.page import round_numbers, write_page
 
 # The panels in order: the key in the record, the title, and whether the first steps are
 # far from all others. Their view is that of the later steps; the others begin at 0.
@@ -83,12 +83,11 @@ def name_runs(directories: Sequence[Path]) -> list[str]:
             raise InputError(
                 f"{directories[number]} is named twice: name each run or file once"
             )
-    longest = max(len(path.parts) for path in paths)
-    candidates = (
-        ["/".join(path.parts[-length:]) for path in paths]
-        for length in range(1, longest + 1)
-    )
-    return next(names for names in candidates if len(set(names)) == len(names))
+    names, length = [path.name for path in paths], 1
+    while len(set(names)) < len(names):
+        length += 1
+        names = ["/".join(path.parts[-length:]) for path in paths]
+    return names
 
 
 def arrange(runs: Mapping[str, Mapping[str, Curve]]) -> list[Panel]:
@@ -130,9 +129,7 @@ def _view(lines: Iterable[Curve], settles: bool) -> tuple[float, float]:
         for step, value in curve
         if not settles or step >= curve[-1][0] * 0.05
     ]
-    low, high = min(values), max(values)
-    if not settles:
-        low = min(low, 0.0)
+    low, high = min(values if settles else [0.0, *values]), max(values)
     room = 0.04 * (high - low) or 0.1 * abs(high) or 1.0
     return (low if low == 0.0 else low - room), high + room
 
@@ -189,12 +186,16 @@ def find_last(panels: Sequence[Panel]) -> int:
 
 def _draw_line(axes: Any, curve: Curve, number: int) -> Any:
     steps, values = zip(*curve, strict=True)
-    looks = {
-        "color": _COLOURS[number % len(_COLOURS)],
-        "linestyle": _DASHES[number // len(_COLOURS) % len(_DASHES)],
-        "marker": "o" if len(steps) <= 40 else "",
-    }
-    return axes.plot(steps, values, linewidth=1.5, markersize=3.2, **looks)[0]
+    (line,) = axes.plot(
+        steps,
+        values,
+        color=_COLOURS[number % len(_COLOURS)],
+        linestyle=_DASHES[number // len(_COLOURS) % len(_DASHES)],
+        linewidth=1.5,
+        marker="o" if len(steps) <= 40 else "",
+        markersize=3.2,
+    )
+    return line
 
 
 def write_html(runs: Mapping[str, Mapping[str, Curve]], page: Path) -> Path:
@@ -216,13 +217,9 @@ def write_html(runs: Mapping[str, Mapping[str, Curve]], page: Path) -> Path:
             "title": panel.title,
             "low": panel.low,
             "high": panel.high,
-            "lines": [_rounded(panel.lines.get(name, ())) for name in runs],
+            "lines": round_numbers([panel.lines.get(name, ()) for name in runs]),
         }
         for panel in panels
     ]
     data = {"runs": list(runs), "last": find_last(panels), "panels": drawn}
     return write_page("curves", "Curves", data, page)
-
-
-def _rounded(curve: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
-    return [(step, float(f"{value:.6g}")) for step, value in curve]

@@ -72,12 +72,15 @@ def _draw_panel(
         if key not in curves:
             continue
         steps, values = zip(*curves[key], strict=True)
-        looks = {
-            "color": colour,
-            "marker": marker or ("o" if len(steps) == 1 else ""),
-            "label": f"{name}, last {_write(key, values[-1])}",
-        }
-        axes.plot(steps, values, linewidth=1.8, markersize=3.8, **looks)
+        axes.plot(
+            steps,
+            values,
+            color=colour,
+            linewidth=1.8,
+            marker=marker or ("o" if len(steps) == 1 else ""),
+            markersize=3.8,
+            label=f"{name}, last {_write(key, values[-1])}",
+        )
     style.title(axes, title)
     style.count_steps(axes, 6)
     style.frame(axes)

@@ -51,8 +51,7 @@ def draw(
             " name other data"
         )
     figure = style.new_figure(9, 3.4)
-    axes = figure.subplots()
-    _draw_sides(axes, sides, names, max_length)
+    _draw_sides(figure.subplots(), sides, names, max_length)
     return style.save(figure, picture)
 
 
@@ -96,9 +95,14 @@ def _draw_sides(
         axes.stairs(heights, edges, fill=True, color=colour, alpha=0.18)
         axes.stairs(heights, edges, color=colour, linewidth=1.8, label=label)
     limit = f"limit {max_length:,}" + ", beyond the axis" * (max_length > end)
-    dashes = {"color": style.QUIET, "linewidth": 1.4, "linestyle": (0, (4, 3))}
     # A line beyond the axis is only in the legend.
-    axes.axvline(max_length + 0.5, label=limit, **dashes)
+    axes.axvline(
+        max_length + 0.5,
+        label=limit,
+        color=style.QUIET,
+        linewidth=1.4,
+        linestyle=(0, (4, 3)),
+    )
     style.name_axis(axes, "y", "sentences")
     spans = f"; a bar spans {width:,} lengths" if width > 1 else ""
     style.name_axis(axes, "x", f"length of a sentence in tokens{spans}")
@@ -109,9 +113,15 @@ def _draw_sides(
     axes.set_ylim(bottom=0)
     style.frame(axes)
     # Above the axes: inside, it would hide the limit.
-    place = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.3}
-    looks = {"ncols": 3, "columnspacing": 1.4, "handlelength": 1.6}
-    axes.legend(**place, **looks, **style.LEGEND)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(0, 1),
+        borderaxespad=0.3,
+        ncols=3,
+        columnspacing=1.4,
+        handlelength=1.6,
+        **style.LEGEND,
+    )
 
 
 def describe(counts: NDArray[np.int64], name: str, max_length: int) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 from jaxformer.files import write_whole
 
@@ -37,6 +38,16 @@ def write_page(name: str, title: str, data: object, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, page)
     return path
+
+
+def round_numbers(data: Any) -> Any:
+    """Round every number of the data of a page to six digits."""
+    if isinstance(data, float):
+        return float(f"{data:.6g}")
+    if isinstance(data, dict):
+        return {key: round_numbers(value) for key, value in data.items()}
+    is_list = isinstance(data, (list, tuple))
+    return [round_numbers(value) for value in data] if is_list else data
 
 
 def _read(name: str) -> str:

@@ -4,12 +4,16 @@ writes the same as text.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from jaxformer.evaluation.comparison import Comparison
-from jaxformer.visualization.page import write_page
-from jaxformer.visualization.translations_table import DIGITS, format_range
+from jaxformer.visualization.page import round_numbers, write_page
+from jaxformer.visualization.translations_table import (
+    DIGITS,
+    length_buckets,
+    word_buckets,
+)
 
 
 def write_html(comparison: Comparison, page: Path) -> Path:
@@ -40,35 +44,12 @@ def write_html(comparison: Comparison, page: Path) -> Path:
             for key, title in titles.items()
         ],
         "lengths": [
-            [
-                {
-                    "label": format_range(bucket.least, bucket.most),
-                    "count": bucket.sentences,
-                    "values": [scores[key] for scores in bucket.scores],
-                }
-                for bucket in comparison.lengths
-            ]
+            [asdict(bucket) for bucket in length_buckets(comparison, key)]
             for key in titles
         ],
-        "words": [
-            {
-                "label": format_range(bucket.least, bucket.most),
-                "count": bucket.words,
-                "values": list(bucket.f1),
-            }
-            for bucket in comparison.words
-        ],
+        "words": [asdict(bucket) for bucket in word_buckets(comparison)],
         "differences": record["differences"],
     }
-    return write_page("translations", "Translations compared", _rounded(data), page)
-
-
-def _rounded(data: Any) -> Any:
-    """Round every number to six digits."""
-    if isinstance(data, float):
-        return float(f"{data:.6g}")
-    if isinstance(data, dict):
-        return {key: _rounded(value) for key, value in data.items()}
-    return (
-        [_rounded(value) for value in data] if isinstance(data, (list, tuple)) else data
+    return write_page(
+        "translations", "Translations compared", round_numbers(data), page
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import string
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -16,46 +17,39 @@ DIGITS = 2
 _LONGEST_NAME = 24  # tables abbreviate longer names by letters
 
 
-def write_table(comparison: Comparison) -> Iterator[str]:
-    """Write the lines of a report: scores and tests of each metric, breakdowns, and
-    the sentences that differ most.
+@dataclasses.dataclass(frozen=True)
+class Bucket:
+    """A row of a breakdown.
+
+    Attributes:
+        label: its ends, by :func:`format_range`.
+        count: of its sentences or words.
+        values: of each system.
     """
-    config, names = comparison.config, comparison.systems
-    if max(map(len, names)) > _LONGEST_NAME:
-        letters = [
-            string.ascii_uppercase[place % 26] + str(place // 26 or "")
-            for place in range(len(names))
-        ]
-        yield from (
-            f"{letter} = {name}" for letter, name in zip(letters, names, strict=True)
+
+    label: str
+    count: int
+    values: list[float]
+
+
+def length_buckets(comparison: Comparison, key: str) -> list[Bucket]:
+    """Return the scores of a metric by length of the sentence."""
+    return [
+        Bucket(
+            format_range(bucket.least, bucket.most),
+            bucket.sentences,
+            [scores[key] for scores in bucket.scores],
         )
-        comparison = _rename(comparison, dict(zip(names, letters, strict=True)))
-    yield (
-        f"{comparison.sentences} sentences, seed {config.seed}: {config.resamples}"
-        f" bootstrap resamples, {config.trials} randomisation trials"
-    )
-    baseline, *others = comparison.systems
-    if others:
-        yield f"differences, wins and p-values are against {baseline}"
-        yield (
-            "p-values count draws that differ as much as observed (sacreBLEU: only"
-            " those that differ more)"
-        )
-    keys = list(dict.fromkeys(result.metric for result in comparison.results))
-    for key in keys:
-        yield from (
-            "",
-            *_metric([result for result in comparison.results if result.metric == key]),
-        )
-    yield from ("", *_lengths(comparison, keys[0]))
-    yield from ("", *_words(comparison))
-    for name, (better, worse) in comparison.differences.items():
-        yield from _sentences(
-            f"{name} is better than {baseline}", better, (baseline, name)
-        )
-        yield from _sentences(
-            f"{baseline} is better than {name}", worse, (baseline, name)
-        )
+        for bucket in comparison.lengths
+    ]
+
+
+def word_buckets(comparison: Comparison) -> list[Bucket]:
+    """Return the F1 of words by frequency."""
+    return [
+        Bucket(format_range(bucket.least, bucket.most), bucket.words, list(bucket.f1))
+        for bucket in comparison.words
+    ]
 
 
 def format_range(least: int, most: int | None) -> str:
@@ -67,79 +61,72 @@ def format_range(least: int, most: int | None) -> str:
     return str(least) if least == most else f"{least}-{most}"
 
 
-def _rename(comparison: Comparison, names: Mapping[str, str]) -> Comparison:
-    """Call systems otherwise."""
-    return dataclasses.replace(
-        comparison,
-        systems=tuple(names.values()),
-        results=tuple(
-            dataclasses.replace(result, system=names[result.system])
-            for result in comparison.results
-        ),
-        differences={
-            names[name]: found for name, found in comparison.differences.items()
-        },
+def write_table(comparison: Comparison) -> Iterator[str]:
+    """Write the lines of a report: scores and tests of each metric, breakdowns, and
+    the sentences that differ most.
+    """
+    config, systems = comparison.config, comparison.systems
+    names = {name: name for name in systems}
+    if max(map(len, systems)) > _LONGEST_NAME:
+        for place, name in enumerate(systems):
+            names[name] = string.ascii_uppercase[place % 26] + str(place // 26 or "")
+            yield f"{names[name]} = {name}"
+    yield (
+        f"{comparison.sentences} sentences, seed {config.seed}: {config.resamples}"
+        f" bootstrap resamples, {config.trials} randomisation trials"
     )
+    baseline, *others = names.values()
+    if others:
+        yield f"differences, wins and p-values are against {baseline}"
+        yield (
+            "p-values count draws that differ as much as observed (sacreBLEU: only"
+            " those that differ more)"
+        )
+    for _, found in itertools.groupby(comparison.results, lambda each: each.metric):
+        yield from ("", *_metric(list(found), names))
+    first = comparison.results[0]
+    yield from ("", f"{first.score.name} by length of the {config.lengths} in words")
+    rows = length_buckets(comparison, first.metric)
+    yield from _breakdown(["words", "sentences", *names.values()], rows, DIGITS)
+    yield from ("", f"F1 of words by their frequency in {comparison.word_source}")
+    rows = word_buckets(comparison)
+    yield from _breakdown(["frequency", "words", *names.values()], rows, 1)
+    for name, (better, worse) in comparison.differences.items():
+        pair = baseline, names[name]
+        yield from _sentences(f"{pair[1]} is better than {baseline}", better, pair)
+        yield from _sentences(f"{baseline} is better than {pair[1]}", worse, pair)
 
 
-def _metric(results: Sequence[Result]) -> Iterator[str]:
+def _metric(results: Sequence[Result], names: Mapping[str, str]) -> Iterator[str]:
     score = results[0].score
     yield f"{score.name}  {score.signature}"
-    head = [
-        "",
-        "score",
-        "95 % interval",
-        "difference",
-        "95 % interval",
-        "wins",
-        "p bootstrap",
-        "p randomisation",
-    ]
-    digits = DIGITS
-    rows = [head if len(results) > 1 else head[:3]]
+    head = ["", "score", "95 % interval"]
+    if len(results) > 1:
+        head += ["difference", head[-1], "wins", "p bootstrap", "p randomisation"]
+    rows = [head]
     for result in results:
-        row = [result.system, f"{result.score.value:.{digits}f}"]
-        row.append(
-            f"{result.interval.low:.{digits}f} to {result.interval.high:.{digits}f}"
-        )
+        low, high = result.interval.low, result.interval.high
+        row = [names[result.system], f"{result.score.value:.{DIGITS}f}"]
+        row.append(f"{low:.{DIGITS}f} to {high:.{DIGITS}f}")
         if result.bootstrap is not None:
-            interval = result.bootstrap.interval
-            row.append(f"{result.score.value - score.value:+.{digits}f}")
-            row.append(f"{interval.low:+.{digits}f} to {interval.high:+.{digits}f}")
+            low, high = result.bootstrap.interval.low, result.bootstrap.interval.high
+            row.append(f"{result.score.value - score.value:+.{DIGITS}f}")
+            row.append(f"{low:+.{DIGITS}f} to {high:+.{DIGITS}f}")
             row += [f"{result.bootstrap.wins:.1%}", f"{result.bootstrap.p_value:.4f}"]
-            row.append(
-                "" if result.randomization is None else f"{result.randomization:.4f}"
-            )
+        if result.randomization is not None:
+            row.append(f"{result.randomization:.4f}")
         rows.append(row)
     yield from align(rows)
 
 
-def _lengths(comparison: Comparison, key: str) -> Iterator[str]:
-    title = next(
-        result.score.name for result in comparison.results if result.metric == key
-    )
-    yield f"{title} by length of the {comparison.config.lengths} in words"
-    rows = [["words", "sentences", *comparison.systems]]
-    for bucket in comparison.lengths:
-        scores = [f"{scores[key]:.{DIGITS}f}" for scores in bucket.scores]
-        rows.append(
-            [format_range(bucket.least, bucket.most), str(bucket.sentences), *scores]
-        )
-    yield from align(rows)
-
-
-def _words(comparison: Comparison) -> Iterator[str]:
-    yield f"F1 of words by their frequency in {comparison.word_source}"
-    rows = [["frequency", "words", *comparison.systems]]
-    for bucket in comparison.words:
-        rows.append(
-            [
-                format_range(bucket.least, bucket.most),
-                str(bucket.words),
-                *(f"{f1:.1f}" for f1 in bucket.f1),
-            ]
-        )
-    yield from align(rows)
+def _breakdown(
+    head: list[str], buckets: Sequence[Bucket], digits: int
+) -> Iterator[str]:
+    rows = [
+        [row.label, str(row.count), *(f"{value:.{digits}f}" for value in row.values)]
+        for row in buckets
+    ]
+    yield from align([head, *rows])
 
 
 def _sentences(

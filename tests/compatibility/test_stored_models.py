@@ -7,9 +7,10 @@ said then.
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
+import importlib
 import json
 import math
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ from jaxformer.training.train import train
 
 FOLDER = Path(__file__).parent
 VERSIONS = sorted(path.stem for path in FOLDER.glob("*.zip"))
+assert "0.1.0" in VERSIONS
 
 
 @pytest.fixture(params=VERSIONS)
@@ -49,58 +51,32 @@ def said(version) -> dict[str, Any]:
     return json.loads((FOLDER / f"{version}.json").read_text(encoding="utf-8"))
 
 
-@pytest.fixture
-def script(tmp_path, monkeypatch):
-    """Load the script that stores a model, which here goes into a folder of its own."""
-    path = runs.ROOT / "scripts" / "store_compatibility_model.py"
-    specification = importlib.util.spec_from_file_location(
-        "store_compatibility_model", path
-    )
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    (tmp_path / "stored").mkdir()
-    monkeypatch.setattr(module, "FOLDER", tmp_path / "stored")
-    return module
-
-
-@pytest.mark.parametrize(("argument", "code"), [("--help", 0), ("--hlep", 2)])
-def test_storing_begins_with_its_arguments(argument, code, script, monkeypatch, capsys):
-    """Whoever asks for help, or types something else, stores nothing."""
-    monkeypatch.setattr(sys, "argv", ["store_compatibility_model.py", argument])
-    monkeypatch.setattr(script, "train", lambda *_: pytest.fail("it trains"))
-    with pytest.raises(SystemExit) as ended:
-        script.main()
-    assert ended.value.code == code
-    assert "usage: store_compatibility_model.py" in "".join(capsys.readouterr())
-
-
-def test_storing_can_be_repeated_after_a_failure(script, monkeypatch, capsys):
-    """There is no archive without the record of what it says; with both it stays."""
+def test_storing_can_be_repeated_after_a_failure(tmp_path, monkeypatch, capsys):
+    """There is no archive without the record of what it says; with both it stays. Who
+    asks for help stores nothing.
+    """
+    monkeypatch.syspath_prepend(runs.ROOT / "scripts")
+    script = importlib.import_module("store_compatibility_model")
 
     def train(_config, run, _make_validator):
         for name in script.KEPT:
             (run / name).mkdir(parents=True)
 
-    monkeypatch.setattr(sys, "argv", ["store_compatibility_model.py"])
+    monkeypatch.setattr(script, "FOLDER", tmp_path)
     monkeypatch.setattr(script, "train", train)
     monkeypatch.setattr(script, "describe", lambda _: 1 / 0)
+    monkeypatch.setattr(sys, "argv", ["store_compatibility_model.py", "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        script.main()
+    monkeypatch.setattr(sys, "argv", ["store_compatibility_model.py"])
     with pytest.raises(ZeroDivisionError):
         script.main()
-    assert list(script.FOLDER.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
     monkeypatch.setattr(script, "describe", lambda _: {})
     assert script.main() == 0
-    assert {path.suffix for path in script.FOLDER.iterdir()} == {".json", ".zip"}
+    assert {path.suffix for path in tmp_path.iterdir()} == {".json", ".zip"}
     assert script.main() == 1
     assert "is there already" in capsys.readouterr().err
-
-
-def test_the_first_version_is_there():
-    """Each is small."""
-    assert "0.1.0" in VERSIONS
-    sizes = [path.stat().st_size for path in FOLDER.iterdir() if path.is_file()]
-    assert max(sizes) < 300_000
 
 
 def test_it_translates_and_scores_as_before(run, said, version):
@@ -108,6 +84,7 @@ def test_it_translates_and_scores_as_before(run, said, version):
     chrF are to five places.
     """
     assert version == said["version"]
+    assert (FOLDER / f"{version}.zip").stat().st_size < 300_000
     assert version == json.loads((run / "config.json").read_text())["version"]
     pairs = [Pair(*pair) for pair in said["pairs"]]
     texts = [pair.source for pair in pairs]
@@ -118,7 +95,7 @@ def test_it_translates_and_scores_as_before(run, said, version):
         for key in ("score", "log_probability"):
             wanted = [best[key] for best in expected]
             close([getattr(best, key) for best in found], wanted)
-        # What was stored tells sentences apart: it is not one answer to everything.
+        # The stored translations differ.
         assert len({best["text"] for best in expected}) > len(texts) // 2
     scores, wanted = translator.score(pairs), said["pair_scores"]
     assert [score.tokens for score in scores] == [score["tokens"] for score in wanted]
@@ -191,14 +168,9 @@ def test_a_version_to_come_is_named(section, key, value, fault, run):
     (run / "config.json").write_text(json.dumps(record))
     with pytest.raises(InputError) as caught:
         Translator.load(run)
-    message = str(caught.value)
-    assert message.startswith(
-        f"{run}/config.json was written by jaxformer 7.3.0 and cannot be read by this"
-        f" {__version__}: {fault}"
-    )
-    assert message.endswith("; install jaxformer 7.3.0")
-    assert "did you mean" not in message
-    assert "\n" not in message
+    said = rf" was written by jaxformer 7.3.0 and .* {__version__}: {fault}"
+    assert re.search(rf"{said}.*; install jaxformer 7.3.0$", str(caught.value))
+    assert "did you mean" not in str(caught.value)
 
 
 @pytest.mark.parametrize("place", ["", "position"])

@@ -11,21 +11,26 @@ from typing import Any
 import pytest
 from diagnosis.healthy import (
     STEPS,
+    add_average,
     alter_curve,
     alter_record,
+    both,
     configure,
+    filled,
     name,
+    read,
+    recorded,
+    removed,
     translate,
+    write_lines,
 )
 
 import runs
-from jaxformer.checkpoints.average import save_average
-from jaxformer.checkpoints.saved import open_to_read
-from jaxformer.diagnosis.checks import recipe, results, text
+from jaxformer.diagnosis.checks import results, text
 from jaxformer.diagnosis.doctor import CHECKS, READABLE, examine
 from jaxformer.diagnosis.evidence import Evidence
 from jaxformer.diagnosis.report import write_report
-from jaxformer.runs import config as configuration
+from jaxformer.errors import InputError
 
 PAGE = Path(__file__).parents[2] / "docs" / "why-is-my-bleu-lower.md"
 
@@ -46,7 +51,7 @@ def only_result(run: Path) -> tuple[str, dict[str, Any]]:
 
 def test_a_line_a_check_and_the_exit_code(run):
     """A sound run ends with 0 and one that is wrong with 1; the worst comes first,
-    the last line counts, and nothing is written.
+    the last line counts, and nothing is written. ``--json`` has what the lines have.
     """
     files = sorted(run.parent.rglob("*"))
     before = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
@@ -60,99 +65,94 @@ def test_a_line_a_check_and_the_exit_code(run):
     files = sorted(run.parent.rglob("*"))
     after = [(path, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     assert after == before
-    configure(run, **{"training.label_smoothing": 0.0})
+    configure(run, "training.label_smoothing", 0.0)
     assert call(f"--workdir={run}")[0] == 0
-    configure(run, **{"training.warmup_steps": STEPS})
+    configure(run, "training.warmup_steps", STEPS)
     code, out, _ = call(f"--workdir={run}")
     assert code == 1
     first, *others = out.splitlines()
     assert [line.split()[0] for line in (first, *others[:2])] == ["wrong", "look", "ok"]
     assert " | expected: " in first
     assert " | cure: " in first
-
-
-def test_one_object_for_machines(run):
-    """``--json`` has what the lines have."""
-    configure(run, **{"training.warmup_steps": STEPS})
     code, out, _ = call(f"--workdir={run}", "--json")
     record, findings = json.loads(out), json.loads(out)["findings"]
-    assert (code, record["wrong"], record["workdir"]) == (1, 1, str(run))
-    assert record["result"] == only_result(run)[0]
-    verdicts = "wrong", "look", "ok", "unseen"
-    assert sum(record[verdict] for verdict in verdicts) == len(findings)
+    assert (code, record["workdir"], record["result"]) == (1, str(run), name)
+    counts = [record[verdict] for verdict in ("wrong", "look", "ok", "unseen")]
+    assert counts == [1, 1, len(CHECKS) - 2, 1]  # the warm-up never ends
     assert [finding["check"] for finding in findings] == [READABLE, *CHECKS]
     (wrong,) = (finding for finding in findings if finding["verdict"] == "wrong")
     assert wrong["check"] == "warm-up"
     assert wrong["cure"]
 
 
-@pytest.mark.parametrize(
-    ("gone", "unseen"),
-    [
-        ("results.json", {"averaging", "search", "length", "recount"}),
-        ("metrics.jsonl", {"finished", "stalled", "checkpoint", "tokens seen"}),
-        ("../train.en", {"leak", "training form", "dropped"}),
-        ("../test.de", {"leak", "test form", "recount", "length"}),
-        ("hypotheses.*.txt", {"recount", "length", "loops"}),
-    ],
-)
-def test_checks_without_evidence_are_unseen(gone, unseen, run):
-    """They name the reason; nothing is wrong."""
-    (path,) = run.glob(gone) if "*" in gone else [run / gone]
-    path.unlink()
-    found = examine(Evidence(run))
-    assert {finding.verdict for finding in found.values()} == {"ok", "unseen"}
-    assert {found[check].verdict for check in unseen} == {"unseen"}
-    assert all(found[check].found for check in unseen)
-    assert sum(line.startswith("unseen") for line in write_report(found, None)) <= 4
-
-
-@pytest.mark.parametrize(
-    ("gone", "unseen"),
-    [
-        ("vocabulary", {"vocabulary", "unknown", "vocabulary fit", "dropped"}),
-        ("checkpoints", {"vocabulary"}),
-    ],
-)
-def test_a_run_that_can_translate_nothing(gone, unseen, run):
-    """Missing parts are named, and the checks that need them are unseen."""
-    shutil.rmtree(run / gone)
-    findings = examine(Evidence(run))
-    found = {check: finding.verdict for check, finding in findings.items()}
-    assert {check for check in found if found[check] == "wrong"} == {READABLE}
-    assert {check for check in found if found[check] == "unseen"} == unseen
-    assert str(run / gone) in findings[READABLE].found
-
-
-def test_an_average_translates_without_checkpoints(run):
-    save_average(run, "last-1", open_to_read(run / "checkpoints", "bleu"), [STEPS])
-    shutil.rmtree(run / "checkpoints")
-    found = verdicts(run)
-    assert (found[READABLE], found["vocabulary"]) == ("ok", "unseen")
-
-
-def test_translations_of_fewer_sentences(run):
-    """Checks that compare line by line are unseen if a translation is missing."""
+def lose_a_translation(run: Path) -> None:
+    """Leave out the last translation, in a record as earlier versions wrote it."""
     (path,) = run.glob("hypotheses.*.txt")
-    path.write_text(path.read_text("utf-8").rpartition("\n")[0].rpartition("\n")[0])
-    # as earlier versions wrote it
+    write_lines(path, read(path)[:-1])
     alter_record(run, sentences=299, hypotheses_sha256=None)
+
+
+def forget_translations(run: Path) -> None:
+    name, record = only_result(run)
+    del record["hypotheses"]
+    (run / "results.json").write_text(json.dumps({name: record}))
+
+
+FEWER = "recount, output order, output case, length, copies, variety"
+TWO = {"bleu_signature": "nrefs:2|case:mixed|eff:no|tok:13a|smooth:exp|version:2"}
+JUST_BEGUN = removed("checkpoints", "results.json")
+# what is missing, the checks that are unseen, those that find a fault, and which
+MISSING = {
+    "results": (removed("results.json"), "averaging, search, length, recount"),
+    "log": (removed("metrics.jsonl"), "finished, stalled, checkpoint, tokens seen"),
+    "training text": (removed("../train.en"), "leak, training form, dropped"),
+    "test text": (removed("../test.de"), "leak, test form, recount, length"),
+    "translations": (removed("hypotheses.*.txt"), "recount, length, loops"),
+    "their name": (forget_translations, "output form, recount"),
+    "one translation": (lose_a_translation, FEWER, READABLE, "299 translations of 300"),
+    "references": (recorded(text="0123456789abcdef", **TWO), "recount", "signature"),
+    "vocabulary": (
+        removed("vocabulary"),
+        "vocabulary, unknown, vocabulary fit, dropped",
+        *(READABLE, "/run/vocabulary"),
+    ),
+    "checkpoints": (
+        removed("checkpoints"),
+        *("vocabulary", f"{READABLE}, checkpoint", "/run/checkpoints"),
+    ),
+    # An average translates; the folder exists from the first step on, maybe empty.
+    "all but an average": (
+        both(add_average, removed("checkpoints")),
+        *("vocabulary", "averaging, checkpoint"),
+    ),
+    "first checkpoint": (removed(f"checkpoints/{STEPS}", "results.json"), "vocabulary"),
+    "steps": (both(JUST_BEGUN, filled("metrics.jsonl", "")), "vocabulary", "finished"),
+}
+
+
+@pytest.mark.parametrize("missing", MISSING)
+def test_checks_without_evidence_are_unseen(missing, run):
+    """They name the reason. What a run needs or what is damaged is a fault, and no
+    other check finds one.
+    """
+    plant, unseen, faulty, said = (*MISSING[missing], "", "")[:4]
+    plant(run)
     found = examine(Evidence(run))
-    assert found[READABLE].verdict == "wrong"
-    assert "299 translations of 300 sentences" in found[READABLE].found
-    compared = "recount", "output order", "output case", "length", "copies", "variety"
-    assert {found[check].verdict for check in compared} == {"unseen"}
-    assert found["empty"].verdict == "ok"
+    assert all(found[check].found for check in unseen.split(", "))
+    assert {found[check].verdict for check in unseen.split(", ")} == {"unseen"}
+    bad = [check for check in found if found[check].verdict in ("look", "wrong")]
+    assert ", ".join(bad) == faulty
+    assert said in found[READABLE].found
+    reasons = {x.found for x in found.values() if x.verdict == "unseen"}
+    lines = [x for x in write_report(found, None) if x.startswith("unseen")]
+    assert len(lines) == len(reasons)
 
 
 @pytest.mark.parametrize("gone", ["beam_size", None])
 def test_a_search_that_is_not_recorded(gone, run):
     """Missing settings are not taken for the paper's; a difference is shown."""
-    _, record = only_result(run)
-    decoding = {
-        key: record["decoding"][key] for key in record["decoding"] if key != gone
-    }
-    decoding = decoding if gone else {}
+    recorded = only_result(run)[1]["decoding"] if gone else {}
+    decoding = {key: value for key, value in recorded.items() if key != gone}
     alter_record(run, decoding=decoding)
     found = examine(Evidence(run))["search"]
     assert found.verdict == "unseen"
@@ -162,22 +162,12 @@ def test_a_search_that_is_not_recorded(gone, run):
     assert results.check_search(Evidence(run)).verdict == "wrong"
 
 
-def test_results_of_several_references_are_no_fault(run):
-    """The run keeps only the first of them: the score cannot be recounted."""
-    signature = only_result(run)[1]["bleu_signature"].replace("nrefs:1", "nrefs:2")
-    alter_record(run, text="0123456789abcdef", bleu_signature=signature)
-    found = verdicts(run)
-    checks = READABLE, "signature", "recount"
-    assert [found[check] for check in checks] == ["ok", "look", "unseen"]
-
-
 @pytest.mark.parametrize(
     ("field", "value"), [("bleu", None), ("unfinished", "1"), (None, ["a"])]
 )
 def test_damaged_results_are_a_fault(field, value, run):
     """Entry and file are named, and checks without a result are made."""
-    _, record = only_result(run)
-    entry = {**record, field: value} if field else value
+    entry = {**only_result(run)[1], field: value} if field else value
     path = run / "results.json"
     path.write_text(json.dumps({"set": {}, "mine": entry}))
     found = examine(Evidence(run))
@@ -191,35 +181,9 @@ def test_damaged_results_are_a_fault(field, value, run):
     assert said in err  # and not that there are no results
 
 
-def test_a_result_without_translations(run):
-    alter_record(run, hypotheses=None)
-    name, record = only_result(run)
-    del record["hypotheses"]
-    (run / "results.json").write_text(json.dumps({name: record}))
-    found = verdicts(run)
-    assert found["output form"] == found["recount"] == "unseen"
-    assert found["signature"] == "ok"
-
-
-def test_a_run_that_has_only_begun(tmp_path):
-    """Only a configuration is needed; a folder without one is an error of one line."""
-    config = (runs.random_run() / "config.json").read_bytes()
-    (tmp_path / "config.json").write_bytes(config)
-    assert recipe.check_warm_up(Evidence(tmp_path)).verdict == "ok"
-    with pytest.raises(configuration.InputError, match="does not exist"):
-        Evidence(tmp_path / "none")
-
-
-@pytest.mark.parametrize("logged", [True, False])
-def test_a_run_without_a_checkpoint_yet(logged, run):
-    """The folder of checkpoints exists from the first step on, and may be empty."""
-    shutil.rmtree(run / "checkpoints" / str(STEPS))
-    (run / "results.json").unlink()
-    if not logged:
-        (run / "checkpoints").rmdir()
-        (run / "metrics.jsonl").write_text("")
-    found = verdicts(run)
-    assert (found[READABLE], found["vocabulary"]) == ("ok", "unseen")
+def test_a_folder_without_a_configuration_is_no_run(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        Evidence(tmp_path)
 
 
 def test_nothing_is_fetched(run, monkeypatch):
@@ -228,7 +192,7 @@ def test_nothing_is_fetched(run, monkeypatch):
     for place in ("data.sources.load", "diagnosis.evidence.open_evaluation"):
         monkeypatch.setattr(f"jaxformer.{place}", lambda *_: pytest.fail("read"))
     train = "tfds:wmt14_translate/de-en/train"
-    configure(run, **{"data.train": train, "data.test": test})
+    configure(run, "data.train", train, "data.test", test)
     record = {**only_result(run)[1], "dataset": test, "sentences": 3003}
     (run / "results.json").write_text(json.dumps({test: record}))
     found = verdicts(run)
@@ -255,9 +219,9 @@ def test_the_text_of_the_result_is_checked(run):
         lines = (run.parent / f"test.{language}").read_text("utf-8")
         (run.parent / f"other.{language}").write_text(lines.replace(".", " ."), "utf-8")
     other = name("other")
-    configure(run, **{"data.test": other})
+    configure(run, "data.test", other)
     translate(run)
-    configure(run, **{"data.test": name("test")})
+    configure(run, "data.test", name("test"))
     check = text.check_test_form
     assert check(Evidence(run, other)).verdict == "wrong"
     assert check(Evidence(run)).verdict == "ok"
@@ -278,19 +242,13 @@ def test_text_in_a_folder_whose_name_looks_like_a_mixture(run):
 
 def test_an_average_that_was_scored(run):
     """A result of an average, or of a moving average, is ok."""
-    configure(run, **{"model.d_model": 512})
+    configure(run, "model.d_model", 512)
     assert results.check_averaging(Evidence(run)).verdict == "look"
     translate(run, checkpoint="average/last-5")
     assert results.check_averaging(Evidence(run)).verdict == "ok"
     translate(run)
-    configure(run, **{"training.ema_decay": 0.999})
+    configure(run, "training.ema_decay", 0.999)
     assert results.check_averaging(Evidence(run)).verdict == "ok"
-
-
-def test_a_set_that_validates_and_tests_before_a_result(run):
-    configure(run, **{"data.valid": name("test")})
-    (run / "results.json").unlink()
-    assert recipe.check_selection(Evidence(run)).verdict == "look"
 
 
 def test_a_loss_that_is_no_number(run):
@@ -301,10 +259,8 @@ def test_a_loss_that_is_no_number(run):
         (300, ("look", "ok"), "in 1 lines of the log (the first by step 300)"),
         (STEPS, ("wrong", "unseen"), "no finite train/nll since step 300"),
     ):
-        lost = range(300, last + 1)
-        alter_curve(
-            run, "train/nll", lambda s, nll, i=lost: math.nan if s in i else nll
-        )
+        change = lambda s, nll, last=last: math.nan if 300 <= s <= last else nll  # noqa: E731
+        alter_curve(run, "train/nll", change)
         found = examine(Evidence(run))
         assert (found["diverged"].verdict, found["stalled"].verdict) == verdicts
         assert said in found["diverged"].found

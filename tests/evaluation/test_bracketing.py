@@ -53,19 +53,14 @@ def test_brackets_are_counted_by_evalbs_rules(given, wanted, counts):
 
 def test_a_corpus_is_scored_by_its_sums():
     """Counts of sentences are summed before the division; the signature names rules
-    and malformed trees.
+    and malformed trees. References that are no trees, or several, are refused.
     """
     found = score(F1, [GOLD, "(S XX )S", ""], [GOLD, "(S (NP XX )NP )S", "(S XX )S"])
     assert found.value == pytest.approx(200 * (4 + 1 + 0) / ((4 + 2 + 1) + (4 + 1 + 0)))
     assert found.name == "F1"
     assert "rules:evalb-COLLINS.prm|malformed:wrong" in found.signature
-
-
-def test_references_are_checked():
-    """A reference that is no tree, or a second list of them, is refused in one line."""
-    with pytest.raises(
-        InputError, match=r"f1 scores linearised trees .* reference 2 is 'a house'"
-    ):
+    said = r"f1 scores linearised trees .* reference 2 is 'a house'"
+    with pytest.raises(InputError, match=said):
         F1.statistics([GOLD, GOLD], [GOLD, "a house"])
     with pytest.raises(InputError, match="one tree a sentence, not with 2"):
         F1.statistics([GOLD], [GOLD], [GOLD])

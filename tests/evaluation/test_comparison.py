@@ -2,11 +2,11 @@
 
 import dataclasses
 import json
-import random
 from collections import Counter
 
 import pytest
 import sacrebleu
+from evaluation.damaged import draw
 
 from jaxformer.errors import InputError
 from jaxformer.evaluation import breakdown, metrics
@@ -19,27 +19,16 @@ WORDS = ["the", "a", "cat", "house", "old", "tree", "is", "sees", "green", "."]
 CONFIG = ComparisonConfig(resamples=100, trials=50, examples=4)
 
 
-def systems(seed, size=40):
-    rng = random.Random(seed)
+def systems(seed):
+    """Draw three systems and their references."""
     weights = [9, 8, 3, 3, 2, 1, 5, 2, 1, 9]
-    references = [
-        " ".join(rng.choices(WORDS, weights, k=rng.randint(1, 25))) for _ in range(size)
-    ]
-
-    def damage(line, share):
-        words = line.split()
-        return " ".join(w if rng.random() > share else rng.choice(WORDS) for w in words)
-
-    shares = {"first": 0.3, "second": 0.2, "third": 0.5}
-    return {
-        name: [damage(line, share) for line in references]
-        for name, share in shares.items()
-    }, references
+    drawn, references = draw(seed, WORDS, 0.3, 0.2, 0.5, size=40, weights=weights)
+    return dict(zip(("first", "second", "third"), drawn, strict=True)), references
 
 
 def test_results():
     """Every system has its score of every metric, and all but the baseline a test
-    against it.
+    against it. A single system is only scored, and no trials give no p-value.
     """
     given, references = systems(1)
     found = compare(given, [references], [BLEU, CHRF], CONFIG)
@@ -54,13 +43,8 @@ def test_results():
         assert (result.bootstrap is None) == (result.randomization is None) == is_first
     assert found.sentences == 40
     json.dumps(found.to_record())
-
-
-def test_what_is_not_compared():
-    """A single system is only scored, and no trials give no p-value."""
-    given, references = systems(3)
-    (first, *_), config = given, dataclasses.replace(CONFIG, trials=0)
-    found = compare({first: given[first]}, [references, references], [BLEU], CONFIG)
+    first, config = given["first"], dataclasses.replace(CONFIG, trials=0)
+    found = compare({"one": first}, [references, references], [BLEU], CONFIG)
     assert [result.bootstrap for result in found.results] == [None]
     assert found.differences == {}
     found = compare(given, [references], [BLEU], config)
@@ -148,16 +132,9 @@ def test_differences():
     assert same == ([], [])
 
 
-def test_wrong_numbers():
-    for key, value, least in (("resamples", 99, 100), ("trials", -1, 0)):
-        said = f"{key} must be at least {least}, not {value}"
-        with pytest.raises(InputError, match=said):
-            ComparisonConfig(**{key: value})
-
-
-def test_what_does_not_belong_together():
-    """Translations of another number, and lengths of sources that are not there, are
-    refused.
+def test_what_cannot_be_compared():
+    """Translations of another number, lengths of sources that are not there, and
+    numbers out of range are refused.
     """
     given, references = systems(7)
     config = dataclasses.replace(CONFIG, lengths="source")
@@ -167,6 +144,9 @@ def test_what_does_not_belong_together():
         compare(given, [references], [BLEU], CONFIG, sources=references[1:])
     with pytest.raises(InputError, match="give --source"):
         compare(given, [references], [BLEU], config)
+    for key, value, least in (("resamples", 99, 100), ("trials", -1, 0)):
+        with pytest.raises(InputError, match=f"{key} must be at least {least}, not"):
+            ComparisonConfig(**{key: value})
 
 
 def test_metrics_by_name():

@@ -1,13 +1,13 @@
 """Scores are those of sacreBLEU, and input that would be misread is refused."""
 
 import math
-import random
 import re
 import unicodedata
 
 import numpy as np
 import pytest
 import sacrebleu
+from evaluation.damaged import draw
 
 from jaxformer.errors import InputError
 from jaxformer.evaluation.metrics import (
@@ -32,26 +32,15 @@ THEIRS = {
     CHRF_PLUS_PLUS: sacrebleu.CHRF(word_order=2),
     TER: sacrebleu.TER(),
 }
-ALL = pytest.mark.parametrize("metric", THEIRS, ids=lambda metric: metric.key)
 
 
 def corpus(seed, size):
-    """Draw references of words and hypotheses that keep most of them; one hypothesis
-    is empty.
-    """
-    rng = random.Random(seed)
-    references = [
-        " ".join(rng.choices(WORDS, k=rng.randint(1, 25))) for _ in range(size)
-    ]
-    hypotheses = [""]
-    for reference in references[1:]:
-        words = reference.split()[: rng.randint(1, 30)]
-        kept = (word if rng.random() < 0.8 else rng.choice(WORDS) for word in words)
-        hypotheses.append(" ".join(kept))
-    return hypotheses, references
+    """Draw hypotheses and references; one hypothesis is empty, others are short."""
+    (system,), references = draw(seed, WORDS, 0.2, size=size)
+    return ["", *(line[:90] for line in system[1:])], references
 
 
-@ALL
+@pytest.mark.parametrize("metric", THEIRS, ids=lambda metric: metric.key)
 def test_scores_equal_sacrebleus(metric):
     """Score, name and signature are sacreBLEU's to the last bit, with one reference
     and with three.
@@ -73,44 +62,20 @@ def test_scores_equal_sacrebleus(metric):
     assert values[0] != values[1]
 
 
-@pytest.mark.parametrize(
-    "metric",
-    [*THEIRS, TokenizedBleu(None, compounds=True)],
-    ids=lambda metric: metric.key,
-)
+@pytest.mark.parametrize("metric", THEIRS, ids=lambda metric: metric.key)
 def test_counts_of_parts_can_be_joined(metric):
-    """Rows of parts are the rows of the whole; the mean of scores is another number."""
+    """Rows of parts are the rows of the whole."""
     hypotheses, references = corpus(3, 20)
     cuts = (slice(0, 5), slice(5, None))
     parts = [metric.statistics(hypotheses[cut], references[cut]) for cut in cuts]
     joined = np.concatenate([part.rows for part in parts])
     whole = metric.statistics(hypotheses, references)
     np.testing.assert_array_equal(joined, whole.rows)
-    values = [score(metric, hypotheses[cut], references[cut]).value for cut in cuts]
-    whole = score(metric, hypotheses, references).value
-    assert whole != pytest.approx(sum(values) / 2, abs=1e-3)
 
 
-def test_edits_by_hand():
-    """A changed, missing or added word and a moved phrase are one edit each."""
-    reference = ["one two three four five six seven eight"]
-    for hypothesis, edits in (
-        ("one two three four five six seven eight", 0),
-        ("one two three four five six seven nine", 1),
-        ("one two three four five six seven", 1),
-        ("one two three four and five six seven eight", 1),
-        ("five six seven eight one two three four", 1),
-        ("", 8),
-    ):
-        found = score(TER, [hypothesis], reference).value
-        assert found == pytest.approx(100 * edits / 8), hypothesis
-    assert score(TER, ["a"], [""]).value == 100
-    assert score(TER, [""], [""]).value == 0
-
-
-def test_bleu_by_hand():
+def test_scores_by_hand():
     """BLEU is the geometric mean of precisions times the brevity penalty; case and
-    the width of digits count.
+    the width of digits count. A moved phrase is one edit.
     """
     reference = ["the cat sat on the mat"]
     # 5/6, 3/5, 2/4 and 1/3 of the n-grams match; no brevity penalty
@@ -122,11 +87,15 @@ def test_bleu_by_hand():
     raw = "Die Fläche ist \uff12 Meter lang."
     for changed in (raw.lower(), unicodedata.normalize("NFKC", raw)):
         assert score(BLEU, [changed], [raw]).value < 100
-
-
-def test_an_empty_hypothesis_is_a_bad_translation():
-    for metric in (BLEU, CHRF):
-        assert score(metric, ["", ""], ["a b", "c"]).value == 0
+    found = score(TER, ["on the mat the cat sat"], reference).value
+    assert found == pytest.approx(100 / 6)
+    for metric, given, wanted, value in (
+        (TER, [""], [""], 0),
+        (TER, ["a"], [""], 100),
+        (BLEU, ["", ""], ["a b", "c"], 0),
+        (CHRF, ["", ""], ["a b", "c"], 0),
+    ):
+        assert score(metric, given, wanted).value == value
 
 
 METRICS = [*THEIRS, TokenizedBleu(None, compounds=False), tokenizing_bleu("zh")]
@@ -137,11 +106,11 @@ METRICS = [*THEIRS, TokenizedBleu(None, compounds=False), tokenizing_bleu("zh")]
     [
         (["a", "b"], [["a", "b"], ["a"]], "2 hypotheses and 1 references"),
         (["a", "b"], [], "at least one reference"),
-        (["a"], [["a", ("b",)]], "references must be one flat list of strings, but"),
+        (["a"], [["a"], [("b",)]], "references must be one flat list of strings, but"),
         (["a"], ["a"], "references must be a list of sentences, not one string"),
         ("abc", [["a", "b", "c"]], "hypotheses must be a list of sentences, not one"),
         ([], [[]], "hypotheses must hold at least one sentence"),
-        (["a", 7], [["a", "b"]], "hypotheses must be strings, but item 2 is of type"),
+        (["a", 7], [["a", "b"]], "of strings, but item 2 is of type int"),
         (["a", "b\nc"], [["a", "b"]], "hypotheses must be one line each, but item 2"),
     ],
 )

@@ -3,11 +3,11 @@ agree with sacreBLEU's own.
 """
 
 import itertools
-import random
 
 import numpy as np
 import pytest
 import sacrebleu
+from evaluation.damaged import draw
 from sacrebleu.significance import PairedTest
 
 from jaxformer.evaluation.metrics import BLEU, CHRF, TER
@@ -24,17 +24,8 @@ WORDS = [f"w{number}" for number in range(30)]
 
 
 def statistics(metric, seed, *shares, size):
-    """Return the statistics of systems that have such shares of words wrong, their
-    texts, and the references.
-    """
-    rng = random.Random(seed)
-    references = [rng.choices(WORDS, k=rng.randint(5, 20)) for _ in range(size)]
-
-    def damage(line, share):
-        return " ".join(w if rng.random() > share else rng.choice(WORDS) for w in line)
-
-    systems = [[damage(line, share) for line in references] for share in shares]
-    lines = [" ".join(words) for words in references]
+    """Return the statistics of systems, their texts, and the references."""
+    systems, lines = draw(seed, WORDS, *shares, size=size, lengths=(5, 20))
     return [metric.statistics(system, lines) for system in systems], systems, lines
 
 
@@ -59,14 +50,18 @@ def test_a_difference_that_is_there(metric):
 
 def test_a_system_and_itself():
     """Equal systems differ by nothing, which is no significant difference: p is 1
-    and neither ever wins.
+    and neither ever wins. A seed fixes every draw, the same sentences for every system.
     """
-    (one,), _, _ = statistics(CHRF, 2, 0.3, size=30)
-    drawn = bootstrap_scores(CHRF, one, 100, 5)
-    found = compare_bootstraps(CHRF, drawn, drawn)
+    (one, other), _, _ = statistics(CHRF, 8, 0.3, 0.3, size=30)
+    drawn, same = (bootstrap_scores(CHRF, x, 150, 1) for x in (one, other))
+    found = compare_bootstraps(CHRF, drawn, bootstrap_scores(CHRF, one, 150, 1))
     assert (found.wins, found.p_value) == (0.0, 1.0)
     assert found.interval == Interval(0.0, 0.0, 0.0)
     assert randomize(CHRF, one, one, 100, 5) == 1.0
+    assert randomize(CHRF, one, other, 150, 1) == randomize(CHRF, one, other, 150, 1)
+    assert np.corrcoef(drawn, same)[0, 1] > 0.3
+    another = bootstrap_scores(CHRF, other, 150, 2)
+    assert abs(np.corrcoef(drawn, another)[0, 1]) < 0.3
 
 
 def test_chance_is_called_chance():
@@ -119,19 +114,3 @@ def test_like_sacrebleu():
         width = (interval.high - interval.low) / 2
         assert width == pytest.approx(expected.ci, rel=0.12)
         assert score_rows(BLEU, found).value == pytest.approx(expected.score)
-
-
-def test_seeds():
-    """A seed fixes every draw, the same sentences for every system; another seed
-    draws others.
-    """
-    (one, other), _, _ = statistics(CHRF, 8, 0.3, 0.3, size=30)
-    first, again, another = (
-        bootstrap_scores(CHRF, one, 150, seed) for seed in (1, 1, 2)
-    )
-    np.testing.assert_array_equal(first, again)
-    assert not np.array_equal(first, another)
-    assert randomize(CHRF, one, other, 150, 1) == randomize(CHRF, one, other, 150, 1)
-    same, others = (bootstrap_scores(CHRF, other, 150, seed) for seed in (1, 2))
-    assert np.corrcoef(first, same)[0, 1] > 0.3
-    assert abs(np.corrcoef(first, others)[0, 1]) < 0.3

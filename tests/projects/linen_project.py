@@ -13,8 +13,6 @@ PAD, BOS = 0, 2
 
 
 class Reverser(nn.Module):
-    """An encoder layer and a decoder layer over one table."""
-
     vocabulary_size: int
     layer: jf.nn.LayerConfig
 
@@ -39,17 +37,13 @@ class Reverser(nn.Module):
 
 
 def mean_loss(model, params, source, target):
-    """Return the mean label-smoothed loss of a batch, and the logits."""
-    logits = model.apply({"params": params}, source, target)
-    real = target != PAD
+    logits, real = model.apply({"params": params}, source, target), target != PAD
     total, count = jf.functional.cross_entropy(logits, target, real, smoothing=0.1)
     return total / count, logits
 
 
 def train(model, params, batches, warmup_steps):
-    """Update once a batch; return the losses and the parameters, and the logits and
-    gradients of the first step.
-    """
+    """Update once a batch; return losses, parameters, first logits and gradients."""
     schedule = jf.training.paper_schedule(model.layer.d_model, warmup_steps)
     optimizer = optax.adam(schedule, b1=0.9, b2=0.98, eps=1e-9)
 

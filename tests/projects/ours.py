@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -10,29 +10,12 @@ import numpy as np
 import jaxformer as jf
 
 VOCABULARY, PAD, EOS, WARMUP, STEPS, ROWS, LONGEST = 9, 0, 3, 30, 30, 16, 5
-CONFIG = jf.TransformerConfig(
-    vocabulary_size=VOCABULARY,
-    d_model=16,
-    d_ff=32,
-    num_heads=2,
-    num_encoder_layers=1,
-    num_decoder_layers=1,
-    dropout_rate=0.0,
-    # Smooth: next to the corner of a ReLU rounding decides whether a unit learns, and
-    # Adam makes a whole step of the least gradient.
-    activation="gelu",
-    max_length=64,
-)
-
-
-class Numbers(NamedTuple):
-    """First parameters, logits and gradients there, losses and trained parameters."""
-
-    params: Any
-    logits: np.ndarray
-    gradients: Any
-    losses: list[float]
-    trained: Any
+SIZES = {"d_model": 16, "d_ff": 32, "num_heads": 2, "max_length": 64}
+SIZES |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
+# GELU is smooth: next to the corner of a ReLU rounding decides whether a unit learns,
+# and Adam makes a whole step of the least gradient.
+SIZES |= {"dropout_rate": 0.0, "activation": "gelu"}
+CONFIG = jf.TransformerConfig(VOCABULARY, **SIZES)
 
 
 def draw_batches() -> list[tuple[np.ndarray, np.ndarray]]:
@@ -48,15 +31,21 @@ def draw_batches() -> list[tuple[np.ndarray, np.ndarray]]:
     return batches
 
 
-def our_numbers() -> Numbers:
-    """Train our model by our own step."""
+def train() -> tuple[Any, list[float], Any, tuple[Any, Any]]:
+    """Train our model by our own step.
+
+    Returns:
+        The first parameters, then as the other projects: the losses, the trained
+        parameters, and the first logits and gradients.
+    """
     model = jf.Transformer(CONFIG)
-    settings = {"warmup_steps": WARMUP, "label_smoothing": 0.1, "seed": 3}
-    config = jf.training.TrainingConfig(**settings)
+    config = jf.training.TrainingConfig(
+        warmup_steps=WARMUP, label_smoothing=0.1, seed=3
+    )
     state = jf.training.create_state(model, config)
     step, batches = jax.jit(jf.training.make_train_step(model, config)), draw_batches()
 
-    def mean_loss(params: Any, source: Any, target: Any) -> tuple[Any, Any]:
+    def mean_loss(params, source, target):
         logits, real = model.apply({"params": params}, source, target), target != PAD
         total, count = jf.functional.cross_entropy(logits, target, real, smoothing=0.1)
         return total / count, logits
@@ -67,4 +56,4 @@ def our_numbers() -> Numbers:
     for source, target in batches:
         state, metrics = step(state, {"source": source, "target": target})
         losses.append(float(metrics["loss"] / metrics["tokens"]))
-    return Numbers(params, np.asarray(logits), gradients, losses, state.params)
+    return params, losses, state.params, (np.asarray(logits), gradients)

@@ -7,20 +7,12 @@ import sys
 
 import numpy as np
 import pytest
-from visualization.pictures import pixels
+from visualization.made import make_maps, pixels
 
 from jaxformer.errors import InputError
 from jaxformer.visualization.attention import AttentionMaps, draw
 
-
-def make_maps(source, target):
-    """Draw weights: encoder ``[2, 1]``, decoder ``[1, 2]``, cross ``[3, 1]``."""
-    rng = np.random.default_rng(0)
-    s, t = len(source), len(target)
-    shapes = (2, 1, s, s), (1, 2, t, t), (3, 1, t, s)
-    weights = [rng.exponential(size=shape) for shape in shapes]
-    weights = [values / values.sum(axis=-1, keepdims=True) for values in weights]
-    return AttentionMaps(source, target, ["<s>", *target[:-1]], *weights)
+SHAPES = (2, 1), (1, 2), (3, 1)
 
 
 def test_figures_of_any_token(tmp_path):
@@ -29,7 +21,9 @@ def test_figures_of_any_token(tmp_path):
     """
     tokens = ["</script>", "&lt;", "\\", "\u2028", "\ud800", "$x^$", "$\\frac{", "漢字"]
     tokens += ["عربي", "😀", "\x07", "", " ", "Donaudampfschifffahrt" * 5]
-    paths = draw(make_maps(tokens, tokens[::-1]), tmp_path / "new" / "attention")
+    paths = draw(
+        make_maps(tokens, tokens[::-1], SHAPES), tmp_path / "new" / "attention"
+    )
     assert [path.name for path in paths] == ["encoder.png", "decoder.png", "cross.png"]
     encoder, decoder, cross = (pixels(path).shape for path in paths)
     assert cross[0] > encoder[0] * 1.2 > decoder[0] * 1.2
@@ -69,9 +63,9 @@ def test_figures_leave_pyplot_alone(tmp_path):
     assert min(pixels(tmp_path / "cross.png").shape[:2]) > 80
 
 
-def test_shapes_are_checked():
+def test_shapes_and_weights_are_checked():
     """Weights that do not fit their tokens are refused with both shapes."""
-    maps = make_maps(["a", "b", "c"], ["d", "e"])
+    maps = make_maps(["a", "b", "c"], ["d", "e"], SHAPES)
     wanted = "cross attention must have the shape (layers, heads, 2, 3)"
     with pytest.raises(InputError, match=re.escape(wanted)):
         dataclasses.replace(maps, cross=maps.cross.swapaxes(2, 3))
@@ -80,12 +74,7 @@ def test_shapes_are_checked():
     for encoder in (maps.encoder[0], maps.encoder[:0]):
         with pytest.raises(InputError, match="encoder attention must have the shape"):
             dataclasses.replace(maps, encoder=encoder)
-
-
-@pytest.mark.parametrize("value", [np.nan, -0.5, 3.0])
-def test_weights_are_checked(value):
-    maps = make_maps(["a", "b"], ["c"])
-    maps.encoder[1, 0, 1, 1] = value
-    wanted = "encoder attention must be weights between 0 and 1"
-    with pytest.raises(InputError, match=wanted):
-        dataclasses.replace(maps)
+    for value in (np.nan, -0.5, 3.0):
+        maps.encoder[1, 0, 1, 1] = value
+        with pytest.raises(InputError, match="must be weights between 0 and 1"):
+            dataclasses.replace(maps)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from visualization.pictures import pixels
+from visualization.made import pixels
 
 from jaxformer.errors import InputError
 from jaxformer.visualization.comparison import arrange, draw, name_runs, read_runs, thin

@@ -5,7 +5,7 @@ refused.
 import json
 
 import pytest
-from visualization.pictures import pixels
+from visualization.made import pixels
 
 from jaxformer.errors import InputError
 from jaxformer.runs import records
@@ -59,14 +59,7 @@ def test_a_record_without_points(entries, tmp_path):
     assert not (tmp_path / "curve.png").exists()
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        *("no json", "[1, 2]", '{"train/nll": 1.0}', '{"step": "one"}'),
-        pytest.param("[" * 100_000, id="deep"),
-        pytest.param("1" * 5_000, id="long"),
-    ],
-)
+@pytest.mark.parametrize("line", ["no json", '{"train/nll": 1.0}', "[" * 100_000])
 def test_a_broken_line_inside(line, tmp_path):
     path = tmp_path / "m.jsonl"
     path.write_text(f'{{"step": 1}}\n{line}\n{{"step": 2}}\n')

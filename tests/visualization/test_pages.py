@@ -5,32 +5,13 @@ import re
 
 import numpy as np
 import pytest
+from visualization.made import make_comparison, make_maps
 
-from jaxformer.evaluation.comparison import ComparisonConfig, compare
-from jaxformer.evaluation.metrics import BLEU, CHRF
 from jaxformer.visualization import attention, comparison, translations
 
-HOSTILE = [
-    "</script><script>document.body.remove()</script>",
-    "<!--",
-    "<b>bold</b>",
-    "]]>",
-    "&lt;",
-    '"quoted"',
-    "'",
-    "\\",
-    "{}",
-    '<script id="data" type="application/json">',
-    "$a$ $b",
-    "ünïcode 東京",
-    "left \u2028 right",
-]
-REFERENCES = [
-    "the cat sat on the mat",
-    "a house",
-    "an old tree is green . " * 3,
-    *HOSTILE[:3],
-]
+HOSTILE = ["</script><script>document.body.remove()</script>", "<!--", "<b>bold</b>"]
+HOSTILE += ["]]>", "&lt;", '"quoted"', "'", "\\", "{}", "$a$ $b", "ünïcode 東京"]
+HOSTILE += ['<script id="data" type="application/json">', "left \u2028 right"]
 
 
 def read_data(path):
@@ -48,37 +29,14 @@ def read_data(path):
     return json.loads(data)
 
 
-def make_maps(source, target):
-    """Draw attention weights of two layers and three heads."""
-    rng, s, t = np.random.default_rng(0), len(source), len(target)
-    every = [rng.exponential(size=(2, 3, *size)) for size in ((s, s), (t, t), (t, s))]
-    every = [values / values.sum(axis=-1, keepdims=True) for values in every]
-    return attention.AttentionMaps(source, target, ["<s>", *target[:-1]], *every)
-
-
-def make_comparison(names=("base", "other", "third")):
-    """Compare three systems, of which the third is perfect."""
-    texts = [
-        ["the cat sat on a mat", "the house", "an old tree was green", *HOSTILE[:3]],
-        ["a cat sat on the mat", "a house", "an old tree", "nothing", *HOSTILE[1:3]],
-        REFERENCES,
-    ]
-    sources = [f"source {number} <b>" for number in range(len(REFERENCES))]
-    config = ComparisonConfig(resamples=100, trials=20, examples=2)
-    systems = dict(zip(names, texts, strict=True))
-    return compare(systems, [REFERENCES], [BLEU, CHRF], config, sources=sources)
-
-
 def make_runs(names):
     """Record curves of runs, of which every second one is shorter."""
     return {
         name: {
-            "train/nll": [(step, 9 / step + number) for step in range(1, 90, 3)],
-            "valid/bleu": [
-                (step, 2.0 * number) for step in range(10, 90 >> number % 2)
-            ],
+            "train/nll": [(step, 9 / step + i) for step in range(1, 90, 3)],
+            "valid/bleu": [(step, 2.0 * i) for step in range(10, 90 >> i % 2)],
         }
-        for number, name in enumerate(names)
+        for i, name in enumerate(names)
     }
 
 
@@ -112,7 +70,7 @@ def test_curves_data_are_every_point(tmp_path):
 
 def test_translations_data_are_every_number(tmp_path):
     """Scores, intervals, p-values, buckets and sentences are on the page."""
-    found = make_comparison()
+    found = make_comparison("base", "other", "third")
     data = read_data(translations.write_html(found, tmp_path / "deep" / "page.html"))
     assert data["systems"] == ["base", "other", "third"]
     assert [metric["title"] for metric in data["metrics"]] == ["BLEU", "chrF2"]
@@ -164,7 +122,7 @@ def test_hostile_text_stays_text(browse, tmp_path):
         (body,) = find(driver, "body")
         assert f"({colour}, " in body.value_of_css_property("background-color")
 
-    translations.write_html(make_comparison(HOSTILE[:3]), page)
+    translations.write_html(make_comparison(*HOSTILE[:3], more=HOSTILE[:3]), page)
     assert read_data(page)["systems"] == HOSTILE[:3]
     driver = browse(page)
     cells = [text(cell) for cell in find(driver, "#scores td:first-child")]
@@ -233,7 +191,7 @@ def test_translations_page(browse, tmp_path):
     """The tables have the scores; metrics and sentences can be chosen; words in no
     reference are marked.
     """
-    found = make_comparison()
+    found = make_comparison("base", "other", "third", more=HOSTILE[:3])
     driver = browse(translations.write_html(found, tmp_path / "page.html"))
     rows = [
         [text(cell) for cell in find(row, "td")] for row in find(driver, "#scores tr")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections.abc import Sequence
 
-from jaxformer.diagnosis import lines
 from jaxformer.diagnosis.alignment import FEWEST, find_misfits, lengths
 from jaxformer.diagnosis.evidence import Evidence, UnseenError
 from jaxformer.diagnosis.findings import Finding, grade, judge
 from jaxformer.evaluation.breakdown import split_words
+from jaxformer.evaluation.statistics import count_ngrams
 
 _UNKNOWN = "\u2047"  # SentencePiece's text of the unknown piece
 _ORDER, _TIMES = 4, 3  # a loop: so many words in a row, so often in one sentence
@@ -19,7 +19,7 @@ def check_length(run: Evidence) -> Finding:
     """Compare the words of translations and references: BLEU penalises short output."""
     words, expected = (
         sum(len(split_words(line)) for line in texts)
-        for texts in (run.hypotheses, run.scored.references[0])
+        for texts in (run.hypotheses, run.references)
     )
     ratio = words / max(expected, 1)
     penalty = math.exp(min(0.0, 1.0 - 1.0 / ratio)) if ratio else 0.0
@@ -35,11 +35,7 @@ def check_length(run: Evidence) -> Finding:
 
 
 def check_cut(run: Evidence) -> Finding:
-    """Count the translations that reached the maximum length.
-
-    Raises:
-        UnseenError: the evidence is missing.
-    """
+    """Count the translations that reached the maximum length."""
     count, total = run.record.get("unfinished"), run.record.get("sentences")
     if count is None or not total:
         raise UnseenError("the result does not count unfinished translations")
@@ -54,38 +50,30 @@ def check_cut(run: Evidence) -> Finding:
 
 def check_empty(run: Evidence) -> Finding:
     """Count the empty translations."""
-    found = lines.share(run.hypotheses, lambda line: not line.strip())
-    return judge(
-        grade(found, 0.005, 0.05),
-        f"{found:.1%} of {len(run.hypotheses):,} translations are empty",
-        "none",
+    return _judge_share(
+        [not line.strip() for line in run.hypotheses],
+        (0.005, 0.05),
+        "are empty",
         "--min_length=2, a larger --alpha; look for empty targets in the training text",
+        expected="none",
     )
 
 
 def check_copies(run: Evidence) -> Finding:
-    """Count the translations that repeat their source where the reference does not.
-
-    Raises:
-        UnseenError: the evidence is missing.
-    """
-    sources = run.scored.sources
-    if sources is None:
-        raise UnseenError("the sources are not known")
+    """Count the translations that repeat their source where the reference does not."""
     copied = [
         hypothesis.strip() == source.strip()
-        for hypothesis, source, reference in zip(
-            run.hypotheses, sources, run.scored.references[0], strict=True
+        for hypothesis, (source, _), reference in zip(
+            run.hypotheses, run.test, run.references, strict=True
         )
         if len(source.split()) >= 3 and source.strip() != reference.strip()
     ]
     if not copied:
         raise UnseenError("no source has three words with blanks between them")
-    found = sum(copied) / len(copied)
-    return judge(
-        grade(found, 0.02, 0.2),
-        f"{found:.1%} of {len(copied):,} translations are their source",
-        "hardly any",
+    return _judge_share(
+        copied,
+        (0.02, 0.2),
+        "are their source",
         "--config.data.drop_identical=True and --config.data.detect_languages=True in a"
         " new run; check the direction",
     )
@@ -93,30 +81,27 @@ def check_copies(run: Evidence) -> Finding:
 
 def check_loops(run: Evidence) -> Finding:
     """Count the translations that repeat the same words."""
-    found = lines.share(run.hypotheses, _loops)
-    return judge(
-        grade(found, 0.02, 0.2),
-        f"{found:.1%} of {len(run.hypotheses):,} translations have {_ORDER} words"
-        f" {_TIMES} times",
-        "hardly any",
+    return _judge_share(
+        [_loops(line) for line in run.hypotheses],
+        (0.02, 0.2),
+        f"have {_ORDER} words {_TIMES} times",
         "longer training; --no_repeat_ngram=4 hides it",
     )
 
 
 def check_unknown(run: Evidence) -> Finding:
     """Count the translations with the unknown token."""
-    found = lines.share(run.hypotheses, lambda line: _UNKNOWN in line)
-    return judge(
-        grade(found, 0.01, 0.1),
-        f"{found:.1%} of {len(run.hypotheses):,} translations hold {_UNKNOWN}",
-        "hardly any",
+    return _judge_share(
+        [_UNKNOWN in line for line in run.hypotheses],
+        (0.01, 0.1),
+        f"hold {_UNKNOWN}",
         "--config.data.byte_fallback=True in a new run; --no_unknown hides it",
     )
 
 
 def check_variety(run: Evidence) -> Finding:
     """Check that different sources have different translations."""
-    different, expected = len(set(run.hypotheses)), len(set(run.scored.references[0]))
+    different, expected = len(set(run.hypotheses)), len(set(run.references))
     return judge(
         grade(1.0 - different / max(expected, 1), 0.2, 0.5),
         f"{different:,} different translations of {expected:,} different references",
@@ -127,14 +112,10 @@ def check_variety(run: Evidence) -> Finding:
 
 
 def check_order(run: Evidence) -> Finding:
-    """Check that translations are not shifted against their references.
-
-    Raises:
-        UnseenError: the evidence is missing.
-    """
+    """Check that translations are not shifted against their references."""
     if len(run.hypotheses) < FEWEST:
         raise UnseenError(f"{len(run.hypotheses)} translations are too few")
-    pairs = zip(run.hypotheses, run.scored.references[0], strict=True)
+    pairs = zip(run.hypotheses, run.references, strict=True)
     shifted = [misfit for misfit in find_misfits(lengths(pairs)) if misfit.shift]
     found = "lengths of translations and references agree"
     if shifted:
@@ -151,7 +132,23 @@ def check_order(run: Evidence) -> Finding:
     )
 
 
+def _judge_share(
+    translations: Sequence[bool],
+    limits: tuple[float, float],
+    fault: str,
+    cure: str,
+    expected: str = "hardly any",
+) -> Finding:
+    """Judge the share of translations with a fault."""
+    share = sum(translations) / max(len(translations), 1)
+    return judge(
+        grade(share, *limits),
+        f"{share:.1%} of {len(translations):,} translations {fault}",
+        expected,
+        cure,
+    )
+
+
 def _loops(line: str) -> bool:
-    words = line.split()
-    found = Counter(zip(*(words[start:] for start in range(_ORDER)), strict=False))
+    found = count_ngrams(line.split(), _ORDER)
     return max(found.values(), default=0) >= _TIMES

@@ -66,24 +66,19 @@ def best_curve(config: RunConfig) -> tuple[str, float]:
 
 
 def check_diverged(run: Evidence) -> Finding:
-    """Check the training loss for jumps, divergence and numbers that are not finite.
-
-    Raises:
-        UnseenError: the evidence is missing.
-    """
+    """Check the training loss for jumps, divergence and numbers that are not finite."""
     points, gone = run.curves.get("train/nll", ()), run.gaps.get("train/nll", ())
     if len(points) + len(gone) < 3:
         raise UnseenError("fewer than three lines of training in metrics.jsonl")
     if gone:
         lost = _lost_since(points, gone)
-        found = (
-            f"no finite train/nll in {len(gone)} lines of the log (the first by step"
-            f" {gone[0]:,})"
+        where = f"in {len(gone)} lines of the log (the first by step {gone[0]:,})"
+        return judge(
+            "look" if lost is None else "wrong",
+            f"no finite train/nll {where if lost is None else f'since step {lost:,}'}",
+            "a finite number in each line",
+            _STEADIER,
         )
-        if lost is not None:
-            found = f"no finite train/nll since step {lost:,}"
-        verdict = "look" if lost is None else "wrong"
-        return judge(verdict, found, "a finite number in each line", _STEADIER)
     values = [value for _, value in points]
     jumps = [
         step
@@ -112,11 +107,7 @@ def _lost_since(points: Curve, gone: Sequence[int]) -> int | None:
 
 
 def check_stalled(run: Evidence) -> Finding:
-    """Check that the model learned more than word frequencies.
-
-    Raises:
-        UnseenError: the evidence is missing.
-    """
+    """Check that the model learned more than word frequencies."""
     points = run.curves.get("train/nll", ())
     lost = _lost_since(points, run.gaps.get("train/nll", ()))
     if lost is not None:

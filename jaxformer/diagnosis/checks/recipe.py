@@ -8,8 +8,7 @@ only values that harm any model are worth a look.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from jaxformer.data.mixing import parse
 from jaxformer.diagnosis.evidence import Evidence, find_curve
@@ -19,9 +18,6 @@ from jaxformer.paper.tables import BASE, LEARNING_KEYS
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.schedules import make_schedule
-
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
 
 _WIDTH, _BATCH = int(BASE["model.d_model"]), int(BASE["data.tokens_per_batch"])
 _STEPS, _WARMUP = int(BASE["training.steps"]), int(BASE["training.warmup_steps"])
@@ -135,7 +131,11 @@ def check_regularization(run: Evidence) -> Finding:
 
 def check_optimizer(run: Evidence) -> Finding:
     """List the differences from the paper's Adam."""
-    others = _differences(run.config.training, TrainingConfig(), _OPTIMIZER)
+    training = run.config.training
+    others = write_differences(
+        (name, getattr(training, name), getattr(TrainingConfig, name))
+        for name in _OPTIMIZER
+    )
     return judge(
         "look" if others else "ok",
         others or "Adam with 0.9, 0.98, 1e-9, no decay and no clipping",
@@ -148,7 +148,10 @@ def check_optimizer(run: Evidence) -> Finding:
 def check_architecture(run: Evidence) -> Finding:
     """List the differences from the paper's architecture, apart from sizes."""
     model = run.config.model
-    others = _differences(model, TransformerConfig(), _ARCHITECTURE)
+    others = write_differences(
+        (name, getattr(model, name), getattr(TransformerConfig, name))
+        for name in _ARCHITECTURE
+    )
     return judge(
         "look" if others else "ok",
         f"{model.num_encoder_layers}+{model.num_decoder_layers} layers of width"
@@ -196,13 +199,10 @@ def check_selection(run: Evidence) -> Finding:
     )
 
 
-def _differences(
-    section: DataclassInstance, paper: DataclassInstance, names: Sequence[str]
-) -> str:
-    """List the values that differ from the defaults, which are the paper's."""
-    pairs = ((name, getattr(section, name), getattr(paper, name)) for name in names)
+def write_differences(values: Iterable[tuple[str, object, object]]) -> str:
+    """List the names whose first value differs from the second, the paper's."""
     return ", ".join(
         f"{name}={found} (paper: {wanted})"
-        for name, found, wanted in pairs
+        for name, found, wanted in values
         if found != wanted
     )

@@ -6,7 +6,11 @@ import re
 from collections.abc import Sequence
 
 from jaxformer.diagnosis.checks.learning import best_curve
-from jaxformer.diagnosis.checks.recipe import is_paper_sized, name_width
+from jaxformer.diagnosis.checks.recipe import (
+    is_paper_sized,
+    name_width,
+    write_differences,
+)
 from jaxformer.diagnosis.evidence import Evidence, UnseenError, find_curve
 from jaxformer.diagnosis.findings import Finding, judge
 from jaxformer.evaluation.known_sets import FILTERED_NEWSTEST2014, SENTENCES, find_known
@@ -80,37 +84,27 @@ def check_signature(run: Evidence) -> Finding:
 def _unusual_parts(signature: str, tokenizers: Sequence[str]) -> list[str]:
     """List the unusual parts of a signature. A tokenizer's version may follow it."""
     parts = dict(part.split(":", 1) for part in signature.split("|") if ":" in part)
-    usual = any(
-        re.fullmatch(rf"{name}(-\d.*)?", parts.get("tok", "")) for name in tokenizers
-    )
+    usual = _SIGNATURE | {"tok": rf"({'|'.join(tokenizers)})(-\d.*)?"}
     return [
         f"{name}:{parts.get(name)}"
-        for name, value in sorted(_SIGNATURE.items(), key=lambda part: part[0] == "tok")
-        if (not usual if name == "tok" else parts.get(name) != value)
+        for name, pattern in usual.items()
+        if not re.fullmatch(pattern, parts.get(name, ""))
     ]
 
 
 def check_search(run: Evidence) -> Finding:
-    """List the search settings that differ from the paper's.
-
-    Raises:
-        UnseenError: the evidence is missing.
-    """
-    settings = run.record.get("decoding")
-    if not isinstance(settings, dict):
-        raise UnseenError("the result does not record its search")
+    """List the search settings that differ from the paper's."""
+    settings = run.record.get("decoding", {})
     others = differing_settings(settings)
     missing = [name for name in _SEARCH if name not in settings]
     if missing and not others:
         raise UnseenError(
             f"the result does not record {', '.join(missing)} of its search"
         )
-    words = ", ".join(
-        f"{name}={value} (paper: {wanted})" for name, (value, wanted) in others.items()
-    )
     return judge(
         "wrong" if "sample" in others else "look" if others else "ok",
-        words or "beam 4, ((5 + n) / 6)^0.6, at most 50 tokens more than the source",
+        write_differences((name, *values) for name, values in others.items())
+        or "beam 4, ((5 + n) / 6)^0.6, at most 50 tokens more than the source",
         "beam 4, alpha 0.6 of the GNMT penalty, source + 50 tokens (paper, section 6.1;"
         " Wu et al. 2016, equation 14)",
         "evaluate with the paper's settings too, then jaxformer compare",
@@ -165,11 +159,7 @@ def check_averaging(run: Evidence) -> Finding:
 
 
 def check_checkpoint(run: Evidence) -> Finding:
-    """Check that the scored checkpoint is near the best, and still exists.
-
-    Raises:
-        UnseenError: the evidence is missing.
-    """
+    """Check that the scored checkpoint is near the best, and still exists."""
     step, (key, sign) = run.record.get("checkpoint"), best_curve(run.config)
     points, saved = dict(run.curves.get(key, ())), run.saved
     names = {f"average/{average.name}" for average in run.averages}
@@ -226,14 +216,10 @@ def check_test_set(run: Evidence) -> Finding:
 
 
 def check_recount(run: Evidence) -> Finding:
-    """Score the file of translations again.
-
-    Raises:
-        UnseenError: the evidence is missing.
-    """
+    """Score the file of translations again."""
     if "bleu" not in run.record:
         raise UnseenError("the result has no bleu")
-    value = score(BLEU, run.hypotheses, *run.scored.references).value
+    value = score(BLEU, run.hypotheses, run.references).value
     return judge(
         "ok" if abs(value - run.record["bleu"]) < 0.011 else "wrong",
         f"BLEU {value:.2f} of {run.record.get('hypotheses')}, {run.record['bleu']} in"
@@ -244,11 +230,7 @@ def check_recount(run: Evidence) -> Finding:
 
 
 def check_beside_validation(run: Evidence) -> Finding:
-    """Compare the score with the best one on the validation text.
-
-    Raises:
-        UnseenError: the evidence is missing.
-    """
+    """Compare the score with the best one on the validation text."""
     best = max(value for _, value in find_curve(run, "valid/bleu"))
     bleu = run.record.get("bleu")
     if bleu is None:

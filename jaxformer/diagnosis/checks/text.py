@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from jaxformer.data.cleaning import is_empty, is_identical, summary
 from jaxformer.data.languages import check_language, is_foreign
 from jaxformer.data.records import Pair
-from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.diagnosis import lines
 from jaxformer.diagnosis.alignment import FEWEST, count_blocks, find_misfits, lengths
 from jaxformer.diagnosis.evidence import Evidence, UnseenError
@@ -34,7 +33,7 @@ def on_training(judge_texts: Callable[..., Finding]) -> Callable[[Evidence], Fin
 
 def on_output(judge_texts: Callable[..., Finding]) -> Callable[[Evidence], Finding]:
     """Judge the translations next to their references."""
-    return lambda run: judge_texts(run.hypotheses, run.scored.references[0])
+    return lambda run: judge_texts(run.hypotheses, run.references)
 
 
 def check_training_form(run: Evidence) -> Finding:
@@ -222,18 +221,15 @@ def check_leak(run: Evidence) -> Finding:
         worst(grade(pairs, 0.005, 0.05), grade(sources, 0.01, 0.2)),
         f"{sources:.1%} of the test sources (of {_FEW_WORDS} words and more) are"
         f" training sources, {pairs:.1%} with their target;"
-        f" {'all' if survey.whole else 'the first'} {survey.read:,} pairs were read",
+        f" {'all' if survey.whole else 'the first'} {len(survey.characters):,} pairs"
+        " were read",
         "none: memorised sentences make BLEU too high",
         "leave the test sentences out of data.train, or test on other text",
     )
 
 
 def check_untranslated(run: Evidence) -> Finding:
-    """Count the training pairs whose target is their source.
-
-    Raises:
-        UnseenError: the evidence is missing.
-    """
+    """Count the training pairs whose target is their source."""
     asked = [pair for pair in run.survey.sample if len(pair.source.split()) >= 3]
     if not asked:
         raise UnseenError("no pair has three words with blanks between them")
@@ -275,14 +271,11 @@ def check_vocabulary(run: Evidence) -> Finding:
 
 def check_unknown(run: Evidence) -> Finding:
     """Measure how much of the test text is unknown to the vocabulary."""
-    shares = [
-        ids.count(vocabulary.unk_id) / max(len(ids), 1)
-        for vocabulary, ids, _ in _encode_sides(run, run.test)
-    ]
+    (source, _), (target, _) = _measure_sides(run, run.test)
     return judge(
-        grade(max(shares), 0.001, 0.05),
-        f"{shares[0]:.2%} of the source tokens and {shares[1]:.2%} of the target tokens"
-        " are unknown",
+        grade(max(source, target), 0.001, 0.05),
+        f"{source:.2%} of the source tokens and {target:.2%} of the target tokens are"
+        " unknown",
         "at most 0.1 %",
         "a vocabulary of this text, --config.data.byte_fallback=True, or text in its"
         " usual script and Unicode form",
@@ -291,14 +284,10 @@ def check_unknown(run: Evidence) -> Finding:
 
 def check_vocabulary_fit(run: Evidence) -> Finding:
     """Compare the tokens a character of test and training text."""
-    test, train = (
-        [max(len(ids), 1) / max(letters, 1) for _, ids, letters in sides]
-        for sides in (
-            _encode_sides(run, run.test),
-            _encode_sides(run, run.survey.sample),
-        )
+    test, train = _measure_sides(run, run.test), _measure_sides(run, run.survey.sample)
+    source, target = (
+        own / other for (_, own), (_, other) in zip(test, train, strict=True)
     )
-    source, target = (own / other for own, other in zip(test, train, strict=True))
     return judge(
         grade(max(source, target), 1.3, 2.0),
         f"{source:.2f} times the tokens a character in the source, {target:.2f}"
@@ -309,15 +298,14 @@ def check_vocabulary_fit(run: Evidence) -> Finding:
     )
 
 
-def _encode_sides(
-    run: Evidence, pairs: Sequence[Pair]
-) -> list[tuple[Vocabulary, list[int], int]]:
-    """Return the vocabulary of each side, its tokens, and its number of characters."""
+def _measure_sides(run: Evidence, pairs: Sequence[Pair]) -> list[tuple[float, float]]:
+    """Return the share of unknown tokens of each side, and its tokens a character."""
     found = []
     for side, vocabulary in enumerate(
         (run.vocabularies.source, run.vocabularies.target)
     ):
         texts = [pair[side] for pair in pairs]
         ids = [token for ids in vocabulary.encode_batch(texts) for token in ids]
-        found.append((vocabulary, ids, sum(map(len, texts))))
+        tokens, letters = max(len(ids), 1), max(sum(map(len, texts)), 1)
+        found.append((ids.count(vocabulary.unk_id) / tokens, tokens / letters))
     return found
