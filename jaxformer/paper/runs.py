@@ -89,7 +89,7 @@ def read_run(table: Table, row: Row, directory: Path) -> RunScore:
     scores = []
     for name, record in results.items():
         found, value = _score(record, metric, f"{directory / 'results.json'}: {name!r}")
-        dataset, scored = record["dataset"], record["checkpoint"]
+        scored = record["checkpoint"]
         perplexity, doubts = _perplexity(table, config, scored, directory)
         notes = (
             *_metric_notes(found, metric),
@@ -99,9 +99,19 @@ def read_run(table: Table, row: Row, directory: Path) -> RunScore:
             *doubts,
             *_training_notes(row, config),
         )
-        trained_on = config.data.train
-        what = directory, parameters, found, value, perplexity
-        scores.append(RunScore(*what, dataset, scored, trained_on, notes))
+        scores.append(
+            RunScore(
+                directory,
+                parameters,
+                found,
+                value,
+                perplexity,
+                record["dataset"],
+                scored,
+                config.data.train,
+                notes,
+            )
+        )
     return min(scores, key=lambda score: len(score.notes))
 
 
@@ -166,9 +176,11 @@ def _metric_notes(found: str, wanted: str) -> Iterator[str]:
         "bleu": "sacreBLEU of raw text",
         "tokenized_bleu": "tokenised BLEU without split compounds",
     }
-    if found != wanted == "f1":
+    if found == wanted:
+        return
+    if wanted == "f1":
         yield "BLEU of linearised trees, and not F1: evaluate with --metrics=f1"
-    elif found != wanted:
+    else:
         yield (
             f"{names.get(found, found)}, and not {wanted} as in the paper: evaluate"
             f" with --metrics=bleu,{wanted}"
