@@ -1,4 +1,4 @@
-"""Pairs of sentences and what the tests of outside data sets do with them."""
+"""What the tests of data sets share: pairs of sentences, and a configuration."""
 
 import os
 import subprocess
@@ -6,10 +6,23 @@ import sys
 
 import pytest
 
-from jaxformer.data import load
+from jaxformer.data import DataConfig, load
 from jaxformer.errors import InputError
 
 CODES = ("de", "en")
+# A small text of the bundled corpus.
+BASE = {
+    "train": "bundled:en-de/valid",
+    "vocabulary_size": 400,
+    "max_length": 60,
+    "tokens_per_batch": 700,
+    "num_buckets": 4,
+    "workers": 1,
+}
+
+
+def config_of(**options):
+    return DataConfig(**{**BASE, **options})
 
 
 def texts(count):

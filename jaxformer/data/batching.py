@@ -65,25 +65,10 @@ def plan_buckets(
         tokens_per_batch: most slots on each side of a batch.
 
     Raises:
-        InputError: there is no pair or no bucket, a length is negative, or
-            ``tokens_per_batch`` does not hold the longest pair.
+        InputError: there is no pair, or ``tokens_per_batch`` does not hold the longest.
     """
-    source_lengths = np.asarray(source_lengths)
-    target_lengths = np.asarray(target_lengths)
-    if source_lengths.shape != target_lengths.shape or source_lengths.ndim != 1:
-        raise InputError(
-            f"a pair has two lengths: give two arrays [N], not {source_lengths.shape}"
-            f" and {target_lengths.shape}"
-        )
-    if num_buckets < 1:
-        raise InputError(f"num_buckets must be at least 1, not {num_buckets}")
-    if not len(source_lengths):
-        raise InputError(
-            "no pair is left to make batches of: the data set has no sentences of"
-            " usable length"
-        )
-    if min(source_lengths.min(), target_lengths.min()) < 0:
-        raise InputError("a length is negative: lengths count tokens")
+    source_lengths, target_lengths = map(np.asarray, (source_lengths, target_lengths))
+    check_any(source_lengths)
     largest = int(source_lengths.max()), int(target_lengths.max())
     step = -(-max(largest) // _CELLS)
     cells = -(-source_lengths // step), -(-target_lengths // step)
@@ -94,6 +79,19 @@ def plan_buckets(
         for source, target in _choose_boxes(histogram, num_buckets)
     ]
     return _shrink(boxes, source_lengths, target_lengths, tokens_per_batch)
+
+
+def check_any(lengths: Lengths) -> None:
+    """Refuse to make batches of nothing.
+
+    Raises:
+        InputError: there is no pair.
+    """
+    if not len(lengths):
+        raise InputError(
+            "no pair is left to make batches of: the data set has no sentences of"
+            " usable length"
+        )
 
 
 def cover(
@@ -188,8 +186,8 @@ def group(
     without = order[assigned[order] < 0]
     if len(without):
         raise InputError(
-            f"pair {without[0]} fits no bucket: leave out of the order what"
-            " `assign` marks with -1"
+            f"pair {without[0] + 1} fits no bucket: add one with"
+            " jaxformer.data.cover, or leave the pair out of the order"
         )
     by_bucket = order[np.argsort(assigned[order], kind="stable")]
     ends = np.cumsum(np.bincount(assigned[order], minlength=len(buckets)))
@@ -220,14 +218,6 @@ def make_batch(pairs: Encoded, bucket: Bucket) -> Batch:
         "source": pairs.source.padded(bucket.rows, bucket.source_length),
         "target": pairs.target.padded(bucket.rows, bucket.target_length),
     }
-
-
-def share(
-    indices: NDArray[np.integer], rows: int, host: int, hosts: int
-) -> tuple[NDArray[np.integer], int]:
-    """Return one host's pairs of a batch, and its rows, as many as on all hosts."""
-    own = -(-rows // hosts)
-    return indices[host * own : (host + 1) * own], own
 
 
 def _next_larger(index: int, buckets: Sequence[Bucket]) -> int | None:

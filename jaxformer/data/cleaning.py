@@ -39,6 +39,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from jaxformer.data.languages import check_language, is_foreign
 from jaxformer.data.records import Pair
 from jaxformer.errors import check_keys, key
 from jaxformer.table import align
@@ -141,14 +142,14 @@ def clean(
         cleaning: the steps to run.
         counts: is updated with each pair.
         languages: the codes of the source and the target language.
-        duplicates: the result of :func:`find_duplicates` for the whole corpus.
+        duplicates: the result of :func:`find_duplicates` for the whole corpus, which
+            ``drop_duplicates`` needs.
         first: the index in the corpus of the first of ``pairs``.
 
     Raises:
         InputError: at once, ``detect_languages`` without py3langid or for a language
             that it does not know; while reading, the corpus grew since its duplicates
             were searched.
-        ValueError: ``drop_duplicates`` without ``duplicates``.
     """
     settings = _settings(cleaning, languages, duplicates)
     for name in settings:
@@ -199,19 +200,6 @@ def is_identical(pair: Pair) -> bool:
     return pair.source.strip() == pair.target.strip()
 
 
-def has_other_language(pair: Pair, languages: tuple[str, str]) -> bool:
-    """Return whether a side is surely in another language than its own.
-
-    Args:
-        pair: the pair.
-        languages: of source and target, as
-            :func:`jaxformer.data.languages.check_language` returns them.
-    """
-    from jaxformer.data.languages import is_foreign
-
-    return any(map(is_foreign, pair, languages))
-
-
 def _lengths(pair: Pair) -> tuple[int, int]:
     return len(pair.source.strip()), len(pair.target.strip())
 
@@ -250,7 +238,7 @@ STEPS = {
         "duplicate", lambda _, index, duplicates: index in duplicates
     ),
     "detect_languages": CleaningStep(
-        "another language", lambda pair, _, codes: has_other_language(pair, codes)
+        "another language", lambda pair, _, codes: any(map(is_foreign, pair, codes))
     ),
     "max_length": CleaningStep("too many tokens"),
 }
@@ -271,16 +259,14 @@ def table(counts: Counts) -> list[str]:
     """
     rows = [("step", "dropped", "share", "kept"), ("read", "", "", f"{counts.read:,}")]
     kept = counts.read
-    for name in _ordered(counts.dropped):
-        dropped = counts.dropped[name]
+    for name, dropped in counts.dropped.items():
         kept -= dropped
-        rows.append(
-            (_title(name), f"{dropped:,}", _share(dropped, counts.read), f"{kept:,}")
-        )
+        share = f"{100 * dropped / max(counts.read, 1):.2f} %"
+        rows.append((STEPS[name].title, f"{dropped:,}", share, f"{kept:,}"))
     changed = [
-        f"{_title(name)} changed {counts.changed[name]:,} pairs"
-        f" ({_share(counts.changed[name], counts.read)})"
-        for name in _ordered(counts.changed)
+        f"{STEPS[name].title} changed {number:,} pairs"
+        f" ({100 * number / max(counts.read, 1):.2f} %)"
+        for name, number in counts.changed.items()
     ]
     return [*align(rows), *changed]
 
@@ -292,30 +278,25 @@ def summary(counts: Counts) -> str:
         >>> summary(Counts(read=2000, dropped={"empty": 5, "max_words": 0}))
         '5 dropped (empty side 5)'
     """
-    dropped = {
-        name: counts.dropped[name]
-        for name in _ordered(counts.dropped)
-        if counts.dropped[name]
-    }
-    if not dropped:
+    reasons = [
+        f"{STEPS[name].title} {number:,}"
+        for name, number in counts.dropped.items()
+        if number
+    ]
+    if not reasons:
         return "none dropped"
-    reasons = ", ".join(
-        f"{_title(name)} {number:,}" for name, number in dropped.items()
-    )
-    return f"{sum(dropped.values()):,} dropped ({reasons})"
+    return f"{counts.read - counts.kept:,} dropped ({', '.join(reasons)})"
 
 
 def why_nothing_is_left(counts: Counts) -> str:
     """Explain in one line why no pair is left, with the cure."""
     if not counts.read:
         return "the data holds no pair: name files that are not empty"
-    most_first = Counter(
-        {name: dropped for name, dropped in counts.dropped.items() if dropped}
-    ).most_common()
     reasons = [
-        f"{dropped:,} by {_title(name)}"
+        f"{dropped:,} by {STEPS[name].title}"
         + (f" (data.{name})" if name != "empty" else "")
-        for name, dropped in most_first
+        for name, dropped in Counter(counts.dropped).most_common()
+        if dropped
     ]
     return (
         f"every one of {counts.read:,} pairs was dropped, {', '.join(reasons)}: loosen"
@@ -330,13 +311,8 @@ def _settings(
     settings = {
         name: getattr(cleaning, name, True) for name in STEPS if STEPS[name].drops
     }
-    if cleaning.drop_duplicates:
-        if duplicates is None:
-            raise ValueError("drop_duplicates needs the result of find_duplicates")
-        settings["drop_duplicates"] = duplicates
+    settings["drop_duplicates"] = duplicates
     if cleaning.detect_languages:
-        from jaxformer.data.languages import check_language
-
         settings["detect_languages"] = (
             check_language(languages[0], "data.source_language"),
             check_language(languages[1], "data.target_language"),
@@ -372,19 +348,3 @@ def _can_be_seen(text: str) -> bool:
         character not in _BLANKS and unicodedata.category(character) not in _UNSEEN
         for character in text
     )
-
-
-def _ordered(names: Iterable[str]) -> list[str]:
-    """Sort the names of our steps in their order, and others last."""
-    order = list(STEPS)
-    return sorted(
-        names, key=lambda name: order.index(name) if name in order else len(order)
-    )
-
-
-def _title(name: str) -> str:
-    return STEPS[name].title if name in STEPS else name
-
-
-def _share(part: int, whole: int) -> str:
-    return f"{100 * part / max(whole, 1):.2f} %"

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,11 +21,12 @@ from jaxformer.data.cleaning import (
     why_nothing_is_left,
 )
 from jaxformer.data.config import DataConfig
+from jaxformer.data.download import Report
 from jaxformer.data.encoding import CHUNK, SubwordSampling, Tokenizer, tokenize
 from jaxformer.data.files import check_regular
 from jaxformer.data.mixing import Part, Share, level, parse
 from jaxformer.data.pipeline import TrainingData
-from jaxformer.data.prepared import Manifest, open_pairs, read_vocabularies
+from jaxformer.data.prepared import Manifest
 from jaxformer.data.records import Pair
 from jaxformer.data.sources import Corpus
 from jaxformer.data.store import Encoded, TokenWriter
@@ -33,17 +34,11 @@ from jaxformer.data.vocabulary import Vocabularies, load_or_train
 from jaxformer.errors import InputError
 
 PREPARED = "prepared:"
-Report: TypeAlias = Callable[[str], None]
-"""Gets lines of progress."""
-
+NEEDS_TEXT = (
+    "data.segmentation_alpha needs the text in each epoch, and a prepared folder has no"
+    " text: train from the text, or set data.segmentation_alpha=None"
+)
 _REPORT_EVERY = 500_000
-
-
-class TextPart(NamedTuple):
-    """A data set of raw text in a mixture."""
-
-    part: Part
-    corpus: Corpus
 
 
 class Preparation(NamedTuple):
@@ -62,8 +57,9 @@ class TrainingText:
     """What ``data.train`` names: data sets of raw text, or prepared folders."""
 
     config: DataConfig
-    texts: tuple[TextPart, ...]
-    prepared: tuple[Part, ...]
+    parts: tuple[Part, ...]
+    corpora: tuple[Corpus, ...]
+    """The raw text of each part; none of prepared folders."""
 
     @classmethod
     def open(cls, config: DataConfig) -> TrainingText:
@@ -72,19 +68,15 @@ class TrainingText:
         Raises:
             InputError: a name is wrong, or text is mixed with prepared folders.
         """
-        parts = parse(config.train, config.source_language, config.target_language)
-        prepared = tuple(part for part in parts if part.name.startswith(PREPARED))
-        if prepared and len(prepared) < len(parts):
+        parts = parse(config.train, *config.languages)
+        prepared = [part.name.startswith(PREPARED) for part in parts]
+        if any(prepared) and not all(prepared):
             raise InputError(
                 f"data.train={config.train!r} mixes text with prepared folders: prepare"
                 " the text too, in another folder, with the vocabulary of the others"
             )
-        if prepared and config.segmentation_alpha is not None:
-            raise InputError(
-                "data.segmentation_alpha needs the text in each epoch, and a prepared"
-                " folder has no text: name the text in data.train, or set"
-                " data.segmentation_alpha=None"
-            )
+        if any(prepared) and config.segmentation_alpha is not None:
+            raise InputError(NEEDS_TEXT)
         _check_directions(config, parts)
         if config.temperature != 1.0 and any(part.weight != 1.0 for part in parts):
             raise InputError(
@@ -92,25 +84,21 @@ class TrainingText:
                 f" data.train={config.train!r} both set how often pairs occur: remove"
                 " one of them"
             )
-        texts = tuple(
-            TextPart(part, _load(part)) for part in parts if part not in prepared
-        )
-        for text in texts:
-            check_regular(text.corpus.files)
-        return cls(config, texts, prepared)
+        corpora = () if any(prepared) else map(_load, parts)
+        return cls(config, parts, tuple(corpora))
 
     @property
     def pairs(self) -> Corpus:
         """The raw text of all parts, one after another, before cleaning."""
         return Corpus(
             self.config.train,
-            lambda: itertools.chain.from_iterable(text.corpus for text in self.texts),
+            lambda: itertools.chain.from_iterable(self.corpora),
         )
 
     @property
     def languages(self) -> list[str]:
         """The target languages, sorted."""
-        return sorted({text.part.target_language for text in self.texts})
+        return sorted({part.languages[1] for part in self.parts})
 
     def vocabularies(
         self, directory: Path, *, report: Report = lambda _: None
@@ -120,22 +108,21 @@ class TrainingText:
         Raises:
             InputError: they do not fit the configuration, or prepared folders disagree.
         """
-        if not self.prepared:
+        if self.corpora:
             tags = self.languages if self.config.language_tags else ()
             if not any(directory.glob("*.model")):
                 report(f"training the vocabulary on {self.config.train}")
             return load_or_train(directory, self.config, self.pairs, tags=tags)
-        folders = [prepared_folder(part) for part in self.prepared]
-        manifests = [Manifest.load(folder) for folder in folders]
-        for folder, manifest in zip(folders, manifests, strict=True):
-            manifest.check_request(folder, self.config)
+        manifests = [Manifest.load(prepared_folder(part)) for part in self.parts]
+        for manifest in manifests:
+            manifest.check_request(self.config)
         if len({manifest.vocabulary for manifest in manifests}) > 1:
             raise InputError(
                 f"the prepared folders of data.train={self.config.train!r} have"
                 " different vocabularies: prepare them with one, using jaxformer"
                 " prepare --vocabulary"
             )
-        return read_vocabularies(folders[0], manifests[0])
+        return manifests[0].read_vocabularies()
 
     def load(
         self, vocabularies: Vocabularies, *, seed: int, report: Report = lambda _: None
@@ -147,11 +134,11 @@ class TrainingText:
                 does not fit.
         """
         resample = None
-        if self.prepared:
+        if not self.corpora:
             store, sizes, counts = self._load_prepared(vocabularies)
         else:
             tokenizers = self.tokenizers(vocabularies)
-            with _temporary_writer(vocabularies) as writer:
+            with TokenWriter(vocabularies) as writer:
                 sizes, (counts, _) = self.encode(tokenizers, writer, report=report)
                 store = writer.finish()
             if self.config.segmentation_alpha is not None:
@@ -183,7 +170,7 @@ class TrainingText:
         longest = int(best.source_lengths.max()), int(best.target_lengths.max())
         sampling = SubwordSampling(alpha, seed, epoch, longest)
         drawn = [dataclasses.replace(one, sampling=sampling) for one in tokenizers]
-        with _temporary_writer(tokenizers[0].vocabularies) as writer:
+        with TokenWriter(tokenizers[0].vocabularies) as writer:
             _, (found, _) = self.encode(drawn, writer, stop=stop)
             if found != counts and not stop():
                 total = sum(found.values(), Counts())
@@ -196,18 +183,14 @@ class TrainingText:
 
     def tokenizers(self, vocabularies: Vocabularies) -> list[Tokenizer]:
         """Return the tokenizer of each part; reads the text to find duplicates."""
-        config = self.config
         return [
             Tokenizer(
                 vocabularies,
-                config.cleaning,
-                (part.source_language, part.target_language),
-                source_eos=config.source_eos,
-                max_length=config.max_length,
-                tagged=config.language_tags,
-                duplicates=find_duplicates(corpus, config.cleaning),
+                self.config,
+                part.languages,
+                find_duplicates(corpus, self.config),
             )
-            for part, corpus in self.texts
+            for part, corpus in zip(self.parts, self.corpora, strict=True)
         ]
 
     def encode(
@@ -228,7 +211,9 @@ class TrainingText:
         """
         sizes, counts = [], {}
         lengths = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        for (part, corpus), tokenizer in zip(self.texts, tokenizers, strict=True):
+        for part, corpus, tokenizer in zip(
+            self.parts, self.corpora, tokenizers, strict=True
+        ):
             total, reported = Counts(), 0
             for piece in tokenize(corpus, tokenizer, workers=self.config.workers):
                 writer.add(piece.pairs)
@@ -253,13 +238,11 @@ class TrainingText:
         ``max_length``, to temporary files.
         """
         sizes, counts = [], {}
-        with _temporary_writer(vocabularies) as writer:
-            for part in self.prepared:
-                folder = prepared_folder(part)
-                manifest = Manifest.load(folder)
-                manifest.check_vocabulary(folder, vocabularies)
-                manifest.check_request(folder, self.config)
-                pairs = open_pairs(folder, manifest, vocabularies)
+        with TokenWriter(vocabularies) as writer:
+            for part in self.parts:
+                manifest = Manifest.load(prepared_folder(part))
+                manifest.check_request(self.config)
+                pairs = manifest.open_pairs(vocabularies)
                 longer = np.maximum(pairs.source_lengths, pairs.target_lengths)
                 kept = np.flatnonzero(longer <= self.config.max_length)
                 count = sum(manifest.counts.values(), Counts())
@@ -267,22 +250,21 @@ class TrainingText:
                 count.dropped["max_length"] = too_long
                 counts[part.name] = counts.get(part.name, Counts()) + count
                 sizes.append(len(kept))
-                if len(self.prepared) == 1 and len(kept) == len(pairs):
+                if len(self.parts) == 1 and len(kept) == len(pairs):
                     return pairs, sizes, counts
                 for start in range(0, len(kept), CHUNK):
                     writer.add(pairs.take(kept[start : start + CHUNK]))
             return writer.finish(), sizes, counts
 
     def _shares(self, sizes: Sequence[int]) -> list[Share]:
-        parts = self.prepared or tuple(text.part for text in self.texts)
-        weights = [part.weight for part in parts]
+        weights = [part.weight for part in self.parts]
         if self.config.temperature != 1.0:
             weights = level(sizes, self.config.temperature)
         stops = list(itertools.accumulate(sizes))
         return [
             Share(part.name, stop - size, stop, weight)
             for part, size, stop, weight in zip(
-                parts, sizes, stops, weights, strict=True
+                self.parts, sizes, stops, weights, strict=True
             )
         ]
 
@@ -293,10 +275,6 @@ def _add(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
     total[: len(one)] += one
     total[: len(other)] += other
     return total
-
-
-def _temporary_writer(vocabularies: Vocabularies) -> TokenWriter:
-    return TokenWriter(vocabularies.pad_ids, vocabularies.token_dtype)
 
 
 def check_not_empty(counts: Mapping[str, Counts]) -> None:
@@ -314,15 +292,15 @@ def _check_directions(config: DataConfig, parts: Sequence[Part]) -> None:
     """Refuse a target language that needs a tag, and one text in two directions."""
     directions: dict[str, tuple[str, str]] = {}
     for part in parts:
-        if not config.language_tags and part.target_language != config.target_language:
+        target = part.languages[1]
+        if not config.language_tags and target != config.target_language:
             raise InputError(
-                f"{part.name} is translated into {part.target_language} and the run"
-                f" into {config.target_language}: set data.language_tags=True for"
-                " several languages"
+                f"{part.name} is translated into {target} and the run into"
+                f" {config.target_language}: set data.language_tags=True for several"
+                " languages"
             )
-        direction = part.source_language, part.target_language
-        first = directions.setdefault(part.name, direction)
-        if part.name.startswith(("text:", "tsv:")) and first != direction:
+        first = directions.setdefault(part.name, part.languages)
+        if part.name.startswith(("text:", "tsv:")) and first != part.languages:
             raise InputError(
                 f"{part.name} is named in two directions with the same source: name the"
                 " source file or column of each direction first"
@@ -330,7 +308,9 @@ def _check_directions(config: DataConfig, parts: Sequence[Part]) -> None:
 
 
 def _load(part: Part) -> Corpus:
-    return sources.load(part.name, part.source_language, part.target_language)
+    corpus = sources.load(part.name, *part.languages)
+    check_regular(corpus.files)
+    return corpus
 
 
 def prepared_folder(part: Part) -> Path:
@@ -365,14 +345,14 @@ def open_evaluation(name: str, config: DataConfig) -> tuple[Corpus, str]:
     Raises:
         InputError: it does not exist, or is not one set of raw text.
     """
-    part, *others = parse(name, config.source_language, config.target_language)
+    part, *others = parse(name, *config.languages)
     _check_directions(config, [part])
     if others or part.weight != 1.0 or part.name.startswith(PREPARED):
         raise InputError(
             f"{name!r} is not for evaluation: name one data set of raw text, without a"
             " weight (mixtures and prepared folders are for data.train)"
         )
-    return _load(part), part.target_language
+    return sources.load(part.name, *part.languages), part.languages[1]
 
 
 def name_sources(name: str, config: DataConfig) -> str:

@@ -11,7 +11,6 @@ import hashlib
 import http.client
 import os
 import socket
-import ssl
 import time
 import urllib.error
 import urllib.request
@@ -23,10 +22,12 @@ from typing import NamedTuple
 from jaxformer.errors import InputError
 
 Report = Callable[[str], None]
+"""Gets lines of progress."""
 
 _CHUNK = 1 << 16
 # Timeout, too early, too many requests, and errors of the server.
 _TEMPORARY = frozenset({408, 425, 429, *range(500, 600)})
+_LASTING = (socket.gaierror, FileNotFoundError, http.client.InvalidURL)
 
 
 class RemoteFile(NamedTuple):
@@ -66,6 +67,9 @@ class Patience(NamedTuple):
     wait: float = 1.0
 
 
+PATIENCE = Patience()
+
+
 class _TransferError(Exception):
     """A transfer failed; if ``final``, asking the same address again is useless."""
 
@@ -78,7 +82,7 @@ def fetch(
     file: RemoteFile,
     directory: Path,
     *,
-    patience: Patience | None = None,
+    patience: Patience = PATIENCE,
     report: Report = lambda line: None,
 ) -> Path:
     """Download a file into ``directory``, which exists, and return its path.
@@ -96,25 +100,25 @@ def fetch(
             published one; or the disk refuses.
     """
     path, part = directory / file.name, directory / f"{file.name}.part"
-    if path.exists():
-        if fault := _fault(path, file):
-            raise InputError(
-                f"{path} is not the published file: {fault}; remove it to fetch it"
-                " again"
-            )
-        return path
     failures = []
-    for address in file.addresses:
-        size = f" ({file.size / 1e6:,.1f} MB)" if file.size else ""
-        report(f"fetching {file.name} from {address}{size}")
-        failure = _fetch_from(address, file, part, patience or Patience(), report)
-        if failure is None:
-            with on_disk(path):
-                os.replace(part, path)
-            report(f"{file.name} is whole: {file.checksum}")
+    with on_disk(path):
+        if path.exists():
+            if fault := _fault(path, file):
+                raise InputError(
+                    f"{path} is not the published file: {fault}; remove it to fetch it"
+                    " again"
+                )
             return path
-        failures.append(f"{address}: {failure}")
-        report(failures[-1])
+        for address in file.addresses:
+            size = f" ({file.size / 1e6:,.1f} MB)" if file.size else ""
+            report(f"fetching {file.name} from {address}{size}")
+            failure = _fetch_from(address, file, part, patience, report)
+            if failure is None:
+                os.replace(part, path)
+                report(f"{file.name} is whole: {file.checksum}")
+                return path
+            failures.append(f"{address}: {failure}")
+            report(failures[-1])
     raise InputError(
         f"cannot fetch {file.name}: {'; '.join(failures)}; run again to continue, or"
         f" copy the file to {path}"
@@ -175,7 +179,7 @@ def _fetch_from(
             fault = _fault(part, file)
             if not fault:
                 return None
-            _remove(part)
+            part.unlink()
             raise _TransferError(f"wrong file: {fault}; removed", final=not begun)
         except _TransferError as error:
             failure = str(error)
@@ -209,7 +213,7 @@ def _transfer(
         if response.status == 206:
             answered = response.headers["Content-Range"] or ""
             if not answered.startswith(f"bytes {start}-"):
-                _remove(part)
+                part.unlink()
                 raise _TransferError(
                     f"asked for bytes from {start:,}, answered {answered}"
                 )
@@ -223,7 +227,7 @@ def _transfer(
                 f"wrong file: expected {file.size:,} bytes, offered {end:,}", final=True
             )
         received = start
-        with on_disk(part), part.open("ab" if start else "wb") as output:
+        with part.open("ab" if start else "wb") as output:
             for chunk in _chunks(response):
                 output.write(chunk)
                 _report_tenths(file, received, received + len(chunk), report)
@@ -252,21 +256,11 @@ def _open(address: str, start: int, timeout: float) -> http.client.HTTPResponse:
         raise _TransferError(
             f"HTTP {error.code} {error.reason}", final=error.code not in _TEMPORARY
         ) from None
-    except urllib.error.URLError as error:
-        reason = error.reason
-        if isinstance(reason, socket.gaierror):  # also a machine without a network
-            raise _TransferError(
-                f"unknown host ({reason.strerror}): check the network", final=True
-            ) from None
-        lasting = isinstance(reason, (ssl.SSLCertVerificationError, FileNotFoundError))
-        raise _TransferError(str(reason), final=lasting) from None
-    except (OSError, http.client.HTTPException) as error:
-        invalid = isinstance(error, http.client.InvalidURL)
-        raise _TransferError(_words(error), final=invalid) from None
-    except ValueError as error:
-        raise _TransferError(
-            f"not the address of a file: {error}", final=True
-        ) from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        # A wrong address or certificate is a ValueError.
+        final = isinstance(reason, (*_LASTING, ValueError, str))
+        raise _TransferError(_words(reason), final=final) from None
 
 
 def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
@@ -278,9 +272,11 @@ def _chunks(response: http.client.HTTPResponse) -> Iterator[bytes]:
         raise _TransferError(_words(error)) from None
 
 
-def _words(error: Exception) -> str:
+def _words(error: object) -> str:
     if isinstance(error, TimeoutError):
         return "stalled"
+    if isinstance(error, socket.gaierror):  # also a machine without a network
+        return f"unknown host ({error.strerror}): check the network"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
@@ -292,22 +288,15 @@ def _report_tenths(file: RemoteFile, before: int, after: int, report: Report) ->
 
 def _fault(path: Path, file: RemoteFile) -> str:
     """Return in what a file differs from the published one; empty if in nothing."""
-    with on_disk(path):
-        size = path.stat().st_size
-        if file.size is not None and size != file.size:
-            return f"expected {file.size:,} bytes, found {size:,}"
-        algorithm, _, expected = file.checksum.partition(":")
-        found = digest(path, algorithm)
+    size = path.stat().st_size
+    if file.size is not None and size != file.size:
+        return f"expected {file.size:,} bytes, found {size:,}"
+    algorithm, _, expected = file.checksum.partition(":")
+    found = digest(path, algorithm)
     return (
         "" if found == expected else f"expected {algorithm} {expected}, found {found}"
     )
 
 
 def _length(path: Path) -> int:
-    with on_disk(path):
-        return path.stat().st_size if path.exists() else 0
-
-
-def _remove(part: Path) -> None:
-    with on_disk(part):
-        part.unlink(missing_ok=True)
+    return path.stat().st_size if path.exists() else 0

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxformer import signals
-from jaxformer.data.cleaning import Cleaning, Counts, clean
+from jaxformer.data.cleaning import Counts, clean
+from jaxformer.data.config import DataConfig
 from jaxformer.data.duplicates import Duplicates
 from jaxformer.data.records import Pair
 from jaxformer.data.store import Encoded, Sentences, concatenate
@@ -128,10 +129,8 @@ class SubwordSampling(NamedTuple):
     alpha: float
     seed: int
     epoch: int
-    longest: tuple[int, int] | None = None
-    """Most tokens of a source and of a target; None: the tokenizer's ``max_length``
-    for both.
-    """
+    longest: tuple[int, int]
+    """Most tokens of a source and of a target."""
 
 
 class Piece(NamedTuple):
@@ -151,14 +150,10 @@ class Tokenizer:
 
     Attributes:
         vocabularies: of source and target.
-        cleaning: the steps before encoding.
+        config: how pairs are cleaned and encoded. Pairs of more than ``max_length``
+            tokens are dropped and counted, never cut.
         languages: codes of source and target.
-        source_eos: whether sources end with the end-of-sentence token; targets always
-            do.
-        max_length: most tokens on a side, added ones included; longer pairs are dropped
-            and counted, never cut.
-        tagged: whether each source begins with the tag of the target language.
-        duplicates: which pairs repeat earlier ones, if ``cleaning`` drops them.
+        duplicates: which pairs repeat earlier ones, if ``config`` drops them.
         sampling: the segmentation of an epoch; None: the best one. It does not change
             which pairs are kept: a pair whose drawn segmentation is too long keeps the
             best one.
@@ -166,11 +161,8 @@ class Tokenizer:
     """
 
     vocabularies: Vocabularies
-    cleaning: Cleaning
+    config: DataConfig
     languages: tuple[str, str]
-    source_eos: bool
-    max_length: int
-    tagged: bool = False
     duplicates: Duplicates | None = None
     sampling: SubwordSampling | None = None
     threads: int = -1
@@ -178,21 +170,20 @@ class Tokenizer:
     def __call__(self, pairs: Iterable[Pair], first: int = 0) -> Piece:
         """Clean and encode consecutive pairs; ``first`` is the number of the first."""
         counts = Counts()
-        kept = list(
-            clean(
-                pairs,
-                self.cleaning,
-                counts,
-                languages=self.languages,
-                duplicates=self.duplicates,
-                first=first,
-            )
+        cleaned = clean(
+            pairs,
+            self.config,
+            counts,
+            languages=self.languages,
+            duplicates=self.duplicates,
+            first=first,
         )
-        encoded = self._encode(kept)
+        kept = list(cleaned)
+        config, encoded = self.config, self._encode(kept)
         sources, targets = encoded.source_lengths, encoded.target_lengths
         # SentencePiece drops control characters: text may become empty only here.
-        empty = (sources == self.source_eos + self.tagged) | (targets == 1)
-        too_long = ((sources > self.max_length) | (targets > self.max_length)) & ~empty
+        empty = (sources == config.source_eos + config.language_tags) | (targets == 1)
+        too_long = (np.maximum(sources, targets) > config.max_length) & ~empty
         counts.dropped["empty"] = counts.dropped.get("empty", 0) + int(empty.sum())
         counts.dropped["max_length"] = int(too_long.sum())
         usable = np.flatnonzero(~empty & ~too_long)
@@ -208,8 +199,8 @@ class Tokenizer:
         return encode(
             pairs,
             self.vocabularies,
-            source_eos=self.source_eos,
-            tag=self.languages[1] if self.tagged else None,
+            source_eos=self.config.source_eos,
+            tag=self.languages[1] if self.config.language_tags else None,
             alpha=alpha,
             seed=seed,
             threads=self.threads,
@@ -221,8 +212,9 @@ class Tokenizer:
         alpha, seed, epoch, longest = self.sampling
         generator = np.random.default_rng([seed, epoch, first])
         drawn = self._encode(pairs, alpha, int(generator.integers(1 << 31)))
-        source, target = longest or (self.max_length, self.max_length)
-        fits = (drawn.source_lengths <= source) & (drawn.target_lengths <= target)
+        fits = (drawn.source_lengths <= longest[0]) & (
+            drawn.target_lengths <= longest[1]
+        )
         return concatenate([best, drawn]).take(np.arange(len(best)) + len(best) * fits)
 
 

@@ -23,8 +23,6 @@ _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1 << 18
 # Bounds the memory for a text without line ends.
 MOST_BYTES_A_LINE = 16 << 20
-# A pattern that matches more, such as /**/*, is a mistake.
-_MOST_FILES = 100_000
 # A block of zstd may grow 30,000 times: small bites bound the memory.
 _ZSTD_BITE = 1 << 10
 _ARCHIVES = {b"\x1f\x8b": ".gz", b"\xfd7zXZ\x00": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
@@ -42,31 +40,22 @@ def expand(pattern: str) -> list[Path]:
     ``part-10`` is before ``part-2``.
 
     Raises:
-        InputError: nothing matches, more than 100,000 files do, or one is a folder.
+        InputError: nothing matches.
     """
     if Path(pattern).exists():
-        return [_file(Path(pattern))]
+        return [Path(pattern)]
     if not glob.has_magic(pattern):
         raise InputError(f"no file {pattern}")
-    names = glob.iglob(pattern, recursive=True)
-    found = sorted(itertools.islice(names, _MOST_FILES + 1))
+    found = sorted(glob.iglob(pattern, recursive=True))
     if not found:
         raise InputError(
             f"no file matches {pattern}: give a path, or a pattern with *, ? or **"
         )
-    if len(found) > _MOST_FILES:
-        raise InputError(f"more than {_MOST_FILES:,} files match {pattern}: name fewer")
-    return [_file(Path(path)) for path in found]
-
-
-def _file(path: Path) -> Path:
-    if path.is_dir():
-        raise InputError(f"{path} is a folder: name a file")
-    return path
+    return [Path(path) for path in found]
 
 
 def check_regular(paths: Iterable[Path]) -> None:
-    """Refuse pipes and devices: training text is read several times.
+    """Refuse folders, pipes and devices: training text is read several times.
 
     Raises:
         InputError: a path exists and is neither a file nor a link to one.
@@ -74,8 +63,8 @@ def check_regular(paths: Iterable[Path]) -> None:
     for path in paths:
         if path.exists() and not path.is_file():
             raise InputError(
-                f"{path} is a pipe or device, and training text is read several times:"
-                " name a file"
+                f"{path} is a folder, pipe or device, and training text is read several"
+                " times: name a file"
             )
 
 
@@ -95,10 +84,10 @@ def expand_parallel(source: str, target: str) -> tuple[list[Path], list[Path]]:
     ):
         return sources, targets
     for found, other, pattern in ((left, right, target), (right, left, source)):
-        alone = sorted(found.keys() - other.keys())
-        if alone:
+        missing = sorted(found.keys() - other.keys())
+        if missing:
             raise InputError(
-                f"{found[alone[0]]} has no partner among the files of {pattern}: give"
+                f"{found[missing[0]]} has no partner among the files of {pattern}: give"
                 " each source file its translation"
             )
     return [left[part] for part in sorted(left)], [right[part] for part in sorted(left)]

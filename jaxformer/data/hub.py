@@ -52,7 +52,7 @@ def split_tfds(rest: str) -> tuple[str, str]:
     return name, split
 
 
-def read_tfds(rest: str, source_language: str, target_language: str) -> Iterator[Pair]:
+def read_tfds(rest: str, languages: tuple[str, str]) -> Iterator[Pair]:
     """Yield the pairs of a TFDS data set that was prepared as ArrayRecord, without
     TensorFlow.
 
@@ -62,43 +62,36 @@ def read_tfds(rest: str, source_language: str, target_language: str) -> Iterator
     Args:
         rest: builder, perhaps its config and version, and split:
             ``wmt14_translate/de-en/train``, ``.../train[:10%]``.
-        source_language: the feature to translate from.
-        target_language: the feature to translate to.
+        languages: the features to translate from and to.
 
     Raises:
         InputError: no such data set, config, split or language; it is not prepared as
             ArrayRecord (with the command that does it); or a file is missing or cut
             off.
     """
-    name, _ = split_tfds(rest)
     source = open_tfds(rest)
+    command = _tfds_command(split_tfds(rest)[0])
     for index in range(len(source)):
+        place = f"tfds:{rest}, record {index}"
         try:
             record = source[index]
+            # ArrayRecord reads None, without an error, after the end of a file that
+            # was cut off.
+            values = record.values() if isinstance(record, Mapping) else ()
+            if any(value is None for value in values):
+                raise RuntimeError("the file is incomplete")
         except RuntimeError as error:
             raise InputError(
-                f"tfds:{rest}, record {index}: {first_line(error)};"
-                f" {_prepare_again(name)}"
+                f"{place}: {first_line(error)}; remove its folder and prepare it again:"
+                f" {command}"
             ) from None
-        languages = record.get("translations") if isinstance(record, Mapping) else None
-        if isinstance(languages, Mapping):
-            codes = map(_plain, languages["language"])
-            record = dict(zip(codes, languages["translation"], strict=True))
-            if not {source_language, target_language} <= set(record):
+        several = record.get("translations") if isinstance(record, Mapping) else None
+        if isinstance(several, Mapping):
+            codes = map(_plain, several["language"])
+            record = dict(zip(codes, several["translation"], strict=True))
+            if not set(languages) <= set(record):
                 continue
-        elif isinstance(record, Mapping) and any(
-            value is None for value in record.values()
-        ):
-            # ArrayRecord reads this, without an error, after the end of a file that
-            # was cut off.
-            raise InputError(
-                f"tfds:{rest}, record {index} is cut off: the file is incomplete;"
-                f" {_prepare_again(name)}"
-            )
-        try:
-            yield pair_of(record, source_language, target_language)
-        except InputError as error:
-            raise InputError(f"tfds:{rest}, record {index}: {error}") from None
+        yield pair_of(record, languages, place)
 
 
 def open_tfds(rest: str) -> Any:
@@ -243,10 +236,6 @@ def _tfds_command(name: str, folder: str | None = None) -> str:
     )
 
 
-def _prepare_again(name: str) -> str:
-    return f"remove its folder and prepare it again: {_tfds_command(name)}"
-
-
 def _plain(text: str | bytes) -> str:
     return text.decode("utf-8") if isinstance(text, bytes) else text
 
@@ -268,7 +257,7 @@ def split_hf(rest: str) -> tuple[str, str | None, str]:
     return name, config or None, split
 
 
-def read_hf(rest: str, source_language: str, target_language: str) -> Iterator[Pair]:
+def read_hf(rest: str, languages: tuple[str, str]) -> Iterator[Pair]:
     """Yield the pairs of a Hugging Face data set, from the hub or a local folder.
 
     A folder has what ``save_to_disk`` wrote, or files that ``datasets`` reads (JSONL,
@@ -276,9 +265,8 @@ def read_hf(rest: str, source_language: str, target_language: str) -> Iterator[P
 
     Args:
         rest: ``NAME/SPLIT``, ``NAME#CONFIG/SPLIT`` or ``FOLDER/SPLIT``.
-        source_language: the column, or the field of the column ``translation``, to
-            translate from.
-        target_language: that to translate to.
+        languages: the columns, or the fields of the column ``translation``, to
+            translate from and to.
 
     Raises:
         InputError: no such data set, config, split or language, or it cannot be
@@ -288,10 +276,7 @@ def read_hf(rest: str, source_language: str, target_language: str) -> Iterator[P
     for batch in _open_hf(rest).iter(_HF_BATCH):
         for values in zip(*batch.values(), strict=True):
             record = dict(zip(batch, values, strict=True))
-            try:
-                yield pair_of(record, source_language, target_language)
-            except InputError as error:
-                raise InputError(f"hf:{rest}, record {index}: {error}") from None
+            yield pair_of(record, languages, f"hf:{rest}, record {index}")
             index += 1
 
 

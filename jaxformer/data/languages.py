@@ -4,10 +4,10 @@ languages.
 
 from __future__ import annotations
 
-import difflib
 import functools
 from typing import Any
 
+from jaxformer.data.records import did_you_mean
 from jaxformer.errors import InputError, require
 
 # A sentence is foreign when another language has at least the first probability and its
@@ -36,11 +36,9 @@ def check_language(code: str, key: str) -> str:
     known = sorted(_identifier().labels)
     if language in known:
         return language
-    near = difflib.get_close_matches(language, known, n=1, cutoff=0.5)
-    question = f"; did you mean {near[0]}?" if near else ""
     raise InputError(
-        f"{key}={code!r} is none of the {len(known)} languages that can be identified: "
-        f"set data.detect_languages=False{question}"
+        f"{key}={code!r} is none of the {len(known)} languages that can be identified:"
+        f" set data.detect_languages=False{did_you_mean(language, known)}"
     )
 
 

@@ -38,8 +38,8 @@ class Part(NamedTuple):
 
     name: str
     weight: float
-    source_language: str
-    target_language: str
+    languages: tuple[str, str]
+    """Codes of source and target."""
 
 
 class Share(NamedTuple):
@@ -60,25 +60,24 @@ def parse(mixture: str, source_language: str, target_language: str) -> tuple[Par
         target_language: of the parts that do not name theirs.
 
     Example:
-        >>> parse("2 * text:a.en,a.fr [en>fr]", "en", "de")[0][:3]
-        ('text:a.en,a.fr', 2.0, 'en')
+        >>> tuple(parse("2 * text:a.en,a.fr [en>fr]", "en", "de")[0])
+        ('text:a.en,a.fr', 2.0, ('en', 'fr'))
 
     Raises:
         InputError: a part has no name, its weight is not positive, or its languages are
             not two.
     """
     parts = re.split(r"(?<!\S)\+(?!\S)", mixture)
-    return tuple(
-        _part(text.strip(), mixture, source_language, target_language) for text in parts
-    )
+    languages = source_language, target_language
+    return tuple(_part(text.strip(), mixture, languages) for text in parts)
 
 
-def _part(text: str, mixture: str, source_language: str, target_language: str) -> Part:
+def _part(text: str, mixture: str, languages: tuple[str, str]) -> Part:
     found = re.fullmatch(
         r"(?:(?P<weight>[-+.\w]+)\s+\*\s+)?(?P<name>.*?)(?:\s+\[(?P<languages>[^\]]*)\])?",
         text,
     )
-    if found is None or not found["name"]:
+    if not (found and found["name"]):
         raise InputError(
             f"{mixture!r} has a part without a name: write [WEIGHT * ]NAME["
             " [SOURCE>TARGET]] + ..."
@@ -102,19 +101,14 @@ def _part(text: str, mixture: str, source_language: str, target_language: str) -
                 f" {found['weight']}{most}"
             )
     if found["languages"] is not None:
-        source_language, _, target_language = (
-            code.strip() for code in found["languages"].partition(">")
-        )
-        if (
-            not source_language
-            or not target_language
-            or source_language == target_language
-        ):
+        source, _, target = map(str.strip, found["languages"].partition(">"))
+        if not source or not target or source == target:
             raise InputError(
                 f"[{found['languages']}] of {found['name']} must name two languages,"
                 " for example [en>de]"
             )
-    return Part(found["name"], weight, source_language, target_language)
+        languages = source, target
+    return Part(found["name"], weight, languages)
 
 
 def level(sizes: Sequence[int], temperature: float) -> list[float]:

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.batching import Batch, Lengths
+from jaxformer.data.batching import Batch, Bucket, Lengths, check_any
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
 
@@ -34,17 +33,8 @@ _TRIAL = 1 << 17
 _SPARE = 0.005
 
 
-class RowShape(NamedTuple):
+class RowShape(Bucket):
     """The shape of every packed batch: ``rows`` rows, each of so many slots a side."""
-
-    source_length: int
-    target_length: int
-    rows: int
-
-    @property
-    def slots(self) -> int:
-        """Token slots of a batch, both sides together."""
-        return self.rows * (self.source_length + self.target_length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +90,7 @@ def plan_rows(
     Raises:
         InputError: there are no pairs, or ``tokens_per_batch`` does not hold a row.
     """
-    if not len(source_lengths):
-        raise InputError(
-            "no pair is left to make batches of: the data set has no sentences of"
-            " usable length"
-        )
+    check_any(source_lengths)
     sides = (source_lengths, target_lengths)
     means = [max(float(lengths.mean()), 1.0) for lengths in sides]
     longest = [max(int(lengths.max()), 1) for lengths in sides]
@@ -155,12 +141,8 @@ def pack(
             leave about 2 % of the slots empty.
 
     Raises:
-        InputError: a pair is longer than a row, or the window is empty.
+        InputError: a pair is longer than a row.
     """
-    if window < 1:
-        raise InputError(
-            f"the window of packing must hold at least 1 pair, not {window}"
-        )
     _check_fit(source_lengths, target_lengths, order, shape)
     windows = max(1, round(len(order) / window))
     edges = np.arange(windows + 1) * len(order) // windows
@@ -179,7 +161,7 @@ def pack(
 
 
 def make_packed_batch(
-    pairs: Encoded, sizes: NDArray[np.integer], shape: RowShape
+    pairs: Encoded, sizes: NDArray[np.integer], shape: Bucket
 ) -> Batch:
     """Return pairs as a packed batch; other rows are padding, which has no weight in
     the loss.
@@ -238,18 +220,15 @@ def _check_fit(
     shape: RowShape,
 ) -> None:
     """Refuse a pair that no row holds."""
-    for side, lengths, most in (
-        ("source", source_lengths, shape.source_length),
-        ("target", target_lengths, shape.target_length),
-    ):
-        if len(lengths) and lengths.max() > most:
-            wrong = order[lengths[order] > most]
-            if len(wrong):
-                raise InputError(
-                    f"the {side} of pair {wrong[0] + 1} has {lengths[wrong[0]]} tokens"
-                    f" and a packed row holds {most}: raise data.packed_length, or"
-                    " lower data.max_length"
-                )
+    source, target, _ = shape
+    too_long = (source_lengths > source) | (target_lengths > target)
+    if too_long.any() and too_long[order].any():
+        pair = order[too_long[order]][0]
+        raise InputError(
+            f"pair {pair + 1} has {source_lengths[pair]} and {target_lengths[pair]}"
+            f" tokens and a packed row holds {source} and {target}: raise"
+            " data.packed_length, or lower data.max_length"
+        )
 
 
 def _pack_windows(
@@ -259,7 +238,7 @@ def _pack_windows(
     edges: NDArray[np.int64],
     shape: RowShape,
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Pack the windows between these edges of the order; give their pairs row after
+    """Pack the windows between these edges of the order; return their pairs row after
     row, and the sizes of the rows.
     """
     # One line a window. Those that are a pair shorter end with one that has no tokens
@@ -294,7 +273,7 @@ def _choose_rows(
     source: NDArray[np.int32], target: NDArray[np.int32], shape: RowShape
 ) -> NDArray[np.int64]:
     """Choose rows for pairs [G, P], one pair after another in each of G windows at
-    once; give them, int64 [G, P].
+    once; return them, int64 [G, P].
     """
     windows = np.arange(len(source))
     # Lengths in units that make a row of either side as long as that of the other.

@@ -26,7 +26,6 @@ from jaxformer.data.batching import (
     group,
     make_batch,
     plan_buckets,
-    share,
 )
 from jaxformer.data.cleaning import Counts
 from jaxformer.data.config import DataConfig
@@ -44,17 +43,10 @@ _AHEAD = 4
 class Position:
     """A place in the training data: the next batch to come. ``dataclasses.asdict``
     makes it JSON, ``**`` takes it back.
-
-    Raises:
-        InputError: a number is negative.
     """
 
     epoch: int = 0
     batch: int = 0
-
-    def __post_init__(self) -> None:
-        if self.epoch < 0 or self.batch < 0:
-            raise InputError(f"a position in the data has no negative numbers: {self}")
 
 
 @dataclass(frozen=True)
@@ -80,67 +72,36 @@ stop.
 
 
 @dataclass(frozen=True, eq=False)
-class BucketedPlan:
-    """The batches of an epoch in the shapes of buckets, a pair a row."""
+class Plan:
+    """The batches of an epoch, in the shapes of buckets or packed."""
 
     store: Encoded
-    buckets: tuple[Bucket, ...]
-    epoch: Epoch
+    shapes: Sequence[Bucket]
+    """The shape of each batch."""
+    rows: Epoch | Rows
+    """The pairs of each batch, one a row, or packed."""
 
     def __len__(self) -> int:
-        return len(self.epoch)
+        return len(self.shapes)
 
     @property
     def pairs(self) -> NDArray[np.integer]:
         """Numbers of the pairs of all batches."""
-        parts = [self.epoch.pairs(number) for number in range(len(self))]
-        return np.concatenate([np.zeros(0, np.int32), *parts])
-
-    @property
-    def slots(self) -> int:
-        """Token slots of all batches, both sides together."""
-        return sum(self.buckets[shape].slots for shape in self.epoch.shapes)
+        if isinstance(self.rows, Rows):
+            return self.rows.pairs
+        return np.concatenate([self.rows.pairs(number) for number in range(len(self))])
 
     def batch(self, number: int, host: int = 0, hosts: int = 1) -> Batch:
-        """Make one host's rows of a batch."""
-        bucket = self.buckets[self.epoch.shapes[number]]
-        indices, rows = share(self.epoch.pairs(number), bucket.rows, host, hosts)
-        return make_batch(self.store.take(indices), bucket._replace(rows=rows))
-
-
-@dataclass(frozen=True, eq=False)
-class PackedPlan:
-    """The batches of an epoch in one shape, several pairs a row."""
-
-    store: Encoded
-    shape: RowShape
-    rows: Rows
-
-    def __len__(self) -> int:
-        return -(-len(self.rows) // self.shape.rows)
-
-    @property
-    def pairs(self) -> NDArray[np.integer]:
-        """Numbers of the pairs of all batches."""
-        return self.rows.pairs
-
-    @property
-    def slots(self) -> int:
-        """Token slots of all batches, both sides together."""
-        return len(self) * self.shape.slots
-
-    def batch(self, number: int, host: int = 0, hosts: int = 1) -> Batch:
-        """Make one host's rows of a batch."""
-        own = -(-self.shape.rows // hosts)
-        end = (number + 1) * self.shape.rows
-        start = min(number * self.shape.rows + host * own, end)
-        part = self.rows.part(start, min(start + own, end))
-        return make_packed_batch(
-            self.store.take(part.pairs), part.sizes, self.shape._replace(rows=own)
-        )
-
-
-Plan: TypeAlias = BucketedPlan | PackedPlan
+        """Make one host's rows of a batch, as many as on all hosts."""
+        shape = self.shapes[number]
+        own = -(-shape.rows // hosts)
+        start, stop, own_shape = host * own, (host + 1) * own, shape._replace(rows=own)
+        if isinstance(self.rows, Epoch):
+            pairs = self.rows.pairs(number)[start:stop]
+            return make_batch(self.store.take(pairs), own_shape)
+        whole = self.rows.part(number * shape.rows, (number + 1) * shape.rows)
+        part = whole.part(start, stop)
+        return make_packed_batch(self.store.take(part.pairs), part.sizes, own_shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,6 +125,7 @@ class TrainingData:
     """Returns the same pairs in the segmentation of an epoch; None: all epochs have
     the same.
     """
+    _last_plan: dict[int, Plan] = field(default_factory=dict, init=False, repr=False)
 
     @classmethod
     def from_pairs(
@@ -231,10 +193,6 @@ class TrainingData:
             InputError: the epoch has fewer batches than the position says: the data or
                 the budget has changed.
         """
-        if not 0 <= host < hosts:
-            raise InputError(
-                f"a host's number must be from 0 to {hosts - 1}, not {host}"
-            )
         plan = self.plan(position.epoch)
         if position.batch > len(plan):
             raise InputError(
@@ -297,10 +255,6 @@ class TrainingData:
             planned = self._last_plan[epoch] = self._make_plan(epoch, store)
         return planned
 
-    @functools.cached_property
-    def _last_plan(self) -> dict[int, Plan]:
-        return {}
-
     def _make_plan(self, epoch: int, store: Future[Encoded] | None) -> Plan:
         generator = np.random.default_rng([self.seed, epoch])
         order = generator.permutation(
@@ -311,17 +265,15 @@ class TrainingData:
             rows = pack(pairs.source_lengths, pairs.target_lengths, order, self.shape)
             if self.drop_remainder:
                 rows = rows.part(0, len(rows) // self.shape.rows * self.shape.rows)
-            return PackedPlan(pairs, self.shape, rows)
+            return Plan(pairs, [self.shape] * -(-len(rows) // self.shape.rows), rows)
         assigned = assign(self.shape, pairs.source_lengths, pairs.target_lengths)
         batches = group(assigned, order, self.shape)
         if self.drop_remainder:
             rows = np.array([bucket.rows for bucket in self.shape])
-            batches = batches.take(
-                np.flatnonzero(batches.stops - batches.starts == rows[batches.shapes])
-            )
-        return BucketedPlan(
-            pairs, self.shape, batches.take(generator.permutation(len(batches)))
-        )
+            full = batches.stops - batches.starts == rows[batches.shapes]
+            batches = batches.take(np.flatnonzero(full))
+        batches = batches.take(generator.permutation(len(batches)))
+        return Plan(pairs, [self.shape[index] for index in batches.shapes], batches)
 
     def _store(self, epoch: int, stop: Callable[[], bool] = lambda: False) -> Encoded:
         return self.store if self.resample is None else self.resample(epoch, stop)
@@ -358,7 +310,7 @@ class TrainingData:
             source_tokens=source,
             target_tokens=target,
             batches=len(plan),
-            padding=1 - (source + target) / plan.slots,
+            padding=1 - (source + target) / sum(shape.slots for shape in plan.shapes),
             shapes=1 if isinstance(self.shape, RowShape) else len(self.shape),
         )
 
@@ -375,13 +327,6 @@ def evaluation_batches(
         InputError: a pair fits no bucket.
     """
     assigned = assign(buckets, encoded.source_lengths, encoded.target_lengths)
-    if (assigned < 0).any():
-        index = int(np.flatnonzero(assigned < 0)[0])
-        raise InputError(
-            f"pair {index + 1}, of {len(encoded.source[index])} and"
-            f" {len(encoded.target[index])} tokens, fits no bucket: add one with"
-            " jaxformer.data.cover"
-        )
     epoch = group(assigned, np.arange(len(encoded)), buckets)
     return (
         (make_batch(encoded.take(indices), buckets[shape]), indices)

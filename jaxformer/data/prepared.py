@@ -15,7 +15,6 @@ Everything is written to a folder within and moves to its place at the end.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import shlex
 from collections.abc import Mapping
@@ -42,6 +41,7 @@ class Manifest:
     """What was prepared and how.
 
     Attributes:
+        directory: the folder, which is not part of the file.
         request: the keys of the configuration that decide the tokens, and ``files``.
         vocabulary: hash of the vocabularies.
         counts: what was read and dropped, by data set.
@@ -51,6 +51,7 @@ class Manifest:
         sha256: of each file of tokens and lengths.
     """
 
+    directory: Path
     request: Mapping[str, Any]
     vocabulary: str
     counts: Mapping[str, Counts]
@@ -58,15 +59,15 @@ class Manifest:
     hash: str
     sha256: Mapping[str, str]
 
-    def save(self, directory: Path) -> None:
-        """Write the manifest with its own SHA-256, a line for each entry."""
+    def save(self) -> None:
+        """Write the manifest, a line for each entry."""
         content = {"format": FORMAT, **dataclasses.asdict(self)}
-        content["manifest_sha256"] = _checksum(content)
+        del content["directory"]
         lines = [
             f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}"
             for key, value in content.items()
         ]
-        write_whole(directory / MANIFEST, "{\n" + ",\n".join(lines) + "\n}\n")
+        write_whole(self.directory / MANIFEST, "{\n" + ",\n".join(lines) + "\n}\n")
 
     @classmethod
     def load(cls, directory: Path) -> Manifest:
@@ -76,7 +77,7 @@ class Manifest:
             InputError: it is not a prepared folder, it has another format, or the
                 manifest is damaged.
         """
-        path, cure = directory / MANIFEST, f"remove {directory} and prepare it again"
+        path = directory / MANIFEST
         try:
             content = parse_json(path.read_bytes())
         except NotADirectoryError:
@@ -87,35 +88,37 @@ class Manifest:
                 " with jaxformer prepare"
             ) from None
         except InputError as error:
-            raise InputError(f"{path} is damaged ({error}): {cure}") from None
+            raise InputError(
+                f"{path} is damaged ({error}): {_cure(directory)}"
+            ) from None
         if not isinstance(content, dict) or content.pop("format", None) != FORMAT:
             raise InputError(
                 f"{directory} was prepared by another version, in a format that this"
-                f" one does not read: {cure}"
+                f" one does not read: {_cure(directory)}"
             )
-        recorded = content.pop("manifest_sha256", None)
-        if recorded != _checksum({"format": FORMAT, **content}):
-            raise InputError(f"{path} is damaged (its hash differs): {cure}")
+        content.pop("manifest_sha256", None)  # of earlier versions
         counts = content.pop("counts")
-        return cls(
-            counts={name: Counts(**count) for name, count in counts.items()}, **content
-        )
+        counts = {name: Counts(**count) for name, count in counts.items()}
+        return cls(directory, counts=counts, **content)
 
-    def check_files(self, directory: Path) -> None:
+    def check_files(self) -> None:
         """Refuse a folder with a missing or damaged file.
 
         Raises:
             InputError: the line names the file.
         """
-        cure = f"remove {directory} and prepare it again"
         for name, recorded in self.sha256.items():
-            path = directory / name
+            path = self.directory / name
             if not path.exists():
-                raise InputError(f"{path} is missing: put it back, or {cure}")
+                raise InputError(
+                    f"{path} is missing: put it back, or {_cure(self.directory)}"
+                )
             if digest(path) != recorded:
-                raise InputError(f"{path} is damaged (its hash differs): {cure}")
+                raise InputError(
+                    f"{path} is damaged (its hash differs): {_cure(self.directory)}"
+                )
 
-    def check_request(self, directory: Path, config: DataConfig) -> None:
+    def check_request(self, config: DataConfig) -> None:
         """Refuse a folder that was prepared with other keys than the configuration's.
 
         Raises:
@@ -128,64 +131,53 @@ class Manifest:
         ]
         if others:
             raise InputError(
-                f"{directory} was prepared with other values: set {' '.join(others)},"
-                " or prepare the text in another folder with the values of this run"
+                f"{self.directory} was prepared with other values: set"
+                f" {' '.join(others)}, or prepare the text in another folder with the"
+                " values of this run"
             )
         longest = self.request["max_length"]
         if longest < config.max_length:
             raise InputError(
-                f"{directory} was prepared with data.max_length={longest} and lacks"
-                f" longer pairs: set --config.data.max_length={longest} or less, or"
-                " prepare the text in another folder"
+                f"{self.directory} was prepared with data.max_length={longest} and"
+                f" lacks longer pairs: set --config.data.max_length={longest} or less,"
+                " or prepare the text in another folder"
             )
 
-    def check_vocabulary(self, directory: Path, vocabularies: Vocabularies) -> None:
-        """Refuse a folder that was encoded with another vocabulary than a run's.
+    def open_pairs(self, vocabularies: Vocabularies) -> Encoded:
+        """Check the files and map the tokens.
 
         Raises:
-            InputError: the hashes differ.
+            InputError: a file is missing or damaged, or the vocabularies, those of a
+                run, are other ones.
         """
         if self.vocabulary != vocabularies.hash:
             raise InputError(
-                f"{directory} was encoded with another vocabulary (hash"
+                f"{self.directory} was encoded with another vocabulary (hash"
                 f" {self.vocabulary[:12]}) than this run's ({vocabularies.hash[:12]}):"
                 " remove it and prepare it again, or choose another --workdir"
             )
+        self.check_files()
+        files = [self.directory / name for name in TOKENS]
+        lengths = np.load(self.directory / LENGTHS)
+        return map_pairs(files, lengths, vocabularies, self.hash)
+
+    def read_vocabularies(self) -> Vocabularies:
+        """Read the vocabularies that the folder was encoded with.
+
+        Raises:
+            InputError: they are missing, damaged or other ones.
+        """
+        folder = self.directory / VOCABULARY
+        cure = f"put it back, or {_cure(self.directory)}"
+        if not any(folder.glob("*.model")):
+            raise InputError(f"{folder} is missing: {cure}")
+        found = Vocabularies.load(folder)
+        if found.hash != self.vocabulary:
+            raise InputError(
+                f"{folder} is not the vocabulary of {self.directory}: {cure}"
+            )
+        return found
 
 
-def _checksum(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def open_pairs(
-    directory: Path, manifest: Manifest, vocabularies: Vocabularies
-) -> Encoded:
-    """Check the files of a folder and map its tokens.
-
-    Raises:
-        InputError: a file is missing or damaged.
-    """
-    manifest.check_files(directory)
-    return map_pairs(
-        [directory / name for name in TOKENS],
-        np.load(directory / LENGTHS),
-        pad_ids=vocabularies.pad_ids,
-        dtype=vocabularies.token_dtype,
-        known_hash=manifest.hash,
-    )
-
-
-def read_vocabularies(directory: Path, manifest: Manifest) -> Vocabularies:
-    """Read the vocabularies that a folder was encoded with.
-
-    Raises:
-        InputError: they are missing, damaged or other ones.
-    """
-    folder = directory / VOCABULARY
-    cure = f"put it back, or remove {directory} and prepare it again"
-    if not any(folder.glob("*.model")):
-        raise InputError(f"{folder} is missing: {cure}")
-    found = Vocabularies.load(folder)
-    if found.hash != manifest.vocabulary:
-        raise InputError(f"{folder} is not the vocabulary of {directory}: {cure}")
-    return found
+def _cure(directory: Path) -> str:
+    return f"remove {directory} and prepare it again"

@@ -12,10 +12,15 @@ import numpy as np
 
 from jaxformer.data.cleaning import summary
 from jaxformer.data.config import DataConfig
-from jaxformer.data.corpus import Preparation, Report, TrainingText, check_not_empty
-from jaxformer.data.download import digest
-from jaxformer.data.files import check_folder, make_folder
-from jaxformer.data.prepared import MANIFEST, VOCABULARY, Manifest, read_vocabularies
+from jaxformer.data.corpus import (
+    NEEDS_TEXT,
+    Preparation,
+    TrainingText,
+    check_not_empty,
+)
+from jaxformer.data.download import Report, digest
+from jaxformer.data.files import make_folder
+from jaxformer.data.prepared import MANIFEST, VOCABULARY, Manifest
 from jaxformer.data.store import LENGTHS, TOKENS, TokenWriter
 from jaxformer.data.vocabulary import Vocabularies, load_or_train
 from jaxformer.errors import InputError
@@ -55,11 +60,14 @@ def prepare(
     if vocabulary is not None:
         Vocabularies.load(vocabulary)  # what is missing is not trained
         given = load_or_train(vocabulary, config, ())
-    stamps = {path: _stamp(path) for part in text.texts for path in part.corpus.files}
+    files = [path for corpus in text.corpora for path in corpus.files]
+    with _readable():
+        stamps = {path: _stamp(path) for path in files}
+        digests = {str(path): digest(path) for path in stamps}
     request = {
         **config.request,
         "given_vocabulary": None if given is None else given.hash,
-        FILES: {str(path): _digest(path) for path in stamps},
+        FILES: digests,
     }
     done = find_finished(output, request)
     if done is not None:
@@ -82,26 +90,28 @@ def _write(
     if given is not None:
         given.save(folder / VOCABULARY)
     vocabularies = given or text.vocabularies(folder / VOCABULARY, report=report)
-    with TokenWriter(vocabularies.pad_ids, vocabularies.token_dtype, folder) as writer:
+    with TokenWriter(vocabularies, folder) as writer:
         _, found = text.encode(text.tokenizers(vocabularies), writer, report=report)
         pairs_hash = writer.finish().hash
     for name, count in found.counts.items():
         report(f"{name}: {count.read:,} pairs read, {summary(count)}")
     check_not_empty(found.counts)
-    for path, stamp in stamps.items():
-        if _stamp(path) != stamp:
-            raise InputError(
-                f"{path} changed while it was read: give the same command again"
-            )
+    with _readable():
+        for path, stamp in stamps.items():
+            if _stamp(path) != stamp:
+                raise InputError(
+                    f"{path} changed while it was read: give the same command again"
+                )
     source, target = (numbers.tolist() for numbers in found.lengths)
     Manifest(
+        folder,
         request=request,
         vocabulary=vocabularies.hash,
         counts=found.counts,
         lengths=(source, target),
         hash=pairs_hash,
         sha256={name: digest(folder / name) for name in (*TOKENS, LENGTHS)},
-    ).save(folder)
+    ).save()
     return found
 
 
@@ -129,8 +139,8 @@ def find_finished(directory: Path, request: Mapping[str, Any]) -> Manifest | Non
         )
     if then[FILES] != request[FILES]:
         _refuse_changed(directory, then[FILES], request[FILES])
-    manifest.check_files(directory)
-    read_vocabularies(directory, manifest)
+    manifest.check_files()
+    manifest.read_vocabularies()
     return manifest
 
 
@@ -158,7 +168,6 @@ def new_folder(directory: Path) -> Iterator[Path]:
         InputError: the folder has other files, another process prepares it, or it
             cannot be made.
     """
-    check_folder(directory, "--output")
     made, unfinished = not directory.exists(), directory / _UNFINISHED
     make_folder(directory, "--output")
     with hold(
@@ -190,41 +199,33 @@ def new_folder(directory: Path) -> Iterator[Path]:
 def _check_preparable(text: TrainingText) -> None:
     """Refuse text that is prepared already, weighted, or segmented in each epoch."""
     config = text.config
-    if text.prepared:
+    if not text.corpora:
         raise InputError(
             f"data.train={config.train!r} is prepared already: name raw text"
         )
-    if any(part.weight != 1.0 for part, _ in text.texts) or (
-        len(text.texts) > 1 and config.temperature != 1.0
+    if any(part.weight != 1.0 for part in text.parts) or (
+        len(text.parts) > 1 and config.temperature != 1.0
     ):
         raise InputError(
             f"data.train={config.train!r} has weights or a temperature: prepare each"
             " data set in its own folder, with one --vocabulary, and weight the folders"
         )
     if config.segmentation_alpha is not None:
-        raise InputError(
-            f"data.segmentation_alpha={config.segmentation_alpha} needs the text in"
-            " each epoch, and a prepared folder has no text: train from the text, or"
-            " set data.segmentation_alpha=None"
-        )
+        raise InputError(NEEDS_TEXT)
 
 
 def _stamp(path: Path) -> tuple[int, int]:
     """Return the size and the time of a file."""
-    try:
-        status = path.stat()
-    except OSError as error:
-        raise InputError(
-            f"cannot read {path}: {error.strerror}; put it back and give the same"
-            " command again"
-        ) from None
+    status = path.stat()
     return status.st_size, status.st_mtime_ns
 
 
-def _digest(path: Path) -> str:
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
     try:
-        return digest(path)
+        yield
     except OSError as error:
         raise InputError(
-            f"cannot read {path}: {error.strerror}; name files that you may read"
+            f"cannot read {error.filename}: {error.strerror}; put back a file that you"
+            " may read and give the same command again"
         ) from None

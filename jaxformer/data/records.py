@@ -16,7 +16,7 @@ class Pair(NamedTuple):
     target: str
 
 
-def pair_of(record: object, source_language: str, target_language: str) -> Pair:
+def pair_of(record: object, languages: tuple[str, str], place: str) -> Pair:
     """Return the pair of two languages in a record.
 
     Its fields are the languages, at the top (``{"en": ..., "de": ...}``) or under
@@ -24,66 +24,47 @@ def pair_of(record: object, source_language: str, target_language: str) -> Pair:
     UTF-8.
 
     Example:
-        >>> pair_of({"id": 7, "de": "Hallo.", "en": "Hello."}, "en", "de")
+        >>> record = {"id": 7, "de": "Hallo.", "en": "Hello."}
+        >>> pair_of(record, ("en", "de"), "line 1")
         Pair(source='Hello.', target='Hallo.')
 
     Raises:
-        InputError: a field is missing or is not text. The caller adds the place of the
-            record.
+        InputError: a field is missing or is not text; it begins with ``place``.
     """
     if not isinstance(record, Mapping):
         raise InputError(
-            f"needs an object with the fields {source_language!r} and"
-            f" {target_language!r}"
+            f"{place}: needs an object with the fields {languages[0]!r} and"
+            f" {languages[1]!r}"
         )
     nested = record.get("translation")
-    if isinstance(nested, Mapping) and not (
-        source_language in record and target_language in record
-    ):
+    if isinstance(nested, Mapping) and not set(languages) <= set(record):
         record = nested
-    return Pair(_text(record, source_language), _text(record, target_language))
+    return Pair(*(_text(record, language, place) for language in languages))
 
 
-def _text(record: Mapping[str, object], language: str) -> str:
+def _text(record: Mapping[str, object], language: str, place: str) -> str:
     """Return the text of one language."""
     if language not in record:
         names = [str(name) for name in record]
         raise InputError(
-            f"no language {language!r}: the fields are"
+            f"{place}: no language {language!r}: the fields are"
             f" {', '.join(names) or 'none'}{did_you_mean(language, names)}"
         )
     text = record[language]
-    if isinstance(text, bytes):
-        try:
-            return text.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise InputError(
-                f"field {language!r} is not UTF-8 ({error.reason}); convert the text to"
-                " UTF-8"
-            ) from None
-    if not isinstance(text, str):
+    if not isinstance(text, str | bytes):
         raise InputError(
-            f"field {language!r} holds {type(text).__name__} and not text; mend or"
-            " remove the record"
+            f"{place}: field {language!r} holds {type(text).__name__} and not text;"
+            " mend or remove the record"
         )
-    check_encodable(text, f"field {language!r}")
-    return text
-
-
-def check_encodable(text: str, name: str) -> None:
-    """Refuse text with half of a surrogate pair: JSON can escape it, UTF-8 has none.
-
-    Raises:
-        InputError: it has one; ``name`` names the text.
-    """
     try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        half = f"U+{ord(text[error.start]):04X}"
+        text = text.decode("utf-8") if isinstance(text, bytes) else text
+        text.encode("utf-8")  # JSON can escape half of a surrogate pair
+    except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise InputError(
-            f"{name} has {half}, half of a surrogate pair and no character; mend or"
-            " remove it"
+            f"{place}: field {language!r} is not UTF-8 ({error.reason}); mend or remove"
+            " the record"
         ) from None
+    return text
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str:

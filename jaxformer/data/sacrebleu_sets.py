@@ -15,7 +15,7 @@ from jaxformer.errors import InputError, first_line, require
 _SECONDS = 60.0
 
 
-def check_sacrebleu(test_set: str, source_language: str, target_language: str) -> None:
+def check_sacrebleu(test_set: str, languages: tuple[str, str]) -> None:
     """Check that sacreBLEU has a test set for a direction; nothing is fetched.
 
     Raises:
@@ -30,16 +30,14 @@ def check_sacrebleu(test_set: str, source_language: str, target_language: str) -
             f" {test_set!r}{near or '; `sacrebleu --list` shows them'}"
         )
     pairs = list(known[test_set].langpairs)
-    if f"{source_language}-{target_language}" not in pairs:
+    if "-".join(languages) not in pairs:
         raise InputError(
-            f"sacrebleu:{test_set} does not go from {source_language!r} to"
-            f" {target_language!r}: it has {', '.join(pairs)}"
+            f"sacrebleu:{test_set} does not go from {languages[0]!r} to"
+            f" {languages[1]!r}: it has {', '.join(pairs)}"
         )
 
 
-def read_sacrebleu(
-    test_set: str, source_language: str, target_language: str
-) -> Iterator[Pair]:
+def read_sacrebleu(test_set: str, languages: tuple[str, str]) -> Iterator[Pair]:
     """Yield the pairs of a test set of sacreBLEU, with the first of its references.
 
     It is fetched unless it is in sacreBLEU's folder: ``SACREBLEU``, by default
@@ -49,9 +47,9 @@ def read_sacrebleu(
         InputError: no such test set or direction, or it cannot be fetched (with the
             addresses).
     """
-    check_sacrebleu(test_set, source_language, target_language)
+    check_sacrebleu(test_set, languages)
     sacrebleu = require("sacrebleu.utils", "train")
-    pair = f"{source_language}-{target_language}"
+    pair = "-".join(languages)
     patience = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SECONDS)  # sacreBLEU has no timeout
     try:

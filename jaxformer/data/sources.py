@@ -39,7 +39,7 @@ import functools
 import os
 import random
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -66,15 +66,15 @@ class Corpus:
     """
 
     name: str
-    read: Callable[[], Iterator[Pair]]
+    read: Callable[[], Iterable[Pair]]
     files: tuple[Path, ...] = ()
     """The user's files that are read, if files name the data set."""
 
     def __iter__(self) -> Iterator[Pair]:
-        return self.read()
+        return iter(self.read())
 
 
-_Opened: TypeAlias = tuple[Callable[[], Iterator[Pair]], tuple[Path, ...]]
+_Opened: TypeAlias = tuple[Callable[[], Iterable[Pair]], tuple[Path, ...]]
 """What reads the pairs, and the user's files."""
 
 
@@ -99,10 +99,6 @@ def load(name: str, source_language: str, target_language: str) -> Corpus:
         )
     if not rest.strip():
         raise InputError(f"no data set {name!r}: something must follow the colon")
-    if scheme in BY_LANGUAGE and source_language == target_language:
-        raise InputError(
-            f"the source and the target language of {name} are both {source_language!r}"
-        )
     read, files = opener(rest, (source_language, target_language))
     return Corpus(name, read, files)
 
@@ -128,9 +124,7 @@ def escape(path: str | Path) -> str:
 
 
 def _open_bundled(rest: str, languages: tuple[str, str]) -> _Opened:
-    paths = _BUNDLED.iterdir()
-    corpora = [x.name for x in paths if x.is_dir() and not x.name.startswith("_")]
-    corpus, split = _split_known("bundled", rest, sorted(corpora))
+    corpus, split = _split_known("bundled", rest, ["en-de"])
     known = corpus.split("-")
     for language in languages:
         if language not in known:
@@ -193,69 +187,53 @@ def _read_tsv(paths: Sequence[Path], source: int, target: int) -> Iterator[Pair]
     for path in paths:
         for number, line in enumerate(open_lines([path]), 1):
             columns = line.split("\t")
-            if not line:
-                raise InputError(
-                    f"{path}, line {number} is empty: remove it, or write source, tab,"
-                    " target"
-                )
             if len(columns) < max(source, target):
                 raise InputError(
                     f"{path}, line {number}: column {max(source, target)} of"
-                    f" {len(columns)}: separate source and target with a tab"
+                    f" {len(columns)}: separate source and target with a tab, and"
+                    " remove empty lines"
                 )
             yield Pair(columns[source - 1], columns[target - 1])
 
 
 def _open_jsonl(rest: str, languages: tuple[str, str]) -> _Opened:
-    paths = _expand(
-        rest,
-        f"jsonl:{rest}",
-        "the fields are named by the languages, [en>fr] after the name",
-    )
-    return functools.partial(_read_jsonl, paths, *languages), tuple(paths)
+    rule = "the fields are named by the languages, [en>fr] after the name"
+    paths = _expand(rest, f"jsonl:{rest}", rule)
+    return functools.partial(_read_jsonl, paths, languages), tuple(paths)
 
 
-def _read_jsonl(
-    paths: Sequence[Path], source_language: str, target_language: str
-) -> Iterator[Pair]:
+def _read_jsonl(paths: Sequence[Path], languages: tuple[str, str]) -> Iterator[Pair]:
     for path in paths:
         for number, line in enumerate(open_lines([path]), 1):
+            place = f"{path}, line {number}"
             try:
                 record = parse_json(line)
             except InputError as error:
                 raise InputError(
-                    f"{path}, line {number}: not JSON ({error}); write one object a"
-                    " line"
+                    f"{place}: not JSON ({error}); write one object a line"
                 ) from None
-            try:
-                yield pair_of(record, source_language, target_language)
-            except InputError as error:
-                raise InputError(f"{path}, line {number}: {error}") from None
+            yield pair_of(record, languages, place)
 
 
 def _open_synthetic(rest: str, languages: tuple[str, str]) -> _Opened:
     del languages
     task, split = _split_known("synthetic", rest, list(_TASKS))
-    return functools.partial(_read_synthetic, task, split), ()
-
-
-def _read_synthetic(task: str, split: str) -> Iterator[Pair]:
-    return iter(_TASKS[task](split))
+    return functools.partial(_TASKS[task], split), ()
 
 
 def _open_tfds(rest: str, languages: tuple[str, str]) -> _Opened:
     hub.open_tfds(rest)  # cheap: raises if something is missing
-    return functools.partial(hub.read_tfds, rest, *languages), ()
+    return functools.partial(hub.read_tfds, rest, languages), ()
 
 
 def _open_hf(rest: str, languages: tuple[str, str]) -> _Opened:
     hub.split_hf(rest)
-    return functools.partial(hub.read_hf, rest, *languages), ()
+    return functools.partial(hub.read_hf, rest, languages), ()
 
 
 def _open_sacrebleu(rest: str, languages: tuple[str, str]) -> _Opened:
-    sacrebleu_sets.check_sacrebleu(rest, *languages)
-    return functools.partial(sacrebleu_sets.read_sacrebleu, rest, *languages), ()
+    sacrebleu_sets.check_sacrebleu(rest, languages)
+    return functools.partial(sacrebleu_sets.read_sacrebleu, rest, languages), ()
 
 
 def reversal(split: str) -> list[Pair]:

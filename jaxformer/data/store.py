@@ -20,6 +20,7 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.files import cannot_write
 
@@ -162,14 +163,11 @@ class TokenWriter:
         InputError: ``TMPDIR`` is not a folder. Python would use another one silently.
     """
 
-    def __init__(
-        self, pad_ids: tuple[int, int], dtype: str, folder: Path | None = None
-    ) -> None:
+    def __init__(self, vocabularies: Vocabularies, folder: Path | None = None) -> None:
         """Open the files.
 
         Args:
-            pad_ids: of source and target.
-            dtype: of the tokens on disk.
+            vocabularies: of the pairs.
             folder: where the files get names; None: temporary files.
         """
         place = os.environ.get("TMPDIR")
@@ -177,7 +175,7 @@ class TokenWriter:
             raise InputError(
                 f"TMPDIR={place} is not a folder: make it, or set TMPDIR to another"
             )
-        self._pad_ids, self._dtype, self._folder = pad_ids, dtype, folder
+        self._vocabularies, self._folder = vocabularies, folder
         self._stack = contextlib.ExitStack()
         self._files = [self._stack.enter_context(self._open(name)) for name in TOKENS]
         self._lengths = [np.zeros((0, 2), np.int32)]
@@ -201,10 +199,11 @@ class TokenWriter:
             InputError: the disk is full.
         """
         try:
+            dtype = self._vocabularies.token_dtype
             for file, side in zip(
                 self._files, (pairs.source, pairs.target), strict=True
             ):
-                file.write(np.ascontiguousarray(side.tokens, self._dtype).data)
+                file.write(np.ascontiguousarray(side.tokens, dtype).data)
         except OSError as error:
             if self._folder is not None:
                 raise cannot_write(self._folder, error) from error
@@ -225,25 +224,19 @@ class TokenWriter:
         if self._folder is not None:
             np.save(self._folder / LENGTHS, lengths)
         return map_pairs(
-            self._files,
-            lengths,
-            pad_ids=self._pad_ids,
-            dtype=self._dtype,
-            known_hash=self._fingerprint.hex(),
+            self._files, lengths, self._vocabularies, self._fingerprint.hex()
         )
 
 
 def map_pairs(
     files: Sequence[BinaryIO | Path],
     lengths: NDArray[np.int32],
-    *,
-    pad_ids: tuple[int, int],
-    dtype: str,
+    vocabularies: Vocabularies,
     known_hash: str,
 ) -> Encoded:
     """Map the files of both sides into memory; ``lengths`` is [N, 2]."""
-    sides = []
-    for file, own, pad_id in zip(files, lengths.T, pad_ids, strict=True):
+    sides, dtype = [], vocabularies.token_dtype
+    for file, own, pad_id in zip(files, lengths.T, vocabularies.pad_ids, strict=True):
         offsets = _offsets(own)
         # An empty file cannot be mapped.
         tokens = np.memmap(file, dtype, "r") if offsets[-1] else np.zeros(0, dtype)

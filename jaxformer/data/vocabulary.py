@@ -104,11 +104,8 @@ class Vocabulary:
         """
         try:
             model = Path(path).read_bytes()
-        except FileNotFoundError:
-            raise InputError(f"no vocabulary {path}") from None
         except OSError as error:
-            reason = f"cannot read the vocabulary {path}: {error.strerror}"
-            raise InputError(reason) from None
+            raise InputError(f"no vocabulary {path}: {error.strerror}") from None
         try:
             return cls(model)
         except InputError as error:

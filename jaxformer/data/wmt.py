@@ -19,7 +19,6 @@ segments, sacreBLEU's ``wmt14/full``.
 
 from __future__ import annotations
 
-import difflib
 import glob
 import gzip
 import html
@@ -34,6 +33,7 @@ from typing import Any, NamedTuple
 
 from jaxformer.data import download
 from jaxformer.data.download import RemoteFile, on_disk
+from jaxformer.data.records import did_you_mean
 from jaxformer.errors import InputError
 from jaxformer.files import hold, parse_json, write_whole
 
@@ -134,7 +134,7 @@ _CORPORA = {
     )
 }
 
-# The training corpora of each year and language beside English, in both directions. The
+# The training corpora of each year and language other than English, both ways. The
 # test set is newstest of that year, the validation set that of the year before.
 _EUROPEAN = ("europarl-v7", "commoncrawl")
 _TASKS = {
@@ -160,15 +160,13 @@ def find_task(name: str) -> Task:
     """Find a task by its name.
 
     Raises:
-        InputError: there is none; with the nearest names.
+        InputError: there is none; with the nearest name.
     """
     if name not in DIRECTIONS:
-        near = difflib.get_close_matches(name, DIRECTIONS, n=3)
-        hint = f"did you mean {' or '.join(near)}? " if near else ""
         raise InputError(
-            f"no published task {name!r}: {hint}There are {', '.join(DIRECTIONS)}; for"
-            " other text fetch plain files with mtdata or OpusTools and name them as"
-            " text:SOURCE,TARGET, or use a data set of tfds:"
+            f"no published task {name!r}: there are {', '.join(DIRECTIONS)}; for other"
+            " text fetch plain files with mtdata or OpusTools and name them as"
+            f" text:SOURCE,TARGET{did_you_mean(name, DIRECTIONS)}"
         )
     year, source, target = DIRECTIONS[name]
     corpora = {
@@ -188,7 +186,7 @@ def prepare_wmt(
     directory: Path,
     *,
     mirrors: Sequence[str] = (),
-    patience: download.Patience | None = None,
+    patience: download.Patience = download.PATIENCE,
     report: download.Report = lambda line: None,
 ) -> dict[str, str]:
     """Fetch and unpack a task into ``directory``, and return the data set of each
@@ -362,11 +360,9 @@ def _read_manifest(directory: Path, task: Task) -> dict[str, Any]:
         return {"task": task.name, "corpora": {}}
     try:
         manifest = parse_json(path.read_bytes())
-        name, _ = manifest["task"], [x["pairs"] for x in manifest["corpora"].values()]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise InputError(
-            f"{path} is not the manifest of a published task: choose an empty directory"
-        ) from None
+        name, _ = manifest["task"], manifest["corpora"]
+    except (InputError, KeyError, TypeError):
+        manifest, name = {}, "other files"
     if name != task.name:
         raise InputError(
             f"{directory} holds {name}: choose another directory for {task.name}"

@@ -237,10 +237,7 @@ class Evidence:
         """The survey of the training text."""
         for part in self._parts:
             _check_local("data.train", part.name)
-        corpora = [
-            sources.load(part.name, part.source_language, part.target_language)
-            for part in self._parts
-        ]
+        corpora = [sources.load(part.name, *part.languages) for part in self._parts]
         test: Sequence[Pair] = ()
         with contextlib.suppress(UnseenError):
             test = self.test

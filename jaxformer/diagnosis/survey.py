@@ -90,9 +90,7 @@ def count_dropped(
     """
     tokenizer = Tokenizer(
         vocabularies,
-        dataclasses.replace(data.cleaning, drop_duplicates=False),
-        (data.source_language, data.target_language),
-        source_eos=data.source_eos,
-        max_length=data.max_length,
+        dataclasses.replace(data, drop_duplicates=False, language_tags=False),
+        data.languages,
     )
     return tokenizer(sample).counts

@@ -28,8 +28,10 @@ import statistics
 import tempfile
 import threading
 import time
+import types
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -248,7 +250,8 @@ def memory_of_prepared(options: argparse.Namespace, scratch: Path) -> None:
     folder = scratch / "prepared"
     folder.mkdir()
     dtype = "<u2" if options.vocabulary_size <= 1 << 16 else "<i4"
-    with TokenWriter((0, 0), dtype, folder) as writer:
+    form = types.SimpleNamespace(pad_ids=(0, 0), token_dtype=dtype)
+    with TokenWriter(cast("Vocabularies", form), folder) as writer:
         for piece in invented(count, options.vocabulary_size):
             writer.add(piece)
         store = writer.finish()

@@ -1,7 +1,10 @@
-"""The server of files on this machine, as a fixture."""
+"""The server of files on this machine, and a prepared folder, as fixtures."""
 
 import pytest
 from archive_server import archive_server
+from pairs import config_of
+
+from jaxformer.data import prepare
 
 
 @pytest.fixture
@@ -10,3 +13,11 @@ def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "*")
     with archive_server() as served:
         yield served
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory):
+    """A prepared folder that no test changes."""
+    folder = tmp_path_factory.mktemp("corpus") / "prepared"
+    prepare(config_of(), folder)
+    return folder

@@ -8,10 +8,9 @@ import time
 
 import numpy as np
 import pytest
+from pairs import BASE, config_of
 
 from jaxformer.data import (
-    Cleaning,
-    DataConfig,
     TrainingText,
     Vocabularies,
     Vocabulary,
@@ -24,31 +23,6 @@ from jaxformer.data.cleaning import Counts
 from jaxformer.data.preparing import prepare
 from jaxformer.errors import InputError
 
-BASE = {
-    "train": "bundled:en-de/valid",
-    "vocabulary_size": 600,
-    "max_length": 60,
-    "tokens_per_batch": 700,
-    "num_buckets": 4,
-    "workers": 1,
-}
-
-
-def config_of(**options):
-    return DataConfig(**{**BASE, **options})
-
-
-def training_of(tmp_path, *, seed=3, **options):
-    text = TrainingText.open(config_of(**options))
-    return text.load(text.vocabularies(tmp_path / "vocabulary"), seed=seed)
-
-
-@pytest.fixture(scope="module")
-def prepared(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("corpus") / "prepared"
-    prepare(config_of(), folder)
-    return folder
-
 
 @pytest.fixture(scope="module")
 def vocabularies(prepared):
@@ -57,12 +31,6 @@ def vocabularies(prepared):
 
 def load_with(vocabularies, **options):
     return TrainingText.open(config_of(**options)).load(vocabularies, seed=3)
-
-
-def refuse(message, **options):
-    with pytest.raises(InputError, match=message) as error:
-        TrainingText.open(config_of(**options))
-    assert "\n" not in str(error.value)
 
 
 def write_text(folder, pairs):
@@ -77,19 +45,11 @@ def first_batches(data, count=30):
     return [batch for batch, _ in itertools.islice(data.batches(), count)]
 
 
-def same(one, other):
-    return len(one) == len(other) and all(
-        first.keys() == second.keys()
-        and all(np.array_equal(first[name], second[name]) for name in first)
-        for first, second in zip(one, other, strict=True)
-    )
-
-
 @pytest.mark.parametrize(
     "options",
     [
-        {"packing": True},
         {
+            "packing": True,
             "drop_duplicates": True,
             "max_length_ratio": 1.5,
             "vocabulary_model": "unigram",
@@ -104,11 +64,12 @@ def same(one, other):
 )
 def test_prepared_equals_text(tmp_path, options):
     """The same batches in the same order, and the same identity."""
-    straight = training_of(tmp_path, **options)
     done = prepare(config_of(**options), tmp_path / "prepared")
+    vocabularies = Vocabularies.load(tmp_path / "prepared" / "vocabulary")
+    straight = load_with(vocabularies, **options)
     train = f"prepared:{tmp_path}/prepared"
-    mapped = training_of(tmp_path, **{**options, "train": train})
-    assert same(first_batches(straight), first_batches(mapped))
+    mapped = load_with(vocabularies, **{**options, "train": train})
+    np.testing.assert_equal(first_batches(straight), first_batches(mapped))
     assert straight.hash == mapped.hash
     assert straight.statistics == mapped.statistics
     assert done.counts == dict(straight.counts)
@@ -116,31 +77,28 @@ def test_prepared_equals_text(tmp_path, options):
     assert done.lengths[0].sum() == done.lengths[1].sum() >= straight.statistics.pairs
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_folder_prepared_for_something_else_is_refused(
+    tmp_path, prepared, vocabularies
+):
+    """Also one of another vocabulary than the run's."""
+    train = f"prepared:{prepared}"
+    others = {"source_eos": False, "vocabulary_model": "unigram"}
+    for options, message in (
         ({"max_length": 61}, "with data.max_length=60 and lacks longer pairs"),
         (
-            {"source_eos": False, "vocabulary_model": "unigram"},
-            "with other values: set --config.data.vocabulary_model=bpe"
-            " --config.data.source_eos=True, or",
+            others,
+            "set --config.data.vocabulary_model=bpe --config.data.source_eos=True",
         ),
-        ({"vocabulary_size": 500}, "set --config.data.vocabulary_size=600, or"),
-    ],
-)
-def test_a_folder_prepared_for_something_else_is_refused(
-    tmp_path, prepared, options, message
-):
-    with pytest.raises(InputError, match=message):
-        training_of(tmp_path, train=f"prepared:{prepared}", **options)
-
-
-def test_a_run_keeps_its_vocabulary(prepared):
-    """A prepared folder of another vocabulary than the run's is refused."""
+    ):
+        text = TrainingText.open(config_of(train=train, **options))
+        with pytest.raises(InputError, match=message):
+            text.vocabularies(tmp_path)
+        with pytest.raises(InputError, match=message):
+            text.load(vocabularies, seed=3)
     other = Vocabulary.train(["a b c"], 8)
     message = r"was encoded with another vocabulary .*prepare it again"
     with pytest.raises(InputError, match=message):
-        load_with(Vocabularies(other, other), train=f"prepared:{prepared}")
+        load_with(Vocabularies(other, other), train=train)
 
 
 def test_a_lower_limit_of_tokens_is_that_of_the_text(
@@ -154,7 +112,7 @@ def test_a_lower_limit_of_tokens_is_that_of_the_text(
         load_with(vocabularies, max_length=20, train=train)
         for train in (BASE["train"], "prepared:~/prepared")
     )
-    assert same(first_batches(straight), first_batches(mapped))
+    np.testing.assert_equal(first_batches(straight), first_batches(mapped))
     assert straight.hash == mapped.hash
     (one,), (other,) = straight.counts.values(), mapped.counts.values()
     assert one == other
@@ -165,17 +123,16 @@ def test_a_mixture_of_text(tmp_path):
     """Each part is counted and weighed. Each source begins with the tag of its own
     target language (Johnson et al. 2017, section 3).
     """
-    train = "bundled:en-de/valid + 3 * bundled:en-de/test [de>en]"
-    text = TrainingText.open(config_of(train=train, language_tags=True))
+    names = ["bundled:en-de/valid", "bundled:en-de/test"]
+    train = f"{names[0]} + 3 * {names[1]} [de>en]"
+    options = {"train": train, "language_tags": True, "vocabulary_size": 600}
+    text = TrainingText.open(config_of(**options))
     vocabularies = text.vocabularies(tmp_path)
     data = text.load(vocabularies, seed=0)
-    shares = [(one.name, one.stop - one.start, one.weight) for one in data.shares]
-    assert shares == [
-        ("bundled:en-de/valid", 500, 1.0),
-        ("bundled:en-de/test", 500, 3.0),
-    ]
+    shares = [(names[0], 0, 500, 1.0), (names[1], 500, 1000, 3.0)]
+    assert list(data.shares) == shares
     read = {name: counts.read for name, counts in data.counts.items()}
-    assert read == {"bundled:en-de/valid": 500, "bundled:en-de/test": 500}
+    assert read == dict.fromkeys(names, 500)
     assert data.statistics.pairs == 2000
     first = [int(data.store.source[i][0]) for i in range(1000)]
     tags = [vocabularies.source.tag_id(language) for language in ("de", "en")]
@@ -200,7 +157,7 @@ def test_each_epoch_has_its_own_segmentation(vocabularies):
     position = straight[size + 2][1]
     assert position.epoch == 1
     resumed = [batch for batch, _ in itertools.islice(again.batches(position), 5)]
-    assert same([batch for batch, _ in straight[-5:]], resumed)
+    np.testing.assert_equal([batch for batch, _ in straight[-5:]], resumed)
     epochs, target = [], vocabularies.target
     for epoch in (0, 1):
         plan = data.plan(epoch)
@@ -217,33 +174,18 @@ def test_each_epoch_has_its_own_segmentation(vocabularies):
 
 
 def test_text_that_changes_while_it_is_read_again_is_noticed(tmp_path, vocabularies):
-    """Each epoch of another segmentation reads the same pairs, or training stops."""
+    """Each epoch of another segmentation reads the same pairs, or training stops. The
+    best segmentation identifies the text.
+    """
     pairs = list(load("bundled:en-de/test", "en", "de"))[:200]
     options = {"train": write_text(tmp_path, pairs), "segmentation_alpha": 0.2}
     data = load_with(vocabularies, **options)
+    assert data.hash == load_with(vocabularies, train=options["train"]).hash
     assert len(data.plan(1).pairs) == 200
     write_text(tmp_path, pairs[:-5])
-    message = (
-        r"the text of data\.train has changed since training began .* of 195 pairs"
-    )
+    message = r"data\.train has changed since training began .* of 195 pairs"
     with pytest.raises(InputError, match=message):
         data.plan(2)
-
-
-def test_another_text_of_the_same_counts_has_another_identity(tmp_path, vocabularies):
-    """Also where each epoch draws its own segmentation: the best one identifies it."""
-    pairs = list(load("bundled:en-de/test", "en", "de"))[:100]
-    hashes = [
-        load_with(
-            vocabularies, train=write_text(tmp_path, chosen), segmentation_alpha=alpha
-        ).hash
-        for chosen, alpha in (
-            (pairs, 0.2),
-            ([*pairs[1:], pairs[0]], 0.2),
-            (pairs, None),
-        )
-    ]
-    assert hashes[0] == hashes[2] != hashes[1]
 
 
 def test_an_epoch_that_is_not_needed_is_not_read_to_its_end(vocabularies):
@@ -263,35 +205,26 @@ def test_an_epoch_that_is_not_needed_is_not_read_to_its_end(vocabularies):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("train", "options", "message"),
     [
+        ("bundled:en-de/valid + prepared:x", {}, "mixes text with prepared folders"),
+        ("prepared:x", {"segmentation_alpha": 0.1}, "has no text: train from the text"),
         (
-            {"train": "bundled:en-de/valid + prepared:x"},
-            "mixes text with prepared folders",
-        ),
-        (
-            {"train": "prepared:x", "segmentation_alpha": 0.1},
-            "folder has no text: name",
-        ),
-        (
-            {"train": "bundled:en-de/test + bundled:en-de/test [de>en]"},
+            "bundled:en-de/test + bundled:en-de/test [de>en]",
+            {},
             "set data.language_tags=True for several languages",
         ),
         (
-            {"train": "text:s,t [en>de] + text:s,t [de>en]", "language_tags": True},
+            "text:s,t [en>de] + text:s,t [de>en]",
+            {"language_tags": True},
             "is named in two directions",
         ),
-        (
-            {
-                "train": "bundled:en-de/valid + 2 * bundled:en-de/test",
-                "temperature": 2.0,
-            },
-            "both set how often pairs occur",
-        ),
+        ("2 * tsv:x", {"temperature": 2.0}, "both set how often pairs occur"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(options, message):
-    refuse(message, **options)
+def test_names_that_do_not_fit_are_refused(train, options, message):
+    with pytest.raises(InputError, match=message):
+        TrainingText.open(config_of(train=train, **options))
 
 
 def test_a_large_text_reports_progress(tmp_path, monkeypatch):
@@ -309,43 +242,31 @@ def test_a_large_text_reports_progress(tmp_path, monkeypatch):
     ]
 
 
-def test_cleaning_keys_are_those_of_the_configuration():
-    for field in dataclasses.fields(Cleaning):
-        assert getattr(DataConfig(), field.name) == field.default
-    config = config_of(max_words=9, detect_languages=True)
-    assert config.cleaning == Cleaning(max_words=9, detect_languages=True)
-
-
 def test_text_for_evaluation_is_one_data_set():
     name = "bundled:en-de/test"
     pairs, language = load_evaluation(f"{name} [de>en]", config_of(language_tags=True))
     assert (len(pairs), language) == (500, "en")
     assert pairs[0].target == next(iter(load(name, "en", "de"))).source
-    for wrong, message in (
-        (
-            f"{name} [de>en]",
-            r"into en and the run into de: set data\.language_tags=True",
-        ),
-        (f"{name} + {name}", "is not for evaluation: name one data set"),
-        (f"2 * {name}", "is not for evaluation: name one data set"),
-        ("prepared:x", "is not for evaluation: name one data set"),
+    with pytest.raises(
+        InputError, match=r"into en and the run into de: set data\.lang"
     ):
-        with pytest.raises(InputError, match=message):
+        load_evaluation(f"{name} [de>en]", config_of())
+    for wrong in (f"{name} + {name}", f"2 * {name}", "prepared:x"):
+        with pytest.raises(
+            InputError, match="is not for evaluation: name one data set"
+        ):
             load_evaluation(wrong, config_of())
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("text:{0}/a.en,{0}/a.de [en>de]", "{0}/a.en"),
-        ("tsv:{0}/a.tsv#2,1", "{0}/a.tsv"),
-        ("text:{0}/*.en,{0}/*.de", "text:{0}/*.en,{0}/*.de"),
-        ("bundled:en-de/test", "bundled:en-de/test"),
-    ],
-)
-def test_an_error_names_the_file_of_the_sources(name, found, tmp_path):
+def test_an_error_names_the_file_of_the_sources(tmp_path):
     """Or the data set, if there are several files."""
     for file in ("a.en", "a.de", "b.en", "b.de", "a.tsv"):
         (tmp_path / file).write_text("a\ta\n")
-    said = corpus.name_sources(name.format(tmp_path), config_of())
-    assert said == found.format(tmp_path)
+    for name, found in {
+        "text:{0}/a.en,{0}/a.de [en>de]": "{0}/a.en",
+        "tsv:{0}/a.tsv#2,1": "{0}/a.tsv",
+        "text:{0}/*.en,{0}/*.de": "text:{0}/*.en,{0}/*.de",
+        "bundled:en-de/test": "bundled:en-de/test",
+    }.items():
+        said = corpus.name_sources(name.format(tmp_path), config_of())
+        assert said == found.format(tmp_path)

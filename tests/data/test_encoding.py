@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from jaxformer.data import (
-    Cleaning,
+    DataConfig,
     Pair,
     Vocabularies,
     Vocabulary,
@@ -46,9 +46,9 @@ def train(model="bpe"):
     )
 
 
-def tokenizer(model="bpe", **options):
-    values = {"cleaning": Cleaning(), "languages": ("en", "de"), "source_eos": True}
-    return Tokenizer(train(model), **{**values, "max_length": 60, **options})
+def tokenizer(model="bpe", *, sampling=None, **options):
+    config = DataConfig(**{"max_length": 60, **options})
+    return Tokenizer(train(model), config, ("en", "de"), sampling=sampling)
 
 
 def everything(pairs, tokenizer, workers=1):
@@ -68,13 +68,13 @@ def test_processes_and_chunks_change_nothing(monkeypatch):
     monkeypatch.setattr(encoding, "CHUNK", 100)
     monkeypatch.setattr(encoding, "_FEWEST_CHUNKS", 2)
     assert everything(PAIRS, tokenizer()) == whole
-    sampled = tokenizer(sampling=SubwordSampling(0.2, 1, 3))
+    sampled = tokenizer(sampling=SubwordSampling(0.2, 1, 3, (60, 60)))
     ids, counts = everything(PAIRS, sampled)
     assert everything(PAIRS, sampled, workers=2) == (ids, counts)
     assert counts.read == 1000
     assert len(ids) == counts.kept
     with pytest.raises(InputError, match="no tag <2de>"):
-        everything(PAIRS[:300], tokenizer(tagged=True), workers=2)
+        everything(PAIRS[:300], tokenizer(language_tags=True), workers=2)
 
 
 def test_every_pair_is_kept_or_counted():
@@ -82,22 +82,12 @@ def test_every_pair_is_kept_or_counted():
     that only SentencePiece finds empty is empty.
     """
     source, target = train().source, train().target
-    blank = next(
-        text
-        for text in ("\ue000", "\u00ad", "\u115f", "\x7f")
-        if not source.encode(text)
-    )
+    blanks = "\ue000", "\u00ad", "\u115f", "\x7f"
+    blank = next(text for text in blanks if not source.encode(text))
     long = "long " * 50
-    texts = [
-        ("a table", "eine Tabelle"),
-        ("", "leer"),
-        ("empty", " \u200b "),
-        (long, "kurz"),
-        ("short", long),
-        ("", long),
-        (blank, "x"),
-        ("a page", "eine Seite"),
-    ]
+    texts = [("a table", "eine Tabelle"), ("", "leer"), ("empty", " \u200b ")]
+    texts += [(long, "kurz"), ("short", long), ("", long), (blank, "x")]
+    texts += [("a page", "eine Seite")]
     pairs = [Pair(*text) for text in texts]
     short = tokenizer(max_length=40)
     ids, counts = everything(pairs, short)
@@ -131,9 +121,9 @@ def test_each_epoch_has_its_own_segmentation(model):
     """
     pairs, sides = PAIRS[:200], (train(model).source, train(model).target)
 
-    def draw(seed, epoch, **options):
-        sampling = SubwordSampling(0.3, seed, epoch)
-        return everything(pairs, tokenizer(model, sampling=sampling, **options))
+    def draw(seed, epoch, limit=60):
+        sampling = SubwordSampling(0.3, seed, epoch, (limit, limit))
+        return everything(pairs, tokenizer(model, sampling=sampling, max_length=limit))
 
     def decoded(ids):
         return [tuple(map(Vocabulary.decode, sides, pair)) for pair in ids]
@@ -149,7 +139,7 @@ def test_each_epoch_has_its_own_segmentation(model):
     ) > 0.8 * len(best)
     limit = int(np.median([len(source) for source, _ in best]))
     best, counts = everything(pairs, tokenizer(model, max_length=limit))
-    ids, same_counts = draw(0, 0, max_length=limit)
+    ids, same_counts = draw(0, 0, limit)
     assert counts == same_counts
     assert max(len(side) for pair in ids for side in pair) <= limit
     assert decoded(ids) == decoded(best)
@@ -218,12 +208,12 @@ def test_a_tag_begins_the_source_and_cannot_be_spelled():
 
 PARENT = """
 import itertools, multiprocessing, sys
-from jaxformer.data import Cleaning, Pair, Vocabularies, Vocabulary
+from jaxformer.data import DataConfig, Pair, Vocabularies, Vocabulary
 from jaxformer.data.encoding import Tokenizer, tokenize
 if __name__ == "__main__":
     vocabulary = Vocabulary.train(["a b c d e f g h"] * 9, 20)
     both = Vocabularies(vocabulary, vocabulary)
-    tokenizer = Tokenizer(both, Cleaning(), ("en", "de"), True, 60)
+    tokenizer = Tokenizer(both, DataConfig(), ("en", "de"))
     pieces = tokenize(itertools.repeat(Pair("a b", "c d")), tokenizer, workers=2)
     next(pieces)
     print(*[process.pid for process in multiprocessing.active_children()], flush=True)

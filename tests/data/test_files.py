@@ -1,5 +1,6 @@
 import gzip
 import io
+import itertools
 import lzma
 import os
 import random
@@ -80,40 +81,29 @@ def test_lines_come_back(tmp_path, suffix):
 
 
 @packed
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize(
-    "content", [b"a\nb c\n", b"a\nb c", b"a\r\nb c\r\n", b"a\r\nb c"]
-)
-def test_line_ends_and_byte_order_marks(tmp_path, suffix, mark, content):
+def test_line_ends_and_byte_order_marks(tmp_path, suffix):
     """Windows line ends, a byte order mark and a missing last line end change
-    nothing, nor in the middle of several files.
+    nothing, nor in the middle of several files; nor do several parts of an archive.
     """
-    path = write(tmp_path / f"f{suffix}", PACKERS[suffix](mark + content))
-    assert list(open_lines([path, path])) == ["a", "b c", "a", "b c"]
-
-
-def test_nothing_else_is_removed(tmp_path):
-    """Spaces, carriage returns and marks within a line stay; an empty line counts; a
-    line may be longer than a buffer.
-    """
-    content = " a \t\n\rb\r\r\n\ufeffc\n\n".encode()
-    lines = read_lines(write(tmp_path / "f", content))
-    assert lines == [" a \t", "\rb\r", "\ufeffc", ""]
-    assert read_lines(write(tmp_path / "g", b"\n")) == [""]
-    line = "ä" * files._BLOCK
-    path = write(tmp_path / "f", f"a\n{line}\n{line}".encode())
-    assert read_lines(path) == ["a", line, line]
+    pack = PACKERS[suffix]
+    for mark in (b"", b"\xef\xbb\xbf"):
+        for rest in (b"\nb c\n", b"\nb c", b"\r\nb c\r\n", b"\r\nb c"):
+            content = pack(mark + b"a") + pack(rest)
+            path = write(tmp_path / f"f{suffix}", content)
+            assert list(open_lines([path, path])) == ["a", "b c", "a", "b c"]
 
 
 def test_a_stream_has_the_lines_of_a_file(tmp_path, monkeypatch):
+    """Spaces, carriage returns and marks within a line stay; an empty line counts."""
     monkeypatch.setattr(files, "MOST_BYTES_A_LINE", 1_000)
 
     def stream(content):
         return stream_lines(io.BytesIO(content), "standard input")
 
-    content = b"\xef\xbb\xbfa\r\n\nb\xe2\x80\xa8c"
+    content = "\ufeff a \t\r\n\n\rb\r\r\n\ufeffc\u2028d".encode()
     lines = list(stream(content))
-    assert lines == read_lines(write(tmp_path / "f", content)) == ["a", "", "b\u2028c"]
+    assert lines == [" a \t", "", "\rb\r", "\ufeffc\u2028d"]
+    assert lines == read_lines(write(tmp_path / "f", content))
     assert list(stream(b"")) == []
     for wrong, message in (
         (b"a\n\xff\nb\n", "not UTF-8"),
@@ -123,13 +113,6 @@ def test_a_stream_has_the_lines_of_a_file(tmp_path, monkeypatch):
         assert next(lines) == "a"
         with pytest.raises(InputError, match=rf"^standard input, line 2: {message}"):
             next(lines)
-
-
-@archived
-def test_an_archive_under_a_plain_name_says_so(tmp_path, suffix):
-    path = write(tmp_path / "train.en", PACKERS[suffix](b"one\n" * 100))
-    message = r"train\.en, line 1: not UTF-8 .*looks compressed: end its name with"
-    refuse([path], rf"{message} \{suffix}$")
 
 
 @archived
@@ -151,7 +134,7 @@ def test_cut_archives_are_never_taken_for_whole(tmp_path, suffix):
 
 @archived
 def test_damaged_archives_are_refused(tmp_path, suffix):
-    """A wrong checksum, and a file that is no archive."""
+    """A wrong checksum, a file that is no archive, and one under a plain name."""
     content = bytearray(PACKERS[suffix]("\n".join(random_lines(9, 1_000)).encode()))
     content[{".gz": -6, ".xz": len(content) // 2, ".zst": -2}[suffix]] ^= 0xFF
     path = write(tmp_path / f"bad{suffix}", bytes(content))
@@ -159,13 +142,9 @@ def test_damaged_archives_are_refused(tmp_path, suffix):
     path = write(tmp_path / f"page{suffix}", b"<html>404 Not Found</html>\n" * 100)
     message = f"is no {suffix} archive: fetch it again, or take {suffix} off"
     assert refuse([path], message) == 0
-
-
-@archived
-def test_archives_of_several_parts_are_read_to_the_end(tmp_path, suffix):
-    parts = [PACKERS[suffix](text) for text in (b"a\nb", b"c\n", b"d\ne\n")]
-    path = write(tmp_path / f"f{suffix}", b"".join(parts))
-    assert read_lines(path) == ["a", "bc", "d", "e"]
+    path = write(tmp_path / "train.en", PACKERS[suffix](b"one\n" * 100))
+    message = r"train\.en, line 1: not UTF-8 .*looks compressed: end its name with"
+    refuse([path], rf"{message} \{suffix}$")
 
 
 def test_missing_empty_and_unreadable_files(tmp_path):
@@ -184,23 +163,17 @@ def test_memory_stays_flat(tmp_path, suffix):
     """
     line = b"%d: " + b"a sentence and another " * 200
     part = PACKERS[suffix](b"".join(line % number + b"\n" for number in range(220)))
-    for name in ("f.en", "f.de"):
-        write(tmp_path / f"{name}{suffix}", part * 50)
-    sides = [
-        [tmp_path / f"f.{side}{suffix}", tmp_path / "none"] for side in ("en", "de")
-    ]
+    whole = [write(tmp_path / f"f{suffix}", part * 50), tmp_path / "none"]
     tracemalloc.start()
-    pairs = open_parallel(*sides)
-    taken = zip(range(11_000), pairs, strict=False)
-    lengths = [len(source) + len(target) for _, (source, target) in taken]
+    taken = itertools.islice(open_parallel(whole, whole), 11_000)
+    total = sum(len(source) + len(target) for source, target in taken)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(lengths) == 11_000
-    assert sum(lengths) > 100_000_000
+    assert total > 100_000_000
     assert peak < 20_000_000
 
 
-def test_patterns_name_files_in_order(tmp_path, monkeypatch):
+def test_patterns_name_files_in_order(tmp_path):
     names = ["part-2.en", "part-10.en", "part-1.en", "part-1.de", "deep/part-3.en"]
     (tmp_path / "deep").mkdir()
     for name in (*names, "a[1].en"):
@@ -217,10 +190,7 @@ def test_patterns_name_files_in_order(tmp_path, monkeypatch):
     for pattern, message in {
         "/part-*.fr": r"^no file matches .*part-\*\.fr: give a path",
         "/part-3.en": r"^no file .*part-3\.en$",
-        "": "is a folder: name a file",
-        "/**/*": "^more than 4 files match .*: name fewer$",
     }.items():
-        monkeypatch.setattr(files, "_MOST_FILES", 4)
         with pytest.raises(InputError, match=message):
             expand(f"{tmp_path}{pattern}")
 
@@ -228,10 +198,8 @@ def test_patterns_name_files_in_order(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("left", "right"), [(3, 2), (1, 9)])
 def test_unequal_files_are_refused_with_both_counts(tmp_path, left, right):
     """Of several files the two that disagree are named."""
-    write(tmp_path / "a.en", b"one\n" * 4)
-    write(tmp_path / "a.de", b"eins\n" * 4)
-    write(tmp_path / "b.en", b"one\n" * left)
-    write(tmp_path / "b.de", b"eins\n" * right)
+    for name, count in {"a.en": 4, "a.de": 4, "b.en": left, "b.de": right}.items():
+        write(tmp_path / name, b"x\n" * count)
     pairs = open_parallel(expand(f"{tmp_path}/?.en"), expand(f"{tmp_path}/?.de"))
     message = rf"b\.en has {left} lines and .*b\.de has {right}: line i of one must"
     with pytest.raises(InputError, match=message):
@@ -257,18 +225,16 @@ def test_files_are_paired_by_their_wildcards(tmp_path):
 
 
 @packed
-@pytest.mark.parametrize("end", [b"", b"\nlast\n"])
-def test_a_line_without_end_is_refused_in_bounded_memory(
-    tmp_path, suffix, end, monkeypatch
-):
-    """The file is not read or unpacked as a whole."""
+def test_a_line_without_end_is_refused_in_bounded_memory(tmp_path, suffix, monkeypatch):
+    """The file is not read or unpacked as a whole. Line ends do not count."""
     monkeypatch.setattr(files, "MOST_BYTES_A_LINE", 1_000_000)
-    content = b"a\r\nb\n" + bytes(60_000_000) + end
+    content = b"x" * 1_000_000 + b"\r\nb\n"
     path = write(tmp_path / f"f{suffix}", PACKERS[suffix](content))
+    assert [len(line) for line in read_lines(path)] == [1_000_000, 1]
+    path.write_bytes(PACKERS[suffix](content + bytes(60_000_000)))
     tracemalloc.start()
-    count = refuse(
-        [path], rf"f{suffix}, line 3: longer than 1,000,000 bytes: split it$"
-    )
+    message = rf"f{suffix}, line 3: longer than 1,000,000 bytes: split it$"
+    count = refuse([path], message)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert count in (0, 2)
@@ -276,19 +242,9 @@ def test_a_line_without_end_is_refused_in_bounded_memory(
     assert peak < (100_000_000 if suffix == ".zst" else 10_000_000)
 
 
-@packed
-def test_a_line_may_have_as_many_bytes_as_the_bound(tmp_path, suffix, monkeypatch):
-    """Line ends do not count."""
-    monkeypatch.setattr(files, "MOST_BYTES_A_LINE", 1_000)
-    content, lines = (b"x" * 1_000 + b"\r\n") * 3, ["x" * 1_000] * 3
-    assert read_lines(write(tmp_path / f"f{suffix}", PACKERS[suffix](content))) == lines
-    assert list(stream_lines(io.BytesIO(content), "standard input")) == lines
-
-
 def test_a_pipe_is_not_training_text(tmp_path):
-    """Text that is read once may come from a pipe."""
+    """Nor is a folder. Text that is read once may come from a pipe."""
     os.mkfifo(tmp_path / "pipe.en")
-    for pattern in ("pipe.en", "*.en"):
-        paths = expand(str(tmp_path / pattern))
-        with pytest.raises(InputError, match=r"pipe\.en is a pipe or device, and"):
-            check_regular(paths)
+    for pattern in ("pipe.en", "*.en", ""):
+        with pytest.raises(InputError, match="is a folder, pipe or device, and"):
+            check_regular(expand(str(tmp_path / pattern)))

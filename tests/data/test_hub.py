@@ -3,7 +3,7 @@ import types
 from unittest import mock
 
 import pytest
-from pairs import refuse, run
+from pairs import refuse
 
 from jaxformer.data import hub
 
@@ -20,12 +20,6 @@ def test_gpus_are_hidden_from_a_tensorflow_that_is_loaded(monkeypatch):
     hide.assert_called_once_with([], "GPU")
     with pytest.warns(UserWarning, match="TensorFlow already uses the GPUs"):
         hub.hide_gpus_from_tensorflow()
-
-
-def test_importing_the_data_room_imports_no_hub():
-    heavy = {"tensorflow", "tensorflow_datasets", "torch", "datasets", "sacrebleu"}
-    code = f"import sys, jaxformer.data.hub; print({heavy} & set(sys.modules))"
-    assert run(code).stdout.strip() == "set()"
 
 
 @pytest.mark.parametrize(

@@ -17,31 +17,13 @@ def hf_cache(tmp_path_factory):
         datasets.enable_progress_bars()
 
 
-@pytest.fixture(scope="session")
-def hf_folder(tmp_path_factory, hf_cache):
-    """Files by split, as the library finds them in a folder."""
-    folder = tmp_path_factory.mktemp("corpus")
-    for split, count in (("train", 2_500), ("test", 5)):
-        pairs = [dict(zip(CODES, pair, strict=True)) for pair in texts(count)]
-        lines = [json.dumps({"id": "x", "translation": pair}) + "\n" for pair in pairs]
-        (folder / f"{split}.jsonl").write_text("".join(lines))
-    return folder
-
-
-def test_a_folder_of_hugging_face(hf_folder, monkeypatch):
-    """All records come in their order, in the direction of the languages; opening them
-    hides the GPUs from TensorFlow.
+def test_a_folder_of_hugging_face(tmp_path, hf_cache, monkeypatch):
+    """What `save_to_disk` wrote is read, with columns by language, and parquet and
+    JSONL by split, in the order of the records and the direction of the languages.
+    Opening hides the GPUs from TensorFlow.
     """
     calls = []
     monkeypatch.setattr(hub, "hide_gpus_from_tensorflow", lambda: calls.append(1))
-    assert list(load(f"hf:{hf_folder}/train", "de", "en")) == texts(2_500)
-    backward = list(load(f"hf:{hf_folder}/test", "en", "de"))
-    assert backward == [pair[::-1] for pair in texts(5)]
-    assert calls
-
-
-def test_a_saved_data_set_of_hugging_face(tmp_path, hf_cache):
-    """What `save_to_disk` wrote is read, with columns by language, and parquet too."""
     datasets = pytest.importorskip("datasets")
     german, english = map(list, zip(*texts(30), strict=True))
     whole = datasets.Dataset.from_dict(
@@ -52,13 +34,23 @@ def test_a_saved_data_set_of_hugging_face(tmp_path, hf_cache):
     whole.save_to_disk(tmp_path / "one")
     (tmp_path / "parquet").mkdir()
     whole.to_parquet(tmp_path / "parquet" / "train-00000-of-00001.parquet")
+    records = (dict(zip(CODES, pair, strict=True)) for pair in texts(2_500))
+    lines = [json.dumps({"id": "x", "translation": one}) + "\n" for one in records]
+    (tmp_path / "json").mkdir()
+    (tmp_path / "json" / "train.jsonl").write_text("".join(lines))
+    assert list(load(f"hf:{tmp_path}/json/train", *CODES)) == texts(2_500)
+    assert calls
     for name in ("dict/train", "one/train", "parquet/train"):
         assert list(load(f"hf:{tmp_path}/{name}", *CODES)) == texts(30)
+    backward = list(load(f"hf:{tmp_path}/one/train", "en", "de"))
+    assert backward == [pair[::-1] for pair in texts(30)]
     assert list(load(f"hf:{tmp_path}/dict/valid", *CODES)) == texts(3)
     message = r"no split 'vali': there are train, valid; did you mean valid\?"
     refuse(f"hf:{tmp_path}/dict/vali", message)
     message = "record 0: no language 'fr': the fields are n, de, en"
     refuse(f"hf:{tmp_path}/dict/train", message, ("de", "fr"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    refuse("hf:~/no/train", "^cannot read hf:~/no/train: no folder ~/no$")
 
 
 def test_broken_folders_of_hugging_face(tmp_path, hf_cache, caplog):
@@ -90,13 +82,6 @@ def test_a_name_that_cannot_be_fetched(hf_cache, tmp_path):
     )
     assert found.stdout.endswith("the name and the network, or give a local folder\n")
     assert found.stderr == ""
-
-
-@pytest.mark.parametrize("folder", ["./nope", "~/nope"])
-def test_a_missing_folder_is_not_looked_for_on_the_hub(tmp_path, monkeypatch, folder):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    refuse(f"hf:{folder}/train", f"^cannot read hf:{folder}/train: no folder {folder}$")
 
 
 def test_the_parts_of_a_name_of_hugging_face():

@@ -2,8 +2,8 @@ import logging
 import socket
 
 import pytest
-from archive_server import archive_server, break_off, tar_gz
-from pairs import CODES, refuse, run, texts
+from archive_server import archive_server, tar_gz
+from pairs import CODES, refuse
 
 from jaxformer.data import load, sacrebleu_sets
 from jaxformer.errors import InputError
@@ -42,25 +42,6 @@ def test_set(monkeypatch, tmp_path):
     return point
 
 
-def test_a_test_set_of_sacrebleu_in_its_folder(tmp_path):
-    """A folder that sacreBLEU filled before is read without a network."""
-    pytest.importorskip("sacrebleu")
-    folder = tmp_path / "wmt14" / "full"
-    folder.mkdir(parents=True)
-    german, english = zip(*texts(4), strict=True)
-    for pair, sides in {"de-en": (german, english), "en-de": (english, german)}.items():
-        fields = {"src": sides[0], "ref": sides[1]}
-        for field in ("src", "ref", "docid", "genre", "origlang"):
-            lines = "".join(f"{line}\n" for line in fields.get(field, "xxxx"))
-            (folder / f"wmt14_full.{pair}.{field}").write_text(lines, "utf-8")
-    code = (
-        "from jaxformer.data import load\nfor pair in (('de', 'en'), ('en', 'de')):"
-        " print(list(map(tuple, load('sacrebleu:wmt14/full', *pair))))"
-    )
-    found = run(code, SACREBLEU=str(tmp_path)).stdout.splitlines()
-    assert found == [str(texts(4)), str([pair[::-1] for pair in texts(4)])]
-
-
 def test_a_test_set_of_sacrebleu_is_fetched_once(server, test_set):
     """After a server that is gone, the next attempt succeeds."""
     with archive_server() as gone:
@@ -81,7 +62,6 @@ def test_a_test_set_of_sacrebleu_is_fetched_once(server, test_set):
     ("path", "md5", "message"),
     [
         ("/missing.tgz", None, "HTTP Error 404"),
-        ("/short.tgz", None, "IncompleteRead"),
         ("/page.tgz", None, "could not be opened"),
         ("/page.tgz", "0" * 32, "wrong checksum or certificate"),
     ],
@@ -90,7 +70,6 @@ def test_a_test_set_that_cannot_be_fetched(
     server, test_set, tmp_path, capfd, caplog, path, md5, message
 ):
     """Nothing comes from sacreBLEU's own log."""
-    server.serve("/short.tgz", b"half and half", break_off(4))
     server.serve("/page.tgz", b"<html>sorry</html>")
     address = server.address + path
     test_set(address, md5)
@@ -101,21 +80,12 @@ def test_a_test_set_that_cannot_be_fetched(
     assert not caplog.records
 
 
-def test_a_test_set_with_unequal_sides_is_refused(server, test_set):
-    test_set(server.serve("/test-full.tgz", archive(["a", "b", "c"], ["d", "e"])))
-    refuse("sacrebleu:wmt14/full", r"\.src has 3 lines and .*\.ref has 2")
-
-
 @pytest.mark.parametrize(
     ("name", "languages", "message"),
     [
         ("wmt14/ful", CODES, r"no test set 'wmt14/ful'; did you mean wmt14/full\?"),
         ("newstest", CODES, "`sacrebleu --list` shows them"),
-        (
-            "multi30k/2016",
-            ("de", "en"),
-            "does not go from 'de' to 'en': it has en-fr, en-de, en-cs",
-        ),
+        ("multi30k/2016", CODES, "does not go from 'de' to 'en': it has en-fr, en-de"),
     ],
 )
 def test_an_unknown_test_set_or_direction(name, languages, message):

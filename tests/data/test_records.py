@@ -9,26 +9,16 @@ from jaxformer.data.records import did_you_mean, pair_of
 from jaxformer.errors import InputError
 
 
-def test_the_languages_choose_the_direction():
-    for record in (
-        {"de": "a", "x": 1, "en": "b"},
-        {"translation": {"en": "b", "de": "a"}, "de": "no"},
-    ):
-        assert pair_of(record, "en", "de") == ("b", "a")
-        assert pair_of(record, "de", "en") == ("a", "b")
-
-
-def test_a_language_may_be_called_translation():
-    """Fields at the top are preferred."""
-    assert pair_of({"en": "a", "translation": "b"}, "en", "translation") == ("a", "b")
-
-
-def test_bytes_are_utf8():
-    """What is not UTF-8 is refused and never replaced."""
-    assert pair_of({"en": "ü\u2028".encode(), "de": b""}, "en", "de") == ("ü\u2028", "")
-    message = r"field 'en' is not UTF-8 \(invalid start byte\)"
-    with pytest.raises(InputError, match=message):
-        pair_of({"en": b"\xfc", "de": b""}, "en", "de")
+def test_bytes_and_languages():
+    """Fields at the top are preferred. What is not UTF-8 is refused, not replaced."""
+    record = {"translation": {"en": b"", "de": "b"}, "de": "ü\u2028".encode()}
+    assert pair_of(record, ("en", "de"), "x") == ("", "b")
+    assert pair_of({**record, "en": "a"}, ("de", "en"), "x") == ("ü\u2028", "a")
+    for wrong in (b"\xfc", "\ud800"):
+        with pytest.raises(
+            InputError, match=r"^line 1: field 'en' is not UTF-8 \(.*\);"
+        ):
+            pair_of({"en": wrong, "de": ""}, ("en", "de"), "line 1")
 
 
 def test_only_near_names_are_proposed():

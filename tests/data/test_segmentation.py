@@ -19,25 +19,9 @@ from jaxformer.data import load
 from jaxformer.data.segmentation import sample
 
 SENTENCES = [text for pair in load("bundled:en-de/valid", "en", "de") for text in pair]
-ODD_TEXTS = [
-    "",
-    " ",
-    "▁",
-    "a▁b",
-    "▁▁ a ▁",
-    "x ▁ y",
-    "😀😀 a",
-    "a😀b 漢字😀",
-    "<pad></s> <s>",
-    "<unk> a",
-    "ﬁve １２\n3",
-    "\x00a\x07\tb",
-    "\u200b",
-    "e\u0301a\u0308",
-    "--<x>--<x><xyz>a<x",
-    32 * "a",
-    "2 <2de> Haus<2de>",
-]
+ODD_TEXTS = ["", " ", "▁", "a▁b", "▁▁ a ▁", "x ▁ y", "😀😀 a", "a😀b 漢字😀"]
+ODD_TEXTS += ["<pad></s> <s>", "<unk> a", "ﬁve １２\n3", "\x00a\x07\tb", "\u200b"]
+ODD_TEXTS += ["e\u0301a\u0308", "--<x>--<x><xyz>a<x", 32 * "a", "2 <2de> Haus<2de>"]
 # Models as we train them, and as users bring them.
 OPTIONS = {
     "plain": {},
@@ -91,8 +75,6 @@ class TestBpe:
         model, texts = processor("bpe", name), SENTENCES[:200] + ODD_TEXTS
         best = model.encode(texts)
         assert sample(model, texts, alpha=0.0, seed=3) == best
-        drawn = sample(model, texts, alpha=0.1, seed=7)
-        assert model.decode(drawn) == model.decode(best)
         assert sample(model, [], alpha=0.5, seed=0) == []
 
     @examples
@@ -220,27 +202,6 @@ class TestDistribution:
         weights = np.exp(alpha * np.array([ways[way] for way in best]))
         expected = dict(zip(best, weights / weights.sum(), strict=True))
         assert_drawn_from(self.drawn(model, word, alpha), expected)
-
-    def test_words_are_drawn_independently(self):
-        """Neighbours and repetitions of a word do not change its distribution."""
-        model, alpha = processor("bpe"), 0.4
-        single = self.drawn(model, "the", alpha)
-        pairs = collections.Counter()
-        for ids in sample(model, ["the the"] * 10_000, alpha=alpha, seed=5):
-            pieces = tuple(model.id_to_piece(ids))
-            second = max(i for i, piece in enumerate(pieces) if piece[0] == "▁")
-            pairs[pieces[:second], pieces[second:]] += 1
-        for (first, second), count in pairs.items():
-            expected = single[first] * single[second] / 10_000
-            assert abs(count - expected) < 6 * math.sqrt(expected + 10)
-
-    def test_a_large_power_draws_the_best(self):
-        """Or another that is as good."""
-        model, texts = processor("unigram"), SENTENCES[:60]
-        drawn = sample(model, texts, alpha=1e5, seed=1)
-        for one, best in zip(drawn, model.encode(texts), strict=True):
-            scores = [sum(map(model.get_score, ids)) for ids in (one, best)]
-            assert scores[0] == pytest.approx(scores[1], abs=1e-3)
 
 
 PROGRAM = """

