@@ -97,6 +97,13 @@ class DataConfig(Cleaning):
     source_eos: bool = key(True, changes="tokens")
 
     @property
+    def cleaning(self) -> Cleaning:
+        """The steps that clean the training text."""
+        return Cleaning(
+            **{field.name: getattr(self, field.name) for field in fields(Cleaning)}
+        )
+
+    @property
     def languages(self) -> tuple[str, str]:
         """The codes of the languages translated from and to."""
         return self.source_language, self.target_language
