@@ -223,10 +223,9 @@ def load_translator(
     if vars(options).get("shortlist"):
         from jaxformer.translation.shortlist import FILE, Shortlist
 
-        vocabularies = translator.vocabularies
-        sizes = vocabularies.source.size, vocabularies.target.size
-        path = options.workdir / FILE
-        translator.shortlist = Shortlist.load(path, vocabularies.hash, sizes)
+        translator.shortlist = Shortlist.load(
+            options.workdir / FILE, translator.vocabularies.hash
+        )
     return translator
 
 

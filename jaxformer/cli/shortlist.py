@@ -14,7 +14,7 @@ from jaxformer.errors import InputError
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
 from jaxformer.translation import shortlist
-from jaxformer.translation.shortlist import SPECIAL, Shortlist, Side
+from jaxformer.translation.shortlist import SPECIAL, Shortlist
 
 EXAMPLE = """
 examples:
@@ -41,7 +41,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     ):
         parser.add_argument(
             f"--{name}",
-            type=number(1),
+            type=number(1, 10_000),
             default=50,
             metavar="N",
             help=f"{meaning} (default 50)",
@@ -63,15 +63,13 @@ def run(options: argparse.Namespace) -> None:
     store = text.load(vocabularies, seed=0, report=say).store
     count = min(len(store), MOST_PAIRS)
     pairs = store.take(np.arange(count) * len(store) // count)
-    sides = (
-        Side(np.asarray(side.tokens), side.offsets, vocabulary.size)
-        for side, vocabulary in (
-            (pairs.source, vocabularies.source),
-            (pairs.target, target),
-        )
-    )
     found = Shortlist.learn(
-        *sides, vocabularies.hash, first=options.first, best=options.best
+        pairs.source,
+        pairs.target,
+        (vocabularies.source.size, target.size),
+        vocabularies.hash,
+        first=options.first,
+        best=options.best,
     )
     path = options.workdir / shortlist.FILE
     found.save(path)

@@ -17,13 +17,13 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
-from jaxformer.files import parse_json
+from jaxformer.files import finite, parse_json
 from jaxformer.typing import Float
 
 if TYPE_CHECKING:
@@ -87,19 +87,15 @@ def chrf(texts: Sequence[str]) -> Float[np.ndarray, "n n"]:
     n-grams of each text are counted once; the matches of all pairs are then one matmul
     for each order.
     """
-    precision = np.zeros((len(texts), len(texts)))
-    recall, orders = precision.copy(), precision.copy()
+    precision, orders = np.zeros((2, len(texts), len(texts)))
     plain = ["".join(text.split()) for text in texts]
     for order in range(1, _ORDER + 1):
-        totals = np.array([max(len(text) - order + 1, 0) for text in plain], np.float64)
-        matches = _matches(plain, order)
+        totals = np.array([max(len(text) - order + 1, 0) for text in plain])
+        precision += _matches(plain, order) / np.maximum(totals, 1)[:, None]
         # An order counts where both texts are long enough for it.
-        both = (totals[:, None] > 0) & (totals[None, :] > 0)
-        precision += np.where(both, matches / np.maximum(totals[:, None], 1), 0)
-        recall += np.where(both, matches / np.maximum(totals[None, :], 1), 0)
-        orders += both
+        orders += np.outer(totals > 0, totals > 0)
     precision /= np.maximum(orders, 1)
-    recall /= np.maximum(orders, 1)
+    recall = precision.T
     weighted = _BETA**2 * precision + recall
     return (
         100 * (1 + _BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1)
@@ -139,9 +135,7 @@ def _matches(texts: Sequence[str], order: int) -> Float[np.ndarray, "n n"]:
             seen[gram] += 1
             places.append((row, columns.setdefault((gram, seen[gram]), len(columns))))
     matches = np.zeros((len(texts), len(texts)))
-    if not places:
-        return matches
-    rows, features = np.array(places).T
+    rows, features = np.array(places, int).reshape(-1, 2).T
     # the features of many long texts do not fit into memory at once
     for first in range(0, len(columns), _COLUMNS):
         inside = (features >= first) & (features < first + _COLUMNS)
@@ -151,15 +145,10 @@ def _matches(texts: Sequence[str], order: int) -> Float[np.ndarray, "n n"]:
     return matches
 
 
-class Scorer(Protocol):
-    """Scores pairs of a source and a translation."""
-
-    def __call__(
-        self, sources: Sequence[str], translations: Sequence[str], /
-    ) -> Sequence[float]:
-        """Return a number for each pair, higher for a better one."""
-        ...
-
+Scorer: TypeAlias = Callable[[Sequence[str], Sequence[str]], Sequence[float]]
+"""``scorer(sources, translations)``: a number for each pair, higher for a better
+one.
+"""
 
 SEARCH = "search"
 """The name of the search's own score."""
@@ -225,7 +214,7 @@ def read_records(lines: Sequence[str], name: str = "input") -> list[Record]:
     for number, line in enumerate(lines, start=1):
         try:
             records.append(_record(line))
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        except (ValueError, TypeError, KeyError):
             raise InputError(
                 f"{name}, line {number} is no object with source and translations: give"
                 " what translate --format=jsonl wrote"
@@ -238,14 +227,13 @@ def _record(line: str) -> Record:
     record = parse_json(line)
     for each in record["translations"]:
         each["score"] = -math.inf if each["score"] is None else float(each["score"])
-        if math.isnan(each["score"]) or each["score"] == math.inf:
+        if not each["score"] < math.inf:
             raise ValueError
     codes = [record.get(key, "") for key in ("source_language", "target_language")]
-    texts = [record["source"], *codes, *texts_of([record])]
-    if len(texts) == 3 or not all(isinstance(text, str) for text in texts):
-        raise TypeError
-    for text in texts:
-        text.encode("utf-8")  # a ValueError for half of a surrogate pair
+    # TypeError if one is no string, ValueError for half of a surrogate pair
+    "".join([record["source"], *codes, *texts_of([record])]).encode()
+    if not record["translations"]:
+        raise ValueError
     return record
 
 
@@ -347,23 +335,19 @@ def rerank(
     reranked = []
     for record in records:
         ranked = []
-        for translation in record["translations"]:
-            own = dict(zip(scores, next(columns), strict=True))
+        for translation, values in zip(record["translations"], columns, strict=False):
+            own = dict(zip(scores, values, strict=True))
             total = (
-                sum(weights[name] * value for name, value in own.items())
-                if min(own.values()) > -math.inf
-                else -math.inf
+                -math.inf
+                if -math.inf in values
+                else sum(weights[name] * value for name, value in own.items())
             )
-            own = {name: _or_none(value) for name, value in own.items()}
-            written = {**translation, "score": own[SEARCH], "scores": own}
-            ranked.append((-total, {**written, "total": _or_none(total)}))
-        ranked.sort(key=lambda each: each[0])
-        reranked.append({**record, "translations": [each for _, each in ranked]})
+            ranked.append(
+                {**translation, "score": own[SEARCH], "scores": own, "total": total}
+            )
+        ranked.sort(key=lambda each: each["total"], reverse=True)
+        reranked.append(finite({**record, "translations": ranked}))
     return reranked
-
-
-def _or_none(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 def _per_token(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.errors import LongSourceWarning
+from jaxformer.files import finite
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -112,15 +113,15 @@ class Hypothesis:
         """Return a JSON object; infinite scores, which JSON lacks, are None."""
         record: dict[str, Any] = {
             "text": self.text,
-            "score": _number(self.score),
-            "log_probability": _number(self.log_probability),
+            "score": self.score,
+            "log_probability": self.log_probability,
             "tokens": self.tokens,
             "finished": self.finished,
             "token_log_probabilities": self.token_log_probabilities,
         }
         if self.alignment is not None:
             record |= self.alignment.to_json(soft=soft_alignment)
-        return record
+        return finite(record)
 
 
 def blank(*, aligned: bool) -> Hypothesis:
@@ -211,7 +212,3 @@ def pharaoh(links: list[tuple[int, int]]) -> str:
         '0-0 2-1'
     """
     return " ".join(f"{source}-{target}" for source, target in links)
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -10,20 +10,18 @@ sentence's own list are forbidden in it, so that no sentence depends on the othe
 from __future__ import annotations
 
 import zipfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from jaxformer.data.store import Sentences
 from jaxformer.errors import InputError
 from jaxformer.files import open_whole
 from jaxformer.search.constraints import Constraints
+from jaxformer.translation.batch import Sentence, power_of_two
 from jaxformer.typing import Array, Bool, Float, Int
-
-if TYPE_CHECKING:
-    from jaxformer.translation.batch import Sentence
 
 FILE = "shortlist.npz"
 """Its name in the directory of a run."""
@@ -35,15 +33,8 @@ so that they keep their ids.
 
 _SMALLEST, _MOST_TOKENS = 256, 10_000
 
-
-class Side(NamedTuple):
-    """Sentences of one language, concatenated."""
-
-    tokens: Int[np.ndarray, " M"]
-    offsets: Int[np.ndarray, " N+1"]
-    """Sentence i is ``tokens[offsets[i]:offsets[i + 1]]``."""
-    size: int
-    """Of the vocabulary: every token is below it."""
+_ABSENT = -3
+"""Neither a token nor one of the negative numbers of a search's constraints."""
 
 
 class Translations(NamedTuple):
@@ -56,7 +47,12 @@ class Translations(NamedTuple):
 
 
 def learn_translations(
-    source: Side, target: Side, *, iterations: int = 4, candidates: int = 256
+    source: Sentences,
+    target: Sentences,
+    sizes: tuple[int, int],
+    *,
+    iterations: int = 4,
+    candidates: int = 256,
 ) -> list[Translations]:
     """Estimate t(target token | source token) by IBM model 1: expectation maximisation
     from uniform probabilities (Brown et al. 1993).
@@ -68,16 +64,17 @@ def learn_translations(
     Args:
         source: sentences.
         target: their translations, as many.
+        sizes: of the source and the target vocabulary.
         iterations: at least 1; a few suffice for a ranking.
         candidates: target tokens that a source token keeps. The null word keeps all.
 
     Returns:
         Translations of each source token; none for a token that does not occur.
     """
-    null, lengths = source.size, np.diff(target.offsets)
+    (null, size), lengths = sizes, target.lengths
     order = np.argsort(source.tokens, kind="stable")
-    starts = np.searchsorted(source.tokens[order], np.arange(source.size + 1))
-    owners = np.repeat(np.arange(len(lengths)), np.diff(source.offsets))[order]
+    starts = np.searchsorted(source.tokens[order], np.arange(null + 1))
+    owners = np.repeat(np.arange(len(source)), source.lengths)[order]
 
     def linked(token: int) -> Int[np.ndarray, " L"]:
         """Return the target positions that a source token may have generated, once for
@@ -90,18 +87,18 @@ def learn_translations(
         shifts = np.repeat(target.offsets[own] - before, lengths[own])
         return np.arange(len(shifts)) + shifts
 
-    totals = np.repeat(np.diff(source.offsets) + 1.0, lengths)
+    totals = np.repeat(source.lengths + 1.0, lengths)
     table: list[Translations] = []
     for _ in range(max(iterations, 1)):
         known, table, following = table, [], np.zeros_like(totals)
-        for token in range(source.size + 1):
+        for token in range(null + 1):
             places = linked(token)
             words = target.tokens[places]
-            row = _dense(known[token], target.size) if known else np.ones(target.size)
+            row = _dense(known[token], size) if known else np.ones(size)
             shares = row[words] / np.maximum(totals[places], np.finfo(float).tiny)
-            counts = np.bincount(words, shares, minlength=target.size)
-            table.append(_most(counts, target.size if token == null else candidates))
-            row = _dense(table[-1], target.size)
+            counts = np.bincount(words, shares, minlength=size)
+            table.append(_most(counts, size if token == null else candidates))
+            row = _dense(table[-1], size)
             np.add.at(following, places, row[words])
         totals = following
     return table[:-1]
@@ -134,12 +131,13 @@ class Within(NamedTuple):
     """
 
     def numbers(self, tokens: Int[np.ndarray, "..."]) -> Int[np.ndarray, "..."]:
-        """Return the indices of tokens in this part; -1 for a token outside of it, and
-        for -1.
+        """Return the indices of tokens in this part; -1 stays, and a token outside of
+        the part becomes one that no hypothesis has.
         """
         own = np.asarray(self.tokens)
         places = np.minimum(np.searchsorted(own, tokens), len(own) - 1)
-        return np.where(own[places] == tokens, places, -1).astype(np.int32)
+        found = np.where(own[places] == tokens, places, _ABSENT)
+        return np.where(tokens < 0, tokens, found).astype(np.int32)
 
     def constraints(self, constraints: Constraints) -> Constraints:
         """Translate constraints to the tokens of the search.
@@ -152,12 +150,6 @@ class Within(NamedTuple):
             for name in ("banned_phrases", "prefixes", "required")
             if (phrases := getattr(constraints, name)) is not None
         }
-        if "banned_phrases" in found:
-            phrases = found["banned_phrases"]
-            lost = (np.asarray(constraints.banned_phrases) >= 0) & (phrases < 0)
-            found["banned_phrases"] = np.where(
-                np.any(lost, axis=1, keepdims=True), -1, phrases
-            )
         if constraints.banned_tokens is not None:
             banned = np.asarray(constraints.banned_tokens)
             found["banned_tokens"] = banned[np.asarray(self.tokens)]
@@ -177,8 +169,9 @@ class Shortlist(NamedTuple):
     @classmethod
     def learn(
         cls,
-        source: Side,
-        target: Side,
+        source: Sentences,
+        target: Sentences,
+        sizes: tuple[int, int],
         vocabulary: str,
         *,
         first: int = 50,
@@ -189,6 +182,7 @@ class Shortlist(NamedTuple):
         Args:
             source: sentences, with all tokens that a search adds to them.
             target: their translations, as many.
+            sizes: of the source and the target vocabulary.
             vocabulary: the hash of the vocabularies.
             first: most frequent target tokens.
             best: translations of each source token.
@@ -201,35 +195,27 @@ class Shortlist(NamedTuple):
                 f"a shortlist needs at least 1 and at most {_MOST_TOKENS:,} tokens of"
                 f" each kind: first is {first}, best {best}"
             )
-        found = learn_translations(source, target, candidates=max(256, 4 * best))
+        found = learn_translations(source, target, sizes, candidates=max(256, 4 * best))
         table = np.full((len(found), best), -1, np.int32)
         for row, translations in zip(table, found, strict=True):
             tokens = translations.tokens[:best]
             row[: len(tokens)] = tokens
-        counts = np.bincount(target.tokens, minlength=target.size)
+        counts = np.bincount(target.tokens, minlength=sizes[1])
         frequent = np.argsort(-counts, kind="stable")[:first]
         return cls(np.union1d(frequent, SPECIAL).astype(np.int32), table, vocabulary)
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
         with open_whole(path) as file:
-            np.savez_compressed(
-                file,
-                first=self.first,
-                best=self.best,
-                vocabulary=np.array(self.vocabulary),
-            )
+            np.savez_compressed(file, **self._asdict())
 
     @classmethod
-    def load(
-        cls, path: str | Path, vocabulary: str, sizes: tuple[int, int] | None = None
-    ) -> Shortlist:
+    def load(cls, path: str | Path, vocabulary: str) -> Shortlist:
         """Read what :meth:`save` wrote.
 
         Args:
             path: of the file.
             vocabulary: the hash of the run's vocabularies.
-            sizes: of the source and the target vocabulary; None: not checked.
 
         Raises:
             InputError: the file is missing, damaged, or of other vocabularies.
@@ -241,36 +227,14 @@ class Shortlist(NamedTuple):
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
                 found = cls(parts["first"], parts["best"], str(parts["vocabulary"]))
-        except (
-            *(ValueError, KeyError, EOFError, NotImplementedError),
-            *(zipfile.BadZipFile, zlib.error),
-        ):
+        except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
             raise InputError(f"{path} is damaged; {make}") from None
-        if not found.fits(sizes):
-            raise InputError(
-                f"{path} is damaged: its tables have other shapes than the vocabularies"
-                f" need; {make}"
-            )
         if found.vocabulary != vocabulary:
             raise InputError(
                 f"{path} was made with another vocabulary (hash"
                 f" {found.vocabulary[:12]}) than the run's ({vocabulary[:12]}); {make}"
             )
         return found
-
-    def fits(self, sizes: tuple[int, int] | None = None) -> bool:
-        """Return whether shapes, types and token ids fit the sizes of :meth:`load`."""
-        if (self.first.ndim, self.best.ndim) != (1, 2):
-            return False
-        rows, columns = sizes or (len(self.best), 2**31)
-        return (
-            len(self.best) == rows
-            and np.issubdtype(self.first.dtype, np.integer)
-            and np.issubdtype(self.best.dtype, np.integer)
-            and set(SPECIAL) <= set(self.first.tolist())
-            and min(self.first.min(initial=0), self.best.min(initial=0) + 1) >= 0
-            and max(self.first.max(initial=0), self.best.max(initial=0)) < columns
-        )
 
     def tokens_of(
         self, source: Sequence[int] | np.ndarray, needed: Sequence[int] = ()
@@ -308,7 +272,9 @@ class Shortlist(NamedTuple):
             needed = [token for phrase in phrases for token in phrase if token >= 0]
             lists.append(self.tokens_of(each.ids, needed))
         union = np.unique(np.concatenate(lists))
-        size = columns if whole else min(static_size(len(union)), columns)
+        # Each size compiles the search again.
+        size = min(power_of_two(max(_SMALLEST, len(union))), columns)
+        size = columns if whole else size
         union = np.arange(columns, dtype=np.int32) if size == columns else union
         allowed = np.ones((rows, size), bool)
         for row, tokens in zip(allowed, lists, strict=False):
@@ -316,14 +282,3 @@ class Shortlist(NamedTuple):
             row[np.searchsorted(union, tokens)] = True
         padded = np.pad(union, (0, size - len(union)), mode="edge")
         return Within(cast(Any, padded), cast(Any, allowed))
-
-
-def static_size(count: int) -> int:
-    """Round a number of tokens up to one of few, each of which compiles the search
-    again: 256, 512, 1024, ...
-
-    Example:
-        >>> [static_size(count) for count in (3, 256, 257, 1025)]
-        [256, 256, 512, 2048]
-    """
-    return max(_SMALLEST, 1 << (count - 1).bit_length())

@@ -44,8 +44,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 import turns
 from decode_systems import EOS, FIRST, LENGTH, SHORTLIST, begin, write_models
 from jaxformer.cli.arguments import number, numbers
@@ -161,24 +159,18 @@ def read_corpus(options: argparse.Namespace) -> list[list[int]]:
     """Train a vocabulary and a shortlist on the corpus; return the tokens of the
     source's lines.
     """
+    from jaxformer.data.store import Sentences
     from jaxformer.data.vocabulary import Vocabulary
-    from jaxformer.translation.shortlist import Shortlist, Side
+    from jaxformer.translation.shortlist import Shortlist
 
     texts = [path.read_text(encoding="utf-8").split("\n") for path in options.corpus]
     vocabulary = Vocabulary.train(
         (line for text in texts for line in text), options.vocabulary_size
     )
     sides = [vocabulary.encode_batch(text) for text in texts]
-    source, target = ([[*ids, EOS] for ids in side] for side in sides)
-    flat = [
-        Side(
-            np.concatenate(side).astype(np.int32),
-            np.cumsum([0, *map(len, side)]),
-            vocabulary.size,
-        )
-        for side in (source, target)
-    ]
-    Shortlist.learn(flat[0], flat[1], vocabulary.hash).save(options.folder / SHORTLIST)
+    sentences = [Sentences.from_lists(side, 0, last=EOS) for side in sides]
+    sizes = vocabulary.size, vocabulary.size
+    Shortlist.learn(*sentences, sizes, vocabulary.hash).save(options.folder / SHORTLIST)
     return [ids for ids in sides[0] if ids]
 
 

@@ -7,15 +7,14 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from jaxformer.translation.shortlist import Side, learn_translations
+from jaxformer.data.store import Sentences
+from jaxformer.translation.shortlist import learn_translations
 
 NULL = -1
 
 
-def side(sentences: list[list[int]], size: int) -> Side:
-    offsets = np.cumsum([0, *map(len, sentences)])
-    tokens = np.array([token for ids in sentences for token in ids], np.uint16)
-    return Side(tokens, offsets, size)
+def side(sentences: list[list[int]]) -> Sentences:
+    return Sentences.from_lists(sentences, 0)
 
 
 def by_hand(
@@ -51,7 +50,7 @@ def test_probabilities_are_those_of_the_textbook(iterations):
     """Also for tokens that occur several times in a sentence."""
     for seed in range(3):
         sources, targets = draw(seed, 30, 9)
-        sides = side(sources, 12), side(targets, 12)
+        sides = side(sources), side(targets), (12, 12)
         found = learn_translations(*sides, iterations=iterations)
         expected = by_hand(sources, targets, iterations)
         assert len(found) == 12
@@ -69,7 +68,7 @@ def test_few_candidates_are_kept():
     to 1.
     """
     sources, targets = draw(3, 60, 12)
-    sides = side(sources, 15), side(targets, 15)
+    sides = side(sources), side(targets), (15, 15)
     once = learn_translations(*sides, iterations=1)
     few = learn_translations(*sides, iterations=3, candidates=4)
     for kept, every in zip(few, once, strict=True):

@@ -15,12 +15,13 @@ import pytest
 from translation.translators import many, noisy_params, source_ids, token_ids
 
 import runs
+from jaxformer.data.store import Sentences
 from jaxformer.errors import InputError
 from jaxformer.models import Transformer, empty_cache
 from jaxformer.search.constraints import Constraints
 from jaxformer.translation.batch import Sentence
 from jaxformer.translation.models import reduce_vocabulary
-from jaxformer.translation.shortlist import Shortlist, Side
+from jaxformer.translation.shortlist import Shortlist
 from jaxformer.translation.translator import Hypothesis, Translator
 
 
@@ -113,7 +114,8 @@ def test_constraints_move_into_the_list():
     np.testing.assert_array_equal(found.banned_tokens, banned[tokens])
     for row, own in zip(phrases.tolist(), found.banned_phrases.tolist(), strict=True):
         known = all(token in place for token in row if token >= 0)
-        assert own == ([place.get(token, -1) for token in row] if known else [-1] * 4)
+        assert own == [place.get(token, min(token, -1)) for token in row] or not known
+        assert (min(own) < -1) == (not known)
     assert found.prefixes[0].tolist() == [place.get(token, -1) for token in prefixes[0]]
     assert part.constraints(Constraints()) == Constraints()
 
@@ -190,11 +192,8 @@ def test_learn_save_load(tmp_path):
     dictionary = rng.permutation(np.arange(4, 60))
     sources = np.stack([rng.choice(56, 6) for _ in range(300)])
     targets = np.hstack([dictionary[sources], np.tile([5, 6, 5], (300, 1))])
-    sides = [
-        Side(side.ravel(), np.arange(301) * side.shape[1], 60)
-        for side in (sources, targets)
-    ]
-    found = Shortlist.learn(*sides, "abc", first=2, best=3)
+    sides = [Sentences.from_lists(side, 0) for side in (sources, targets)]
+    found = Shortlist.learn(*sides, (60, 60), "abc", first=2, best=3)
     assert found.first.tolist() == [0, 1, 2, 3, 5, 6]
     assert all(dictionary[token] in found.best[token] for token in range(56))
     assert found.best.shape == (60, 3)
@@ -204,35 +203,25 @@ def test_learn_save_load(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, back, found)
     rule = r"at least 1 and at most 10,000 .*: first is 0"
     with pytest.raises(InputError, match=rule):
-        Shortlist.learn(*sides, "abc", first=0)
+        Shortlist.learn(*sides, (60, 60), "abc", first=0)
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
     """A missing, damaged or foreign file says how to make a right one."""
     path, good = tmp_path / "shortlist.npz", draw_shortlist(1)
 
-    def refused(rule, vocabulary="hash", sizes=None):
+    def refused(rule, vocabulary="hash"):
         with pytest.raises(
             InputError, match=f"{rule}.*; make one: jaxformer shortlist"
         ):
-            Shortlist.load(path, vocabulary, sizes)
+            Shortlist.load(path, vocabulary)
 
     refused("no shortlist yet")
     good.save(path)
     refused(r"another vocabulary \(hash hash\) than the run's \(abc\)", "abc")
-    assert Shortlist.load(path, "hash", (400, 1_000)).best.shape == good.best.shape
     whole = path.read_bytes()
-    for changes, sizes in (
-        ({"first": good.first[None]}, None),
-        ({"first": good.first[4:]}, None),
-        ({"first": good.first.astype(float)}, None),
-        ({"best": good.best[0]}, None),
-        ({"best": np.full_like(good.best, -2)}, None),
-        ({}, (401, 1_000)),
-        ({}, (400, 4)),
-    ):
-        good._replace(**changes).save(path)
-        refused("is damaged: its tables have other shapes", sizes=sizes)
     for content in (b"", b"text", whole[:100], whole[:-200]):
         path.write_bytes(content)
         refused("is damaged")
+    np.savez(path, first=good.first)
+    refused("is damaged")
