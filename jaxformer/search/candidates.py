@@ -78,6 +78,23 @@ class Candidates(NamedTuple):
     tokens: Int[Array, "B k"]
 
 
+class _Required(NamedTuple):
+    """The required phrases of each beam, and its live hypotheses."""
+
+    phrases: Int[Array, "B C L"]
+    tokens: Int[Array, "B W 1+T"]
+    position: Int[Array, ""]
+
+    def flatten(self) -> tuple[Array, Array, Array]:
+        """Return tokens, position and phrases with a row for each hypothesis."""
+        batch, width, length = self.tokens.shape
+        return (
+            self.tokens.reshape(batch * width, length),
+            self.position,
+            jnp.repeat(self.phrases, width, axis=0),
+        )
+
+
 def choose(
     rules: SearchRules,
     totals: Float[Array, "B W V"],
@@ -93,20 +110,18 @@ def choose(
         tokens: the live hypotheses, with ``position`` tokens each.
         position: see ``tokens``.
     """
-    required = rules.constraints.required
-    if required is not None:
-        required = repeat_rows(required, totals.shape[0])
+    phrases, required = rules.constraints.required, None
+    if phrases is not None:
+        required = _Required(repeat_rows(phrases, totals.shape[0]), tokens, position)
     if rules.groups == 1:
-        return _choose(rules.eos_id, totals, required, tokens, position)
-    return _choose_diverse(rules, totals, required, tokens, position)
+        return _choose(rules.eos_id, totals, required)
+    return _choose_diverse(rules, totals, required)
 
 
 def _choose_diverse(
     rules: SearchRules,
     totals: Float[Array, "B W V"],
-    required: Int[Array, "B C L"] | None,
-    tokens: Int[Array, "B W 1+T"],
-    position: Int[Array, ""],
+    required: _Required | None,
 ) -> tuple[Candidates, Candidates]:
     """Choose group after group, each with a penalty on the tokens of earlier groups
     (Vijayakumar et al. 2018, section 4, with the Hamming diversity of section 5.1).
@@ -123,8 +138,10 @@ def _choose_diverse(
         values = by_group[:, group]
         ranked = values - jnp.asarray(rules.diversity, jnp.float32) * counts[:, None, :]
         own = slice(group, None, rules.groups)
-        phrases = None if required is None else required[own]
-        kinds = _choose(rules.eos_id, ranked, phrases, tokens[own], position)
+        phrases = required and required._replace(
+            phrases=required.phrases[own], tokens=required.tokens[own]
+        )
+        kinds = _choose(rules.eos_id, ranked, phrases)
         kinds = tuple(each._replace(values=_value(values, each)) for each in kinds)
         counts = counts.at[sentences, kinds[1].tokens].add(
             (kinds[1].values > -jnp.inf).astype(jnp.float32)
@@ -145,9 +162,7 @@ def _value(values: Float[Array, "B W V"], chosen: Candidates) -> Float[Array, "B
 def _choose(
     eos_id: int,
     ranked: Float[Array, "B W V"],
-    required: Int[Array, "B C L"] | None,
-    tokens: Int[Array, "B W 1+T"],
-    position: Int[Array, ""],
+    required: _Required | None,
 ) -> tuple[Candidates, Candidates]:
     """Choose from one beam by a value for every continuation."""
     batch, width, vocabulary = ranked.shape
@@ -157,7 +172,7 @@ def _choose(
     )
     found = Candidates(values, index // vocabulary, index % vocabulary)
     if required is not None:
-        found = _by_banks(eos_id, ranked, found, required, tokens, position)
+        found = _by_banks(eos_id, ranked, found, required)
     ends = found.tokens == eos_id
     # Only the first W may end: with W = 1 and alpha = 0, this makes beam search greedy
     # search.
@@ -178,9 +193,7 @@ def _by_banks(
     eos_id: int,
     ranked: Float[Array, "B W V"],
     best: Candidates,
-    required: Int[Array, "B C L"],
-    tokens: Int[Array, "B W 1+T"],
-    position: Int[Array, ""],
+    required: _Required,
 ) -> Candidates:
     """Add the continuations of required phrases, and sort all by banks (Post and Vilar
     2018, section 3; Hu et al. 2019, section 3).
@@ -192,9 +205,10 @@ def _by_banks(
     one with all phrases may always end. Without required phrases there is one bank, in
     the plain order.
     """
-    all_ = _with_phrases(eos_id, ranked, best, required, tokens, position)
-    banks = _required_tokens(all_, required, tokens, position)
-    anything = jnp.sum(phrase_lengths(required), axis=1, keepdims=True) > 0
+    all_ = _with_phrases(eos_id, ranked, best, required)
+    banks = _required_tokens(all_, required)
+    lengths = phrase_lengths(required.phrases)
+    anything = jnp.sum(lengths, axis=1, keepdims=True) > 0
     banks += jnp.where((all_.tokens == eos_id) & anything, 1, 0)
     order = jnp.lexsort((-all_.values, banks))
     all_, banks = jax.tree.map(lambda x: take(x, order), (all_, banks))
@@ -212,17 +226,13 @@ def _with_phrases(
     eos_id: int,
     ranked: Float[Array, "B W V"],
     best: Candidates,
-    required: Int[Array, "B C L"],
-    tokens: Int[Array, "B W 1+T"],
-    position: Int[Array, ""],
+    required: _Required,
 ) -> Candidates:
     """Add, for each hypothesis, the next token of each required phrase, its best
     token and the end of sentence.
     """
     batch, width, vocabulary = ranked.shape
-    following = next_phrase_tokens(
-        tokens.reshape(batch * width, -1), position, jnp.repeat(required, width, axis=0)
-    ).reshape(batch, width, -1)
+    following = next_phrase_tokens(*required.flatten()).reshape(batch, width, -1)
     more = jnp.concatenate(
         [
             following,
@@ -255,26 +265,22 @@ def _repeats(index: Int[Array, "B M"]) -> Bool[Array, "B M"]:
 
 def _required_tokens(
     candidates: Candidates,
-    required: Int[Array, "B C L"],
-    tokens: Int[Array, "B W 1+T"],
-    position: Int[Array, ""],
+    required: _Required,
 ) -> Int[Array, "B M"]:
     """Count the required tokens of each candidate: all tokens of satisfied phrases,
     and the progress of the others.
     """
-    batch, width, _ = tokens.shape
-    rows = tokens.reshape(batch * width, -1)
-    met = satisfied_phrases(
-        rows, position, jnp.repeat(required, width, axis=0)
-    ).reshape(batch, width, -1)
-    latest = latest_tokens(rows, position, required.shape[2] - 1).reshape(
+    phrases, (batch, width, _) = required.phrases, required.tokens.shape
+    rows, position, each = required.flatten()
+    met = satisfied_phrases(rows, position, each).reshape(batch, width, -1)
+    latest = latest_tokens(rows, position, phrases.shape[2] - 1).reshape(
         batch, width, -1
     )
     latest = jnp.concatenate(
         [take(latest, candidates.parents), candidates.tokens[:, :, None]], axis=2
     )
     every = jnp.broadcast_to(
-        required[:, None], (*candidates.tokens.shape, *required.shape[1:])
+        phrases[:, None], (*candidates.tokens.shape, *phrases.shape[1:])
     )
     progress = phrase_progress(latest, every)
     return jnp.sum(

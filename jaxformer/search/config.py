@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from jaxformer.errors import InputError, check_keys, key
 
 Precision = Literal["model", "float32", "bfloat16", "int8"]
 """Names of the number formats that a model is decoded in."""
 
-LongSources = Literal["refuse", "split"]
-"""What happens to sources that are too long to translate at once."""
-
 LengthPenalty = Literal["gnmt", "average", "none"]
 """Names of length penalties."""
 
-LENGTH_PENALTIES: tuple[LengthPenalty, ...] = ("gnmt", "average", "none")
+LENGTH_PENALTIES: tuple[LengthPenalty, ...] = get_args(LengthPenalty)
 
 MOST_COUNTED, MOST_MEASURED = 10**9, 10**4
 """Greatest counts and strengths: a search computes in 32 bits, which overflow beyond
@@ -134,7 +131,7 @@ class DecodingConfig:
     # Of weights and matmuls.
     precision: Precision = key(
         "model",
-        choices=("model", "float32", "bfloat16", "int8"),
+        choices=get_args(Precision),
         flag="NAME",
         help="model: as in training, float32, bfloat16 or int8: 8 bits, fastest for"
         " large models",
@@ -209,7 +206,7 @@ class DecodingConfig:
     # them. "refuse": an error before anything is translated. Without max_source_length
     # only sources beyond the model's positions are refused; sources longer than in
     # training are translated whole, with a warning, and may lose much of their text.
-    long_sources: LongSources = key(
+    long_sources: Literal["refuse", "split"] = key(
         "split", choices=("refuse", "split"), changes="speed"
     )
 

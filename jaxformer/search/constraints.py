@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -127,20 +128,16 @@ FREE = Constraints()
 """No constraint at all."""
 
 
+OF_SENTENCES = ("min_lengths", "required", "prefixes")
+"""Constraints that each sentence has of its own."""
+
+
 def select_sentences(
     constraints: Constraints, sentences: Int[Array, " B2"]
 ) -> Constraints:
     """Return the constraints of some of the sentences."""
-    own = {
-        name: values[sentences]
-        for name, values in (
-            ("min_lengths", constraints.min_lengths),
-            ("required", constraints.required),
-            ("prefixes", constraints.prefixes),
-        )
-        if values is not None
-    }
-    return constraints._replace(**own)
+    own = {name: getattr(constraints, name) for name in OF_SENTENCES}
+    return constraints._replace(**jax.tree.map(lambda values: values[sentences], own))
 
 
 def constrain(

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.data.vocabulary import Vocabulary
-from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.constraints import FREE, Constraints
@@ -32,12 +31,12 @@ class Sentence(NamedTuple):
     """Source tokens, with those added to the text."""
     words: int
     """How many of them are text."""
-    prefixes: list[list[int]]
+    place: tuple[int, int]
+    """The number of the sentence and of the part."""
+    prefixes: Sequence[list[int]] = ()
     """Target tokens; the translation begins with one of these, -1 being any token.
     Empty: no prefix.
     """
-    place: tuple[int, int]
-    """The number of the sentence and of the part."""
     required: Sequence[list[int]] = ()
     """Target tokens of the phrases that the translation contains, in any order."""
 
@@ -69,8 +68,8 @@ def batches(
         of two that ``tokens`` allow at that width, at most ``most``.
     """
     order = sorted(
-        (place for place, length in enumerate(lengths) if length),
-        key=lambda place: (-lengths[place], place),
+        (index for index, length in enumerate(lengths) if length),
+        key=lambda index: -lengths[index],
     )
     start = 0
     while start < len(order):
@@ -101,13 +100,13 @@ def ban(
         tokens = np.arange(columns)
         unknown = (tokens == unk_id) | (tokens >= vocabulary.size)
     known = [phrase for phrase in phrases if unk_id not in phrase]
-    rows: Any = None
+    padded: Any = None
     if known:
-        rows, width = max(64, len(known)), max(8, *map(len, known))
-        rows = np.full((power_of_two(rows), power_of_two(width)), -1, np.int32)
-        for row, phrase in zip(rows, known, strict=False):
-            row[-len(phrase) :] = phrase
-    return Constraints(banned_tokens=unknown, banned_phrases=rows)
+        rows = power_of_two(max(64, len(known)))
+        width = power_of_two(max(8, *map(len, known)))
+        # on the left
+        padded = pad([phrase[::-1] for phrase in known], rows, width, -1)[:, ::-1]
+    return Constraints(banned_tokens=unknown, banned_phrases=padded)
 
 
 def search_batch(
@@ -133,10 +132,6 @@ def search_batch(
         forced: whether any sentence of the call has a prefix; equal for all batches, so
             that they share a compiled search.
         shortlist: of the target tokens; None: the whole vocabulary.
-
-    Raises:
-        InputError: a sentence has required phrases, and the search is not a beam search
-            that can satisfy them.
     """
     config, positions = models.models[0].config, models.positions
     beam_size = n_best if decoding.sample else decoding.beam_size
@@ -145,10 +140,9 @@ def search_batch(
     source: Any = pad([each.ids for each in sentences], rows, width, config.pad_id)
     places: Any = pad([[*each.place] for each in sentences], rows, 2, 0)
     batch = BatchInput(source, places, jnp.uint32(decoding.seed))
-    limits = np.zeros(rows, np.int32)  # rows without a sentence are done at once
-    limits[: len(sentences)] = [
-        most_tokens(decoding, each.words, positions) for each in sentences
-    ]
+    limits = [most_tokens(decoding, each.words, positions) for each in sentences]
+    # Rows without a sentence are done at once.
+    limits = np.array(limits + [0] * (rows - len(limits)), np.int32)
     constraints = _constrain(sentences, decoding, limits, banned, forced)
     if shortlist is not None:
         # What sampling draws depends on the position of each token in the vocabulary,
@@ -209,21 +203,18 @@ def _constrain(
     required: Any = None
     least, ratio = decoding.min_length, decoding.min_length_ratio
     if least > 1 or ratio > 0:
-        minimum = np.zeros(rows, np.int32)
-        minimum[: len(sentences)] = [
-            max(least, math.ceil(ratio * each.words)) for each in sentences
-        ]
-        minimum = np.minimum(minimum, limits)
+        lengths = [max(least, math.ceil(ratio * each.words)) for each in sentences]
+        minimum = limits.copy()
+        minimum[: len(lengths)] = np.minimum(lengths, limits[: len(lengths)])
     if forced:
         most = power_of_two(max([1, *(len(each.prefixes) for each in sentences)]))
         # A sentence with fewer prefixes than others repeats its first one.
         repeated = [
-            each.prefixes + each.prefixes[:1] * (most - len(each.prefixes))
+            [*each.prefixes, *each.prefixes[:1] * (most - len(each.prefixes))]
             for each in sentences
         ]
         prefixes = _pad_phrases(repeated, (rows, most, 8))
     if any(each.required for each in sentences):
-        check_beam(decoding)
         required = _pad_phrases([each.required for each in sentences], (rows, 4, 4))
     ngram, penalty = decoding.no_repeat_ngram, decoding.repetition_penalty
     return banned._replace(
@@ -248,25 +239,6 @@ def _pad_phrases(
     for row, each in enumerate(phrases):
         filled[row, : len(each)] = pad(each, len(each), filled.shape[2], -1)
     return filled
-
-
-def check_beam(decoding: DecodingConfig) -> None:
-    """Check that required phrases have a beam whose hypotheses compete for them.
-
-    Raises:
-        InputError: samples are drawn, or a beam has one hypothesis.
-    """
-    if decoding.sample:
-        raise InputError(
-            "required phrases need a beam search, not samples: leave out the one or the"
-            " other"
-        )
-    least = 2 * decoding.diversity_groups
-    if decoding.beam_size < least:
-        raise InputError(
-            f"required phrases need a beam_size of at least {least}, not"
-            f" {decoding.beam_size}"
-        )
 
 
 def _sampling(decoding: DecodingConfig) -> Sampling | None:
@@ -309,13 +281,8 @@ def rows_of_batch(
 ) -> int:
     """Return the rows of a batch: equally many on each device, and enough for each."""
     least = models.devices * -(-models.least_rows // beam_size)
-    rows = max(row_count(sentences, batch_size), least)
+    rows = max(min(power_of_two(sentences), batch_size), least)
     return -(-rows // models.devices) * models.devices
-
-
-def row_count(sentences: int, batch_size: int) -> int:
-    """Round a number of rows up to a power of two, at most the batch size."""
-    return max(min(power_of_two(sentences), batch_size), sentences)
 
 
 def power_of_two(number: int) -> int:

@@ -161,9 +161,9 @@ class Codec:
             for space, text in sentences:
                 ids = next(encoded)
                 longest = max(longest, len(ids) + self.added)
-                for cut, part in self._cut(text, ids, room):
+                for before_part, part in self._cut(space, text, ids, room):
                     parts.append(self._complete(part))
-                    spaces.append(space if cut is None else cut)
+                    spaces.append(before_part)
             check_length(
                 "source", number, max(parts, key=len), most, self.positions, _SHORTER
             )
@@ -174,13 +174,13 @@ class Codec:
         return [*self.before, *ids, *self.after] if ids else []
 
     def _cut(
-        self, text: str, ids: list[int], room: int | None
-    ) -> Iterator[tuple[str | None, list[int]]]:
+        self, space: str, text: str, ids: list[int], room: int | None
+    ) -> Iterator[tuple[str, list[int]]]:
         """Cut a text that is too long into its sentences, and these if necessary; yield
-        the space before each part but the first.
+        the space before each part.
         """
         if room is None or len(ids) <= room:
-            yield None, ids
+            yield space, ids
             return
         from jaxformer.translation.paragraphs import split, split_sentences
 
@@ -188,17 +188,14 @@ class Codec:
         encoded = self.vocabularies.source.encode_batch(
             [sentence for _, sentence in sentences]
         )
-        for number, ((between, _), own) in enumerate(
-            zip(sentences, encoded, strict=True)
-        ):
+        for (between, _), own in zip(sentences, encoded, strict=True):
+            space += between
             pieces = self.vocabularies.source.pieces(own)
             for start, stop in split(pieces, room):
-                space = (
-                    (" " if pieces[start].startswith(_SPACE_MARK) else "")
-                    if start
-                    else between
-                )
-                yield space if number or start else None, own[start:stop]
+                if start and pieces[start].startswith(_SPACE_MARK):
+                    space = " "
+                yield space, own[start:stop]
+                space = ""
 
     def banned(self, phrases: Sequence[str]) -> list[list[int]]:
         """Encode banned phrases in every form that a reader takes for the same words.
@@ -212,17 +209,12 @@ class Codec:
         Raises:
             InputError: a phrase is blank.
         """
-        vocabulary = self.vocabularies.target
-        if not all(vocabulary.encode_batch(list(phrases))):
-            raise InputError("a banned word must not be blank: leave it out")
-        forms = list(
-            dict.fromkeys(
-                form
-                for phrase in phrases
-                for form in (phrase.strip(), _capital(phrase))
-            )
-        )
+        vocabulary, forms = self.vocabularies.target, list[str]()
+        for phrase in map(str.strip, phrases):
+            forms += [phrase, phrase[:1].upper() + phrase[1:]]
         found = vocabulary.encode_batch(forms)
+        if not all(found):
+            raise InputError("a banned word must not be blank: leave it out")
         for ids in vocabulary.encode_batch(
             [mark + form for form in forms for mark in _OPENING]
         ):
@@ -262,11 +254,7 @@ class Codec:
         return hypotheses or [([], nothing())]
 
 
-_SHORTER = (
-    "translate it in parts (--split_long, decoding.long_sources=split), or give one"
-    " sentence a line"
-)
-_LARGER = "give one sentence a line, or train with a larger model.max_length"
+_SHORTER = "translate it in parts (--split_long, decoding.long_sources=split)"
 
 
 def check_length(
@@ -275,7 +263,7 @@ def check_length(
     ids: list[int],
     limit: int,
     positions: int,
-    cure: str = _LARGER,
+    cure: str = "give one sentence a line",
 ) -> None:
     """Check the length of a sentence.
 
@@ -325,7 +313,7 @@ def check_numbers(scores: np.ndarray, numbers: Sequence[int]) -> None:
 def number_words(
     vocabulary: Vocabulary,
     ids: Sequence[int],
-    controls: Collection[int],
+    tags: Collection[int] = (),
     *,
     unknown_alone: bool = False,
 ) -> list[int | None]:
@@ -335,10 +323,11 @@ def number_words(
     Args:
         vocabulary: of the tokens.
         ids: the tokens.
-        controls: tokens without text.
+        tags: tokens without text, besides padding and the ends of a sentence.
         unknown_alone: whether an unknown token is a word of its own, as in the output,
             where it is written as " ⁇ ".
     """
+    controls = {vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id, *tags}
     numbers: list[int | None] = []
     word, begun = -1, False
     for token, piece in zip(ids, vocabulary.pieces(ids), strict=True):
@@ -352,8 +341,3 @@ def number_words(
         word, begun = word + (not begun), not alone
         numbers.append(word)
     return numbers
-
-
-def _capital(phrase: str) -> str:
-    text = phrase.strip()
-    return text[:1].upper() + text[1:]

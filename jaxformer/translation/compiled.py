@@ -16,6 +16,7 @@ from jaxformer.models.seq2seq import (
     empty_cache,
     empty_coverage,
 )
+from jaxformer.search.constraints import OF_SENTENCES
 from jaxformer.search.rules import SearchResult, SearchRules, Step
 from jaxformer.search.scoring import coverage_penalty
 from jaxformer.translation.models import SENTENCES, Models, reduce_vocabulary
@@ -39,9 +40,7 @@ class BatchInput(NamedTuple):
 
 
 # Fields of a batch, its rules and its constraints whose leading axis is the sentences.
-_SHARDED = {"source", "places", "allowed"} | {
-    *("max_lengths", "min_lengths", "required", "prefixes")
-}
+_SHARDED = {"source", "places", "allowed", "max_lengths", *OF_SENTENCES}
 
 
 class _ModelCache(NamedTuple):

@@ -4,15 +4,13 @@ translator take.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeAlias, TypedDict
 
 from jaxformer.errors import InputError, LineError
 from jaxformer.search.config import MOST_BEAM, MOST_COUNTED, DecodingConfig
-from jaxformer.translation.batch import check_beam
 
-# The names in an error of the lists that accompany the lines.
-_NAMES = {"prefixes": "prefixes", "required": "lists of required phrases"}
 _END = object()
 
 # A window ends with the line that brings it to so many characters, so that very long
@@ -89,8 +87,7 @@ def check_lists(
                 f"{name} must be a list, not one string: put it in a list,"
                 f" [{value[:20]!r}]"
             )
-    for place, text in enumerate(ban):
-        check_text(f"ban[{place}]", text)
+    check_phrases("ban", ban)
 
 
 def check_results(
@@ -101,16 +98,17 @@ def check_results(
     Raises:
         InputError: a value is out of range, or two values contradict each other.
     """
-    if n_best > MOST_BEAM:
-        raise InputError(f"n_best must be at most {MOST_BEAM:,}, not {n_best}")
-    if n_best < 1 or (n_best > decoding.beam_size and not decoding.sample):
-        most = (
-            "" if decoding.sample else f" and at most the beam of {decoding.beam_size}"
+    most, source = decoding.beam_size, "decoding.beam_size"
+    if decoding.sample:
+        most, source = MOST_BEAM, "the most samples"
+    if not 1 <= n_best <= most:
+        raise InputError(f"n_best must be from 1 to {most:,}, {source}, not {n_best}")
+    least = 2 * decoding.diversity_groups
+    if required is not None and (decoding.sample or decoding.beam_size < least):
+        raise InputError(
+            f"required phrases need a beam_size of at least {least}, not"
+            f" {'samples' if decoding.sample else decoding.beam_size}"
         )
-        cure = "" if n_best < 1 else f"; a beam_size of {n_best} gives as many"
-        raise InputError(f"n_best must be at least 1{most}, not {n_best}{cure}")
-    if required is not None:
-        check_beam(decoding)
     if window is not None and not 1 <= window <= MOST_COUNTED:
         raise InputError(
             f"a window must have from 1 to {MOST_COUNTED:,} sentences, not {window}"
@@ -166,31 +164,27 @@ def number_lines(
             something is not a string.
     """
     given = {"prefixes": prefixes, "required": required}
-    lists = {kind: iter(own) for kind, own in given.items() if own is not None}
-    count = 0
-    for text in texts:
-        check_text(f"texts[{count}]", text)
-        own = {}
-        for kind, values in lists.items():
-            found = next(values, _END)
-            if found is _END:
-                rule = (
-                    f"there are {count} {_NAMES[kind]} and more sentences: give one for"
-                    " each, empty where nothing is asked for"
+    lists = {kind: iter(values) for kind, values in given.items() if values is not None}
+    for count, text in enumerate(itertools.chain(texts, [_END])):
+        own = {kind: next(values, _END) for kind, values in lists.items()}
+        for kind, found in own.items():
+            if (found is _END) != (text is _END):
+                fault = (
+                    f"is {'missing' if found is _END else 'one too many'}: give one for"
+                    " each sentence, empty where nothing is asked for"
                 )
-                fault = f"is missing: {rule}"
-                raise LineError(rule, kind=kind, number=count + 1, fault=fault)
-            own[kind] = check_phrases(f"{kind}[{count}]", found)
-        yield SourceLine(count, text, **own)
-        count += 1
-    for kind, values in lists.items():
-        if next(values, _END) is not _END:
-            rule = (
-                f"there are more {_NAMES[kind]} than the {count} sentences: give one"
-                " for each"
+                raise LineError(
+                    f"{kind}[{count}] {fault}", kind=kind, number=count + 1, fault=fault
+                )
+        if text is not _END:
+            yield SourceLine(
+                count,
+                check_text(f"texts[{count}]", text),
+                **{
+                    kind: check_phrases(f"{kind}[{count}]", found)
+                    for kind, found in own.items()
+                },
             )
-            fault = f"is one too many: {rule}"
-            raise LineError(rule, kind=kind, number=count + 1, fault=fault)
 
 
 def windows(lines: Iterable[SourceLine], size: int) -> Iterator[list[SourceLine]]:
@@ -207,17 +201,18 @@ def windows(lines: Iterable[SourceLine], size: int) -> Iterator[list[SourceLine]
         yield window
 
 
-def check_text(name: str, value: object) -> None:
-    """Check that an argument is a string.
+def check_text(name: str, value: object) -> str:
+    """Return an argument that is a string.
 
     Raises:
         InputError: the argument ``name`` is not.
     """
-    if not isinstance(value, str):
-        raise InputError(
-            f"{name} must be a string, not {type(value).__name__}: give text, '' where"
-            " there is none"
-        )
+    if isinstance(value, str):
+        return value
+    raise InputError(
+        f"{name} must be a string, not {type(value).__name__}: give text, '' where"
+        " there is none"
+    )
 
 
 def check_phrases(name: str, given: object) -> tuple[str, ...]:
@@ -228,11 +223,8 @@ def check_phrases(name: str, given: object) -> tuple[str, ...]:
     """
     if isinstance(given, str):
         return (given,)
-    if isinstance(given, bytes) or not isinstance(given, Iterable):
+    if not isinstance(given, Iterable):
         raise InputError(
             f"{name} must be a string or a list of strings, not {type(given).__name__}"
         )
-    phrases = tuple(given)
-    for place, text in enumerate(phrases):
-        check_text(f"{name}[{place}]", text)
-    return phrases
+    return tuple(check_text(f"{name}[{i}]", text) for i, text in enumerate(given))

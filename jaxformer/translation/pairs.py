@@ -14,7 +14,7 @@ from jaxformer.data.records import Pair
 from jaxformer.models.seq2seq import AttentionWeights, Transformer
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.ensemble import mean_log_probabilities
-from jaxformer.translation.batch import batches, pad, round_width, row_count
+from jaxformer.translation.batch import batches, pad, power_of_two, round_width
 from jaxformer.translation.codec import Codec, check_numbers, number_words
 from jaxformer.translation.models import Models
 from jaxformer.translation.options import check_text
@@ -43,10 +43,10 @@ def align(
     found: list[Alignment] = []
     for start in range(0, len(pairs), rows):
         part = pairs[start : start + rows]
-        sides = []
+        count, sides = min(power_of_two(len(part)), rows), []
         for ids in zip(*part, strict=True):
             width = round_width(max(map(len, ids)), config.max_length)
-            sides.append(pad(ids, row_count(len(part), rows), width, config.pad_id))
+            sides.append(pad(ids, count, width, config.pad_id))
         weights = np.asarray(_cross_attention(model, models.params[0], *sides, layer))
         found += [_cut(codec, *pair, weights[row]) for row, pair in enumerate(part)]
     return found
@@ -57,14 +57,11 @@ def _cut(
 ) -> Alignment:
     """Remove the padding from the weights of a pair, and label rows and columns."""
     sides = codec.vocabularies
-    ends = [
-        (each.pad_id, each.bos_id, each.eos_id) for each in (sides.source, sides.target)
-    ]
     return Alignment(
         sides.source.pieces(source),
         weights[: len(target), : len(source)].copy(),
-        number_words(sides.source, source, (*ends[0], *codec.before)),
-        number_words(sides.target, target, ends[1], unknown_alone=True),
+        number_words(sides.source, source, codec.before),
+        number_words(sides.target, target, unknown_alone=True),
     )
 
 
@@ -96,19 +93,15 @@ def score(
     sources = codec.encode_sources([pair.source for pair in pairs])
     targets = codec.encode_targets([pair.target for pair in pairs])
     results = [PairScore(0.0, 0)] * len(pairs)
-    longest = [
-        max(len(source), len(target))
-        for source, target in zip(sources, targets, strict=True)
-    ]
+    longest = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
     pad_id = models.models[0].config.pad_id
     for indices, most in batches(
         longest, decoding.batch_size, decoding.tokens_per_batch, codec.positions
     ):
         width = round_width(longest[indices[0]], codec.positions)
+        count = min(power_of_two(len(indices)), most)
         both = (
-            pad(
-                [side[i] for i in indices], row_count(len(indices), most), width, pad_id
-            )
+            pad([side[i] for i in indices], count, width, pad_id)
             for side in (sources, targets)
         )
         totals = np.asarray(_score(models.models, models.params, models.weights, *both))
@@ -136,18 +129,13 @@ def attend(
     (source_ids,) = codec.encode_sources([source])
     (target_ids,) = codec.encode_targets([target])
     pair = (np.asarray([ids], np.int32) for ids in (source_ids, target_ids))
-    weights = _attention(model, params, *pair)
-    encoder, decoder, cross = (
-        np.concatenate([np.asarray(layer) for layer in kind]) for kind in weights
-    )
+    weights = jax.device_get(_attention(model, params, *pair))
     sides = codec.vocabularies
     return Attention(
         sides.source.pieces(source_ids),
         sides.target.pieces(target_ids),
         sides.target.pieces([model.config.bos_id, *target_ids[:-1]]),
-        encoder,
-        decoder,
-        cross,
+        *map(np.concatenate, weights),
     )
 
 

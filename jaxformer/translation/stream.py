@@ -28,6 +28,9 @@ from jaxformer.translation.results import Hypothesis, LongSources, blank
 if TYPE_CHECKING:
     from jaxformer.translation.shortlist import Shortlist
 
+# A phrase of each kind in an error.
+_NAMES = {"prefixes": "prefix", "required": "required phrase"}
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LineSearch:
@@ -214,23 +217,23 @@ class LineSearch:
         """
         sentences = []
         for line, passage in zip(window, passages, strict=True):
-            prefixes = self._encode(line, "prefixes", "prefix", line.prefixes)
-            required = self._encode(line, "required", "required phrase", line.required)
+            prefixes = self._encode(line, "prefixes", line.prefixes)
+            required = self._encode(line, "required", line.required)
             # A blank prefix allows everything.
-            prefixes = [] if not all(prefixes) else prefixes
+            prefixes = prefixes if all(prefixes) else []
             required = [ids for ids in required if ids]
             for part, ids in enumerate(passage.parts):
-                words, place = max(len(ids) - self.codec.added, 0), (line.place, part)
-                if part or not ids:
-                    sentences.append(Sentence(ids, words, [], place))
-                    continue
-                self._check_room(line, words, "prefixes", "prefix", prefixes)
-                self._check_room(line, words, "required", "required phrase", required)
-                sentences.append(Sentence(ids, words, prefixes, place, required))
+                words = max(len(ids) - self.codec.added, 0)
+                sentence = Sentence(ids, words, (line.place, part))
+                if ids and not part:
+                    self._check_room(line, words, "prefixes", prefixes)
+                    self._check_room(line, words, "required", required)
+                    sentence = sentence._replace(prefixes=prefixes, required=required)
+                sentences.append(sentence)
         return sentences
 
     def _encode(
-        self, line: SourceLine, kind: str, name: str, texts: Sequence[str]
+        self, line: SourceLine, kind: str, texts: Sequence[str]
     ) -> list[list[int]]:
         """Encode the phrases of a line.
 
@@ -242,19 +245,14 @@ class LineSearch:
         for text, ids in zip(texts, encoded, strict=True):
             if vocabulary.unk_id in ids:
                 fault = (
-                    f"has the {name} {text!r}, which the vocabulary cannot write: leave"
-                    " it out, or write it in letters of the training text"
+                    f"has the {_NAMES[kind]} {text!r}, which the vocabulary cannot"
+                    " write: leave it out"
                 )
                 raise line_error(kind, line.place + 1, fault)
         return encoded
 
     def _check_room(
-        self,
-        line: SourceLine,
-        words: int,
-        kind: str,
-        name: str,
-        phrases: list[list[int]],
+        self, line: SourceLine, words: int, kind: str, phrases: list[list[int]]
     ) -> None:
         """Check that the phrases of a line fit into its translation.
 
@@ -265,8 +263,8 @@ class LineSearch:
         longest = max(map(len, phrases), default=0)
         if longest >= most:
             fault = (
-                f"has a {name} of {longest} tokens, and its translation has at most"
-                f" {most} with its end: shorten it, or raise the limit"
+                f"has a {_NAMES[kind]} of {longest} tokens, and its translation has at"
+                f" most {most} with its end: shorten it, or raise the limit"
                 " (max_extra_length, max_target_length, max_length_ratio)"
             )
             raise line_error(kind, line.place + 1, fault)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -66,7 +67,6 @@ class Translator:
         trained_length: int | None = None,
         checkpoint: int | str | None = None,
         directory: Path | None = None,
-        models: Models | None = None,
     ) -> None:
         """Build a translator from its parts; :meth:`load` reads them from a run.
 
@@ -83,7 +83,6 @@ class Translator:
                 included; longer sources are cut. None: the model's positions.
             checkpoint: name of the parameters.
             directory: of the run.
-            models: an ensemble of which this is the first model; None: only this model.
 
         Raises:
             InputError: the vocabulary has no such tag.
@@ -93,7 +92,7 @@ class Translator:
 
             config = dataclasses.replace(config, scan_layers=False)
             params = unstack_layers(params)
-        self.models = models or Models((Transformer(config),), (params,))
+        self.models = Models((Transformer(config),), (params,))
         self.vocabularies = vocabularies
         self.decoding = decoding
         self.source_eos = source_eos
@@ -131,31 +130,24 @@ class Translator:
             [each.codec for each in translators],
             weights,
         )
-        first = translators[0]
+        together = copy.copy(translators[0])
+        together.models = models
+        together.codec = dataclasses.replace(
+            together.codec,
+            positions=models.positions,
+            trained=min(
+                (each.codec.longest for each in translators if each.codec.trained),
+                default=None,
+            ),
+        )
         names = [
             f"{f'{each.directory.name}@' if each.directory else ''}{each.checkpoint}"
             for each in translators
         ]
         for place, weight in enumerate(weights or ()):
             names[place] = f"{weight:g}*{names[place]}"
-        together = cls(
-            first.model.config,
-            first.params,
-            first.vocabularies,
-            first.decoding,
-            source_eos=first.source_eos,
-            tag=first.codec.tag,
-            source_language=first.languages[0],
-            target_language=first.languages[1],
-            trained_length=min(
-                (each.codec.longest for each in translators if each.codec.trained),
-                default=None,
-            ),
-            checkpoint=" + ".join(names) if len(names) > 1 else first.checkpoint,
-            directory=first.directory,
-            models=models,
-        )
-        together.shortlist = first.shortlist
+        if len(names) > 1:
+            together.checkpoint = " + ".join(names)
         return together
 
     @property
@@ -244,10 +236,7 @@ class Translator:
 
         Raises:
             InputError: as :meth:`search`.
-            TypeError: an option is unknown.
         """
-        for name in options.keys() - SearchOptions.__optional_keys__:
-            raise TypeError(f"translate() got an unexpected keyword argument {name!r}")
         return [hypotheses[0].text for hypotheses in self.search(texts, **options)]
 
     def search(

@@ -125,7 +125,7 @@ def make_jaxformer(options: argparse.Namespace, kind: str) -> Translate:
 
     def translate(batch: Sequence[list[int]], length: int, beam: int) -> int:
         # As if each source had as many words as are to be written.
-        sentences = [Sentence(ids, length, [], (0, 0)) for ids in batch]
+        sentences = [Sentence(ids, length, (0, 0)) for ids in batch]
         decoding = DecodingConfig(
             beam_size=beam, max_extra_length=0, min_length=length, batch_size=len(batch)
         )

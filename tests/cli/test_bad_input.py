@@ -71,11 +71,7 @@ def test_a_model_whose_weights_are_not_numbers(call, run, tmp_path, monkeypatch)
     ("option", "content", "rule"),
     [
         ("prefix", "\tein\n\n日本\tein\n", "3 has the .* '日本', which the vocabulary"),
-        (
-            "require",
-            "\n\n",
-            "3 is missing: there are 2 .* and more sentences: give one",
-        ),
+        ("require", "\n\n", "3 is missing: give one for each sentence, empty where"),
     ],
 )
 def test_lines_for_each_sentence(option, content, rule, call, workdir, tmp_path):

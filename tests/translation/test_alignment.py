@@ -82,7 +82,7 @@ def test_words_of_pieces(text, words):
     """Numbers rise by one at each space; control pieces have none."""
     vocabulary = runs.vocabulary()
     ids = [*vocabulary.encode(text), vocabulary.eos_id]
-    *found, end = number_words(vocabulary, ids, [vocabulary.eos_id])
+    *found, end = number_words(vocabulary, ids)
     assert end is None
     assert list(dict.fromkeys(word for word in found if word is not None)) == words
 
@@ -91,8 +91,8 @@ def test_unknown_tokens_are_words_where_they_are_written_out():
     """ " ⁇ " is between spaces in a translation, and not in the source."""
     vocabulary = runs.vocabulary()
     ids = [vocabulary.encode("a")[0], vocabulary.unk_id, vocabulary.encode("xe")[-1]]
-    assert number_words(vocabulary, ids, ()) == [0, 0, 0]
-    assert number_words(vocabulary, ids, (), unknown_alone=True) == [0, 1, 2]
+    assert number_words(vocabulary, ids) == [0, 0, 0]
+    assert number_words(vocabulary, ids, unknown_alone=True) == [0, 1, 2]
     assert len(vocabulary.decode(ids).split()) == 3
 
 

@@ -31,7 +31,7 @@ def on(devices: int, precision="model") -> Models:
 def draw(count: int) -> list[Sentence]:
     lengths = DRAW.integers(1, 14, count).tolist()
     return [
-        Sentence([*DRAW.integers(4, 400, n).tolist(), EOS], n, [], (number, 0))
+        Sentence([*DRAW.integers(4, 400, n).tolist(), EOS], n, (number, 0))
         for number, n in enumerate(lengths)
     ]
 

@@ -99,7 +99,7 @@ def test_a_search_is_in_the_precision_that_is_asked_for():
     decoding = dataclasses.replace(translator.decoding, precision="int8", beam_size=1)
     found = [best.score for (best,) in translator.search(texts, decoding=decoding)]
     ids = translator.codec.encode_sources(texts)
-    sentences = [Sentence(each, len(each) - 1, [], (0, 0)) for each in ids]
+    sentences = [Sentence(each, len(each) - 1, (0, 0)) for each in ids]
     models, eos_id = (
         translator.models.prepare("int8"),
         translator.vocabularies.target.eos_id,

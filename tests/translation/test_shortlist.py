@@ -74,7 +74,7 @@ def assert_same(found: list[Hypothesis], expected: list[Hypothesis]) -> None:
 
 
 def batch(texts: list[list[int]]) -> list[Sentence]:
-    return [Sentence(ids, len(ids), [], (n, 0)) for n, ids in enumerate(texts)]
+    return [Sentence(ids, len(ids), (n, 0)) for n, ids in enumerate(texts)]
 
 
 @pytest.mark.parametrize("columns", [400, 4000])

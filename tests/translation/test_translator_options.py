@@ -255,8 +255,14 @@ GROUPS = DecodingConfig(diversity_groups=4)
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
-        ({"n_best": 3, "beam_size": 2}, "n_best must be .* most the beam of 2, not 3"),
-        ({"n_best": 0, "decoding": SAMPLES}, "n_best must be at least 1, not 0"),
+        (
+            {"n_best": 3, "beam_size": 2},
+            "n_best must be from 1 to 2, decoding.beam_size, not 3",
+        ),
+        (
+            {"n_best": 0, "decoding": SAMPLES},
+            "n_best must be from 1 to 10,000, the most samples, not 0",
+        ),
         ({"beam_size": 0}, "decoding.beam_size must be at least 1, not 0"),
         ({"window": 0}, "a window must have from 1 to 1,000,000,000 sentences, not 0"),
         ({"alignment_layer": 1}, "an alignment layer is for alignments"),
@@ -267,7 +273,10 @@ GROUPS = DecodingConfig(diversity_groups=4)
         ({"ban": ["b", 3]}, r"ban\[1\] must be a string, not int"),
         ({"required": [], "beam_size": 1}, "a beam_size of at least 2, not 1"),
         ({"required": [], "decoding": GROUPS}, "a beam_size of at least 8, not 4"),
-        ({"required": [], "decoding": SAMPLES}, "need a beam search, not samples"),
+        (
+            {"required": [], "decoding": SAMPLES},
+            "a beam_size of at least 2, not samples",
+        ),
     ],
 )
 def test_wrong_arguments(given, rule):
@@ -282,13 +291,11 @@ def test_wrong_arguments(given, rule):
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
-        ({"prefixes": ["a"]}, "there are 1 prefixes and more sentences: give one for"),
-        ({"required": [["a"]]}, "there are 1 lists of required phrases and more"),
+        ({"prefixes": ["a"]}, r"prefixes\[1\] is missing: give one for each sentence"),
         ({"texts": ["a", 3]}, r"texts\[1\] must be a string, not int"),
         ({"texts": b"ab"}, r"texts\[0\] must be a string, not int"),
         ({"prefixes": ["", None]}, r"prefixes\[1\] .* list of strings, not NoneType"),
         ({"prefixes": ["", ["c", 3.0]]}, r"prefixes\[1\]\[1\] .* string, not float"),
-        ({"required": [[], b"c"]}, r"required\[1\] .* list of strings, not bytes"),
         (
             {"required": [["日本"], []]},
             "1 has the .* '日本', which the .* cannot write",
@@ -310,8 +317,6 @@ def test_other_calls_refuse_what_is_no_string():
     translator = copy.copy(random_translator())
     with pytest.raises(InputError, match="texts must be a list, not one string"):
         translator.translate("Open the file.")
-    with pytest.raises(TypeError, match="unexpected keyword argument 'n_best'"):
-        translator.translate(["a"], **cast(Any, {"n_best": 2}))
     for pair, side in (
         (Pair("a", cast(str, 3)), "target"),
         (Pair(cast(str, 3), "a"), "source"),

@@ -57,9 +57,8 @@ def test_lines_have_their_prefixes_and_phrases():
     assert [line.prefixes for line in lines] == [("x",), ("",), ("y", "", "z")]
     assert [line.required for line in lines] == [("x",), (), ("y",)]
     for lists, rule in (
-        ((None, [["x"]]), "there are 1 lists of required phrases and more sentences"),
-        ((["x"],), "there are 1 prefixes and more sentences"),
-        ((["x", "y", "z"],), "there are more prefixes than the 2 sentences"),
+        ((None, [["x"]]), r"required\[1\] is missing: give one for each sentence"),
+        ((["x", "y", "z"],), r"prefixes\[2\] is one too many"),
     ):
         with pytest.raises(InputError, match=rule):
             list(number_lines("ab", *lists))
