@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 from jaxformer.errors import InputError
 from jaxformer.functional.positions import sinusoidal
 from jaxformer.models.config import TransformerConfig
-from jaxformer.typing import Array, PyTree
+from jaxformer.typing import PyTree
 
 _ACTIVATIONS = {
     "relu": "relu",
@@ -91,9 +91,13 @@ def from_state(
     config = _config(
         settings, source_size, target_size, tied, bias is not None and bool(bias.any())
     )
+    depths = {
+        "encoder": config.num_encoder_layers,
+        "decoder": config.num_decoder_layers,
+    }
     params: dict[str, Any] = {
-        "encoder": _layers(tensors, config, "encoder", config.num_encoder_layers),
-        "decoder": _layers(tensors, config, "decoder", config.num_decoder_layers),
+        side: {f"layer_{i}": _layer(tensors, config, side, i) for i in range(depth)}
+        for side, depth in depths.items()
     }
     if tied == "all":
         params["embedding"] = {"table": source}
@@ -118,13 +122,7 @@ class _Tensors:
         self._left = dict(state)
 
     def take(self, name: str, shape: tuple[int, ...]) -> np.ndarray:
-        found = self.take_optional(name, shape)
-        if found is None:
-            raise InputError(
-                f"the model lacks the tensor {name}; give the state of a whole"
-                " MarianMTModel"
-            )
-        return found
+        return _first(name, self.take_optional(name, shape))
 
     def take_optional(self, name: str, shape: tuple[int, ...]) -> np.ndarray | None:
         if name not in self._left:
@@ -248,12 +246,6 @@ def _config(
     )
 
 
-def _layers(
-    tensors: _Tensors, config: TransformerConfig, side: str, count: int
-) -> dict[str, Any]:
-    return {f"layer_{i}": _layer(tensors, config, side, i) for i in range(count)}
-
-
 def _layer(
     tensors: _Tensors, config: TransformerConfig, side: str, number: int
 ) -> dict[str, Any]:
@@ -315,19 +307,13 @@ def _norm(tensors: _Tensors, config: TransformerConfig, place: str) -> dict[str,
 
 
 def _check_positions(tensors: _Tensors, config: TransformerConfig) -> None:
-    shape = (config.max_length, config.d_model)
-    computed: Array | None = None
+    positions = jnp.arange(config.max_length)
+    computed = np.asarray(sinusoidal(positions, config.d_model, layout="concatenated"))
     for side in ("encoder", "decoder"):
         name = f"model.{side}.embed_positions.weight"
-        found = tensors.take_optional(name, shape)
-        if found is None:
-            continue
-        if computed is None:
-            computed = sinusoidal(
-                jnp.arange(config.max_length), config.d_model, layout="concatenated"
-            )
+        found = tensors.take_optional(name, computed.shape)
         # float32 angles of up to max_length radians, and tables in half precision
-        if not np.allclose(np.asarray(computed), found, rtol=0.0, atol=1e-2):
+        if found is not None and not np.allclose(computed, found, rtol=0, atol=1e-2):
             raise InputError(
                 f"the tensor {name} must hold sines and cosines, as MarianMTModel makes"
                 " them; it does not"

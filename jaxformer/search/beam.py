@@ -196,7 +196,7 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     )
     live_tokens, live_each = _append(state, live, natural)
     live_values, live_parents, _ = live
-    live_coverage = None if coverage is None else take(coverage, live_parents)
+    live_coverage = take(coverage, live_parents)
 
     settled = _is_settled(
         rules, jnp.max(live_values, axis=1), finished.scores[:, -1], position
@@ -296,10 +296,8 @@ def _append(
     vocabulary = natural.shape[1] // state.values.shape[1]
     added = take(natural, chosen.parents * vocabulary + chosen.tokens)
     position = state.position + 1
-    tokens = put(take(state.tokens, chosen.parents), chosen.tokens, position)
-    return tokens, put(
-        take(state.token_log_probabilities, chosen.parents), added, position
-    )
+    tokens, each = take((state.tokens, state.token_log_probabilities), chosen.parents)
+    return put(tokens, chosen.tokens, position), put(each, added, position)
 
 
 def _keep_best(
@@ -311,14 +309,13 @@ def _keep_best(
     position: Int[Array, ""],
 ) -> Finished:
     tokens, each = hypotheses
-    own = None if coverage is None else take(coverage, ended.parents)
-    scores = rules.score(ended.values, position, own)
+    scores = rules.score(ended.values, position, take(coverage, ended.parents))
     new = Finished(tokens, scores, each, jnp.broadcast_to(position, scores.shape))
     both = jax.tree.map(
         lambda old, more: jnp.concatenate([old, more], axis=1), kept, new
     )
     _, order = lax.top_k(both.scores, kept.scores.shape[1])
-    return jax.tree.map(lambda x: take(x, order), both)
+    return take(both, order)
 
 
 def _merge_groups(
@@ -349,7 +346,7 @@ def _rank(
     """
     kinds = jnp.where(found.scores > -jnp.inf, jnp.where(finished, 0, 1), 2)
     order = jnp.lexsort((-found.scores, kinds))[:, :count]
-    return jax.tree.map(lambda x: take(x, order), (found, kinds == 0))
+    return take((found, kinds == 0), order)
 
 
 def _limits(rules: SearchRules) -> Int[Array, " B"]:

@@ -4,7 +4,7 @@ diverse groups or in banks of required phrases.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,8 @@ from jaxformer.search.constraints import (
 )
 from jaxformer.search.rules import SearchRules
 from jaxformer.typing import Array, Bool, Float, Int
+
+_Tree = TypeVar("_Tree")
 
 
 def largest(
@@ -50,11 +52,10 @@ def largest(
     return top, jnp.where(place < count * block, in_block, place - count * block + end)
 
 
-def take(x: Array, index: Int[Array, "B k"]) -> Array:
-    """Gather along the second axis in each row of the first."""
-    return jax.vmap(lambda row, places: row.at[places].get(mode="promise_in_bounds"))(
-        x, index
-    )
+def take(tree: _Tree, index: Int[Array, "B k"]) -> _Tree:
+    """Gather along the second axis in each row of the first, in every leaf."""
+    gather = jax.vmap(lambda row, places: row.at[places].get(mode="promise_in_bounds"))
+    return jax.tree.map(lambda x: gather(x, index), tree)
 
 
 def put(x: Array, values: Array, place: Int[Array, ""]) -> Array:
@@ -183,10 +184,7 @@ def _choose(
     lives = ~ends & (found.values > -jnp.inf)
     order = jnp.argsort(~lives, axis=1)[:, :width]
     live = found._replace(values=jnp.where(lives, found.values, -jnp.inf))
-    return (
-        Candidates(*(part[:, :width] for part in ended)),
-        Candidates(*(take(part, order) for part in live)),
-    )
+    return Candidates(*(part[:, :width] for part in ended)), take(live, order)
 
 
 def _by_banks(
@@ -211,7 +209,7 @@ def _by_banks(
     anything = jnp.sum(lengths, axis=1, keepdims=True) > 0
     banks += jnp.where((all_.tokens == eos_id) & anything, 1, 0)
     order = jnp.lexsort((-all_.values, banks))
-    all_, banks = jax.tree.map(lambda x: take(x, order), (all_, banks))
+    all_, banks = take((all_, banks), order)
     first = jnp.pad(
         banks[:, 1:] != banks[:, :-1], ((0, 0), (1, 0)), constant_values=True
     )
@@ -219,7 +217,7 @@ def _by_banks(
     turns = places - lax.cummax(jnp.where(first, places, 0), axis=1)
     turns = jnp.where(all_.values > -jnp.inf, turns, banks.shape[1])
     order = jnp.lexsort((-banks, turns))
-    return Candidates(*(take(part, order) for part in all_))
+    return take(all_, order)
 
 
 def _with_phrases(

@@ -14,7 +14,7 @@ from jaxformer.typing import Array, Float, Int, PyTree
 
 def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -> Step:
     """Combine the steps of M models into one, for any search; its cache is the tuple of
-    theirs.
+    theirs. The step of one model keeps its logits.
 
     Args:
         steps: of models that share a vocabulary.
@@ -34,9 +34,10 @@ def ensemble(steps: Sequence[Step], weights: Float[Array, " M"] | None = None) -
         tokens: Int[Array, " N"], caches: PyTree
     ) -> tuple[Float[Array, "N V"], PyTree]:
         found = [own(tokens, cache) for own, cache in zip(steps, caches, strict=True)]
-        return mean_log_probabilities([logits for logits, _ in found], weights), tuple(
-            cache for _, cache in found
-        )
+        logits, grown = zip(*found, strict=True)
+        if len(steps) == 1:
+            return logits[0], grown
+        return mean_log_probabilities(logits, weights), grown
 
     return step
 

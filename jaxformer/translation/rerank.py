@@ -50,7 +50,6 @@ def choose(texts: Sequence[str], utility: Utility | None = None) -> int:
         texts: translations of one sentence, samples or an n-best list, at least one. A
             text that was drawn several times counts as often.
         utility: of texts against each other; by default :func:`chrf`.
-            :func:`pairwise` builds one from another metric.
 
     Example:
         >>> choose(["Ja.", "Das ist ein Haus.", "Das ist das Haus.", "Ein Haus."])
@@ -100,24 +99,6 @@ def chrf(texts: Sequence[str]) -> Float[np.ndarray, "n n"]:
     return (
         100 * (1 + _BETA**2) * precision * recall / np.where(weighted > 0, weighted, 1)
     )
-
-
-def pairwise(
-    score: Callable[[Sequence[str], Sequence[str]], Sequence[float]],
-) -> Utility:
-    """Build a utility from a sentence metric, which is called once for all n * n pairs.
-
-    Args:
-        score: ``score(hypotheses, references)`` returns a number for each pair, higher
-            for a better one.
-    """
-
-    def utility(texts: Sequence[str]) -> Float[np.ndarray, "n n"]:
-        hypotheses = [text for text in texts for _ in texts]
-        values = score(hypotheses, list(texts) * len(texts))
-        return np.asarray(values, np.float64).reshape(len(texts), len(texts))
-
-    return utility
 
 
 def _matches(texts: Sequence[str], order: int) -> Float[np.ndarray, "n n"]:

@@ -1,6 +1,5 @@
 """Attention against a brute force in float64, and what masks promise."""
 
-import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -133,66 +132,6 @@ def test_scores_do_not_overflow():
     same(found, [[[0.5, 0, 0.5], [0.5, 0.5, 0], [1 / 3] * 3]])
     found = softmax(np.float32(scores), np.array([[[False, True, True]] * 3]))
     same(found, [[[0, 0, 1], [0, 1, 0], [0, 0.5, 0.5]]])
-
-
-def test_gradients_equal_finite_differences():
-    """Those of masked attention are central differences of the float64 brute force."""
-    inputs = draw(10, batch=2, queries=2, keys=3, widths=(4, 3))
-    rng = np.random.default_rng(11)
-    mask = np.array([[[[1, 0, 1], [0, 0, 0]]], [[[1, 1, 1], [1, 1, 0]]]], bool)
-    weigh = rng.normal(size=(2, 2, 2, 3)).astype(np.float32)
-
-    def loss(*inputs):
-        return (F.dot_product_attention(*inputs, jnp.asarray(mask))[0] * weigh).sum()
-
-    gradients = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))(*inputs)
-    for which, gradient in enumerate(gradients):
-        direction = rng.normal(size=gradient.shape)
-        values = []
-        for step in (1e-5, -1e-5):
-            moved = [np.asarray(x, np.float64) for x in inputs]
-            moved[which] = moved[which] + step * direction
-            values.append((brute_force(*moved, mask)[0] * weigh).sum())
-        slope = (values[0] - values[1]) / 2e-5
-        same((np.asarray(gradient, np.float64) * direction).sum(), slope)
-
-
-def test_equals_flax_multi_head_attention():
-    """With the same parameters, output and gradients are those of
-    flax.linen.MultiHeadDotProductAttention.
-    """
-    rng = np.random.default_rng(14)
-
-    def array(*shape):
-        return 0.3 * rng.normal(size=shape).astype(np.float32)
-
-    inner = lambda: {"kernel": array(8, 2, 4), "bias": array(2, 4)}  # noqa: E731
-    params = {name: inner() for name in ("query", "key", "value")}
-    params["output"] = {"kernel": array(2, 4, 8), "bias": array(8)}
-    x, memory = array(2, 3, 8), array(2, 5, 8)
-    mask = rng.random((2, 1, 3, 5)) < 0.6
-    mask[..., 0] = True
-    other = flax.linen.MultiHeadDotProductAttention(num_heads=2, deterministic=True)
-
-    def theirs(params, x, memory):
-        renamed = {name: params[name] for name in ("query", "key", "value")}
-        renamed["out"] = params["output"]
-        return other.apply({"params": renamed}, x, memory, mask=mask)
-
-    def ours(params, x, memory):
-        return F.multi_head_attention(params, x, memory, jnp.asarray(mask))[0]
-
-    def output_and_gradients(function):
-        def loss(*arguments):
-            output = function(*arguments)
-            return jnp.square(output).sum(), output
-
-        run = jax.jit(jax.grad(loss, argnums=(0, 1, 2), has_aux=True))
-        return run(params, x, memory)
-
-    with jax.numpy_rank_promotion("allow"):  # theirs adds biases by rank promotion
-        expected = output_and_gradients(theirs)
-    jax.tree.map(same, output_and_gradients(ours), expected)
 
 
 def test_dropout_acts_on_the_weights_used_not_on_those_returned():

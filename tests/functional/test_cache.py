@@ -13,7 +13,6 @@ from jaxformer.functional.cache import (
     attend_to_store,
     empty_spans,
     extend,
-    project_to_store,
     readable,
     store,
 )
@@ -38,21 +37,6 @@ def make_params(rng):
 def empty(sentences, width, length):
     sizes = {"width": width, "length": length, "dtype": jnp.dtype("float32")}
     return empty_spans(sentences, H, K, K2, **sizes)
-
-
-def test_a_stored_memory_answers_as_without_a_store():
-    """W hypotheses get what they would get as positions of one query."""
-    rng = np.random.default_rng(1)
-    params, x, memory = make_params(rng), draw(rng, 2, 4, D), draw(rng, 2, 7, D)
-    mask = (np.arange(7) < np.array([[7], [3]]))[:, None, None, :]
-
-    @jax.jit
-    def run(params, x, memory, mask):
-        stored = attend_to_store(params, x, project_to_store(params, memory), mask)
-        return stored, attend(params, x, project_keys_values(params, memory), mask)
-
-    for ours, theirs in zip(*run(params, x, memory, mask), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
 def test_hypotheses_read_only_their_ancestors():

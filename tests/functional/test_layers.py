@@ -31,21 +31,6 @@ def same(actual, expected, tolerance=1e-5):
     np.testing.assert_allclose(wide(actual), expected, rtol=tolerance, atol=tolerance)
 
 
-@pytest.mark.parametrize(
-    ("x", "kernel", "contract", "equation"),
-    [
-        ((2, 3, 4), (4, 2, 5), 1, "btd,dhk->bthk"),
-        ((2, 3, 2, 5), (2, 5, 4), 2, "bthk,hkd->btd"),
-    ],
-)
-def test_linear_contracts_the_axes_of_its_equation(x, kernel, contract, equation):
-    x, kernel = normal(0, *x), normal(1, *kernel)
-    bias = normal(2, *kernel.shape[contract:])
-    product = np.einsum(equation, wide(x), wide(kernel))
-    same(linear(x, kernel, contract=contract), product)
-    same(linear(x, kernel, bias, contract=contract), product + bias)
-
-
 def test_linear_and_logits_add_up_in_float32_under_bfloat16():
     """A linear map is one rounding from the exact sum over 4,096 terms; logits are
     float32.
@@ -164,13 +149,6 @@ def test_feed_forward_equals_its_formula(name):
             np.testing.assert_allclose(half, full, rtol=ulp, atol=2**-24)
 
 
-def test_embeddings_are_scaled_once():
-    """A vector is a row times sqrt(d_model); logits are the products with the rows."""
-    table, tokens, x = normal(19, 11, 16), np.array([[3, 0], [3, 1]]), normal(20, 2, 16)
-    same(jax.jit(F.embed)(table, tokens), wide(table)[tokens] * 4.0)
-    same(jax.jit(F.project_to_vocabulary)(table, x), wide(x) @ wide(table).T)
-
-
 @pytest.mark.parametrize("token", [-1, -12, 11, 2**31 - 1])
 def test_tokens_outside_the_vocabulary(token):
     """They are refused where their value is known. Under jit they are NaN and touch no
@@ -246,21 +224,6 @@ def test_dropout_masks_differ_between_keys_rows_and_columns():
     assert len({column.tobytes() for column in one.T}) == 64
     assert F.dropout(x, 0.0, jax.random.key(0)) is x
     assert F.dropout(x, 0.9, None) is x
-
-
-def test_feed_forward_dropout_acts_between_the_layers():
-    """With W_2 = 1 each output is 0 or doubled."""
-    params = {
-        "inner": {"kernel": normal(17, 32, 32), "bias": np.ones(32, np.float32)},
-        "outer": {"kernel": np.eye(32, dtype=np.float32)},
-    }
-    params["outer"]["bias"] = np.zeros(32, np.float32)
-    run = jax.jit(functools.partial(F.feed_forward, dropout_rate=0.5))
-    x = normal(18, 2, 50, 32)
-    clean = np.asarray(run(params, x))
-    dropped = np.asarray(run(params, x, dropout_key=jax.random.key(0)))
-    assert ((dropped == 0) | (np.abs(dropped - 2 * clean) < 1e-5)).all()
-    assert abs((dropped[clean > 0] > 0).mean() - 0.5) < 0.1
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 from models.little import make_model, make_sentences, run, same
 
-from jaxformer.models import shift_right
-
 
 def linear_64(params, x, head=slice(None)):
     return x @ params["kernel"][:, head] + params["bias"][head]
@@ -180,9 +178,3 @@ def test_the_model_equals_a_plain_transformer(settings):
             same(found.sum(-1), np.ones(found.shape[:-1]))
             allowed = np.broadcast_to(mask, found.shape)
             np.testing.assert_array_equal(np.asarray(found) > 0.0, allowed)
-
-
-def test_the_decoder_sees_the_target_one_position_late():
-    """BOS, then every token but the last."""
-    shifted = shift_right(jnp.array([[5, 6, 7], [8, 1, 0]]), 2)
-    np.testing.assert_array_equal(shifted, [[2, 5, 6], [2, 8, 1]])

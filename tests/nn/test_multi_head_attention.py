@@ -48,29 +48,6 @@ def test_module_equals_function_on_its_parameters():
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
-def test_dropout_is_only_active_in_training():
-    """With a key of the stream dropout; without training no key is needed."""
-    module, plain = MultiHeadAttention(8, 2, dropout_rate=0.5), MultiHeadAttention(8, 2)
-    variables = jax.jit(plain.init)(jax.random.key(3), X, MEMORY)
-
-    @jax.jit
-    def train(key):
-        return module.apply(variables, X, MEMORY, train=True, rngs={"dropout": key})[0]
-
-    apply = jax.jit(
-        lambda x: (
-            module.apply(variables, x, MEMORY)[0],
-            plain.apply(variables, x, MEMORY)[0],
-        )
-    )
-    clean, expected = apply(X)
-    np.testing.assert_array_equal(clean, expected)
-    one, two, again = (train(jax.random.key(seed)) for seed in (4, 5, 4))
-    np.testing.assert_array_equal(one, again)
-    assert (one != two).any()
-    assert (one != clean).any()
-
-
 def test_heads_that_do_not_divide_the_width_are_refused():
     x = jnp.zeros((1, 2, 30))
     init = lambda module: jax.eval_shape(module.init, jax.random.key(0), x, x)  # noqa: E731

@@ -14,22 +14,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from parity.marians import (
-    EOS,
     LONGEST,
     PAD,
     SETTINGS,
     draw,
     make,
-    make_ending,
     one_thread,
+    our_search,
 )
 
 from jaxformer import InputError, Transformer
 from jaxformer.interop import marian
-from jaxformer.models import count_parameters, empty_cache
-from jaxformer.search.beam import beam_search
-from jaxformer.search.rules import SearchRules
-from jaxformer.search.single import greedy_search
+from jaxformer.models import count_parameters
 
 try:
     import torch
@@ -144,42 +140,6 @@ def test_what_cannot_be_carried_over_is_named(settings, tensors, line):
         marian.from_state(model.config.to_dict() | settings, state)
 
 
-@functools.cache
-def compile_search(config, beam_size):
-    """Compile a search for the best ``beam_size`` hypotheses under their penalty."""
-
-    @jax.jit
-    def search(params, source, alpha):
-        model = Transformer(config)
-        memory = model.apply({"params": params}, source, method="start")
-        options = {
-            "max_lengths": jnp.full(source.shape[0], LONGEST),
-            "length": LONGEST,
-            "alpha": alpha,
-            "penalty": "average",
-            "bos_id": config.bos_id,
-            "eos_id": EOS,
-            "pad_id": config.pad_id,
-        }
-
-        def step(tokens, cache):
-            return model.apply({"params": params}, tokens, cache, memory, method="step")
-
-        cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
-        if beam_size == 1:
-            return greedy_search(step, cache, SearchRules(**options))
-        rules = SearchRules(beam_size=beam_size, n_best=beam_size, **options)
-        return beam_search(step, cache, rules)
-
-    return search
-
-
-def our_search(config, params, source, beam_size, alpha=0.0):
-    search = compile_search(config, beam_size)
-    found = search(params, jnp.asarray(source), jnp.float32(alpha))
-    return jax.tree.map(np.asarray, found)
-
-
 def their_search(model, source, **options):
     source = torch.tensor(source, dtype=torch.long)
     with one_thread():
@@ -200,14 +160,6 @@ def padded(tokens):
     """Return their sequences as ours: without the first token, padded."""
     tokens = tokens.numpy()[:, 1:]
     return np.pad(tokens, ((0, 0), (0, LONGEST - tokens.shape[1])), constant_values=PAD)
-
-
-@pytest.fixture(scope="module")
-def ending():
-    """A model that ends its sentences, sources, and the model carried over."""
-    with one_thread():
-        model = make_ending(0).eval()
-    return model, draw(9, 100), *marian.from_model(model)
 
 
 def test_greedy_search_finds_the_same_tokens(ending):

@@ -75,15 +75,8 @@ def test_log_probabilities_are_those_of_float64(dtype):
     ("changes", "line"),
     [
         ({"beam_size": 0}, "beam_size must be at least 1"),
-        ({"beam_size": 4.0}, "beam_size must be a whole number"),
         ({"alpha": float("nan")}, "alpha must be at least -10"),
         ({"length_penalty": "wu"}, "length_penalty must be one of gnmt, average, none"),
-        ({"max_length_ratio": 0.0}, "max_length_ratio must be above 0"),
-        ({"temperature": 1e39}, "temperature must be at most 10,000"),
-        ({"top_k": 3 * 10**9}, "top_k must be at most 1,000,000,000"),
-        ({"top_p": 1.1}, "top_p must be at most 1"),
-        ({"seed": 2**32}, "seed must be below 4,294,967,296"),
-        ({"max_source_length": 7}, "max_source_length must be at least 8"),
         (
             {"min_length": 9, "max_target_length": 8},
             "min_length 9 is above decoding.max_target_length 8",

@@ -21,8 +21,6 @@ from search.search_oracle import (
     assert_same,
     batches,
     compiled,
-    exhaustive_best,
-    holds,
     hypotheses,
     prepare,
     random_attention,
@@ -96,22 +94,6 @@ def test_beam_search_equals_plain_lists(
             np.testing.assert_allclose(found, exact, rtol=2e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(("penalty", "groups"), [("gnmt", 1), ("average", 2)])
-@STEADY
-@given(data=st.data(), diversity=st.sampled_from([0.0, 0.7, 5.0]))
-def test_wide_beams_find_what_exhaustive_search_finds(penalty, groups, data, diversity):
-    """Beams with room for all hypotheses find the best of all with every option, or
-    nothing that ends.
-    """
-    # Two words and the end: 2^5 live hypotheses make 96 candidates at the last step.
-    options = {"penalty": penalty, "sentences": 1, "vocabulary": 5}
-    batch = data.draw(batches(plain=False, **options))._replace(limits=(6,))
-    beams = {"beam_size": 96 * groups, "groups": groups}
-    found = hypotheses(batch.search(length=6, diversity=diversity, **beams), 0)
-    finished = [each for each in found if each.finished]
-    assert_same(finished, exhaustive_best(batch.sentence(0)))
-
-
 @pytest.mark.parametrize("plain", [True, False])
 @STEADY
 @given(data=st.data())
@@ -136,32 +118,6 @@ def test_greedy_search_follows_the_largest_value(plain, data):
             strict=True,
         ):
             np.testing.assert_allclose(found, other, rtol=1e-6, err_msg=name)
-
-
-@pytest.mark.parametrize("kind", ["greedy", "beam"])
-def test_sentences_do_not_see_their_neighbours(kind):
-    """In another order and between others, with all options, each keeps its result."""
-    options = FULL if kind == "beam" else {}
-    batch, other = full_batch(50), full_batch(51, 4.0)
-    expected = batch.search(kind, diversity=0.5, **options)
-    order = np.array([3, 1, 0, 2])
-    moved = batch._replace(
-        tables=batch.tables[order],
-        limits=tuple(batch.limits[i] for i in order),
-        rules=[batch.rules[i] for i in order],
-        attention=batch.attention[order],
-    )
-    mixed = batch._replace(
-        tables=np.concatenate([batch.tables[:2], other.tables[2:]]),
-        attention=np.concatenate([batch.attention[:2], other.attention[2:]]),
-        limits=(*batch.limits[:2], 1, 0),
-    )
-    moved, mixed = (b.search(kind, diversity=0.5, **options) for b in (moved, mixed))
-    for place, index in enumerate(order):
-        assert_same(hypotheses(moved, place), hypotheses(expected, index))
-    for index in range(2):
-        assert_same(hypotheses(mixed, index), hypotheses(expected, index))
-    assert mixed.iterations <= expected.iterations
 
 
 def test_the_loop_stops_when_every_sentence_is_settled():
@@ -215,32 +171,6 @@ def test_constraints_that_ask_for_nothing_change_nothing():
         if one.ndim:
             np.testing.assert_array_equal(one[1:], other[1:])
     assert hypotheses(result, 0) != hypotheses(plain, 0)
-
-
-@STEADY
-@given(
-    seed=st.integers(0, 10_000),
-    ends=st.floats(-6, 3),
-    required=st.lists(
-        st.lists(st.sampled_from(range(3, 7)), min_size=1, max_size=3).map(tuple),
-        min_size=1,
-        max_size=2,
-    ),
-)
-def test_required_phrases_occur_where_there_is_room(seed, ends, required):
-    """With room for all phrases and the end, a hypothesis ends and holds them; without
-    it, none ends.
-    """
-    room = sum(map(len, required)) + 1
-    limits = (room, max(map(len, required)), LENGTH, 0)
-    rules = [NONE | {"required": required}] * SENTENCES
-    batch = Batch(random_tables(seed, ends), limits, rules=rules)
-    result = batch.search(beam_size=3, n_best=3)
-    for index in (0, 2):
-        best = hypotheses(result, index)[0]
-        assert best.finished
-        assert all(holds(best.tokens, phrase) for phrase in required)
-    assert not result.finished[1].any()
 
 
 @pytest.mark.parametrize("kind", ["greedy", "beam", "sample"])
@@ -323,33 +253,6 @@ def test_the_batch_shrinks_as_sentences_finish():
     assert result.lengths[:, 0].tolist() == limits.tolist()
     jax.effects_barrier()
     assert sorted(widths, reverse=True) == [4, 4, 2, 1, 1, 1, 1]
-
-
-def test_a_toy_has_the_known_winners():
-    """Golden scores by hand: alpha decides the winner of a beam of 2."""
-    toy = [[0, 0.05, 0.5, 0.45], [0, 0, 0, 1], [0, 0.4, 0.3, 0.3], [0, 0.05, 0.9, 0.05]]
-    with np.errstate(divide="ignore"):
-        logits = np.log(np.array(toy, np.float32))
-
-    @jax.jit
-    def search(alpha):
-        ids = {"bos_id": 0, "eos_id": 1, "pad_id": 0}
-        given = {"max_lengths": np.array([8]), "length": 8, "alpha": alpha, **ids}
-        rules = SearchRules(**given, beam_size=2), SearchRules(**given)
-        look = lambda tokens, cache: (jnp.asarray(logits)[tokens], cache)  # noqa: E731
-        return beam_search(look, None, rules[0]), greedy_search(look, None, rules[1])
-
-    for alpha, tokens, best, total in (
-        (0.0, [2, 1], -1.609438, -1.609438),
-        (0.6, [2, 1], -1.467257, -1.609438),
-        (1.0, [3, 2, 1], -1.365119, -1.820159),
-        (2.0, [3, 2, 1], -1.023839, -1.820159),
-    ):
-        found, greedy = search(np.float32(alpha))
-        assert found.tokens[0, 0].tolist() == tokens + [0] * (8 - len(tokens))
-        np.testing.assert_allclose(found.scores[0, 0], best, rtol=1e-6)
-        np.testing.assert_allclose(found.log_probabilities[0, 0], total, rtol=1e-6)
-        assert greedy.tokens[0, 0, :3].tolist() == [2, 1, 0]
 
 
 def test_results_without_room_are_empty():

@@ -79,15 +79,6 @@ def test_devices_and_neighbours_change_nothing(ways):
         assert_same(cut(together, row, row + 1), alone)
 
 
-@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
-def test_few_bits_never_take_a_single_row(precision):
-    """A single sentence gets a second row, which does not change its result."""
-    models, (sentence,) = on(1, precision), draw(1)
-    assert models.least_rows == 2
-    both = search(models, [sentence, sentence], beam_size=1)
-    assert_same(search(models, [sentence], beam_size=1), cut(both, 0, 1))
-
-
 def test_rows_of_a_batch():
     """Powers of two up to the batch size, equally many on each device, and two in low
     precision for one hypothesis.

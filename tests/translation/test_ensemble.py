@@ -118,12 +118,6 @@ def test_log_probability_is_that_of_the_mixture(beam_size, weights):
     np.testing.assert_allclose(scores, expected, rtol=3e-3, atol=3e-2)
 
 
-def test_an_ensemble_of_one_is_the_model():
-    alone, texts = random_translator(), equally_long()
-    together = Translator.ensemble([alone])
-    assert together.search(texts, beam_size=1) == alone.search(texts, beam_size=1)
-
-
 def test_the_smallest_model_sets_the_limits():
     """Sources that one of the models has no positions for are refused."""
     together = Translator.ensemble([random_translator(), member(3, max_length=16)])

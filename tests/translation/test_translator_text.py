@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import unicodedata
 
 import numpy as np
 import pytest
@@ -38,18 +37,6 @@ def test_text_is_the_decoded_tokens():
     assert any(not best.finished and len(best.text) > 20 for best in found)
 
 
-def test_padding_and_beginning_are_never_written():
-    """pad and bos are no output, however much a model wants them."""
-    vocabulary = runs.vocabulary()
-    wanted = 50 * np.random.default_rng(0).normal(size=32).astype(np.float32)
-    # A state that does not want the one wants the other.
-    rows = {vocabulary.pad_id: wanted, vocabulary.bos_id: -wanted}
-    for (best,) in runs.translator(output=rows).search(many()[:8], beam_size=4):
-        assert not {"<pad>", "<s>"} & set(best.tokens)
-        assert best.tokens
-        assert np.isfinite(best.score)
-
-
 def test_line_breaks_are_not_written():
     r"""A model that writes ``\n`` and ``\r`` in bytes still gives one line for each."""
     texts = [text for pair in runs.pairs() for text in pair]
@@ -63,20 +50,6 @@ def test_line_breaks_are_not_written():
     found = translator.search(equally_long(), beam_size=1)
     assert any("<0x0A>" in best.tokens for (best,) in found)
     assert not any({"\n", "\r"} & set(best.text) for (best,) in found)
-
-
-def test_sources_are_normalised_text():
-    """Width, ligatures and runs of spaces do not matter; the name of a special token is
-    text.
-    """
-    codec = random_translator().codec
-    plain = ["Open file 2 of 10.", "The first official site"]
-    odd = ["  Open  file ２ of １０. ", "The ﬁrst  oﬃcial\u3000site"]
-    normal = [" ".join(unicodedata.normalize("NFKC", text).split()) for text in odd]
-    assert normal == plain
-    assert codec.encode_sources(odd) == codec.encode_sources(plain)
-    (ids,) = codec.encode_sources(["a </s> b"])
-    assert ids.count(codec.vocabularies.source.eos_id) == 1
 
 
 BLANK = ["", " ", "\t", "\u3000", " \u200b ", "\r", " " * 100_000]
