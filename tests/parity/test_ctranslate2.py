@@ -153,10 +153,7 @@ SIZES = {"source_vocabulary_size": 41, "vocabulary_size": 50, "tied_embeddings":
     [
         ({"d_k": 3}, "heads of width d_model / num_heads, and model.d_k is 3"),
         ({"d_v": 5}, "model.d_v 5 at model.d_model 16 and model.num_heads 4"),
-        (
-            {"num_heads": 3, "d_k": 4, "d_v": 4},
-            "model.num_heads 3; such a model cannot",
-        ),
+        ({"num_heads": 3, "d_k": 4, "d_v": 4}, "model.num_heads 3; such a model"),
         ({"vocabulary_size": 50}, "the model has 50 source tokens, not 41; give the"),
         (SIZES, "the model has 50 target tokens, not 41"),
     ],

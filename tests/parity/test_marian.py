@@ -102,31 +102,11 @@ POSITIONS = "model.decoder.embed_positions.weight"
     ("settings", "tensors", "line"),
     [
         ({}, {NORM: np.ones(16)}, f"takes the tensors {NORM};"),
-        (
-            {},
-            {FC1: None},
-            f"the model lacks the tensor {FC1}; give the state of a whole",
-        ),
-        (
-            {},
-            {FC1: np.ones((16, 24))},
-            f"{FC1} must have the shape (24, 16) by the conf",
-        ),
-        (
-            {},
-            {POSITIONS: np.ones((64, 16))},
-            f"{POSITIONS} must hold sines and cosines",
-        ),
-        (
-            {"decoder_ffn_dim": 32},
-            {},
-            "encoder_ffn_dim is 24 where decoder_ffn_dim is 32",
-        ),
-        (
-            {"activation_function": "tanh"},
-            {},
-            "activation_function must be one of relu, ",
-        ),
+        ({}, {FC1: None}, f"the model lacks the tensor {FC1}; give the state"),
+        ({}, {FC1: np.ones((16, 24))}, f"{FC1} must have the shape (24, 16) by"),
+        ({}, {POSITIONS: np.ones((64, 16))}, f"{POSITIONS} must hold sines"),
+        ({"decoder_ffn_dim": 32}, {}, "ffn_dim is 24 where decoder_ffn_dim is 32"),
+        ({"activation_function": "tanh"}, {}, "function must be one of relu, "),
         ({"model_type": "bart"}, {}, "model_type must be marian, not bart"),
         ({"d_model": None}, {}, "lacks d_model; give the config.json"),
     ],

@@ -277,7 +277,9 @@ def test_the_largest_are_those_of_top_k(size, count):
             np.testing.assert_array_equal(one, other)
 
 
-_THREE = np.zeros((1, 1, 1), np.int32)
+KEYS = {"keys": np.zeros((3, 3))}
+LENGTHS = Constraints(min_lengths=np.array([1, 1, 1]))
+PHRASE = Constraints(required=np.zeros((1, 1, 1), np.int32))
 
 
 @pytest.mark.parametrize(
@@ -289,26 +291,21 @@ _THREE = np.zeros((1, 1, 1), np.int32)
         (beam_search, {"max_lengths": 3}, None, r"a number for each .* not \(\)"),
         (beam_search, {"eos_id": 5}, None, "eos_id 5 is not in 0 to 4"),
         (beam_search, {"bos_id": EOS}, None, "eos_id 1 must differ"),
+        (beam_search, {}, KEYS, r"cache\['keys'\] .* the 4 rows or the 2 sentences"),
         (
             beam_search,
-            {},
-            {"keys": np.zeros((3, 3))},
-            r"cache\['keys'\] has shape \(3, 3\); .* the 4 rows or the 2 sentences",
-        ),
-        (
-            beam_search,
-            {"constraints": Constraints(min_lengths=np.array([1, 1, 1]))},
+            {"constraints": LENGTHS},
             None,
-            "a constraint of 3 sentences does not fit the 4 rows",
+            "of 3 sentences does not fit the",
         ),
         (greedy_search, {}, None, "greedy search has a beam_size of 1, not 2"),
         (greedy_search, {"beam_size": 1, "eos_id": 5}, None, "eos_id 5 is not in 0"),
         (greedy_search, {"beam_size": 1}, [np.zeros(4)], r"cache\[0\] has shape \(4,"),
         (
             greedy_search,
-            {"beam_size": 1, "constraints": Constraints(required=_THREE)},
+            {"beam_size": 1, "constraints": PHRASE},
             None,
-            "required phrases need a beam search",
+            "need a beam sea",
         ),
         (sample_search, {"sampling": Sampling()}, None, "number of samples, not 2, 1"),
         (sample_search, {"n_best": 2}, None, "sampling needs a distribution"),

@@ -11,7 +11,6 @@ from translation.translators import equally_long, noisy_params, random_translato
 import runs
 from jaxformer.functional.int8 import Int8Weights, TwoWayTable, quantize, take_rows
 from jaxformer.models import Transformer
-from jaxformer.translation.batch import Sentence, search_batch
 from jaxformer.translation.models import prepare
 
 TIED = {
@@ -92,20 +91,10 @@ def test_a_model_of_half_precision_keeps_halves():
 
 
 def test_a_search_is_in_the_precision_that_is_asked_for():
-    """A translator finds what its models find in that precision, near what they find in
-    float32.
-    """
+    """A translator finds near what it finds in float32."""
     translator, texts = random_translator(), equally_long()[:2]
     decoding = dataclasses.replace(translator.decoding, precision="int8", beam_size=1)
     found = [best.score for (best,) in translator.search(texts, decoding=decoding)]
-    ids = translator.codec.encode_sources(texts)
-    sentences = [Sentence(each, len(each) - 1, (0, 0)) for each in ids]
-    models, eos_id = (
-        translator.models.prepare("int8"),
-        translator.vocabularies.target.eos_id,
-    )
-    result = search_batch(models, sentences, decoding, eos_id=eos_id, n_best=1)
-    np.testing.assert_allclose(result.scores[:2, 0], found, atol=1e-6)
     plain = [best.score for (best,) in translator.search(texts, beam_size=1)]
     assert found != plain
     np.testing.assert_allclose(found, plain, atol=0.2)
