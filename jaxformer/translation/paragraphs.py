@@ -245,8 +245,9 @@ def _ends(text: str, start: int, found: re.Match[str], language: str) -> bool:
             or text[found.end()].isspace()
             or text[found.end()] in _OPENING
         )
-    following = _NEXT.match(text, found.end())
-    if following is not None and following[1].islower():
+    next_character = _NEXT.match(text, found.end())
+    following = next_character[1] if next_character else ""
+    if following.islower():
         return False
     return found["end"] != "." or not _is_abbreviated(
         text, start, found.start(), following, language
@@ -254,7 +255,7 @@ def _ends(text: str, start: int, found: re.Match[str], language: str) -> bool:
 
 
 def _is_abbreviated(
-    text: str, start: int, stop: int, following: re.Match[str] | None, language: str
+    text: str, start: int, stop: int, following: str, language: str
 ) -> bool:
     """Return whether a single full stop at ``stop`` belongs to the word before it."""
     before = _WORD.search(text, max(start, stop - _LOOK_BACK), stop)
@@ -273,11 +274,7 @@ def _is_abbreviated(
         return True
     if language in _ORDINALS and _ROMAN.fullmatch(word):
         return True
-    return (
-        word.lower() in _BEFORE_NUMBERS
-        and following is not None
-        and following[1].isdigit()
-    )
+    return word.lower() in _BEFORE_NUMBERS and following.isdigit()
 
 
 def _space_end(text: str, place: int) -> int:

@@ -31,7 +31,7 @@ SPECIAL = (0, 1, 2, 3)
 so that they keep their ids.
 """
 
-_SMALLEST, _MOST_TOKENS = 256, 10_000
+_SMALLEST = 256
 
 _ABSENT = -3
 """Neither a token nor one of the negative numbers of a search's constraints."""
@@ -186,15 +186,7 @@ class Shortlist(NamedTuple):
             vocabulary: the hash of the vocabularies.
             first: most frequent target tokens.
             best: translations of each source token.
-
-        Raises:
-            InputError: a number is below 1 or above 10,000.
         """
-        if not 1 <= min(first, best) <= max(first, best) <= _MOST_TOKENS:
-            raise InputError(
-                f"a shortlist needs at least 1 and at most {_MOST_TOKENS:,} tokens of"
-                f" each kind: first is {first}, best {best}"
-            )
         found = learn_translations(source, target, sizes, candidates=max(256, 4 * best))
         table = np.full((len(found), best), -1, np.int32)
         for row, translations in zip(table, found, strict=True):

@@ -30,7 +30,6 @@ from jaxformer.translation.options import (
     SearchOptions,
     check_lists,
     check_results,
-    check_text,
     choose_layer,
 )
 from jaxformer.translation.results import Attention, Hypothesis, LongSources, PairScore
@@ -357,8 +356,7 @@ class Translator:
         """Return the log-probability of each target given its source.
 
         Raises:
-            InputError: a sentence is longer than the model's positions, or not a
-                string.
+            InputError: a sentence is longer than the model's positions.
         """
         from jaxformer.translation import pairs as given_pairs
 
@@ -372,7 +370,6 @@ class Translator:
         """
         from jaxformer.translation import pairs as given_pairs
 
-        check_text("source", source)
         if not source.strip():
             raise InputError("attention needs a sentence that is not blank")
         self.codec.encode_sources([source])  # refused before it is translated
@@ -381,5 +378,4 @@ class Translator:
                 self.decoding, long_sources="refuse", max_source_length=None
             )
             target = self.translate([source], decoding=whole)[0]
-        check_text("target", target)
         return given_pairs.attend(self.model, self.params, self.codec, source, target)

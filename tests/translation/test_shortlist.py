@@ -201,9 +201,6 @@ def test_learn_save_load(tmp_path):
     found.save(tmp_path / "shortlist.npz")
     back = Shortlist.load(str(tmp_path / "shortlist.npz"), "abc")
     jax.tree.map(np.testing.assert_array_equal, back, found)
-    rule = r"at least 1 and at most 10,000 .*: first is 0"
-    with pytest.raises(InputError, match=rule):
-        Shortlist.learn(*sides, (60, 60), "abc", first=0)
 
 
 def test_files_that_do_not_fit_are_refused(tmp_path):
