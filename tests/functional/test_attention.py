@@ -151,31 +151,30 @@ def test_dropout_acts_on_the_weights_used_not_on_those_returned():
     np.testing.assert_array_equal(attention(query, key, value, **drop)[0], clean)
 
 
+X, ALLOWED = jnp.zeros((4, 5, 4, 8)), jnp.tri(5, dtype=bool)
+INNER = {"kernel": jnp.zeros((16, 2, 8)), "bias": jnp.zeros((2, 8))}
+NUMBERS = "a mask is boolean, True = may attend, not float32"
+NARROW = r"shape \(2, 3, 12\) does not fit .* \(16, 2, 8\): its width, 12, must be"
+
+
 @pytest.mark.usefixtures("unchecked")
-def test_what_does_not_fit_is_refused():
-    """Masks of numbers or of other axes, integers, and another width than that of the
-    parameters.
-    """
-    x, allowed = jnp.zeros((4, 5, 4, 8)), jnp.tri(5, dtype=bool)
-    for dtype in (jnp.float32, jnp.int32):
-        line = f"a mask is boolean, True = may attend, not {jnp.dtype(dtype)}"
-        with pytest.raises(InputError, match=line):
-            F.dot_product_attention(x, x, x, allowed.astype(dtype)[None, None])
-        with pytest.raises(InputError, match=line):
-            F.masked_softmax(jnp.zeros((5, 5)), allowed.astype(dtype))
-    line = r"a mask has the four axes \[B, H, T, S\], .* not the shape \("
-    for mask in (allowed, jnp.broadcast_to(allowed, (4, 5, 5))):
-        with pytest.raises(InputError, match=line):
-            F.dot_product_attention(x, x, x, mask)
-    for place in range(3):
-        inputs = [x.astype(jnp.int32) if place == i else x for i in range(3)]
-        line = "expected a floating-point array, not int32: cast it"
-        with pytest.raises(InputError, match=line):
-            F.dot_product_attention(*inputs)
-    inner = {"kernel": jnp.zeros((16, 2, 8)), "bias": jnp.zeros((2, 8))}
-    params = dict.fromkeys(("query", "key", "value"), inner)
-    params["output"] = {"kernel": jnp.zeros((2, 8, 16)), "bias": jnp.zeros(16)}
-    narrow = jnp.zeros((2, 3, 12))
-    line = r"shape \(2, 3, 12\) does not fit .* \(16, 2, 8\): its width, 12, must be"
+@pytest.mark.parametrize(
+    ("function", "inputs", "line"),
+    [
+        (F.dot_product_attention, (X, X, X, 1.0 * ALLOWED[None, None]), NUMBERS),
+        (F.masked_softmax, (X[0, 0], 1.0 * ALLOWED), NUMBERS),
+        (F.dot_product_attention, (X, X, X, ALLOWED), r"the four axes \[B, H, T, S\]"),
+        (F.dot_product_attention, (X, X, X.astype(int)), "floating-point .* not int32"),
+        (
+            F.multi_head_attention,
+            (
+                {"query": INNER, "key": INNER, "value": INNER},
+                *[jnp.zeros((2, 3, 12))] * 2,
+            ),
+            NARROW,
+        ),
+    ],
+)
+def test_what_does_not_fit_is_refused(function, inputs, line):
     with pytest.raises(InputError, match=line):
-        F.multi_head_attention(params, narrow, narrow)
+        function(*inputs)
