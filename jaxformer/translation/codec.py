@@ -161,9 +161,9 @@ class Codec:
             for space, text in sentences:
                 ids = next(encoded)
                 longest = max(longest, len(ids) + self.added)
-                for before_part, part in self._cut(space, text, ids, room):
+                for own_space, part in self._cut(space, text, ids, room):
                     parts.append(self._complete(part))
-                    spaces.append(before_part)
+                    spaces.append(own_space)
             check_length(
                 "source", number, max(parts, key=len), most, self.positions, _SHORTER
             )
@@ -209,7 +209,8 @@ class Codec:
         Raises:
             InputError: a phrase is blank.
         """
-        vocabulary, forms = self.vocabularies.target, list[str]()
+        vocabulary = self.vocabularies.target
+        forms: list[str] = []
         for phrase in map(str.strip, phrases):
             forms += [phrase, phrase[:1].upper() + phrase[1:]]
         found = vocabulary.encode_batch(forms)

@@ -25,23 +25,12 @@ except ModuleNotFoundError:  # the tests are collected all the same
 
 SIZE, EOS, PAD, LONGEST = 41, 0, 40, 48
 
-LITTLE = {
-    "vocab_size": SIZE,
-    "d_model": 16,
-    "encoder_layers": 1,
-    "decoder_layers": 1,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "max_position_embeddings": 64,
-    "activation_function": "swish",
-    "scale_embedding": True,
-    "pad_token_id": PAD,
-    "eos_token_id": EOS,
-    "decoder_start_token_id": PAD,
-    "forced_eos_token_id": None,
-}
+LITTLE = {"vocab_size": SIZE, "d_model": 16, "max_position_embeddings": 64}
+for side in ("encoder", "decoder"):
+    LITTLE |= {f"{side}_layers": 1, f"{side}_ffn_dim": 24, f"{side}_attention_heads": 4}
+LITTLE |= {"activation_function": "swish", "scale_embedding": True, "eos_token_id": EOS}
+LITTLE |= {"pad_token_id": PAD, "decoder_start_token_id": PAD}
+LITTLE |= {"forced_eos_token_id": None}
 
 SETTINGS = {
     "shared": {"scale_embedding": False, "activation_function": "gelu"},

@@ -28,26 +28,12 @@ pytestmark = [
 ]
 
 BOS, UNK = 38, 39
-TOKENS = interop.Tokens(
-    [f"s{i}" for i in range(SIZE)],
-    [f"t{i}" for i in range(SIZE)],
-    UNK,
-    EOS,
-    source_eos=False,
-)
+NAMES = [[f"{side}{i}" for i in range(SIZE)] for side in "st"]
+TOKENS = interop.Tokens(*NAMES, UNK, EOS, source_eos=False)
 
-LITTLE = {
-    "vocabulary_size": SIZE,
-    "d_model": 16,
-    "d_ff": 24,
-    "num_heads": 4,
-    "num_encoder_layers": 2,
-    "num_decoder_layers": 2,
-    "max_length": 64,
-    "dropout_rate": 0.0,
-    "pad_id": PAD,
-    "bos_id": BOS,
-}
+LITTLE = {"vocabulary_size": SIZE, "d_model": 16, "d_ff": 24, "num_heads": 4}
+LITTLE |= {"num_encoder_layers": 2, "num_decoder_layers": 2, "max_length": 64}
+LITTLE |= {"dropout_rate": 0.0, "pad_id": PAD, "bos_id": BOS}
 
 SETTINGS = {
     "paper": {},
