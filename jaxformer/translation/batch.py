@@ -210,7 +210,7 @@ def _constrain(
         most = power_of_two(max([1, *(len(each.prefixes) for each in sentences)]))
         # A sentence with fewer prefixes than others repeats its first one.
         repeated = [
-            [*each.prefixes, *each.prefixes[:1] * (most - len(each.prefixes))]
+            [*each.prefixes, *list(each.prefixes[:1]) * (most - len(each.prefixes))]
             for each in sentences
         ]
         prefixes = _pad_phrases(repeated, (rows, most, 8))
