@@ -1,21 +1,10 @@
-"""Little models of Hugging Face's MarianMTModel, sentences for them, and the search of
-our models.
-"""
+"""Little models of Hugging Face's MarianMTModel, and sentences for them."""
 
-# pyright: reportOptionalMemberAccess=false, reportArgumentType=false
+# pyright: reportOptionalMemberAccess=false
 
 import contextlib
-import functools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-
-from jaxformer import Transformer
-from jaxformer.models import empty_cache
-from jaxformer.search.beam import beam_search
-from jaxformer.search.rules import SearchRules
-from jaxformer.search.single import greedy_search
 
 try:
     import torch
@@ -25,12 +14,23 @@ except ModuleNotFoundError:  # the tests are collected all the same
 
 SIZE, EOS, PAD, LONGEST = 41, 0, 40, 48
 
-LITTLE = {"vocab_size": SIZE, "d_model": 16, "max_position_embeddings": 64}
-for side in ("encoder", "decoder"):
-    LITTLE |= {f"{side}_layers": 1, f"{side}_ffn_dim": 24, f"{side}_attention_heads": 4}
-LITTLE |= {"activation_function": "swish", "scale_embedding": True, "eos_token_id": EOS}
-LITTLE |= {"pad_token_id": PAD, "decoder_start_token_id": PAD}
-LITTLE |= {"forced_eos_token_id": None}
+LITTLE = {
+    "vocab_size": SIZE,
+    "d_model": 16,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "activation_function": "swish",
+    "scale_embedding": True,
+    "pad_token_id": PAD,
+    "eos_token_id": EOS,
+    "decoder_start_token_id": PAD,
+    "forced_eos_token_id": None,
+}
 
 SETTINGS = {
     "shared": {"scale_embedding": False, "activation_function": "gelu"},
@@ -66,10 +66,10 @@ def make(seed, **settings):
     return model
 
 
-def draw(seed, count, size=SIZE, longest=20, shortest=1):
+def draw(seed, count, size=SIZE, longest=20):
     """Draw sources that end with the end of sentence, padded on the right."""
     rng = np.random.default_rng(seed)
-    lengths = rng.integers(shortest, longest + 1, size=count)
+    lengths = rng.integers(1, longest + 1, size=count)
     tokens = rng.integers(1, size - 3, size=(count, longest)).astype(np.int32)
     place = np.arange(longest)[None]
     tokens[place == lengths[:, None] - 1] = EOS
@@ -106,44 +106,3 @@ def make_ending(seed, steps=300):
         optimizer.step()
         optimizer.zero_grad()
     return model
-
-
-@functools.cache
-def compile_search(config, beam_size, forbidden):
-    """Compile a search for the best ``beam_size`` hypotheses under their penalty; what
-    is forbidden has no part in the normalisation.
-    """
-
-    @jax.jit
-    def search(params, source, alpha):
-        model = Transformer(config)
-        memory = model.apply({"params": params}, source, method="start")
-        options = {
-            "max_lengths": jnp.full(source.shape[0], LONGEST),
-            "length": LONGEST,
-            "alpha": alpha,
-            "penalty": "average",
-            "bos_id": config.bos_id,
-            "eos_id": EOS,
-            "pad_id": config.pad_id,
-        }
-
-        def step(tokens, cache):
-            logits, cache = model.apply(
-                {"params": params}, tokens, cache, memory, method="step"
-            )
-            return logits.at[:, jnp.array(forbidden, int)].set(-jnp.inf), cache
-
-        cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
-        if beam_size == 1:
-            return greedy_search(step, cache, SearchRules(**options))
-        rules = SearchRules(beam_size=beam_size, n_best=beam_size, **options)
-        return beam_search(step, cache, rules)
-
-    return search
-
-
-def our_search(config, params, source, beam_size, alpha=0.0, forbidden=()):
-    search = compile_search(config, beam_size, forbidden)
-    found = search(params, jnp.asarray(source), jnp.float32(alpha))
-    return jax.tree.map(np.asarray, found)

@@ -14,18 +14,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from parity.marians import (
+    EOS,
     LONGEST,
     PAD,
     SETTINGS,
     draw,
     make,
+    make_ending,
     one_thread,
-    our_search,
 )
 
 from jaxformer import InputError, Transformer
 from jaxformer.interop import marian
-from jaxformer.models import count_parameters
+from jaxformer.models import count_parameters, empty_cache
+from jaxformer.search.beam import beam_search
+from jaxformer.search.rules import SearchRules
+from jaxformer.search.single import greedy_search
 
 try:
     import torch
@@ -102,11 +106,31 @@ POSITIONS = "model.decoder.embed_positions.weight"
     ("settings", "tensors", "line"),
     [
         ({}, {NORM: np.ones(16)}, f"takes the tensors {NORM};"),
-        ({}, {FC1: None}, f"the model lacks the tensor {FC1}; give the state"),
-        ({}, {FC1: np.ones((16, 24))}, f"{FC1} must have the shape (24, 16) by"),
-        ({}, {POSITIONS: np.ones((64, 16))}, f"{POSITIONS} must hold sines"),
-        ({"decoder_ffn_dim": 32}, {}, "ffn_dim is 24 where decoder_ffn_dim is 32"),
-        ({"activation_function": "tanh"}, {}, "function must be one of relu, "),
+        (
+            {},
+            {FC1: None},
+            f"the model lacks the tensor {FC1}; give the state of a whole",
+        ),
+        (
+            {},
+            {FC1: np.ones((16, 24))},
+            f"{FC1} must have the shape (24, 16) by the conf",
+        ),
+        (
+            {},
+            {POSITIONS: np.ones((64, 16))},
+            f"{POSITIONS} must hold sines and cosines",
+        ),
+        (
+            {"decoder_ffn_dim": 32},
+            {},
+            "encoder_ffn_dim is 24 where decoder_ffn_dim is 32",
+        ),
+        (
+            {"activation_function": "tanh"},
+            {},
+            "activation_function must be one of relu, ",
+        ),
         ({"model_type": "bart"}, {}, "model_type must be marian, not bart"),
         ({"d_model": None}, {}, "lacks d_model; give the config.json"),
     ],
@@ -118,6 +142,42 @@ def test_what_cannot_be_carried_over_is_named(settings, tensors, line):
     state = {name: x for name, x in (state | tensors).items() if x is not None}
     with pytest.raises(InputError, match=re.escape(line)):
         marian.from_state(model.config.to_dict() | settings, state)
+
+
+@functools.cache
+def compile_search(config, beam_size):
+    """Compile a search for the best ``beam_size`` hypotheses under their penalty."""
+
+    @jax.jit
+    def search(params, source, alpha):
+        model = Transformer(config)
+        memory = model.apply({"params": params}, source, method="start")
+        options = {
+            "max_lengths": jnp.full(source.shape[0], LONGEST),
+            "length": LONGEST,
+            "alpha": alpha,
+            "penalty": "average",
+            "bos_id": config.bos_id,
+            "eos_id": EOS,
+            "pad_id": config.pad_id,
+        }
+
+        def step(tokens, cache):
+            return model.apply({"params": params}, tokens, cache, memory, method="step")
+
+        cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
+        if beam_size == 1:
+            return greedy_search(step, cache, SearchRules(**options))
+        rules = SearchRules(beam_size=beam_size, n_best=beam_size, **options)
+        return beam_search(step, cache, rules)
+
+    return search
+
+
+def our_search(config, params, source, beam_size, alpha=0.0):
+    search = compile_search(config, beam_size)
+    found = search(params, jnp.asarray(source), jnp.float32(alpha))
+    return jax.tree.map(np.asarray, found)
 
 
 def their_search(model, source, **options):
@@ -140,6 +200,14 @@ def padded(tokens):
     """Return their sequences as ours: without the first token, padded."""
     tokens = tokens.numpy()[:, 1:]
     return np.pad(tokens, ((0, 0), (0, LONGEST - tokens.shape[1])), constant_values=PAD)
+
+
+@pytest.fixture(scope="module")
+def ending():
+    """A model that ends its sentences, sources, and the model carried over."""
+    with one_thread():
+        model = make_ending(0).eval()
+    return model, draw(9, 100), *marian.from_model(model)
 
 
 def test_greedy_search_finds_the_same_tokens(ending):
