@@ -1,0 +1,170 @@
+"""The WMT data sets of TFDS, made by TFDS's own code from archives of the published
+form.
+
+Everything is TFDS's but the text in the archives, the addresses, and the two functions
+of TensorFlow that open a file and turn a name into text, with which TFDS unpacks.
+"""
+
+import shutil
+import sys
+import types
+
+import pytest
+from archive_server import status, tar_gz
+from pairs import CODES
+
+from jaxformer.data import hub, load
+from jaxformer.errors import InputError
+
+COUNTS = {"europarl": 40, "commoncrawl": 23, "news": 17, "dev": 7, "test": 5}
+
+
+def pairs(corpus):
+    """Make the pairs of an archive, with Unicode line separators and an empty side."""
+    made = [
+        (f"{corpus} {n} für\u2028Äpfel & <Birnen>", f"{corpus} {n} for\x85apples")
+        for n in range(COUNTS[corpus])
+    ]
+    made[3] = (made[3][0], "")
+    return made
+
+
+def whole(*corpora):
+    """Return the pairs that have both sides, sorted."""
+    return sorted(pair for corpus in corpora for pair in pairs(corpus) if all(pair))
+
+
+def both(name, corpus, form="{line}\n"):
+    """Name the two files of a corpus within its archive."""
+    members = {}
+    for code, kind, lines in zip(
+        CODES, ("src", "ref"), zip(*pairs(corpus), strict=True), strict=True
+    ):
+        made = [form.format(line=line, number=n) for n, line in enumerate(lines, 1)]
+        members[name.format(code, kind)] = "".join(made).encode()
+    return members
+
+
+SEGMENT = '<seg id="{number}">{line}</seg>\n'
+NEWSTEST = "dev/newstest2014-deen-{1}.{0}.sgm"
+ARCHIVES = {
+    f"{name}.tgz": tar_gz(members)
+    for name, members in {
+        "training-parallel-commoncrawl": both("commoncrawl.de-en.{}", "commoncrawl"),
+        "training-parallel-europarl-v7": both(
+            "training/europarl-v7.de-en.{}", "europarl"
+        ),
+        "training-parallel-nc-v9": both("training/news-commentary-v9.de-en.{}", "news"),
+        "dev": both("dev/newstest2013.{}", "dev") | both(NEWSTEST, "test", SEGMENT),
+    }.items()
+}
+SPLITS = {
+    "train": ("europarl", "commoncrawl", "news"),
+    "validation": ("dev",),
+    "test": ("test",),
+}
+NAME = "wmt14_translate/de-en"
+
+
+@pytest.fixture(autouse=True)
+def wmt(server, tmp_path, monkeypatch):
+    """TFDS's WMT with the addresses of our server, and an empty folder."""
+    wmt = pytest.importorskip("tensorflow_datasets.translate.wmt")
+    for known in wmt.DATASET_MAP.values():
+        names = [address.rsplit("/", 1)[-1] for address in known._urls]
+        addresses = tuple(f"{server.address}/{name}" for name in names)
+        monkeypatch.setattr(known, "_urls", addresses)
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    for name, content in ARCHIVES.items():
+        server.serve(f"/{name}", content)
+
+
+@pytest.fixture
+def tensorflow(monkeypatch):
+    """What TFDS uses of TensorFlow to unpack."""
+    from tensorflow_datasets.core.download import extractor
+
+    space = types.SimpleNamespace
+    gfile, compat = space(GFile=open), space(as_text=str)
+    stand_in = space(io=space(gfile=gfile), compat=compat)
+    monkeypatch.setattr(extractor, "tf", stand_in)
+    monkeypatch.setattr(hub, "find_spec", lambda name: stand_in)
+
+
+@pytest.fixture
+def no_tensorflow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+
+
+def refused(name):
+    with pytest.raises(InputError) as error:
+        hub.prepare_tfds(name)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_archives_of_wmt_become_pairs(server, tensorflow, tmp_path, monkeypatch):
+    """Every pair with two sides comes once. A folder that is prepared needs neither
+    TensorFlow nor the network.
+    """
+    folder = hub.prepare_tfds(NAME)
+    assert folder == tmp_path / NAME / "1.0.0"
+    assert {path for path, _ in server.requests} == {f"/{name}" for name in ARCHIVES}
+    for split, corpora in SPLITS.items():
+        forward = list(load(f"tfds:{NAME}/{split}", "de", "en"))
+        assert sorted(forward) == whole(*corpora)
+        backward = list(load(f"tfds:{NAME}/{split}", "en", "de"))
+        assert backward == [pair[::-1] for pair in forward]
+    before = {path: path.stat().st_mtime_ns for path in folder.iterdir()}
+    monkeypatch.setattr(hub, "find_spec", lambda name: None)
+    server.requests.clear()
+    assert hub.prepare_tfds(NAME) == folder
+    assert {path: path.stat().st_mtime_ns for path in folder.iterdir()} == before
+    assert not server.requests
+
+
+def test_without_tensorflow_no_archive_of_wmt_is_fetched(
+    server, no_tensorflow, tmp_path, caplog
+):
+    """The error precedes any download, and names both cures."""
+    message = refused(NAME)
+    assert message.startswith(
+        f"preparing tfds:{NAME} needs more than reading it (TensorFlow unpacks its"
+        " archives): pip install tensorflow importlib_resources, or prepare it on"
+        " another machine and copy its folder"
+    )
+    assert message.endswith(str(tmp_path / NAME / "1.0.0"))
+    assert not server.requests
+    assert not caplog.records
+
+
+def test_an_address_that_is_gone_is_named(server, tensorflow, tmp_path):
+    """So is an archive that breaks off; then a whole one is prepared."""
+    server.serve("/dev.tgz", ARCHIVES["dev.tgz"], *[status(404)] * 2)
+    message = refused(NAME)
+    start = f"cannot prepare tfds:{NAME} (Failed to get url {server.address}/dev.tgz"
+    assert start in message
+    assert f"remove what is damaged from {tmp_path}/downloads and try again" in message
+    server.serve("/dev.tgz", ARCHIVES["dev.tgz"][:-100])
+    assert f"(Error while extracting {tmp_path}/downloads/" in refused(NAME)
+    with pytest.raises(InputError, match="is not prepared"):
+        load(f"tfds:{NAME}/train", *CODES)
+    shutil.rmtree(tmp_path / "downloads")
+    server.serve("/dev.tgz", ARCHIVES["dev.tgz"])
+    hub.prepare_tfds(NAME)
+    assert sorted(load(f"tfds:{NAME}/test", *CODES)) == whole("test")
+
+
+def test_an_archive_of_another_checksum_is_refused(server, tensorflow, monkeypatch):
+    """By the checksum that TFDS has for the published address, which leads here."""
+    for variable in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("http_proxy", server.address)
+    europarl = "training-parallel-europarl-v7.tgz"
+    address = f"http://www.statmt.org/wmt13/{europarl}"
+    server.serve(address, ARCHIVES[europarl])
+    map_ = sys.modules["tensorflow_datasets.translate.wmt"].DATASET_MAP
+    monkeypatch.setattr(map_["europarl_v7"], "_urls", (address,))
+    message = refused(NAME)
+    assert message.startswith(f"cannot prepare tfds:{NAME} (Artifact {address}")
+    assert "wrong checksum" in message
