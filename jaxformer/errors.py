@@ -7,6 +7,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import numbers
+import operator
 import sys
 from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
@@ -147,29 +148,27 @@ def check_keys(section: str, instance: DataclassInstance) -> None:
             )
 
 
+_BOUNDS = {
+    "least": (operator.ge, "at least"),
+    "above": (operator.gt, "above"),
+    "most": (operator.le, "at most"),
+    "below": (operator.lt, "below"),
+}
+
+
 def _broken_rule(value: Any, facts: Mapping[str, Any]) -> str | None:
     """Return the first rule that a value breaks. NaN breaks every bound."""
-    least, above = facts.get("least"), facts.get("above")
-    most, below = facts.get("most"), facts.get("below")
     choices = facts.get("choices")
     if choices is not None and value not in choices:
         return f"one of {', '.join(choices)}"
-    if least is not None and not value >= least:
-        return f"at least {least:,}"
-    if above is not None and not value > above:
-        return f"above {above:,}"
-    if most is not None and not value <= most:
-        return f"at most {most:,}"
-    if below is not None and not value < below:
-        return f"below {below:,}"
+    for name, (holds, words) in _BOUNDS.items():
+        bound = facts.get(name)
+        if bound is not None and not holds(value, bound):
+            return f"{words} {bound:,}"
     return None
 
 
 def _shown(value: object) -> str:
-    # Python refuses to print an integer of more than 4,300 digits.
-    digits = int(value.bit_length() * 0.30103) + 1 if isinstance(value, int) else 0
-    if digits > 30:
-        return f"a number of {digits:,} digits"
     return repr(value) if isinstance(value, str) else str(value)
 
 

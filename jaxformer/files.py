@@ -159,11 +159,8 @@ def parse_step(line: str | bytes) -> dict[str, Any] | None:
         record = parse_json(line)
     except InputError:
         return None
-    return record if isinstance(record, dict) and _is_step(record.get("step")) else None
-
-
-def _is_step(value: object) -> bool:
-    return type(value) is int and 0 <= value < 2**63
+    step = record.get("step") if isinstance(record, dict) else None
+    return record if type(step) is int and 0 <= step < 2**63 else None
 
 
 def finite(value: Any) -> Any:
@@ -197,14 +194,8 @@ def hold(directory: Path, refusal: str) -> TextIO:
             or the lock is a symbolic link or cannot be written.
     """
     try:
-        lock = os.fdopen(
-            os.open(
-                directory / LOCK,
-                os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW,
-                0o666,
-            ),
-            "a",
-        )
+        flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW
+        lock = os.fdopen(os.open(directory / LOCK, flags, 0o666), "w")
     except FileNotFoundError:
         raise  # the folder is missing
     except OSError as error:

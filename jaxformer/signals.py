@@ -19,11 +19,10 @@ import stat
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from types import FrameType, TracebackType
-from typing import Any, Generic, NoReturn, TypeVar
+from types import FrameType
+from typing import Any, NoReturn, TypeVar
 
 Result = TypeVar("Result")
-Item = TypeVar("Item")
 
 INTERRUPTED = 130
 """The exit code of a command that a signal ended."""
@@ -128,12 +127,7 @@ class StopSignal:
         self._before = _install(self._note)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Restore the handlers of before."""
         _restore(self._before)
 
@@ -205,25 +199,25 @@ def is_busy() -> bool:
     return not all(done.wait(_PATIENCE) for done in _left)
 
 
-class Feed(Generic[Item]):
-    """Items for compiled code, which words every error in its own way. It remembers the
+class Feed:
+    """Lines for compiled code, which words every error in its own way. It remembers the
     error that ended them.
     """
 
-    def __init__(self, items: Iterable[Item]) -> None:
-        """Yield these items while they are wanted."""
-        self._items = items
+    def __init__(self, lines: Iterable[str]) -> None:
+        """Yield these lines while they are wanted."""
+        self._lines = lines
         self.error: Exception | None = None
         """What reading them raised."""
         self.unwanted = threading.Event()
         """Set it once nobody waits for the result."""
 
-    def __iter__(self) -> Iterator[Item]:
+    def __iter__(self) -> Iterator[str]:
         try:
-            for item in self._items:
+            for line in self._lines:
                 if self.unwanted.is_set():
                     raise RuntimeError("nobody waits for the result")
-                yield item
+                yield line
         except Exception as error:
             self.error = error
             raise

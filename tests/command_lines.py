@@ -67,9 +67,8 @@ def read_commands(text: str) -> Iterator[list[str]]:
         text,
     )
     for line in text.splitlines():
-        lexer = shlex.shlex(
-            without_comment(line), posix=True, punctuation_chars="|&;<>"
-        )
+        line = without_comment(line)
+        lexer = shlex.shlex(line, posix=True, punctuation_chars="|&;<>")
         lexer.whitespace_split, lexer.commenters = True, ""
         words: list[str] = []
         redirected = False
@@ -110,12 +109,8 @@ def check_command(words: Sequence[str]) -> None:
         del words[0]
     if not words:
         return
-    missing = [
-        w
-        for w in words
-        if re.match(r"(configs|scripts|jaxformer/|tests|docs)/", w)
-        and not (ROOT / w).exists()
-    ]
+    own = re.compile(r"(configs|scripts|jaxformer/|tests|docs)/")
+    missing = [w for w in words if own.match(w) and not (ROOT / w).exists()]
     if missing:
         raise WrongLineError(f"there is no {missing[0]}")
     program, rest = Path(words[0]).name, words[1:]
@@ -159,11 +154,7 @@ def check_config(path: str, overrides: Sequence[str]) -> None:
     """
     if path.startswith("configs/") and not (ROOT / path.partition(":")[0]).is_file():
         raise WrongLineError(f"there is no {path}")
-    file = (
-        ROOT / path
-        if path.startswith("configs/")
-        else ROOT / "configs" / "quickstart.py"
-    )
+    file = ROOT / (path if path.startswith("configs/") else "configs/quickstart.py")
     try:
         configuration.parse(config_file.read(str(file), overrides))
     except InputError as error:
@@ -172,21 +163,16 @@ def check_config(path: str, overrides: Sequence[str]) -> None:
 
 def check_make(targets: Sequence[str]) -> None:
     """Look targets up."""
-    known = set(
-        re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    )
-    unknown = [
-        target for target in targets if "=" not in target and target not in known
-    ]
+    known = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    unknown = [name for name in targets if "=" not in name and name not in known]
     if unknown:
         raise WrongLineError(f"make knows no {unknown[0]}")
 
 
 def check_pip(arguments: Sequence[str]) -> None:
     """Look extras up."""
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
-        "optional-dependencies"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
     for word in arguments:
         found = re.fullmatch(r"(?:jaxformer|\.|[A-Z_]+)\[([\w,]+)\]", word)
         for extra in found[1].split(",") if found else ():
@@ -217,8 +203,6 @@ class _ReadError(Exception):
 
 def check_script(path: str, arguments: Sequence[str]) -> None:
     """Let a script, or a folder with one, read its arguments, and stop it then."""
-    if (ROOT / path).is_dir():
-        path = f"{path}/__main__.py"
     rest: list[str] = []
 
     def parse_known_args(parser, args=None, namespace=None):
@@ -244,13 +228,9 @@ def check_script(path: str, arguments: Sequence[str]) -> None:
         mock.patch.object(sys, "path", [str((ROOT / path).parent), *sys.path]),
     ):
         spec.loader.exec_module(module)
-        with (
-            mock.patch.object(argparse.ArgumentParser, "parse_args", parse_args),
-            mock.patch.object(
-                argparse.ArgumentParser, "parse_known_args", parse_known_args
-            ),
-            contextlib.suppress(_ReadError),
-        ):
+        stops = {"parse_args": parse_args, "parse_known_args": parse_known_args}
+        patched = mock.patch.multiple(argparse.ArgumentParser, **stops)
+        with patched, contextlib.suppress(_ReadError):
             _exits(module.main)
     unknown = [word for word in rest if not word.startswith("--config.")]
     if unknown:

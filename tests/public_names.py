@@ -40,17 +40,11 @@ SHOWN = {
     "jaxformer.data.sources": ("escape", "load"),
     "jaxformer.translation.options": ("ResultOptions", "SearchOptions"),
     "jaxformer.translation.results": (
-        "Alignment",
-        "Attention",
-        "Hypothesis",
-        "PairScore",
+        *("Alignment", "Attention", "Hypothesis", "PairScore"),
     ),
     "jaxformer.evaluation.choice": ("choose_metrics",),
     "jaxformer.evaluation.comparison": (
-        "Comparison",
-        "ComparisonConfig",
-        "Result",
-        "compare",
+        *("Comparison", "ComparisonConfig", "Result", "compare"),
     ),
     "jaxformer.evaluation.metrics": (
         *("BLEU", "CHRF", "CHRF_PLUS_PLUS", "TER", "SacreMetric"),
@@ -60,12 +54,7 @@ SHOWN = {
     "jaxformer.interop.ctranslate2": ("Tokens", "save"),
     "jaxformer.interop.marian": ("from_model", "from_state"),
     "jaxformer.runs.config": (
-        "EvaluationConfig",
-        "RunConfig",
-        "default_config",
-        "load",
-        "parse",
-        "save",
+        *("EvaluationConfig", "RunConfig", "default_config", "load", "parse", "save"),
     ),
     "jaxformer.training.train": ("train",),
 }
@@ -94,14 +83,11 @@ def _described(name: str, thing: object) -> Iterator[str]:
     if isinstance(thing, types.ModuleType):
         return
     if typing.is_typeddict(thing):
-        yield (
-            f"{name}:"
-            f" {', '.join(sorted(thing.__required_keys__ | thing.__optional_keys__))}"
-        )
+        keys = thing.__required_keys__ | thing.__optional_keys__
+        yield f"{name}: {', '.join(sorted(keys))}"
     elif inspect.isclass(thing):
-        bare = issubclass(thing, BaseException | enum.Enum) or getattr(
-            thing, "_is_protocol", False
-        )
+        bare = issubclass(thing, BaseException | enum.Enum)
+        bare |= getattr(thing, "_is_protocol", False)
         yield name if bare else f"{name}{_parameters(thing)}"
         for key, value in sorted(vars(thing).items()):
             # Flax calls setup, and nobody else
@@ -112,20 +98,14 @@ def _described(name: str, thing: object) -> Iterator[str]:
             elif isinstance(value, types.FunctionType | classmethod | staticmethod):
                 yield f"{name}.{key}{_parameters(getattr(thing, key))}"
     else:
-        yield (
-            f"{name}{_parameters(thing)}"
-            if isinstance(thing, types.FunctionType)
-            else name
-        )
+        function = isinstance(thing, types.FunctionType)
+        yield f"{name}{_parameters(thing)}" if function else name
 
 
 def _parameters(thing: typing.Any) -> str:
     # Flax gives each of its modules these two.
-    own = (
-        ("parent", "name")
-        if inspect.isclass(thing) and issubclass(thing, flax.linen.Module)
-        else ()
-    )
+    module = inspect.isclass(thing) and issubclass(thing, flax.linen.Module)
+    own = ("parent", "name") if module else ()
     words, keywords = [], False
     for name, parameter in inspect.signature(thing).parameters.items():
         if name in own:
@@ -133,21 +113,17 @@ def _parameters(thing: typing.Any) -> str:
         if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
             words.append("*")
         keywords |= parameter.kind in (parameter.KEYWORD_ONLY, parameter.VAR_POSITIONAL)
-        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(
-            parameter.kind, ""
-        )
-        words.append(
-            f"{stars}{name}{'' if parameter.default is parameter.empty else '='}"
-        )
+        stars = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}
+        default = "" if parameter.default is parameter.empty else "="
+        words.append(f"{stars.get(parameter.kind, '')}{name}{default}")
     return f"({', '.join(words)})"
 
 
 def _keys() -> Iterator[str]:
     for section, kind in typing.get_type_hints(RunConfig).items():
         for field in dataclasses.fields(kind):
-            default = (
-                "" if field.default is dataclasses.MISSING else f"={field.default}"
-            )
+            has_default = field.default is not dataclasses.MISSING
+            default = f"={field.default}" if has_default else ""
             yield f"--config.{section}.{field.name}{default}"
 
 

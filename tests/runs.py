@@ -31,6 +31,7 @@ from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
 from jaxformer.search.config import DecodingConfig
 from jaxformer.training.progress import Progress
 from jaxformer.translation.translator import Translator
@@ -70,12 +71,9 @@ def made_once(make: Callable[[Path], None]) -> Callable[[], Path]:
 
 def environment() -> dict[str, str]:
     """Return the variables of processes of the tests: they have one device."""
-    flags = [
-        flag
-        for flag in os.environ.get("XLA_FLAGS", "").split()
-        if "device_count" not in flag
-    ]
-    return {**os.environ, "XLA_FLAGS": " ".join(flags), "JAX_PLATFORMS": "cpu"}
+    given = os.environ.get("XLA_FLAGS", "").split()
+    flags = " ".join(flag for flag in given if "device_count" not in flag)
+    return {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
 
 
 def command(
@@ -152,11 +150,8 @@ def sentences(count: int, longest: int = 30, shortest: int = 1) -> list[str]:
     included.
     """
     seen = dict.fromkeys(pair.source for pair in pairs())
-    fitting = [
-        text
-        for text in seen
-        if shortest <= len(vocabulary().encode(text)) + 1 <= longest
-    ]
+    lengths = {text: len(vocabulary().encode(text)) + 1 for text in seen}
+    fitting = [text for text in seen if shortest <= lengths[text] <= longest]
     assert len(fitting) >= count
     return fitting[:count]
 
@@ -186,25 +181,20 @@ def random_params(config: TransformerConfig, eos: float = 2.2, seed: int = 2) ->
     Output rows of one length keep single tokens from winning everywhere; that of end of
     sentence is ``eos`` times as long, so that it wins in some places.
     """
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(
-        Transformer(config).init, jax.random.key(0), tokens, tokens
-    )["params"]
+    tokens, init = jax.ShapeDtypeStruct((1, 1), jnp.int32), Transformer(config).init
+    shapes = jax.eval_shape(init, jax.random.key(0), tokens, tokens)["params"]
     generator = np.random.default_rng(seed)
 
     def draw(path, leaf):
         name = jax.tree_util.keystr(path)
         if leaf.ndim == 1:
             return np.full(leaf.shape, float("scale" in name), np.float32)
-        size = 2.0 if "embedding" in name else 1.5
-        return (size * config.d_model**-0.5 * generator.normal(size=leaf.shape)).astype(
-            np.float32
-        )
+        size = (2.0 if "embedding" in name else 1.5) * config.d_model**-0.5
+        return (size * generator.normal(size=leaf.shape)).astype(np.float32)
 
     params = jax.tree_util.tree_map_with_path(draw, shapes)
-    rows = (
-        1.5 * params["output"] / np.linalg.norm(params["output"], axis=1, keepdims=True)
-    )
+    rows = params["output"]
+    rows = 1.5 * rows / np.linalg.norm(rows, axis=1, keepdims=True)
     rows[vocabulary().eos_id] *= eos
     return jax.tree.map(jnp.asarray, {**params, "output": rows})
 
@@ -225,11 +215,8 @@ def translator(
         **changes: of the model, or, where they are its keys, of decoding.
     """
     keys = {field.name for field in dataclasses.fields(DecodingConfig)}
-    of_decoding = {
-        "max_extra_length": 20,
-        "batch_size": 8,
-        **{k: v for k, v in changes.items() if k in keys},
-    }
+    of_decoding = {"max_extra_length": 20, "batch_size": 8}
+    of_decoding |= {k: v for k, v in changes.items() if k in keys}
     config = model_config(**{k: v for k, v in changes.items() if k not in keys})
     params = random_params(config, eos)
     for token, row in (output or {}).items():
@@ -248,24 +235,18 @@ def random_run(path: Path) -> None:
     Tests only read it; those that write take :func:`copy`.
     """
     base = configuration.parse(configuration.default_config().to_dict())
-    config = dataclasses.replace(
-        base,
-        model=model_config(),
-        data=dataclasses.replace(
-            base.data, vocabulary_size=vocabulary().size, max_length=64
-        ),
-        decoding=DecodingConfig(max_extra_length=20, batch_size=8),
-    )
+    sizes = {"vocabulary_size": vocabulary().size, "max_length": 64}
+    data = dataclasses.replace(base.data, **sizes)
+    decoding = DecodingConfig(max_extra_length=20, batch_size=8)
+    config = RunConfig(model_config(), data, base.training, decoding, base.evaluation)
     vocabulary().save(path / "vocabulary" / "shared.model")
     configuration.save(config, path / "config.json")
     both = Vocabularies(vocabulary(), vocabulary())
     checkpoints = CheckpointManager(path / "checkpoints")
     for step, seed, bleu in ((10, 2, 5.0), (20, 3, 4.0)):
         progress = {**Progress(step=step).to_json(), "vocabulary": both.hash}
-        params = random_params(config.model, seed=seed)
-        checkpoints.save(
-            step, params, {"step": jnp.asarray(step)}, progress, {"bleu": bleu}
-        )
+        params, rest = random_params(config.model, seed=seed), {"step": jnp.int32(step)}
+        checkpoints.save(step, params, rest, progress, {"bleu": bleu})
         checkpoints.wait()
     checkpoints.close()
 
@@ -301,9 +282,8 @@ def reversal_run(path: Path) -> None:
         "evaluation.max_sentences": 32,
     }
     options = [f"--config.{key}={value}" for key, value in values.items()]
-    done = command(
-        "train", "--config=configs/reverse.py", f"--workdir={path}", *options
-    )
+    run = "--config=configs/reverse.py", f"--workdir={path}"
+    done = command("train", *run, *options)
     assert done.returncode == 0, done.stderr.decode()
 
 

@@ -38,7 +38,7 @@ for line in sys.stdin:
 """
 
 
-def test_a_folder_has_one_holder_at_a_time(tmp_path):
+def test_a_folder_has_one_holder_at_a_time(tmp_path, monkeypatch):
     """What this process holds is refused to another process and to itself, and the
     other way around. What is closed is free, and so is what a killed process held.
     """
@@ -70,18 +70,16 @@ def test_a_folder_has_one_holder_at_a_time(tmp_path):
             other.kill()
     hold(first, "taken").close()
     hold(second, "taken").close()
-
-
-def test_a_file_system_without_locks_refuses_nobody(monkeypatch, tmp_path):
+    # A file system without locks refuses nobody.
     error = OSError(errno.ENOLCK, "No locks available")
     monkeypatch.setattr(fcntl, "flock", mock.Mock(side_effect=error))
-    with hold(tmp_path, "taken"), hold(tmp_path, "taken"):
-        assert [path.name for path in tmp_path.iterdir()] == [LOCK]
+    with hold(first, "taken"), hold(first, "taken"):
+        assert [path.name for path in first.iterdir()] == [LOCK]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     """An interrupted or failed write leaves the old file and nothing else; a new file
-    has the permissions of the old one.
+    has the permissions of the old one, and replaces a link without following it.
     """
     path = tmp_path / "record"
     path.write_text("old")
@@ -100,24 +98,17 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     write_whole(path, "new")
     assert path.read_text() == "new"
     assert path.stat().st_mode & 0o777 == 0o640
-
-
-def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(tmp_path):
-    outside, path = tmp_path / "outside", tmp_path / "record"
-    outside.write_text("of somebody else")
-    path.symlink_to(outside)
-    write_whole(path, "ours")
-    assert not path.is_symlink()
-    assert (outside.read_text(), path.read_text()) == ("of somebody else", "ours")
+    (tmp_path / "link").symlink_to(path)
+    write_whole(tmp_path / "link", "ours")
+    assert not (tmp_path / "link").is_symlink()
+    assert path.read_text() == "new"
 
 
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
         pytest.param(b"[" * 100_000, "nested too deep", id="open"),
-        pytest.param(b"[" * 100_000 + b"]" * 100_000, "nested too deep", id="deep"),
         pytest.param(b"1" * 400, "a number of 400 digits", id="long"),
-        pytest.param(b"1" * 5_000, "a number of 5,000 digits", id="longer"),
         (b'"\xff"', "utf-8"),
         (b"{", "line 1 column 2"),
         ("{", "column 2"),

@@ -10,15 +10,16 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, TextIO
+from typing import NamedTuple
 
 import jax
 import numpy as np
 
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.saved import SavedCheckpoints
+from jaxformer.data.files import make_folder
 from jaxformer.errors import InputError, UsageError
-from jaxformer.files import cannot_write, hold
+from jaxformer.files import hold
 from jaxformer.typing import PyTree
 
 _NEW, _OLD = ".unfinished", ".replaced"
@@ -83,8 +84,7 @@ def average(checkpoints: SavedCheckpoints, steps: Sequence[int]) -> PyTree:
         InputError: the checkpoints are not of one model, or one is damaged or has
             parameters that are not finite.
     """
-    where = f"checkpoint {steps[0]} in {checkpoints.directory}"
-    like = folder.read_shapes(checkpoints.path(steps[0]), where, "params")
+    like = folder.read_shapes(checkpoints.path(steps[0]), "params")
     sums = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float64), like)
     for step in steps:
         params = checkpoints.restore(step, params=like)["params"]
@@ -115,7 +115,12 @@ def save_average(
             " another"
         )
     path = run / "averages" / name
-    with _hold(path.parent):
+    refusal = (
+        f"another process makes an average in {path.parent}: run the command again when"
+        " it has ended"
+    )
+    make_folder(path.parent, "--workdir")
+    with hold(path.parent, refusal):
         # The newest stays the newest after the clock was set back.
         now = time.time()
         for other in average_folders(run):
@@ -125,27 +130,16 @@ def save_average(
         made = Average(name, list(steps), vocabulary, now)
         new, old = path.with_suffix(_NEW), path.with_suffix(_OLD)
         for leftover in (old, new, *path.parent.glob(f"{new.name}.*")):
-            _remove(leftover)
-        record = made._asdict()
-        del record["name"]
+            shutil.rmtree(leftover, ignore_errors=True)
+        record = {key: value for key, value in made._asdict().items() if key != "name"}
         folder.write(new, {"params": average(checkpoints, steps)}, record)
         # An average is replaced by renaming, so that a process killed in between
         # leaves none that is half removed.
         if path.exists():
             path.rename(old)
         new.rename(path)
-        _remove(old)
+        shutil.rmtree(old, ignore_errors=True)
     return made
-
-
-def _remove(path: Path) -> None:
-    """Remove a folder with what is in it, or a symbolic link and not what it points
-    to.
-    """
-    if path.is_symlink():
-        path.unlink()
-    else:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 def average_folders(run: Path) -> list[Path]:
@@ -175,32 +169,8 @@ def read_average(path: Path) -> Average:
     Raises:
         InputError: it is damaged.
     """
-    where = f"average {path.name} in {path.parent}"
-    folder.check(path, where, ["params"], contents=False)
-    record = folder.read_record(path, where)
-    if record.keys() != {"steps", "vocabulary", "time"}:
-        raise InputError(
-            f"{where} is damaged: its record is not that of an average; remove it, and"
-            " average again"
-        )
-    return Average(path.name, **record)
-
-
-def _hold(averages: Path) -> TextIO:
-    """Make the folder of averages, and hold it for this process.
-
-    Raises:
-        InputError: it cannot be written, or another process holds it.
-    """
-    try:
-        averages.mkdir(exist_ok=True)
-        return hold(
-            averages,
-            f"another process makes an average in {averages}: run the command again"
-            " when it has ended",
-        )
-    except OSError as error:
-        raise cannot_write(averages, error) from error
+    folder.check(path, ["params"], contents=False)
+    return Average(path.name, **folder.read_record(path))
 
 
 def _choose(

@@ -95,9 +95,7 @@ def is_sealed(path: Path) -> bool:
     return (path / CHECKSUMS).exists()
 
 
-def check(
-    path: Path, where: str, names: Iterable[str] = (), *, contents: bool = True
-) -> None:
+def check(path: Path, names: Iterable[str] = (), *, contents: bool = True) -> None:
     """Check that a checkpoint is whole: its record, and some of its trees.
 
     Checkpoints of earlier versions have no checksums: only the presence of their files
@@ -105,7 +103,6 @@ def check(
 
     Args:
         path: the folder.
-        where: what the checkpoint is called, for errors.
         names: trees to check in addition to the record.
         contents: whether to read the files and compare their checksums, or only their
             sizes.
@@ -113,49 +110,48 @@ def check(
     Raises:
         InputError: a file is missing or has changed, or the checkpoint was removed.
     """
-    names = list(names)
     described = [_RECORD, *(f"{name}/{_TREE_METADATA}" for name in names)]
     needed = [*described, *(f"{name}/{_TREE_MANIFEST}" for name in names)]
-    with _reading(path, where):
-        for file in needed:
+    with _reading(path):
+        sums = _read_json(path, CHECKSUMS) if is_sealed(path) else {}
+        of_these = [file for file in sums if file.split("/")[0] in (_RECORD, *names)]
+        for file in dict.fromkeys([*needed, *of_these]):
             if not (path / file).is_file():
-                raise damaged(path, where, f"{file} is missing")
-        sums = _read_json(path / CHECKSUMS, where) if is_sealed(path) else {}
-        for file, (size, checksum) in sums.items():
-            if file == _RECORD or file.split("/")[0] in names:
-                _check_file(path, where, file, size, checksum if contents else None)
+                raise _damaged(path, f"{file} is missing")
+            if file in sums:
+                _compare(path, file, *sums[file], contents=contents)
         for file in described:
-            _read_json(path / file, where)
+            _read_json(path, file)
 
 
-def read_record(path: Path, where: str) -> dict[str, Any]:
+def read_record(path: Path) -> dict[str, Any]:
     """Read the JSON record of a checkpoint.
 
     Raises:
         InputError: it is damaged, or the checkpoint was removed.
     """
-    check(path, where)
-    return _read_json(path / _RECORD, where).get("custom_metadata") or {}
+    check(path)
+    return _read_json(path, _RECORD).get("custom_metadata") or {}
 
 
-def read_scores(path: Path, where: str) -> dict[str, float]:
+def read_scores(path: Path) -> dict[str, float]:
     """Read the scores that a checkpoint was saved with; empty where there are none.
 
     Raises:
         InputError: the file is damaged.
     """
-    return _read_json(path / _SCORES, where) if (path / _SCORES).exists() else {}
+    return _read_json(path, _SCORES) if (path / _SCORES).exists() else {}
 
 
-def read_shapes(path: Path, where: str, name: str) -> PyTree:
+def read_shapes(path: Path, name: str) -> PyTree:
     """Return a tree of a checkpoint as shapes and types.
 
     Raises:
         InputError: it is damaged, or the checkpoint was removed.
     """
-    check(path, where, [name])
-    with _reading(path, where, checked=is_sealed(path)):
-        tree = _metadata(path, where, [name])[name]
+    check(path, [name])
+    with _reading(path):
+        tree = _metadata(path, [name])[name]
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
         tree,
@@ -164,7 +160,7 @@ def read_shapes(path: Path, where: str, name: str) -> PyTree:
 
 
 def restore(
-    path: Path, like: Mapping[str, PyTree], where: str, *, partial: bool = False
+    path: Path, like: Mapping[str, PyTree], *, partial: bool = False
 ) -> dict[str, PyTree]:
     """Read trees of a checkpoint in the shapes and types of the trees given by name.
 
@@ -175,21 +171,20 @@ def restore(
         like: trees of arrays or of ``jax.ShapeDtypeStruct``. One of these that has a
             sharding is read straight into it, each process its own shards; everything
             else goes to the first device of this process.
-        where: what the checkpoint is called, for errors.
         partial: whether the saved trees may have further entries, which are not read.
 
     Raises:
         InputError: the checkpoint is of another model, it is damaged, it was removed,
             or a parameter is not finite.
     """
-    check(path, where, like)
-    with _reading(path, where, checked=is_sealed(path)):
-        saved = _metadata(path, where, like)
+    check(path, like)
+    with _reading(path):
+        saved = _metadata(path, like)
         for name, tree in like.items():
             there = saved[name]
             if partial:
                 there = {key: there[key] for key in tree if key in there}
-            _check_shapes(there, tree, where)
+            _check_shapes(path, there, tree)
         single = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
         def place(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -207,45 +202,41 @@ def restore(
     if partial:
         found = {name: {key: found[name][key] for key in like[name]} for name in like}
     for parameters in (found.get("params"), found.get("training", {}).get("params")):
-        _check_finite(parameters, where)
+        _check_finite(path, parameters)
     return found
 
 
-def damaged(path: Path, where: str, what: str) -> InputError:
+def _where(path: Path) -> str:
+    """Return what errors call a checkpoint."""
+    return f"checkpoint {path.name} in {path.parent}"
+
+
+def _damaged(path: Path, what: str) -> InputError:
     """Build the error for a checkpoint that is damaged or being removed."""
     if _is_going(path):
         return InputError(
-            f"{where} was removed while it was read: training keeps only the latest and"
-            " the best; run the command again"
+            f"{_where(path)} was removed while it was read: training keeps only the"
+            " latest and the best; run the command again"
         )
-    return InputError(f"{where} is damaged: {what}; {_CURE}")
+    return InputError(f"{_where(path)} is damaged: {what}; {_CURE}")
 
 
 @contextlib.contextmanager
-def _reading(path: Path, where: str, *, checked: bool | None = None) -> Iterator[None]:
-    """Word what goes wrong while files of a checkpoint are read.
-
-    Args:
-        path: the folder.
-        where: what the checkpoint is called.
-        checked: whether the checksums of the files were right, so that an error of
-            orbax is no damage; None: it does not read.
-    """
+def _reading(path: Path) -> Iterator[None]:
+    """Word what goes wrong while files of a checkpoint are read."""
     try:
         yield
     except (InputError, MemoryError, jax.errors.JaxRuntimeError):
         raise
     except PermissionError as error:
         raise InputError(
-            f"cannot read {where}: {first_line(error)}; change its permissions"
+            f"cannot read {_where(path)}: {first_line(error)}; change its permissions"
         ) from error
     except Exception as error:
         signals.check()  # orbax words a signal as an error of its own
-        if checked and not _is_going(path):
-            raise
-        raise damaged(
-            path, where, f"orbax cannot read it ({first_line(error)})"
-        ) from error
+        if is_sealed(path) and not _is_going(path):
+            raise  # the checksums are right: it is no damage
+        raise _damaged(path, f"orbax cannot read it ({first_line(error)})") from error
 
 
 def _is_going(path: Path) -> bool:
@@ -262,29 +253,25 @@ def _count(path: Path) -> int:
     return sum(len(folders) + len(files) for _, folders, files in os.walk(path))
 
 
-def _read_json(file: Path, where: str) -> dict[str, Any]:
+def _read_json(path: Path, file: str) -> dict[str, Any]:
     content = None
-    with contextlib.suppress(ValueError, RecursionError):
-        content = json.loads(file.read_bytes())
+    with contextlib.suppress(ValueError):
+        content = json.loads((path / file).read_bytes())
     if not isinstance(content, dict):
-        raise InputError(f"{where} is damaged: {file.name} is not valid JSON; {_CURE}")
+        raise _damaged(path, f"{Path(file).name} is not valid JSON")
     return content
 
 
-def _check_file(
-    path: Path, where: str, file: str, size: int, checksum: str | None
+def _compare(
+    path: Path, file: str, size: int, checksum: str, *, contents: bool
 ) -> None:
-    if not (path / file).is_file():
-        raise damaged(path, where, f"{file} is missing")
     found = (path / file).stat().st_size
     if found != size:
-        raise damaged(
-            path, where, f"{file} has {found:,} bytes, and {size:,} when it was saved"
+        raise _damaged(
+            path, f"{file} has {found:,} bytes, and {size:,} when it was saved"
         )
-    if checksum is not None and _checksum(path / file) != checksum:
-        raise damaged(
-            path, where, f"the content of {file} has changed since it was saved"
-        )
+    if contents and _checksum(path / file) != checksum:
+        raise _damaged(path, f"the content of {file} has changed since it was saved")
 
 
 def _checksum(file: Path) -> str:
@@ -296,8 +283,8 @@ def _checksum(file: Path) -> str:
     return f"{found:08x}"
 
 
-def _check_finite(parameters: PyTree, where: str) -> None:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(parameters):
+def _check_finite(path: Path, parameters: PyTree) -> None:
+    for keys, leaf in jax.tree_util.tree_leaves_with_path(parameters):
         # A CPU's arrays are read in place. A copy from another device would stay in
         # memory.
         local = leaf.is_fully_addressable and all(
@@ -305,13 +292,13 @@ def _check_finite(parameters: PyTree, where: str) -> None:
         )
         if not (np if local else jnp).isfinite(leaf).all():
             raise InputError(
-                f"{where} has parameters that are not finite: {_name(path)}; choose an"
-                " earlier one by --checkpoint, or remove it to resume from the one"
-                " before"
+                f"{_where(path)} has parameters that are not finite: {_name(keys)};"
+                " choose an earlier one by --checkpoint, or remove it to resume from"
+                " the one before"
             )
 
 
-def _metadata(path: Path, where: str, names: Iterable[str]) -> dict[str, PyTree]:
+def _metadata(path: Path, names: Iterable[str]) -> dict[str, PyTree]:
     """Read the shapes and types of some trees, and nothing of the others, which may
     be damaged.
     """
@@ -320,7 +307,7 @@ def _metadata(path: Path, where: str, names: Iterable[str]) -> dict[str, PyTree]
     }
     for name, tree in found.items():
         if not jax.tree.leaves(tree):  # how orbax says that it could not read it
-            raise damaged(path, where, f"the description of {name} cannot be read")
+            raise _damaged(path, f"the description of {name} cannot be read")
     return found
 
 
@@ -328,21 +315,21 @@ def _is_array(node: Any) -> bool:
     return hasattr(node, "shape")
 
 
-def _check_shapes(saved: PyTree, wanted: PyTree, where: str) -> None:
+def _check_shapes(path: Path, saved: PyTree, wanted: PyTree) -> None:
     there, here = _shapes(saved), _shapes(wanted)
     for name in sorted(there.keys() | here.keys()):
         if there.get(name) != here.get(name):
             raise InputError(
-                f"{where} is of another model: {name} is {there.get(name, 'absent')}"
-                f" there and {here.get(name, 'absent')} by the configuration"
+                f"{_where(path)} is of another model: {name} is"
+                f" {there.get(name, 'absent')} there and {here.get(name, 'absent')} by"
+                " the configuration"
             )
 
 
 def _shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
     leaves = jax.tree_util.tree_leaves_with_path(tree, is_leaf=_is_array)
-    return {_name(path): tuple(leaf.shape) for path, leaf in leaves}
+    return {_name(keys): tuple(leaf.shape) for keys, leaf in leaves}
 
 
-def _name(path: Iterable[Any]) -> str:
-    """Join the keys of a leaf by slashes."""
-    return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
+def _name(keys: tuple[Any, ...]) -> str:
+    return jax.tree_util.keystr(keys, simple=True, separator="/")

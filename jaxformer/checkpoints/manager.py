@@ -59,8 +59,7 @@ class CheckpointManager(SavedCheckpoints):
         """
         super().__init__(directory, best_metric)
         for step in super().steps:
-            # orbax would fail on damaged ones
-            folder.read_scores(self.path(step), self._where(step))
+            folder.read_scores(self.path(step))  # orbax would fail on damaged ones
         self._orbax = folder.open_orbax()
         self._on_failure = on_failure if jax.process_count() == 1 else None
         # The error of the last save, once it was given to on_failure.
@@ -77,7 +76,10 @@ class CheckpointManager(SavedCheckpoints):
     ) -> Sequence[bool]:
         """Return which checkpoints to keep, as a preservation policy of orbax."""
         latest, best, every = self._keep
-        scores = self._scores_of(checkpoints)
+        # Those that orbax knows, or else those of the loop's counters.
+        scores = {
+            each.step: each.metrics or self.scores(each.step) for each in checkpoints
+        }
         kept = {*sorted(scores)[-latest:], *self._order(scores)[:best]}
         return [
             step in kept or (every is not None and step % every == 0) for step in scores
@@ -199,16 +201,6 @@ class CheckpointManager(SavedCheckpoints):
         finally:
             _on_first_process(lambda: _settle(replaced), f"settle {step}")
             self._checkpointer.reload()
-
-    def ranking(self) -> list[int]:
-        """Return the steps that were evaluated, that which is being saved included."""
-        return self._order(self._scores_of(self._checkpointer.checkpoints))
-
-    def _scores_of(self, checkpoints: Sequence[Any]) -> dict[int, dict[str, float]]:
-        """Return the scores that orbax knows, or else those of the loop's counters."""
-        return {
-            each.step: each.metrics or self.scores(each.step) for each in checkpoints
-        }
 
     def _tidy(self) -> None:
         # The other writes of a failed save may still make folders.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.checkpoints import folder
+from jaxformer.checkpoints.average import average_folders, list_averages, read_average
 from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.errors import InputError
 from jaxformer.typing import PyTree
@@ -35,9 +36,7 @@ class SavedParameters(NamedTuple):
         Raises:
             InputError: they are of another model, damaged, not finite, or were removed.
         """
-        return folder.restore(
-            self.path, {"params": like}, f"checkpoint {self.name} in {self.path.parent}"
-        )["params"]
+        return folder.restore(self.path, {"params": like})["params"]
 
 
 def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
@@ -56,24 +55,12 @@ def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
         return _find_average(run, which)
     checkpoints = open_to_read(run / "checkpoints", best_metric)
     step = checkpoints.find(which)
-    path, where = (
-        checkpoints.path(step),
-        f"checkpoint {step} in {checkpoints.directory}",
-    )
-    folder.check(path, where, ["params"], contents=False)
-    record = checkpoints.progress(step)
-    if "vocabulary" not in record:
-        raise folder.damaged(path, where, "its record does not name the vocabulary")
-    return SavedParameters(path, step, record["vocabulary"])
+    path = checkpoints.path(step)
+    folder.check(path, ["params"], contents=False)
+    return SavedParameters(path, step, checkpoints.progress(step)["vocabulary"])
 
 
 def _find_average(run: Path, which: str) -> SavedParameters:
-    from jaxformer.checkpoints.average import (
-        average_folders,
-        list_averages,
-        read_average,
-    )
-
     names = [f"{_AVERAGE}/{path.name}" for path in average_folders(run)]
     if not names:
         raise InputError(

@@ -94,7 +94,7 @@ class SavedCheckpoints:
         Raises:
             InputError: the checkpoint is damaged, or was removed.
         """
-        return folder.read_record(self.path(step), self._where(step))
+        return folder.read_record(self.path(step))
 
     def scores(self, step: int) -> dict[str, float]:
         """Read the scores of a step's evaluation; empty if it was not evaluated.
@@ -110,7 +110,7 @@ class SavedCheckpoints:
         except InputError:
             progress = {}
         kept = progress.get("scores") if progress.get("evaluated") == step else None
-        return kept or folder.read_scores(self.path(step), self._where(step))
+        return kept or folder.read_scores(self.path(step))
 
     def check(self, step: int) -> None:
         """Check that a checkpoint is whole, by the names and sizes of its files.
@@ -118,9 +118,7 @@ class SavedCheckpoints:
         Raises:
             InputError: it is damaged, or was removed.
         """
-        folder.check(
-            self.path(step), self._where(step), ["params", "training"], contents=False
-        )
+        folder.check(self.path(step), ["params", "training"], contents=False)
 
     def restore(self, step: int, **like: PyTree) -> dict[str, PyTree]:
         """Read ``params``, ``training`` or both in the shapes, types and placement of
@@ -134,10 +132,7 @@ class SavedCheckpoints:
             InputError: the checkpoint is of another model, it is damaged or was
                 removed, or a parameter is not finite.
         """
-        return folder.restore(self.path(step), like, self._where(step))
-
-    def _where(self, step: int) -> str:
-        return f"checkpoint {step} in {self.directory}"
+        return folder.restore(self.path(step), like)
 
     def _order(self, scores: Mapping[int, Mapping[str, float]]) -> list[int]:
         """Return the evaluated steps, the best first, of equals the later."""

@@ -6,12 +6,11 @@ import dataclasses
 import difflib
 import json
 import math
-import re
 import types
 import typing
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from jaxformer import __version__
 from jaxformer.data.config import DataConfig
@@ -41,7 +40,8 @@ class EvaluationConfig:
     # Translations that samples.jsonl keeps at each evaluation.
     samples: int = key(5, least=0, most=10**9, changes="speed")
     # Score that makes a checkpoint the best: bleu or chrf of the translations, loss
-    # (unsmoothed, a token), or f1 for targets that are linearised trees.
+    # (valid/nll of the log: unsmoothed, a token), or f1 for targets that are
+    # linearised trees.
     best_metric: str = key("bleu", choices=BEST_METRICS)
 
     def __post_init__(self) -> None:
@@ -83,23 +83,21 @@ class RunConfig:
                 " data.shared_vocabulary=True; share the vocabulary or set"
                 " model.tied_embeddings=target"
             )
-        model = self.model
+        model, training = self.model, self.training
         dropout = model.attention_dropout_rate, model.activation_dropout_rate
-        if self.training.r_drop and not any((model.dropout_rate, *dropout)):
+        if training.r_drop and not any((model.dropout_rate, *dropout)):
             raise InputError(
-                f"training.r_drop={self.training.r_drop} compares two passes with"
+                f"training.r_drop={training.r_drop} compares two passes with"
                 " different dropout, and the model has none: set model.dropout_rate,"
                 " or training.r_drop=0"
             )
-        if (
-            self.training.loss_scale != TrainingConfig.loss_scale
-            and self.model.dtype != "float16"
-        ):
+        scaled = training.loss_scale != TrainingConfig.loss_scale
+        if scaled and model.dtype != "float16":
             raise InputError(
-                f"training.loss_scale={self.training.loss_scale} is for"
-                f" model.dtype=float16, and this is {self.model.dtype}: leave it out"
+                f"training.loss_scale={training.loss_scale} is for"
+                f" model.dtype=float16, and this is {model.dtype}: leave it out"
             )
-        if self.training.optimizer == "adafactor" and self.model.scan_layers:
+        if training.optimizer == "adafactor" and model.scan_layers:
             raise InputError(
                 "training.optimizer=adafactor takes stacked layers for one parameter"
                 " and would train otherwise than without model.scan_layers: set"
@@ -148,17 +146,12 @@ def parse(config: Mapping[str, Any]) -> RunConfig:
     sections = typing.get_type_hints(RunConfig)
     _refuse_unknown("", config, sections)
     values = {name: dict(config.get(name) or {}) for name in sections}
-    data = values["data"]
-    if (
-        "vocabulary_size" not in values["model"]
-        and type(data.get("vocabulary_size")) is int
-    ):
+    data, model = values["data"], values["model"]
+    if "vocabulary_size" not in model and type(data.get("vocabulary_size")) is int:
         # There is no vocabulary yet: take its configured size.
-        values["model"]["vocabulary_size"] = data["vocabulary_size"]
+        model["vocabulary_size"] = data["vocabulary_size"]
         if data.get("shared_vocabulary") is False:
-            values["model"]["source_vocabulary_size"] = data.get(
-                "source_vocabulary_size"
-            )
+            model["source_vocabulary_size"] = data.get("source_vocabulary_size")
     # An error of data.vocabulary_size comes before that of the model.
     order = sorted(sections, key=lambda name: name != "data")
     return RunConfig(
@@ -215,44 +208,39 @@ def differences(old: RunConfig, new: RunConfig) -> list[str]:
 
     Each is ``section.key: old -> new``.
     """
-    before, after = flatten(old), flatten(new)
-    fixed = [
-        f"{section.name}.{field.name}"
-        for section in dataclasses.fields(old)
-        for field in dataclasses.fields(getattr(old, section.name))
-        if not any(x.metadata.get("may_change") for x in (section, field))
-    ]
-    # The last step determines the rates of all steps.
-    if old.training.schedule in ("linear", "cosine"):
-        fixed.append("training.steps")
-    return [
-        f"{name}: {before[name]} -> {after[name]}"
-        for name in before
-        if before[name] != after[name] and name in fixed
-    ]
+    changed = []
+    for section in dataclasses.fields(old):
+        before, after = getattr(old, section.name), getattr(new, section.name)
+        for field in dataclasses.fields(before):
+            name = f"{section.name}.{field.name}"
+            free = any(x.metadata.get("may_change") for x in (section, field))
+            # The last step determines the rates of all steps.
+            if name == "training.steps" and before.schedule in ("linear", "cosine"):
+                free = False
+            values = getattr(before, field.name), getattr(after, field.name)
+            if not free and values[0] != values[1]:
+                changed.append(f"{name}: {values[0]} -> {values[1]}")
+    return changed
 
 
-Section = TypeVar("Section")
-
-
-def _section(kind: type[Section], name: str, values: Mapping[str, Any]) -> Section:
+def _section(kind: type[Any], name: str, values: Mapping[str, Any]) -> Any:
     hints = typing.get_type_hints(kind)
     _refuse_unknown(f"{name}.", values, hints)
-    checked = {
-        field: _typed(f"{name}.{field}", value, hints[field])
-        for field, value in values.items()
-    }
-    return kind(**checked)
+    return kind(
+        **{
+            field: _typed(f"{name}.{field}", value, hints[field])
+            for field, value in values.items()
+        }
+    )
 
 
 def _refuse_unknown(prefix: str, given: Iterable[str], known: Iterable[str]) -> None:
-    known = list(known)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.0)
+            (near,) = difflib.get_close_matches(name, [*known], n=1, cutoff=0.0)
             raise InputError(
                 f"there is no configuration key {prefix}{name}; did you mean"
-                f" {prefix}{near[0]}?"
+                f" {prefix}{near}?"
             )
 
 
@@ -274,11 +262,6 @@ def _typed(name: str, value: Any, hint: Any) -> Any:
         raise InputError(
             f"{name} must be of type {names}, not {value!r} of type"
             f" {type(value).__name__}"
-        )
-    # JSON can contain an escaped half.
-    if isinstance(value, str) and re.search("[\ud800-\udbff]", value):
-        raise InputError(
-            f"{name} has half of a surrogate pair, which is no character: {value!r}"
         )
     return value
 

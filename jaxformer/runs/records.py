@@ -14,7 +14,14 @@ from typing import Any, NamedTuple, TypeAlias
 
 from jaxformer.data.files import read_lines
 from jaxformer.errors import InputError
-from jaxformer.files import finite, in_turn, parse_json, parse_step, write_whole
+from jaxformer.files import (
+    cannot_write,
+    finite,
+    in_turn,
+    parse_json,
+    parse_step,
+    write_whole,
+)
 from jaxformer.typing import PyTree
 
 MEASURED = frozenset(
@@ -49,15 +56,9 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
     """
     try:
         with path.open("a", encoding="utf-8") as file:
-            file.write(
-                json.dumps(finite(dict(record)), ensure_ascii=False, allow_nan=False)
-                + "\n"
-            )
+            file.write(json.dumps(finite(dict(record)), ensure_ascii=False) + "\n")
     except OSError as error:
-        raise InputError(
-            f"cannot write {path}: {error.strerror}; fix that and run the same command"
-            " again: it continues from the last checkpoint"
-        ) from error
+        raise cannot_write(path, error) from error
 
 
 def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
@@ -79,10 +80,7 @@ def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:
 def last_step(path: Path) -> int:
     """Return the last step in ``metrics.jsonl`` or ``samples.jsonl``, or 0."""
     lines = path.read_bytes().split(b"\n") if path.exists() else []
-    return max(
-        (record["step"] for record in map(parse_step, lines) if record is not None),
-        default=0,
-    )
+    return max([0, *(record["step"] for record in map(parse_step, lines) if record)])
 
 
 def is_evaluation(metrics: Mapping[str, Any]) -> bool:
@@ -100,14 +98,9 @@ def read_curves(metrics_file: Path | str) -> dict[str, Curve]:
             with a step.
     """
     curves: dict[str, dict[int, float]] = {}
-    for record in _records(Path(metrics_file)):
-        for key, value in record.items():
-            if (
-                key != "step"
-                and isinstance(value, int | float)
-                and math.isfinite(value)
-            ):
-                curves.setdefault(key, {})[record["step"]] = float(value)
+    for key, step, value in _values(metrics_file):
+        if value is not None:
+            curves.setdefault(key, {})[step] = value
     return {key: sorted(points.items()) for key, points in curves.items()}
 
 
@@ -118,11 +111,19 @@ def read_gaps(metrics_file: Path | str) -> dict[str, list[int]]:
         InputError: see :func:`read_curves`.
     """
     gaps: dict[str, set[int]] = {}
+    for key, step, value in _values(metrics_file):
+        if value is None:
+            gaps.setdefault(key, set()).add(step)
+    return {key: sorted(steps) for key, steps in gaps.items()}
+
+
+def _values(metrics_file: Path | str) -> Iterator[tuple[str, int, float | None]]:
+    """Yield key, step and number of a record; None where it is not finite."""
     for record in _records(Path(metrics_file)):
         for key, value in record.items():
-            if value is None or (isinstance(value, float) and not math.isfinite(value)):
-                gaps.setdefault(key, set()).add(record["step"])
-    return {key: sorted(steps) for key, steps in gaps.items()}
+            if key != "step" and (value is None or isinstance(value, int | float)):
+                known = value is not None and math.isfinite(value)
+                yield key, record["step"], float(value) if known else None
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
@@ -181,10 +182,8 @@ def write_result(
         InputError: a file cannot be written, or ``results.json`` is damaged.
     """
     name = f"{record['dataset']} {variant}".rstrip()
-    output, text = (
-        directory / f"hypotheses.{_stem(name)}.txt",
-        "".join(line + "\n" for line in hypotheses).encode(),
-    )
+    output = directory / f"hypotheses.{_stem(name)}.txt"
+    text = "".join(line + "\n" for line in hypotheses).encode()
     entry = {
         **record,
         "hypotheses": output.name,
@@ -213,10 +212,8 @@ def read_hypotheses(directory: Path, record: Mapping[str, Any]) -> list[str]:
             f"{path} is a link: copy the file that it names into its place"
         )
     lines = read_lines(path)
-    if record.get("hypotheses_sha256") not in (
-        None,
-        hashlib.sha256(path.read_bytes()).hexdigest(),
-    ):
+    written = hashlib.sha256(path.read_bytes()).hexdigest()
+    if record.get("hypotheses_sha256") not in (None, written):
         raise InputError(
             f"{path} is not the text that results.json has the score of: evaluate the"
             " run again"
@@ -280,9 +277,7 @@ def _stem(name: str) -> str:
     stem = re.sub(r"[^A-Za-z0-9.-]", "_", name)
     # Names such as bundled:en-de/test stay unique. Others, such as paths, could
     # collide or be too long for a file.
-    if (
-        re.fullmatch(r"[a-z]+:[A-Za-z0-9.-]+(/[A-Za-z0-9.-]+)?", name)
-        and len(stem) <= 100
-    ):
+    plain = re.fullmatch(r"[a-z]+:[A-Za-z0-9.-]+(/[A-Za-z0-9.-]+)?", name)
+    if plain and len(stem) <= 100:
         return stem
     return f"{stem[-80:]}.{hashlib.sha256(name.encode()).hexdigest()[:8]}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 from jaxformer.errors import InputError, check_keys, key
 from jaxformer.functional.checks import SMOOTHING_CONVENTIONS
@@ -14,6 +15,10 @@ ON_FAILED_SAVE = ("stop", "continue")
 
 MOST_COUNTED, MOST_MEASURED = 10**9, 1e30
 """Greatest counts and measures: 32-bit integers and floats hold them."""
+
+# Keys that a resumed run may change since they change no result.
+_free = functools.partial(key, changes="speed", may_change=True)
+_count = functools.partial(_free, least=1, most=MOST_COUNTED)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +76,7 @@ class TrainingConfig:
     r_drop: float = key(0.0, least=0, most=MOST_MEASURED)
     # Micro-batches of each batch, to save memory; their gradients are summed before
     # the update.
-    accumulation_steps: int = key(
-        1, least=1, most=10**6, changes="speed", may_change=True
-    )
+    accumulation_steps: int = _free(1, least=1, most=10**6)
 
     # Seed of parameters, dropout and data order.
     seed: int = key(0, least=0, most=2**32 - 1)
@@ -84,62 +87,42 @@ class TrainingConfig:
 
     # auto (pmap with several devices, jit with one), jit (one device), pmap (parameters
     # replicated over the devices of all hosts) or mesh (parameters sharded over them).
-    engine: str = key("auto", choices=ENGINES, changes="speed", may_change=True)
+    engine: str = _free("auto", choices=ENGINES)
     # Devices of the mesh over which parameters are sharded (fsdp), and over which each
     # layer's heads and hidden units are (tensor). The batch is split over all devices
     # but those of tensor.
-    mesh_fsdp: int = key(1, least=1, most=10**6, changes="speed", may_change=True)
-    mesh_tensor: int = key(1, least=1, most=10**6, changes="speed", may_change=True)
+    mesh_fsdp: int = _free(1, least=1, most=10**6)
+    mesh_tensor: int = _free(1, least=1, most=10**6)
     # Whether the mesh shards the optimizer's moments over the data axis too (ZeRO).
-    shard_moments: bool = key(False, changes="speed", may_change=True)
+    shard_moments: bool = _free(False)
     # First scale of the loss under model.dtype=float16.
     loss_scale: float = key(32_768.0, above=0, most=MOST_MEASURED, changes="speed")
     # Consecutive steps with a loss or gradient that is not finite before the run stops;
     # such steps change nothing.
-    max_bad_steps: int = key(
-        10, least=1, most=MOST_COUNTED, changes="speed", may_change=True
-    )
+    max_bad_steps: int = _count(10)
 
     # Steps between lines of the log, between evaluations, and between checkpoints;
     # evaluations save checkpoints too.
-    log_every: int = key(
-        100, least=1, most=MOST_COUNTED, changes="speed", may_change=True
-    )
-    evaluate_every: int = key(
-        5_000, least=1, most=MOST_COUNTED, changes="speed", may_change=True
-    )
-    checkpoint_every: int = key(
-        1_000, least=1, most=MOST_COUNTED, changes="speed", may_change=True
-    )
+    log_every: int = _count(100)
+    evaluate_every: int = _count(5_000)
+    checkpoint_every: int = _count(1_000)
     # Evaluations without a better evaluation.best_metric before training ends; None:
     # no early stopping.
     patience: int | None = key(None, least=1, most=MOST_COUNTED, may_change=True)
     # Checkpoints to keep: the latest, the best by evaluation.best_metric, and those of
     # every k-th step (None: no others).
-    keep_latest: int = key(
-        2, least=1, most=MOST_COUNTED, changes="speed", may_change=True
-    )
-    keep_best: int = key(
-        1, least=1, most=MOST_COUNTED, changes="speed", may_change=True
-    )
-    keep_every: int | None = key(
-        None, least=1, most=MOST_COUNTED, changes="speed", may_change=True
-    )
+    keep_latest: int = _count(2)
+    keep_best: int = _count(1)
+    keep_every: int | None = _count(None)
     # stop or continue if a checkpoint cannot be saved.
-    on_failed_save: str = key(
-        "stop", choices=ON_FAILED_SAVE, changes="speed", may_change=True
-    )
+    on_failed_save: str = _free("stop", choices=ON_FAILED_SAVE)
 
     # First step of a profiler trace, written to profile/ in the run's directory (None:
     # no trace), and its number of steps.
-    profile_step: int | None = key(
-        None, least=1, most=MOST_COUNTED, changes="speed", may_change=True
-    )
-    profile_steps: int = key(
-        5, least=1, most=MOST_COUNTED, changes="speed", may_change=True
-    )
+    profile_step: int | None = _count(None)
+    profile_steps: int = _count(5)
     # Project on Weights & Biases that gets the metrics too; None: none.
-    wandb_project: str | None = key(None, changes="speed", may_change=True)
+    wandb_project: str | None = _free(None)
 
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""

@@ -57,10 +57,8 @@ class Bar(Display):
 
     def __init__(self, steps: int) -> None:
         """Begin a run of so many steps."""
-        progress, column = (
-            require("rich.progress", "train"),
-            require("rich.table", "train").Column,
-        )
+        progress = require("rich.progress", "train")
+        column = require("rich.table", "train").Column
         console = require("rich.console", "train").Console(stderr=True)
         self._steps, self._words = steps, []
         self._progress = progress.Progress(
@@ -109,27 +107,26 @@ def make_display(steps: int) -> Display:
 # The shortest bar, and the column between it and the text.
 _SHORTEST_BAR = 4
 
+_SHOWN: dict[str, Callable[[float], str]] = {
+    "loss": "loss {:.3f}".format,
+    "perplexity": lambda value: f"ppl {_short(value)}",
+    "learning_rate": lambda value: f"lr {value:.1e}".replace("e-0", "e-"),
+    "gradient_norm": lambda value: f"norm {_short(value)}",
+    "tokens_per_second": lambda value: f"{_thousands(value)} tok/s",
+    "mfu": "MFU {:.0%}".format,
+    "padding": "pad {:.0%}".format,
+    "seconds_left": lambda value: f"left {clock(value)}",
+}
+
 # What a narrow terminal drops, in this order.
 _LEAST = ("pad", "norm", "lr", "MFU", "ppl", "left", "tok/s", "loss")
 
 
 def describe(metrics: Mapping[str, float]) -> list[str]:
     """Format the metrics of training that are shown."""
-    shown: dict[str, Callable[[float], str]] = {
-        "loss": lambda value: f"loss {value:.3f}",
-        "perplexity": lambda value: f"ppl {_short(value)}",
-        "learning_rate": lambda value: f"lr {value:.1e}".replace("e-0", "e-"),
-        "gradient_norm": lambda value: f"norm {_short(value)}",
-        "tokens_per_second": lambda value: (
-            f"{value:,.0f} tok/s" if value < 1e5 else f"{value / 1000.0:,.0f}k tok/s"
-        ),
-        "mfu": lambda value: f"MFU {value:.0%}",
-        "padding": lambda value: f"pad {value:.0%}",
-        "seconds_left": lambda value: f"left {clock(value)}",
-    }
     return [
         form(metrics[f"train/{name}"])
-        for name, form in shown.items()
+        for name, form in _SHOWN.items()
         if f"train/{name}" in metrics
     ]
 
@@ -150,6 +147,10 @@ def clock(seconds: float) -> str:
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes}:{seconds:02}"
+
+
+def _thousands(value: float) -> str:
+    return f"{value:,.0f}" if value < 1e5 else f"{value / 1000.0:,.0f}k"
 
 
 def _short(value: float) -> str:

@@ -49,23 +49,17 @@ class Cluster:
                 "--coordinator, --num_processes and --process_id go together: give"
                 f" {' and '.join(missing)} too"
             )
-        assert self.coordinator is not None
-        assert self.num_processes is not None
-        assert self.process_id is not None
-        port = re.fullmatch(r".*[^:]:(\d{1,5})|\[.*\]:(\d{1,5})", self.coordinator)
-        if port is None or not 0 < int(port[1] or port[2]) < 65_536:
+        coordinator, count, number = given.values()
+        port = re.fullmatch(r".*[^:]:(\d{1,5})", coordinator)
+        if port is None or not 0 < int(port[1]) < 65_536:
             raise InputError(
                 "--coordinator must be HOST:PORT, such as 10.0.0.1:4321, not"
-                f" {self.coordinator!r}"
+                f" {coordinator!r}"
             )
-        if not 1 <= self.num_processes <= 1_000_000:
+        if not 0 <= number < count:
             raise InputError(
-                f"--num_processes must be from 1 to 1,000,000, not {self.num_processes}"
-            )
-        if not 0 <= self.process_id < self.num_processes:
-            raise InputError(
-                f"--process_id must be from 0 to {self.num_processes - 1} with"
-                f" --num_processes={self.num_processes}, not {self.process_id}"
+                f"--process_id must be from 0 to {count - 1} with"
+                f" --num_processes={count}, not {number}"
             )
 
 
@@ -149,18 +143,14 @@ def join(cluster: Cluster, seconds: float) -> None:
 
 
 def _describe_absence(cluster: Cluster, seconds: float) -> str:
-    if cluster.coordinator is None:
-        who = "the processes of this cluster did not all"
-    elif cluster.process_id == 0:
-        who = f"not all of --num_processes={cluster.num_processes} processes did"
-    else:
-        who = (
-            f"the coordinator {cluster.coordinator} or another of"
-            f" {cluster.num_processes} processes did not"
-        )
+    processes = (
+        "processes of this cluster"
+        if cluster.coordinator is None
+        else f"{cluster.num_processes} processes at {cluster.coordinator}"
+    )
     return (
-        f"{who} answer within {seconds:g} s: look at what the other processes said and"
-        " whether the port is open, or set --distributed_timeout"
+        f"not all {processes} answer within {seconds:g} s: look at what the other"
+        " processes said and whether the port is open, or set --distributed_timeout"
     )
 
 

@@ -231,7 +231,7 @@ def make_engine(model: Transformer, config: TrainingConfig) -> Engine:
         share = jax.process_index(), jax.process_count()
     else:
         devices = jax.local_devices()[:1] if name == "jit" else jax.devices()
-        mesh = meshes.make_mesh(np.array(devices), config)
+        mesh = meshes.make_mesh(devices, config)
         meshes.check_divisible(model, mesh)
         shardings = meshes.shard(shapes, mesh, moments_over_data=config.shard_moments)
         rows = NamedSharding(mesh, meshes.ROWS)

@@ -50,7 +50,7 @@ class Log:
         self.metrics_file = directory / "metrics.jsonl"
         self.samples_file = directory / "samples.jsonl"
         self._first = jax.process_index() == 0
-        self._writers: list[TensorBoard | WeightsAndBiases] = []
+        self._wandb, self._tensorboard = None, None
         if not self._first:
             return
         rewind(
@@ -58,11 +58,12 @@ class Log:
             lambda line: line["step"] <= (evaluated if is_evaluation(line) else step),
         )
         rewind(self.samples_file, lambda line: line["step"] <= evaluated)
-        if wandb_project is not None:  # before TensorBoard, which refuses nothing
-            self._writers.append(
-                WeightsAndBiases(directory, wandb_project, config or {})
-            )
-        self._writers.append(TensorBoard(directory / "tensorboard", step))
+        if wandb_project is not None:
+            self._wandb = _open_wandb(directory, wandb_project, config or {})
+        # TensorBoard drops what older files have beyond the step.
+        self._tensorboard = require("tensorboardX", "train").SummaryWriter(
+            str(directory / "tensorboard"), purge_step=step + 1 if step else None
+        )
 
     def write(self, step: int, metrics: Mapping[str, float]) -> None:
         """Add one line of metrics.
@@ -70,11 +71,14 @@ class Log:
         Raises:
             InputError: it cannot be written.
         """
-        if not self._first:
+        if self._tensorboard is None:
             return
         append(self.metrics_file, {"step": step, **metrics})
-        for writer in self._writers:
-            writer.write(step, metrics)
+        for name, value in metrics.items():
+            self._tensorboard.add_scalar(name, value, step)
+        self._tensorboard.flush()
+        if self._wandb is not None:
+            self._wandb.log({"step": step, **metrics})
 
     def write_samples(self, step: int, samples: list[dict[str, str]]) -> None:
         """Add translations of validation sentences, one a line.
@@ -82,85 +86,41 @@ class Log:
         Raises:
             InputError: they cannot be written.
         """
-        if not self._first:
-            return
-        for sample in samples:
+        for sample in samples if self._first else ():
             append(self.samples_file, {"step": step, **sample})
 
     def close(self) -> None:
-        """Close what is open."""
-        while self._writers:
-            self._writers.pop().close()
+        """Close what is open, and wait until everything has arrived."""
+        if self._tensorboard is not None:
+            self._tensorboard.close()
+        if self._wandb is not None:
+            self._wandb.finish()
 
 
-class TensorBoard:
-    """Event files that TensorBoard shows."""
-
-    def __init__(self, directory: Path, step: int) -> None:
-        """Open a file for a run that is at ``step``. TensorBoard drops what older
-        files have beyond it.
-        """
-        writer = require("tensorboardX", "train").SummaryWriter
-        self._file = writer(str(directory), purge_step=step + 1 if step else None)
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Add a point to the curve of each metric."""
-        for name, value in metrics.items():
-            self._file.add_scalar(name, value, step)
-        self._file.flush()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-class WeightsAndBiases:
-    """A run on Weights & Biases. A resumed run continues the same one by the id in its
-    directory.
-    """
-
-    def __init__(
-        self, directory: Path, project: str, config: Mapping[str, Any]
-    ) -> None:
-        """Begin or continue the run.
-
-        Raises:
-            InputError: the package is missing, or nobody is logged in.
-        """
-        wandb = require("wandb", "wandb")
-        try:
-            self._run = wandb.init(
-                project=project,
-                id=_saved_id(directory / "wandb_id"),
-                resume="allow",
-                name=directory.resolve().name,
-                dir=str(directory),
-                config=dict(config),
-                # the progress bar belongs to the terminal
-                settings=wandb.Settings(console="off"),
-            )
-        except wandb.Error as error:
-            raise InputError(
-                f"Weights & Biases does not take training.wandb_project={project}"
-                f" ({error}): run `wandb login`, or set the environment variable"
-                " WANDB_MODE=offline"
-            ) from error
-        # Steps are a metric of their own: Weights & Biases refuses a step that is
-        # repeated after a kill.
-        self._run.define_metric("step")
-        self._run.define_metric("*", step_metric="step")
-
-    def write(self, step: int, metrics: Mapping[str, float]) -> None:
-        """Send the metrics; they travel on their own."""
-        self._run.log({"step": step, **metrics})
-
-    def close(self) -> None:
-        """Wait until everything has arrived."""
-        self._run.finish()
-
-
-def _saved_id(path: Path) -> str:
-    """Return the id in the file; draw one the first time."""
-    if not path.exists():
-        write_whole(path, secrets.token_hex(8))
-    return path.read_text(encoding="ascii").strip()
+def _open_wandb(directory: Path, project: str, config: Mapping[str, Any]) -> Any:
+    """Begin a run on Weights & Biases, or continue it by the id in the directory."""
+    wandb, saved = require("wandb", "wandb"), directory / "wandb_id"
+    if not saved.exists():
+        write_whole(saved, secrets.token_hex(8))
+    try:
+        run = wandb.init(
+            project=project,
+            id=saved.read_text(encoding="ascii").strip(),
+            resume="allow",
+            name=directory.resolve().name,
+            dir=str(directory),
+            config=dict(config),
+            # the progress bar belongs to the terminal
+            settings=wandb.Settings(console="off"),
+        )
+    except wandb.Error as error:
+        raise InputError(
+            f"Weights & Biases does not take training.wandb_project={project}"
+            f" ({error}): run `wandb login`, or set the environment variable"
+            " WANDB_MODE=offline"
+        ) from error
+    # Steps are a metric of their own: Weights & Biases refuses a step that is
+    # repeated after a kill.
+    run.define_metric("step")
+    run.define_metric("*", step_metric="step")
+    return run

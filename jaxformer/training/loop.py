@@ -18,7 +18,7 @@ from jaxformer.errors import InputError
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import Validator
 from jaxformer.signals import StopSignal, WaitInterruptedError
-from jaxformer.training.bad_steps import describe_bad_step, save_bad_batch
+from jaxformer.training.bad_steps import save_bad_batch
 from jaxformer.training.compilations import Compilations, read_memory
 from jaxformer.training.display import Display
 from jaxformer.training.engines import Engine
@@ -39,14 +39,6 @@ class Outcome(NamedTuple):
     signal: str | None
 
 
-class MadeStep(NamedTuple):
-    """A step whose metrics are still on the devices."""
-
-    step: int
-    metrics: Metrics
-    batch: Batch
-
-
 @dataclasses.dataclass(frozen=True)
 class LoopParts:
     """What :func:`run_loop` works with."""
@@ -60,7 +52,6 @@ class LoopParts:
     log: Log
     display: Display
     validate: Validator | None
-    identity: dict[str, str]
     stop: StopSignal
     profile: Profile
     compilations: Compilations
@@ -76,7 +67,9 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
     meter = Meter(
         parts.config.model, engine.devices / hosts, passes=2 if training.r_drop else 1
     )
-    vote, unread, shapes = StopVote(), list[MadeStep](), set[tuple[int, ...]]()
+    # Steps whose metrics are still on the devices.
+    unread: list[tuple[int, Metrics, Batch]] = []
+    vote, shapes = StopVote(), set[tuple[int, ...]]()
     batches = parts.data.batches(progress.position, host=host, hosts=hosts)
     with contextlib.closing(batches):
         while True:
@@ -107,9 +100,9 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
                 shapes.add(shape)
                 read(parts, unread, progress, meter)
             with meter.compiling() if compiles else contextlib.nullcontext():
-                state, metrics = engine.step(state, engine.put(batch))
+                state, metrics = engine.step(state, batch)
                 progress.step, progress.position = progress.step + 1, position
-                unread.append(MadeStep(progress.step, metrics, batch))
+                unread.append((progress.step, metrics, batch))
                 log_due, evaluation_due, save_due = _due_now(parts, progress)
                 # Metrics are read a step late: the devices work on this step while the
                 # host gets the next batch.
@@ -126,7 +119,7 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
 
 def read(
     parts: LoopParts,
-    unread: list[MadeStep],
+    unread: list[tuple[int, Metrics, Batch]],
     progress: Progress,
     meter: Meter,
     *,
@@ -149,18 +142,19 @@ def read(
 def write_log(parts: LoopParts, progress: Progress, meter: Meter) -> dict[str, float]:
     """Write and return the means of the metrics since the last line of the log."""
     sums, progress.sums = progress.sums, {}
-    entry = {}
+    entry, tokens = {}, sums.get("tokens", 0.0)
     good = sums["steps"] - sums["skipped"]
-    if good and sums["tokens"]:
-        entry["train/loss"] = sums["loss"] / sums["tokens"]
-        entry["train/nll"] = sums["nll"] / sums["tokens"]
-        entry["train/perplexity"] = _perplexity(sums["nll"] / sums["tokens"])
-        entry["train/gradient_norm"] = sums["gradient_norm"] / good
-        real = sums["tokens"] + sums["source_tokens"]
-        entry["train/padding"] = 1.0 - real / sums["slots"]
+    if good and tokens:
+        entry = {
+            "train/loss": sums["loss"] / tokens,
+            "train/nll": sums["nll"] / tokens,
+            "train/perplexity": _perplexity(sums["nll"] / tokens),
+            "train/gradient_norm": sums["gradient_norm"] / good,
+            "train/padding": 1.0 - (tokens + sums["source_tokens"]) / sums["slots"],
+        }
     entry |= {
         "train/learning_rate": sums["learning_rate"],
-        "train/tokens": sums.get("tokens", 0.0),
+        "train/tokens": tokens,
         "train/skipped": sums["skipped"],
         "train/epoch": float(progress.position.epoch),
         **meter.read(parts.config.training.steps - progress.step),
@@ -183,28 +177,24 @@ def evaluate(parts: LoopParts, state: TrainState, progress: Progress) -> None:
             sums[name] = sums.get(name, 0.0) + float(value)
     nll = sums["nll"] / sums["tokens"]
     scores = {
-        "loss": nll,
         "smoothed_loss": sums["loss"] / sums["tokens"],
         "accuracy": sums["correct"] / sums["tokens"],
     }
     samples = []
     if parts.validate is not None:
-        validation = parts.validate(
-            parts.engine.weights(state), lambda: bool(parts.stop)
-        )
+        weights = parts.engine.weights(state)
+        validation = parts.validate(weights, lambda: bool(parts.stop))
         if validation is None:
             return
-        scores.update(validation.scores)
+        scores |= validation.scores
         samples = validation.samples
-    entry = {
-        f"valid/{'nll' if name == 'loss' else name}": value
-        for name, value in scores.items()
-    }
-    entry["valid/perplexity"] = _perplexity(nll)
+    entry = {"valid/nll": nll, "valid/perplexity": _perplexity(nll)}
+    entry |= {f"valid/{name}": value for name, value in scores.items()}
     parts.log.write(progress.step, entry)
     parts.log.write_samples(progress.step, samples)
     parts.display.say(_describe_evaluation(progress.step, entry, samples))
-    progress.judge(scores, parts.config.evaluation.best_metric)
+    # Checkpoints and evaluation.best_metric call it the loss.
+    progress.judge({"loss": nll, **scores}, parts.config.evaluation.best_metric)
 
 
 def save(parts: LoopParts, state: TrainState, progress: Progress) -> None:
@@ -214,7 +204,7 @@ def save(parts: LoopParts, state: TrainState, progress: Progress) -> None:
         progress.step,
         collected.weights,
         collected.rest(),
-        {**progress.to_json(), **parts.identity},
+        progress.to_json(),
         progress.scores if progress.evaluated == progress.step else None,
     )
 
@@ -284,15 +274,16 @@ def _check_finite(
     if values.get("loss_scale", 1.0) > 1.0 and math.isfinite(values["loss"]):
         return  # float16 looks for its scale
     progress.bad_steps += 1
-    host, hosts = jax.process_index(), jax.process_count()
-    kept = save_bad_batch(parts.directory, step, batch, host=host, hosts=hosts)
-    words = describe_bad_step(step, values["loss"], values["gradient_norm"], kept)
-    parts.display.say(words)
+    kept = save_bad_batch(parts.directory, step, batch)
+    parts.display.say(
+        f"step {step} is skipped: its loss is {values['loss']:g} and its gradient norm"
+        f" {values['gradient_norm']:g}"
+        + (f"; its batch is kept in {kept}" if kept else "")
+    )
     if progress.bad_steps >= parts.config.training.max_bad_steps:
         raise InputError(
             f"{progress.bad_steps} steps in a row up to step {step} had no finite loss"
-            f" and gradient (the last: {values['loss']:g} and"
-            f" {values['gradient_norm']:g}): training diverged; lower"
+            " and gradient: training diverged; lower"
             " training.learning_rate or lengthen training.warmup_steps, and train in a"
             " new --workdir"
         )
@@ -304,6 +295,11 @@ def _profile(parts: LoopParts, state: TrainState, progress: Progress) -> None:
         parts.display.say(f"profile up to step {progress.step}: {written}")
 
 
+# Metrics of an evaluation that are shown.
+_SHOWN = {"ppl": "valid/perplexity", "BLEU": "valid/bleu"}
+_SHOWN |= {"chrF": "valid/chrf", "F1": "valid/f1"}
+
+
 def _perplexity(nll: float) -> float:
     return math.exp(min(nll, 700.0))
 
@@ -311,17 +307,12 @@ def _perplexity(nll: float) -> float:
 def _describe_evaluation(
     step: int, entry: dict[str, float], samples: list[dict[str, str]]
 ) -> str:
-    words = [
-        f"valid nll {entry['valid/nll']:.3f}",
-        f"ppl {entry['valid/perplexity']:.2f}",
-    ]
-    for label in ("BLEU", "chrF", "F1"):
-        if f"valid/{label.lower()}" in entry:
-            words.append(f"{label} {entry[f'valid/{label.lower()}']:.2f}")
+    words = [f"valid nll {entry['valid/nll']:.3f}"]
+    for label, name in _SHOWN.items():
+        if name in entry:
+            words.append(f"{label} {entry[name]:.2f}")
     lines = [f"evaluation at step {step}: {', '.join(words)}"]
     for sample in samples[:2]:
-        lines += [
-            f"  source      {sample['source']}",
-            f"  translation {sample['translation']}",
-        ]
+        lines.append(f"  source      {sample['source']}")
+        lines.append(f"  translation {sample['translation']}")
     return "\n".join(lines)

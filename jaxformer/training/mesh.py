@@ -13,10 +13,10 @@ axis        shares out                                    devices
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import InputError
@@ -61,20 +61,18 @@ def mesh_shape(devices: int, config: TrainingConfig) -> tuple[int, int, int]:
     return devices // inner, config.mesh_fsdp, config.mesh_tensor
 
 
-def make_mesh(devices: np.ndarray, config: TrainingConfig) -> Mesh:
+def make_mesh(devices: Sequence[jax.Device], config: TrainingConfig) -> Mesh:
     """Arrange devices in the mesh that ``training.mesh_fsdp`` and
     ``training.mesh_tensor`` describe.
 
     Raises:
         InputError: they do not divide the number of devices.
     """
-    shape = mesh_shape(devices.size, config)
+    shape = mesh_shape(len(devices), config)
     # With explicit axes, which are the default, every operation on sharded arrays would
     # have to name its sharding.
     types = (AxisType.Auto,) * len(AXES)
-    return jax.make_mesh(
-        shape, AXES, axis_types=types, devices=devices.reshape(-1).tolist()
-    )
+    return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
 
 
 def make_steps(
@@ -105,7 +103,7 @@ def make_steps(
 
         return run
 
-    rows, everywhere = (NamedSharding(mesh, ROWS), NamedSharding(mesh, PartitionSpec()))
+    rows, everywhere = NamedSharding(mesh, ROWS), NamedSharding(mesh, PartitionSpec())
     train_step = count_traces(make_train_step(model, config, place=place), traces)
     return (
         jax.jit(
@@ -136,9 +134,8 @@ def share_of(mesh: Mesh) -> tuple[int, int]:
     """
     count = row_shards(mesh)
     held: dict[int, set[int]] = {}
-    for device, (rows,) in (
-        NamedSharding(mesh, ROWS).devices_indices_map((count,)).items()
-    ):
+    places = NamedSharding(mesh, ROWS).devices_indices_map((count,))
+    for device, (rows,) in places.items():
         held.setdefault(device.process_index, set()).update(range(*rows.indices(count)))
     shares = sorted(set(map(frozenset, held.values())), key=min)
     return shares.index(frozenset(held[jax.process_index()])), len(shares)
@@ -185,12 +182,8 @@ def check_divisible(model: Transformer, mesh: Mesh) -> None:
     Raises:
         InputError: an axis does not divide its size.
     """
-    sizes = model.config
-    for axis, key, length in (
-        (FSDP, "d_model", sizes.d_model),
-        (TENSOR, "num_heads", sizes.num_heads),
-        (TENSOR, "d_ff", sizes.d_ff),
-    ):
+    for axis, key in ((FSDP, "d_model"), (TENSOR, "num_heads"), (TENSOR, "d_ff")):
+        length = getattr(model.config, key)
         if length % mesh.shape[axis]:
             raise InputError(
                 f"training.mesh_{axis}={mesh.shape[axis]} must divide"
@@ -211,17 +204,12 @@ def _either(length: int, devices: int) -> str:
 def _spec(
     shape: tuple[int, ...], axes: tuple[str, ...], mesh: Mesh | AbstractMesh
 ) -> PartitionSpec:
-    def divides(axis: str | None, length: int) -> bool:
-        return (
-            axis in mesh.shape
-            and mesh.shape[axis] > 1
-            and length % mesh.shape[axis] == 0
-        )
+    def choose(length: int, name: str) -> str | None:
+        axis = RULES.get(name)
+        parts = 1 if axis is None else mesh.shape[axis]
+        return axis if parts > 1 and length % parts == 0 else None
 
-    wanted = zip(shape, map(RULES.get, axes), strict=True)
-    return PartitionSpec(
-        *(axis if divides(axis, length) else None for length, axis in wanted)
-    )
+    return PartitionSpec(*map(choose, shape, axes))
 
 
 def _gather_tables(params: PyTree, mesh: Mesh) -> PyTree:
@@ -234,12 +222,9 @@ def _gather_tables(params: PyTree, mesh: Mesh) -> PyTree:
     def gather(leaf: Array, axes: tuple[str, ...]) -> Array:
         if "vocabulary" not in axes:
             return leaf
-        spec = [
-            None if axis == FSDP else axis for axis in _spec(leaf.shape, axes, mesh)
-        ]
-        return jax.lax.with_sharding_constraint(
-            leaf, NamedSharding(mesh, PartitionSpec(*spec))
-        )
+        cut = _spec(leaf.shape, axes, mesh)
+        spec = PartitionSpec(*(None if axis == FSDP else axis for axis in cut))
+        return jax.lax.with_sharding_constraint(leaf, NamedSharding(mesh, spec))
 
     if mesh.shape[FSDP] == 1:
         return params

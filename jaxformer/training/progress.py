@@ -30,6 +30,8 @@ class Progress:
         best_metric: by which score the best is chosen.
         best: the best score so far; None before there is one.
         stale: evaluations since then.
+        vocabulary: its hash.
+        data: hash of the training text.
         valid: hash of the text that each score was measured on; see
             :func:`hash_validation`.
     """
@@ -43,6 +45,8 @@ class Progress:
     best_metric: str = ""
     best: float | None = None
     stale: int = 0
+    vocabulary: str = ""
+    data: str = ""
     valid: dict[str, str] = dataclasses.field(default_factory=dict)
 
     def add(self, metrics: dict[str, float]) -> None:

@@ -24,16 +24,9 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import WRITTEN, complete_config
 from jaxformer.training.hosts import make_once, together
+from jaxformer.training.warm_start import read_initial_config
 
-_OF_A_START = {
-    "config.json",
-    "vocabulary",
-    "checkpoints",
-    "tensorboard",
-    "wandb",
-    "wandb_id",
-    LOCK,
-}
+_OF_A_START = {"config.json", "wandb_id", *WRITTEN}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,16 +91,15 @@ class Run:
         """Remove what a start has written, if there is nothing else, and the
         directory if it was made here.
         """
-        if {path.name for path in self.directory.iterdir()} <= _OF_A_START and not any(
-            self.checkpoints.glob("*")
+        written = list(self.directory.iterdir())
+        if any(self.checkpoints.glob("*")) or not (
+            {path.name for path in written} <= _OF_A_START
         ):
-            for path in self.directory.iterdir():
-                if path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-                else:
-                    path.unlink()
-            if made:
-                self.directory.rmdir()
+            return
+        for path in written:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if made:
+            self.directory.rmdir()
 
 
 def open_run(
@@ -166,14 +158,8 @@ def _look(
             f"{directory} holds files but no run (no config.json); choose an empty"
             " --workdir"
         )
-    elif (
-        config.training.initial_run is not None
-        and not (Path(config.training.initial_run) / "config.json").is_file()
-    ):
-        raise InputError(
-            f"training.initial_run={config.training.initial_run} has no config.json;"
-            " name the directory of a run"
-        )
+    elif config.training.initial_run is not None:
+        read_initial_config(config.training.initial_run)
     try:
         open_evaluation(data.test, data)
     except InputError as error:
@@ -188,7 +174,7 @@ def _refuse_end(old: RunConfig, new: RunConfig, directory: Path) -> None:
     before, after = old.training, new.training
     if (before.steps, before.cooldown_steps) == (after.steps, after.cooldown_steps):
         return
-    made = max([0, *SavedCheckpoints(directory / "checkpoints").steps])
+    made = max(SavedCheckpoints(directory / "checkpoints").steps, default=0)
     if made > after.steps:
         raise InputError(
             f"training.steps={after.steps} is less than the {made} steps that"
@@ -212,10 +198,8 @@ def _refuse_replaced(old: RunConfig, folder: Path) -> None:
     if not any(folder.glob("*.model")):
         return  # they are trained again
     found = Vocabularies.load(folder)
-    sizes = (
-        old.model.source_vocabulary_size or old.model.vocabulary_size,
-        old.model.vocabulary_size,
-    )
+    target = old.model.vocabulary_size
+    sizes = old.model.source_vocabulary_size or target, target
     if (found.source.size, found.target.size) != sizes:
         raise InputError(
             f"{folder} is not the vocabulary of this run: it has {found.source.size}"
@@ -259,9 +243,8 @@ def _share(make: Callable[[], Vocabularies]) -> Vocabularies:
 
     def encode() -> list[str]:
         made = make()
-        files = (
-            [made.source] if made.source is made.target else [made.source, made.target]
-        )
+        shared = made.source is made.target
+        files = [made.source] if shared else [made.source, made.target]
         return [base64.b64encode(each.model).decode("ascii") for each in files]
 
     parts = [Vocabulary(base64.b64decode(text)) for text in make_once(encode)]
@@ -281,9 +264,6 @@ def _first_vocabularies(
         return text.vocabularies(Path(scratch), report=report)
 
 
-_NAMED = 5  # differences that a refusal names at most
-
-
 def _refuse_another(old: RunConfig, new: RunConfig, directory: Path) -> None:
     # The vocabulary's own keys are not in a configuration file; they are checked by its
     # hash.
@@ -293,9 +273,8 @@ def _refuse_another(old: RunConfig, new: RunConfig, directory: Path) -> None:
     )
     changed = configuration.differences(old, dataclasses.replace(new, model=model))
     if changed:
-        more = f" and {len(changed) - _NAMED} more" if len(changed) > _NAMED else ""
+        named = changed[:5] + [f"and {len(changed) - 5} more"] * (len(changed) > 5)
         raise InputError(
-            f"{directory} holds a run of another configuration:"
-            f" {', '.join(changed[:_NAMED])}{more}; continue with the same values or"
-            " choose another --workdir"
+            f"{directory} holds a run of another configuration: {', '.join(named)};"
+            " continue with the same values or choose another --workdir"
         )

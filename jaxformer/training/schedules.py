@@ -34,21 +34,16 @@ def make_schedule(config: TrainingConfig, d_model: int) -> Schedule:
         d_model: width of the model, on which the paper's schedule depends.
     """
     peak, warmup, steps = config.learning_rate, config.warmup_steps, config.steps
-    if config.schedule == "linear":
-        return linear_schedule(peak, warmup, steps)
-    if config.schedule == "cosine":
-        return cosine_schedule(peak, warmup, steps)
-    if config.schedule == "paper":
-        schedule = paper_schedule(d_model, warmup, peak)
-    elif config.schedule == "inverse_sqrt":
-        schedule = inverse_sqrt_schedule(peak, warmup)
-    else:
-        schedule = constant_schedule(peak, warmup)
-    return (
-        cool_down(schedule, steps, config.cooldown_steps)
-        if config.cooldown_steps
-        else schedule
-    )
+    schedule = {
+        "paper": lambda: paper_schedule(d_model, warmup, peak),
+        "inverse_sqrt": lambda: inverse_sqrt_schedule(peak, warmup),
+        "linear": lambda: linear_schedule(peak, warmup, steps),
+        "cosine": lambda: cosine_schedule(peak, warmup, steps),
+        "constant": lambda: constant_schedule(peak, warmup),
+    }[config.schedule]()
+    if not config.cooldown_steps:
+        return schedule
+    return cool_down(schedule, steps, config.cooldown_steps)
 
 
 def paper_schedule(d_model: int, warmup_steps: int, factor: float = 1.0) -> Schedule:

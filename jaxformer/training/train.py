@@ -98,11 +98,12 @@ def train(
         _claim(run, open_parts, lambda: progress.step > 0)
         checkpoints = enter(closing(_open_checkpoints(run, display)))
         checkpoints.remove_leftovers()
-        identity = {"vocabulary": run.vocabularies.hash, "data": data.hash}
-        state, progress = _begin(run, engine, identity, checkpoints, first)
+        state, progress = _begin(run, engine, data, checkpoints, first)
         progress.valid = texts
         log = enter(closing(together(lambda: _open_log(run, progress))))
-        profile = enter(closing(_make_profile(run)))
+        training, traces = config.training, workdir / "profile"
+        profile = Profile(traces, training.profile_step, training.profile_steps)
+        enter(closing(profile))
         _introduce(display, run, data, engine, progress)
         parts = LoopParts(
             config=config,
@@ -114,7 +115,6 @@ def train(
             log=log,
             display=display,
             validate=validate,
-            identity=identity,
             stop=stop,
             profile=profile,
             compilations=compilations,
@@ -167,11 +167,6 @@ def _open_log(run: Run, progress: Progress) -> Log:
     )
 
 
-def _make_profile(run: Run) -> Profile:
-    training, directory = run.config.training, run.directory / "profile"
-    return Profile(directory, training.profile_step, training.profile_steps)
-
-
 def _await(path: Path) -> None:
     """Wait until this host sees a file that the first has written: network file
     systems take their time.
@@ -209,7 +204,7 @@ def _open_checkpoints(run: Run, display: Display) -> CheckpointManager:
 def _begin(
     run: Run,
     engine: Engine,
-    identity: dict[str, str],
+    data: TrainingData,
     checkpoints: CheckpointManager,
     first: TrainState | None,
 ) -> tuple[TrainState, Progress]:
@@ -217,11 +212,12 @@ def _begin(
         {f"the list of checkpoints in {run.checkpoints}": checkpoints.steps}, _SHARE
     )
     if not checkpoints.steps:
-        return first or _first_state(run, engine), Progress()
+        progress = Progress(vocabulary=run.vocabularies.hash, data=data.hash)
+        return first or _first_state(run, engine), progress
     step = checkpoints.find("latest")
-    record = checkpoints.progress(step)
-    check_vocabulary(run.directory, run.vocabularies, record.pop("vocabulary"), step)
-    if record.pop("data") != identity["data"]:
+    progress = Progress.from_json(checkpoints.progress(step))
+    check_vocabulary(run.directory, run.vocabularies, progress.vocabulary, step)
+    if progress.data != data.hash:
         raise InputError(
             f"{run.config.data.train} is not the text that {run.directory} was trained"
             f" on up to step {step}; put that text back, or choose another --workdir"
@@ -229,7 +225,7 @@ def _begin(
     like = engine.abstract()
     parts = checkpoints.restore(step, params=like.weights, training=like.rest())
     state = TrainState.from_parts(parts["params"], parts["training"])
-    return engine.place(state), Progress.from_json(record)
+    return engine.place(state), progress
 
 
 def _check_validation(run: Run, texts: dict[str, str]) -> None:
@@ -289,8 +285,7 @@ def _refuse_lost_checkpoints(run: Run) -> None:
                 f" {cure}"
             )
     training = run.config.training
-    names = ("metrics.jsonl", "samples.jsonl")
-    made = max(last_step(run.directory / name) for name in names)
+    made = max(map(last_step, run.directory.glob("*.jsonl")), default=0)
     saved_by = 2 * min(training.evaluate_every, training.checkpoint_every)
     if made > (saved_by if run.checkpoints.is_dir() else 0):
         raise InputError(
@@ -325,11 +320,9 @@ def _introduce(
     display.say(f"validation: {run.config.data.valid}, {len(run.valid):,} pairs")
     training = run.config.training
     if training.initial_run is not None and not progress.step:
-        with_optimizer = " and its moments" if training.initial_optimizer else ""
-        display.say(
-            "beginning with the best parameters of"
-            f" {training.initial_run}{with_optimizer}"
-        )
+        moments = " and its moments" if training.initial_optimizer else ""
+        begin = f"beginning with the best parameters of {training.initial_run}"
+        display.say(f"{begin}{moments}")
     if training.frozen is not None:
         leaves = map(jax.tree.leaves, (params, frozen_mask(params, training.frozen)))
         kept = sum(leaf.size * stays for leaf, stays in zip(*leaves, strict=True))

@@ -13,6 +13,7 @@ from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.errors import InputError
 from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.typing import PyTree
 
@@ -27,6 +28,20 @@ class Initial(NamedTuple):
 
     params: PyTree
     optimizer: PyTree | None
+
+
+def read_initial_config(run: Path | str) -> RunConfig:
+    """Read the configuration of ``training.initial_run``.
+
+    Raises:
+        InputError: it is not the directory of a run.
+    """
+    if not (Path(run) / "config.json").is_file():
+        raise InputError(
+            f"training.initial_run={run} has no config.json; name the directory of a"
+            " trained run"
+        )
+    return configuration.load(Path(run) / "config.json")
 
 
 def load_initial(
@@ -47,12 +62,7 @@ def load_initial(
             another optimizer, or an array has another shape.
     """
     run = Path(config.initial_run or "")
-    if not (run / "config.json").is_file():
-        raise InputError(
-            f"training.initial_run={run} has no config.json; name the directory of a"
-            " trained run"
-        )
-    other = configuration.load(run / "config.json")
+    other = read_initial_config(run)
     if config.initial_optimizer and other.training.optimizer != config.optimizer:
         raise InputError(
             f"training.initial_run={run} was trained by {other.training.optimizer}, not"
@@ -67,15 +77,13 @@ def load_initial(
             f" {saved.vocabulary[:12]}, not {vocabulary[:12]}; train with the files"
             f" that {run / 'vocabulary'} holds"
         )
-    where = f"checkpoint {saved.name} of training.initial_run={run}"
-    parts = folder.restore(saved.path, {"params": params}, where)
-    if config.initial_optimizer:
-        # The rest, such as its random key and its counters, is not used.
-        rest = folder.restore(
-            saved.path, {"training": {"optimizer": optimizer}}, where, partial=True
-        )
-        return Initial(parts["params"], rest["training"]["optimizer"])
-    return Initial(parts["params"], None)
+    loaded = saved.load(params)
+    if not config.initial_optimizer:
+        return Initial(loaded, None)
+    # The rest, such as its random key and its counters, is not used.
+    like = {"training": {"optimizer": optimizer}}
+    rest = folder.restore(saved.path, like, partial=True)
+    return Initial(loaded, rest["training"]["optimizer"])
 
 
 def restart_schedule(optimizer: PyTree) -> PyTree:

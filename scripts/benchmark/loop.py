@@ -193,7 +193,6 @@ def measure(config: RunConfig, directory: Path, profile: Path | None) -> None:
             parts.enter_context(contextlib.closing(Log(directory, 0, 0))),
             display,
             None,
-            {},
             parts.enter_context(StopSignal()),
             Profile(directory / "profile", None, 1),
             compilations,

@@ -1,6 +1,4 @@
-"""Where the arrays of a checkpoint lie: saved and restored over any devices, by one
-process or several.
-"""
+"""Several processes save and restore one checkpoint together."""
 
 from __future__ import annotations
 
@@ -9,79 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
-from training.little import assert_trees_equal
 
-from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.checkpoints.saved import SavedCheckpoints
 
 ROOT = Path(__file__).resolve().parents[2]
-AXES = ("data", "fsdp", "tensor")
-MESHES = {"one": (1, 1, 1), "sharded": (2, 2, 2), "other": (1, 4, 2)}
-# How the arrays of a little tree are cut, where the mesh has more than one device along
-# these axes.
-CUTS = {
-    "kernel": PartitionSpec("fsdp", "tensor"),
-    "moments": PartitionSpec(("data", "fsdp"), None),
-    "bias": PartitionSpec("tensor"),
-    "count": PartitionSpec(),
-}
-
-
-def shardings(name):
-    shape = MESHES[name]
-    mesh = Mesh(np.array(jax.devices()[: int(np.prod(shape))]).reshape(shape), AXES)
-    return {array: NamedSharding(mesh, cut) for array, cut in CUTS.items()}
-
-
-def values(seed):
-    generator = np.random.default_rng(seed)
-    return {
-        "kernel": generator.normal(size=(8, 16)).astype(np.float32),
-        "moments": generator.normal(size=(16, 3)).astype(jnp.bfloat16),
-        "bias": generator.normal(size=(2,)).astype(np.float32),
-        "count": np.int32(seed),
-    }
-
-
-def abstract(name):
-    return {
-        array: jax.ShapeDtypeStruct(
-            np.shape(value), value.dtype, sharding=shardings(name)[array]
-        )
-        for array, value in values(0).items()
-    }
-
-
-@pytest.mark.skipif(jax.local_device_count() < 8, reason="needs eight devices")
-def test_saved_on_a_mesh_restored_on_another(tmp_path):
-    """Every array comes back bit for bit in the sharding that is asked for, whatever
-    the sharding that was saved; without one it comes to one device.
-    """
-    expected = {"params": values(7), "training": values(8)}
-    manager = CheckpointManager(tmp_path, keep_latest=9)
-    parts = jax.device_put(expected, dict.fromkeys(expected, shardings("one")))
-    for step, name in enumerate(("sharded", "other", "one")):
-        manager.save(step, parts["params"], parts["training"], {}, None)
-        manager.wait()
-        parts = manager.restore(step, params=abstract(name), training=abstract(name))
-        assert_trees_equal(parts, expected)
-        for part in parts.values():
-            found = {array: leaf.sharding for array, leaf in part.items()}
-            assert found == shardings(name)
-    plain = jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), values(0)
-    )
-    for like in (plain, values(0)):
-        found = manager.restore(1, params=like)["params"]
-        assert_trees_equal(found, values(7))
-        devices = {device for leaf in found.values() for device in leaf.devices()}
-        assert devices == {jax.local_devices()[0]}
-    manager.close()
-
 
 PROCESS = """
 import os, sys
@@ -161,9 +92,6 @@ def test_two_processes_save_and_restore_together(tmp_path):
     assert first == "[8, 12] 12 True ['12.replaced'] None"
     assert second == "[8, 12] 12 True [] None"
     assert sorted(path.name for path in directory.iterdir()) == ["12", "8"]
-    manager = CheckpointManager(directory)
-    found = manager.restore(12, params={"table": np.zeros((8, 4), np.float32)})[
-        "params"
-    ]["table"]
+    like = {"table": np.zeros((8, 4), np.float32)}
+    found = SavedCheckpoints(directory).restore(12, params=like)["params"]["table"]
     np.testing.assert_array_equal(found, 12.0 * np.arange(32).reshape(8, 4))
-    manager.close()

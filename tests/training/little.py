@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.sources import reversal
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.config import RunConfig, load, parse
@@ -53,23 +53,15 @@ LITTLE_RUN: dict[str, Any] = {
 
 def assert_trees_close(found: Any, expected: Any, **tolerance: float) -> None:
     """Compare two trees of arrays leaf by leaf."""
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(
-            np.asarray(a), np.asarray(b), **tolerance
-        ),
-        found,
-        expected,
-    )
+    equal = functools.partial(np.testing.assert_allclose, **tolerance)
+    jax.tree.map(lambda a, b: equal(np.asarray(a), np.asarray(b)), found, expected)
 
 
 def assert_trees_equal(found: Any, expected: Any) -> None:
     """Compare two trees of arrays bit for bit."""
     assert jax.tree.structure(found) == jax.tree.structure(expected)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_array_equal(np.asarray(a), np.asarray(b)),
-        found,
-        expected,
-    )
+    equal = np.testing.assert_array_equal
+    jax.tree.map(lambda a, b: equal(np.asarray(a), np.asarray(b)), found, expected)
 
 
 def write_corpus(folder: Path) -> dict[str, str]:
@@ -156,20 +148,15 @@ def without_key_biases(tree: Any) -> dict[str, Any]:
 
 def steps_of(directory: Path) -> list[int]:
     """List the checkpoints of a run."""
-    return sorted(
-        int(path.name)
-        for path in (directory / "checkpoints").iterdir()
-        if path.name.isdecimal()
-    )
+    return SavedCheckpoints(directory / "checkpoints").steps
 
 
 def read_checkpoint(directory: Path, step: int) -> Any:
     """Read all arrays of a checkpoint."""
     config = load(directory / "config.json")
     state = cached_make_engine(Transformer(config.model), config.training).shapes
-    checkpoints = CheckpointManager(directory / "checkpoints")
+    checkpoints = SavedCheckpoints(directory / "checkpoints")
     parts = checkpoints.restore(step, params=state.weights, training=state.rest())
-    checkpoints.close()
     return jax.tree.map(np.asarray, parts)
 
 

@@ -2,8 +2,6 @@
 parameters.
 """
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -19,7 +17,6 @@ from training.little import (
 from jaxformer.data.packing import RowShape, make_packed_batch, pack
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.engines import make_engine
 from jaxformer.training.state import TrainState, create_state
@@ -51,12 +48,11 @@ def assert_same_training(engine, state, one, one_state):
         atol=1e-5,
         rtol=0,
     )
-    for a, b in (
-        (found.step, expected.step),
-        (found.updates, expected.updates),
-        (found.optimizer[0].count, expected.optimizer[0].count),
-    ):
-        assert int(a) == int(b)
+    counts = (
+        [int(n) for n in (each.step, each.updates, each.optimizer[0].count)]
+        for each in (found, expected)
+    )
+    assert next(counts) == next(counts)
 
 
 def assert_same_first_gradient(engine, state, one, one_state):
@@ -188,20 +184,11 @@ def test_scanned_layers_need_no_more_memory_on_a_mesh(make_model):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"mesh_fsdp": 3},
-            "training.mesh_fsdp=3 times training.mesh_tensor=1 must divide the 8"
-            " devices: their product is to be 1 or 2 or 4 or 8",
-        ),
-        (
-            {"mesh_tensor": 4},
-            "training.mesh_tensor=4 must divide model.num_heads=2: of 8 devices"
-            " take 1 or 2, or change the model",
-        ),
+        ({"mesh_fsdp": 3}, "8 devices: their product is to be 1 or 2 or 4 or 8"),
+        ({"mesh_tensor": 4}, "divide model.num_heads=2: of 8 devices take 1 or 2, or"),
         (
             {"mesh_fsdp": 8},
-            "training.mesh_fsdp=8 must divide model.d_model=12: of 8 devices take 1"
-            " or 2 or 4, or change the model",
+            "divide model.d_model=12: of 8 devices take 1 or 2 or 4, or",
         ),
         ({"frozen": "encodr/*"}, "training.frozen: no parameter matches 'encodr/*"),
     ],
@@ -210,7 +197,7 @@ def test_what_does_not_fit_the_model(make_model, changes, message):
     """It is refused when the engine is made, before anything is written."""
     with pytest.raises(InputError) as caught:
         make_engine(make_model(d_model=12), TrainingConfig(engine="mesh", **changes))
-    assert str(caught.value).startswith(message)
+    assert message in str(caught.value)
 
 
 def test_dropout_differs_between_devices(make_model, make_training, make_batch):
@@ -250,11 +237,6 @@ def test_dropout_differs_between_devices(make_model, make_training, make_batch):
     assert together == pytest.approx(sum(alone), rel=1e-5)
     alone, _ = losses(0.0)
     np.testing.assert_allclose(alone, alone[0], rtol=1e-6)
-
-
-def test_auto_takes_all_devices(make_model):
-    """With several devices ``auto`` is pmap on all of them."""
-    assert make_engine(make_model(), TrainingConfig()).split == DEVICES
 
 
 # Packed rows: eleven, which eight devices cannot share.
@@ -303,9 +285,11 @@ def test_packed_training_is_unpacked_training(make_model, make_training, make_ba
 
 
 def test_rows_that_fill_up_devices_have_no_segment(make_model):
-    """They hold padding on both sides, and segment 0 whatever the id of padding."""
-    config = dataclasses.replace(make_model().config, pad_id=7)
-    engine = make_engine(Transformer(config), TrainingConfig(engine="pmap"))
+    """They hold padding on both sides, and segment 0 whatever the id of padding. With
+    several devices ``auto`` is pmap on all of them.
+    """
+    engine = make_engine(make_model(pad_id=7), TrainingConfig())
+    assert engine.split == DEVICES
     names = ("source", "target", "source_segments", "target_segments")
     placed = engine.put({name: jnp.ones((11, 5), jnp.int32) for name in names})
     for name, rows in placed.items():

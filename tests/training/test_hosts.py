@@ -2,15 +2,16 @@
 other.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
 import socket
 import subprocess
 import sys
-import textwrap
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 
@@ -137,21 +138,17 @@ def make_run(directory, count):
     return run, Transformer(config.model), runs.random_params(config.model)
 
 
-class translated_texts:
+@contextlib.contextmanager
+def translated_texts():
     """Note what is translated meanwhile."""
+    search, texts = Translator.search, []
 
-    def __enter__(self):
-        self.search, texts = Translator.search, []
+    def noting(translator, given, **options):
+        texts.extend(given)
+        return search(translator, given, **options)
 
-        def search(translator, given, **options):
-            texts.extend(given)
-            return self.search(translator, given, **options)
-
-        Translator.search = search
-        return texts
-
-    def __exit__(self, *_):
-        Translator.search = self.search
+    with mock.patch.object(Translator, "search", noting):
+        yield texts
 
 
 @pytest.fixture(scope="module")
@@ -161,15 +158,10 @@ def found(tmp_path_factory):
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     script = tmp_path_factory.mktemp("hosts") / "host.py"
-    script.write_text(textwrap.dedent(BEFORE + AGREE + DROPOUT + VALIDATE + AFTER))
-    environment = {
-        **runs.environment(),
-        "PYTHONPATH": f"{runs.ROOT}{os.pathsep}{runs.ROOT / 'tests'}",
-        "XLA_FLAGS": (
-            f"{runs.environment()['XLA_FLAGS']}"
-            " --xla_force_host_platform_device_count=2"
-        ),
-    }
+    script.write_text(BEFORE + AGREE + DROPOUT + VALIDATE + AFTER)
+    environment = runs.environment()
+    environment["PYTHONPATH"] = f"{runs.ROOT}{os.pathsep}{runs.ROOT / 'tests'}"
+    environment["XLA_FLAGS"] += " --xla_force_host_platform_device_count=2"
     hosts = [
         subprocess.Popen(
             [sys.executable, script, address, str(number), runs.random_run()],
@@ -207,12 +199,13 @@ def test_hosts_agree(found):
     assert (first["vocabulary"][0], second["vocabulary"][0]) == (1, 0)
     assert first["vocabulary"][1:] == second["vocabulary"][1:]
     assert first["vocabulary"][1] == 300
-    assert first["made once"] == [refused, ours]
-    of_host_0 = [
-        "InputError: host 0: no file train.en",
-        f"RuntimeError: host 0: {ours}",
-    ]
-    assert second["made once"] == of_host_0
+    assert first["made once"] == second["together, but for host 1"] == [refused, ours]
+    for host, found_there in (
+        (0, second["made once"]),
+        (1, first["together, but for host 1"]),
+    ):
+        by_file = f"InputError: host {host}: no file train.en"
+        assert found_there == [by_file, f"RuntimeError: host {host}: {ours}"]
     differ = "InputError: steps is 5 on host 0 and 6 on host 1: mend it"
     for number, host in enumerate(found):
         assert host["gathered"] == [{"host": 0, "word": "x"}, {"host": 1, "word": "xx"}]
@@ -220,12 +213,6 @@ def test_hosts_agree(found):
         assert host["the same"] == [None, differ]
         assert host["any"] == [False, True, True, True]
         assert host["share"] == [4, number, 2]
-    of_host_1 = [
-        "InputError: host 1: no file train.en",
-        f"RuntimeError: host 1: {ours}",
-    ]
-    assert first["together, but for host 1"] == of_host_1
-    assert second["together, but for host 1"] == [refused, ours]
     assert first["losses"] == second["losses"]
     assert len(set(first["losses"])) == 4
 
@@ -273,17 +260,11 @@ def test_a_directory_that_is_not_shared(monkeypatch, tmp_path):
         (("a:1", None, None), "give --num_processes and --process_id too"),
         (("a", 2, 0), "must be HOST:PORT, such as 10.0.0.1:4321, not 'a'"),
         (("a:70000", 2, 0), "must be HOST:PORT"),
-        ((":80", 2, 0), "must be HOST:PORT"),
-        (("a:1", 0, 0), "must be from 1 to 1,000,000, not 0"),
-        (("a:1", 10**23, 0), "must be from 1 to 1,000,000, not 1000000"),
         (("a:1", 2, 2), "must be from 0 to 1 with --num_processes=2, not 2"),
     ],
 )
 def test_an_invalid_cluster(values, rule):
     with pytest.raises(InputError, match=rule):
         Cluster(*values)
-
-
-@pytest.mark.parametrize("coordinator", ["a:1", "[fe80::1]:4321"])
-def test_addresses(coordinator):
-    assert Cluster(coordinator, 1, 0).coordinator == coordinator
+    Cluster("a:1", 1, 0)
+    Cluster("[fe80::1]:4321", 1, 0)

@@ -10,6 +10,7 @@ import signal
 import threading
 import time
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -262,25 +263,6 @@ def test_a_signal_ends_the_wait_for_a_batch(train, tmp_path, monkeypatch):
     assert steps_of(tmp_path / "run")[-1] == 5
 
 
-def test_more_and_fewer_steps(train, tmp_path, straight):
-    """A run of 8 steps that is given 12 ends with the parameters of one that had 12
-    from the start; fewer than were made are refused and change nothing.
-    """
-    run = tmp_path / "run"
-    train("run", {"training.steps": 8}, None)
-    before = (run / "config.json").read_bytes()
-    with pytest.raises(InputError) as caught:
-        train("run", {"training.steps": 7})
-    assert str(caught.value) == (
-        f"training.steps=7 is less than the 8 steps that {run} has made: ask for as"
-        " many at least, or choose another --workdir"
-    )
-    assert (run / "config.json").read_bytes() == before
-    assert train("run", {"training.steps": 8}).finished
-    assert train("run", {}, None) == FINISHED
-    assert_trees_equal(read_checkpoint(run, 12), read_checkpoint(straight, 12))
-
-
 # Bad steps.
 
 
@@ -298,9 +280,8 @@ def test_bad_steps(train, tmp_path, straight, on_step, capfd):
         )
     )
     diverged = r"^3 steps in a row up to step 10 had no finite .*training diverged"
-    with pytest.raises(InputError, match=diverged) as caught:
+    with pytest.raises(InputError, match=diverged):
         train("run", {"training.max_bad_steps": 3})
-    assert "\n" not in str(caught.value)
     first = read_records(run)[0]
     assert first["train/skipped"] == 1.0
     assert 1.0 < first["train/loss"] < math.inf
@@ -322,29 +303,16 @@ def test_float16_r_drop_and_a_profile(train, tmp_path, monkeypatch):
     """Lost steps are no bad steps, the scale is in the log, a batch counts twice in the
     work of a step, and the trace is where the line says.
     """
-    passes, meter = [], loop.Meter
-    monkeypatch.setattr(
-        loop,
-        "Meter",
-        lambda *given, **named: (
-            passes.append(named["passes"]) or meter(*given, **named)
-        ),
-    )
-    changes = {
-        "model.dtype": "float16",
-        "training.loss_scale": 2.0**30,
-        "training.r_drop": 1.0,
-        "training.max_bad_steps": 1,
-        "training.profile_step": 2,
-        "training.profile_steps": 1,
-        **ONE_SHAPE,
-        **PLAIN,
-    }
-    assert train("run", changes, None).finished
+    made = mock.Mock(wraps=loop.Meter)
+    monkeypatch.setattr(loop, "Meter", made)
+    changes = {"model.dtype": "float16", "training.loss_scale": 2.0**30}
+    changes |= {"training.r_drop": 1.0, "training.max_bad_steps": 1}
+    changes |= {"training.profile_step": 2, "training.profile_steps": 1}
+    assert train("run", {**changes, **ONE_SHAPE, **PLAIN}, None).finished
     run = tmp_path / "run"
     lines = [line for line in read_records(run) if "train/skipped" in line]
     assert lines[0]["train/skipped"] > 0.0
     assert lines[-1]["train/loss_scale"] < 2.0**30
-    assert passes == [2]
+    assert made.call_args.kwargs == {"passes": 2}
     assert list((run / "profile").rglob("*.xplane.pb"))
     assert not (run / "bad_batches").exists()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import math
 import os
 import subprocess
 import sys
@@ -16,20 +14,8 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.memory import StateMemory, abstract_mesh, count_bytes
 
-LITTLE = TransformerConfig(
-    vocabulary_size=64,
-    d_model=16,
-    d_ff=32,
-    num_heads=4,
-    num_encoder_layers=2,
-    num_decoder_layers=2,
-    max_length=16,
-)
 
-
-def count(
-    model: TransformerConfig = LITTLE, devices: int = 1, **changes
-) -> StateMemory:
+def count(model: TransformerConfig, devices: int = 1, **changes) -> StateMemory:
     config = TrainingConfig(**{"engine": "jit" if devices == 1 else "mesh", **changes})
     return count_bytes(model, config, abstract_mesh(config.engine, devices, config))
 
@@ -37,8 +23,7 @@ def count(
 @pytest.mark.parametrize(
     ("engine", "changes"),
     [
-        ("pmap", {"optimizer": "lion", "ema_decay": 0.9}),
-        ("mesh", {"mesh_tensor": 2, "optimizer": "adafactor"}),
+        ("pmap", {"optimizer": "adafactor", "ema_decay": 0.9}),
         ("mesh", {"mesh_fsdp": 2, "mesh_tensor": 2, "shard_moments": True}),
     ],
 )
@@ -46,7 +31,6 @@ def test_the_state_is_counted_as_it_lies(engine, changes, make_model, make_train
     """Bytes of parameters, moments and average are those that the first device
     really holds.
     """
-    # The vocabulary of 11 does not divide: such an axis stays whole.
     model = make_model()
     made, state = make_training(model, engine, **changes)
     config = TrainingConfig(engine=engine, warmup_steps=300, **changes)
@@ -74,6 +58,7 @@ def test_shares_of_the_paper_s_big_model():
     )
     whole = count(big)
     assert whole.parameters == whole.gradients == 4 * 214_245_376
+    assert count(big, accumulation_steps=4).gradients == 2 * whole.gradients
     assert whole.optimizer == 2 * whole.parameters + 2 * 4
     part = count(big, devices=8, mesh_fsdp=4, mesh_tensor=2)
     assert whole.parameters / 8 <= part.parameters < 1.01 * whole.parameters / 8
@@ -82,13 +67,9 @@ def test_shares_of_the_paper_s_big_model():
     assert whole.optimizer / 8 <= zero.optimizer < 1.01 * whole.optimizer / 8
 
 
-def test_accumulation_keeps_a_sum_of_gradients():
-    assert count(accumulation_steps=4).gradients == 2 * count().gradients
-
-
 # A program of its own: the suite has eight virtual devices.
 BILLION = """
-import json
+import math
 import jax
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
@@ -104,22 +85,20 @@ training = TrainingConfig(engine="mesh", mesh_fsdp=8, mesh_tensor=4, shard_momen
 engine = make_engine(Transformer(model), training)
 state = engine.abstract()
 compiled = engine.lower({"source": (64, 128), "target": (64, 128)}).compile()
-memory = compiled.memory_analysis()
-given, _ = compiled.input_shardings[0]
-
-def cut(tree, shardings):
-    leaves = zip(jax.tree.leaves(tree), jax.tree.leaves(shardings), strict=True)
-    return [(leaf.size, shards.shard_shape(leaf.shape)) for leaf, shards in leaves]
-
-print(json.dumps({
-    "parameters": count_parameters(state.params),
-    "bytes": [memory.argument_size_in_bytes, memory.alias_size_in_bytes],
-    "cut": [
-        [cut(state.params, state_.params), cut(state.optimizer, state_.optimizer)]
-        for state_ in (given, compiled.output_shardings[0])
-    ],
-    "live": sum(array.nbytes for array in jax.live_arrays()),
-}))
+parameters, memory = count_parameters(state.params), compiled.memory_analysis()
+assert parameters > 10**9
+share = 4 * parameters * (1 / 32 + 2 / 64)
+for size in (memory.argument_size_in_bytes, memory.alias_size_in_bytes):
+    assert share <= size < 1.01 * share, size
+for shardings in (compiled.input_shardings[0][0], compiled.output_shardings[0]):
+    for tree, cut, parts in (
+        (state.params, shardings.params, 32),
+        (state.optimizer, shardings.optimizer, 64),
+    ):
+        for leaf, sharding in zip(*map(jax.tree.leaves, (tree, cut)), strict=True):
+            part = math.prod(sharding.shard_shape(leaf.shape))
+            assert leaf.size < 10**5 or leaf.size == parts * part, (leaf.shape, parts)
+assert sum(array.nbytes for array in jax.live_arrays()) < 10**6
 """
 
 
@@ -138,12 +117,3 @@ def test_a_billion_parameters_on_64_devices():
         script, env=os.environ | flags, capture_output=True, text=True
     )
     assert made.returncode == 0, made.stderr
-    found = json.loads(made.stdout)
-    assert found["parameters"] > 10**9
-    assert found["live"] < 10**6
-    share = 4 * found["parameters"] * (1 / 32 + 2 / 64)
-    assert all(share <= size < 1.01 * share for size in found["bytes"])
-    for params, moments in found["cut"]:
-        for leaves, shares in ((params, 32), (moments, 64)):
-            for size, shape in leaves:
-                assert size < 10**5 or size == shares * math.prod(shape), (size, shape)

@@ -85,11 +85,8 @@ def test_the_average_follows_the_parameters(make_model, make_training, make_batc
         average = update(average, state.params, 0.9, np.int32(step))
     assert_params_close(state.average, average, atol=1e-6)
     assert_trees_equal(runs.weights(state), state.average)
-    plain, first = make_training(make_model(), "jit")
-    averaged = plain.place(dataclasses.replace(first, params=state.average))
-    assert_trees_close(
-        runs.evaluate(state, batch), plain.evaluate(averaged, batch), rtol=1e-6
-    )
+    averaged = dataclasses.replace(state, params=None)
+    assert_trees_equal(runs.evaluate(state, batch), runs.evaluate(averaged, batch))
 
 
 def test_dropout_differs_between_parts(make_model, make_training, make_batch):

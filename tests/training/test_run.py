@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import functools
 import shutil
 import tempfile
 from pathlib import Path
@@ -32,7 +33,7 @@ def path(tmp_path):
 @pytest.fixture
 def config(corpus):
     """Return a function that changes the configuration of the little run."""
-    return lambda changes=None: little_config(corpus, changes)
+    return functools.partial(little_config, corpus)
 
 
 @pytest.fixture
@@ -67,16 +68,6 @@ def pairs(corpus):
     return list(load(corpus["data.train"], "en", "de"))
 
 
-def test_the_vocabulary_completes_the_model(claim, path, config):
-    """The model's vocabulary and ids are the vocabulary's, and so it is saved."""
-    run = claim()
-    vocabulary, model = run.vocabularies.target, run.config.model
-    assert model.vocabulary_size == 57
-    assert (model.pad_id, model.bos_id) == (vocabulary.pad_id, vocabulary.bos_id)
-    assert claim().config == run.config
-    assert open_run(run.config, path).config == run.config
-
-
 def test_a_directory_of_another_configuration(claim, path, refused):
     """Another configuration is refused with one line that names keys, old and new
     values, five at most.
@@ -89,23 +80,24 @@ def test_a_directory_of_another_configuration(claim, path, refused):
         " 0.25; continue with the same values or choose another --workdir"
     )
     changes |= {"model.dropout_rate": 0.3, "training.label_smoothing": 0.2}
-    changes |= {
-        "model.num_encoder_layers": 3,
-        "data.max_length": 17,
-        "training.seed": 1,
-    }
+    changes |= {"model.num_encoder_layers": 3, "data.max_length": 17}
+    changes |= {"training.seed": 1}
     message = refused(changes)
     assert "model.dropout_rate: 0.1 -> 0.3" in message
     assert message.count(" -> ") == 5
-    assert " and 1 more; " in message
+    assert ", and 1 more; " in message
     assert (path / "config.json").read_bytes() == before
 
 
 def test_keys_that_may_change(claim, corpus):
     """Steps, intervals, decoding and evaluation may change, and the new values are
-    saved.
+    saved. The model's vocabulary and ids are the vocabulary's.
     """
-    claim()
+    run = claim()
+    vocabulary, model = run.vocabularies.target, run.config.model
+    assert model.vocabulary_size == 57
+    assert (model.pad_id, model.bos_id) == (vocabulary.pad_id, vocabulary.bos_id)
+    assert open_run(run.config, run.directory).config == run.config
     changes = {"training.steps": 20, "training.log_every": 7, "decoding.beam_size": 2}
     changes |= {"evaluation.samples": 1, "data.valid": corpus["data.train"]}
     run = claim(changes)
@@ -117,11 +109,11 @@ def test_keys_that_may_change(claim, corpus):
 @pytest.mark.parametrize(
     ("first", "then", "refusal"),
     [
-        ({"cooldown_steps": 4}, {"steps": 20}, "cooldown_steps=4 of training.steps=12"),
+        ({"cooldown_steps": 4}, {"steps": 20}, "_steps=4 of training.steps=12: change"),
         (
             {},
             {"steps": 14, "cooldown_steps": 4},
-            "cooldown_steps=4 of training.steps=14",
+            "_steps=4 of training.steps=14: change",
         ),
         ({}, {"steps": 16, "cooldown_steps": 4}, None),
         ({}, {"steps": 11}, "training.steps=11 is less than the 12 steps that "),
@@ -144,28 +136,13 @@ def test_an_end_that_is_past(claim, path, refused, first, then, refusal):
         assert refusal in refused(then)
 
 
-@pytest.mark.parametrize("file", ["thesis.tex", "vocabulary/shared.model"])
-def test_a_directory_with_other_files(path, refused, file):
+def test_a_directory_with_other_files(path, refused):
     """A directory that holds files but no run is not taken over, and its files stay."""
-    (path / file).parent.mkdir(parents=True)
-    (path / file).write_text("precious")
-    assert refused() == (
-        f"{path} holds files but no run (no config.json); choose an empty --workdir"
-    )
-    assert [each for each in path.rglob("*") if each.is_file()] == [path / file]
-    assert (path / file).read_text() == "precious"
-
-
-def test_a_vocabulary_larger_than_the_text_allows(claim, refused):
-    """The refusal names key and limit; with the limit the same directory works."""
-    message = refused({"data.vocabulary_size": 5_000})
-    assert message.startswith(
-        "data.vocabulary_size: a vocabulary of 5000 pieces is too large for this text:"
-        " it allows"
-    )
-    most = int(message.rsplit(" ", 1)[1])
-    run = claim({"data.vocabulary_size": most})
-    assert run.vocabularies.target.size == most
+    (path / "vocabulary").mkdir(parents=True)
+    (path / "vocabulary" / "shared.model").write_text("precious")
+    assert "holds files but no run (no config.json)" in refused()
+    (file,) = (each for each in path.rglob("*") if each.is_file())
+    assert file.read_text() == "precious"
 
 
 @pytest.mark.parametrize(
@@ -174,8 +151,6 @@ def test_a_vocabulary_larger_than_the_text_allows(claim, refused):
         ("train", "text:/nowhere/a,/nowhere/b", "no file"),
         ("valid", "text:/nowhere/a,/nowhere/b", "no file"),
         ("test", "text:/nowhere/a,/nowhere/b", "data.test: .*no file /nowhere/a"),
-        ("test", "bundled:en-de/tset", "data.test: .*did you mean bundled:en-de/test?"),
-        ("test", "2 * synthetic:reverse/test", "data.test: .*is not for evaluation"),
     ],
 )
 def test_text_that_is_not_there(path, corpus, key, text, message):
@@ -217,21 +192,6 @@ def test_another_text_or_vocabulary(corpus, path, config, refused, tmp_path):
     assert training.train(config(more), path).step == 4
 
 
-def test_a_checkpoint_of_another_model(path, config, claim, refused, tmp_path):
-    """Checkpoints of another model under this run's name are refused by the first
-    parameter that differs.
-    """
-    training.train(config(FEW), tmp_path / "other")
-    claim({"model.d_ff": 64})
-    (tmp_path / "other" / "checkpoints").rename(path / "checkpoints")
-    message = refused({"model.d_ff": 64, "training.steps": 4}, training.train)
-    name = "decoder/layer_0/feed_forward/inner/bias"
-    assert message == (
-        f"checkpoint 2 in {path / 'checkpoints'} is of another model: {name} is (32,)"
-        " there and (64,) by the configuration"
-    )
-
-
 def test_what_is_refused_before_training_claims_no_directory(tmp_path, path, refused):
     """A validation sentence that the model has no positions for is named by its
     number.
@@ -262,8 +222,12 @@ def test_a_start_that_is_cut_off_leaves_no_trap(config, path, corpus):
     assert told == [f"training the vocabulary on {corpus['data.train']}"] * 2
 
 
-def test_separate_vocabularies_are_two_files(corpus, claim, path):
-    """Separate vocabularies stay two, even where both texts give the same one."""
+def test_separate_vocabularies_are_two_files(corpus, claim, path, tmp_path):
+    """Separate vocabularies stay two, even where both texts give the same one. The
+    directory itself may be a link.
+    """
+    (tmp_path / "disk").mkdir()
+    path.symlink_to(tmp_path / "disk")
     first = corpus["data.train"].removeprefix("text:").split(",")[0]
     changes = {"data.train": f"text:{first},{first}", "data.shared_vocabulary": False}
     changes |= {"model.tied_embeddings": "target"}
@@ -298,43 +262,27 @@ def test_a_directory_that_cannot_be(
     assert refused().startswith(f"cannot write {path}: Read-only file system; choose a")
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "nothing"])
-def test_nothing_is_written_through_a_link(claim, path, tmp_path, kind):
+def test_nothing_is_written_through_a_link(claim, path, tmp_path):
     """A link among what a run writes is refused, or replaced; what it points to is
-    unchanged, and is not made.
+    unchanged.
     """
     claim()
     outside, model = tmp_path / "outside", path / "vocabulary" / "shared.model"
+    content = model.read_bytes()
     for name in [*WRITTEN, "config.json", "vocabulary/shared.model"]:
         link = path / name
-        if kind == "folder":
-            outside.mkdir()
-            (outside / "file").write_text("of somebody else")
-        elif kind == "file":
-            outside.write_bytes(model.read_bytes() if link == model else b"")
+        outside.write_bytes(content if link == model else b"")
+        before = outside.stat().st_mtime_ns
         saved = link.rename(tmp_path / "saved") if link.exists() else None
         link.symlink_to(outside)
-        before = outside.stat().st_mtime_ns if outside.exists() else None
         message = f"{name} is a symbolic link, and nothing is written through links: "
         refusal = pytest.raises(InputError, match=message)
-        with refusal if name in WRITTEN else contextlib.suppress(InputError, OSError):
+        with refusal if name in WRITTEN else contextlib.suppress(InputError):
             claim()
-        assert (outside.stat().st_mtime_ns if outside.exists() else None) == before
+        assert outside.stat().st_mtime_ns == before
         link.unlink()
         if saved is not None:
             saved.rename(link)
-        if kind == "folder":
-            assert [file.name for file in outside.iterdir()] == ["file"]
-            shutil.rmtree(outside)
-        outside.unlink(missing_ok=True)
-
-
-def test_a_run_may_itself_be_a_link(claim, path, tmp_path):
-    """The directory is the user's choice."""
-    (tmp_path / "disk").mkdir()
-    path.symlink_to(tmp_path / "disk")
-    claim()
-    assert (tmp_path / "disk" / "config.json").exists()
 
 
 @pytest.mark.parametrize("there", ["nothing", "an empty folder", "a run"])
@@ -342,26 +290,19 @@ def test_a_start_that_fails_before_the_first_step_leaves_no_run(
     config, path, claim, monkeypatch, there
 ):
     """A directory is as it was, also that of a run that began before; one that was made
-    is gone.
+    is gone. A validator that is refused changes no configuration.
     """
     if there == "a run":
         claim(FEW)
     elif there == "an empty folder":
         path.mkdir()
+    saved = (path / "config.json").read_bytes() if there == "a run" else b""
+    with pytest.raises(ZeroDivisionError):
+        training.train(config({"training.steps": 4}), path, lambda *_: 1 / 0)
+    assert there != "a run" or (path / "config.json").read_bytes() == saved
     monkeypatch.setattr(training, "Log", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         training.train(config(FEW), path)
     assert path.exists() == (there != "nothing")
     assert (path / "config.json").exists() == (there == "a run")
     assert there != "an empty folder" or not list(path.iterdir())
-
-
-def test_a_validator_that_is_refused_changes_no_run(claim, config, path):
-    """As one for trees, where the validation text has none: a resumed run keeps its
-    configuration.
-    """
-    claim(FEW)
-    saved = (path / "config.json").read_bytes()
-    with pytest.raises(ZeroDivisionError):
-        training.train(config({"training.steps": 4}), path, lambda *_: 1 / 0)
-    assert (path / "config.json").read_bytes() == saved

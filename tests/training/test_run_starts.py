@@ -24,14 +24,11 @@ def test_patience(train, tmp_path, capfd):
     changes nothing, and more patience continues. Another score begins from nothing, and
     standard error says so.
     """
-    changes = {"training.evaluate_every": 2}
-
-    def same(*_):
-        return lambda params, stop: Validation({"bleu": 1.0}, [])
+    same = lambda *_: lambda params, stop: Validation({"bleu": 1.0}, [])  # noqa: E731
 
     def run(patience, metric="bleu"):
         best = {"training.patience": patience, "evaluation.best_metric": metric}
-        return train("run", {**changes, **best}, same)
+        return train("run", {"training.evaluate_every": 2, **best}, same)
 
     assert run(2) == Outcome(6, finished=True, signal=None)
     before = read_records(tmp_path / "run")
@@ -58,9 +55,7 @@ def test_scores_of_two_validation_texts_are_never_compared(train, corpus, tmp_pa
         lines = Path(side).read_text().splitlines(keepends=True)
         (tmp_path / f"same.{number}").write_text("".join(lines))
         (tmp_path / f"other.{number}").write_text("".join(lines[::-1]))
-    other, same = (
-        f"text:{tmp_path}/{name}.0,{tmp_path}/{name}.1" for name in ("other", "same")
-    )
+    other, same = (f"text:{tmp_path}/{x}.0,{tmp_path}/{x}.1" for x in ("other", "same"))
     for changes in ({"data.valid": other}, {"evaluation.max_sentences": 3}):
         with pytest.raises(InputError, match=refusal):
             train("run", changes)
@@ -102,10 +97,10 @@ def test_a_run_begins_with_another_one(
         assert_trees_equal(adam, best["training"]["optimizer"][0])
     else:
         assert not any(leaf.any() for leaf in jax.tree.leaves(adam))
-    vocabulary = "vocabulary/shared.model"
-    assert (tmp_path / "run" / vocabulary).read_bytes() == (
-        straight / vocabulary
-    ).read_bytes()
+    models = (
+        run / "vocabulary" / "shared.model" for run in (tmp_path / "run", straight)
+    )
+    assert next(models).read_bytes() == next(models).read_bytes()
 
 
 def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(train, tmp_path):

@@ -1,6 +1,5 @@
 """One update and one evaluation: sums over real tokens, divided once."""
 
-import dataclasses
 import functools
 
 import jax
@@ -14,27 +13,16 @@ from jaxformer.functional.losses import smoothed_probabilities
 
 @pytest.fixture
 def make_step(make_training):
-    """Return a function that returns the compiled step of a model, which leaves its
-    argument usable, and a first state.
+    """Return a function that returns the compiled step and evaluation of a model, which
+    leave their arguments usable, and a first state.
     """
 
     def make(model):
         engine, state = make_training(model, "jit")
-        return lambda state, batch: engine.step(engine.place(state), batch), state
-
-    return make
-
-
-@pytest.fixture
-def make_evaluation(make_training):
-    """Return a function that returns the compiled evaluation of a model: parameters and
-    batch to sums.
-    """
-
-    def make(model):
-        engine, state = make_training(model, "jit")
-        return lambda params, batch: engine.evaluate(
-            dataclasses.replace(state, params=params), batch
+        return (
+            lambda state, batch: engine.step(engine.place(state), batch),
+            lambda params, batch: engine.evaluate(state.replace(params=params), batch),
+            state,
         )
 
     return make
@@ -80,7 +68,7 @@ def test_metrics_are_sums_over_real_tokens(make_model, make_step, make_batch, dt
     dropout the key changes nothing.
     """
     model = make_model(dtype=dtype)
-    step, state = make_step(model)
+    step, _, state = make_step(model)
     batch = make_batch(0, [6, 2, 9, 5])
     after, metrics = step(state, batch)
     nll, tokens, _ = oracle(model, state.params, batch)
@@ -99,15 +87,12 @@ def test_metrics_are_sums_over_real_tokens(make_model, make_step, make_batch, dt
     assert_trees_equal(step(other, batch)[0].params, after.params)
 
 
-def test_accuracy_ignores_padding_and_counts_eos(
-    make_model, make_training, make_evaluation, make_batch
-):
-    """Hits are counted at real targets, end of sentence among them, and nowhere
-    else.
+def test_accuracy_ignores_padding_and_counts_eos(make_model, make_step, make_batch):
+    """Hits are counted at real targets, end of sentence among them, and nowhere else.
+    Evaluation is without dropout.
     """
     model = make_model()
-    evaluate = make_evaluation(model)
-    _, state = make_training(model, "jit")
+    _, evaluate, state = make_step(model)
     hits = 0.0
     for seed in range(20):
         batch = make_batch(seed, [8, 3, 0, 1])
@@ -116,29 +101,18 @@ def test_accuracy_ignores_padding_and_counts_eos(
         assert (float(sums["correct"]), float(sums["tokens"])) == (expected, tokens)
         hits += expected
     assert hits > 0
+    rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
+    _, other, _ = make_step(make_model(**dict.fromkeys(rates, 0.5)))
+    assert_trees_close(other(state.params, batch), sums, rtol=1e-6)
 
     # A model that always says the same token: "end of sentence" is right once a
     # sentence, padding never.
-    def correct(token):
+    for token, expected in ((EOS, 3), (PAD, 0)):
         params = jax.tree.map(np.zeros_like, state.params)
         params["embedding"]["table"][token] = 1.0
         last = params["decoder"]["layer_0"]["feed_forward_residual"]["norm"]
         last["bias"][:] = 1.0
-        return float(evaluate(params, make_batch(0, [8, 3, 0, 1]))["correct"])
-
-    assert (correct(EOS), correct(PAD)) == (3, 0)
-
-
-def test_evaluation_is_without_dropout(
-    make_model, make_training, make_evaluation, make_batch
-):
-    """Evaluation needs no random key, whatever the dropout."""
-    batch = make_batch(1, [5, 7, 0, 9])
-    params = make_training(make_model(), "jit")[1].params
-    rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
-    evaluate = make_evaluation(make_model(**dict.fromkeys(rates, 0.5)))
-    expected = make_evaluation(make_model())(params, batch)
-    assert_trees_close(evaluate(params, batch), expected, rtol=1e-6)
+        assert float(evaluate(params, batch)["correct"]) == expected
 
 
 def test_dropout_and_padding(make_model, make_step, make_batch):
@@ -147,7 +121,7 @@ def test_dropout_and_padding(make_model, make_step, make_batch):
     0, not 0 / 0; the first update changes no parameter, and a later one only continues
     with what Adam remembers.
     """
-    step, state = make_step(make_model(dropout_rate=0.3))
+    step, _, state = make_step(make_model(dropout_rate=0.3))
     batch, nothing = make_batch(2, [6, 6, 4, 9]), make_batch(4, [])
     given = [state.replace(step=np.int32(number)) for number in (0, 1, 2, 3, 0)]
     given.append(state.replace(key=np.array([0, 99], np.uint32)))
@@ -159,9 +133,7 @@ def test_dropout_and_padding(make_model, make_step, make_batch):
     found = {name for name, value in metrics.items() if float(value)}
     assert found == {"learning_rate", "slots"}
     assert_trees_equal(after.params, state.params)
-    assert not any(
-        np.asarray(leaf).any() for leaf in jax.tree.leaves(first_moment(after))
-    )
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(first_moment(after)))
     trained, _ = step(state, batch)
     later, metrics = step(trained, nothing)
     assert float(metrics["gradient_norm"]) == 0.0
@@ -175,7 +147,7 @@ def test_padding_weighs_nothing(make_model, make_training, make_step, make_batch
     is compiled once.
     """
     model = make_model()
-    step, state = make_step(model)
+    step, _, state = make_step(model)
     padded = make_batch(3, [6, 2, 5])
     narrow = {side: rows[:8, :7] for side, rows in padded.items()}
     found, metrics = step(state, padded)
@@ -197,7 +169,7 @@ def test_the_gradient_is_that_of_the_mean_over_tokens(
     """Sentences weigh by their tokens: the gradient of a batch is the mean of those of
     its sentences, weighted by their tokens, and ``gradient_norm`` is its norm.
     """
-    step, state = make_step(make_model())
+    step, _, state = make_step(make_model())
     lengths = [9, 1, 4]
     batch = make_batch(6, lengths)
     found, metrics = step(state, batch)
@@ -211,9 +183,6 @@ def test_the_gradient_is_that_of_the_mean_over_tokens(
         lambda *leaves: np.average(leaves, axis=0, weights=lengths), *alone
     )
     assert_trees_close(first_moment(found), expected, rtol=1e-4, atol=1e-7)
-    squares = [
-        (100 * leaf.astype(float) ** 2).sum() for leaf in jax.tree.leaves(expected)
-    ]
-    assert float(metrics["gradient_norm"]) == pytest.approx(
-        sum(squares) ** 0.5, rel=1e-4
-    )
+    squares = sum((leaf.astype(float) ** 2).sum() for leaf in jax.tree.leaves(expected))
+    norm = pytest.approx(10.0 * squares**0.5, rel=1e-4)
+    assert float(metrics["gradient_norm"]) == norm
