@@ -122,8 +122,8 @@ def _values(metrics_file: Path | str) -> Iterator[tuple[str, int, float | None]]
     for record in _records(Path(metrics_file)):
         for key, value in record.items():
             if key != "step" and (value is None or isinstance(value, int | float)):
-                known = value is not None and math.isfinite(value)
-                yield key, record["step"], float(value) if known else None
+                number = math.nan if value is None else float(value)
+                yield key, record["step"], number if math.isfinite(number) else None
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:

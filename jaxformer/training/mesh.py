@@ -61,7 +61,7 @@ def mesh_shape(devices: int, config: TrainingConfig) -> tuple[int, int, int]:
     return devices // inner, config.mesh_fsdp, config.mesh_tensor
 
 
-def make_mesh(devices: Sequence[jax.Device], config: TrainingConfig) -> Mesh:
+def make_mesh(devices: Sequence[Any], config: TrainingConfig) -> Mesh:
     """Arrange devices in the mesh that ``training.mesh_fsdp`` and
     ``training.mesh_tensor`` describe.
 
