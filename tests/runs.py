@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import jax
@@ -215,7 +215,7 @@ def translator(
         **changes: of the model, or, where they are its keys, of decoding.
     """
     keys = {field.name for field in dataclasses.fields(DecodingConfig)}
-    of_decoding = {"max_extra_length": 20, "batch_size": 8}
+    of_decoding: dict[str, Any] = {"max_extra_length": 20, "batch_size": 8}
     of_decoding |= {k: v for k, v in changes.items() if k in keys}
     config = model_config(**{k: v for k, v in changes.items() if k not in keys})
     params = random_params(config, eos)

@@ -97,7 +97,10 @@ class Run:
         ):
             return
         for path in written:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink()
         if made:
             self.directory.rmdir()
 

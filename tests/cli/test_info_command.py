@@ -75,7 +75,7 @@ def test_damaged_checkpoints_and_averages(call, info, run):
     after = info(f"--workdir={run}")
     first, second = after.pop("damaged")
     rule = "is damaged: params/_METADATA has 0 bytes"
-    assert first.startswith(f"average last-1 in {average.parent} {rule}")
+    assert first.startswith(f"checkpoint last-1 in {average.parent} {rule}")
     rule = "is damaged: _CHECKPOINT_METADATA is missing"
     assert second.startswith(f"checkpoint 20 in {checkpoint.parent} {rule}")
     assert after == {**before, "averages": {}}
