@@ -86,7 +86,7 @@ def train(kind: str, workdir: Path, steps: int) -> list[float]:
         value
         for each in records
         for key, value in each.items()
-        if key in ("train/loss", "valid/loss")
+        if key in ("train/loss", "valid/nll")
     ]
 
 

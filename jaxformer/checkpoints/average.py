@@ -130,7 +130,7 @@ def save_average(
         made = Average(name, list(steps), vocabulary, now)
         new, old = path.with_suffix(_NEW), path.with_suffix(_OLD)
         for leftover in (old, new, *path.parent.glob(f"{new.name}.*")):
-            shutil.rmtree(leftover, ignore_errors=True)
+            _remove(leftover)
         record = {key: value for key, value in made._asdict().items() if key != "name"}
         folder.write(new, {"params": average(checkpoints, steps)}, record)
         # An average is replaced by renaming, so that a process killed in between
@@ -138,8 +138,18 @@ def save_average(
         if path.exists():
             path.rename(old)
         new.rename(path)
-        shutil.rmtree(old, ignore_errors=True)
+        _remove(old)
     return made
+
+
+def _remove(path: Path) -> None:
+    """Remove a folder with what is in it, or a symbolic link and not what it points
+    to.
+    """
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def average_folders(run: Path) -> list[Path]:
@@ -170,7 +180,10 @@ def read_average(path: Path) -> Average:
         InputError: it is damaged.
     """
     folder.check(path, ["params"], contents=False)
-    return Average(path.name, **folder.read_record(path))
+    record = folder.read_record(path)
+    if record.keys() != {"steps", "vocabulary", "time"}:
+        raise folder.damaged(path, "its record is not that of an average")
+    return Average(path.name, **record)
 
 
 def _choose(

@@ -117,7 +117,7 @@ def check(path: Path, names: Iterable[str] = (), *, contents: bool = True) -> No
         of_these = [file for file in sums if file.split("/")[0] in (_RECORD, *names)]
         for file in dict.fromkeys([*needed, *of_these]):
             if not (path / file).is_file():
-                raise _damaged(path, f"{file} is missing")
+                raise damaged(path, f"{file} is missing")
             if file in sums:
                 _compare(path, file, *sums[file], contents=contents)
         for file in described:
@@ -211,7 +211,7 @@ def _where(path: Path) -> str:
     return f"checkpoint {path.name} in {path.parent}"
 
 
-def _damaged(path: Path, what: str) -> InputError:
+def damaged(path: Path, what: str) -> InputError:
     """Build the error for a checkpoint that is damaged or being removed."""
     if _is_going(path):
         return InputError(
@@ -236,7 +236,7 @@ def _reading(path: Path) -> Iterator[None]:
         signals.check()  # orbax words a signal as an error of its own
         if is_sealed(path) and not _is_going(path):
             raise  # the checksums are right: it is no damage
-        raise _damaged(path, f"orbax cannot read it ({first_line(error)})") from error
+        raise damaged(path, f"orbax cannot read it ({first_line(error)})") from error
 
 
 def _is_going(path: Path) -> bool:
@@ -255,10 +255,10 @@ def _count(path: Path) -> int:
 
 def _read_json(path: Path, file: str) -> dict[str, Any]:
     content = None
-    with contextlib.suppress(ValueError):
+    with contextlib.suppress(ValueError, RecursionError):
         content = json.loads((path / file).read_bytes())
     if not isinstance(content, dict):
-        raise _damaged(path, f"{Path(file).name} is not valid JSON")
+        raise damaged(path, f"{Path(file).name} is not valid JSON")
     return content
 
 
@@ -267,11 +267,11 @@ def _compare(
 ) -> None:
     found = (path / file).stat().st_size
     if found != size:
-        raise _damaged(
+        raise damaged(
             path, f"{file} has {found:,} bytes, and {size:,} when it was saved"
         )
     if contents and _checksum(path / file) != checksum:
-        raise _damaged(path, f"the content of {file} has changed since it was saved")
+        raise damaged(path, f"the content of {file} has changed since it was saved")
 
 
 def _checksum(file: Path) -> str:
@@ -307,7 +307,7 @@ def _metadata(path: Path, names: Iterable[str]) -> dict[str, PyTree]:
     }
     for name, tree in found.items():
         if not jax.tree.leaves(tree):  # how orbax says that it could not read it
-            raise _damaged(path, f"the description of {name} cannot be read")
+            raise damaged(path, f"the description of {name} cannot be read")
     return found
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from jaxformer.checkpoints import folder
-from jaxformer.checkpoints.average import average_folders, list_averages, read_average
 from jaxformer.checkpoints.saved import open_to_read
 from jaxformer.errors import InputError
 from jaxformer.typing import PyTree
@@ -57,10 +56,19 @@ def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
     step = checkpoints.find(which)
     path = checkpoints.path(step)
     folder.check(path, ["params"], contents=False)
-    return SavedParameters(path, step, checkpoints.progress(step)["vocabulary"])
+    record = checkpoints.progress(step)
+    if "vocabulary" not in record:
+        raise folder.damaged(path, "its record does not name the vocabulary")
+    return SavedParameters(path, step, record["vocabulary"])
 
 
 def _find_average(run: Path, which: str) -> SavedParameters:
+    from jaxformer.checkpoints.average import (
+        average_folders,
+        list_averages,
+        read_average,
+    )
+
     names = [f"{_AVERAGE}/{path.name}" for path in average_folders(run)]
     if not names:
         raise InputError(

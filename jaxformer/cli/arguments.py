@@ -214,6 +214,10 @@ def load_translator(
             "--ensemble_weights weighs the models of an ensemble: add --ensemble, or"
             " leave it out"
         )
+    if weights is not None:  # before the models are loaded
+        from jaxformer.search.ensemble import check_weights
+
+        check_weights(weights, 1 + len(options.ensemble))
     translator = Translator.load(options.workdir, options.checkpoint, target_language)
     others = [
         load_named("--ensemble", name, target_language) for name in options.ensemble

@@ -14,8 +14,10 @@ import jaxformer
 from jaxformer.errors import InputError, require
 
 PREFIX = "--config."
-_BOOLEANS = dict.fromkeys(("true", "t", "1"), True)
-_BOOLEANS |= dict.fromkeys(("false", "f", "0"), False)
+_BOOLEANS: dict[str, bool] = {
+    **dict.fromkeys(("true", "t", "1"), True),
+    **dict.fromkeys(("false", "f", "0"), False),
+}
 HELP = (
     "a Python file with get_config(), or a configuration that comes with jaxformer,"
     " such as quickstart; NAME:VARIANT for one of several in a file, such as"
@@ -44,25 +46,29 @@ def read(name: str, overrides: Sequence[str]) -> dict[str, Any]:
                 f" {PREFIX}training.steps=100"
             )
     config = _run(*_split(name))
-    values = config.to_dict()
+    unknown: dict[str, dict[str, str]] = {}
     for override in overrides:
         key, _, text = override.removeprefix(PREFIX).partition("=")
         section, _, name = key.partition(".")
-        if name not in values.setdefault(section, {}):
-            values[section][name] = text  # refused with all unknown keys
+        if section not in config or name not in config[section]:
+            unknown.setdefault(section, {})[name] = text
             continue
         kind = config[section].get_type(name)
         try:
             # Which keys may be None is checked with all other values.
             if text == "None":
-                values[section][name] = None
+                config[section][name] = None
+            elif kind is bool:
+                config[section][name] = _BOOLEANS[text.lower()]
             else:
-                value = _BOOLEANS[text.lower()] if kind is bool else kind(text)
-                values[section][name] = value
-        except (KeyError, ValueError):
+                config[section][name] = int(text, 0) if kind is int else kind(text)
+        except (KeyError, TypeError, ValueError):
             raise InputError(
                 f"{override}: {key} must be of type {kind.__name__}"
             ) from None
+    values = config.to_dict()
+    for section, keys in unknown.items():
+        values.setdefault(section, {}).update(keys)
     return values
 
 

@@ -112,14 +112,15 @@ def run(options: argparse.Namespace) -> None:
 
 def _variant(options: argparse.Namespace) -> str:
     """Name the settings of the command line, which have a result of their own."""
-    references, weights = len(options.reference), options.ensemble_weights
+    references = len(options.reference)
+    weights = [str(each).removesuffix(".0") for each in options.ensemble_weights or ()]
     chosen = {
         **asked_search(options),
         "target_language": options.target_language,
         "references": references if references > 1 else None,
         "shortlist": options.shortlist or None,
         "ensemble": ",".join(options.ensemble) or None,
-        "ensemble_weights": weights and ",".join(f"{weight:g}" for weight in weights),
+        "ensemble_weights": ",".join(weights) or None,
         "checkpoint": None if options.checkpoint == "best" else options.checkpoint,
     }
     return " ".join(

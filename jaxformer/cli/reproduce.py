@@ -73,6 +73,9 @@ def run(options: argparse.Namespace) -> None:
     table = paper.find_table(options.table)
     check_output(options.output)
     check_output(options.picture)
+    paths = [path.resolve() for path in (options.output, options.picture) if path]
+    if len(set(paths)) < len(paths):
+        raise UsageError(f"--picture {options.picture} is --output too: name another")
     if options.picture is not None:
         check_picture(options.picture)
     runs = _read_runs(table, options.runs)

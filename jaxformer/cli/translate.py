@@ -143,6 +143,11 @@ def run(options: argparse.Namespace) -> None:
     _check(options, files)
     translator = load_translator(options, options.target_language)
     decoding = choose_search(options, translator.decoding)
+    if options.n_best > decoding.beam_size and not decoding.sample:
+        raise UsageError(
+            f"--n_best must be at most the beam of {decoding.beam_size}, not"
+            f" {options.n_best}: widen --beam_size"
+        )
 
     def asked() -> ResultOptions:
         """Open the files of constraints again."""

@@ -39,7 +39,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jaxformer.data.languages import check_language, is_foreign
 from jaxformer.data.records import Pair
 from jaxformer.errors import check_keys, key
 from jaxformer.table import align
@@ -150,6 +149,7 @@ def clean(
         InputError: at once, ``detect_languages`` without py3langid or for a language
             that it does not know; while reading, the corpus grew since its duplicates
             were searched.
+        ValueError: ``drop_duplicates`` without ``duplicates``.
     """
     settings = _settings(cleaning, languages, duplicates)
     for name in settings:
@@ -200,6 +200,19 @@ def is_identical(pair: Pair) -> bool:
     return pair.source.strip() == pair.target.strip()
 
 
+def has_other_language(pair: Pair, languages: tuple[str, str]) -> bool:
+    """Return whether a side is surely in another language than its own.
+
+    Args:
+        pair: the pair.
+        languages: of source and target, as
+            :func:`jaxformer.data.languages.check_language` returns them.
+    """
+    from jaxformer.data.languages import is_foreign
+
+    return any(map(is_foreign, pair, languages))
+
+
 def _lengths(pair: Pair) -> tuple[int, int]:
     return len(pair.source.strip()), len(pair.target.strip())
 
@@ -238,7 +251,7 @@ STEPS = {
         "duplicate", lambda _, index, duplicates: index in duplicates
     ),
     "detect_languages": CleaningStep(
-        "another language", lambda pair, _, codes: any(map(is_foreign, pair, codes))
+        "another language", lambda pair, _, codes: has_other_language(pair, codes)
     ),
     "max_length": CleaningStep("too many tokens"),
 }
@@ -311,8 +324,12 @@ def _settings(
     settings = {
         name: getattr(cleaning, name, True) for name in STEPS if STEPS[name].drops
     }
+    if cleaning.drop_duplicates and duplicates is None:
+        raise ValueError("drop_duplicates needs the result of find_duplicates")
     settings["drop_duplicates"] = duplicates
     if cleaning.detect_languages:
+        from jaxformer.data.languages import check_language
+
         settings["detect_languages"] = (
             check_language(languages[0], "data.source_language"),
             check_language(languages[1], "data.target_language"),

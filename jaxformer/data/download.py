@@ -160,6 +160,8 @@ def on_disk(path: Path) -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:
+        raise  # of who reads the report
     except OSError as error:
         raise InputError(
             f"cannot write {path}: {error.strerror}; make room or choose another"

@@ -21,6 +21,8 @@ from jaxformer.errors import InputError, require
 
 _BOM = b"\xef\xbb\xbf"
 _BLOCK = 1 << 18
+# A pattern that matches more, such as /**/*, is a mistake.
+_MOST_FILES = 100_000
 # Bounds the memory for a text without line ends.
 MOST_BYTES_A_LINE = 16 << 20
 # A block of zstd may grow 30,000 times: small bites bound the memory.
@@ -40,17 +42,20 @@ def expand(pattern: str) -> list[Path]:
     ``part-10`` is before ``part-2``.
 
     Raises:
-        InputError: nothing matches.
+        InputError: nothing matches, or more than 100,000 files do.
     """
     if Path(pattern).exists():
         return [Path(pattern)]
     if not glob.has_magic(pattern):
         raise InputError(f"no file {pattern}")
-    found = sorted(glob.iglob(pattern, recursive=True))
+    names = glob.iglob(pattern, recursive=True)
+    found = sorted(itertools.islice(names, _MOST_FILES + 1))
     if not found:
         raise InputError(
             f"no file matches {pattern}: give a path, or a pattern with *, ? or **"
         )
+    if len(found) > _MOST_FILES:
+        raise InputError(f"more than {_MOST_FILES:,} files match {pattern}: name fewer")
     return [Path(path) for path in found]
 
 

@@ -73,18 +73,19 @@ def read_tfds(rest: str, languages: tuple[str, str]) -> Iterator[Pair]:
     command = _tfds_command(split_tfds(rest)[0])
     for index in range(len(source)):
         place = f"tfds:{rest}, record {index}"
+        fault, record = "", None
         try:
             record = source[index]
-            # ArrayRecord reads None, without an error, after the end of a file that
-            # was cut off.
-            values = record.values() if isinstance(record, Mapping) else ()
-            if any(value is None for value in values):
-                raise RuntimeError("the file is incomplete")
         except RuntimeError as error:
+            fault = first_line(error)
+        # ArrayRecord reads None, without an error, after the end of a file that was
+        # cut off.
+        values = record.values() if isinstance(record, Mapping) else ()
+        if fault or any(value is None for value in values):
             raise InputError(
-                f"{place}: {first_line(error)}; remove its folder and prepare it again:"
-                f" {command}"
-            ) from None
+                f"{place}: {fault or 'the file is incomplete'}; remove its folder and"
+                f" prepare it again: {command}"
+            )
         several = record.get("translations") if isinstance(record, Mapping) else None
         if isinstance(several, Mapping):
             codes = map(_plain, several["language"])

@@ -97,9 +97,15 @@ class Manifest:
                 f" one does not read: {_cure(directory)}"
             )
         content.pop("manifest_sha256", None)  # of earlier versions
-        counts = content.pop("counts")
-        counts = {name: Counts(**count) for name, count in counts.items()}
-        return cls(directory, counts=counts, **content)
+        try:
+            counts = content.pop("counts")
+            counts = {name: Counts(**count) for name, count in counts.items()}
+            found = cls(directory, counts=counts, **content)
+        except (AttributeError, KeyError, TypeError):
+            raise InputError(f"{path} is damaged: {_cure(directory)}") from None
+        if found.sha256.keys() != {*TOKENS, LENGTHS}:
+            raise InputError(f"{path} is damaged: {_cure(directory)}")
+        return found
 
     def check_files(self) -> None:
         """Refuse a folder with a missing or damaged file.

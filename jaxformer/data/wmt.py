@@ -360,9 +360,9 @@ def _read_manifest(directory: Path, task: Task) -> dict[str, Any]:
         return {"task": task.name, "corpora": {}}
     try:
         manifest = parse_json(path.read_bytes())
-        name, _ = manifest["task"], manifest["corpora"]
-    except (InputError, KeyError, TypeError):
-        manifest, name = {}, "other files"
+        name, _ = manifest["task"], [x["pairs"] for x in manifest["corpora"].values()]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        manifest, name = {}, f"other files ({path.name})"
     if name != task.name:
         raise InputError(
             f"{directory} holds {name}: choose another directory for {task.name}"

@@ -141,7 +141,7 @@ def read_brackets(
             opened.append((label, len(leaves)))
         elif kind != ")":
             leaves.append(symbol)
-        elif not label or opened[-1][0] != label:
+        elif not (label and opened and opened[-1][0] == label):
             return None
         else:
             found.append((*opened.pop(), len(leaves)))

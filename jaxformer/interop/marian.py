@@ -80,13 +80,9 @@ def from_state(
     source, target, output = _tables(
         tensors, (source_size, width), (target_size, width)
     )
-    tied = (
-        "all"
-        if source is target is output
-        else "target"
-        if target is output
-        else "none"
-    )
+    tied = "target" if target is output else "none"
+    if source is target is output:
+        tied = "all"
     bias = tensors.take_optional("final_logits_bias", (1, target_size))
     config = _config(
         settings, source_size, target_size, tied, bias is not None and bool(bias.any())

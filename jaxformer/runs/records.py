@@ -15,7 +15,6 @@ from typing import Any, NamedTuple, TypeAlias
 from jaxformer.data.files import read_lines
 from jaxformer.errors import InputError
 from jaxformer.files import (
-    cannot_write,
     finite,
     in_turn,
     parse_json,
@@ -58,7 +57,10 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(finite(dict(record)), ensure_ascii=False) + "\n")
     except OSError as error:
-        raise cannot_write(path, error) from error
+        raise InputError(
+            f"cannot write {path}: {error.strerror}; fix that and run the same command"
+            " again: it continues from the last checkpoint"
+        ) from error
 
 
 def rewind(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:

@@ -12,6 +12,7 @@ axis        shares out                                    devices
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -97,6 +98,7 @@ def make_steps(
         return _gather_tables(params, mesh)
 
     def over_mesh(step: Any) -> Any:
+        @functools.wraps(step)  # its name is the program's, in profiles
         def run(state: PyTree, batch: Batch) -> Any:
             with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
                 return step(state, batch)

@@ -145,11 +145,11 @@ def _update(
 def count_traces(step: TrainStep, traces: list[None]) -> TrainStep:
     """Add an entry to a list whenever a step is traced, which is once a compilation."""
 
-    def traced_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
         traces.append(None)
         return step(state, batch)
 
-    return traced_step
+    return train_step
 
 
 def make_eval_step(

@@ -17,7 +17,6 @@ from jaxformer.models.seq2seq import (
     empty_coverage,
 )
 from jaxformer.search.constraints import OF_SENTENCES
-from jaxformer.search.ensemble import ensemble
 from jaxformer.search.rules import SearchResult, SearchRules, Step
 from jaxformer.search.scoring import coverage_penalty
 from jaxformer.translation.models import SENTENCES, Models, reduce_vocabulary
@@ -104,7 +103,12 @@ def _search_shard(
         for model, own in zip(models, params, strict=True)
     ]
     steps, cache = zip(*begun, strict=True)
-    step = ensemble(steps, weights)
+    if len(steps) == 1:
+        step = _single(steps[0])
+    else:
+        from jaxformer.search.ensemble import ensemble
+
+        step = ensemble(steps, weights)
     halvings = _HALVINGS if batch.source.shape[0] >= _WORTH_HALVING else 0
     if rules.sampling is not None:
         from jaxformer.search.single import sample_search
@@ -155,6 +159,18 @@ def _start(
         return logits, own._replace(cache=grown)
 
     return step, _ModelCache(cache, memory, batch.allowed)
+
+
+def _single(step: Step) -> Step:
+    """Return the step of one model with a tuple as its cache, as an ensemble has."""
+
+    def only(
+        tokens: Int[Array, " N"], caches: PyTree
+    ) -> tuple[Float[Array, "N V"], PyTree]:
+        logits, cache = step(tokens, caches[0])
+        return logits, (cache,)
+
+    return only
 
 
 def lost_coverage(caches: tuple[_ModelCache, ...]) -> Float[Array, " N"]:

@@ -16,7 +16,6 @@ from jaxformer.functional.int8 import TwoWayTable, quantize, take_rows
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.search.config import Precision
-from jaxformer.search.ensemble import check_weights
 from jaxformer.translation.codec import Codec
 from jaxformer.typing import Array, Int, Parameters, PyTree
 
@@ -183,6 +182,8 @@ def combine(
     if not parts:
         raise InputError("an ensemble needs a translator: give at least one")
     if weights is not None:
+        from jaxformer.search.ensemble import check_weights
+
         check_weights(weights, len(parts))
     if len(parts) > 1 and any(len(part.models) > 1 for part in parts):
         raise InputError(

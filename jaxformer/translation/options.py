@@ -98,11 +98,13 @@ def check_results(
     Raises:
         InputError: a value is out of range, or two values contradict each other.
     """
-    most, source = decoding.beam_size, "decoding.beam_size"
+    most, source, cure = decoding.beam_size, "the beam", ": widen beam_size"
     if decoding.sample:
-        most, source = MOST_BEAM, "the most samples"
+        most, source, cure = MOST_BEAM, "the most samples", ""
     if not 1 <= n_best <= most:
-        raise InputError(f"n_best must be from 1 to {most:,}, {source}, not {n_best}")
+        raise InputError(
+            f"n_best must be from 1 to {most:,}, {source}, not {n_best}{cure}"
+        )
     least = 2 * decoding.diversity_groups
     if required is not None and (decoding.sample or decoding.beam_size < least):
         raise InputError(

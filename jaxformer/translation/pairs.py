@@ -17,6 +17,7 @@ from jaxformer.search.ensemble import mean_log_probabilities
 from jaxformer.translation.batch import batches, pad, power_of_two, round_width
 from jaxformer.translation.codec import Codec, check_numbers, number_words
 from jaxformer.translation.models import Models
+from jaxformer.translation.options import check_text
 from jaxformer.translation.results import Alignment, Attention, PairScore
 from jaxformer.typing import Array, Float, Int, PyTree
 
@@ -83,9 +84,12 @@ def score(
     size of ``decoding``.
 
     Raises:
-        InputError: a sentence is longer than the model's positions, or its
-            log-probability is NaN.
+        InputError: a sentence is longer than the model's positions or not a string, or
+            its log-probability is NaN.
     """
+    for place, pair in enumerate(pairs):
+        check_text(f"pairs[{place}].source", pair.source)
+        check_text(f"pairs[{place}].target", pair.target)
     sources = codec.encode_sources([pair.source for pair in pairs])
     targets = codec.encode_targets([pair.target for pair in pairs])
     results = [PairScore(0.0, 0)] * len(pairs)

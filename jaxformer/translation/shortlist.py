@@ -10,6 +10,7 @@ sentence's own list are forbidden in it, so that no sentence depends on the othe
 from __future__ import annotations
 
 import zipfile
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -219,7 +220,10 @@ class Shortlist(NamedTuple):
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
                 found = cls(parts["first"], parts["best"], str(parts["vocabulary"]))
-        except (ValueError, KeyError, EOFError, zipfile.BadZipFile):
+        except (
+            *(ValueError, KeyError, EOFError, NotImplementedError),
+            *(zipfile.BadZipFile, zlib.error),
+        ):
             raise InputError(f"{path} is damaged; {make}") from None
         if found.vocabulary != vocabulary:
             raise InputError(

@@ -30,6 +30,7 @@ from jaxformer.translation.options import (
     SearchOptions,
     check_lists,
     check_results,
+    check_text,
     choose_layer,
 )
 from jaxformer.translation.results import Attention, Hypothesis, LongSources, PairScore
@@ -370,6 +371,7 @@ class Translator:
         """
         from jaxformer.translation import pairs as given_pairs
 
+        check_text("source", source)
         if not source.strip():
             raise InputError("attention needs a sentence that is not blank")
         self.codec.encode_sources([source])  # refused before it is translated
@@ -378,4 +380,5 @@ class Translator:
                 self.decoding, long_sources="refuse", max_source_length=None
             )
             target = self.translate([source], decoding=whole)[0]
+        check_text("target", target)
         return given_pairs.attend(self.model, self.params, self.codec, source, target)

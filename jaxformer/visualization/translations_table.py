@@ -18,7 +18,7 @@ _LONGEST_NAME = 24  # tables abbreviate longer names by letters
 
 
 @dataclasses.dataclass(frozen=True)
-class Bucket:
+class BucketScores:
     """A row of a breakdown.
 
     Attributes:
@@ -32,10 +32,10 @@ class Bucket:
     values: list[float]
 
 
-def length_buckets(comparison: Comparison, key: str) -> list[Bucket]:
+def length_buckets(comparison: Comparison, key: str) -> list[BucketScores]:
     """Return the scores of a metric by length of the sentence."""
     return [
-        Bucket(
+        BucketScores(
             format_range(bucket.least, bucket.most),
             bucket.sentences,
             [scores[key] for scores in bucket.scores],
@@ -44,10 +44,12 @@ def length_buckets(comparison: Comparison, key: str) -> list[Bucket]:
     ]
 
 
-def word_buckets(comparison: Comparison) -> list[Bucket]:
+def word_buckets(comparison: Comparison) -> list[BucketScores]:
     """Return the F1 of words by frequency."""
     return [
-        Bucket(format_range(bucket.least, bucket.most), bucket.words, list(bucket.f1))
+        BucketScores(
+            format_range(bucket.least, bucket.most), bucket.words, list(bucket.f1)
+        )
         for bucket in comparison.words
     ]
 
@@ -120,7 +122,7 @@ def _metric(results: Sequence[Result], names: Mapping[str, str]) -> Iterator[str
 
 
 def _breakdown(
-    head: list[str], buckets: Sequence[Bucket], digits: int
+    head: list[str], buckets: Sequence[BucketScores], digits: int
 ) -> Iterator[str]:
     rows = [
         [row.label, str(row.count), *(f"{value:.{digits}f}" for value in row.values)]

@@ -204,8 +204,14 @@ def run_process(line: Sequence[str], said: Path) -> int:
     try:
         with said.open("ab") as log:
             # A group of its own: Ctrl-C reaches it once, through this process.
-            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-            started.append(subprocess.Popen(line, process_group=0, **streams))
+            process = subprocess.Popen(
+                line,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                process_group=0,
+            )
+            started.append(process)
         if stopped:
             started[0].terminate()
         code = started[0].wait()

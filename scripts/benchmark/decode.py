@@ -35,7 +35,6 @@ JAX takes by itself:
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
 import random
 import statistics
@@ -168,9 +167,10 @@ def read_corpus(options: argparse.Namespace) -> list[list[int]]:
         (line for text in texts for line in text), options.vocabulary_size
     )
     sides = [vocabulary.encode_batch(text) for text in texts]
-    sentences = [Sentences.from_lists(side, 0, last=EOS) for side in sides]
+    source, target = (Sentences.from_lists(side, 0, last=EOS) for side in sides)
     sizes = vocabulary.size, vocabulary.size
-    Shortlist.learn(*sentences, sizes, vocabulary.hash).save(options.folder / SHORTLIST)
+    shortlist = Shortlist.learn(source, target, sizes, vocabulary.hash)
+    shortlist.save(options.folder / SHORTLIST)
     return [ids for ids in sides[0] if ids]
 
 
@@ -180,7 +180,10 @@ def compare(
     """Run every case on every system in turn; return a row for each."""
     kinds = ("forced", "natural") if lines else ("forced",)
     cases = [
-        Case(*each) for each in itertools.product(kinds, options.batch, options.beam)
+        Case(kind, batch, beam)
+        for kind in kinds
+        for batch in options.batch
+        for beam in options.beam
     ]
     work = [
         {"batches": make_batches(options, case, lines), "beam": case.beam}
