@@ -339,3 +339,18 @@ def test_missing_names_and_variants(name, message):
         config_file.read(name, [])
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_an_override_reaches_keys_that_refer_to_it(tmp_path):
+    """Numbers may have another base, as in Python."""
+    (tmp_path / "own.py").write_text(
+        "from jaxformer.runs.config import default_config\n"
+        "def get_config():\n"
+        "    config = default_config()\n"
+        "    steps = config.training.get_oneway_ref('steps')\n"
+        "    config.training.warmup_steps = steps // 10\n"
+        "    return config\n"
+    )
+    overrides = ["--config.training.steps=5000", "--config.training.seed=0x10"]
+    found = config_file.read(str(tmp_path / "own.py"), overrides)["training"]
+    assert (found["steps"], found["warmup_steps"], found["seed"]) == (5000, 500, 16)

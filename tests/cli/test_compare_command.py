@@ -189,12 +189,13 @@ def test_results_that_cannot_be_compared(call, evaluated, tmp_path):
     assert "share no result" in call("compare", base, deep).error
 
 
-def test_the_page_replaces_no_input(call, files):
+def test_the_page_replaces_no_input(call, files, tmp_path):
     """The page may be none of source, references, frequencies and translations."""
     source, reference, first, second = files
-    for file in (source, reference, second):
+    training = write(tmp_path / "training.txt", ["a b c"])
+    for file in (*files, training):
         before = file.read_bytes()
-        options = [f"--reference={reference}", f"--frequencies={reference}"]
+        options = [f"--reference={reference}", f"--frequencies={training}"]
         options += [f"--source={source}", f"--html={file}", *QUICK]
         error = call("compare", *options, first, second).error
         assert f"{file} is the file that is read: name another to write" in error

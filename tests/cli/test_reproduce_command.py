@@ -236,6 +236,7 @@ def test_a_run_of_another_row(call, run, tmp_path):
         ("3 --utilisation=0", "--utilisation must be above 0"),
         ("3 --flops_per_second=-1", "--flops_per_second must be above 0"),
         ("3 --output=no/x.md", "there is no folder"),
+        ("3 --output=x.png --picture=RUN/../x.png", "x.png is --output too"),
         ("3 --picture=x.jpg", "pictures are written as PNG; name it x.jpg.pn"),
         ("3 --run=a_h1=RUN", "run jaxformer evaluate --workdir="),
     ],
@@ -244,7 +245,8 @@ def test_wrong_usage(call, run, tmp_path, monkeypatch, words, said):
     """Each is refused in one line, and nothing is written."""
     monkeypatch.chdir(tmp_path)
     (run / "results.json").unlink()
-    assert said in call("reproduce", *words.replace("RUN", str(run)).split()).error
+    words = words.replace("RUN", str(run))
+    assert said in call("reproduce", *words.split()).error
     assert list(tmp_path.iterdir()) == [run]
 
 

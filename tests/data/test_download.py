@@ -127,16 +127,24 @@ def test_failures_in_a_row_end(server, tmp_path):
 
 @pytest.mark.parametrize(
     ("part", "size"),
-    [(CONTENT, True), (CONTENT, False), (OTHER[:1000], True), (OTHER + b"more", True)],
+    [
+        (CONTENT, True),
+        (CONTENT, False),
+        (CONTENT[:1000], True),
+        (OTHER[:1000], True),
+        (OTHER + b"more", True),
+    ],
 )
 def test_a_part_of_an_earlier_run(server, tmp_path, part, size):
     """A complete one of known size is verified without a request; of another file, it
-    is fetched again.
+    is fetched again; the beginning of the right one is continued.
     """
     (tmp_path / "corpus.tgz.part").write_bytes(part)
     get(remote(server.serve("/a", CONTENT), size=size), tmp_path)
     assert os.listdir(tmp_path) == ["corpus.tgz"]
     assert bool(server.requests) == (part != CONTENT or not size)
+    if part == CONTENT[:1000]:  # it is continued
+        assert [start for _, start in server.requests] == [1000]
 
 
 def test_a_mirror_takes_over(server, tmp_path):

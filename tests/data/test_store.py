@@ -2,6 +2,7 @@
 is opened whole or refused in one line.
 """
 
+import dataclasses
 import io
 import types
 
@@ -136,6 +137,17 @@ def test_pairs_are_unchanged_where_the_folder_is_moved(folder):
     assert names == ["lengths.npy", "manifest.json", "source.bin", "target.bin"]
 
 
+def test_damage_of_the_same_size_is_named(folder):
+    """One bit of the tokens, and a manifest that lists no file."""
+    tokens = (folder / "target.bin").read_bytes()
+    (folder / "target.bin").write_bytes(tokens[:-1] + bytes([tokens[-1] ^ 1]))
+    with pytest.raises(InputError, match=r"target\.bin is damaged"):
+        reopen(folder)
+    dataclasses.replace(Manifest.load(folder), sha256={}).save()
+    with pytest.raises(InputError, match=r"manifest\.json is damaged"):
+        reopen(folder)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
@@ -146,6 +158,7 @@ def test_pairs_are_unchanged_where_the_folder_is_moved(folder):
         ("manifest.json", b"{", r"manifest\.json is damaged .*: remove .* and prepare"),
         ("manifest.json", b"[]", "was prepared by another version"),
         ("manifest.json", b'{"format": 1}', "was prepared by another version"),
+        ("manifest.json", b'{"format": 2}', r"manifest\.json is damaged"),
     ],
 )
 def test_damage_is_named(folder, name, content, message):

@@ -39,6 +39,7 @@ GOLD = "(S (NP XX XX )NP (VP XX (ADVP XX )ADVP )VP . )S"
         ("(S XX XX )S (S XX XX . )S", GOLD, (0, 4, 2)),
         ("(TOP (S XX XX XX )S )TOP", GOLD, (0, 4, 1)),
         ("( XX XX XX XX . )", GOLD, (0, 4, 1)),
+        (")S XX (S", "(S XX )S", (0, 1, 1)),
         ("", GOLD, (0, 4, 0)),
         ("XX", "XX", (0, 0, 0)),
     ],

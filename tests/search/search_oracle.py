@@ -1,6 +1,7 @@
 """Random models for a search, and slow searches over plain lists in float64."""
 
 import functools
+import itertools
 import math
 from collections import Counter
 from typing import NamedTuple
@@ -294,6 +295,24 @@ def allow(
         elif is_free and not is_banned and not ends and value > -math.inf:
             values[token] = value * penalty if token in history else value
     return values
+
+
+def exhaustive_best(sentence: Sentence) -> list[Hypothesis]:
+    """Score every hypothesis that ends, and return the best."""
+    found = []
+    words = range(3, sentence.table.shape[1])
+    for length in range(sentence.limit):
+        for body in itertools.product(words, repeat=length):
+            tokens = (*body, EOS)
+            values = [
+                sentence.allowed(tokens[:t]).get(token, -math.inf)
+                for t, token in enumerate(tokens)
+            ]
+            if min(values) > -math.inf:
+                total = sum(sentence.log_probabilities(tokens))
+                score = sentence.score(tokens, sum(values))
+                found.append(Hypothesis(tokens, total, score, True))
+    return [max(found, key=lambda each: each.score)] if found else []
 
 
 def reference_greedy(sentence: Sentence) -> list[Hypothesis]:

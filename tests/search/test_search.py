@@ -21,6 +21,7 @@ from search.search_oracle import (
     assert_same,
     batches,
     compiled,
+    exhaustive_best,
     hypotheses,
     prepare,
     random_attention,
@@ -118,6 +119,21 @@ def test_greedy_search_follows_the_largest_value(plain, data):
             strict=True,
         ):
             np.testing.assert_allclose(found, other, rtol=1e-6, err_msg=name)
+
+
+@STEADY
+@given(data=st.data(), diversity=st.sampled_from([0.0, 0.7, 5.0]))
+def test_wide_beams_find_what_exhaustive_search_finds(data, diversity):
+    """Beams with room for all hypotheses find the best of all with every option, or
+    nothing that ends.
+    """
+    # Two words and the end: 2^5 live hypotheses make 96 candidates at the last step.
+    options = {"penalty": "average", "sentences": 1, "vocabulary": 5}
+    batch = data.draw(batches(plain=False, **options))._replace(limits=(6,))
+    beams = {"beam_size": 192, "groups": 2}
+    found = hypotheses(batch.search(length=6, diversity=diversity, **beams), 0)
+    finished = [each for each in found if each.finished]
+    assert_same(finished, exhaustive_best(batch.sentence(0)))
 
 
 def test_the_loop_stops_when_every_sentence_is_settled():

@@ -250,6 +250,7 @@ number=${*: -1}; number=${number#--process_id=}
 echo "$XLA_FLAGS $JAX_PLATFORMS $*"
 echo "to be read" >&2
 trap 'echo stopped; exit 130' TERM
+trap 'echo interrupted; exit 130' INT
 touch "$FOLDER/$number"
 case $MODE in
     done) exit 0 ;;
@@ -301,15 +302,20 @@ def test_the_launcher_starts_processes(launch):
     assert sorted(err.splitlines()) == ["[0] to be read", "[1] to be read"]
 
 
-def test_the_launcher_passes_signals_on(launch, tmp_path):
-    """When one process fails it ends the others."""
+@pytest.mark.parametrize(
+    ("number", "word"), [(signal.SIGTERM, "stopped"), (signal.SIGINT, "interrupted")]
+)
+def test_the_launcher_passes_signals_on(launch, tmp_path, number, word):
     process = launch("wait", "2", "--", "train")
     while not all((tmp_path / name).exists() for name in "01"):
         time.sleep(0.02)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(number)
     out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert {"[0] stopped", "[1] stopped"} <= set(out.splitlines())
+    assert {f"[0] {word}", f"[1] {word}"} <= set(out.splitlines())
+
+
+def test_the_launcher_ends_all_when_one_fails(launch):
     process = launch("fail", "3", "--", "train")
     process.communicate(timeout=60)
     assert process.returncode == 7

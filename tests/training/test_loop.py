@@ -207,6 +207,16 @@ def test_stopped_at_many_steps_and_resumed(train, on_step, tmp_path, straight, e
         assert_same_run(tmp_path / "run", reference)
 
 
+def test_more_steps(train, tmp_path, straight):
+    """A run of 8 steps that is given 12 ends with the parameters of one that had 12
+    from the start.
+    """
+    assert train("run", {"training.steps": 8}, None).finished
+    assert train("run", {}, None).finished
+    run = tmp_path / "run"
+    assert_trees_equal(read_checkpoint(run, 12), read_checkpoint(straight, 12))
+
+
 def test_stopped_in_an_evaluation(train, tmp_path, straight, monkeypatch):
     """A signal during an evaluation, also the last one, ends the run after saving; the
     same command makes the evaluation up before it continues. What was written before a

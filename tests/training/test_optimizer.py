@@ -328,3 +328,21 @@ def test_an_average_equals_its_definition_in_float64(decay):
         assert_trees_equal(update(average, average, decay, np.int32(10**5)), average)
         moved = update_average(np.zeros(()), np.ones(()), decay, updates=10**7)
     assert float(moved) == pytest.approx(1.0 - decay, rel=1e-6)
+
+
+def test_updates_may_be_sharded():
+    """With Adafactor, parameters sharded over a mesh get the updates of whole ones."""
+    config = TrainingConfig(optimizer="adafactor", gradient_clip=3.0, warmup_steps=2)
+    params, *gradients = map(nested, draw(9, 3))
+    whole, _ = run_optimizer(config, params, gradients)
+    types = (jax.sharding.AxisType.Auto,) * 2
+    mesh = jax.make_mesh((4, 2), ("fsdp", "tensor"), axis_types=types)
+
+    def cut(leaf):
+        spec = ("fsdp", "tensor")[: leaf.ndim] if leaf.shape[0] % 4 == 0 else ()
+        return jax.device_put(leaf, jax.NamedSharding(mesh, jax.P(*spec)))
+
+    params, *gradients = jax.tree.map(cut, [params, *gradients])
+    found, _ = run_optimizer(config, params, gradients)
+    assert_trees_close(found, whole, rtol=1e-5, atol=1e-7)
+    assert found["embedding"]["table"].addressable_shards[0].data.shape == (12, 20)

@@ -65,17 +65,20 @@ def test_all_devices_of_this_host_search():
     assert leaf.addressable_shards[0].data.shape == leaf.shape
 
 
-@pytest.mark.parametrize("ways", [{}, {"sample": True}], ids=["greedy", "sample"])
+@pytest.mark.parametrize(
+    "ways", [{}, {"sample": True}, {"beam_size": 4}], ids=["greedy", "sample", "beam"]
+)
 def test_devices_and_neighbours_change_nothing(ways):
     """Sentences that share a batch on two devices, which shrinks as they finish, and
     sentences searched one by one on one device have equal results.
     """
     sentences = draw(40)
-    together = search(on(2), sentences, beam_size=1, **ways)
+    ways = {"beam_size": 1, **ways}
+    together = search(on(2), sentences, **ways)
     lengths = together.lengths[:, 0]
     assert np.sort(lengths)[20] < lengths.max()
     for row, sentence in enumerate(sentences):
-        alone = search(on(1), [sentence], beam_size=1, **ways)
+        alone = search(on(1), [sentence], **ways)
         assert_same(cut(together, row, row + 1), alone)
 
 
@@ -114,3 +117,12 @@ def test_what_a_sentence_asks_for_goes_to_its_device():
         runs_of_tokens = [tokens[i:j] for j in range(len(tokens) + 1) for i in range(j)]
         if found.finished[row, 0]:
             assert all(phrase in runs_of_tokens for phrase in sentence.required)
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_few_bits_never_take_a_single_row(precision):
+    """A single sentence gets a second row, which does not change its result."""
+    models, (sentence,) = on(1, precision), draw(1)
+    assert models.least_rows == 2
+    both = search(models, [sentence, sentence], beam_size=1)
+    assert_same(search(models, [sentence], beam_size=1), cut(both, 0, 1))
