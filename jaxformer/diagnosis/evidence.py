@@ -140,6 +140,9 @@ class Evidence:
 
         A run that has just begun has no checkpoint yet. Its folder of checkpoints is
         older than the first line of its log, and a checkpoint is older than a result.
+
+        Raises:
+            UnseenError: a checkpoint is missing, or does not name its vocabulary.
         """
         folder = self.directory / "checkpoints"
         begun = last_step(self._log) and not folder.exists()
@@ -171,7 +174,11 @@ class Evidence:
 
     @ReadOnce
     def results(self) -> Mapping[str, Mapping[str, Any]]:
-        """The records of ``results.json`` by name."""
+        """The records of ``results.json`` by name.
+
+        Raises:
+            UnseenError: there are none.
+        """
         with _needed():
             found = read_results(self.directory)
         if not found:
@@ -185,7 +192,11 @@ class Evidence:
 
     @ReadOnce
     def hypotheses(self) -> list[str]:
-        """The translations of the result."""
+        """The translations of the result.
+
+        Raises:
+            UnseenError: the result names no file of translations.
+        """
         file = self.record.get("hypotheses")
         if file is None:
             raise UnseenError("the result names no file of translations")
@@ -195,7 +206,12 @@ class Evidence:
 
     @ReadOnce
     def references(self) -> list[str]:
-        """The references of the result, one for each translation."""
+        """The references of the result, one for each translation.
+
+        Raises:
+            UnseenError: the text is not recorded, or, with the InputError that says
+                how, it is not that of the translations.
+        """
         record, count = self.record, len(self.hypotheses)
         sources, references = ([pair[side] for pair in self.test] for side in (0, 1))
         if record.get("text") is None:

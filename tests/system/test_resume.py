@@ -173,7 +173,8 @@ def test_a_log_that_cannot_be_written(train, straight, tmp_path, monkeypatch):
     assert done.code == 1
     assert done.err.splitlines()[-1] == (
         f"jaxformer: error: cannot write {run / 'metrics.jsonl'}: No space left on"
-        " device; free some space"
+        " device; fix that and run the same command again: it continues from the last"
+        " checkpoint"
     )
     assert steps_of(run)[-1] == 4
     assert train(run).code == 0

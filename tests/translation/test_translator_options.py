@@ -256,7 +256,7 @@ GROUPS = DecodingConfig(diversity_groups=4)
     [
         (
             {"n_best": 3, "beam_size": 2},
-            "n_best must be from 1 to 2, decoding.beam_size, not 3",
+            "n_best must be from 1 to 2, the beam, not 3: widen beam_size",
         ),
         (
             {"n_best": 0, "decoding": SAMPLES},
