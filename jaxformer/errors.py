@@ -169,6 +169,9 @@ def _broken_rule(value: Any, facts: Mapping[str, Any]) -> str | None:
 
 
 def _shown(value: object) -> str:
+    # Python refuses to print an integer of more than 4,300 digits.
+    if isinstance(value, int) and abs(value) >= 10**30:
+        return f"a number of {value.bit_length()} bits"
     return repr(value) if isinstance(value, str) else str(value)
 
 

@@ -150,7 +150,7 @@ def read_shapes(path: Path, name: str) -> PyTree:
         InputError: it is damaged, or the checkpoint was removed.
     """
     check(path, [name])
-    with _reading(path):
+    with _reading(path, checked=is_sealed(path)):
         tree = _metadata(path, [name])[name]
     return jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype),
@@ -178,7 +178,7 @@ def restore(
             or a parameter is not finite.
     """
     check(path, like)
-    with _reading(path):
+    with _reading(path, checked=is_sealed(path)):
         saved = _metadata(path, like)
         for name, tree in like.items():
             there = saved[name]
@@ -222,8 +222,13 @@ def damaged(path: Path, what: str) -> InputError:
 
 
 @contextlib.contextmanager
-def _reading(path: Path) -> Iterator[None]:
-    """Word what goes wrong while files of a checkpoint are read."""
+def _reading(path: Path, *, checked: bool = False) -> Iterator[None]:
+    """Word what goes wrong while files of a checkpoint are read.
+
+    Args:
+        path: the folder.
+        checked: whether the checksums were right, so that an error is no damage.
+    """
     try:
         yield
     except (InputError, MemoryError, jax.errors.JaxRuntimeError):
@@ -234,8 +239,8 @@ def _reading(path: Path) -> Iterator[None]:
         ) from error
     except Exception as error:
         signals.check()  # orbax words a signal as an error of its own
-        if is_sealed(path) and not _is_going(path):
-            raise  # the checksums are right: it is no damage
+        if checked and not _is_going(path):
+            raise
         raise damaged(path, f"orbax cannot read it ({first_line(error)})") from error
 
 

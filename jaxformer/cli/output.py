@@ -214,7 +214,7 @@ def show_progress(
             nonlocal done
             done += count
             of_all = f"{done:,}" if total is None else f"{done:,}/{total:,}"
-            rate = done / (time.monotonic() - begun)
+            rate = done / max(time.monotonic() - begun, 1e-9)
             description = f"{of_all} sentences, {rate:,.1f} sentences/s"
             shown.update(task, completed=done, description=description)
 

@@ -48,15 +48,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="ROW=DIR",
         help="directory of a run of a row; again for more",
     )
+    speed = (
+        "peak of all devices together (default: the published one of the devices here,"
+        " where it is known)"
+    )
     add_options(
         parser.add_argument,
         ("output", Path, "FILE", "where to write (default: standard output)"),
         ("picture", Path, "FILE", "where to draw it, as a PNG: NAME.png"),
-        (
-            *("flops_per_second", float, "N"),
-            "peak of all devices together (default: the published one of the devices"
-            " here, where it is known)",
-        ),
+        ("flops_per_second", float, "N", speed),
     )
     parser.add_argument(
         "--utilisation",

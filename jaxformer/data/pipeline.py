@@ -89,7 +89,8 @@ class Plan:
         """Numbers of the pairs of all batches."""
         if isinstance(self.rows, Rows):
             return self.rows.pairs
-        return np.concatenate([self.rows.pairs(number) for number in range(len(self))])
+        parts = [self.rows.pairs(number) for number in range(len(self))]
+        return np.concatenate([np.zeros(0, np.int32), *parts])
 
     def batch(self, number: int, host: int = 0, hosts: int = 1) -> Batch:
         """Make one host's rows of a batch, as many as on all hosts."""

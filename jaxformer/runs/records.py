@@ -14,13 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from jaxformer.data.files import read_lines
 from jaxformer.errors import InputError
-from jaxformer.files import (
-    finite,
-    in_turn,
-    parse_json,
-    parse_step,
-    write_whole,
-)
+from jaxformer.files import finite, in_turn, parse_json, parse_step, write_whole
 from jaxformer.typing import PyTree
 
 MEASURED = frozenset(

@@ -285,7 +285,8 @@ def _refuse_lost_checkpoints(run: Run) -> None:
                 f" {cure}"
             )
     training = run.config.training
-    made = max(map(last_step, run.directory.glob("*.jsonl")), default=0)
+    names = ("metrics.jsonl", "samples.jsonl")
+    made = max(last_step(run.directory / name) for name in names)
     saved_by = 2 * min(training.evaluate_every, training.checkpoint_every)
     if made > (saved_by if run.checkpoints.is_dir() else 0):
         raise InputError(

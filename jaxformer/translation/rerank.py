@@ -195,7 +195,7 @@ def read_records(lines: Sequence[str], name: str = "input") -> list[Record]:
     for number, line in enumerate(lines, start=1):
         try:
             records.append(_record(line))
-        except (ValueError, TypeError, KeyError):
+        except (ValueError, TypeError, KeyError, OverflowError):
             raise InputError(
                 f"{name}, line {number} is no object with source and translations: give"
                 " what translate --format=jsonl wrote"

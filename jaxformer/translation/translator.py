@@ -357,7 +357,8 @@ class Translator:
         """Return the log-probability of each target given its source.
 
         Raises:
-            InputError: a sentence is longer than the model's positions.
+            InputError: a sentence is longer than the model's positions, or not a
+                string.
         """
         from jaxformer.translation import pairs as given_pairs
 
@@ -367,7 +368,8 @@ class Translator:
         """Return all attention weights of a pair; without a target, of the translation.
 
         Raises:
-            InputError: a sentence is blank, or longer than the model's positions.
+            InputError: a sentence is blank, not a string, or longer than the model's
+                positions.
         """
         from jaxformer.translation import pairs as given_pairs
 

@@ -115,6 +115,13 @@ def test_any_damage_of_any_file_is_refused_or_harmless(run, capfd):
     assert capfd.readouterr() == ("", "")
 
 
+def test_checksums_of_another_form_are_damage(run):
+    for content in ('{"_CHECKPOINT_METADATA": 5}', "[" * 100_000):
+        (run / "checkpoints" / "20" / folder.CHECKSUMS).write_text(content)
+        with pytest.raises(InputError, match=r"checkpoint 20 in .* is damaged: "):
+            load(run)
+
+
 def test_without_checksums(run, capfd):
     """Checkpoints of earlier versions load, and those of a process that was killed
     before it wrote them. Damage is no other model, although orbax describes a tree that
