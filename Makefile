@@ -8,12 +8,12 @@ RUN := runs/quickstart
 CPU := GLIBC_TUNABLES=glibc.malloc.mmap_max=0:glibc.malloc.trim_threshold=1099511627776:glibc.malloc.hugetlb=1 \
 	JAX_CPU_ENABLE_ASYNC_DISPATCH=false
 # Each file of tests in one of a few processes, in their order: each keeps gigabytes of compiled programs.
-PYTEST := $(BIN)/python -m pytest --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --ignore=tests/accelerators --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 # By its path: Python would else take a folder of this name, in which this clone may lie, for the package.
 EDITABLE := $(PIP) --config-settings editable_mode=compat --editable
 
-.PHONY: help environment quickstart test lint docs check dist clean
+.PHONY: help environment quickstart test accelerators accelerators-environments lint docs check dist clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,26 @@ test: $(VENV)/.test  ## install what the tests need, and run all but the slow on
 	fi; \
 	$(PYTEST) -m "$$chosen"
 
+# The two compilers want environments of their own: 1.5 and 3.5 GB. CUDA's libraries that
+# only a device needs stay out.
+ACCELERATORS := $(VENV)-tpu/.tests $(VENV)-cuda12/.tests
+COMPILER_tpu := libtpu
+COMPILER_cuda12 := jax-cuda12-plugin jax-cuda12-pjrt nvidia-cuda-nvcc-cu12 nvidia-cudnn-cu12 nvidia-cublas-cu12
+MARKED := not slow
+
+$(VENV)-%/.tests: pyproject.toml constraints.txt
+	@test -x $(VENV)-$*/bin/python || $(PYTHON) -m venv $(VENV)-$*
+	@echo "installing the compiler of $* into $(VENV)-$*"
+	@$(VENV)-$*/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		--config-settings editable_mode=compat --editable '.[train]' $(COMPILER_$*) beartype pytest pytest-timeout
+	@touch $@
+
+accelerators-environments: $(ACCELERATORS)
+
+accelerators: $(ACCELERATORS)  ## compile for TPUs and GPUs that are not there (make accelerators MARKED= for all)
+	$(VENV)-cuda12/bin/python -m pytest tests/accelerators -m "$(MARKED)"
+	$(VENV)-tpu/bin/python -m pytest tests/accelerators -m "$(MARKED)"
+
 lint: $(VENV)/.lint $(VENV)/.test  ## ruff, pyright, and the size of the code for information
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -91,5 +111,5 @@ dist: $(VENV)/.environment  ## build the wheel and the sdist into dist/
 	$(BIN)/python -m build --outdir dist .
 
 clean:  ## remove the environment and what tools left behind; runs/ stays
-	rm -rf $(VENV) build dist site *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-tpu $(VENV)-cuda12 build dist site *.egg-info .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -25,11 +25,15 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import read_results
 from jaxformer.training import memory
+from jaxformer.training.ahead_of_time import compile_training_step
+from jaxformer.training.topologies import MACHINES, parse_topology
 
 EXAMPLE = """
 examples:
   jaxformer info --workdir=runs/quickstart
   jaxformer info --config=configs/paper/ende_big.py --devices=8
+  jaxformer info --config=configs/paper/ende_big.py --compile_for=v5e:2x4 \\
+      --config.model.dtype=bfloat16
 
 Prints one JSON object. Of a run: the configuration, the parameters of each part, the
 checkpoints with the scores of their evaluation, the averages with the steps that went
@@ -38,9 +42,12 @@ the names and sizes of their files; `without_checksums` those in which a changed
 would not be seen, of an earlier version or of a process killed while it saved.
 
 Of a configuration: the parameters, and for each engine the bytes of parameters,
-optimizer, average and gradients on each device. Activations come on top; the page
-"Training" of the documentation says how to measure them. Nothing is trained or compiled
-and no data is read; the devices need not be there.
+optimizer, average and gradients on each device; activations come on top. Nothing is
+trained and no data is read; the devices need not be there. With --compile_for the
+training step is compiled for these devices, by their compiler, for the batch with the
+longest rows: the memory of a device by part and whether it has so much, arithmetic,
+bytes moved and exchanged, and the share of the device's peak that no run can exceed.
+The slices of TPU are named as in v5e:2x4, GPUs are counted as in h200:8.
 """
 
 
@@ -58,6 +65,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="with --config: devices to share the work (default: those here)",
     )
+    parser.add_argument(
+        "--compile_for",
+        metavar="NAME:SHAPE",
+        help="with --config: devices to compile the training step for, which need not"
+        " be there: " + ", ".join(MACHINES),
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -67,10 +80,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _of_run(options: argparse.Namespace) -> dict[str, Any]:
-    if options.overrides or options.devices is not None:
+    if options.overrides or options.devices is not None or options.compile_for:
         raise UsageError(
-            "--devices and --config.SECTION.KEY=VALUE are for a configuration: give"
-            " --config=FILE"
+            "--devices, --compile_for and --config.SECTION.KEY=VALUE are for a"
+            " configuration: give --config=FILE"
         )
     config = configuration.load(options.workdir / "config.json")
     return {
@@ -83,12 +96,31 @@ def _of_run(options: argparse.Namespace) -> dict[str, Any]:
 
 def _of_configuration(options: argparse.Namespace) -> dict[str, Any]:
     config = configuration.parse(config_file.read(options.config, options.overrides))
+    if options.compile_for is not None:
+        return _compiled(config, options)
     devices = jax.device_count() if options.devices is None else options.devices
     engines = ("jit", "pmap", "mesh") if devices > 1 else ("jit",)
     return {
         "parameters": _parameters(config.model),
         "devices": devices,
         "memory": {engine: _memory(config, engine, devices) for engine in engines},
+    }
+
+
+def _compiled(config: RunConfig, options: argparse.Namespace) -> dict[str, Any]:
+    if options.devices is not None:
+        raise UsageError(
+            "--compile_for says how many devices there are: drop --devices"
+        )
+    topology = parse_topology(options.compile_for)
+    # Nothing runs: no device of this machine is taken.
+    jax.config.update("jax_platforms", "cpu")
+    found = compile_training_step(config, topology)
+    return {
+        "parameters": _parameters(config.model),
+        "compiled_for": options.compile_for,
+        **dataclasses.asdict(found),
+        "fits": found.memory.fits,
     }
 
 

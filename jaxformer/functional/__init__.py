@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         z_loss,
     )
     from jaxformer.functional.masks import (
+        SegmentMask,
         causal_mask,
         combine,
         padding_mask,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KeysValues",
+    "SegmentMask",
     "attend",
     "causal_mask",
     "combine",
@@ -77,7 +79,7 @@ __getattr__, __dir__ = lazy_names(
         "layers": "dropout embed feed_forward layer_norm linear project_to_vocabulary",
         "losses": "correct cross_entropy smoothed_probabilities smoothing_floor"
         " symmetric_divergence z_loss",
-        "masks": "causal_mask combine padding_mask segment_mask",
+        "masks": "SegmentMask causal_mask combine padding_mask segment_mask",
         "positions": "learned segment_positions sinusoidal",
     },
 )

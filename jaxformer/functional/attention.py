@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError
 from jaxformer.functional.checks import check_floats
+from jaxformer.functional.fused_attention import cudnn_attention, pallas_attention
 from jaxformer.functional.kernels import einsum, wide_dtype
 from jaxformer.functional.layers import dropout, linear
+from jaxformer.functional.masks import SegmentMask
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
 # Finite in float32: a row without any allowed key gives zeros instead of NaN.
 _LOWEST = -1e30
+
+_FUSED = {"cudnn": cudnn_attention, "pallas": pallas_attention}
+
+
+Mask: TypeAlias = Bool[Array, "#B #H #T #S"] | SegmentMask | None
+"""Which keys each query may attend to: True = may attend, segments, or every one."""
 
 
 class KeysValues(NamedTuple):
@@ -64,11 +72,12 @@ def dot_product_attention(
     query: Float[Array, "B T H K"],
     key: Float[Array, "B S H K"],
     value: Float[Array, "B S H K2"],
-    mask: Bool[Array, "#B #H #T #S"] | None = None,
+    mask: Mask = None,
     *,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
-) -> tuple[Float[Array, "B T H K2"], Float[Array, "B H T S"]]:
+    backend: str = "plain",
+) -> tuple[Float[Array, "B T H K2"], Float[Array, "B H T S"] | None]:
     """Compute softmax(Q K^T / sqrt(d_k)) V.
 
     Vaswani et al. 2017, equation 1. Scores and softmax are float32, or float64 for
@@ -78,18 +87,21 @@ def dot_product_attention(
         query: of each target position.
         key: of each source position.
         value: of each source position.
-        mask: boolean, True = may attend; axes of size 1 broadcast.
+        mask: boolean, True = may attend; axes of size 1 broadcast. Or segments, which
+            the kernels need.
         dropout_rate: of the weights; 0 in the paper.
         dropout_key: random key; without it there is no dropout.
+        backend: ``plain``, or a kernel: ``cudnn`` on GPUs in half precision, ``pallas``
+            on TPUs. See :func:`~jaxformer.functional.fused_attention.choose_backend`.
 
     Returns:
         The output in the dtype of ``value``, and the weights in the dtype of the
-        scores, before dropout. ``jit`` prunes weights that are not used. Rows of the
-        mask without any True give zeros in both.
+        scores, before dropout. ``jit`` prunes weights that are not used, and kernels
+        return None. Rows of the mask without any True give zeros in both.
 
     Raises:
-        InputError: a mask of numbers or with other than four axes, or inputs of
-            integers.
+        InputError: a mask of numbers or with other than four axes, inputs of integers,
+            or a kernel with dropout or with a mask other than segments.
 
     Example:
         >>> x = jnp.ones((2, 5, 8, 64))
@@ -97,6 +109,10 @@ def dot_product_attention(
         >>> output.shape, weights.shape
         ((2, 5, 8, 64), (2, 8, 5, 5))
     """
+    if backend != "plain":
+        return _fused(backend, query, key, value, mask, dropout_rate, dropout_key), None
+    if isinstance(mask, SegmentMask):
+        mask = mask.dense(query.shape[1])
     if mask is not None and mask.ndim != 4:
         raise InputError(
             "a mask has the four axes [B, H, T, S], 1 where nothing varies, not the"
@@ -110,6 +126,31 @@ def dot_product_attention(
     mixing = dropout(weights, dropout_rate, dropout_key).astype(value.dtype)
     output = einsum("BHTS,BSHK->BTHK", mixing, value)
     return output.astype(value.dtype), weights
+
+
+def _fused(
+    backend: str,
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S H K"],
+    value: Float[Array, "B S H K2"],
+    mask: Mask,
+    dropout_rate: float,
+    dropout_key: Key | None,
+) -> Float[Array, "B T H K2"]:
+    if backend not in _FUSED:
+        raise InputError(
+            f"the backend of attention is plain, {' or '.join(_FUSED)}, not {backend!r}"
+        )
+    if dropout_rate > 0.0 and dropout_key is not None:
+        raise InputError(f"backend={backend} has no dropout of weights: use plain")
+    if mask is None:
+        mask = SegmentMask(jnp.ones(key.shape[:2], jnp.int32))
+    if not isinstance(mask, SegmentMask):
+        raise InputError(
+            f"backend={backend} takes a mask of segments, not an array: give"
+            " jaxformer.functional.SegmentMask, or use plain"
+        )
+    return _FUSED[backend](query, key, value, mask)
 
 
 def project_keys_values(
@@ -128,15 +169,21 @@ def attend(
     params: Parameters,
     x: Float[Array, "B T D"],
     memory: KeysValues,
-    mask: Bool[Array, "#B #H #T #S"] | None = None,
+    mask: Mask = None,
     *,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
-) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+    backend: str = "plain",
+) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
     """Attend to keys and values that are already projected."""
     query = linear(x, params["query"]["kernel"], params["query"]["bias"])
     heads, weights = dot_product_attention(
-        query, *memory, mask, dropout_rate=dropout_rate, dropout_key=dropout_key
+        query,
+        *memory,
+        mask,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        backend=backend,
     )
     return (
         linear(heads, params["output"]["kernel"], params["output"]["bias"], contract=2),
@@ -148,11 +195,12 @@ def multi_head_attention(
     params: Parameters,
     x: Float[Array, "B T D"],
     memory: Float[Array, "B S D"],
-    mask: Bool[Array, "#B #H #T #S"] | None = None,
+    mask: Mask = None,
     *,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
-) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+    backend: str = "plain",
+) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
     """Attend with several heads in parallel: Concat(head_1, ..., head_h) W^O.
 
     Vaswani et al. 2017, section 3.2.2, whose projections have no biases.
@@ -165,12 +213,13 @@ def multi_head_attention(
             differ from that of queries and keys.
         x: the positions of the queries.
         memory: the positions of the keys and values.
-        mask: boolean, True = may attend.
+        mask: boolean, True = may attend, or segments.
         dropout_rate: of the attention weights; 0 in the paper.
         dropout_key: random key; without it there is no dropout.
+        backend: see :func:`dot_product_attention`.
 
     Returns:
-        The output, and the weights of every head.
+        The output, and the weights of every head; None from a kernel.
     """
     return attend(
         params,
@@ -179,4 +228,5 @@ def multi_head_attention(
         mask,
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
+        backend=backend,
     )

@@ -6,9 +6,11 @@ A mask is combined with ``&`` and becomes numbers only inside attention.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import operator
 
+import jax
 import jax.numpy as jnp
 
 from jaxformer.typing import Array, Bool, Int
@@ -47,6 +49,40 @@ def segment_mask(
         0 0 1
     """
     return (query_segments[:, :, None] == key_segments[:, None, :])[:, None]
+
+
+@functools.partial(
+    jax.tree_util.register_dataclass,
+    data_fields=("keys", "queries"),
+    meta_fields=("causal",),
+)
+@dataclasses.dataclass(frozen=True)
+class SegmentMask:
+    """A mask by segments, from which a kernel computes what it needs of it.
+
+    A query attends to the keys of its own segment, never to those of segment 0, which
+    is padding.
+
+    Attributes:
+        keys: segment of each key, or whether it is one.
+        queries: segment of each query; None: each may attend to every key but padding.
+        causal: whether a query attends to no later position.
+    """
+
+    keys: Int[Array, "B S"] | Bool[Array, "B S"]
+    queries: Int[Array, "B T"] | None = None
+    causal: bool = False
+
+    def dense(self, length: int) -> Bool[Array, "B 1 #T S"]:
+        """Return the mask as an array.
+
+        Args:
+            length: number of queries.
+        """
+        allowed = self.keys.astype(bool)[:, None, None, :]
+        if self.queries is not None:
+            allowed = allowed & segment_mask(self.queries, self.keys)
+        return allowed & causal_mask(length) if self.causal else allowed
 
 
 def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:

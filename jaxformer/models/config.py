@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from jaxformer.errors import InputError, check_keys, key
+from jaxformer.functional.fused_attention import BACKENDS
 from jaxformer.functional.layers import ACTIVATIONS
 from jaxformer.nn.blocks import NORM_ORDERS, LayerConfig
 from jaxformer.nn.embedding import KINDS as POSITION_KINDS
@@ -74,6 +75,13 @@ class TransformerConfig:
     # loss scaling (training.loss_scale). Parameters, softmax, norms and losses are
     # always float32.
     dtype: str = key("float32", choices=DTYPES, changes="speed")
+    # How attention is computed: auto (the machine's kernel where it takes type, widths
+    # and lengths, else plain), plain (matmuls and a softmax), cudnn (GPUs, half
+    # precision) or pallas (TPUs). Kernels keep no attention weights and move less; they
+    # have no attention dropout. Results differ by rounding.
+    attention_backend: str = key(
+        "auto", choices=BACKENDS, changes="speed", may_change=True
+    )
     # What the backward pass recomputes instead of keeping it; results do not change:
     # none, layer (each layer from its input: least memory, a third more computation) or
     # dots (everything but the outputs of linear maps: between the two).

@@ -20,6 +20,8 @@ from jaxformer.functional.cache import (
     empty_spans,
     readable,
 )
+from jaxformer.functional.fused_attention import Attending, choose_backend
+from jaxformer.functional.masks import SegmentMask
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
 from jaxformer.nn.blocks import Dropout
@@ -30,11 +32,13 @@ from jaxformer.typing import Array, Bool, Float, Int, Parameters
 
 
 class AttentionWeights(NamedTuple):
-    """The weights of every layer and head of one forward pass, float32."""
+    """The weights of every layer and head of one forward pass, float32; None where a
+    kernel computed attention.
+    """
 
-    encoder: list[Float[Array, "B H S S"]]
-    decoder: list[Float[Array, "B H T T"]]
-    cross: list[Float[Array, "B H T S"]]
+    encoder: list[Float[Array, "B H S S"] | None]
+    decoder: list[Float[Array, "B H T T"] | None]
+    cross: list[Float[Array, "B H T S"] | None]
 
 
 class Memory(NamedTuple):
@@ -82,6 +86,9 @@ class Transformer(nn.Module):
     """
 
     config: TransformerConfig
+    # Of the devices that compute, ``cpu``, ``gpu`` or ``tpu``, on which the choice of
+    # attention depends; None: of JAX's default.
+    platform: str | None = None
 
     def setup(self) -> None:
         """Create embeddings, positions, encoder and decoder."""
@@ -151,7 +158,8 @@ class Transformer(nn.Module):
             "source_segments": source_segments,
             "target_segments": target_segments,
         }
-        return self.forward(source, target, **segments, train=train)[0]
+        backend = self.config.attention_backend
+        return self.forward(source, target, **segments, train=train, backend=backend)[0]
 
     def forward(
         self,
@@ -161,46 +169,42 @@ class Transformer(nn.Module):
         source_segments: Int[Array, "B S"] | None = None,
         target_segments: Int[Array, "B T"] | None = None,
         train: bool = False,
+        backend: str = "plain",
     ) -> tuple[Float[Array, "B T V"], AttentionWeights]:
         """Predict as :meth:`__call__` does, and return the attention weights too, which
-        ``jit`` prunes if they are not used.
+        ``jit`` prunes if they are not used. Only the ``backend`` ``plain`` has weights.
 
         Raises:
-            InputError: segments of only one side.
+            InputError: segments of only one side, or a backend that does not fit.
         """
         if (source_segments is None) != (target_segments is None):
             raise InputError(
                 "a packed batch has segments on both sides: give source_segments and"
                 " target_segments"
             )
-        memory, mask, encoder_weights = self.encode(
-            source, segments=source_segments, train=train
+        memory, _, encoder_weights = self.encode(
+            source, segments=source_segments, train=train, backend=backend
         )
         checks.check_tokens(target, self.config.vocabulary_size)
         checks.check_right_padding(target, self.config.pad_id)
         inputs = shift_right(target, self.config.bos_id)
-        seen = masks.causal_mask(target.shape[1])
         if source_segments is not None and target_segments is not None:
             self._check_segments(target_segments, target)
             place = positions.segment_positions(target_segments)
             inputs = jnp.where(place == 0, self.config.bos_id, inputs)
-            # Padding is segment 0 and attends to nothing.
-            seen = (
-                seen
-                & masks.segment_mask(target_segments, target_segments)
-                & masks.padding_mask(target_segments, 0)
-            )
-            mask = mask & masks.segment_mask(target_segments, source_segments)
+            seen = SegmentMask(target_segments, target_segments, causal=True)
+            cross = SegmentMask(source_segments, target_segments)
         else:
             place = jnp.arange(target.shape[1])
             # The mask is shifted like the target: the first input is real even if
             # bos_id is pad_id.
-            real = masks.padding_mask(target, self.config.pad_id)[..., :-1]
-            seen = seen & jnp.pad(
-                real, ((0, 0), (0, 0), (0, 0), (1, 0)), constant_values=True
-            )
+            real = (target != self.config.pad_id)[:, :-1]
+            shifted = jnp.pad(real, ((0, 0), (1, 0)), constant_values=True)
+            seen = SegmentMask(shifted, causal=True)
+            cross = SegmentMask(source != self.config.pad_id)
+        how = self._backend(backend, max(source.shape[1], target.shape[1]), train)
         x = keep_rows(self._embed_target(inputs, place, train=train))
-        x, weights = self.decoder(x, memory, seen, mask, train=train)
+        x, weights = self.decoder(x, memory, seen, cross, train=train, backend=how)
         decoder_weights, cross_weights = (
             [own for own, _ in weights],
             [cross for _, cross in weights],
@@ -215,18 +219,22 @@ class Transformer(nn.Module):
         *,
         segments: Int[Array, "B S"] | None = None,
         train: bool = False,
+        backend: str = "plain",
     ) -> tuple[
-        Float[Array, "B S D"], Bool[Array, "B 1 1 S"], list[Float[Array, "B H S S"]]
+        Float[Array, "B S D"],
+        Bool[Array, "B 1 1 S"],
+        list[Float[Array, "B H S S"] | None],
     ]:
         """Encode the source; return the output, the mask of its real positions, and
-        the attention weights.
+        the attention weights, which only the ``backend`` ``plain`` has.
         """
         checks.check_right_padding(source, self.config.pad_id)
-        mask = seen = masks.padding_mask(source, self.config.pad_id)
+        mask = masks.padding_mask(source, self.config.pad_id)
+        seen = SegmentMask(source != self.config.pad_id)
         place = jnp.arange(source.shape[1])
         if segments is not None:
             self._check_segments(segments, source)
-            seen = mask & masks.segment_mask(segments, segments)
+            seen = SegmentMask(segments, segments)
             place = positions.segment_positions(segments)
         embedding = (
             self.embedding
@@ -239,7 +247,8 @@ class Transformer(nn.Module):
                 _add_positions(embedding(source), encoding), train=train
             )
         )
-        x, weights = self.encoder(x, seen, train=train)
+        how = self._backend(backend, source.shape[1], train)
+        x, weights = self.encoder(x, seen, train=train, backend=how)
         return keep_rows(x), mask, weights
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
@@ -251,7 +260,7 @@ class Transformer(nn.Module):
 
     def start(self, source: Int[Array, "B S"]) -> Memory:
         """Encode the source and project it for every decoder layer (prefill)."""
-        encoded, mask, _ = self.encode(source)
+        encoded, mask, _ = self.encode(source, backend=self.config.attention_backend)
         return Memory(self.decoder.store_memory(encoded), mask)
 
     def step(
@@ -289,6 +298,21 @@ class Transformer(nn.Module):
         return self.logits(x[:, 0]), Cache(
             spans, ancestors, cache.position + 1, coverage
         )
+
+    def _backend(self, backend: str, length: int, train: bool) -> str:
+        """Choose how attention is computed for sequences of a length."""
+        config = self.config
+        d_k = config.d_k or config.d_model // config.num_heads
+        d_v = config.d_v or config.d_model // config.num_heads
+        attending = Attending(
+            platform=self.platform or jax.default_backend(),
+            dtype=jnp.dtype(config.dtype),
+            d_k=d_k,
+            d_v=d_v,
+            length=length,
+            dropout=train and config.attention_dropout_rate > 0.0,
+        )
+        return choose_backend(backend, attending)
 
     @property
     def _target_embedding(self) -> Embedding:

@@ -8,7 +8,7 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import attention as functional
-from jaxformer.functional.attention import KeysValues
+from jaxformer.functional.attention import KeysValues, Mask
 from jaxformer.functional.cache import (
     KeyValueStore,
     Spans,
@@ -76,12 +76,16 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Array, "B T D"],
         memory: Float[Array, "B S D"],
-        mask: Bool[Array, "#B #H #T #S"] | None = None,
+        mask: Mask = None,
         *,
         train: bool = False,
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
-        """Attend from ``x`` to ``memory``; return the output and the weights."""
-        return self.attend(x, self.keys_values(memory), mask, train=train)
+        backend: str = "plain",
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
+        """Attend from ``x`` to ``memory``; return the output and the weights, which a
+        ``backend`` other than ``plain`` does not compute.
+        """
+        projected = self.keys_values(memory)
+        return self.attend(x, projected, mask, train=train, backend=backend)
 
     def keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
         """Project a memory once, for many calls of :meth:`attend`."""
@@ -91,10 +95,11 @@ class MultiHeadAttention(nn.Module):
         self,
         x: Float[Array, "B T D"],
         memory: KeysValues,
-        mask: Bool[Array, "#B #H #T #S"] | None = None,
+        mask: Mask = None,
         *,
         train: bool = False,
-    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"]]:
+        backend: str = "plain",
+    ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
         """Attend to projected keys and values; return the output and the weights."""
         key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
         return functional.attend(
@@ -104,6 +109,7 @@ class MultiHeadAttention(nn.Module):
             mask,
             dropout_rate=self.dropout_rate,
             dropout_key=key,
+            backend=backend,
         )
 
     def store(self, memory: Float[Array, "B S D"]) -> KeyValueStore:

@@ -5,6 +5,7 @@ residual, dropout and norm.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -13,6 +14,7 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import layers
+from jaxformer.functional.attention import Mask
 from jaxformer.functional.cache import KeyValueStore, Spans, extend
 from jaxformer.nn.attention import MultiHeadAttention, check_heads
 from jaxformer.nn.initializers import projection
@@ -202,13 +204,17 @@ class EncoderLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B S D"],
-        mask: Bool[Array, "#B #H #S #S2"] | None = None,
+        mask: Mask = None,
         *,
         train: bool = False,
-    ) -> tuple[Float[Array, "B S D"], Float[Array, "B H S S"]]:
-        """Return the output and the attention weights."""
+        backend: str = "plain",
+    ) -> tuple[Float[Array, "B S D"], Float[Array, "B H S S"] | None]:
+        """Return the output and the attention weights, which only the ``backend``
+        ``plain`` computes.
+        """
+        attend = functools.partial(self.self_attention, train=train, backend=backend)
         x, weights = self.self_attention_residual(
-            x, lambda y: self.self_attention(y, y, mask, train=train), train=train
+            x, lambda y: attend(y, y, mask), train=train
         )
         x, _ = self.feed_forward_residual(
             x, lambda y: (self.feed_forward(y, train=train), None), train=train
@@ -236,12 +242,14 @@ class DecoderLayer(nn.Module):
         self,
         x: Float[Array, "B T D"],
         memory: Float[Array, "B S D"],
-        mask: Bool[Array, "#B #H #T #T2"] | None,
-        memory_mask: Bool[Array, "#B #H #T #S"] | None = None,
+        mask: Mask,
+        memory_mask: Mask = None,
         *,
         train: bool = False,
+        backend: str = "plain",
     ) -> tuple[
-        Float[Array, "B T D"], tuple[Float[Array, "B H T T"], Float[Array, "B H T S"]]
+        Float[Array, "B T D"],
+        tuple[Float[Array, "B H T T"] | None, Float[Array, "B H T S"] | None],
     ]:
         """Return the output and the weights of self-attention and cross-attention.
 
@@ -251,14 +259,17 @@ class DecoderLayer(nn.Module):
             mask: of the self-attention; it must be causal in an autoregressive model.
             memory_mask: which positions of the memory may be attended to.
             train: whether dropout is active.
+            backend: how attention is computed; only ``plain`` computes weights.
         """
+        own, other = (
+            functools.partial(attention, train=train, backend=backend)
+            for attention in (self.self_attention, self.cross_attention)
+        )
         x, self_weights = self.self_attention_residual(
-            x, lambda y: self.self_attention(y, y, mask, train=train), train=train
+            x, lambda y: own(y, y, mask), train=train
         )
         x, cross_weights = self.cross_attention_residual(
-            x,
-            lambda y: self.cross_attention(y, memory, memory_mask, train=train),
-            train=train,
+            x, lambda y: other(y, memory, memory_mask), train=train
         )
         x, _ = self.feed_forward_residual(
             x, lambda y: (self.feed_forward(y, train=train), None), train=train

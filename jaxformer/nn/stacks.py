@@ -15,6 +15,7 @@ import jax
 from flax import linen as nn
 
 from jaxformer.errors import InputError
+from jaxformer.functional.attention import Mask
 from jaxformer.functional.cache import KeyValueStore, Spans
 from jaxformer.functional.layers import LINEAR_OUTPUT
 from jaxformer.nn.blocks import DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
@@ -72,14 +73,17 @@ class Encoder(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B S D"],
-        mask: Bool[Array, "#B #H #S #S2"] | None = None,
+        mask: Mask = None,
         *,
         train: bool = False,
-    ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"]]]:
-        """Return the output and each layer's attention weights."""
+        backend: str = "plain",
+    ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"] | None]]:
+        """Return the output and each layer's attention weights, which only the
+        ``backend`` ``plain`` computes.
+        """
 
-        def body(layer: EncoderLayer, x: Array) -> tuple[Array, Array]:
-            return layer(x, mask, train=train)
+        def body(layer: EncoderLayer, x: Array) -> tuple[Array, Array | None]:
+            return layer(x, mask, train=train, backend=backend)
 
         x, weights = _run(self.layers, body, x, self.num_layers, self.rematerialization)
         return (self.norm(x) if self.config.norm_order == "pre" else x), weights
@@ -117,20 +121,23 @@ class Decoder(nn.Module):
         self,
         x: Float[Array, "B T D"],
         memory: Float[Array, "B S D"],
-        mask: Bool[Array, "#B #H #T #T2"] | None,
-        memory_mask: Bool[Array, "#B #H #T #S"] | None = None,
+        mask: Mask,
+        memory_mask: Mask = None,
         *,
         train: bool = False,
+        backend: str = "plain",
     ) -> tuple[
         Float[Array, "B T D"],
-        list[tuple[Float[Array, "B H T T"], Float[Array, "B H T S"]]],
+        list[tuple[Float[Array, "B H T T"] | None, Float[Array, "B H T S"] | None]],
     ]:
         """Return the output and each layer's weights of self-attention and
-        cross-attention.
+        cross-attention, which only the ``backend`` ``plain`` computes.
         """
 
-        def body(layer: DecoderLayer, x: Array) -> tuple[Array, tuple[Array, Array]]:
-            return layer(x, memory, mask, memory_mask, train=train)
+        def body(
+            layer: DecoderLayer, x: Array
+        ) -> tuple[Array, tuple[Array | None, Array | None]]:
+            return layer(x, memory, mask, memory_mask, train=train, backend=backend)
 
         x, weights = _run(self.layers, body, x, self.num_layers, self.rematerialization)
         return (self.norm(x) if self.config.norm_order == "pre" else x), weights

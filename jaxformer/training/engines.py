@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -202,13 +202,25 @@ def _gather(leaves: PyTree, sharding: NamedSharding) -> PyTree:
     return jax.lax.with_sharding_constraint(leaves, sharding)
 
 
-def make_engine(model: Transformer, config: TrainingConfig) -> Engine:
+def make_engine(
+    model: Transformer,
+    config: TrainingConfig,
+    devices: Sequence[Any] | None = None,
+) -> Engine:
     """Compile the steps for the engine that ``training.engine`` names.
+
+    Args:
+        model: what is trained.
+        config: the recipe.
+        devices: that work together, of all hosts; None: all that JAX sees. Those of a
+            topology, which need not be there, serve :meth:`Engine.lower` alone.
 
     Raises:
         InputError: the engine does not fit the hosts or devices.
     """
-    several = jax.device_count() > 1  # of all hosts
+    found = jax.devices() if devices is None else devices
+    several = len(found) > 1  # of all hosts
+    model = model.copy(platform=found[0].platform)
     name = ("pmap" if several else "jit") if config.engine == "auto" else config.engine
     if name == "jit" and jax.process_count() > 1:
         raise InputError(
@@ -222,7 +234,7 @@ def make_engine(model: Transformer, config: TrainingConfig) -> Engine:
 
     shapes = jax.eval_shape(first_state)
     if name == "pmap":
-        mesh = pmap.make_mesh()
+        mesh = pmap.make_mesh(found)
         train_step, eval_step = pmap.make_steps(model, config, mesh, traces)
         everywhere = NamedSharding(mesh, PartitionSpec())
         shardings = jax.tree.map(lambda _: everywhere, shapes)
@@ -230,8 +242,7 @@ def make_engine(model: Transformer, config: TrainingConfig) -> Engine:
         split = jax.local_device_count()
         share = jax.process_index(), jax.process_count()
     else:
-        devices = jax.local_devices()[:1] if name == "jit" else jax.devices()
-        mesh = meshes.make_mesh(devices, config)
+        mesh = meshes.make_mesh(found[:1] if name == "jit" else found, config)
         meshes.check_divisible(model, mesh)
         shardings = meshes.shard(shapes, mesh, moments_over_data=config.shard_moments)
         rows = NamedSharding(mesh, meshes.ROWS)

@@ -8,6 +8,7 @@ have no such axis (``in_axes`` and ``out_axes`` of None): they are replicated.
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -21,14 +22,10 @@ from jaxformer.training.step import count_traces, make_eval_step, make_train_ste
 AXIS = "devices"
 
 
-def make_mesh() -> Mesh:
+def make_mesh(devices: Sequence[Any]) -> Mesh:
     """Arrange the devices of all hosts as ``pmap`` does, those of a host together."""
-    devices = [
-        device
-        for host in range(jax.process_count())
-        for device in jax.local_devices(host)
-    ]
-    return Mesh(np.array(devices), (AXIS,))
+    by_host = sorted(devices, key=lambda device: device.process_index)
+    return Mesh(np.array(by_host), (AXIS,))
 
 
 def make_steps(

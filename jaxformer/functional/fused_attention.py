@@ -1,0 +1,334 @@
+"""Attention in one kernel, which writes no attention weights: cuDNN on GPUs, and a
+Pallas kernel on TPUs.
+
+Both compute what :func:`~jaxformer.functional.attention.dot_product_attention` does,
+but return no weights, and keep only queries, keys and values for the backward pass.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import AxisType, PartitionSpec
+
+from jaxformer.errors import InputError
+from jaxformer.functional.masks import SegmentMask
+from jaxformer.typing import Array, Float, Int
+
+BACKENDS = ("auto", "plain", "cudnn", "pallas")
+"""How attention is computed: chosen by machine and shape, by plain matmuls and a
+softmax, by cuDNN, or by a Pallas kernel.
+"""
+
+LONGEST = 1024
+"""The most queries and keys of the Pallas kernel, which holds a whole row of scores in
+the fast memory of a TPU.
+"""
+
+# Lengths of the Pallas kernel are padded to the lanes of a TPU.
+_LANES = 128
+
+
+class Attending(NamedTuple):
+    """What the choice of a backend depends on.
+
+    Attributes:
+        platform: ``cpu``, ``gpu`` or ``tpu``.
+        dtype: of queries, keys and values.
+        d_k, d_v: width of a head's queries and keys, and of its values.
+        length: the longer of queries and keys.
+        dropout: whether attention weights are dropped.
+    """
+
+    platform: str
+    dtype: jnp.dtype
+    d_k: int
+    d_v: int
+    length: int
+    dropout: bool
+
+
+def choose_backend(backend: str, attending: Attending) -> str:
+    """Return ``plain``, ``cudnn`` or ``pallas``.
+
+    ``auto`` is the kernel of the machine where it takes the type, the widths and the
+    length, and ``plain`` elsewhere.
+
+    Raises:
+        InputError: an unknown backend, or one that does not fit.
+    """
+    if backend not in BACKENDS:
+        raise InputError(
+            f"the attention backend is one of {', '.join(BACKENDS)}, not {backend!r}"
+        )
+    if backend == "auto":
+        own = {"gpu": "cudnn", "tpu": "pallas"}.get(attending.platform)
+        return own if own and _refusal(own, attending) is None else "plain"
+    refusal = None if backend == "plain" else _refusal(backend, attending)
+    if refusal is not None:
+        raise InputError(
+            f"attention_backend={backend} {refusal}: set attention_backend=auto"
+        )
+    return backend
+
+
+def _refusal(backend: str, attending: Attending) -> str | None:
+    platform, dtype, d_k, d_v, length, dropout = attending
+    needed = "gpu" if backend == "cudnn" else "tpu"
+    if platform != needed:
+        return f"is for a {needed.upper()}, and this is a {platform.upper()}"
+    if dropout:
+        return "has no dropout of attention weights"
+    if backend == "pallas":
+        return _too_long(length)
+    if dtype not in ("bfloat16", "float16"):
+        return f"computes in bfloat16 or float16, not in {dtype}"
+    if d_k != d_v or d_k > 128 or d_k % 8:
+        return (
+            "takes heads with queries and values of one width, a multiple of 8 up to"
+            f" 128, not d_k={d_k} and d_v={d_v}"
+        )
+    return None
+
+
+def _too_long(length: int) -> str | None:
+    return (
+        f"takes at most {LONGEST} positions, not {length}" if length > LONGEST else None
+    )
+
+
+def cudnn_attention(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S H K"],
+    value: Float[Array, "B S H K"],
+    mask: SegmentMask,
+) -> Float[Array, "B T H K"]:
+    """Compute attention by cuDNN.
+
+    Without segments of queries the mask is a length of each row and a rule, and the
+    keys of a row are padded on the right. With segments it is an array [B, 1, T, S].
+    """
+    attention = functools.partial(
+        jax.nn.dot_product_attention, query, key, value, implementation="cudnn"
+    )
+    if mask.queries is None:
+        lengths = mask.keys.astype(bool).sum(axis=1, dtype=jnp.int32)
+        output = attention(
+            is_causal=mask.causal, key_value_seq_lengths=jnp.maximum(lengths, 1)
+        )
+        attends = (lengths > 0)[:, None]
+    else:
+        allowed = mask.dense(query.shape[1])
+        output = attention(mask=allowed)
+        attends = allowed.any(axis=-1)[:, 0]
+    # A row without any allowed key gives zeros, as the plain definition does.
+    return jnp.where(attends[:, :, None, None], output, jnp.zeros((), output.dtype))
+
+
+def pallas_attention(
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S H K"],
+    value: Float[Array, "B S H K2"],
+    mask: SegmentMask,
+) -> Float[Array, "B T H K2"]:
+    """Compute attention by a kernel that holds whole rows of scores in the fast memory
+    of a TPU.
+
+    The backward kernel computes the weights again. Under a mesh each device computes
+    its own rows and heads.
+
+    Raises:
+        InputError: more than :data:`LONGEST` positions.
+    """
+    length = query.shape[1]
+    refusal = _too_long(max(length, key.shape[1]))
+    if refusal is not None:
+        raise InputError(
+            f"attention_backend=pallas {refusal}: set attention_backend=auto"
+        )
+    queries = (
+        jnp.ones(query.shape[:2], jnp.int32) if mask.queries is None else mask.queries
+    )
+
+    def attention(
+        query: Array, key: Array, value: Array, queries: Array, keys: Array
+    ) -> Array:
+        # Positions last: heads of 64 would fill half of the lanes.
+        heads = [_pad(x.transpose(0, 2, 3, 1)) for x in (query, key, value)]
+        segments = [_pad(ids.astype(jnp.int32)[:, None]) for ids in (queries, keys)]
+        output: Array = _attend(mask.causal, *heads, *segments)
+        return output[..., :length].transpose(0, 3, 1, 2)
+
+    return _over_mesh(attention)(query, key, value, queries, mask.keys)
+
+
+def _pad(x: Array) -> Array:
+    """Fill the last axis up to whole lanes with zeros: segment 0 is never attended."""
+    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % _LANES)])
+
+
+def _over_mesh(attention: Any) -> Any:
+    """Run a function on each device's own rows and heads, where a mesh shares them out;
+    the compiler cannot divide a kernel by itself.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    automatic = {
+        name
+        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
+        if kind == AxisType.Auto
+    }
+    if not automatic:
+        return attention
+    rows = tuple(axis for axis in ("data", "fsdp") if axis in automatic)
+    heads = "tensor" if "tensor" in automatic else None
+    arrays, segments = PartitionSpec(rows, None, heads), PartitionSpec(rows)
+    return jax.shard_map(
+        attention,
+        in_specs=(arrays, arrays, arrays, segments, segments),
+        out_specs=arrays,
+        axis_names=automatic,
+        check_vma=False,
+    )
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attend(
+    causal: bool,
+    query: Float[Array, "B H K T"],
+    key: Float[Array, "B H K S"],
+    value: Float[Array, "B H K2 S"],
+    queries: Int[Array, "B 1 T"],
+    keys: Int[Array, "B 1 S"],
+) -> Float[Array, "B H K2 T"]:
+    output = jax.ShapeDtypeStruct((*value.shape[:3], query.shape[3]), value.dtype)
+    (result,) = _call(_forward, causal, (query, key, value, queries, keys), (output,))
+    return result
+
+
+def _attend_forward(causal: bool, *operands: Array) -> tuple[Array, tuple[Array, ...]]:
+    return _attend(causal, *operands), operands
+
+
+def _attend_backward(
+    causal: bool, operands: tuple[Array, ...], cotangent: Array
+) -> tuple[Array | None, ...]:
+    gradients = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in operands[:3])
+    return *_call(_backward, causal, (*operands, cotangent), gradients), None, None
+
+
+_attend.defvjp(_attend_forward, _attend_backward)
+
+
+def _call(
+    kernel: Any,
+    causal: bool,
+    operands: tuple[Array, ...],
+    results: tuple[jax.ShapeDtypeStruct, ...],
+) -> tuple[Array, ...]:
+    """Run a kernel for each row and some of its heads."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import tpu as pltpu
+
+    rows, heads, width, _ = operands[0].shape
+    longest = max(x.shape[-1] for x in operands)
+    # A step of the grid costs as much as a small head: take several together.
+    most = max(1, 2**19 // (width * longest))
+    together = max(n for n in range(1, heads + 1) if heads % n == 0 and n <= most)
+
+    def block(x: Any) -> pl.BlockSpec:
+        if x.ndim == 3:
+            return pl.BlockSpec((None, *x.shape[1:]), lambda row, head: (row, 0, 0))
+        return pl.BlockSpec(
+            (None, together, *x.shape[2:]), lambda row, head: (row, head, 0, 0)
+        )
+
+    return pl.pallas_call(
+        functools.partial(kernel, causal),
+        grid=(rows, heads // together),
+        in_specs=[block(x) for x in operands],
+        out_specs=[block(x) for x in results],
+        out_shape=results,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel"),
+            vmem_limit_bytes=max(16, 64 * longest**2 // LONGEST**2) * 2**20,
+        ),
+    )(*operands)
+
+
+def _forward(
+    causal: bool, query: Any, key: Any, value: Any, queries: Any, keys: Any, out: Any
+) -> None:
+    allowed = _allowed(causal, queries, keys)
+
+    def attend(head: Array, _: None) -> None:
+        weights = _weights(query[head], key[head], allowed)
+        mixed = _dot(value[head], weights.astype(value.dtype), 1, 1)
+        out[head] = mixed.astype(out.dtype)
+
+    # A loop: unrolled, the program would grow by every head.
+    jax.lax.fori_loop(0, query.shape[0], attend, None)
+
+
+def _backward(
+    causal: bool,
+    query: Any,
+    key: Any,
+    value: Any,
+    queries: Any,
+    keys: Any,
+    cotangent: Any,
+    to_query: Any,
+    to_key: Any,
+    to_value: Any,
+) -> None:
+    allowed = _allowed(causal, queries, keys)
+
+    def differentiate(head: Array, _: None) -> None:
+        q, k, v, change = query[head], key[head], value[head], cotangent[head]
+        weights = _weights(q, k, allowed)
+        to_value[head] = _dot(change, weights.astype(v.dtype), 1, 0).astype(v.dtype)
+        to_weights = _dot(change, v, 0, 0)
+        centred = to_weights - (weights * to_weights).sum(axis=1, keepdims=True)
+        to_scores = (weights * centred * _scale(q)).astype(q.dtype)
+        to_query[head] = _dot(k, to_scores, 1, 1).astype(q.dtype)
+        to_key[head] = _dot(q, to_scores, 1, 0).astype(k.dtype)
+
+    jax.lax.fori_loop(0, query.shape[0], differentiate, None)
+
+
+def _allowed(causal: bool, queries: Any, keys: Any) -> Array:
+    """Return which keys each query may attend to [T, S]."""
+    shape = queries.shape[1], keys.shape[1]
+    # A row becomes a column by a transpose in registers.
+    of_query = jax.lax.broadcast_in_dim(queries[0], shape[::-1], (1,)).T
+    of_key = jax.lax.broadcast_in_dim(keys[0], shape, (1,))
+    allowed = (of_query == of_key) & (of_key != 0)
+    if causal:
+        position = [jax.lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1)]
+        allowed &= position[0] >= position[1]
+    return allowed
+
+
+def _weights(query: Array, key: Array, allowed: Array) -> Array:
+    """Return softmax(Q^T K / sqrt(d_k)) in float32 [T, S] for [K, T] and [K, S]; a row
+    without any allowed key is 0.
+    """
+    scores = jnp.where(allowed, _dot(query, key, 0, 0) * _scale(query), -1e30)
+    exponentials = jnp.exp(scores - scores.max(axis=1, keepdims=True))
+    exponentials = jnp.where(allowed, exponentials, 0.0)
+    total = exponentials.sum(axis=1, keepdims=True)
+    return exponentials / jnp.where(total == 0.0, 1.0, total)
+
+
+def _scale(query: Array) -> float:
+    return 1.0 / math.sqrt(query.shape[0])
+
+
+def _dot(x: Array, y: Array, of_x: int, of_y: int) -> Array:
+    return jax.lax.dot_general(
+        x, y, (((of_x,), (of_y,)), ((), ())), preferred_element_type=jnp.float32
+    )

@@ -1,0 +1,206 @@
+"""What a training step takes on devices that need not be there, as their compiler says
+it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from jaxformer.errors import InputError
+from jaxformer.models.flops import Work, peak_flops, training_flops
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.config import RunConfig
+from jaxformer.training.engines import Engine, make_engine
+from jaxformer.training.mesh import row_shards
+from jaxformer.training.program import Program
+from jaxformer.training.step import SEGMENTS
+from jaxformer.training.topologies import Topology, devices_of
+
+Shapes = dict[str, tuple[int, int]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes on each device.
+
+    Attributes:
+        state: parameters, optimizer and average, and what else the step is given.
+        temporary: gradients, activations and working memory.
+        program: the instructions.
+        total: all that the device needs at the same time.
+        device: what the device has.
+    """
+
+    state: int
+    temporary: int
+    program: int
+    total: int
+    device: int
+
+    @property
+    def fits(self) -> bool:
+        """Whether the device has so much."""
+        return self.total <= self.device
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A training step that was compiled, for each device and each step.
+
+    Attributes:
+        batch: rows and lengths of the batch, all devices together.
+        memory: bytes on a device.
+        flops: of the model's matmuls, forward and backward.
+        compiler_flops: of the compiled program as its compiler counts them; None on a
+            GPU, whose compiler does not say, and where layers are scanned, which it
+            counts once.
+        bytes_moved: between the device and its main memory.
+        bytes_exchanged: received from other devices, by kind of collective.
+        kernels: programs that the device starts.
+        seconds: the least time by the published peak and bandwidth.
+        share_of_peak: flops / peak / seconds, which no run can exceed.
+        compiled_in: seconds.
+    """
+
+    batch: Shapes
+    memory: Memory
+    flops: float
+    compiler_flops: float | None
+    bytes_moved: int
+    bytes_exchanged: Mapping[str, int]
+    kernels: int
+    seconds: float
+    share_of_peak: float
+    compiled_in: float
+
+
+def largest_batch(config: RunConfig, multiple: int) -> Shapes:
+    """Return the batch of a run with the longest rows, whose attention takes most.
+
+    Args:
+        config: of the run.
+        multiple: of which the rows are one.
+    """
+    data = config.data
+    length = (
+        data.packed_length
+        if data.packing
+        else min(data.max_length or config.model.max_length, config.model.max_length)
+    )
+    rows = max(data.tokens_per_batch // length, 1)
+    names = ("source", "target", *(SEGMENTS if data.packing else ()))
+    return dict.fromkeys(names, (-(-rows // multiple) * multiple, length))
+
+
+def compile_training_step(
+    config: RunConfig, topology: Topology, shapes: Shapes | None = None
+) -> Compiled:
+    """Compile the training step of a configuration for a topology.
+
+    Args:
+        config: of the run.
+        topology: the devices.
+        shapes: of a batch of all devices; None: :func:`largest_batch`.
+
+    Raises:
+        InputError: the compiler is not installed, or refuses the step.
+    """
+    devices = devices_of(topology)
+    engine = make_engine(Transformer(config.model), config.training, devices)
+    shards = engine.devices if engine.split else row_shards(engine.mesh)
+    if shapes is None:
+        shapes = largest_batch(config, shards * config.training.accumulation_steps)
+    begun = time.monotonic()
+    compiled = compile_step(engine, shapes)
+    return _describe(
+        compiled, config, topology, shapes, engine, time.monotonic() - begun
+    )
+
+
+def compile_step(engine: Engine, shapes: Shapes) -> Any:
+    """Compile the training step of an engine for a batch of these shapes.
+
+    Raises:
+        InputError: the program is larger than the device, or the compiler fails.
+    """
+    try:
+        return engine.lower(shapes).compile()
+    except jax.errors.JaxRuntimeError as error:
+        line = str(error).splitlines()[0]
+        raise InputError(f"the compiler refuses the step: {line}") from error
+
+
+def _describe(
+    compiled: Any,
+    config: RunConfig,
+    topology: Topology,
+    shapes: Shapes,
+    engine: Engine,
+    seconds: float,
+) -> Compiled:
+    machine = topology.machine
+    peak = peak_flops(engine.mesh.devices.flat[0], config.model.dtype)
+    if peak is None:
+        raise InputError(
+            f"{topology.name} has no published peak in {config.model.dtype}: set"
+            " model.dtype"
+        )
+    program = Program(compiled.as_text())
+    kernels = program.kernels()
+    moved = sum(kernel.times * kernel.bytes for kernel in kernels)
+    flops = model_flops(config, shapes) / engine.devices
+    costs = (compiled.cost_analysis() or {}) if topology.is_tpu else {}
+    scanned = config.model.scan_layers or config.training.accumulation_steps > 1
+    known = None if scanned else costs.get("flops")
+    least = max(
+        # A GPU runs one kernel after another; a TPU fetches what is next meanwhile.
+        max(moved / machine.bandwidth, (known or flops) / peak),
+        sum(kernel.seconds(machine.bandwidth, peak) for kernel in kernels)
+        if not topology.is_tpu
+        else 0.0,
+    )
+    return Compiled(
+        batch=shapes,
+        memory=_memory(compiled, machine.memory),
+        flops=flops,
+        compiler_flops=known,
+        bytes_moved=moved,
+        bytes_exchanged=program.exchanged(),
+        kernels=sum(kernel.times for kernel in kernels),
+        seconds=least,
+        share_of_peak=flops / peak / least,
+        compiled_in=seconds,
+    )
+
+
+def _memory(compiled: Any, available: float) -> Memory:
+    found = compiled.memory_analysis()
+    state, temporary, program = (
+        found.argument_size_in_bytes,
+        found.temp_size_in_bytes,
+        found.generated_code_size_in_bytes,
+    )
+    # What is donated lies in the memory of what it becomes.
+    results = found.output_size_in_bytes - found.alias_size_in_bytes
+    total = state + temporary + program + results
+    return Memory(state, temporary, program, total, int(available))
+
+
+def model_flops(config: RunConfig, shapes: Shapes) -> float:
+    """Count the operations of the model's matmuls in an update, on all devices."""
+    (rows, source), (_, target) = shapes["source"], shapes["target"]
+    work = Work(
+        rows * source,
+        rows * target,
+        *(
+            rows * queries * keys
+            for queries, keys in ((source, source), (target, target), (target, source))
+        ),
+    )
+    passes = 2 if config.training.r_drop else 1
+    return training_flops(config.model, work, passes=passes)

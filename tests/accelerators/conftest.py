@@ -1,0 +1,116 @@
+"""Programs for devices that are not there. ``make accelerators`` makes the environments
+of the two compilers; a test skips where its own is missing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import importlib.util
+import math
+from typing import Any
+
+import jax
+import pytest
+
+from jaxformer.cli import config_file
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
+from jaxformer.training.ahead_of_time import Shapes, compile_step
+from jaxformer.training.engines import Engine, make_engine
+from jaxformer.training.program import Program
+from jaxformer.training.topologies import devices_of, parse_topology
+
+COMPILERS = {"v": "libtpu", "h": "jax_cuda12_plugin"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A compiled training step, and what it was compiled from."""
+
+    config: RunConfig
+    engine: Engine
+    shapes: Shapes
+    compiled: Any
+
+    @functools.cached_property
+    def program(self) -> Program:
+        return Program(self.compiled.as_text())
+
+    @property
+    def rows(self) -> int:
+        """Rows of a batch on each device."""
+        rows, _ = self.shapes["source"]
+        mesh = self.engine.mesh.shape
+        return rows // (self.engine.devices // mesh.get("tensor", 1))
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes of the state on each device."""
+        leaves = zip(
+            jax.tree.leaves(self.engine.shapes),
+            jax.tree.leaves(self.engine.shardings),
+            strict=True,
+        )
+        return sum(
+            leaf.dtype.itemsize * math.prod(sharding.shard_shape(leaf.shape))
+            for leaf, sharding in leaves
+        )
+
+
+def need(topology: str) -> None:
+    """Skip without the compiler of a topology."""
+    module = COMPILERS[topology[0]]
+    if importlib.util.find_spec(module) is None:
+        pytest.skip(f"{module} is not installed: make accelerators")
+
+
+@functools.cache
+def _compiled(
+    name: str, topology: str, rows: int, length: int, packed: bool, flags: tuple
+) -> Step:
+    overrides = [
+        f"--config.{key}={value}"
+        for key, value in {
+            "data.max_length": length,
+            "data.packing": packed,
+            "data.packed_length": length,
+            "model.dtype": "bfloat16",
+            "model.scan_layers": True,
+            **dict(flags),
+        }.items()
+    ]
+    config = configuration.parse(config_file.read(f"configs/{name}.py", overrides))
+    engine = make_engine(
+        Transformer(config.model),
+        config.training,
+        devices_of(parse_topology(topology)),
+    )
+    names = ["source", "target"]
+    names += ["source_segments", "target_segments"] * packed
+    shapes = dict.fromkeys(names, (rows, length))
+    return Step(config, engine, shapes, compile_step(engine, shapes))
+
+
+@pytest.fixture
+def compile_for():
+    """Return a function that compiles a training step once a process."""
+
+    def compiled(
+        name: str,
+        topology: str,
+        rows: int = 64,
+        length: int = 256,
+        *,
+        packed: bool = False,
+        **flags: Any,
+    ) -> Step:
+        need(topology)
+        dotted = {key.replace("__", "."): value for key, value in flags.items()}
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            return _compiled(
+                name, topology, rows, length, packed, tuple(sorted(dotted.items()))
+            )
+
+    return compiled

@@ -1,0 +1,162 @@
+"""What must not come back into a training step that is compiled for GPUs and TPUs."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import jax
+import pytest
+
+from jaxformer.training.ahead_of_time import model_flops
+
+LENGTH = 256
+slow = pytest.mark.slow
+
+STEPS = [
+    pytest.param(("paper/ende_base", "h200:1", {})),
+    pytest.param(("paper/ende_base", "h200:1", {"packed": True})),
+    pytest.param(("paper/ende_base", "v5e:1x1", {"rows": 16})),
+    pytest.param(("quickstart", "h200:1", {}), marks=slow),
+    pytest.param(("quickstart", "v5e:1x1", {}), marks=slow),
+    pytest.param(("paper/ende_big", "h200:1", {}), marks=slow),
+    pytest.param(("paper/ende_big", "v5e:1x1", {"rows": 16}), marks=slow),
+    pytest.param(
+        ("paper/ende_base", "v5e:1x1", {"packed": True, "rows": 16}), marks=slow
+    ),
+    pytest.param(("paper/ende_base", "v6e:1x1", {"rows": 16}), marks=slow),
+    pytest.param(("paper/ende_base", "v5p:2x2x1", {"rows": 64}), marks=slow),
+    pytest.param(("paper/ende_base", "v5e:2x2", {"rows": 64}), marks=slow),
+    pytest.param(("paper/ende_base", "v5e:4x4", {"rows": 256}), marks=slow),
+]
+
+
+@pytest.fixture(params=STEPS)
+def step(request, compile_for):
+    """The training step of one configuration on one machine."""
+    name, topology, changes = request.param
+    return compile_for(name, topology, **changes)
+
+
+def test_a_step_is_what_it_should_be(step):
+    """The state is donated whole. No array holds the attention weights of all heads. No
+    matmul has operands of float32. Nothing goes to the host and back.
+    """
+    heading = step.compiled.as_text().partition("\n")[0]
+    donated = re.findall(r"(?:may|must)-alias", heading)
+    assert len(donated) == len(jax.tree.leaves(step.engine.shapes))
+    memory = step.compiled.memory_analysis()
+    assert memory.alias_size_in_bytes >= step.state_bytes
+    heads = step.config.model.num_heads
+    assert [
+        instruction.results
+        for instruction in step.program.instructions()
+        for array in instruction.results
+        if array.shape[-2:] == (LENGTH, LENGTH)
+        and math.prod(array.shape) >= step.rows * heads * LENGTH**2
+    ] == []
+    assert list(_float32_matmuls(step.program)) == []
+    assert [
+        instruction
+        for instruction in step.program.instructions()
+        if instruction.opcode in ("infeed", "outfeed", "send", "recv")
+        or re.search("Host|callback", instruction.target)
+    ] == []
+
+
+def _float32_matmuls(program):
+    for computation in program.computations.values():
+        for instruction in computation.values():
+            if instruction.opcode not in ("dot", "convolution"):
+                continue
+            operands = [
+                computation[name].results[0].dtype
+                for name in instruction.operands
+                if name in computation
+            ]
+            if "f32" in operands:
+                yield instruction.op_name
+
+
+@pytest.mark.parametrize(
+    ("topology", "kernel"),
+    [("h200:1", "__cudnn$fmha"), ("v5e:1x1", "tpu_custom_call")],
+)
+def test_auto_takes_the_kernel_of_the_machine_and_moves_less(
+    topology, kernel, compile_for
+):
+    """Attention by a kernel, forward and backward, and by plain matmuls."""
+
+    def targets(step):
+        return [
+            instruction.target
+            for instruction in step.program.instructions()
+            if kernel in instruction.target
+        ]
+
+    steps = [
+        compile_for("paper/ende_base", topology, 16, model__attention_backend=backend)
+        for backend in ("auto", "plain")
+    ]
+    fused, plain = steps
+    assert len(targets(fused)) >= 6
+    assert not targets(plain)
+    moved, temporary = (
+        [
+            sum(each.times * each.bytes for each in step.program.kernels())
+            for step in steps
+        ],
+        [step.compiled.memory_analysis().temp_size_in_bytes for step in steps],
+    )
+    assert moved[0] < 0.85 * moved[1]
+    assert temporary[0] < 0.85 * temporary[1]
+
+
+@pytest.mark.parametrize("topology", ["h200:8", pytest.param("v5e:2x4", marks=slow)])
+def test_copies_exchange_every_gradient_once(topology, compile_for):
+    """Under ``pmap`` the float32 gradients are summed over the devices, and nothing
+    else is exchanged but the sums of the metrics.
+    """
+    step = compile_for("paper/ende_base", topology, 128, training__engine="pmap")
+    exchanged = dict(step.program.exchanged())
+    gradients = 4 * _parameters(step)
+    assert set(exchanged) == {"all-reduce"}
+    assert gradients <= exchanged["all-reduce"] <= 1.001 * gradients
+
+
+def _parameters(step):
+    return sum(leaf.size for leaf in jax.tree.leaves(step.engine.shapes.params))
+
+
+@pytest.mark.parametrize(
+    ("axes", "kinds", "most"),
+    [
+        # The tied table's gradient is summed once for each of its two uses.
+        ({}, {"all-reduce"}, 1.35),
+        (
+            {"training__mesh_fsdp": 8},
+            {"all-reduce", "all-gather", "reduce-scatter"},
+            1.35,
+        ),
+        ({"training__mesh_tensor": 2}, {"all-reduce"}, 20.0),
+    ],
+)
+def test_what_a_mesh_exchanges(axes, kinds, most, compile_for):
+    """The kinds of collectives of each layout, and their bytes by those of the
+    gradients.
+    """
+    step = compile_for(
+        "paper/ende_base", "h200:8", 128, training__engine="mesh", **axes
+    )
+    exchanged = dict(step.program.exchanged())
+    assert set(exchanged) <= kinds
+    assert sum(exchanged.values()) <= most * 4 * _parameters(step)
+
+
+def test_the_program_does_the_model_s_arithmetic(compile_for):
+    """The matmuls that are read from the text are those of the model, and the scores
+    that the backward pass of attention computes again.
+    """
+    step = compile_for("paper/ende_base", "h200:1")
+    flops = sum(kernel.times * kernel.flops for kernel in step.program.kernels())
+    assert 1.0 <= flops / model_flops(step.config, step.shapes) < 1.1

@@ -1,0 +1,213 @@
+"""Attention by kernels: the plain definition's output and gradients, and what each
+kernel refuses.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+
+from jaxformer import InputError
+from jaxformer import functional as F
+from jaxformer.functional.fused_attention import LONGEST, Attending, choose_backend
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import Transformer
+
+QUERIES, KEYS = 13, 21
+
+
+def segments(rows):
+    return jnp.array([[s for s, times in row for _ in range(times)] for row in rows])
+
+
+# Full, padded and empty rows.
+PADDED = [[(1, KEYS)], [(1, 9), (0, KEYS - 9)], [(0, KEYS)]]
+PACKED = [[(1, 8), (2, 13)], [(1, 9), (2, 4), (0, 8)], [(0, KEYS)]]
+PACKED_QUERIES = [[(1, 6), (2, 7)], [(1, 9), (2, 2), (0, 2)], [(0, QUERIES)]]
+MASKS = {
+    "everything": None,
+    "padded": F.SegmentMask(segments(PADDED)),
+    "causal": F.SegmentMask(segments(PADDED)[:, :QUERIES], causal=True),
+    "packed": F.SegmentMask(segments(PACKED), segments(PACKED_QUERIES)),
+    "packed and causal": F.SegmentMask(
+        segments(PACKED_QUERIES), segments(PACKED_QUERIES), causal=True
+    ),
+}
+
+
+@pytest.fixture(params=["pallas", "cudnn"])
+def backend(request, monkeypatch):
+    """Run the kernel for TPUs in the interpreter, and give what cuDNN is asked to XLA's
+    own implementation of the same function.
+    """
+    if request.param == "cudnn":
+        attention = jax.nn.dot_product_attention
+
+        def by_xla(*arrays, implementation, **masks):
+            assert implementation == "cudnn"
+            return attention(*arrays, **masks)
+
+        monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
+        with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+            yield request.param
+    else:
+        with pltpu.force_tpu_interpret_mode():
+            yield request.param
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_a_kernel_is_the_plain_definition(backend, name):
+    """Output and gradients; lengths that fill no lanes; rows without any allowed key
+    are 0 and have no gradient.
+    """
+    mask = MASKS[name]
+    keys = KEYS if mask is None else mask.keys.shape[1]
+    values = 8 if backend == "cudnn" else 16
+    rng = np.random.default_rng(0)
+    query, key, value, weight = (
+        jnp.asarray(rng.normal(size=(3, length, 2, width)), jnp.float32)
+        for length, width in (
+            (QUERIES, 8),
+            (keys, 8),
+            (keys, values),
+            (QUERIES, values),
+        )
+    )
+
+    def run(how, *arrays):
+        output, weights = F.dot_product_attention(*arrays, mask, backend=how)
+        assert (weights is None) == (how != "plain")
+        return (output * weight).sum(), output
+
+    results = [
+        jax.value_and_grad(
+            functools.partial(run, how), argnums=(0, 1, 2), has_aux=True
+        )(query, key, value)
+        for how in (backend, "plain")
+    ]
+    for found, expected in zip(*map(jax.tree.leaves, results), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6)
+    if mask is not None:
+        empty = ~np.asarray(mask.dense(QUERIES)).any(-1)[:, 0]
+        empty = np.broadcast_to(empty, (3, QUERIES))
+        assert empty.any()
+        (_, output), (to_query, to_key, _) = results[0]
+        assert not np.asarray(output)[empty].any()
+        assert not np.asarray(to_query)[empty].any()
+        assert np.isfinite(to_key).all()
+
+
+def test_a_model_with_a_kernel_predicts_the_same():
+    """Encoder, causal decoder and cross-attention, packed and not. Who asks for
+    attention weights gets those of the plain definition.
+    """
+    config = TransformerConfig(
+        vocabulary_size=23, d_model=16, d_ff=24, num_heads=2, attention_backend="plain"
+    )
+    plain = Transformer(config)
+    source, target = jnp.array([[5, 6, 7, 8, 0]]), jnp.array([[9, 4, 8, 0]])
+    packing = {
+        "source_segments": jnp.array([[1, 1, 2, 2, 0]]),
+        "target_segments": jnp.array([[1, 2, 2, 0]]),
+    }
+    params = plain.init(jax.random.key(0), source, target)
+    fused = plain.clone(
+        config=TransformerConfig(**{**vars(config), "attention_backend": "auto"}),
+        platform="tpu",
+    )
+    for more in ({}, packing):
+        expected = plain.apply(params, source, target, **more)
+        with pltpu.force_tpu_interpret_mode():
+            found = fused.apply(params, source, target, **more)
+        real = np.asarray(target)[0] != 0
+        assert np.abs(found - expected)[0, real].max() < 1e-5
+        _, weights = fused.apply(params, source, target, **more, method="forward")
+        assert weights.encoder[0].shape == (1, 2, 5, 5)
+
+
+@pytest.mark.parametrize("shape", [(8,), (2, 2, 2)])
+def test_each_device_computes_its_rows_and_heads(shape):
+    """On a mesh the kernel is given parts of the arrays, and nothing is gathered."""
+    names = ("data", "fsdp", "tensor")[: len(shape)]
+    mesh = jax.make_mesh(
+        shape, names, axis_types=(jax.sharding.AxisType.Auto,) * len(shape)
+    )
+    rng = np.random.default_rng(1)
+    query, key, value = (
+        jnp.asarray(rng.normal(size=(8, 4, 2, 8)), jnp.float32) for _ in range(3)
+    )
+    mask = F.SegmentMask(jnp.asarray(rng.integers(0, 2, (8, 4))), causal=True)
+    spec = jax.sharding.PartitionSpec(
+        tuple(name for name in names if name != "tensor"),
+        None,
+        "tensor" if "tensor" in names else None,
+    )
+
+    def run(how, *arrays):
+        with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+            return F.dot_product_attention(*arrays, mask, backend=how)[0]
+
+    sharding = jax.sharding.NamedSharding(mesh, spec)
+    placed = [jax.device_put(x, sharding) for x in (query, key, value)]
+    expected = run("plain", query, key, value)
+    with pltpu.force_tpu_interpret_mode():
+        found = jax.jit(functools.partial(run, "pallas"))(*placed)
+    assert found.sharding.shard_shape(found.shape) == sharding.shard_shape(found.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6)
+
+
+USUAL = Attending("gpu", jnp.dtype("bfloat16"), 64, 64, 256, dropout=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "chosen"),
+    [
+        ({}, "cudnn"),
+        ({"platform": "tpu"}, "pallas"),
+        ({"platform": "tpu", "dtype": jnp.dtype("float32")}, "pallas"),
+        ({"platform": "cpu"}, "plain"),
+        ({"dtype": jnp.dtype("float32")}, "plain"),
+        ({"d_k": 16}, "plain"),
+        ({"d_k": 256, "d_v": 256}, "plain"),
+        ({"dropout": True}, "plain"),
+        ({"platform": "tpu", "length": LONGEST + 1}, "plain"),
+    ],
+)
+def test_auto_takes_the_kernel_of_the_machine_where_it_fits(changes, chosen):
+    assert choose_backend("auto", USUAL._replace(**changes)) == chosen
+    assert choose_backend("plain", USUAL._replace(**changes)) == "plain"
+
+
+@pytest.mark.parametrize(
+    ("backend", "changes", "message"),
+    [
+        ("flash", {}, "one of auto, plain, cudnn, pallas, not 'flash'"),
+        ("pallas", {}, "=pallas is for a TPU, and this is a GPU: set"),
+        ("cudnn", {"platform": "cpu"}, "=cudnn is for a GPU, and this is a CPU"),
+        ("cudnn", {"dtype": jnp.dtype("float32")}, "or float16, not in float32"),
+        ("cudnn", {"d_k": 16}, "not d_k=16 and d_v=64"),
+        ("cudnn", {"dropout": True}, "has no dropout of attention weights"),
+        ("pallas", {"platform": "tpu", "length": 2000}, "at most 1024 positions, not"),
+    ],
+)
+def test_a_backend_that_does_not_fit_is_refused_in_one_line(backend, changes, message):
+    with pytest.raises(InputError, match=message) as caught:
+        choose_backend(backend, USUAL._replace(**changes))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"backend": "auto"}, "is plain, cudnn or pallas, not 'auto'"),
+        ({"mask": jnp.ones((1, 1, 4, 4), bool)}, "takes a mask of segments"),
+        ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "has no dropout"),
+    ],
+)
+def test_a_kernel_refuses_what_it_cannot_compute(changes, message):
+    x = jnp.ones((1, 4, 2, 8))
+    with pytest.raises(InputError, match=message):
+        F.dot_product_attention(x, x, x, **{"backend": "pallas", **changes})

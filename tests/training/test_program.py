@@ -1,0 +1,58 @@
+"""What is read from the text of a compiled program, counted by hand."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jaxformer.training.program import Program
+
+# A loop of six runs with a fused matmul, a slice of what is stacked and an update in
+# place; what the layout S(1) names lies in a TPU's fast memory.
+TEXT = Path(__file__).with_name("program.hlo").read_text()
+
+MATMUL = 8 * 16 * 2 + 16 * 4 * 2 + 8 * 4 * 4
+
+
+@pytest.fixture
+def program():
+    return Program(TEXT)
+
+
+def test_kernels_of_a_loop_count_as_often_as_it_runs(program):
+    """Three fusions in six runs; parameters, tuples and the ends of copies are none."""
+    found = [
+        (kernel.instruction.name, kernel.times, kernel.bytes)
+        for kernel in program.kernels()
+    ]
+    assert found == [
+        ("product", 6, MATMUL),
+        ("one", 6, 8 * 4 * 4 + 4 + 8 * 4 * 4),
+        ("put.1", 6, 8 * 4 * 4 + 8 * 4 * 4 + 4),
+        ("sums", 1, 8 * 16 * 2 + 400),
+        ("fetched", 1, 400),
+        ("reduced", 1, 0),
+        ("out", 1, 400),
+    ]
+
+
+def test_arithmetic_and_time(program):
+    """A matmul of [8, 16] and [16, 4]; a kernel takes the longer of its two times."""
+    product = program.kernels()[0]
+    assert product.flops == 2 * 8 * 16 * 4
+    assert product.instruction.op_name == "jit(step)/layer/dot_general"
+    assert product.seconds(bandwidth=1.0, peak=1e9) == 6 * MATMUL
+    assert product.seconds(bandwidth=1e9, peak=1.0) == 6 * 2 * 8 * 16 * 4
+
+
+def test_what_devices_exchange(program):
+    assert dict(program.exchanged()) == {"all-reduce": 400}
+
+
+def test_a_program_of_this_machine_can_be_read():
+    """A matmul by XLA for the CPU, which writes what it computes."""
+    x = jnp.ones((32, 64))
+    text = jax.jit(lambda x: jnp.tanh(x * 2.0) + x).lower(x).compile().as_text()
+    (kernel,) = Program(text).kernels()
+    assert kernel.bytes == 2 * 32 * 64 * 4
