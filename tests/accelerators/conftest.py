@@ -11,6 +11,7 @@ import math
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 
 from jaxformer.cli import config_file
@@ -37,6 +38,15 @@ class Step:
     @functools.cached_property
     def program(self) -> Program:
         return Program(self.compiled.as_text())
+
+    def evaluation(self) -> Program:
+        """Compile the evaluation step for the same batch."""
+        batch = {
+            name: jax.ShapeDtypeStruct(shape, jnp.int32, sharding=self.engine.rows)
+            for name, shape in self.shapes.items()
+        }
+        weights = self.engine.abstract().weights
+        return Program(self.engine.eval_step.lower(weights, batch).compile().as_text())
 
     @property
     def rows(self) -> int:

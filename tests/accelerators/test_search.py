@@ -1,0 +1,99 @@
+"""Beam search and greedy search of 64 sentences, compiled for a GPU and a TPU."""
+
+from __future__ import annotations
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from accelerators.conftest import need
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.search.rules import SearchRules
+from jaxformer.training.program import Program
+from jaxformer.training.topologies import devices_of, parse_topology
+from jaxformer.translation.compiled import BatchInput, search
+from jaxformer.translation.models import Models
+
+ROWS, LENGTH = 64, 64
+CONFIG = TransformerConfig(dtype="bfloat16", num_encoder_layers=2, num_decoder_layers=2)
+
+
+@functools.cache
+def compiled(topology: str, beam_size: int) -> Program:
+    """Compile the search of a batch by two layers of the base model."""
+    need(topology)
+    device = devices_of(parse_topology(topology))[0]
+    mesh = Mesh(np.array([device]), ("device",))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+
+    def place(tree):
+        return jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree
+        )
+
+    model = Transformer(CONFIG, platform=device.platform)
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    params = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
+    params = jax.tree.map(lambda x: x.update(dtype=jnp.bfloat16), params)
+    whole = jax.ShapeDtypeStruct((), jnp.int32)
+    batch = BatchInput(
+        jax.ShapeDtypeStruct((ROWS, LENGTH), jnp.int32),
+        jax.ShapeDtypeStruct((ROWS, 2), jnp.int32),
+        whole,
+    )
+
+    def run(params, batch, max_lengths):
+        rules = SearchRules(
+            max_lengths=max_lengths,
+            alpha=0.6,
+            length=LENGTH,
+            beam_size=beam_size,
+            bos_id=2,
+            eos_id=3,
+            pad_id=0,
+        )
+        return search(Models((model,), (params,), None, None), batch, rules)
+
+    limits = jax.ShapeDtypeStruct((ROWS,), jnp.int32)
+    lowered = jax.jit(run).lower(*place((params, batch, limits)))
+    return Program(lowered.compile().as_text())
+
+
+@pytest.fixture(params=["h200:1", pytest.param("v5e:1x1", marks=pytest.mark.slow)])
+def topology(request, monkeypatch):
+    """A device; the cache has the form of its platform, not of this machine's."""
+    platform = "tpu" if request.param.startswith("v") else "gpu"
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        yield request.param
+
+
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_a_search_stays_on_its_device(topology, beam_size):
+    """Every step of the search runs in a loop of the one program: nothing goes to the
+    host, nothing to other devices. The beam is never copied with its keys and values:
+    no gather of a step has a result as large as the cache of a layer.
+    """
+    program = compiled(topology, beam_size)
+    found = list(program.instructions())
+    assert any(each.opcode == "while" for each in found)
+    assert not program.exchanged()
+    assert not [
+        each
+        for each in found
+        if each.opcode in ("infeed", "outfeed", "send", "recv")
+        or "callback" in each.target
+    ]
+    cache = ROWS * beam_size * LENGTH * CONFIG.d_model * 2
+    assert not [
+        each.op_name
+        for each in found
+        if each.opcode == "gather"
+        and "while" in each.op_name
+        and sum(array.bytes for array in each.results) >= cache
+    ]
