@@ -104,6 +104,17 @@ def test_the_hours_are_the_formulas(name):
 
 
 @pytest.mark.parametrize(
+    "name", [name for name in FILES if name.startswith(("paper/", "modern/"))]
+)
+def test_shapes_are_those_of_accelerators(name):
+    """Lengths and rows are multiples of 8, the longest too."""
+    data = read(name).data
+    assert data.shape_multiple == 8
+    assert data.max_length % 8 == 0
+    assert data.tokens_per_batch // data.max_length >= 8
+
+
+@pytest.mark.parametrize(
     ("name", "task"), [("ende_base", "wmt14.en-de"), ("enfr_base", "wmt14.en-fr")]
 )
 def test_the_papers_text_is_what_prepare_fetches(name, task):

@@ -33,6 +33,7 @@ def get_config():
     config.data.max_length = 256
     config.data.tokens_per_batch = 25_000  # on each side
     config.data.num_buckets = 12
+    config.data.shape_multiple = 8  # for GPUs and TPUs
 
     config.training.steps = 100_000
     config.training.warmup_steps = 4_000

@@ -50,6 +50,8 @@ def plan_buckets(
     *,
     num_buckets: int,
     tokens_per_batch: int,
+    shape_multiple: int = 1,
+    max_length: int | None = None,
 ) -> tuple[Bucket, ...]:
     """Choose at most ``num_buckets`` buckets with little padding for these lengths,
     smallest first.
@@ -58,11 +60,17 @@ def plan_buckets(
     saves most slots, repeatedly; then replace each in turn by the best one, until
     nothing saves more. The same lengths give the same buckets.
 
+    Lengths round up to multiples of ``shape_multiple`` and rows round down. A length
+    whose multiple exceeds ``max_length`` or the budget stays as it is, and so do rows
+    fewer than the multiple.
+
     Args:
         source_lengths: tokens of each source sentence.
         target_lengths: tokens of each target sentence.
         num_buckets: most buckets.
         tokens_per_batch: most slots on each side of a batch.
+        shape_multiple: divides the lengths and the rows.
+        max_length: most tokens of a rounded length; None: no limit.
 
     Raises:
         InputError: there is no pair, or ``tokens_per_batch`` does not hold the longest.
@@ -70,7 +78,8 @@ def plan_buckets(
     source_lengths, target_lengths = map(np.asarray, (source_lengths, target_lengths))
     check_any(source_lengths)
     largest = int(source_lengths.max()), int(target_lengths.max())
-    step = -(-max(largest) // _CELLS)
+    # No cell is smaller than the multiple: distinct boxes round to distinct shapes.
+    step = shape_multiple * -(-max(largest) // (_CELLS * shape_multiple))
     cells = -(-source_lengths // step), -(-target_lengths // step)
     histogram = np.zeros((cells[0].max() + 1, cells[1].max() + 1), np.int64)
     np.add.at(histogram, cells, 1)
@@ -78,7 +87,20 @@ def plan_buckets(
         (step * source, step * target)
         for source, target in _choose_boxes(histogram, num_buckets)
     ]
-    return _shrink(boxes, source_lengths, target_lengths, tokens_per_batch)
+    most = min(tokens_per_batch, max_length or tokens_per_batch)
+    rounded = {
+        tuple(round_up(length, shape_multiple, most) for length in shrunk)
+        for shrunk in _shrink(boxes, source_lengths, target_lengths)
+    }
+    buckets = [
+        Bucket(
+            source,
+            target,
+            _rows(max(source, target), tokens_per_batch, shape_multiple),
+        )
+        for source, target in rounded
+    ]
+    return tuple(sorted(buckets, key=_by_size))
 
 
 def check_any(lengths: Lengths) -> None:
@@ -100,10 +122,13 @@ def cover(
     target_lengths: Lengths,
     *,
     tokens_per_batch: int,
+    shape_multiple: int = 1,
+    max_length: int | None = None,
 ) -> tuple[Bucket, ...]:
     """Return the buckets, and one more if they do not hold every pair.
 
-    So evaluation uses the shapes of training, and at most one of its own.
+    So evaluation uses the shapes of training, and at most one of its own. The options
+    are those of :func:`plan_buckets`.
 
     Raises:
         InputError: ``tokens_per_batch`` does not hold one of the pairs.
@@ -116,6 +141,8 @@ def cover(
         target_lengths[left],
         num_buckets=1,
         tokens_per_batch=tokens_per_batch,
+        shape_multiple=shape_multiple,
+        max_length=max_length,
     )
     return tuple(sorted({*buckets, *extra}, key=_by_size))
 
@@ -285,35 +312,38 @@ def _prices(shape: tuple[int, ...], boxes: Sequence[Box]) -> NDArray[np.int64]:
 
 
 def _shrink(
-    boxes: Sequence[Box],
-    source_lengths: Lengths,
-    target_lengths: Lengths,
-    tokens_per_batch: int,
-) -> tuple[Bucket, ...]:
-    """Shrink each box to its pairs, the first to the longest of all; add the rows."""
+    boxes: Sequence[Box], source_lengths: Lengths, target_lengths: Lengths
+) -> set[Box]:
+    """Shrink each box to its pairs, in tokens, and the first to the longest of all."""
     smallest_first = sorted({Bucket(*box, 0) for box in boxes}, key=_by_size)
     assigned = assign(smallest_first, source_lengths, target_lengths)
     largest = [box[:2] == tuple(boxes[0]) for box in smallest_first]
     own = [assigned == index for index in np.unique(assigned) if not largest[index]]
-    shrunk = {
-        tuple(
-            max(1, int(lengths[members].max()))
-            for lengths in (source_lengths, target_lengths)
+    return {
+        (
+            max(1, int(source_lengths[members].max())),
+            max(1, int(target_lengths[members].max())),
         )
         for members in [assigned >= 0, *own]  # all pairs, and those of each box
     }
-    buckets = [
-        Bucket(source, target, _rows(max(source, target), tokens_per_batch))
-        for source, target in shrunk
-    ]
-    return tuple(sorted(buckets, key=_by_size))
 
 
-def _rows(longest: int, tokens_per_batch: int) -> int:
+def round_up(number: int, multiple: int, most: int) -> int:
+    """Return the next multiple, or the number itself if that exceeds ``most``."""
+    rounded = -(-number // multiple) * multiple
+    return rounded if rounded <= most else number
+
+
+def round_down(number: int, multiple: int) -> int:
+    """Return the multiple before, or the number itself if that is 0."""
+    return number // multiple * multiple or number
+
+
+def _rows(longest: int, tokens_per_batch: int, shape_multiple: int) -> int:
     rows = tokens_per_batch // longest
     if not rows:
         raise InputError(
             f"data.tokens_per_batch={tokens_per_batch} does not hold a pair of"
             f" {longest} tokens: set it to at least {longest}, or lower data.max_length"
         )
-    return rows
+    return round_down(rows, shape_multiple)

@@ -79,6 +79,10 @@ class DataConfig(Cleaning):
     # Most shapes of training batches, each of which compiles the step. More buckets,
     # less padding.
     num_buckets: int = key(8, least=1, most=1_000)
+    # Lengths and rows of the shapes of batches are multiples of this: lengths round up,
+    # as far as max_length and tokens_per_batch allow, and rows down. Default 1; 8 for
+    # GPUs and TPUs.
+    shape_multiple: int = key(1, least=1, most=1_024)
     # Pack several pairs into a row, which do not attend to each other: one shape of
     # batches and hardly any padding. Good for TPUs.
     packing: bool = key(False)

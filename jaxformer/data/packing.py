@@ -14,7 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.batching import Batch, Bucket, Lengths, check_any
+from jaxformer.data.batching import (
+    Batch,
+    Bucket,
+    Lengths,
+    check_any,
+    round_down,
+    round_up,
+)
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
 
@@ -72,13 +79,15 @@ def plan_rows(
     *,
     tokens_per_batch: int,
     packed_length: int = 256,
+    shape_multiple: int = 1,
 ) -> RowShape:
     """Choose the one shape of packed batches for sentences of these lengths.
 
     The lengths of the sides are proportional to their mean lengths, so that both fill.
     The longer is ``packed_length``, or the longest pair if that is more. A trial
     estimates the rows of an epoch; as few batches as the budget allows share them
-    evenly.
+    evenly. Lengths and rows are rounded as those of
+    :func:`~jaxformer.data.plan_buckets`.
 
     Args:
         source_lengths: tokens of each source sentence, [N].
@@ -86,6 +95,7 @@ def plan_rows(
         tokens_per_batch: most slots on each side of a batch.
         packed_length: slots of a row, on its longer side. Longer rows waste less
             padding and cost more attention.
+        shape_multiple: divides the lengths and the rows.
 
     Raises:
         InputError: there are no pairs, or ``tokens_per_batch`` does not hold a row.
@@ -99,7 +109,7 @@ def plan_rows(
         *(most / mean for most, mean in zip(longest, means, strict=True)),
     )
     row = [
-        max(most, round(pairs * mean))
+        round_up(max(most, round(pairs * mean)), shape_multiple, tokens_per_batch)
         for most, mean in zip(longest, means, strict=True)
     ]
     most_rows = tokens_per_batch // max(row)
@@ -109,10 +119,12 @@ def plan_rows(
             f" {max(row)} tokens: set it to at least {max(row)}, or lower"
             " data.packed_length or data.max_length"
         )
+    most_rows = round_down(most_rows, shape_multiple)
     needed = _needed_rows(
         source_lengths, target_lengths, RowShape(row[0], row[1], most_rows)
     )
-    return RowShape(row[0], row[1], -(-needed // -(-needed // most_rows)))
+    even = -(-needed // -(-needed // most_rows))
+    return RowShape(row[0], row[1], round_up(even, shape_multiple, most_rows))
 
 
 def pack(

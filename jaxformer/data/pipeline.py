@@ -158,12 +158,15 @@ class TrainingData:
                 *lengths,
                 tokens_per_batch=config.tokens_per_batch,
                 packed_length=config.packed_length,
+                shape_multiple=config.shape_multiple,
             )
         else:
             shape = plan_buckets(
                 *lengths,
                 num_buckets=config.num_buckets,
                 tokens_per_batch=config.tokens_per_batch,
+                shape_multiple=config.shape_multiple,
+                max_length=config.max_length,
             )
         return cls(
             store,

@@ -233,11 +233,16 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     except InputError as error:
         raise InputError(f"data.valid ({config.data.valid}): {error}") from None
     lengths = encoded.source_lengths, encoded.target_lengths
-    budget, count = config.data.tokens_per_batch, config.data.num_buckets
+    options = {
+        "tokens_per_batch": config.data.tokens_per_batch,
+        "shape_multiple": config.data.shape_multiple,
+        "max_length": config.model.max_length,
+    }
     if data.buckets:
-        buckets = cover(data.buckets, *lengths, tokens_per_batch=budget)
+        buckets = cover(data.buckets, *lengths, **options)
     else:
-        buckets = plan_buckets(*lengths, num_buckets=count, tokens_per_batch=budget)
+        count = config.data.num_buckets
+        buckets = plan_buckets(*lengths, num_buckets=count, **options)
     return [batch for batch, _ in evaluation_batches(encoded, buckets)]
 
 

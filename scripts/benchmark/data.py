@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
 import resource
 import statistics
@@ -169,24 +170,19 @@ def speed(options: argparse.Namespace, scratch: Path) -> None:
 
 
 def padding(options: argparse.Namespace, scratch: Path) -> None:
-    """Print the share of padding of an epoch, by number of buckets and packed, and
-    the least of twelve lengths.
+    """Print the share of padding of an epoch, by number of buckets and packed, with
+    and without rounded shapes; and the least of twelve lengths.
     """
     text = TrainingText.open(config_of(options, scratch))
-    vocabularies = text.vocabularies(scratch / "vocabulary")
-    for change in [{"num_buckets": count} for count in (6, 12, 16, 24, 32, 48)] + [
-        {"packing": True}
-    ]:
-        facts = (
-            TrainingText.open(config_of(options, scratch, **change))
-            .load(vocabularies, seed=0)
-            .statistics
-        )
+    store = text.load(text.vocabularies(scratch / "vocabulary"), seed=0).store
+    buckets = [{"num_buckets": count} for count in (1, 4, 6, 8, 12, 24, 48)]
+    for shape, multiple in itertools.product([*buckets, {"packing": True}], (1, 8)):
+        config = config_of(options, scratch, **shape, shape_multiple=multiple)
+        facts = TrainingData.from_pairs(store, config, seed=0).statistics
         print(
-            f"{change}: {facts.padding:.2%} padding, {facts.batches} batches,"
-            f" {facts.pairs:,} pairs"
+            f"{shape}, shape_multiple {multiple}: {facts.padding:.1%} padding,"
+            f" {facts.batches} batches of {facts.shapes} shapes, {facts.pairs:,} pairs"
         )
-    store = text.load(vocabularies, seed=0).store
     tokens = slots = 0
     for side, lengths in (
         ("source", store.source_lengths),

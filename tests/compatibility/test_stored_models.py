@@ -117,6 +117,7 @@ def losses(run: Path) -> list[float]:
 def test_its_training_continues(run):
     """The loss of a step more is about that of the steps before."""
     config, last = configuration.load(run / "config.json"), losses(run)[-1]
+    assert config.data.shape_multiple == 1  # the shapes of its batches stay
     steps = config.training.steps + 1
     changed = dataclasses.replace(config.training, steps=steps, log_every=1)
     config = dataclasses.replace(config, training=changed)

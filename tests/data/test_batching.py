@@ -39,6 +39,51 @@ def draw_lengths(count, longest, seed=0):
     return source, target.astype(np.int64)
 
 
+def test_without_a_multiple_shapes_are_those_of_earlier_versions():
+    """A run of then continues with the same batches."""
+    buckets = plan_buckets(
+        *draw_lengths(2000, 60), num_buckets=4, tokens_per_batch=2000
+    )
+    assert buckets == ((9, 9, 222), (16, 17, 117), (29, 34, 58), (60, 60, 33))
+    source, target = draw_lengths(3000, 1500)
+    source[0], target[1] = 1500, 1499
+    buckets = plan_buckets(source, target, num_buckets=4, tokens_per_batch=9000)
+    longest = (62, 91, 98), (1500, 1499, 6)
+    assert buckets == ((12, 12, 750), (24, 30, 300), *longest)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=LENGTHS,
+    num_buckets=st.integers(1, 9),
+    tokens=st.integers(40, 900),
+    multiple=st.integers(1, 17),
+    longest=st.none() | st.integers(40, 60),
+)
+def test_shapes_are_multiples(lengths, num_buckets, tokens, multiple, longest):
+    """A length stays as it is only if its multiple exceeds the budget or the limit;
+    rows, only if they are fewer than the multiple.
+    """
+    source, target = arrays(lengths)
+    buckets = plan_buckets(
+        source,
+        target,
+        num_buckets=num_buckets,
+        tokens_per_batch=tokens,
+        shape_multiple=multiple,
+        max_length=longest,
+    )
+    assert 1 <= len({bucket[:2] for bucket in buckets}) == len(buckets) <= num_buckets
+    for *sides, rows in buckets:
+        for length, own in zip(sides, (source, target), strict=True):
+            above = length + -length % multiple > min(tokens, longest or tokens)
+            assert length in own if above else length % multiple == 0
+            assert length <= (longest or tokens)
+        budget = tokens // max(sides)
+        assert rows == (budget if budget < multiple else budget - budget % multiple)
+    assert (assign(buckets, source, target) >= 0).all()
+
+
 @settings(deadline=None, max_examples=60)
 @given(lengths=LENGTHS, num_buckets=st.integers(1, 9), tokens=st.integers(320, 900))
 def test_buckets_hold_every_pair_within_the_budget(lengths, num_buckets, tokens):
@@ -61,14 +106,17 @@ def test_buckets_hold_every_pair_within_the_budget(lengths, num_buckets, tokens)
     assert (assign(buckets, *every_length) >= 0).all()
 
 
-def test_two_buckets_are_the_best_two():
-    """Of more, no other bucket in place of one saves."""
+@pytest.mark.parametrize("multiple", [1, 2, 3])
+def test_two_buckets_are_the_best_two(multiple):
+    """Of more, no other bucket in place of one saves. All are of rounded lengths."""
     source, target = draw_lengths(60, 16)
-    boxes = list(itertools.product(range(1, 17), range(1, 17)))
+    lengths = range(multiple, 16 + multiple, multiple)
+    boxes = list(itertools.product(lengths, lengths))
+    options = {"tokens_per_batch": 100, "shape_multiple": multiple}
     two, four = (
-        plan_buckets(source, target, num_buckets=count, tokens_per_batch=100)
-        for count in (2, 4)
+        plan_buckets(source, target, num_buckets=count, **options) for count in (2, 4)
     )
+    assert {*two, *four} <= {(*box, rows) for box in boxes for rows in range(1, 101)}
     best = min(slots([box, two[-1]], source, target) for box in boxes)
     assert slots(two, source, target) == best
     taken = slots(four, source, target)
@@ -114,6 +162,8 @@ def test_cover_adds_one_bucket_at_most():
     covering = cover(buckets, *outside, tokens_per_batch=600)
     assert set(covering) == {*buckets, Bucket(50, 60, 10)}
     assert (assign(covering, *outside) >= 0).all()
+    options = {"tokens_per_batch": 600, "shape_multiple": 8, "max_length": 60}
+    assert set(cover(buckets, *outside, **options)) == {*buckets, Bucket(56, 60, 8)}
     with pytest.raises(InputError, match="at least 700"):
         cover(buckets, *arrays([(700, 3)]), tokens_per_batch=600)
 

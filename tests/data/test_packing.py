@@ -118,6 +118,39 @@ def test_rows_are_shared_evenly_by_the_batches():
     assert abs(one.rows - other.rows) <= 1
 
 
+def test_without_a_multiple_the_shape_is_that_of_earlier_versions():
+    """A run of then continues with the same batches."""
+    options = {"tokens_per_batch": 5000, "packed_length": 200}
+    assert plan_rows(*draw_lengths(4000, 60), **options) == (180, 200, 24)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    lengths=PAIRS.filter(bool),
+    spare=st.integers(0, 3000),
+    longest=st.integers(1, 50),
+    multiple=st.integers(1, 17),
+)
+def test_shapes_are_multiples(lengths, spare, longest, multiple):
+    """A length stays as it is only if its multiple exceeds the budget; rows, only if
+    the budget has no more.
+    """
+    source, target = arrays(lengths)
+    plain = plan_rows(source, target, tokens_per_batch=5000, packed_length=longest)
+    tokens = max(plain[:2]) + spare
+    options = {"tokens_per_batch": tokens, "packed_length": longest}
+    *sides, rows = plan_rows(source, target, **options, shape_multiple=multiple)
+    for length, exact in zip(sides, plain[:2], strict=True):
+        rounded = exact + -exact % multiple
+        assert length == (rounded if rounded <= tokens else exact)
+    budget = tokens // max(sides)
+    assert 0 < rows <= budget
+    assert rows % multiple == 0 or budget < multiple
+    shape = RowShape(*sides, rows)
+    packed = pack(source, target, np.arange(len(source)), shape)
+    assert sorted(packed.pairs) == list(range(len(source)))
+
+
 def test_what_cannot_be_packed_is_refused():
     source, target = arrays([(3, 4), (30, 20), (5, 50)])
     for (*lengths, rows), message in (

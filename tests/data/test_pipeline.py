@@ -101,6 +101,20 @@ def test_an_epoch_holds_each_pair_once_within_the_budget(
                 assert row.tolist() == own + [side] * (len(row) - len(own))
 
 
+@pytest.mark.parametrize("packing", [False, True])
+def test_shapes_are_multiples(packing):
+    """No batch of pairs is longer than the longest sentence allowed."""
+    lengths = mixed_lengths(200)
+    for longest in (32, 30):
+        options = {"max_length": longest, "shape_multiple": 8, "packing": packing}
+        batches = epoch_of(data_of(lengths, tokens=400, **options))
+        if not packing:
+            assert sorted(seen_in(batches)) == list(range(len(lengths)))
+        for rows, length in (side.shape for one in batches for side in one.values()):
+            assert rows % 8 == 0
+            assert length % 8 == 0 or length == longest == 30
+
+
 @settings(deadline=None, max_examples=40)
 @given(
     lengths=LENGTHS,

@@ -15,7 +15,7 @@ from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.runs.folder import WRITTEN
 from jaxformer.training import train as training
-from jaxformer.training.run import open_run
+from jaxformer.training.run import open_run, validation_batches
 
 FEW = {"training.steps": 2}
 
@@ -190,6 +190,25 @@ def test_another_text_or_vocabulary(corpus, path, config, refused, tmp_path):
     source.write_text("".join(lines))
     assert steps_of(path) == [2]
     assert training.train(config(more), path).step == 4
+
+
+@pytest.mark.parametrize("packing", [False, True])
+def test_shapes_of_validation_are_multiples(config, path, tmp_path, packing):
+    """So is that of sentences which are longer than all of training, as long as the
+    model has positions for it.
+    """
+    files = tmp_path / "long.a", tmp_path / "long.b"
+    for file in files:
+        file.write_text("a b\n" + "a " * 17 + "\n")
+    changes = {"data.valid": f"text:{files[0]},{files[1]}", "data.packing": packing}
+    changes |= {"data.shape_multiple": 8, "data.packed_length": 40}
+    for positions, longest in ((32, 24), (23, 18)):
+        run = open_run(config({**changes, "model.max_length": positions}), path)
+        data = run.text.load(run.vocabularies, seed=0)
+        shapes = [batch["target"].shape for batch in validation_batches(run, data)]
+        assert max(length for _, length in shapes) == longest
+        assert all(rows % 8 == 0 for rows, _ in shapes)
+        assert all(length % 8 == 0 for _, length in shapes if length != 18)
 
 
 def test_what_is_refused_before_training_claims_no_directory(tmp_path, path, refused):
