@@ -91,6 +91,10 @@ class TransformerConfig:
     # Whether layers have stacked parameters and one program, run by a scan: deep models
     # compile faster.
     scan_layers: bool = key(False, changes="speed")
+    # Layers that one turn of the scan runs. With all of them there is no loop, and the
+    # optimizer still updates few large arrays: fewer kernels on a GPU, at the memory
+    # and the compile time of looped layers.
+    scan_unroll: int = key(1, least=1, most=1_000, changes="speed", may_change=True)
     # Ids of padding and of the first decoder input. A run reads them from its
     # vocabulary.
     pad_id: int = key(0, changes="tokens")

@@ -122,7 +122,7 @@ class Transformer(nn.Module):
             config.positions, config.d_model, config.max_length, scale
         )
         self.embedding_dropout = Dropout(config.dropout_rate)
-        how = (config.rematerialization, config.scan_layers)
+        how = (config.rematerialization, config.scan_layers, config.scan_unroll)
         self.encoder = Encoder(config.layer, config.num_encoder_layers, *how)
         self.decoder = Decoder(config.layer, config.num_decoder_layers, *how)
 

@@ -51,12 +51,14 @@ class Encoder(nn.Module):
             ``layer`` (each layer from its input, Chen et al. 2016) or ``dots`` (each
             layer from its input and the outputs of its linear maps).
         scan: whether the layers are scanned.
+        unroll: layers that one turn of the scan runs.
     """
 
     config: LayerConfig
     num_layers: int
     rematerialization: str = "none"
     scan: bool = False
+    unroll: int = 1
 
     def setup(self) -> None:
         """Create the layers."""
@@ -85,7 +87,8 @@ class Encoder(nn.Module):
         def body(layer: EncoderLayer, x: Array) -> tuple[Array, Array | None]:
             return layer(x, mask, train=train, backend=backend)
 
-        x, weights = _run(self.layers, body, x, self.num_layers, self.rematerialization)
+        how = (self.num_layers, self.rematerialization, self.unroll)
+        x, weights = _run(self.layers, body, x, *how)
         return (self.norm(x) if self.config.norm_order == "pre" else x), weights
 
 
@@ -98,12 +101,14 @@ class Decoder(nn.Module):
         rematerialization: see :class:`Encoder`.
         scan: see :class:`Encoder`. Scanned layers are for training: :meth:`step` needs
             looped ones.
+        unroll: see :class:`Encoder`.
     """
 
     config: LayerConfig
     num_layers: int
     rematerialization: str = "none"
     scan: bool = False
+    unroll: int = 1
 
     def setup(self) -> None:
         """Create the layers."""
@@ -139,7 +144,8 @@ class Decoder(nn.Module):
         ) -> tuple[Array, tuple[Array | None, Array | None]]:
             return layer(x, memory, mask, memory_mask, train=train, backend=backend)
 
-        x, weights = _run(self.layers, body, x, self.num_layers, self.rematerialization)
+        how = (self.num_layers, self.rematerialization, self.unroll)
+        x, weights = _run(self.layers, body, x, *how)
         return (self.norm(x) if self.config.norm_order == "pre" else x), weights
 
     def store_memory(self, memory: Float[Array, "B S D"]) -> list[KeyValueStore]:
@@ -191,6 +197,7 @@ def _run(
     x: Array,
     length: int,
     rematerialization: str,
+    unroll: int,
 ) -> tuple[Array, list[Weights]]:
     """Run ``body(layer, x) -> (x, weights)`` over all layers; return the output and
     each layer's weights.
@@ -206,7 +213,9 @@ def _run(
         # layer and saves the first. A scan is a barrier; on a CPU it is the only one,
         # because that compiler drops barriers before it merges.
         body = nn.remat(
-            body, policy=_POLICIES[rematerialization], prevent_cse=not scanned
+            body,
+            policy=_POLICIES[rematerialization],
+            prevent_cse=not scanned or unroll > 1,
         )
     if scanned:
         scan = nn.scan(
@@ -214,6 +223,7 @@ def _run(
             variable_axes={"params": 0},
             split_rngs={"params": True, "dropout": True},
             length=length,
+            unroll=unroll,
         )
         x, stacked = scan(layers, x)
         return x, [
