@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import Any, NoReturn, TypeVar
 
+from jaxformer import bucket
+
 Result = TypeVar("Result")
 
 INTERRUPTED = 130
@@ -45,8 +47,9 @@ def signals() -> list[signal.Signals]:
 
 def end(code: int = INTERRUPTED) -> NoReturn:
     """End the process without the interpreter's cleanup, in which threads of compiled
-    code would crash.
+    code would crash. Mirrors of buckets are removed.
     """
+    bucket.close()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):
             stream.flush()

@@ -14,6 +14,7 @@ TOPS = ("jaxformer", "configs", "scripts")
 # below, not from above and not from next door.
 FLOORS = """
 typing errors
+bucket
 files table signals
 functional data
 nn

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from jaxformer import bucket
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.files import make_folder
@@ -120,7 +121,7 @@ def save_average(
         " it has ended"
     )
     make_folder(path.parent, "--workdir")
-    with hold(path.parent, refusal):
+    with hold(path.parent, refusal), bucket.hold(path.parent, refusal):
         # The newest stays the newest after the clock was set back.
         now = time.time()
         for other in average_folders(run):
@@ -139,6 +140,7 @@ def save_average(
             path.rename(old)
         new.rename(path)
         _remove(old)
+        bucket.push(run)
     return made
 
 

@@ -20,12 +20,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer import signals
+from jaxformer import bucket, signals
 from jaxformer.errors import InputError, first_line, require
 from jaxformer.files import write_whole
 from jaxformer.typing import PyTree
 
-CHECKSUMS = "checksums.json"
+CHECKSUMS = bucket.SEAL
 """The file of a checkpoint that holds the size and the CRC-32 of each of its other
 files.
 """
@@ -112,6 +112,8 @@ def check(path: Path, names: Iterable[str] = (), *, contents: bool = True) -> No
     """
     described = [_RECORD, *(f"{name}/{_TREE_METADATA}" for name in names)]
     needed = [*described, *(f"{name}/{_TREE_MANIFEST}" for name in names)]
+    if contents:
+        bucket.fetch(path, [*names])
     with _reading(path):
         sums = _read_json(path, CHECKSUMS) if is_sealed(path) else {}
         of_these = [file for file in sums if file.split("/")[0] in (_RECORD, *names)]
@@ -260,6 +262,7 @@ def _count(path: Path) -> int:
 
 def _read_json(path: Path, file: str) -> dict[str, Any]:
     content = None
+    bucket.fetch(path, [file])
     with contextlib.suppress(ValueError, RecursionError):
         content = json.loads((path / file).read_bytes())
     if not isinstance(content, dict):

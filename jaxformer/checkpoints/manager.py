@@ -4,7 +4,6 @@ and every k-th.
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -12,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental import multihost_utils
 
+from jaxformer import bucket
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError, first_line
@@ -29,7 +30,8 @@ class CheckpointManager(SavedCheckpoints):
 
     On several processes all make the same calls in the same order. Each saves and
     restores its own shards of the arrays, and only the first renames and removes
-    folders.
+    folders. In the mirror of a bucket each process has a directory of its own, which
+    gets whole arrays; the first writes to the bucket.
     """
 
     def __init__(
@@ -65,10 +67,20 @@ class CheckpointManager(SavedCheckpoints):
         # The error of the last save, once it was given to on_failure.
         self._failed: InputError | None = None
         self._sealing: threading.Thread | None = None
+        # Why the last checkpoint is not in its bucket.
+        self._unsent: Exception | None = None
+        # Whether each of several processes has a directory of its own.
+        self._apart = jax.process_count() > 1 and bucket.is_mirror(directory)
         self._keep = keep_latest, keep_best, keep_every
         every_save = self._orbax.training.save_decision_policies.FixedIntervalPolicy(1)
+        apart = self._orbax.options.MultiprocessingOptions(primary_host=None)
         self._checkpointer = self._orbax.training.Checkpointer(
-            self.directory, save_decision_policy=every_save, preservation_policy=self
+            self.directory,
+            save_decision_policy=every_save,
+            preservation_policy=self,
+            context=self._orbax.Context(multiprocessing_options=apart)
+            if self._apart
+            else None,
         )
 
     def should_preserve(
@@ -87,7 +99,7 @@ class CheckpointManager(SavedCheckpoints):
 
     def remove_leftovers(self) -> None:
         """Remove what killed saves left; only for the run that writes here."""
-        _on_first_process(self._tidy, "remove leftovers")
+        self._change(self._tidy, "remove leftovers")
         self._checkpointer.reload()
 
     @property
@@ -114,6 +126,8 @@ class CheckpointManager(SavedCheckpoints):
                 tries again; the last good checkpoint stays.
         """
         trees = {"params": params, "training": training}
+        if self._apart:
+            trees = jax.tree.map(_gather, trees)
 
         def save() -> None:
             self._save(step, trees, progress, scores)
@@ -165,6 +179,9 @@ class CheckpointManager(SavedCheckpoints):
         finally:
             if self._sealing is not None:
                 self._sealing.join()
+        unsent, self._unsent = self._unsent, None
+        if unsent is not None:
+            raise self._failure(unsent) from unsent
 
     def _save(
         self,
@@ -185,7 +202,7 @@ class CheckpointManager(SavedCheckpoints):
             raise self._failure(error) from error
         if jax.process_index() == 0:
             self._sealing = threading.Thread(
-                target=_seal, args=(self.path(step), saved)
+                target=self._seal, args=(self.path(step), saved)
             )
             self._sealing.start()
 
@@ -193,14 +210,39 @@ class CheckpointManager(SavedCheckpoints):
         # Orbax overwrites by deleting first: a process killed in between would leave
         # half a checkpoint, or none.
         replaced = self.directory / f"{step}{_REPLACED}"
-        _on_first_process(lambda: self.path(step).rename(replaced), f"replace {step}")
+        bucket.fetch(self.path(step))
+        self._change(lambda: self.path(step).rename(replaced), f"replace {step}")
         self._checkpointer.reload()
         try:
+            if jax.process_index() == 0:
+                bucket.push(self.directory)
             save()
             self._finish()
         finally:
-            _on_first_process(lambda: _settle(replaced), f"settle {step}")
+            self._change(lambda: _settle(replaced), f"settle {step}")
             self._checkpointer.reload()
+
+    def _seal(self, path: Path, saved: Any) -> None:
+        """Write the checksums of a checkpoint once it is saved; without them it loads
+        unchecked. Then write it to its bucket.
+        """
+        try:
+            saved.result()
+        except Exception:
+            return  # reported where it is waited for
+        try:
+            folder.seal(path)
+            bucket.push(path)
+        except Exception as error:
+            if bucket.is_mirror(path):
+                self._unsent = error
+
+    def _change(self, change: Callable[[], object], name: str) -> None:
+        """Change the directory, on the first process where they share it."""
+        if self._apart:
+            change()
+        else:
+            _on_first_process(change, name)
 
     def _tidy(self) -> None:
         # The other writes of a failed save may still make folders.
@@ -210,13 +252,14 @@ class CheckpointManager(SavedCheckpoints):
             _settle(replaced)
 
     def _failure(self, error: Exception) -> InputError:
-        if jax.process_index() == 0:
+        if self._apart or jax.process_index() == 0:
             self._tidy()
         # What the failed save was to replace still exists.
         self._checkpointer.reload()
+        saved = [step for step in self.steps if bucket.is_saved(self.path(step))]
         last = (
-            f"the last good checkpoint is step {self.steps[-1]}"
-            if self.steps
+            f"the last good checkpoint is step {saved[-1]}"
+            if saved
             else "no checkpoint is saved yet"
         )
         return InputError(
@@ -225,14 +268,11 @@ class CheckpointManager(SavedCheckpoints):
         )
 
 
-def _seal(path: Path, saved: Any) -> None:
-    """Write the checksums of a checkpoint once it is saved; without them it loads
-    unchecked.
-    """
-    # A save that failed is reported where it is waited for.
-    with contextlib.suppress(Exception):
-        saved.result()
-        folder.seal(path)
+def _gather(leaf: Any) -> np.ndarray:
+    """Copy an array over the devices of all processes to this host, whole."""
+    if leaf.is_fully_replicated:
+        return np.array(leaf.addressable_data(0))
+    return np.asarray(multihost_utils.process_allgather(leaf, tiled=True))
 
 
 def _on_first_process(change: Callable[[], object], name: str) -> None:
@@ -255,4 +295,5 @@ def _settle(replaced: Path) -> None:
     if current.exists():
         shutil.rmtree(replaced)
     else:
+        bucket.fetch(replaced)
         replaced.rename(current)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jaxformer import bucket
+from jaxformer.cli.main import run_directory
 from jaxformer.errors import InputError, UsageError
 from jaxformer.search.config import SAMPLING, DecodingConfig
 
@@ -84,7 +86,7 @@ def add_workdir(
 ) -> None:
     """Declare the directory of a run."""
     parser.add_argument(
-        "--workdir", required=True, type=Path, metavar="DIR", help=described
+        "--workdir", required=True, type=run_directory, metavar="DIR", help=described
     )
 
 
@@ -252,9 +254,10 @@ def load_named(
     directory, _, checkpoint = name.rpartition("@")
     if Path(name).is_dir() or not directory:
         directory, checkpoint = name, "best"
-    if not directory or not Path(directory, "config.json").exists():
+    run = bucket.open_directory(directory)
+    if not directory or not (run / "config.json").exists():
         raise InputError(
-            f"{Path(directory, 'config.json')} does not exist; {option} must name the"
-            " directory of a run"
+            f"{run / 'config.json'} does not exist; {option} must name the directory of"
+            " a run"
         )
-    return Translator.load(directory, checkpoint, target_language)
+    return Translator.load(run, checkpoint, target_language)

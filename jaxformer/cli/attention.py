@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from jaxformer import bucket
 from jaxformer.cli.arguments import add_model, add_options
 from jaxformer.cli.output import write_output
 from jaxformer.files import check_writable
@@ -46,4 +47,5 @@ def run(options: argparse.Namespace) -> None:
     page = directory / "attention.html"
     pictures = attention.draw(maps, directory)
     attention.write_html(maps, page)
-    write_output(None, [str(path) for path in [*pictures, page]])
+    bucket.push(directory)
+    write_output(None, [bucket.reword(str(path)) for path in [*pictures, page]])

@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from jaxformer.cli.arguments import add_metrics, add_options
+from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import check_output, write_output, write_record
 from jaxformer.data.files import open_lines
 from jaxformer.errors import InputError, UsageError
@@ -39,7 +40,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "systems",
         nargs="+",
-        type=Path,
+        type=run_directory,
         metavar="SYSTEM",
         help="the baseline, then others",
     )

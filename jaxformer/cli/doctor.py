@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from jaxformer import bucket
 from jaxformer.cli.arguments import add_workdir
 from jaxformer.cli.main import FAILED
 from jaxformer.cli.output import write_output, write_record
@@ -46,7 +47,7 @@ def run(options: argparse.Namespace) -> int | None:
     """Check."""
     evidence = Evidence(options.workdir, options.dataset)
     findings = examine(evidence)
-    record = to_record(str(options.workdir), findings, evidence.name)
+    record = to_record(bucket.reword(str(options.workdir)), findings, evidence.name)
     if options.json:
         write_record(record)
     else:

@@ -17,6 +17,7 @@ from jaxformer.checkpoints.folder import is_sealed
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.cli import config_file
 from jaxformer.cli.arguments import add_options, number
+from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import write_record
 from jaxformer.errors import InputError, UsageError
 from jaxformer.models.config import TransformerConfig
@@ -56,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     add_options(
         what.add_argument,
-        ("workdir", Path, "DIR", "directory of a run"),
+        ("workdir", run_directory, "DIR", "directory of a run"),
         ("config", str, "FILE", config_file.HELP),
     )
     parser.add_argument(

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jaxformer import __version__, signals
+from jaxformer import __version__, bucket, signals
 from jaxformer.errors import InputError, UsageError
 from jaxformer.files import describe
 from jaxformer.table import escape_controls
@@ -86,6 +86,8 @@ def main(arguments: Sequence[str], *, patience: float | None = None) -> int:
         return _run(options, patience) or DONE
     except (Exception, KeyboardInterrupt) as error:
         return report(error)
+    finally:
+        bucket.close()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -127,7 +129,30 @@ def _path(text: str) -> Path:
         raise argparse.ArgumentTypeError(
             "the path is empty: name a file or a folder, such as . for this one"
         )
+    if "://" in text:
+        raise argparse.ArgumentTypeError(
+            f"{text} is in a bucket, and only the directory of a run can be: name a"
+            " file or a folder of this machine"
+        )
     return Path(text)
+
+
+def run_directory(text: str) -> Path | bucket.DirectoryURL:
+    """Return the value of an option that names the directory of a run."""
+    return bucket.DirectoryURL(text) if "://" in text else _path(text)
+
+
+def _open_runs(options: argparse.Namespace) -> None:
+    """Replace the URLs of runs by the folders of their mirrors."""
+
+    def opened(value: Any) -> Any:
+        if isinstance(value, list):
+            return [opened(each) for each in value]
+        is_url = isinstance(value, bucket.DirectoryURL)
+        return bucket.open_directory(value) if is_url else value
+
+    for name, value in vars(options).items():
+        setattr(options, name, opened(value))
 
 
 def make_parser(command: str | None = None) -> argparse.ArgumentParser:
@@ -241,6 +266,7 @@ def _run(options: argparse.Namespace, patience: float | None) -> int | None:
     try:
         with signals.noted(None if saves else patience):
             try:
+                _open_runs(options)
                 return options.run(options)
             finally:
                 # an interrupted library may raise anything, or nothing
@@ -269,7 +295,8 @@ def report(error: BaseException) -> int:
     if reason is None:
         traceback.print_exception(error)
         return FAILED
-    sys.stderr.write(f"jaxformer: error: {escape_controls(' '.join(reason.split()))}\n")
+    line = escape_controls(bucket.reword(" ".join(reason.split())))
+    sys.stderr.write(f"jaxformer: error: {line}\n")
     return WRONG_USAGE if isinstance(error, UsageError) else FAILED
 
 

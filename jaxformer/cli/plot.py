@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from jaxformer import bucket
+from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import write_output
 from jaxformer.files import check_writable
 from jaxformer.visualization import comparison
@@ -26,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--workdir",
         required=True,
         action="append",
-        type=Path,
+        type=run_directory,
         metavar="DIR",
         help="directory of a run; again for more",
     )
@@ -48,4 +50,5 @@ def run(options: argparse.Namespace) -> None:
         comparison.draw(runs, directory / "curves.png"),
         comparison.write_html(runs, directory / "curves.html"),
     ]
-    write_output(None, [str(file) for file in files])
+    bucket.push(directory)
+    write_output(None, [bucket.reword(str(file)) for file in files])

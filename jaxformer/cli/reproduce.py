@@ -8,7 +8,7 @@ from pathlib import Path
 
 import jax
 
-from jaxformer import paper
+from jaxformer import bucket, paper
 from jaxformer.cli.arguments import add_options, named
 from jaxformer.cli.output import check_output, write_output
 from jaxformer.errors import UsageError
@@ -108,5 +108,5 @@ def _read_runs(
             raise UsageError(
                 f"--run names the row {name} twice: give one run for a row"
             )
-        found[name] = paper.read_run(table, row, Path(directory))
+        found[name] = paper.read_run(table, row, bucket.open_directory(directory))
     return found

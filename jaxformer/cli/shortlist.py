@@ -6,6 +6,7 @@ import argparse
 
 import numpy as np
 
+from jaxformer import bucket
 from jaxformer.cli.arguments import add_workdir, number
 from jaxformer.cli.output import say, write_record
 from jaxformer.data.corpus import TrainingText
@@ -73,10 +74,11 @@ def run(options: argparse.Namespace) -> None:
     )
     path = options.workdir / shortlist.FILE
     found.save(path)
+    bucket.push(path)
     some = range(0, len(pairs), 1 + len(pairs) // 1000)
     size = np.mean([len(found.tokens_of(pairs.source[number])) for number in some])
     record = {
-        "shortlist": str(path),
+        "shortlist": bucket.reword(str(path)),
         "pairs": len(pairs),
         "vocabulary": target.size,
         "tokens_per_sentence": round(float(size), 1),

@@ -7,6 +7,7 @@ import sys
 
 import jax
 
+from jaxformer import bucket
 from jaxformer.cli import config_file
 from jaxformer.cli.arguments import add_options, add_workdir, number
 from jaxformer.cli.main import DONE, INTERRUPTED, report
@@ -35,9 +36,12 @@ configuration can be set by --config.SECTION.KEY=VALUE; the comments in
 jaxformer/models/config.py, data/config.py, runs/training.py and search/config.py
 explain each.
 
-On several hosts every process gets the same command, and they share the working
-directory and the text. --distributed asks Slurm, Open MPI, Kubernetes or Cloud TPU for
-the processes. Elsewhere name them, here on 10.0.0.1 and on a second host:
+--workdir=gs://BUCKET/RUN and s3://BUCKET/RUN name a run in a bucket.
+
+On several hosts every process gets the same command and the same text, and they share
+the working directory, on a disk or in a bucket. --distributed asks Slurm, Open MPI,
+Kubernetes or Cloud TPU for the processes. Elsewhere name them, here on 10.0.0.1 and on
+a second host:
   jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=0 \\
       --config=... --workdir=...
   jaxformer train --coordinator=10.0.0.1:4321 --num_processes=2 --process_id=1 \\
@@ -102,8 +106,10 @@ def _train(options: argparse.Namespace) -> int:
         return INTERRUPTED
     if jax.process_index() == 0:
         curves.draw(options.workdir / "metrics.jsonl", options.workdir / "curve.png")
+        bucket.push(options.workdir)
+        workdir = bucket.reword(str(options.workdir))
         sys.stderr.write(
-            f"finished at step {outcome.step}: {options.workdir}\n"
-            f"next: jaxformer evaluate --workdir={options.workdir}\n"
+            f"finished at step {outcome.step}: {workdir}\n"
+            f"next: jaxformer evaluate --workdir={workdir}\n"
         )
     return DONE

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+from jaxformer import bucket
 from jaxformer.data.files import read_lines
 from jaxformer.errors import InputError
 from jaxformer.files import finite, in_turn, parse_json, parse_step, write_whole
@@ -186,12 +187,14 @@ def write_result(
         "hypotheses_sha256": hashlib.sha256(text).hexdigest(),
     }
     with in_turn(directory):
+        bucket.refresh(directory / "results.json")
         records = finite({**read_results(directory), name: entry})
         write_whole(output, text)
         write_whole(
             directory / "results.json",
             json.dumps(records, indent=2, ensure_ascii=False) + "\n",
         )
+        bucket.push(directory)
     return output
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import jax
 
+from jaxformer import bucket
 from jaxformer.errors import require
 from jaxformer.table import escape_controls
 
@@ -39,7 +40,7 @@ class Lines(Display):
     def say(self, text: str) -> None:
         """Show a line. Training continues if nobody reads it any more."""
         with contextlib.suppress(OSError):
-            sys.stderr.write(escape_controls(text) + "\n")
+            sys.stderr.write(escape_controls(bucket.reword(text)) + "\n")
             sys.stderr.flush()
 
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:
@@ -75,7 +76,7 @@ class Bar(Display):
     def say(self, text: str) -> None:
         """Show a line above the bar."""
         self._progress.console.print(
-            escape_controls(text), markup=False, highlight=False
+            escape_controls(bucket.reword(text)), markup=False, highlight=False
         )
 
     def advance(self, step: int, metrics: Mapping[str, float]) -> None:

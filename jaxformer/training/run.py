@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from jaxformer import bucket
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch, cover, plan_buckets
 from jaxformer.data.corpus import Report, TrainingText, load_evaluation, open_evaluation
@@ -77,15 +78,21 @@ class Run:
             f"another process trains in {self.directory}: wait until it ends, or choose"
             " another --workdir"
         )
-        with hold(self.directory, refusal):
+        held = bucket.hold(self.directory, refusal)
+        with hold(self.directory, refusal), held:
             try:
                 configuration.save(self.config, self.directory / "config.json")
                 self.vocabularies.save(self.directory / "vocabulary")
+                bucket.push(self.directory)
                 yield
-            except BaseException:
+            except BaseException as error:
                 if new and not is_begun():
                     self._withdraw(made)
+                if isinstance(error, Exception):
+                    with contextlib.suppress(InputError):  # the first error is told
+                        bucket.push(self.directory)
                 raise
+            bucket.push(self.directory)
 
     def _withdraw(self, made: bool) -> None:
         """Remove what a start has written, if there is nothing else, and the
@@ -267,7 +274,8 @@ def _first_vocabularies(
     """
     with tempfile.TemporaryDirectory() as scratch:
         if initial_run is not None:
-            for path in (Path(initial_run) / "vocabulary").glob("*.model"):
+            folder = bucket.open_directory(initial_run) / "vocabulary"
+            for path in folder.glob("*.model"):
                 shutil.copy(path, scratch)
         return text.vocabularies(Path(scratch), report=report)
 

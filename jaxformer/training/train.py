@@ -27,7 +27,7 @@ from pathlib import Path
 
 import jax
 
-from jaxformer import signals
+from jaxformer import bucket, signals
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch
@@ -62,14 +62,15 @@ _SHARE = "put --workdir on a file system that all hosts share"
 
 def train(
     config: RunConfig,
-    workdir: Path,
+    workdir: Path | str,
     make_validator: Callable[[Run, Transformer], Validator] | None = None,
 ) -> Outcome:
     """Train a run from its configuration, or continue the run in the directory.
 
     Args:
         config: of the run; the vocabulary gives its model sizes and token ids.
-        workdir: directory of the run; made where it is missing. Several hosts share it.
+        workdir: directory of the run; made where it is missing. A string may be the URL
+            of one in a bucket, such as ``gs://bucket/run``. Several hosts share it.
         make_validator: builds what translates the validation set; None: loss only.
 
     Returns:
@@ -83,7 +84,8 @@ def train(
         compilations = enter(Compilations())
         check_same(configuration.flatten(config), _SAME)
         display = enter(closing(make_display(config.training.steps)))
-        run = open_run(config, workdir, report=display.say)
+        directory = together(lambda: bucket.open_directory(workdir))
+        run = open_run(config, directory, report=display.say)
         config, model = run.config, Transformer(run.config.model)
         engine = make_engine(model, config.training)
         data, valid = together(lambda: _load(run, display))
@@ -101,13 +103,13 @@ def train(
         state, progress = _begin(run, engine, data, checkpoints, first)
         progress.valid = texts
         log = enter(closing(together(lambda: _open_log(run, progress))))
-        training, traces = config.training, workdir / "profile"
+        training, traces = config.training, directory / "profile"
         profile = Profile(traces, training.profile_step, training.profile_steps)
         enter(closing(profile))
         _introduce(display, run, data, engine, progress)
         parts = LoopParts(
             config=config,
-            directory=workdir,
+            directory=directory,
             engine=engine,
             data=data,
             valid=valid,
@@ -154,7 +156,8 @@ def _claim(
         open_parts.enter_context(run.claim(is_begun))
 
     make_once(claim)
-    together(lambda: _await(run.directory / "config.json"))
+    if not bucket.is_mirror(run.directory):
+        together(lambda: _await(run.directory / "config.json"))
 
 
 def _open_log(run: Run, progress: Progress) -> Log:
@@ -208,9 +211,9 @@ def _begin(
     checkpoints: CheckpointManager,
     first: TrainState | None,
 ) -> tuple[TrainState, Progress]:
-    check_same(
-        {f"the list of checkpoints in {run.checkpoints}": checkpoints.steps}, _SHARE
-    )
+    # The mirrors of a bucket have different names.
+    where = bucket.reword(str(run.checkpoints))
+    check_same({f"the list of checkpoints in {where}": checkpoints.steps}, _SHARE)
     if not checkpoints.steps:
         progress = Progress(vocabulary=run.vocabularies.hash, data=data.hash)
         return first or _first_state(run, engine), progress
@@ -273,9 +276,9 @@ def _refuse_lost_checkpoints(run: Run) -> None:
     """Refuse to begin again where a run had a checkpoint: its record would be cut back
     to nothing.
 
-    The folder of checkpoints is made before the first line of the record. The second
-    save waits for the end of the first, so a line after it proves that there was a
-    checkpoint.
+    The folder of checkpoints is made before the first line of the record; a bucket has
+    no empty folders. The second save waits for the end of the first, so a line after it
+    proves that there was a checkpoint.
     """
     cure = f"put {run.checkpoints} back, or choose another --workdir"
     for name in ("results.json", "averages", "curve.png"):  # made from checkpoints only
@@ -288,7 +291,8 @@ def _refuse_lost_checkpoints(run: Run) -> None:
     names = ("metrics.jsonl", "samples.jsonl")
     made = max(last_step(run.directory / name) for name in names)
     saved_by = 2 * min(training.evaluate_every, training.checkpoint_every)
-    if made > (saved_by if run.checkpoints.is_dir() else 0):
+    begun = run.checkpoints.is_dir() or bucket.is_mirror(run.directory)
+    if made > (saved_by if begun else 0):
         raise InputError(
             f"{run.directory} has the record of {made} steps and no checkpoint: {cure},"
             " or remove metrics.jsonl and samples.jsonl to begin again"

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
+from jaxformer import bucket
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.errors import InputError
@@ -36,12 +37,13 @@ def read_initial_config(run: Path | str) -> RunConfig:
     Raises:
         InputError: it is not the directory of a run.
     """
-    if not (Path(run) / "config.json").is_file():
+    directory = bucket.open_directory(run)
+    if not (directory / "config.json").is_file():
         raise InputError(
             f"training.initial_run={run} has no config.json; name the directory of a"
             " trained run"
         )
-    return configuration.load(Path(run) / "config.json")
+    return configuration.load(directory / "config.json")
 
 
 def load_initial(
@@ -61,7 +63,7 @@ def load_initial(
         InputError: there is no such run or no checkpoint, it has another vocabulary or
             another optimizer, or an array has another shape.
     """
-    run = Path(config.initial_run or "")
+    run = bucket.open_directory(config.initial_run or "")
     other = read_initial_config(run)
     if config.initial_optimizer and other.training.optimizer != config.optimizer:
         raise InputError(

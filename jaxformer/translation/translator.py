@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Unpack
 import jax
 import jax.numpy as jnp
 
+from jaxformer import bucket
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
@@ -181,7 +182,7 @@ class Translator:
         """Read a run's configuration, vocabularies and parameters.
 
         Args:
-            directory: of the run.
+            directory: of the run; on the disk or in a bucket (``gs://bucket/run``).
             checkpoint: ``best``, ``latest``, a step, ``average`` or ``average/NAME``.
             target_language: None: that of the run. Another one needs a run with
                 ``data.language_tags=True``.
@@ -190,7 +191,7 @@ class Translator:
             InputError: there is no such run or checkpoint, or its parts do not belong
                 together.
         """
-        directory = Path(directory)
+        directory = bucket.open_directory(directory)
         config = configuration.load(directory / "config.json")
         data = config.data
         language = target_language or data.target_language

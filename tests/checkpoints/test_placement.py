@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -23,8 +24,11 @@ from pathlib import Path
 jax.config.update("jax_platforms", "cpu")
 jax.distributed.initialize(sys.argv[1], num_processes=2, process_id=int(sys.argv[2]))
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.experimental.multihost_utils import sync_global_devices
+from jaxformer import bucket
 from jaxformer.checkpoints import manager as module
 from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.checkpoints.saved import SavedCheckpoints
 
 changes = []
 settle = module._settle
@@ -43,7 +47,8 @@ def save(step, scores):
     params = {"table": place(table * step, sharded)}
     manager.save(step, params, {"step": place(np.int32([step]), copied)}, {}, scores)
 
-manager = CheckpointManager(Path(sys.argv[3]), keep_latest=2, on_failure=print)
+directory = bucket.open_directory(sys.argv[3]) / "checkpoints"
+manager = CheckpointManager(directory, keep_latest=2, on_failure=print)
 manager.remove_leftovers()
 for step in (4, 8, 12):
     save(step, None)
@@ -51,30 +56,47 @@ for step in (4, 8, 12):
 save(12, {"bleu": 3.0})
 manager.wait()
 like = {"table": jax.ShapeDtypeStruct((8, 4), np.float32, sharding=both)}
-found = manager.restore(12, params=like)["params"]["table"]
+sync_global_devices("saved")
+# Of a bucket, what it holds now.
+again = SavedCheckpoints(bucket.open_directory(sys.argv[3]) / "checkpoints")
+found = again.restore(12, params=like)["params"]["table"]
 assert found.sharding == like["table"].sharding
 shards = found.addressable_shards
 right = all(np.array_equal(each.data, 12 * table[each.index]) for each in shards)
 print(manager.steps, manager.best(), right, changes, manager._on_failure)
 manager.close()
+if jax.process_index() == 0:
+    bucket.push(directory)
 """
 
 
 @pytest.mark.slow
-def test_two_processes_save_and_restore_together(tmp_path):
-    """Each process saves and restores its own shards, only the first renames and
-    removes folders while the other waits, and one process reads the result.
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_two_processes_save_and_restore_together(tmp_path, scheme):
+    """On a shared disk each process saves and restores its own shards, and only the
+    first renames and removes folders while the other waits. In a bucket each process
+    works in a mirror of its own. One process reads the result.
     """
     directory = tmp_path / "checkpoints"
     directory.mkdir()
-    (directory / "2.orbax-checkpoint-tmp").mkdir()
+    if not scheme:
+        (directory / "2.orbax-checkpoint-tmp").mkdir()
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", PROCESS, address, str(number), directory],
+            [
+                sys.executable,
+                "-c",
+                PROCESS,
+                address,
+                str(number),
+                f"{scheme}{tmp_path}",
+            ],
             cwd=ROOT,
+            # A bucket has no folders to be made.
+            env={**os.environ, "FSSPEC_FILE_AUTO_MKDIR": "true"},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
@@ -90,8 +112,10 @@ def test_two_processes_save_and_restore_together(tmp_path):
     ]
     first, second = (output.decode().splitlines()[-1] for output, _ in outputs)
     assert first == "[8, 12] 12 True ['12.replaced'] None"
-    assert second == "[8, 12] 12 True [] None"
-    assert sorted(path.name for path in directory.iterdir()) == ["12", "8"]
+    settled = "['12.replaced']" if scheme else "[]"
+    assert second == f"[8, 12] 12 True {settled} None"
+    left = {path.relative_to(directory).parts[0] for path in directory.rglob("*.json")}
+    assert left == {"12", "8"}
     like = {"table": np.zeros((8, 4), np.float32)}
     found = SavedCheckpoints(directory).restore(12, params=like)["params"]["table"]
     np.testing.assert_array_equal(found, 12.0 * np.arange(32).reshape(8, 4))
