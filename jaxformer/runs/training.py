@@ -95,6 +95,9 @@ class TrainingConfig:
     mesh_tensor: int = _free(1, least=1, most=10**6)
     # Whether the mesh shards the optimizer's moments over the data axis too (ZeRO).
     shard_moments: bool = _free(False)
+    # Whether a step on a GPU gives equal bits whenever it is repeated, which may be
+    # slower; on other devices it changes nothing.
+    deterministic: bool = _free(False)
     # First scale of the loss under model.dtype=float16.
     loss_scale: float = key(32_768.0, above=0, most=MOST_MEASURED, changes="speed")
     # Consecutive steps with a loss or gradient that is not finite before the run stops;

@@ -45,6 +45,10 @@ stay whole on every device, and so does a length that the axis does not divide.
 """
 
 
+DETERMINISTIC = "xla_gpu_deterministic_ops"
+"""The option of XLA that guarantees equal bits from run to run on a GPU."""
+
+
 def mesh_shape(devices: int, config: TrainingConfig) -> tuple[int, int, int]:
     """Return the lengths of :data:`AXES` for so many devices.
 
@@ -74,6 +78,16 @@ def make_mesh(devices: Sequence[Any], config: TrainingConfig) -> Mesh:
     # have to name its sharding.
     types = (AxisType.Auto,) * len(AXES)
     return jax.make_mesh(shape, AXES, axis_types=types, devices=devices)
+
+
+def compiler_options(config: TrainingConfig, mesh: Mesh) -> dict[str, bool]:
+    """Return the options of XLA that ``training.deterministic`` needs on these devices.
+
+    On a GPU scatters add in no fixed order, and the compiler chooses kernels by timing
+    them. The option excludes both.
+    """
+    gpu = mesh.devices.flat[0].platform == "gpu"
+    return {DETERMINISTIC: True} if config.deterministic and gpu else {}
 
 
 def make_steps(
@@ -106,6 +120,7 @@ def make_steps(
         return run
 
     rows, everywhere = NamedSharding(mesh, ROWS), NamedSharding(mesh, PartitionSpec())
+    options = compiler_options(config, mesh)
     train_step = count_traces(make_train_step(model, config, place=place), traces)
     return (
         jax.jit(
@@ -113,11 +128,13 @@ def make_steps(
             in_shardings=(shardings, rows),
             out_shardings=(shardings, everywhere),
             donate_argnums=0,
+            compiler_options=options,
         ),
         jax.jit(
             over_mesh(make_eval_step(model, config, place=place)),
             in_shardings=(shardings.weights, rows),
             out_shardings=everywhere,
+            compiler_options=options,
         ),
     )
 

@@ -8,6 +8,7 @@ have no such axis (``in_axes`` and ``out_axes`` of None): they are replicated.
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,8 +16,10 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.training import TrainingConfig
+from jaxformer.training.mesh import compiler_options
 from jaxformer.training.step import count_traces, make_eval_step, make_train_step
 
 AXIS = "devices"
@@ -38,7 +41,18 @@ def make_steps(
         config: the recipe.
         mesh: from :func:`make_mesh`.
         traces: gets an entry whenever the training step is traced.
+
+    Raises:
+        InputError: ``training.deterministic`` needs an option of the compiler, which
+            ``pmap`` does not take, and the environment does not set it.
     """
+    for option in compiler_options(config, mesh):
+        if f"--{option}=true" not in os.environ.get("XLA_FLAGS", "").split():
+            raise InputError(
+                "training.deterministic=True with training.engine=pmap on GPUs needs"
+                f" XLA_FLAGS=--{option}=true before jaxformer starts: set it, or"
+                " training.engine=mesh"
+            )
     over_devices = functools.partial(
         jax.pmap,
         axis_name=AXIS,

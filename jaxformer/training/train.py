@@ -8,8 +8,8 @@ How a run resumes:
 2. A checkpoint holds parameters and their average, optimizer, step and key, the
    position in the data, the best score, the sums of the metrics since the last line of
    the log, and the hashes of the vocabulary and of the training text. Resumed and
-   uninterrupted runs are equal bit for bit on the same CPUs. On a GPU this needs flags
-   of XLA.
+   uninterrupted runs are equal bit for bit on the same CPUs, and with
+   ``training.deterministic`` on the same GPUs.
 3. The records are cut back to the checkpoint's step, and to its last evaluation.
 4. An evaluation that was due but interrupted comes first.
 5. Ctrl-C, SIGTERM and SIGHUP save before the loop ends, on all hosts at the same step.

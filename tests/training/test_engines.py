@@ -2,6 +2,8 @@
 parameters.
 """
 
+from types import SimpleNamespace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -18,6 +20,8 @@ from jaxformer.data.packing import RowShape, make_packed_batch, pack
 from jaxformer.data.store import Encoded, Sentences
 from jaxformer.errors import InputError
 from jaxformer.runs.training import TrainingConfig
+from jaxformer.training import mesh as meshes
+from jaxformer.training import pmap
 from jaxformer.training.engines import make_engine
 from jaxformer.training.state import TrainState, create_state
 
@@ -198,6 +202,47 @@ def test_what_does_not_fit_the_model(make_model, changes, message):
     with pytest.raises(InputError) as caught:
         make_engine(make_model(d_model=12), TrainingConfig(engine="mesh", **changes))
     assert message in str(caught.value)
+
+
+def devices_of(platform):
+    """Return a stand-in for a mesh of one device."""
+    return SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
+
+
+def test_deterministic_steps_ask_the_compiler_of_a_gpu():
+    """With ``training.deterministic`` the steps of a GPU get the option of XLA, and
+    those of other devices none; by default nothing does.
+    """
+    on, off = TrainingConfig(deterministic=True), TrainingConfig()
+    option = {"xla_gpu_deterministic_ops": True}
+    assert meshes.compiler_options(on, devices_of("gpu")) == option
+    assert meshes.compiler_options(off, devices_of("gpu")) == {}
+    for platform in ("cpu", "tpu"):
+        assert meshes.compiler_options(on, devices_of(platform)) == {}
+
+
+def test_options_reach_the_compiler(make_model, monkeypatch):
+    """Both steps of a mesh are compiled with them: of one that does not exist the
+    compiler says so. ``pmap`` cannot hand them on, and asks for the flag, which it
+    finds in the environment.
+    """
+    config = TrainingConfig(**CUT)
+    batch = dict.fromkeys(("source", "target"), (8, 8))
+    monkeypatch.setattr(meshes, "compiler_options", lambda *_: {"no_such": True})
+    engine = make_engine(make_model(), config)
+    rows = jax.ShapeDtypeStruct((8, 8), jnp.int32, sharding=engine.rows)
+    weights, sides = engine.abstract().weights, {"source": rows, "target": rows}
+    for lowered in (engine.lower(batch), engine.eval_step.lower(weights, sides)):
+        with pytest.raises(jax.errors.JaxRuntimeError, match="option: 'no_such'"):
+            lowered.compile()
+
+    flag = meshes.DETERMINISTIC
+    monkeypatch.setattr(pmap, "compiler_options", lambda *_: {flag: True})
+    config = TrainingConfig(engine="pmap", deterministic=True)
+    with pytest.raises(InputError, match=f"XLA_FLAGS=--{flag}=true before"):
+        make_engine(make_model(), config)
+    monkeypatch.setenv("XLA_FLAGS", f"--other=1 --{flag}=true")
+    assert make_engine(make_model(), config).split == DEVICES
 
 
 def test_dropout_differs_between_devices(make_model, make_training, make_batch):
