@@ -92,10 +92,11 @@ accelerators: $(ACCELERATORS)  ## compile for TPUs and GPUs that are not there (
 	$(VENV)-cuda12/bin/python -m pytest tests/accelerators -m "$(MARKED)"
 	$(VENV)-tpu/bin/python -m pytest tests/accelerators -m "$(MARKED)"
 
-lint: $(VENV)/.lint $(VENV)/.test  ## ruff, pyright, and the size of the code for information
+lint: $(VENV)/.lint $(VENV)/.test  ## ruff, pyright, shellcheck, and the size of the code for information
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
+	$(BIN)/shellcheck --external-sources scripts/*.sh scripts/*.sbatch .ci/run
 	$(BIN)/python scripts/measure_code.py
 
 # The variable silences an announcement of the theme's.

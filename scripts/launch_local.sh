@@ -16,18 +16,29 @@
 set -u
 
 usage() {
-    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p;}' "$0" >&2
+    sed -n '2,/^set/{/^#/s/^# \{0,1\}//p;}' "$0"
+}
+
+refuse() {
+    printf '%s: %s\n\n' "${0##*/}" "$1" >&2
+    usage >&2
     exit 2
 }
 
-[[ ${1-} =~ ^[1-9][0-9]*$ ]] || usage
+case ${1-} in
+    -h | --help)
+        usage
+        exit
+        ;;
+esac
+[[ ${1-} =~ ^[1-9][0-9]*$ ]] || refuse "the first argument is the number of processes"
 count=$1 devices=1
 shift
 if [[ ${1-} =~ ^[1-9][0-9]*$ ]]; then
     devices=$1
     shift
 fi
-[[ ${1-} == -- && $# -gt 1 ]] || usage
+[[ ${1-} == -- && $# -gt 1 ]] || refuse "give -- and the arguments of jaxformer"
 shift
 
 own=$(dirname "$0")/../.venv/bin/python
