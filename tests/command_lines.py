@@ -26,9 +26,9 @@ from jaxformer.search.config import DecodingConfig
 
 TOOLS = {
     *("awk", "cat", "comet-score", "cd", "cp", "curl", "cut", "echo", "export"),
-    *("git", "grep", "gunzip", "head", "kill", "ls", "mkdir", "paste", "printf"),
-    *("sbatch", "sed", "seq", "shuf", "sort", "source", "tail", "tar", "tensorboard"),
-    *("tr", "unzip", "wc", "wget", "zcat"),
+    *("gcloud", "git", "grep", "gunzip", "head", "kill", "ls", "mkdir", "paste"),
+    *("printf", "sbatch", "sed", "seq", "shuf", "sort", "source", "ssh-add", "tail"),
+    *("tar", "tensorboard", "tr", "unzip", "wc", "wget", "zcat"),
 }
 """Programs of others, whose arguments are theirs."""
 
