@@ -182,3 +182,22 @@ def test_evaluation_keeps_no_attention_weights(topology, compile_for):
     assert not program.exchanged()
     assert not list(_attention_weights(step, program))
     assert not list(_host(program))
+
+
+@slow
+def test_deterministic_steps_add_in_a_fixed_order(compile_for):
+    """The gradient of the embedding is a scatter whose rows repeat, and are added by
+    atomic additions; with ``training.deterministic`` no row repeats.
+    """
+    repeating = [
+        [
+            line
+            for line in step.compiled.as_text().splitlines()
+            if " scatter(" in line and "unique_indices=true" not in line
+        ]
+        for step in (
+            compile_for("quickstart", "h200:1", training__deterministic=deterministic)
+            for deterministic in (False, True)
+        )
+    ]
+    assert list(map(bool, repeating)) == [True, False]
