@@ -4,14 +4,14 @@
 #   export TPU=my-tpu ZONE=us-east5-a PROJECT=my-project
 #   scripts/launch_tpu_pod.sh install    # once: jaxformer and JAX for TPU on every host
 #   scripts/launch_tpu_pod.sh check      # each host prints its number, its chips and those of the slice
-#   scripts/launch_tpu_pod.sh train --config=configs/paper/ende_big.py --workdir=/mnt/shared/runs/big
+#   scripts/launch_tpu_pod.sh train --config=configs/paper/ende_big.py --workdir=gs://my-bucket/runs/big
 #   scripts/launch_tpu_pod.sh stop       # save and end; train then exits with 130
 #
 # install copies the commit that is checked out here to ~/jaxformer of every host and makes an environment there with
 # the versions of constraints.txt. uv brings Python 3.11, since images with Ubuntu 22.04 have 3.10. The arguments after
 # train go to `jaxformer train --distributed`, which starts in that folder with the flags of scripts/xla_flags.sh.
 #
-# All hosts must see the same --workdir and the same text: docs/accelerators.md.
+# All hosts must see the same --workdir, such as a bucket, and the same text: docs/accelerators.md.
 #
 # Training outlives this script. After Ctrl-C or a lost network, train with the same arguments follows it again. The
 # hosts log to ~/jaxformer/train.log. When a host shuts down, its processes get SIGTERM: the run saves on all hosts and
@@ -48,7 +48,7 @@ install() {
     on all 'set -e; mkdir -p jaxformer; tar -xzf jaxformer.tar.gz -C jaxformer; cd jaxformer
         python3 -m pip install --quiet --user uv
         test -x .venv/bin/python || python3 -m uv venv --quiet --seed --python 3.11 .venv
-        .venv/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[train,tpu]"
+        .venv/bin/python -m pip install --quiet --constraint constraints.txt --editable ".[train,tpu,gcs]"
         echo always | sudo -n tee /sys/kernel/mm/transparent_hugepage/enabled > /dev/null || true'
 }
 
