@@ -25,7 +25,7 @@ Shapes = dict[str, tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Memory:
+class DeviceMemory:
     """Bytes on each device.
 
     Attributes:
@@ -68,7 +68,7 @@ class Compiled:
     """
 
     batch: Shapes
-    memory: Memory
+    memory: DeviceMemory
     flops: float
     compiler_flops: float | None
     bytes_moved: int
@@ -178,7 +178,7 @@ def _describe(
     )
 
 
-def _memory(compiled: Any, available: float) -> Memory:
+def _memory(compiled: Any, available: float) -> DeviceMemory:
     found = compiled.memory_analysis()
     state, temporary, program = (
         found.argument_size_in_bytes,
@@ -188,7 +188,7 @@ def _memory(compiled: Any, available: float) -> Memory:
     # What is donated lies in the memory of what it becomes.
     results = found.output_size_in_bytes - found.alias_size_in_bytes
     total = state + temporary + program + results
-    return Memory(state, temporary, program, total, int(available))
+    return DeviceMemory(state, temporary, program, total, int(available))
 
 
 def model_flops(config: RunConfig, shapes: Shapes) -> float:
