@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import numbers
 import operator
+import re
 import sys
 from collections.abc import Callable, Collection, Mapping
 from types import ModuleType
@@ -242,3 +243,18 @@ def require(module: str, extra: str) -> ModuleType:
             f"this needs the package {package}, which is not installed: pip install"
             f" 'jaxformer[{extra}]'"
         ) from None
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def escape_controls(text: str) -> str:
+    r"""Escape the control characters of a text for a terminal, as JSON does.
+
+    Tabs and line ends stay, and JSON stays the same JSON.
+
+    Example:
+        >>> print(escape_controls("\x1b[2Jred\x9b"))
+        \u001b[2Jred\u009b
+    """
+    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)

@@ -1,24 +1,9 @@
-"""Text for a terminal: tables, and escaped control characters."""
+"""Tables for a terminal."""
 
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Iterator, Sequence
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-
-
-def escape_controls(text: str) -> str:
-    r"""Escape the control characters of a text for a terminal, as JSON does.
-
-    Tabs and line ends stay, and JSON stays the same JSON.
-
-    Example:
-        >>> print(escape_controls("\x1b[2Jred\x9b"))
-        \u001b[2Jred\u009b
-    """
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def align(rows: Sequence[Sequence[str]]) -> Iterator[str]:

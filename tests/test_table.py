@@ -2,7 +2,8 @@
 
 import json
 
-from jaxformer.table import align, escape_controls
+from jaxformer.errors import escape_controls
+from jaxformer.table import align
 
 
 def test_columns_are_as_wide_as_their_widest_cell():

@@ -10,12 +10,11 @@ from jaxformer.cli.arguments import add_metrics, add_options
 from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import check_output, write_output, write_record
 from jaxformer.data.files import open_lines
-from jaxformer.errors import InputError, UsageError
+from jaxformer.errors import InputError, UsageError, escape_controls
 from jaxformer.evaluation.breakdown import count_words
 from jaxformer.evaluation.choice import DEFAULT_METRICS, choose_metrics
 from jaxformer.evaluation.comparison import ComparisonConfig, compare
 from jaxformer.evaluation.outputs import read_systems
-from jaxformer.table import escape_controls
 from jaxformer.visualization import translations
 from jaxformer.visualization.comparison import name_runs
 from jaxformer.visualization.translations_table import write_table

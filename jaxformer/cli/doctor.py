@@ -11,7 +11,7 @@ from jaxformer.cli.output import write_output, write_record
 from jaxformer.diagnosis.doctor import examine
 from jaxformer.diagnosis.evidence import Evidence
 from jaxformer.diagnosis.report import to_record, write_report
-from jaxformer.table import escape_controls
+from jaxformer.errors import escape_controls
 
 EXAMPLE = """
 examples:

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from jaxformer import __version__, bucket, signals
-from jaxformer.errors import InputError, UsageError
+from jaxformer.errors import InputError, UsageError, escape_controls
 from jaxformer.files import describe
-from jaxformer.table import escape_controls
 
 DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from jaxformer.data.files import open_lines, stream_lines
-from jaxformer.errors import InputError, LineError, require
+from jaxformer.errors import InputError, LineError, escape_controls, require
 from jaxformer.files import cannot_write, check_writable, finite, open_whole
-from jaxformer.table import escape_controls
 
 _STANDARD_INPUT = "standard input"
 

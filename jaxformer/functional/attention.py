@@ -9,7 +9,6 @@ import jax.numpy as jnp
 
 from jaxformer.errors import InputError
 from jaxformer.functional.checks import check_floats
-from jaxformer.functional.fused_attention import cudnn_attention, pallas_attention
 from jaxformer.functional.kernels import einsum, wide_dtype
 from jaxformer.functional.layers import dropout, linear
 from jaxformer.functional.masks import SegmentMask
@@ -18,11 +17,99 @@ from jaxformer.typing import Array, Bool, Float, Key, Parameters
 # Finite in float32: a row without any allowed key gives zeros instead of NaN.
 _LOWEST = -1e30
 
-_FUSED = {"cudnn": cudnn_attention, "pallas": pallas_attention}
+BACKENDS = ("auto", "plain", "cudnn", "pallas")
+"""How attention is computed: chosen by machine and shape, by plain matmuls and a
+softmax, by cuDNN, or by a Pallas kernel.
+"""
+
+LONGEST = 1024
+"""The most queries and keys of the Pallas kernel, which holds a whole row of scores in
+the fast memory of a TPU.
+"""
 
 
 Mask: TypeAlias = Bool[Array, "#B #H #T #S"] | SegmentMask | None
 """Which keys each query may attend to: True = may attend, segments, or every one."""
+
+
+class Attending(NamedTuple):
+    """What the choice of a backend depends on.
+
+    Attributes:
+        platform: ``cpu``, ``gpu`` or ``tpu``.
+        dtype: of queries, keys and values.
+        d_k, d_v: width of a head's queries and keys, and of its values.
+        length: the longer of queries and keys.
+        dropout: whether attention weights are dropped.
+    """
+
+    platform: str
+    dtype: jnp.dtype
+    d_k: int
+    d_v: int
+    length: int
+    dropout: bool
+
+
+def choose_backend(backend: str, attending: Attending) -> str:
+    """Return ``plain``, ``cudnn`` or ``pallas``.
+
+    ``auto`` is the kernel of the machine where it takes the type, the widths and the
+    length, and ``plain`` elsewhere.
+
+    Raises:
+        InputError: an unknown backend, or one that does not fit.
+    """
+    if backend not in BACKENDS:
+        raise InputError(
+            f"the attention backend is one of {', '.join(BACKENDS)}, not {backend!r}"
+        )
+    if backend == "auto":
+        own = {"gpu": "cudnn", "tpu": "pallas"}.get(attending.platform)
+        return own if own and _refusal(own, attending) is None else "plain"
+    refusal = None if backend == "plain" else _refusal(backend, attending)
+    if refusal is not None:
+        raise InputError(
+            f"attention_backend={backend} {refusal}: set attention_backend=auto"
+        )
+    return backend
+
+
+def _refusal(backend: str, attending: Attending) -> str | None:
+    platform, dtype, d_k, d_v, length, dropout = attending
+    needed = "gpu" if backend == "cudnn" else "tpu"
+    if platform != needed:
+        return f"is for a {needed.upper()}, and this is a {platform.upper()}"
+    if dropout:
+        return "has no dropout of attention weights"
+    if backend == "pallas":
+        return _too_long(length)
+    if dtype not in ("bfloat16", "float16"):
+        return f"computes in bfloat16 or float16, not in {dtype}"
+    if d_k != d_v or d_k > 128 or d_k % 8:
+        return (
+            "takes heads with queries and values of one width, a multiple of 8 up to"
+            f" 128, not d_k={d_k} and d_v={d_v}"
+        )
+    return None
+
+
+def _too_long(length: int) -> str | None:
+    if length > LONGEST:
+        return f"takes at most {LONGEST} positions, not {length}"
+    return None
+
+
+def check_longest(length: int) -> None:
+    """Refuse more positions than the Pallas kernel takes.
+
+    Raises:
+        InputError: more than :data:`LONGEST`.
+    """
+    if length > LONGEST:
+        raise InputError(
+            f"attention_backend=pallas {_too_long(length)}: set attention_backend=auto"
+        )
 
 
 class KeysValues(NamedTuple):
@@ -92,7 +179,7 @@ def dot_product_attention(
         dropout_rate: of the weights; 0 in the paper.
         dropout_key: random key; without it there is no dropout.
         backend: ``plain``, or a kernel: ``cudnn`` on GPUs in half precision, ``pallas``
-            on TPUs. See :func:`~jaxformer.functional.fused_attention.choose_backend`.
+            on TPUs. See :func:`~jaxformer.functional.attention.choose_backend`.
 
     Returns:
         The output in the dtype of ``value``, and the weights in the dtype of the
@@ -137,9 +224,9 @@ def _fused(
     dropout_rate: float,
     dropout_key: Key | None,
 ) -> Float[Array, "B T H K2"]:
-    if backend not in _FUSED:
+    if backend not in ("cudnn", "pallas"):
         raise InputError(
-            f"the backend of attention is plain, {' or '.join(_FUSED)}, not {backend!r}"
+            f"the backend of attention is plain, cudnn or pallas, not {backend!r}"
         )
     if dropout_rate > 0.0 and dropout_key is not None:
         raise InputError(f"backend={backend} has no dropout of weights: use plain")
@@ -150,7 +237,10 @@ def _fused(
             f"backend={backend} takes a mask of segments, not an array: give"
             " jaxformer.functional.SegmentMask, or use plain"
         )
-    return _FUSED[backend](query, key, value, mask)
+    from jaxformer.functional import fused_attention as fused
+
+    kernel = fused.cudnn_attention if backend == "cudnn" else fused.pallas_attention
+    return kernel(query, key, value, mask)
 
 
 def project_keys_values(

@@ -9,96 +9,18 @@ from __future__ import annotations
 
 import functools
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
 
-from jaxformer.errors import InputError
+from jaxformer.functional.attention import LONGEST, check_longest
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.typing import Array, Float, Int
 
-BACKENDS = ("auto", "plain", "cudnn", "pallas")
-"""How attention is computed: chosen by machine and shape, by plain matmuls and a
-softmax, by cuDNN, or by a Pallas kernel.
-"""
-
-LONGEST = 1024
-"""The most queries and keys of the Pallas kernel, which holds a whole row of scores in
-the fast memory of a TPU.
-"""
-
 # Lengths of the Pallas kernel are padded to the lanes of a TPU.
 _LANES = 128
-
-
-class Attending(NamedTuple):
-    """What the choice of a backend depends on.
-
-    Attributes:
-        platform: ``cpu``, ``gpu`` or ``tpu``.
-        dtype: of queries, keys and values.
-        d_k, d_v: width of a head's queries and keys, and of its values.
-        length: the longer of queries and keys.
-        dropout: whether attention weights are dropped.
-    """
-
-    platform: str
-    dtype: jnp.dtype
-    d_k: int
-    d_v: int
-    length: int
-    dropout: bool
-
-
-def choose_backend(backend: str, attending: Attending) -> str:
-    """Return ``plain``, ``cudnn`` or ``pallas``.
-
-    ``auto`` is the kernel of the machine where it takes the type, the widths and the
-    length, and ``plain`` elsewhere.
-
-    Raises:
-        InputError: an unknown backend, or one that does not fit.
-    """
-    if backend not in BACKENDS:
-        raise InputError(
-            f"the attention backend is one of {', '.join(BACKENDS)}, not {backend!r}"
-        )
-    if backend == "auto":
-        own = {"gpu": "cudnn", "tpu": "pallas"}.get(attending.platform)
-        return own if own and _refusal(own, attending) is None else "plain"
-    refusal = None if backend == "plain" else _refusal(backend, attending)
-    if refusal is not None:
-        raise InputError(
-            f"attention_backend={backend} {refusal}: set attention_backend=auto"
-        )
-    return backend
-
-
-def _refusal(backend: str, attending: Attending) -> str | None:
-    platform, dtype, d_k, d_v, length, dropout = attending
-    needed = "gpu" if backend == "cudnn" else "tpu"
-    if platform != needed:
-        return f"is for a {needed.upper()}, and this is a {platform.upper()}"
-    if dropout:
-        return "has no dropout of attention weights"
-    if backend == "pallas":
-        return _too_long(length)
-    if dtype not in ("bfloat16", "float16"):
-        return f"computes in bfloat16 or float16, not in {dtype}"
-    if d_k != d_v or d_k > 128 or d_k % 8:
-        return (
-            "takes heads with queries and values of one width, a multiple of 8 up to"
-            f" 128, not d_k={d_k} and d_v={d_v}"
-        )
-    return None
-
-
-def _too_long(length: int) -> str | None:
-    return (
-        f"takes at most {LONGEST} positions, not {length}" if length > LONGEST else None
-    )
 
 
 def cudnn_attention(
@@ -145,11 +67,7 @@ def pallas_attention(
         InputError: more than :data:`LONGEST` positions.
     """
     length = query.shape[1]
-    refusal = _too_long(max(length, key.shape[1]))
-    if refusal is not None:
-        raise InputError(
-            f"attention_backend=pallas {refusal}: set attention_backend=auto"
-        )
+    check_longest(max(length, key.shape[1]))
     queries = (
         jnp.ones(query.shape[:2], jnp.int32) if mask.queries is None else mask.queries
     )

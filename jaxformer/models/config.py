@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from jaxformer.errors import InputError, check_keys, key
-from jaxformer.functional.fused_attention import BACKENDS
+from jaxformer.functional.attention import BACKENDS
 from jaxformer.functional.layers import ACTIVATIONS
 from jaxformer.nn.blocks import NORM_ORDERS, LayerConfig
 from jaxformer.nn.embedding import KINDS as POSITION_KINDS

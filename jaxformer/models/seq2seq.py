@@ -12,6 +12,7 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import checks, layers, masks, positions
+from jaxformer.functional.attention import Attending, choose_backend
 from jaxformer.functional.cache import (
     NO_ANCESTOR,
     KeyValueStore,
@@ -20,7 +21,6 @@ from jaxformer.functional.cache import (
     empty_spans,
     readable,
 )
-from jaxformer.functional.fused_attention import Attending, choose_backend
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers

@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 import jax
 
 from jaxformer import bucket
-from jaxformer.errors import require
-from jaxformer.table import escape_controls
+from jaxformer.errors import escape_controls, require
 
 
 class Display:

@@ -12,7 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional.fused_attention import LONGEST, Attending, choose_backend
+from jaxformer.functional.attention import LONGEST, Attending, choose_backend
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 
