@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import fsspec
+import pytest
 from fsspec.implementations.memory import MemoryFileSystem
+
+from jaxformer import bucket
+from jaxformer.errors import InputError
 
 URL = "fake://bucket/run"
 
@@ -52,12 +56,12 @@ class FakeBucket(MemoryFileSystem):
         cls.store.clear()
         cls.pseudo_dirs[:] = [""]
         cls.fault = staticmethod(nothing)
-        bucket = cls()
+        empty = cls()
         for path, content in writes:
             if content is None:
-                bucket.rm_file(path)
+                empty.rm_file(path)
             else:
-                bucket.pipe_file(path, content)
+                empty.pipe_file(path, content)
         cls.writes.clear()
         cls.reads.clear()
 
@@ -98,6 +102,14 @@ class FakeBucket(MemoryFileSystem):
 
 
 fsspec.register_implementation("fake", FakeBucket, clobber=True)
+
+
+def refused(action: Callable[[], object]) -> str:
+    """Return the one line by which something is refused."""
+    with pytest.raises(InputError) as caught:
+        action()
+    assert "\n" not in str(caught.value)
+    return bucket.reword(str(caught.value))
 
 
 def upload(folder: Path) -> None:

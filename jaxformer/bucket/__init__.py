@@ -24,6 +24,10 @@ from pathlib import Path
 
 from jaxformer.bucket.mirror import SEAL as SEAL
 from jaxformer.bucket.mirror import Mirror
+from jaxformer.errors import InputError
+
+_COLLAPSED = ("gs:",), ("gcs:",), ("s3:",)
+"""First parts of a path that was a URL."""
 
 _mirrors: list[Mirror] = []
 
@@ -41,9 +45,15 @@ def open_directory(name: str | Path) -> Path:
 
     Raises:
         InputError: there is no such kind of bucket, its package is not installed, or
-            the bucket cannot be read.
+            the bucket cannot be read; or a URL was made a ``Path``, which keeps only
+            one of its slashes.
     """
     if isinstance(name, Path) or "://" not in name:
+        if Path(name).parts[:1] in _COLLAPSED:
+            raise InputError(
+                f"{name} is a path on this machine: give the URL of a bucket as a"
+                " string, such as 'gs://bucket/run'"
+            )
         return Path(name)
     url = name.rstrip("/")
     _mirrors.append(Mirror.open(url))
@@ -76,10 +86,12 @@ def push(path: Path) -> None:
         mirror.push()
 
 
-def is_saved(path: Path) -> bool:
-    """Return whether a checkpoint is in the bucket; always True on a local disk."""
-    mirror = _find(path)
-    return mirror is None or mirror.is_saved(mirror.name(path))
+def list_saved(directory: Path) -> list[str] | None:
+    """Return the names of the checkpoints in a folder of a bucket; None for a folder
+    on a local disk.
+    """
+    mirror = _find(directory)
+    return None if mirror is None else mirror.list_saved(mirror.name(directory))
 
 
 def fetch(path: Path, names: Collection[str] = ("",)) -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import secrets
 import shutil
-import socket
 import tempfile
 import threading
-import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
+from jaxformer.bucket.locks import Locks
 from jaxformer.bucket.objects import Objects
 from jaxformer.errors import InputError
 
@@ -24,14 +21,6 @@ SEAL = "checksums.json"
 
 UNFINISHED = ".unfinished"
 """The object that a checkpoint in a bucket has while its others are written or removed.
-"""
-
-LOCK = ".lock"
-"""The object by which a writer holds a folder."""
-
-BEAT = 10.0
-"""Seconds between renewals of a lock. One that is not renewed for three times as long
-is free.
 """
 
 _LARGE = 1 << 16
@@ -45,6 +34,9 @@ _NEVER_READ = ("tensorboard", "wandb", "profile", "bad_batches")
 
 _State: TypeAlias = tuple[int, int, int]
 
+_UNKNOWN: _State = (-1, -1, -1)
+"""The state of a file whose object may be anything; no file has it."""
+
 
 @dataclasses.dataclass
 class Mirror:
@@ -55,22 +47,22 @@ class Mirror:
     Attributes:
         objects: of the bucket.
         root: the run directory, alone in a temporary folder.
+        locks: those that this process holds.
         same: the state of each local file that equals its object, by name.
         absent: names of the files that are not downloaded yet.
         listed: the sizes of the objects as they were read or written here.
         unfinished: checkpoints that this process has begun to write or to remove.
-        locks: the token of each lock that this process holds, by name.
         turn: held by a push.
         process: the one that made it, and not one that was forked.
     """
 
     objects: Objects
     root: Path
+    locks: Locks
     same: dict[str, _State] = dataclasses.field(default_factory=dict)
     absent: set[str] = dataclasses.field(default_factory=set)
     listed: dict[str, int] = dataclasses.field(default_factory=dict)
     unfinished: set[str] = dataclasses.field(default_factory=set)
-    locks: dict[str, str] = dataclasses.field(default_factory=dict)
     turn: threading.Lock = dataclasses.field(default_factory=threading.Lock)
     process: int = dataclasses.field(default_factory=os.getpid)
 
@@ -79,7 +71,7 @@ class Mirror:
         """Make the mirror of a directory and read what the bucket holds."""
         objects = Objects(url)
         folder = Path(tempfile.mkdtemp(prefix="jaxformer-")).resolve()
-        mirror = cls(objects, folder / PurePosixPath(url).name)
+        mirror = cls(objects, folder / PurePosixPath(url).name, Locks(objects))
         mirror.root.mkdir()
         try:
             mirror.pull()
@@ -91,15 +83,19 @@ class Mirror:
     def close(self) -> None:
         """Remove the temporary folder."""
         if self.process == os.getpid():
+            # The name goes first: a push must not take this for removed checkpoints.
+            with contextlib.suppress(OSError):
+                self.root.rename(self.root.parent / ".closed")
             shutil.rmtree(self.root.parent, ignore_errors=True)
 
     def name(self, path: Path) -> str:
         """Return the name of a local path; empty for the run directory."""
         return "" if path == self.root else path.relative_to(self.root).as_posix()
 
-    def is_saved(self, checkpoint: str) -> bool:
-        """Return whether the bucket holds a checkpoint."""
-        return checkpoint in _checkpoints(self.same) - self.unfinished
+    def list_saved(self, folder: str) -> list[str]:
+        """Return the names of the checkpoints of a folder that the bucket holds."""
+        saved = map(PurePosixPath, _checkpoints(self.same) - self.unfinished)
+        return [path.name for path in saved if path.parent == PurePosixPath(folder)]
 
     def pull(self) -> None:
         """Read the bucket. The large files of checkpoints become empty ones."""
@@ -151,7 +147,10 @@ class Mirror:
         within = tuple(f"{name}/" for name in names)
         for name in sorted(self.absent):
             if name in names or name.startswith(within):
-                self.objects.download(name, self.root / name)
+                # A push must not see half a file.
+                part = self.root.parent / "download"
+                self.objects.download(name, part)
+                part.replace(self.root / name)
                 self.absent.discard(name)
                 self.same[name] = _state(self.root / name)
 
@@ -168,12 +167,12 @@ class Mirror:
             found = self.scan()
             changed = {name for name in found if self.same.get(name) != found[name]}
             gone = self.same.keys() - found.keys()
+            self.check_whole(gone)
             # A checkpoint of which a file is gone is being removed.
             torn = _checkpoints(gone) - _checkpoints(changed)
             gone |= {name for name in self.same if _checkpoint(name) in torn}
             if not (changed or gone or self.unfinished):
                 return
-            self.check_locks()
             new = _checkpoints(changed)
             old = (_checkpoints(gone) | self.unfinished) - new
             for checkpoint in [None, *sorted(new), *sorted(old)]:
@@ -191,20 +190,24 @@ class Mirror:
         if checkpoint is None:
             yield
             return
+        self.locks.check()
         self.unfinished.add(checkpoint)
         self.objects.write(f"{checkpoint}/{UNFINISHED}", b"")
         yield
+        self.locks.check()
         self.objects.remove(f"{checkpoint}/{UNFINISHED}")
         self.unfinished.discard(checkpoint)
 
     def scan(self) -> dict[str, _State]:
         """Return the state of each local file that belongs into the bucket."""
         found = {}
-        for path in self.root.rglob("*"):
-            name = self.name(path)
-            with contextlib.suppress(FileNotFoundError):  # it may be removed meanwhile
-                if _is_ours(name) and path.is_file() and not path.is_symlink():
-                    found[name] = _state(path)
+        # A folder or a file may be removed meanwhile. os.walk allows for folders.
+        for folder, _, files in os.walk(self.root):
+            for path in (Path(folder, file) for file in files):
+                name = self.name(path)
+                with contextlib.suppress(FileNotFoundError):
+                    if _is_ours(name) and path.is_file() and not path.is_symlink():
+                        found[name] = _state(path)
         whole = _checkpoints(name for name in found if name.endswith(f"/{SEAL}"))
         whole |= _checkpoints(self.same)
         return {
@@ -213,13 +216,31 @@ class Mirror:
             if _checkpoint(name) in {*whole, None}
         }
 
+    def check_whole(self, gone: Collection[str]) -> None:
+        """Refuse to remove from the bucket what somebody else removed here: once there
+        are checkpoints, a run removes no record.
+
+        Raises:
+            InputError: the mirror is not whole.
+        """
+        lost = _checkpoints(self.same) and any(not _checkpoint(name) for name in gone)
+        if lost or not self.root.is_dir():
+            raise InputError(
+                f"files of {self.objects.url} were removed from its local copy in"
+                f" {self.root.parent}, and nothing more is written: run the command"
+                " again, with TMPDIR in a folder that is not cleaned meanwhile"
+            )
+
     def write(self, name: str, state: _State) -> None:
         """Write a file. A record may grow meanwhile, so that its bytes are read first;
         one that is removed meanwhile is left out.
         """
+        self.locks.check()
         path = self.root / name
         with contextlib.suppress(FileNotFoundError):
             content = path.read_bytes() if _checkpoint(name) is None else None
+            # An object may be there although its write has failed.
+            self.same[name] = _UNKNOWN
             if content is None:
                 self.objects.upload(name, path)
             else:
@@ -228,6 +249,7 @@ class Mirror:
 
     def remove(self, name: str) -> None:
         """Remove an object."""
+        self.locks.check()
         self.objects.remove(name)
         self.same.pop(name, None)
         self.listed.pop(name, None)
@@ -243,61 +265,9 @@ class Mirror:
     @contextlib.contextmanager
     def hold(self, folder: str, refusal: str) -> Iterator[None]:
         """Hold a folder within the block; see :func:`jaxformer.bucket.hold`."""
-        name = f"{folder}/{LOCK}".lstrip("/")
-        self.take(name, refusal)
-        ended = threading.Event()
-        renewing = threading.Thread(target=self.renew, args=(name, ended), daemon=True)
-        renewing.start()
-        try:
+        with self.locks.hold(folder, refusal):
             self.clear(folder or _CHECKPOINTS)
             yield
-        finally:
-            ended.set()
-            renewing.join(BEAT)
-            # The bucket may have vanished, or another process have taken it.
-            with contextlib.suppress(InputError):
-                self.check_locks()
-                self.objects.remove(name)
-            del self.locks[name]
-
-    def take(self, name: str, refusal: str) -> None:
-        """Write a lock once no other process renews it.
-
-        Raises:
-            InputError: another process renews it.
-        """
-        before = self.objects.read([name]).get(name)
-        end = time.monotonic() + 3 * BEAT
-        while before is not None and time.monotonic() < end:
-            time.sleep(BEAT / 4)
-            found = self.objects.read([name]).get(name)
-            if found is not None and found != before:
-                raise InputError(f"{refusal} ({_owner(found)})")
-            before = found
-        token = secrets.token_hex(8)
-        self.objects.write(name, _describe(token))
-        self.locks[name] = token
-
-    def renew(self, name: str, ended: threading.Event) -> None:
-        """Write a lock again and again. A failure shows at the next push."""
-        while not ended.wait(BEAT):
-            with contextlib.suppress(InputError):
-                self.check_locks()
-                self.objects.write(name, _describe(self.locks[name]))
-
-    def check_locks(self) -> None:
-        """Refuse to write what another process has taken over.
-
-        Raises:
-            InputError: another process has the lock.
-        """
-        for name, content in self.objects.read(self.locks).items():
-            if _parse(content).get("token") != self.locks[name]:
-                raise InputError(
-                    f"another process ({_owner(content)}) has taken over"
-                    f" {self.objects.url}, and this one writes nothing more: end one of"
-                    " the two"
-                )
 
     def clear(self, folder: str) -> None:
         """Refuse a folder that has changed since it was read, and remove unfinished
@@ -353,28 +323,3 @@ def _state(path: Path) -> _State:
     """Return what changes when a file does."""
     status = path.stat()
     return status.st_size, status.st_mtime_ns, status.st_ino
-
-
-def _describe(token: str) -> bytes:
-    """Write the content of a lock."""
-    record = {
-        "host": socket.gethostname(),
-        "process": os.getpid(),
-        "time": time.time(),
-        "token": token,
-    }
-    return json.dumps(record).encode()
-
-
-def _parse(content: bytes) -> dict[str, Any]:
-    """Read the content of a lock; empty where it is damaged."""
-    with contextlib.suppress(ValueError):
-        record = json.loads(content)
-        return record if isinstance(record, dict) else {}
-    return {}
-
-
-def _owner(content: bytes) -> str:
-    """Return who holds a lock."""
-    record = _parse(content)
-    return f"process {record.get('process')} on {record.get('host')}"

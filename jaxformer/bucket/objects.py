@@ -11,6 +11,8 @@ from jaxformer.errors import InputError, first_line, require
 
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}
 
+_EXAMPLE = "the URL of a directory in a bucket, such as gs://bucket/run"
+
 _REFUSED = ("forbidden", "denied", "unauthorized", "credentials", "401", "403")
 """Words of an error that is one of permission."""
 
@@ -61,7 +63,8 @@ class Objects:
         with self._asking("read"):
             found = self._files.cat([*paths], on_error="return") if paths else {}
             for path, content in found.items():
-                if isinstance(content, FileNotFoundError):
+                # fsspec takes a name with * ? [ for a pattern of others, too.
+                if path not in paths or isinstance(content, FileNotFoundError):
                     continue
                 if isinstance(content, BaseException):
                     raise content
@@ -126,7 +129,9 @@ class Objects:
 
 def _connect(url: str) -> tuple[Any, str]:
     """Return the file system of a URL and its path there."""
-    scheme = url.partition("://")[0]
+    scheme, _, rest = url.partition("://")
+    if not rest or ".." in rest.split("/"):
+        raise InputError(f"{url} is not {_EXAMPLE}: name one")
     connect = require("fsspec.core", "train").url_to_fs
     try:
         return connect(url)
@@ -138,10 +143,7 @@ def _connect(url: str) -> tuple[Any, str]:
             f" installed: {cure}"
         ) from None
     except Exception as error:
-        raise InputError(
-            f"{url} is not the URL of a directory in a bucket, such as gs://bucket/run:"
-            f" {first_line(error)}"
-        ) from error
+        raise InputError(f"{url} is not {_EXAMPLE}: {first_line(error)}") from error
 
 
 def _cure(error: Exception) -> str:

@@ -256,7 +256,9 @@ class CheckpointManager(SavedCheckpoints):
             self._tidy()
         # What the failed save was to replace still exists.
         self._checkpointer.reload()
-        saved = [step for step in self.steps if bucket.is_saved(self.path(step))]
+        names = bucket.list_saved(self.directory)
+        steps = [int(name) for name in names or () if name.isdecimal()]
+        saved = self.steps if names is None else sorted(steps)
         last = (
             f"the last good checkpoint is step {saved[-1]}"
             if saved

@@ -10,36 +10,17 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
-import pytest
-from fake_bucket import URL, FakeBucket, nothing, upload
+from fake_bucket import URL, FakeBucket, nothing, refused, upload
 
 import runs
 from jaxformer import bucket
-from jaxformer.bucket import mirror
+from jaxformer.bucket import locks, mirror
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.saved import SavedCheckpoints
-from jaxformer.errors import InputError
 from jaxformer.files import check_writable
 
 PATH = URL.removeprefix("fake:/")
 WORKDIR = f"--workdir={URL}"
-
-
-@pytest.fixture(autouse=True)
-def _bucket(monkeypatch):
-    monkeypatch.setattr(mirror, "BEAT", 0.02)
-    monkeypatch.setattr(mirror, "_LARGE", 1000)
-    FakeBucket.reset()
-    yield
-    bucket.close()
-    FakeBucket.reset()
-
-
-def refused(action):
-    with pytest.raises(InputError) as caught:
-        action()
-    assert "\n" not in str(caught.value)
-    return bucket.reword(str(caught.value))
 
 
 def test_what_is_no_bucket(monkeypatch, tmp_path):
@@ -51,7 +32,7 @@ def test_what_is_no_bucket(monkeypatch, tmp_path):
     for path in (tmp_path, tmp_path / "checkpoints" / "4"):
         bucket.push(path)
         bucket.fetch(path)
-        assert bucket.is_saved(path)
+        assert bucket.list_saved(path) is None
         assert not bucket.is_mirror(path)
     for name in ("gcsfs", "s3fs"):
         monkeypatch.setitem(sys.modules, name, None)
@@ -64,6 +45,13 @@ def test_what_is_no_bucket(monkeypatch, tmp_path):
     assert refused(lambda: bucket.open_directory("nowhere://b/run")) == (
         "nowhere://b/run is not the URL of a directory in a bucket, such as"
         " gs://bucket/run: Protocol not known: nowhere"
+    )
+    for name in ("gs://", "fake://bucket/../run"):
+        line = refused(lambda name=name: bucket.open_directory(name))
+        assert "not the URL of a directory in a bucket, such as" in line
+    assert refused(lambda: bucket.open_directory(Path("gs://bucket/run"))) == (
+        "gs:/bucket/run is a path on this machine: give the URL of a bucket as a"
+        " string, such as 'gs://bucket/run'"
     )
 
 
@@ -254,11 +242,11 @@ def test_locks():
     FakeBucket().pipe_file(lock, b"no JSON")
     begun = time.monotonic()
     hold(second)
-    assert time.monotonic() - begun >= 3 * mirror.BEAT
+    assert time.monotonic() - begun >= 3 * locks.BEAT
     with bucket.hold(first, "taken"):
         record = {"host": "b", "process": 7, "token": "theirs"}
         FakeBucket().pipe_file(lock, json.dumps(record).encode())
-        time.sleep(3 * mirror.BEAT)
+        time.sleep(3 * locks.BEAT)
         (first / "metrics.jsonl").write_text("")
         assert refused(lambda: bucket.push(first)) == (
             f"another process (process 7 on b) has taken over {URL}, and this one"

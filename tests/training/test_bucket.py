@@ -16,7 +16,7 @@ from training.little import (
 )
 
 from jaxformer import bucket
-from jaxformer.bucket import mirror
+from jaxformer.bucket import locks, mirror
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.errors import InputError
 from jaxformer.training import train as training
@@ -29,7 +29,7 @@ PATH = URL.removeprefix("fake:/")
 @pytest.fixture(autouse=True)
 def _bucket(monkeypatch):
     monkeypatch.setattr(training, "make_engine", cached_make_engine)
-    monkeypatch.setattr(mirror, "BEAT", 0.02)
+    monkeypatch.setattr(locks, "BEAT", 0.02)
     FakeBucket.reset()
     yield
     bucket.close()
