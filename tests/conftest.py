@@ -67,6 +67,27 @@ def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jaxtyping.config, "jaxtyping_disable", True)
 
 
+@pytest.fixture
+def accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Compute on the CPU what GPUs compute, where code differs by platform."""
+    jax.clear_caches()
+    monkeypatch.setattr(
+        jax.lax,
+        "platform_dependent",
+        lambda *operands, default, **_: default(*operands),
+    )
+    yield
+    jax.clear_caches()
+
+
+@pytest.fixture(params=["cpu", "accelerator"])
+def platform(request: pytest.FixtureRequest) -> str:
+    """The CPU, and what GPUs compute."""
+    if request.param == "accelerator":
+        request.getfixturevalue("accelerator")
+    return request.param
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _settings_stay() -> Iterator[None]:
     """No file of tests leaves JAX otherwise than it was: what follows in the same

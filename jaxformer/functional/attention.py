@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -155,6 +156,56 @@ def masked_softmax(
     return exponentials / jnp.where(total == 0.0, 1.0, total)
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _softmax_to_mix(
+    scores: Float[Array, "*B T S"],
+    mask: Bool[Array, "#*B #T #S"] | None,
+    dtype: jnp.dtype,
+) -> tuple[Float[Array, "*B T S"], Float[Array, "*B T S"]]:
+    """Compute the masked softmax, and cast it to ``dtype`` for the matmul with the
+    values.
+
+    The backward pass keeps only the second, which the matmul keeps too. Autodiff would
+    keep several float32 arrays of that size, and does on a CPU.
+    """
+    weights = masked_softmax(scores, mask)
+    return weights, weights.astype(dtype)
+
+
+@_softmax_to_mix.defjvp
+def _softmax_to_mix_tangent(
+    dtype: jnp.dtype,
+    primals: tuple[Array, Array | None],
+    tangents: tuple[Array, object],
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    (scores, mask), (change, _) = primals, tangents
+    weights, derivative = jax.linearize(lambda x: masked_softmax(x, mask), scores)
+    # Without the barrier the compiler would keep the scores instead.
+    mixing = jax.lax.optimization_barrier(weights.astype(dtype))
+    change = jax.lax.platform_dependent(
+        derivative,
+        mixing,
+        change,
+        cpu=lambda derivative, _, change: derivative(change),
+        default=lambda _, mixing, change: _softmax_change(mixing, change),
+    )
+    return (weights, mixing), (change, change.astype(dtype))
+
+
+# Without the checkpoint the backward pass would keep a cast of the weights.
+@functools.partial(jax.checkpoint, prevent_cse=False)
+def _softmax_change(weights: Array, change: Array) -> Array:
+    """Compute w (c - sum(w c)) from weights w and the change c of the scores.
+
+    The backward pass transposes this form: it adds to a value its negative sum, and
+    the rest after that. Then the compiler for GPUs makes one kernel, else two.
+    """
+    weights = weights.astype(change.dtype)
+    shares = weights * change
+    rest = (1.0 - weights) * shares
+    return rest + weights * (shares - shares.sum(axis=-1, keepdims=True))
+
+
 def dot_product_attention(
     query: Float[Array, "B T H K"],
     key: Float[Array, "B S H K"],
@@ -209,8 +260,11 @@ def dot_product_attention(
         check_floats(x)
     scale = query.shape[-1] ** -0.5
     scores = einsum("BTHK,BSHK->BHTS", query * scale, key)
-    weights = masked_softmax(scores, mask)
-    mixing = dropout(weights, dropout_rate, dropout_key).astype(value.dtype)
+    if dropout_key is None or dropout_rate == 0.0:
+        weights, mixing = _softmax_to_mix(scores, mask, value.dtype)
+    else:
+        weights = masked_softmax(scores, mask)
+        mixing = dropout(weights, dropout_rate, dropout_key).astype(value.dtype)
     output = einsum("BHTS,BSHK->BTHK", mixing, value)
     return output.astype(value.dtype), weights
 

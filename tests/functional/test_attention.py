@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import jax.test_util
 import numpy as np
 import pytest
 
@@ -76,6 +77,67 @@ def test_content_of_masked_keys_is_ignored():
         jax.tree.map(np.testing.assert_array_equal, found, clean)
     found = attention(query, np.where(hidden, np.float32(1e10), key), value, mask)
     jax.tree.map(np.testing.assert_array_equal, found, clean)
+
+
+def brute_force_gradients(query, key, value, cotangent, mask):
+    """Compute the gradients of equation 1 row by row, in float64."""
+    _, weights = brute_force(query, key, value, mask)
+    arrays = [np.asarray(x, np.float64) for x in (query, key, value)]
+    cotangent = np.asarray(cotangent, np.float64)
+    query, key, value = arrays
+    to_query, to_key, to_value = (np.zeros_like(x) for x in arrays)
+    for b, h, t in np.ndindex(weights.shape[:3]):
+        row = weights[b, h, t]
+        to_value[b, :, h] += np.outer(row, cotangent[b, t, h])
+        jacobian = np.diag(row) - np.outer(row, row)
+        to_scores = jacobian @ value[b, :, h] @ cotangent[b, t, h]
+        to_scores /= np.sqrt(query.shape[-1])
+        to_query[b, t, h] = to_scores @ key[b, :, h]
+        to_key[b, :, h] += np.outer(to_scores, query[b, t, h])
+    return to_query, to_key, to_value
+
+
+@pytest.mark.usefixtures("platform")
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"),
+    [("float64", 1e-12), ("float32", 1e-5), ("bfloat16", 2**-6), ("float16", 2**-9)],
+)
+def test_gradients_equal_brute_force(dtype, tolerance):
+    """Of outputs and, in full precision, of the weights returned, in both modes. Rows
+    without keys and masked keys have exactly 0.
+    """
+    # Of width 16, so that the scale, 1/4, is exact in half precision.
+    with jax.enable_x64(True):
+        inputs = [jnp.asarray(x, dtype) for x in draw(3, widths=(16, 6))]
+        (cotangent,) = (jnp.asarray(x, dtype) for x in draw(4, widths=(6, 6))[:1])
+        mask = np.random.default_rng(5).random((3, 1, 4, 5)) < 0.6
+        mask[1], mask[0, :, :, 2] = False, False
+
+        attend = jax.jit(lambda *x: F.dot_product_attention(*x, jnp.asarray(mask)))
+        found = jax.vjp(lambda *x: attend(*x)[0], *inputs)[1](cotangent)
+        exact = brute_force_gradients(*inputs, cotangent, mask)
+        for near, right in zip(found, exact, strict=True):
+            assert near.dtype == dtype
+            error = np.abs(np.asarray(near, np.float64) - right).max()
+            assert error < tolerance * np.abs(right).max()
+            assert (np.asarray(near)[1] == 0).all()
+        assert (np.asarray(found[1])[0, 2] == 0).all()
+        if dtype == "float64":
+            jax.test_util.check_grads(attend, inputs, order=2)
+
+
+@pytest.mark.usefixtures("accelerator")
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+def test_the_backward_pass_keeps_weights_only_in_the_dtype_of_the_values(dtype):
+    """Of all arrays of queries x keys, one."""
+    inputs = [x.astype(dtype) for x in draw(8, queries=7)]
+    mask = jnp.ones((3, 1, 1, 5), bool)
+    pull = jax.eval_shape(
+        lambda *x: jax.vjp(lambda *x: F.dot_product_attention(*x, mask)[0], *x)[1],
+        *inputs,
+    )
+    kept = [leaf for leaf in jax.tree.leaves(pull) if leaf.shape[-2:] == (7, 5)]
+    assert [leaf.dtype for leaf in kept] == [dtype]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16, jnp.float16])

@@ -73,6 +73,7 @@ def test_gradients_in_half_precision_are_those_of_float32_up_to_rounding(dtype):
         assert error < 12 * ROUNDING[dtype] * np.abs(right).max()
 
 
+@pytest.mark.usefixtures("platform")
 @pytest.mark.parametrize("dtype", ROUNDING)
 def test_attention_in_half_precision_has_second_derivatives(dtype):
     """Tangents, forward over reverse and reverse over forward are those of float32 up
