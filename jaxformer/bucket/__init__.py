@@ -21,10 +21,15 @@ import atexit
 import contextlib
 from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from jaxformer.bucket.mirror import SEAL as SEAL
-from jaxformer.bucket.mirror import Mirror
 from jaxformer.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxformer.bucket.mirror import Mirror
+
+SEAL = "checksums.json"
+"""The file of a checkpoint that is written last, on a disk and in a bucket."""
 
 _COLLAPSED = ("gs:",), ("gcs:",), ("s3:",)
 """First parts of a path that was a URL."""
@@ -56,6 +61,9 @@ def open_directory(name: str | Path) -> Path:
             )
         return Path(name)
     url = name.rstrip("/")
+    # Only for a bucket: a run on a disk needs none of it.
+    from jaxformer.bucket.mirror import Mirror
+
     _mirrors.append(Mirror.open(url))
     return _mirrors[-1].root
 

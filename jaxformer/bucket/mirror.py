@@ -12,12 +12,10 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import TypeAlias
 
+from jaxformer.bucket import SEAL
 from jaxformer.bucket.locks import Locks
 from jaxformer.bucket.objects import Objects
 from jaxformer.errors import InputError
-
-SEAL = "checksums.json"
-"""The last file of a checkpoint to be written on the disk."""
 
 UNFINISHED = ".unfinished"
 """The object that a checkpoint in a bucket has while its others are written or removed.

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from jaxformer import bucket
 from jaxformer.checkpoints.parameters import find_parameters
-from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
@@ -39,6 +38,7 @@ from jaxformer.translation.stream import LineSearch
 from jaxformer.typing import PyTree
 
 if TYPE_CHECKING:
+    from jaxformer.data.records import Pair
     from jaxformer.translation.shortlist import Shortlist
 
 # Full batches of a window: sorting so many by length leaves 3% more padding than
