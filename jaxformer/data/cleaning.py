@@ -41,7 +41,6 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from jaxformer.data.records import Pair
 from jaxformer.errors import check_keys, key
-from jaxformer.table import align
 
 if TYPE_CHECKING:
     from jaxformer.data.duplicates import Duplicates
@@ -281,6 +280,8 @@ def table(counts: Counts) -> list[str]:
         f" ({100 * number / max(counts.read, 1):.2f} %)"
         for name, number in counts.changed.items()
     ]
+    from jaxformer.table import align
+
     return [*align(rows), *changed]
 
 
