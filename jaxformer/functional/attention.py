@@ -84,6 +84,8 @@ def _refusal(backend: str, attending: Attending) -> str | None:
     if dropout:
         return "has no dropout of attention weights"
     if backend == "pallas":
+        if dtype not in ("bfloat16", "float32"):
+            return f"computes in bfloat16 or float32, not in {dtype}"
         return _too_long(length)
     if dtype not in ("bfloat16", "float16"):
         return f"computes in bfloat16 or float16, not in {dtype}"

@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import AxisType, PartitionSpec
 
 from jaxformer.functional.attention import LONGEST, check_longest
+from jaxformer.functional.checks import check_right_padding
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.typing import Array, Float, Int
 
@@ -33,11 +34,16 @@ def cudnn_attention(
 
     Without segments of queries the mask is a length of each row and a rule, and the
     keys of a row are padded on the right. With segments it is an array [B, 1, T, S].
+
+    Raises:
+        InputError: a key after padding, without segments of queries; inside ``jit`` the
+            values are not known, and the output would be wrong.
     """
     attention = functools.partial(
         jax.nn.dot_product_attention, query, key, value, implementation="cudnn"
     )
     if mask.queries is None:
+        check_right_padding(mask.keys.astype(jnp.int32), 0)
         lengths = mask.keys.astype(bool).sum(axis=1, dtype=jnp.int32)
         output = attention(
             is_causal=mask.causal, key_value_seq_lengths=jnp.maximum(lengths, 1)
@@ -68,9 +74,9 @@ def pallas_attention(
     """
     length = query.shape[1]
     check_longest(max(length, key.shape[1]))
-    queries = (
-        jnp.ones(query.shape[:2], jnp.int32) if mask.queries is None else mask.queries
-    )
+    queries, keys = mask.queries, mask.keys
+    if queries is None:  # every key but padding is in the one segment
+        queries, keys = jnp.ones(query.shape[:2], jnp.int32), keys.astype(bool)
 
     def attention(
         query: Array, key: Array, value: Array, queries: Array, keys: Array
@@ -81,7 +87,7 @@ def pallas_attention(
         output: Array = _attend(mask.causal, *heads, *segments)
         return output[..., :length].transpose(0, 3, 1, 2)
 
-    return _over_mesh(attention)(query, key, value, queries, mask.keys)
+    return _over_mesh(attention)(query, key, value, queries, keys)
 
 
 def _pad(x: Array) -> Array:
@@ -151,10 +157,12 @@ def _call(
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import tpu as pltpu
 
-    rows, heads, width, _ = operands[0].shape
+    rows, heads, *_ = operands[0].shape
     longest = max(x.shape[-1] for x in operands)
-    # A step of the grid costs as much as a small head: take several together.
-    most = max(1, 2**19 // (width * longest))
+    # A step of the grid costs as much as a small head: take several together, of up to
+    # 768 KiB an array, which the 16 MiB of a TPU v4 hold too.
+    largest = max(math.prod(x.shape[2:]) * x.dtype.itemsize for x in operands[:3])
+    most = max(1, 3 * 2**18 // largest)
     together = max(n for n in range(1, heads + 1) if heads % n == 0 and n <= most)
 
     def block(x: Any) -> pl.BlockSpec:

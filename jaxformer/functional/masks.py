@@ -64,9 +64,10 @@ class SegmentMask:
     is padding.
 
     Attributes:
-        keys: segment of each key, or whether it is one.
+        keys: segment of each key, or whether it is one. Without segments of queries
+            cuDNN takes only keys that are padded on the right.
         queries: segment of each query; None: each may attend to every key but padding.
-        causal: whether a query attends to no later position.
+        causal: whether a query attends to no later position; both count from 0.
     """
 
     keys: Int[Array, "B S"] | Bool[Array, "B S"]
@@ -82,7 +83,9 @@ class SegmentMask:
         allowed = self.keys.astype(bool)[:, None, None, :]
         if self.queries is not None:
             allowed = allowed & segment_mask(self.queries, self.keys)
-        return allowed & causal_mask(length) if self.causal else allowed
+        if not self.causal:
+            return allowed
+        return allowed & jnp.tri(length, self.keys.shape[1], dtype=bool)[None, None]
 
 
 def combine(*masks: Bool[Array, "..."] | None) -> Bool[Array, "..."] | None:

@@ -30,6 +30,8 @@ PACKED_QUERIES = [[(1, 6), (2, 7)], [(1, 9), (2, 2), (0, 2)], [(0, QUERIES)]]
 MASKS = {
     "everything": None,
     "padded": F.SegmentMask(segments(PADDED)),
+    "keys of several segments": F.SegmentMask(segments(PACKED)),
+    "more keys than queries": F.SegmentMask(segments(PADDED), causal=True),
     "causal": F.SegmentMask(segments(PADDED)[:, :QUERIES], causal=True),
     "packed": F.SegmentMask(segments(PACKED), segments(PACKED_QUERIES)),
     "packed and causal": F.SegmentMask(
@@ -174,6 +176,7 @@ USUAL = Attending("gpu", jnp.dtype("bfloat16"), 64, 64, 256, dropout=False)
         ({"d_k": 256, "d_v": 256}, "plain"),
         ({"dropout": True}, "plain"),
         ({"platform": "tpu", "length": LONGEST + 1}, "plain"),
+        ({"platform": "tpu", "dtype": jnp.dtype("float16")}, "plain"),
     ],
 )
 def test_auto_takes_the_kernel_of_the_machine_where_it_fits(changes, chosen):
@@ -190,6 +193,11 @@ def test_auto_takes_the_kernel_of_the_machine_where_it_fits(changes, chosen):
         ("cudnn", {"dtype": jnp.dtype("float32")}, "or float16, not in float32"),
         ("cudnn", {"d_k": 16}, "not d_k=16 and d_v=64"),
         ("cudnn", {"dropout": True}, "has no dropout of attention weights"),
+        (
+            "pallas",
+            {"platform": "tpu", "dtype": jnp.dtype("float16")},
+            "in bfloat16 or float32, not in float16",
+        ),
         ("pallas", {"platform": "tpu", "length": 2000}, "at most 1024 positions, not"),
     ],
 )
@@ -211,3 +219,11 @@ def test_a_kernel_refuses_what_it_cannot_compute(changes, message):
     x = jnp.ones((1, 4, 2, 8))
     with pytest.raises(InputError, match=message):
         F.dot_product_attention(x, x, x, **{"backend": "pallas", **changes})
+
+
+def test_cudnn_refuses_a_key_after_padding():
+    """It is given lengths, by which the output would silently be wrong."""
+    x = jnp.ones((1, 4, 2, 8), jnp.bfloat16)
+    mask = F.SegmentMask(jnp.array([[True, False, True, False]]))
+    with pytest.raises(InputError, match="pad sequences on the right: row 0"):
+        F.dot_product_attention(x, x, x, mask, backend="cudnn")
