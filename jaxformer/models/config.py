@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 
+import jax.numpy as jnp
+
 from jaxformer.errors import InputError, check_keys, key
-from jaxformer.functional.attention import BACKENDS
+from jaxformer.functional.attention import BACKENDS, Attending, choose_backend
 from jaxformer.functional.layers import ACTIVATIONS
 from jaxformer.nn.blocks import NORM_ORDERS, LayerConfig
 from jaxformer.nn.embedding import KINDS as POSITION_KINDS
@@ -147,6 +149,31 @@ class TransformerConfig:
                 for field in dataclasses.fields(LayerConfig)
             }
         )
+
+    def choose_backend(
+        self, backend: str, platform: str, length: int, *, train: bool
+    ) -> str:
+        """Return how attention is computed: ``plain``, ``cudnn`` or ``pallas``.
+
+        Args:
+            backend: one of
+                :data:`~jaxformer.functional.attention.BACKENDS`.
+            platform: of the devices: ``cpu``, ``gpu`` or ``tpu``.
+            length: the longer of queries and keys.
+            train: whether dropout is active.
+
+        Raises:
+            InputError: a backend that does not fit.
+        """
+        attending = Attending(
+            platform=platform,
+            dtype=jnp.dtype(self.dtype),
+            d_k=self.d_k or self.d_model // self.num_heads,
+            d_v=self.d_v or self.d_model // self.num_heads,
+            length=length,
+            dropout=train and self.attention_dropout_rate > 0.0,
+        )
+        return choose_backend(backend, attending)
 
     @classmethod
     def base(cls, vocabulary_size: int) -> TransformerConfig:

@@ -12,7 +12,6 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import checks, layers, masks, positions
-from jaxformer.functional.attention import Attending, choose_backend
 from jaxformer.functional.cache import (
     NO_ANCESTOR,
     KeyValueStore,
@@ -300,19 +299,10 @@ class Transformer(nn.Module):
         )
 
     def _backend(self, backend: str, length: int, train: bool) -> str:
-        """Choose how attention is computed for sequences of a length."""
-        config = self.config
-        d_k = config.d_k or config.d_model // config.num_heads
-        d_v = config.d_v or config.d_model // config.num_heads
-        attending = Attending(
-            platform=self.platform or jax.default_backend(),
-            dtype=jnp.dtype(config.dtype),
-            d_k=d_k,
-            d_v=d_v,
-            length=length,
-            dropout=train and config.attention_dropout_rate > 0.0,
-        )
-        return choose_backend(backend, attending)
+        if self.is_initializing():
+            return "plain"  # parameters do not depend on it
+        platform = self.platform or jax.default_backend()
+        return self.config.choose_backend(backend, platform, length, train=train)
 
     @property
     def _target_embedding(self) -> Embedding:

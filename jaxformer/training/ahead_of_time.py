@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 
+from jaxformer.data.batching import round_down, round_up
 from jaxformer.errors import InputError
 from jaxformer.models.flops import Work, peak_flops, training_flops
 from jaxformer.models.seq2seq import Transformer
@@ -19,7 +20,7 @@ from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.mesh import row_shards
 from jaxformer.training.program import Program
 from jaxformer.training.step import SEGMENTS
-from jaxformer.training.topologies import Topology, devices_of
+from jaxformer.training.topologies import Machine, Topology, devices_of
 
 Shapes = dict[str, tuple[int, int]]
 
@@ -56,9 +57,9 @@ class Compiled:
         batch: rows and lengths of the batch, all devices together.
         memory: bytes on a device.
         flops: of the model's matmuls, forward and backward.
-        compiler_flops: of the compiled program as its compiler counts them; None on a
-            GPU, whose compiler does not say, and where layers are scanned, which it
-            counts once.
+        compiler_flops: of the compiled program as its compiler counts them, without
+            those of Pallas kernels; None on a GPU, whose compiler does not say, and
+            where layers are scanned, which it counts once.
         bytes_moved: between the device and its main memory.
         bytes_exchanged: received from other devices, by kind of collective.
         kernels: programs that the device starts.
@@ -88,11 +89,11 @@ def largest_batch(config: RunConfig, multiple: int) -> Shapes:
     """
     data = config.data
     length = (
-        data.packed_length
+        round_up(data.packed_length, data.shape_multiple, data.tokens_per_batch)
         if data.packing
         else min(data.max_length or config.model.max_length, config.model.max_length)
     )
-    rows = max(data.tokens_per_batch // length, 1)
+    rows = max(round_down(data.tokens_per_batch // length, data.shape_multiple), 1)
     names = ("source", "target", *(SEGMENTS if data.packing else ()))
     return dict.fromkeys(names, (-(-rows // multiple) * multiple, length))
 
@@ -111,15 +112,20 @@ def compile_training_step(
         InputError: the compiler is not installed, or refuses the step.
     """
     devices = devices_of(topology)
+    peak = peak_flops(devices[0], config.model.dtype)
+    if peak is None:
+        raise InputError(
+            f"{topology.name} has no published peak in {config.model.dtype}: set"
+            " model.dtype"
+        )
     engine = make_engine(Transformer(config.model), config.training, devices)
     shards = engine.devices if engine.split else row_shards(engine.mesh)
     if shapes is None:
         shapes = largest_batch(config, shards * config.training.accumulation_steps)
     begun = time.monotonic()
     compiled = compile_step(engine, shapes)
-    return _describe(
-        compiled, config, topology, shapes, engine, time.monotonic() - begun
-    )
+    seconds = time.monotonic() - begun
+    return _describe(compiled, config, topology.machine, shapes, engine, peak, seconds)
 
 
 def compile_step(engine: Engine, shapes: Shapes) -> Any:
@@ -138,30 +144,25 @@ def compile_step(engine: Engine, shapes: Shapes) -> Any:
 def _describe(
     compiled: Any,
     config: RunConfig,
-    topology: Topology,
+    machine: Machine,
     shapes: Shapes,
     engine: Engine,
+    peak: float,
     seconds: float,
 ) -> Compiled:
-    machine = topology.machine
-    peak = peak_flops(engine.mesh.devices.flat[0], config.model.dtype)
-    if peak is None:
-        raise InputError(
-            f"{topology.name} has no published peak in {config.model.dtype}: set"
-            " model.dtype"
-        )
+    is_tpu = machine.gpu is None
     program = Program(compiled.as_text())
     kernels = program.kernels()
     moved = sum(kernel.times * kernel.bytes for kernel in kernels)
     flops = model_flops(config, shapes) / engine.devices
-    costs = (compiled.cost_analysis() or {}) if topology.is_tpu else {}
+    costs = (compiled.cost_analysis() or {}) if is_tpu else {}
     scanned = config.model.scan_layers or config.training.accumulation_steps > 1
     known = None if scanned else costs.get("flops")
     least = max(
         # A GPU runs one kernel after another; a TPU fetches what is next meanwhile.
-        max(moved / machine.bandwidth, (known or flops) / peak),
+        max(moved / machine.bandwidth, max(known or 0.0, flops) / peak),
         sum(kernel.seconds(machine.bandwidth, peak) for kernel in kernels)
-        if not topology.is_tpu
+        if not is_tpu
         else 0.0,
     )
     return Compiled(

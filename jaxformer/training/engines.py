@@ -216,11 +216,14 @@ def make_engine(
             topology, which need not be there, serve :meth:`Engine.lower` alone.
 
     Raises:
-        InputError: the engine does not fit the hosts or devices.
+        InputError: the engine does not fit the hosts or devices, or the attention
+            backend does not fit the devices.
     """
     found = jax.devices() if devices is None else devices
     several = len(found) > 1  # of all hosts
-    model = model.copy(platform=found[0].platform)
+    platform = found[0].platform
+    model = model.copy(platform=platform)
+    model.config.choose_backend(model.config.attention_backend, platform, 1, train=True)
     name = ("pmap" if several else "jit") if config.engine == "auto" else config.engine
     if name == "jit" and jax.process_count() > 1:
         raise InputError(

@@ -39,6 +39,7 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import check_vocabulary
 from jaxformer.runs.records import Validator, last_step
+from jaxformer.training.ahead_of_time import largest_batch
 from jaxformer.training.compilations import Compilations
 from jaxformer.training.display import Display, make_display
 from jaxformer.training.engines import Engine, make_engine
@@ -84,6 +85,7 @@ def train(
         compilations = enter(Compilations())
         check_same(configuration.flatten(config), _SAME)
         display = enter(closing(make_display(config.training.steps)))
+        _check_backend(config)
         directory = together(lambda: bucket.open_directory(workdir))
         run = open_run(config, directory, report=display.say)
         config, model = run.config, Transformer(run.config.model)
@@ -143,6 +145,14 @@ def _check_start(
         return _first_state(run, engine), texts
     together(lambda: _check_validation(run, texts))
     return None, texts
+
+
+def _check_backend(config: RunConfig) -> None:
+    """Refuse an attention backend that does not fit before any text is read."""
+    _, length = largest_batch(config, 1)["source"]
+    config.model.choose_backend(
+        config.model.attention_backend, jax.default_backend(), length, train=True
+    )
 
 
 def _claim(

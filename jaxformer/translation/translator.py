@@ -93,6 +93,9 @@ class Translator:
 
             config = dataclasses.replace(config, scan_layers=False)
             params = unstack_layers(params)
+        if config.attention_backend != "plain":
+            # The machine that trained may have had another kernel.
+            config = dataclasses.replace(config, attention_backend="auto")
         self.models = Models((Transformer(config),), (params,))
         self.vocabularies = vocabularies
         self.decoding = decoding

@@ -88,6 +88,7 @@ def test_memory_of_a_configuration(info, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     keys = {"training.mesh_fsdp": 4, "training.mesh_tensor": 2}
     keys |= {"training.engine": "mesh", "data.train": "text:is,missing"}
+    keys |= {"model.attention_backend": "pallas"}  # for devices that are not here
     given = [f"--config.{key}={value}" for key, value in keys.items()]
     record = info(f"--config={FILE}", "--devices=64", *given)
     assert list(tmp_path.iterdir()) == []

@@ -132,3 +132,10 @@ def test_a_run_whose_checkpoints_are_gone_does_not_begin_again(train, tmp_path):
     assert record.read_bytes() == before + b'{"step": 3}\n'
     record.write_bytes(before)
     assert train("run", few, None).finished  # as one that was killed before it had one
+
+
+def test_an_attention_backend_is_refused_before_any_text_is_read(train, tmp_path):
+    changes = {"model.attention_backend": "pallas", "data.train": "text:is,missing"}
+    with pytest.raises(InputError, match="pallas is for a TPU, and this is a CPU"):
+        train("run", changes)
+    assert not (tmp_path / "run").exists()

@@ -113,3 +113,11 @@ def test_a_part_of_a_table_is_that_part_of_what_it_stands_for():
     for name in ("values", "scales", "sums"):
         whole = np.asarray(getattr(small, name))
         np.testing.assert_array_equal(getattr(part, name), whole[[0, 7, 2, 2]])
+
+
+def test_a_run_of_another_machine_s_kernel_is_translated_here():
+    """Its configuration names a kernel that this machine does not have."""
+    fused, plain = (
+        random_translator(attention_backend=backend) for backend in ("pallas", "plain")
+    )
+    assert fused.translate(equally_long()) == plain.translate(equally_long())

@@ -1,0 +1,98 @@
+"""What is compiled for devices that are not there, and the bounds that follow."""
+
+import types
+
+import jax
+import numpy as np
+import pytest
+
+from jaxformer.data.batching import Bucket, plan_buckets
+from jaxformer.data.config import DataConfig
+from jaxformer.data.packing import plan_rows
+from jaxformer.errors import InputError
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.config import EvaluationConfig, RunConfig
+from jaxformer.runs.training import TrainingConfig
+from jaxformer.search.config import DecodingConfig
+from jaxformer.training import ahead_of_time
+from jaxformer.training.ahead_of_time import compile_training_step, largest_batch
+from jaxformer.training.engines import make_engine
+from jaxformer.training.topologies import MACHINES, parse_topology
+
+
+def config(model=None, **data):
+    return RunConfig(
+        TransformerConfig(**(model or {})),
+        DataConfig(**data),
+        TrainingConfig(),
+        DecodingConfig(),
+        EvaluationConfig(),
+    )
+
+
+def test_the_largest_batch_is_that_of_a_run():
+    """Rows and lengths are those that the run plans for its longest sentences, up to
+    rows of padding.
+    """
+    sizes = {"tokens_per_batch": 25_000, "shape_multiple": 8}
+    (bucket,) = plan_buckets([250], [250], num_buckets=1, max_length=250, **sizes)
+    found = largest_batch(config(max_length=250, **sizes), 1)
+    assert found == dict.fromkeys(
+        ("source", "target"), (bucket.rows, bucket.source_length)
+    )
+    assert bucket == Bucket(250, 250, 96)
+    twenty = np.full(90_000, 20)  # more pairs than a batch holds
+    shape = plan_rows(twenty, twenty, packed_length=250, **sizes)
+    found = largest_batch(config(packing=True, packed_length=250, **sizes), 1)
+    assert found["source"] == (shape.rows, shape.source_length) == (96, 256)
+    assert largest_batch(config(max_length=250, **sizes), 64)["target"] == (128, 250)
+
+
+@pytest.mark.parametrize("counted", [0.5, 1.0, 2.0])
+def test_no_share_of_the_peak_is_above_one(counted):
+    """Where the compiler counts fewer operations than the model has, which those of
+    Pallas kernels are not among, the model's decide.
+    """
+    run, shapes = config(), {"source": (8, 256), "target": (8, 256)}
+    flops = ahead_of_time.model_flops(run, shapes)
+    sizes = ("argument", "temp", "generated_code", "output", "alias")
+    compiled = types.SimpleNamespace(
+        as_text=lambda: "ENTRY %main () -> f32[] {\n}",
+        cost_analysis=lambda: {"flops": counted * flops},
+        memory_analysis=lambda: types.SimpleNamespace(
+            **{f"{size}_size_in_bytes": 1 for size in sizes}
+        ),
+    )
+    engine = types.SimpleNamespace(devices=1)
+    found = ahead_of_time._describe(
+        compiled, run, MACHINES["v5e"], shapes, engine, peak=1e12, seconds=0.0
+    )
+    assert found.share_of_peak == pytest.approx(1 / max(counted, 1.0))
+
+
+def test_a_type_without_a_peak_is_refused_before_anything_is_compiled(monkeypatch):
+    device = types.SimpleNamespace(platform="tpu", device_kind="TPU v5 lite")
+    monkeypatch.setattr(ahead_of_time, "devices_of", lambda _: [device])
+    with pytest.raises(InputError, match="v5e has no published peak in float16"):
+        compile_training_step(config({"dtype": "float16"}), parse_topology("v5e:1x1"))
+
+
+def test_an_attention_backend_is_that_of_the_devices():
+    """Not of this machine: parameters are drawn anywhere, and steps are refused."""
+    model = Transformer(
+        TransformerConfig(
+            vocabulary_size=23,
+            d_model=16,
+            d_ff=24,
+            num_heads=2,
+            dtype="bfloat16",
+            attention_backend="cudnn",
+        )
+    )
+    with pytest.raises(InputError, match="is for a GPU, and this is a CPU"):
+        make_engine(model, TrainingConfig(engine="jit"))
+    gpus = [types.SimpleNamespace(platform="gpu")]
+    tokens = jax.ShapeDtypeStruct((1, 1), "int32")
+    for one in (model, model.copy(platform=gpus[0].platform)):
+        assert jax.eval_shape(one.init, jax.random.key(0), tokens, tokens)["params"]
