@@ -22,6 +22,7 @@ workers may clean a corpus in chunks and add up their counts. Only duplicates ne
 whole corpus, which :func:`find_duplicates` reads first.
 
 Example:
+    >>> from jaxformer.data.records import Pair
     >>> counts = Counts()
     >>> pairs = [Pair("a tree", "ein Baum"), Pair("a tree", ""), Pair("OK", "OK")]
     >>> cleaning = Cleaning(drop_identical=True)
@@ -39,11 +40,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from jaxformer.data.records import Pair
 from jaxformer.errors import check_keys, key
 
 if TYPE_CHECKING:
     from jaxformer.data.duplicates import Duplicates
+    from jaxformer.data.records import Pair
 
 UnicodeNormalization = Literal["none", "NFC", "NFKC"]
 """The normal form of text; see :func:`normalize`."""
@@ -183,9 +184,9 @@ def normalize(pair: Pair, form: UnicodeNormalization) -> Pair:
     """
     if form == "none":
         return pair
-    return Pair(
-        unicodedata.normalize(form, pair.source),
-        unicodedata.normalize(form, pair.target),
+    return pair._replace(
+        source=unicodedata.normalize(form, pair.source),
+        target=unicodedata.normalize(form, pair.target),
     )
 
 

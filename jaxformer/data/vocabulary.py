@@ -10,16 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jaxformer import signals
 from jaxformer.data.config import DataConfig, VocabularyModel
-from jaxformer.data.records import Pair
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
+
+if TYPE_CHECKING:
+    from jaxformer.data.records import Pair
 
 _TRAINING: dict[str, Any] = {
     "normalization_rule_name": "nmt_nfkc",
