@@ -59,7 +59,7 @@ class Compiled:
         flops: of the model's matmuls, forward and backward.
         compiler_flops: of the compiled program as its compiler counts them, without
             those of Pallas kernels; None on a GPU, whose compiler does not say, and
-            where layers are scanned, which it counts once.
+            where there is a loop, which it counts once.
         bytes_moved: between the device and its main memory.
         bytes_exchanged: received from other devices, by kind of collective.
         kernels: programs that the device starts.
@@ -156,8 +156,8 @@ def _describe(
     moved = sum(kernel.times * kernel.bytes for kernel in kernels)
     flops = model_flops(config, shapes) / engine.devices
     costs = (compiled.cost_analysis() or {}) if is_tpu else {}
-    scanned = config.model.scan_layers or config.training.accumulation_steps > 1
-    known = None if scanned else costs.get("flops")
+    looped = any(kernel.times > 1 for kernel in kernels)
+    known = None if looped else costs.get("flops")
     least = max(
         # A GPU runs one kernel after another; a TPU fetches what is next meanwhile.
         max(moved / machine.bandwidth, max(known or 0.0, flops) / peak),

@@ -173,12 +173,27 @@ class Program:
             name, times = waiting.pop()
             yield name, times
             for instruction in self.computations[name].values():
-                factor = _trips(instruction)
+                factor = self._trips(instruction)
                 waiting += [
                     (called, times * factor)
                     for called in instruction.called()
                     if called in self.computations
                 ]
+
+    def _trips(self, instruction: Instruction) -> int:
+        """Return how often a loop runs; 1 where that is unknown, and for all else."""
+        if instruction.opcode != "while":
+            return 1
+        if found := _TRIPS.search(instruction.rest):
+            return int(found[1])
+        # A TPU's text has it only in the condition, that the index is below a constant.
+        called = dict(_CALLED.findall(instruction.rest))
+        condition = self.computations.get(called.get("condition", ""), {}).values()
+        below = [each for each in condition if "direction=LT" in each.rest]
+        numbers = [each for each in condition if each.opcode == "constant"]
+        if len(below) != 1 or len(numbers) != 1:
+            return 1
+        return int(numbers[0].rest.partition(")")[0])
 
     def _run(self, name: str, times: int) -> Iterator[Kernel]:
         computation = self.computations[name]
@@ -190,7 +205,7 @@ class Program:
                 continue
             if opcode in ("while", "call", "conditional"):
                 for called in instruction.called():
-                    yield from self._run(called, times * _trips(instruction))
+                    yield from self._run(called, times * self._trips(instruction))
                 continue
             moved = self._moved(instruction, computation)
             yield Kernel(
@@ -326,11 +341,6 @@ def _dot_flops(instruction: Instruction, left: tuple[int, ...]) -> float:
     axes = re.findall(r"\d+", found[1] or found[2] or "") if found else []
     lengths = [left[int(axis)] for axis in axes]
     return 2.0 * math.prod(instruction.results[0].shape) * math.prod(lengths)
-
-
-def _trips(instruction: Instruction) -> int:
-    found = _TRIPS.search(instruction.rest)
-    return int(found[1]) if found and instruction.opcode == "while" else 1
 
 
 def _received(instruction: Instruction) -> int:

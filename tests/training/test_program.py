@@ -37,6 +37,17 @@ def test_kernels_of_a_loop_count_as_often_as_it_runs(program):
     ]
 
 
+def test_a_loop_that_a_tpu_counts_in_its_condition():
+    """The compiler for TPUs names no number of runs: the index is below a constant."""
+    text = TEXT.replace(', backend_config={"known_trip_count":{"n":"6"}}', "")
+    assert {kernel.times for kernel in Program(text).kernels()} == {1}
+    counted = """%n.1 = s32[] get-tuple-element(%carry.1), index=0
+  %last = s32[]{:T(128)} constant(5)
+  ROOT %go = pred[] compare(%n.1, %last), direction=LT"""
+    text = text.replace("ROOT %go = pred[] constant(true)", counted)
+    assert {kernel.times for kernel in Program(text).kernels()} == {1, 5}
+
+
 def test_arithmetic_and_time(program):
     """A matmul of [8, 16] and [16, 4]; a kernel takes the longer of its two times."""
     product = program.kernels()[0]
