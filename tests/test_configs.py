@@ -15,8 +15,9 @@ from jaxformer import paper
 from jaxformer.cli import config_file
 from jaxformer.data.wmt import find_task
 from jaxformer.errors import InputError
+from jaxformer.models.cache import empty_cache
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer, empty_cache
+from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.config import RunConfig, parse
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import create_state

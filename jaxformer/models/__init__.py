@@ -10,16 +10,13 @@ from jaxformer.errors import lazy_names
 
 if TYPE_CHECKING:
     from jaxformer.models.axis_names import logical_axes
+    from jaxformer.models.cache import Cache, Memory, empty_cache, empty_coverage
     from jaxformer.models.config import TransformerConfig
     from jaxformer.models.layer_stacking import stack_layers, unstack_layers
     from jaxformer.models.seq2seq import (
         AttentionWeights,
-        Cache,
-        Memory,
         Transformer,
         count_parameters,
-        empty_cache,
-        empty_coverage,
         shift_right,
     )
 
@@ -42,9 +39,9 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "axis_names": "logical_axes",
+        "cache": "Cache Memory empty_cache empty_coverage",
         "config": "TransformerConfig",
         "layer_stacking": "stack_layers unstack_layers",
-        "seq2seq": "AttentionWeights Cache Memory Transformer count_parameters"
-        " empty_cache empty_coverage shift_right",
+        "seq2seq": "AttentionWeights Transformer count_parameters shift_right",
     },
 )

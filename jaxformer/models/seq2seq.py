@@ -12,15 +12,9 @@ from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional import checks, layers, masks, positions
-from jaxformer.functional.cache import (
-    NO_ANCESTOR,
-    KeyValueStore,
-    Spans,
-    cache_dtype,
-    empty_spans,
-    readable,
-)
+from jaxformer.functional.cache import readable
 from jaxformer.functional.masks import SegmentMask
+from jaxformer.models.cache import Cache, Memory
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
 from jaxformer.nn.blocks import Dropout
@@ -38,31 +32,6 @@ class AttentionWeights(NamedTuple):
     encoder: list[Float[Array, "B H S S"] | None]
     decoder: list[Float[Array, "B H T T"] | None]
     cross: list[Float[Array, "B H T S"] | None]
-
-
-class Memory(NamedTuple):
-    """The encoder's output, projected once for each decoder layer."""
-
-    stores: list[KeyValueStore]
-    mask: Bool[Array, "B 1 1 S"]
-
-
-class Cache(NamedTuple):
-    """The KV cache of the target positions, and which slots each hypothesis reads."""
-
-    spans: list[Spans]
-    """One entry a decoder layer. The W hypotheses of a sentence share a row, which is
-    never reordered.
-    """
-    ancestors: Int[Array, "N T"]
-    """For each position, which of the W hypotheses was this one's ancestor; -1 at
-    positions that are not decoded yet. These rows are reordered with their hypotheses.
-    """
-    position: Int[Array, ""]
-    coverage: Float[Array, "N S"] | None = None
-    """Cross-attention to each source position: the mean over the heads of the last
-    decoder layer, summed over target positions; 1 at padding. None: not computed.
-    """
 
 
 class Transformer(nn.Module):
@@ -153,12 +122,8 @@ class Transformer(nn.Module):
                 tokens, or, outside ``jit``, a token id out of range, padding before a
                 token or segments that do not match the tokens.
         """
-        segments = {
-            "source_segments": source_segments,
-            "target_segments": target_segments,
-        }
-        backend = self.config.attention_backend
-        return self.forward(source, target, **segments, train=train, backend=backend)[0]
+        segments = source_segments, target_segments
+        return self.logits(self.hidden(source, target, *segments, train=train)[0])
 
     def forward(
         self,
@@ -176,6 +141,29 @@ class Transformer(nn.Module):
         Raises:
             InputError: segments of only one side, or a backend that does not fit.
         """
+        segments = source_segments, target_segments
+        x, weights = self.hidden(
+            source, target, *segments, train=train, backend=backend
+        )
+        return self.logits(x), weights
+
+    def hidden(
+        self,
+        source: Int[Array, "B S"],
+        target: Int[Array, "B T"],
+        source_segments: Int[Array, "B S"] | None = None,
+        target_segments: Int[Array, "B T"] | None = None,
+        *,
+        train: bool = False,
+        backend: str | None = None,
+    ) -> tuple[Float[Array, "B T D"], AttentionWeights]:
+        """Return the decoder's output, the input of :meth:`logits`, and the attention
+        weights. Without a ``backend`` it is that of the configuration.
+
+        Raises:
+            InputError: segments of only one side, or a backend that does not fit.
+        """
+        backend = backend or self.config.attention_backend
         if (source_segments is None) != (target_segments is None):
             raise InputError(
                 "a packed batch has segments on both sides: give source_segments and"
@@ -204,13 +192,8 @@ class Transformer(nn.Module):
         how = self._backend(backend, max(source.shape[1], target.shape[1]), train)
         x = keep_rows(self._embed_target(inputs, place, train=train))
         x, weights = self.decoder(x, memory, seen, cross, train=train, backend=how)
-        decoder_weights, cross_weights = (
-            [own for own, _ in weights],
-            [cross for _, cross in weights],
-        )
-        return self.logits(keep_rows(x)), AttentionWeights(
-            encoder_weights, decoder_weights, cross_weights
-        )
+        own, others = [own for own, _ in weights], [cross for _, cross in weights]
+        return keep_rows(x), AttentionWeights(encoder_weights, own, others)
 
     def encode(
         self,
@@ -252,10 +235,15 @@ class Transformer(nn.Module):
 
     def logits(self, x: Float[Array, "*B D"]) -> Float[Array, "*B V"]:
         """Compute the logit of each target token in float32."""
+        table, bias = self.output_layer()
+        return layers.project_to_vocabulary(table, x, bias)
+
+    def output_layer(self) -> tuple[Float[Array, "V D"], Float[Array, " V"] | None]:
+        """Return the table and, if there is one, the bias of :meth:`logits`."""
         bias = self.output_bias if self.config.output_bias else None
         if self.config.tied_embeddings == "none":
-            return layers.project_to_vocabulary(self.output, x, bias)
-        return self._target_embedding.logits(x, bias)
+            return self.output, bias
+        return self._target_embedding.table, bias
 
     def start(self, source: Int[Array, "B S"]) -> Memory:
         """Encode the source and project it for every decoder layer (prefill)."""
@@ -341,53 +329,6 @@ def shift_right(target: Int[Array, "B T"], bos_id: int) -> Int[Array, "B T"]:
     (Vaswani et al. 2017, figure 1 and section 3.1).
     """
     return jnp.pad(target[:, :-1], ((0, 0), (1, 0)), constant_values=bos_id)
-
-
-def empty_cache(
-    config: TransformerConfig, rows: int, length: int, beam_size: int = 1
-) -> Cache:
-    """Allocate the cache of ``rows`` hypotheses for ``length`` target positions.
-
-    Args:
-        config: of the model.
-        rows: hypotheses of all sentences.
-        length: positions.
-        beam_size: W, how many adjacent hypotheses share a row of keys and values. If
-            hypotheses are reordered within a sentence, those of a sentence should:
-            then only ``ancestors`` are reordered.
-
-    Raises:
-        InputError: the length is beyond ``config.max_length``, or the beam size does
-            not divide the rows.
-    """
-    if rows % beam_size:
-        raise InputError(f"{rows} rows are not a multiple of beam_size {beam_size}")
-    if length > config.max_length:
-        raise InputError(
-            f"decoding {length} positions needs more than the model's"
-            f" {config.max_length}; lower max_extra_length or train with a larger"
-            " model.max_length"
-        )
-    d_k = config.d_k or config.d_model // config.num_heads
-    d_v = config.d_v or config.d_model // config.num_heads
-    dtype = cache_dtype(jnp.dtype(config.dtype))
-    sizes = rows // beam_size, config.num_heads, d_k, d_v
-    return Cache(
-        [
-            empty_spans(*sizes, width=beam_size, length=length, dtype=dtype)
-            for _ in range(config.num_decoder_layers)
-        ],
-        jnp.full((rows, length), NO_ANCESTOR, jnp.int32),
-        jnp.zeros((), jnp.int32),
-    )
-
-
-def empty_coverage(memory: Memory, rows: int) -> Float[Array, "N S"]:
-    """Return the coverage of ``rows`` empty hypotheses, for :class:`Cache`: 0, and 1 at
-    padding.
-    """
-    padding = (~memory.mask[:, 0, 0]).astype(jnp.float32)
-    return jnp.repeat(padding, rows // padding.shape[0], axis=0)
 
 
 def count_parameters(params: Parameters) -> int:

@@ -9,13 +9,8 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-from jaxformer.models.seq2seq import (
-    Cache,
-    Memory,
-    Transformer,
-    empty_cache,
-    empty_coverage,
-)
+from jaxformer.models.cache import Cache, Memory, empty_cache, empty_coverage
+from jaxformer.models.seq2seq import Transformer
 from jaxformer.search.constraints import OF_SENTENCES
 from jaxformer.search.rules import SearchResult, SearchRules, Step
 from jaxformer.search.scoring import coverage_penalty
