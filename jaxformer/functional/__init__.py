@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         multi_head_attention,
         project_keys_values,
     )
+    from jaxformer.functional.chunked_losses import OutputLosses, output_losses
     from jaxformer.functional.layers import (
         dropout,
         embed,
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KeysValues",
+    "OutputLosses",
     "SegmentMask",
     "attend",
     "causal_mask",
@@ -59,6 +61,7 @@ __all__ = [
     "linear",
     "masked_softmax",
     "multi_head_attention",
+    "output_losses",
     "padding_mask",
     "project_keys_values",
     "project_to_vocabulary",
@@ -76,6 +79,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "attention": "KeysValues attend dot_product_attention masked_softmax"
         " multi_head_attention project_keys_values",
+        "chunked_losses": "OutputLosses output_losses",
         "layers": "dropout embed feed_forward layer_norm linear project_to_vocabulary",
         "losses": "correct cross_entropy smoothed_probabilities smoothing_floor"
         " symmetric_divergence z_loss",

@@ -9,7 +9,7 @@ import numpy as np
 from jax.core import Tracer
 
 from jaxformer.errors import InputError
-from jaxformer.typing import Array, Float, Int
+from jaxformer.typing import Array, Bool, Float, Int
 
 SMOOTHING_CONVENTIONS = ("others", "all")
 """How label smoothing spreads its mass: over the other tokens, or over all."""
@@ -63,6 +63,54 @@ def check_tokens(tokens: Int[Array, "..."], vocabulary_size: int) -> None:
             f"token id {wrong} is not in 0 to {vocabulary_size - 1}; "
             "encode with the vocabulary that the model was made for"
         )
+
+
+def check_positions(logits: tuple[int, ...], *others: tuple[int, ...]) -> None:
+    """Refuse targets and weights of another shape than the positions: broadcasting
+    would repeat them.
+
+    Raises:
+        InputError: a shape is not that of the logits without its last axis.
+    """
+    for other in others:
+        if other != logits[:-1]:
+            raise InputError(
+                "targets and weights have one number a position: with logits of shape"
+                f" {logits} the shape {logits[:-1]}, not {other}"
+            )
+
+
+def check_targets(
+    targets: Int[Array, "*B"],
+    weights: Bool[Array, "*B"] | Float[Array, "*B"],
+    vocabulary_size: int,
+) -> Int[Array, "*B"]:
+    """Refuse known targets out of range with a weight above 0.
+
+    Args:
+        targets: ids, of any shape.
+        weights: of the same shape.
+        vocabulary_size: V.
+
+    Returns:
+        The ids in at least 32 bits.
+
+    Raises:
+        InputError: a target with a weight above 0 is not in 0 to V - 1.
+    """
+    if not isinstance(targets, Tracer) and not isinstance(weights, Tracer):
+        known = np.asarray(targets)
+        wrong = known[
+            ((known < 0) | (known >= vocabulary_size)) & (np.asarray(weights) > 0)
+        ]
+        if wrong.size:
+            raise InputError(
+                f"target {wrong[0]} is not in 0 to {vocabulary_size - 1}; encode with"
+                " the vocabulary of the logits, or set the weight of such positions"
+                " to 0"
+            )
+    # Ids in 8 bits would wrap around in a larger vocabulary.
+    return targets.astype(jnp.int32) if targets.dtype.itemsize < 4 else targets
 
 
 def check_right_padding(tokens: Int[Array, "B S"], pad_id: int) -> None:

@@ -94,6 +94,18 @@ def matmul_transposed(
     )
 
 
+def matmul_transposed_gradients(
+    x: Float[Array, "N K"], table: Float[Array, "M K"], cotangent: Float[Array, "N M"]
+) -> tuple[Float[Array, "N K"], Float[Array, "M K"]]:
+    """Compute the gradients of :func:`matmul_transposed` from that of its result: that
+    of x in the dtype of x, and that of the table in float32 (float64 stays) whatever
+    the dtype of the table.
+    """
+    if _is_half(x):
+        return _half_gradients(1, x, table, cotangent)
+    return jax.vjp(matmul_transposed, x, table)[1](cotangent)
+
+
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _half_matmul(axis: int, x: Array, weights: Array) -> Array:
     """Contract an axis of the weights in place: a CPU would multiply a rounded
@@ -111,15 +123,21 @@ def _half_matmul_forward(
 def _half_matmul_backward(
     axis: int, operands: tuple[Array, Array], cotangent: Array
 ) -> tuple[Array, Array]:
-    x, weights = operands
+    to_x, to_weights = _half_gradients(axis, *operands, cotangent)
+    # Weights kept in float32 get a float32 gradient, not one rounded to the dtype of
+    # the matmul.
+    return to_x, to_weights.astype(operands[1].dtype)
+
+
+def _half_gradients(
+    axis: int, x: Array, weights: Array, cotangent: Array
+) -> tuple[Array, Array]:
     cotangent = cotangent.astype(x.dtype)
     to_x = _half_dot(cotangent, weights.astype(x.dtype), 1 - axis)
     to_weights = jax.lax.platform_dependent(
         x, cotangent, cpu=_transposed_dot_on_cpu, default=_transposed_dot
     )
-    # Weights kept in float32 get a float32 gradient, not one rounded to the dtype of
-    # the matmul.
-    return to_x, (to_weights if axis == 0 else to_weights.T).astype(weights.dtype)
+    return to_x, to_weights if axis == 0 else to_weights.T
 
 
 _half_matmul.defvjp(_half_matmul_forward, _half_matmul_backward)
@@ -216,6 +234,33 @@ def _standardized_and_factor(x: Array, epsilon: float) -> tuple[Array, Array]:
     centred = x - x.mean(axis=-1, keepdims=True)
     factor = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
     return centred * factor, factor
+
+
+def log_sum_exp(x: Float[Array, "*B V"]) -> Float[Array, "*B"]:
+    """Compute ``jax.nn.logsumexp(x, axis=-1)``, without a derivative.
+
+    That reads x twice, for its maximum and for the sum. A GPU is limited by what it
+    reads, and takes both in one pass; other compilers compute the maximum together with
+    x, and a CPU is limited by its exponentials.
+    """
+    twice = functools.partial(jax.nn.logsumexp, axis=-1)
+    return jax.lax.platform_dependent(
+        x, cuda=_log_sum_exp_in_one_pass, rocm=_log_sum_exp_in_one_pass, default=twice
+    )
+
+
+def _log_sum_exp_in_one_pass(x: Array) -> Array:
+    def shift(top: Array) -> Array:
+        return jnp.where(jnp.isfinite(top), top, 0.0)
+
+    def add(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
+        top = jnp.maximum(a[0], b[0])
+        low, high = jnp.exp(a[0] - shift(top)), jnp.exp(b[0] - shift(top))
+        return top, a[1] * low + b[1] * high
+
+    start = jnp.array(-jnp.inf, x.dtype), jnp.zeros((), x.dtype)
+    top, total = jax.lax.reduce((x, jnp.ones_like(x)), start, add, (x.ndim - 1,))
+    return shift(top) + jnp.log(total)
 
 
 def random_bits(key: Key, shape: tuple[int, ...]) -> UInt32[Array, "..."]:

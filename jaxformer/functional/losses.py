@@ -10,11 +10,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
-from jax.core import Tracer
 
 from jaxformer.errors import InputError
-from jaxformer.functional.checks import SMOOTHING_CONVENTIONS
+from jaxformer.functional.checks import (
+    SMOOTHING_CONVENTIONS,
+    check_positions,
+    check_targets,
+)
 from jaxformer.functional.kernels import wide_dtype
 from jaxformer.typing import Array, Bool, Float, Int
 
@@ -111,10 +113,10 @@ def cross_entropy(
         >>> round(float(total / count), 4)  # log 4
         1.3863
     """
-    _check_shapes(logits.shape, targets.shape, weights.shape)
+    check_positions(logits.shape, targets.shape, weights.shape)
     on, off = smoothed_probabilities(logits.shape[-1], smoothing, convention)
     targets, weights = (
-        _check_targets(targets, weights, logits.shape[-1]),
+        check_targets(targets, weights, logits.shape[-1]),
         weights.astype(wide_dtype(logits, weights)),
     )
     return (
@@ -194,7 +196,7 @@ def z_loss(
         >>> round(float(total / count), 4)  # (log 4)^2
         1.9218
     """
-    _check_shapes(logits.shape, weights.shape)
+    check_positions(logits.shape, weights.shape)
     weights = weights.astype(wide_dtype(logits, weights))
     normaliser = jax.nn.logsumexp(_without_padding(logits, weights), axis=-1)
     return _sum(normaliser**2, weights)
@@ -230,7 +232,7 @@ def symmetric_divergence(
         >>> round(float(total / count), 4)  # log(3) / 2
         0.5493
     """
-    _check_shapes(logits_a.shape, logits_b.shape[:-1], weights.shape)
+    check_positions(logits_a.shape, logits_b.shape[:-1], weights.shape)
     weights = weights.astype(wide_dtype(logits_a, logits_b, weights))
     log_p, log_q = (
         jax.nn.log_softmax(_without_padding(logits, weights), axis=-1)
@@ -252,9 +254,9 @@ def correct(
 
     A target out of range is NaN or refused, as in :func:`cross_entropy`.
     """
-    _check_shapes(logits.shape, targets.shape, weights.shape)
+    check_positions(logits.shape, targets.shape, weights.shape)
     targets, weights = (
-        _check_targets(targets, weights, logits.shape[-1]),
+        check_targets(targets, weights, logits.shape[-1]),
         weights.astype(wide_dtype(logits, weights)),
     )
     hits = (logits.argmax(axis=-1) == targets).astype(weights.dtype)
@@ -262,39 +264,6 @@ def correct(
         _inside(targets, logits.shape[-1]) | ~(weights > 0.0), hits, jnp.nan
     )
     return (hits * weights).sum(), weights.sum()
-
-
-def _check_shapes(logits: tuple[int, ...], *others: tuple[int, ...]) -> None:
-    """Refuse targets and weights of another shape than the positions: broadcasting
-    would repeat them.
-    """
-    for other in others:
-        if other != logits[:-1]:
-            raise InputError(
-                "targets and weights have one number a position: with logits of shape"
-                f" {logits} the shape {logits[:-1]}, not {other}"
-            )
-
-
-def _check_targets(
-    targets: Int[Array, "*B"], weights: Array, vocabulary_size: int
-) -> Int[Array, "*B"]:
-    """Refuse known targets out of range with a weight above 0; return the ids in at
-    least 32 bits.
-    """
-    if not isinstance(targets, Tracer) and not isinstance(weights, Tracer):
-        known = np.asarray(targets)
-        wrong = known[
-            ((known < 0) | (known >= vocabulary_size)) & (np.asarray(weights) > 0)
-        ]
-        if wrong.size:
-            raise InputError(
-                f"target {wrong[0]} is not in 0 to {vocabulary_size - 1}; encode with"
-                " the vocabulary of the logits, or set the weight of such positions"
-                " to 0"
-            )
-    # Ids in 8 bits would wrap around in a larger vocabulary.
-    return targets.astype(jnp.int32) if targets.dtype.itemsize < 4 else targets
 
 
 def _inside(targets: Int[Array, "*B"], vocabulary_size: int) -> Bool[Array, "*B"]:

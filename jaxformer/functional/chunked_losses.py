@@ -1,0 +1,384 @@
+"""The losses of :mod:`jaxformer.functional.losses` from hidden states and the output
+table, in chunks of positions: the logits of all positions never exist at once.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple, TypeAlias, cast
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from jaxformer.errors import InputError
+from jaxformer.functional.checks import (
+    check_axes,
+    check_floats,
+    check_positions,
+    check_targets,
+)
+from jaxformer.functional.kernels import (
+    log_sum_exp,
+    matmul_transposed,
+    matmul_transposed_gradients,
+    wide_dtype,
+)
+from jaxformer.functional.losses import smoothed_probabilities
+from jaxformer.typing import Array, Bool, Float, Int
+
+# Positions of a chunk. Each chunk reads and writes the table's gradient: on a GPU few
+# large chunks move least. A CPU is fastest with small ones. The vector memory of a TPU
+# v5e (128 MiB) holds the logits of a chunk of so many bytes.
+_ON_CPU, _ON_GPU, _TPU_BYTES = 1024, 4096, 80 * 10**6
+# Tiles of matmuls on TPUs and GPUs have this many columns, or a divisor of it.
+_TILE = 128
+
+
+class OutputLosses(NamedTuple):
+    """Sums over the weighted targets. Only ``loss`` has a gradient by the hidden
+    states and parameters.
+
+    Attributes:
+        loss: the smoothed cross-entropy plus the weighted z-loss, in nats.
+        nll: the cross-entropy without smoothing, in nats.
+        correct: targets that have the highest logit.
+        z_loss: (log Z)^2, not multiplied by its weight.
+        tokens: the sum of the weights, to divide the others by.
+    """
+
+    loss: Float[Array, ""]
+    nll: Float[Array, ""]
+    correct: Float[Array, ""]
+    z_loss: Float[Array, ""]
+    tokens: Float[Array, ""]
+
+
+class _Settings(NamedTuple):
+    on: float
+    off: float
+    z_weight: float
+    chunk: int | None
+
+
+class _Output(NamedTuple):
+    """The output layer, padded to whole tiles.
+
+    Attributes:
+        rows: the table in the compute dtype.
+        bias: of the logits.
+        size: V, the tokens of the vocabulary; rows from there on are padding.
+    """
+
+    rows: Float[Array, "P D"]
+    bias: Float[Array, " P"] | None
+    size: int
+
+
+_Losses: TypeAlias = tuple[
+    Float[Array, "..."], Float[Array, "..."], Float[Array, "..."], Float[Array, "..."]
+]
+"""Loss, nll, correct and z-loss."""
+
+_Gradients: TypeAlias = tuple[
+    Float[Array, "G N D"], Float[Array, "V D"], Float[Array, " V"] | None
+]
+"""Those by hidden states, table and bias."""
+
+
+def output_losses(
+    x: Float[Array, "B T D"],
+    table: Float[Array, "V D"],
+    targets: Int[Array, "B T"],
+    weights: Bool[Array, "B T"] | Float[Array, "B T"],
+    bias: Float[Array, " V"] | None = None,
+    *,
+    smoothing: float = 0.0,
+    convention: str = "others",
+    z_loss: float = 0.0,
+    chunk: int | None = None,
+    groups: int = 1,
+) -> OutputLosses:
+    """Sum the losses of the logits x E^T + b without an array of all logits.
+
+    The values are those of :func:`jaxformer.functional.cross_entropy`,
+    :func:`jaxformer.functional.correct` and :func:`jaxformer.functional.z_loss` on
+    :func:`jaxformer.functional.project_to_vocabulary`. Under differentiation the
+    forward pass computes the logits of a chunk, its losses, and at once the gradient by
+    x and by the table; the backward pass only scales them. There is no forward-mode
+    derivative.
+
+    In half precision the gradient by the logits is rounded before it is multiplied by
+    the cotangent of the loss: in float16 a scaled loss does not keep it from underflow.
+
+    Args:
+        x: hidden states, in the compute dtype. With weight 0 they may be anything.
+        table: one row a token. It is cast to the dtype of x.
+        targets: the true tokens. With weight 0 they may be any number. Otherwise a
+            target outside 0 to V - 1 makes losses and gradient NaN under ``jit``, and
+            is refused where values are known.
+        weights: 0 or False at padding, which contributes exactly 0.
+        bias: of the logits.
+        smoothing: epsilon; 0.1 in the paper.
+        convention: see :func:`jaxformer.functional.smoothed_probabilities`.
+        z_loss: weight of the z-loss in ``loss``.
+        chunk: positions of one group in a chunk. None: a number for the device that
+            the program is compiled for.
+        groups: equal groups of adjacent rows, each with chunks of its own. On a mesh
+            this is the number of shards of the rows: each device computes its own, and
+            the gradients of the table are added once, after the last chunk.
+
+    Returns:
+        Sums in float32, or in float64 for float64 inputs.
+
+    Raises:
+        InputError: shapes that do not match, a target out of range, invalid smoothing,
+            or groups that do not divide the rows.
+
+    Example:
+        >>> x, table = jnp.zeros((1, 2, 8)), jnp.ones((4, 8))
+        >>> targets, weights = jnp.array([[1, 0]]), jnp.array([[True, False]])
+        >>> sums = output_losses(x, table, targets, weights)
+        >>> round(float(sums.loss / sums.tokens), 4)  # log 4
+        1.3863
+    """
+    check_floats(x)
+    check_axes(x.shape, table.shape[::-1], 1)
+    check_positions((*x.shape[:-1], table.shape[0]), targets.shape, weights.shape)
+    if x.shape[0] % groups:
+        raise InputError(f"groups={groups} must divide the {x.shape[0]} rows")
+    on, off = smoothed_probabilities(table.shape[0], smoothing, convention)
+    targets = check_targets(targets, weights, table.shape[0])
+    weights = weights.astype(wide_dtype(x, weights))
+
+    def group(array: Array) -> Array:
+        return array.reshape(groups, -1, *array.shape[2:])
+
+    settings = _Settings(on, off, z_loss, chunk)
+    sums = _sums(settings, group(x), table, bias, group(weights), group(targets))
+    return OutputLosses(*cast(_Losses, sums), weights.sum())
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _sums(
+    settings: _Settings,
+    x: Float[Array, "G N D"],
+    table: Float[Array, "V D"],
+    bias: Float[Array, " V"] | None,
+    weights: Float[Array, "G N"],
+    targets: Int[Array, "G N"],
+) -> _Losses:
+    """Sum the losses of all positions."""
+    losses, _ = _losses(settings, False, x, table, bias, weights, targets)
+    return _weigh(losses, weights)
+
+
+def _sums_forward(
+    settings: _Settings,
+    x: Float[Array, "G N D"],
+    table: Float[Array, "V D"],
+    bias: Float[Array, " V"] | None,
+    weights: Float[Array, "G N"],
+    targets: Int[Array, "G N"],
+) -> tuple[_Losses, tuple[_Gradients, Array]]:
+    losses, gradients = _losses(settings, True, x, table, bias, weights, targets)
+    assert gradients is not None
+    return _weigh(losses, weights), (gradients, losses[0].astype(weights.dtype))
+
+
+def _sums_backward(
+    settings: _Settings, kept: tuple[_Gradients, Array], cotangents: _Losses
+) -> tuple[Array, Array, Array | None, Array, None]:
+    def scale(gradient: Array) -> Array:
+        wide = gradient.astype(wide_dtype(gradient))
+        return (wide * cotangents[0].astype(wide.dtype)).astype(gradient.dtype)
+
+    (to_x, to_table, to_bias), to_weights = kept
+    by_bias = None if to_bias is None else scale(to_bias)
+    return scale(to_x), scale(to_table), by_bias, scale(to_weights), None
+
+
+_sums.defvjp(_sums_forward, _sums_backward)
+
+
+def _weigh(losses: _Losses, weights: Float[Array, "G N"]) -> _Losses:
+    loss, nll, correct, z_loss = ((each * weights).sum() for each in losses)
+    return loss, nll, correct, z_loss
+
+
+def _losses(
+    settings: _Settings,
+    differentiate: bool,
+    x: Float[Array, "G N D"],
+    table: Float[Array, "V D"],
+    bias: Float[Array, " V"] | None,
+    weights: Float[Array, "G N"],
+    targets: Int[Array, "G N"],
+) -> tuple[_Losses, _Gradients | None]:
+    """Return the losses of each position, and the gradients of the weighted sum of the
+    first.
+    """
+    scan = functools.partial(_scan, settings, differentiate)
+    arrays = x, table, bias, weights, targets
+    if settings.chunk is not None:
+        return scan(settings.chunk, *arrays)
+    positions, width = x.shape[1:]
+    on_tpu = _TPU_BYTES // (4 * table.shape[0]) // _TILE * _TILE
+    # Below half the width, the table's gradient would move more than the logits.
+    most = {"tpu": on_tpu if 2 * on_tpu > width else _ON_GPU, "cpu": _ON_CPU}
+    sizes = {name: _divide(positions, number) for name, number in most.items()}
+    return jax.lax.platform_dependent(
+        *arrays,
+        **{name: functools.partial(scan, size) for name, size in sizes.items()},
+        default=functools.partial(scan, _divide(positions, _ON_GPU)),
+    )
+
+
+def _divide(positions: int, most: int) -> int:
+    """Return the size of the fewest equal chunks of up to ``most`` positions, in whole
+    tiles.
+    """
+    number = max(-(-positions // most), 1)
+    return max(-(-positions // (number * _TILE)), 1) * _TILE
+
+
+def _scan(
+    settings: _Settings,
+    differentiate: bool,
+    chunk: int,
+    x: Float[Array, "G N D"],
+    table: Float[Array, "V D"],
+    bias: Float[Array, " V"] | None,
+    weights: Float[Array, "G N"],
+    targets: Int[Array, "G N"],
+) -> tuple[_Losses, _Gradients | None]:
+    size, wide = table.shape[0], wide_dtype(x)
+    missing = -size % _TILE
+    rows = jnp.pad(table.astype(x.dtype), ((0, missing), (0, 0)))
+    padded = None if bias is None else jnp.pad(bias.astype(wide), (0, missing))
+    step = functools.partial(_step, settings, _Output(rows, padded, size))
+    totals = None
+    if differentiate:
+        shapes = rows, padded
+        totals = jax.tree.map(lambda a: jnp.zeros((len(x), *a.shape), wide), shapes)
+    parts = _cut(x, chunk), _cut(weights, chunk), _cut(targets, chunk)
+    totals, found = jax.lax.scan(step, totals, parts)
+    losses, to_x = jax.tree.map(lambda each: _join(each, x.shape[1]), found)
+    if totals is None:
+        return losses, None
+    to_table, to_bias = jax.tree.map(lambda each: each.sum(axis=0)[:size], totals)
+    return losses, (
+        to_x,
+        to_table.astype(table.dtype),
+        to_bias if bias is None else to_bias.astype(bias.dtype),
+    )
+
+
+def _step(
+    settings: _Settings,
+    output: _Output,
+    totals: tuple[Array, Array | None] | None,
+    part: tuple[Array, Array, Array],
+) -> tuple[tuple[Array, Array | None] | None, tuple[_Losses, Array | None]]:
+    """Return the losses of one chunk and its gradient by the hidden states, and add
+    those by table and bias. Without totals there are no gradients.
+    """
+    x, weights, targets = part
+    # A padded position may hold inf, and 0 * inf is NaN.
+    x = jnp.where(weights[..., None] > 0.0, x, jnp.zeros((), x.dtype))
+    logits = _logits(output, x)
+    log_z = log_sum_exp(logits)
+    losses = _measure(settings, output, logits, log_z, weights, targets)
+    if totals is None:
+        return None, (losses, None)
+    slope = _slope(settings, output, logits, log_z, weights, targets)
+    multiply = jax.vmap(matmul_transposed_gradients, in_axes=(0, None, 0))
+    to_x, to_table = multiply(x, output.rows, slope)
+    to_bias = None if totals[1] is None else totals[1] + slope.sum(axis=1)
+    return (totals[0] + to_table, to_bias), (losses, to_x)
+
+
+def _logits(output: _Output, x: Float[Array, "G C D"]) -> Float[Array, "G C P"]:
+    """Compute the logits of a chunk; those of padding rows are minus infinity."""
+    flat = matmul_transposed(x.reshape(-1, x.shape[-1]), output.rows)
+    logits = flat.reshape(*x.shape[:-1], -1)
+    if output.bias is not None:
+        logits += output.bias[None, None]
+    if logits.shape[-1] == output.size:
+        return logits
+    return jnp.where(_columns(logits) < output.size, logits, -jnp.inf)
+
+
+def _measure(
+    settings: _Settings,
+    output: _Output,
+    logits: Float[Array, "G C P"],
+    log_z: Float[Array, "G C"],
+    weights: Float[Array, "G C"],
+    targets: Int[Array, "G C"],
+) -> _Losses:
+    """Return the losses of each position, 0 at padding."""
+    columns = _columns(logits, targets.dtype)
+    known = (targets >= 0) & (targets < output.size)
+    # Unlike a gather, this sum is part of the one pass over the logits.
+    true = jnp.where(columns == targets[..., None], logits, 0.0).sum(axis=-1)
+    true = jnp.where(known, true, jnp.nan)
+    loss = log_z - (settings.on - settings.off) * true
+    if settings.off > 0.0:
+        real = jnp.where(columns < output.size, logits, 0.0)
+        loss -= settings.off * real.sum(axis=-1)
+    z_loss = log_z**2
+    if settings.z_weight:
+        loss += settings.z_weight * z_loss
+    hits = (jax.lax.argmax(logits, 2, targets.dtype) == targets).astype(logits.dtype)
+    hits = jnp.where(known, hits, jnp.nan)
+    loss, nll, correct, z_loss = (
+        jnp.where(weights > 0.0, each, 0.0)
+        for each in (loss, log_z - true, hits, z_loss)
+    )
+    return loss, nll, correct, z_loss
+
+
+def _slope(
+    settings: _Settings,
+    output: _Output,
+    logits: Float[Array, "G C P"],
+    log_z: Float[Array, "G C"],
+    weights: Float[Array, "G C"],
+    targets: Int[Array, "G C"],
+) -> Float[Array, "G C P"]:
+    """Return the gradient of the weighted loss by the logits: softmax * (1 + 2 w log Z)
+    - q, with w the weight of the z-loss.
+    """
+    columns, weights = (
+        _columns(logits, targets.dtype),
+        weights.astype(logits.dtype)[..., None],
+    )
+    known = (targets >= 0) & (targets < output.size)
+    others = jnp.where(known, settings.off, jnp.nan).astype(logits.dtype)
+    wanted = jnp.where(columns < output.size, others[..., None], 0.0)
+    wanted = jnp.where(columns == targets[..., None], settings.on, wanted)
+    softmax = jnp.exp(logits - log_z[..., None])
+    if settings.z_weight:
+        softmax *= (1.0 + 2.0 * settings.z_weight * log_z)[..., None]
+    return jnp.where(weights > 0.0, weights * (softmax - wanted), 0.0)
+
+
+def _columns(
+    logits: Float[Array, "G C P"], dtype: DTypeLike = jnp.int32
+) -> Int[Array, "G C P"]:
+    return jax.lax.broadcasted_iota(dtype, logits.shape, 2)
+
+
+def _cut(array: Array, chunk: int) -> Array:
+    """Turn [G, N, ...] into chunks [N / C, G, C, ...], the last one filled up by 0."""
+    groups, positions, *rest = array.shape
+    number = -(-positions // chunk)
+    widths = [(0, 0), (0, number * chunk - positions), *[(0, 0)] * len(rest)]
+    return jnp.pad(array, widths).reshape(groups, number, chunk, *rest).swapaxes(0, 1)
+
+
+def _join(chunks: Array, positions: int) -> Array:
+    """Undo :func:`_cut`."""
+    number, groups, chunk, *rest = chunks.shape
+    return chunks.swapaxes(0, 1).reshape(groups, number * chunk, *rest)[:, :positions]
