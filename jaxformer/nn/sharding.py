@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import jax
 from jax.sharding import AxisType, PartitionSpec
 
@@ -23,11 +25,25 @@ def keep_rows(x: Array) -> Array:
     Args:
         x: activations [B, ...], rows first.
     """
+    axes = tuple(_row_axes())
+    return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x
+
+
+def count_row_shards() -> int:
+    """Count the shards into which :func:`keep_rows` divides the rows; 1 where it
+    constrains nothing.
+    """
+    return math.prod(_row_axes().values())
+
+
+def _row_axes() -> dict[str, int]:
+    """Return the lengths of those :data:`ROW_AXES` that the current mesh has and leaves
+    to the compiler.
+    """
     mesh = jax.sharding.get_abstract_mesh()
     automatic = [
         name
         for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
         if kind == AxisType.Auto
     ]
-    axes = tuple(axis for axis in ROW_AXES if axis in automatic)
-    return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x
+    return {axis: mesh.shape[axis] for axis in ROW_AXES if axis in automatic}

@@ -5,8 +5,9 @@ axis name.
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
-from typing import TypeAlias, cast
+from typing import Any, TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +15,9 @@ import numpy as np
 import optax
 
 from jaxformer.functional import losses
+from jaxformer.functional.chunked_losses import OutputLosses, output_losses
 from jaxformer.models.seq2seq import Transformer
+from jaxformer.nn.sharding import count_row_shards
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.optimizer import (
     frozen_mask,
@@ -47,6 +50,14 @@ EvalStep: TypeAlias = Callable[[PyTree, Batch], Metrics]
 # after a bad one (Micikevicius et al. 2018, section 3.2).
 _SCALE_GROWS_AFTER = 2000
 
+
+MOST_LOGIT_BYTES = 2**29
+"""The most bytes of a device's float32 logits that a step holds at once. Beyond it the
+losses are computed in chunks of positions.
+
+Half a gibibyte is 3,600 tokens of a vocabulary of 37,000, about as many as a chunk has
+on a GPU. With fewer there is little memory to save.
+"""
 
 Place: TypeAlias = Callable[[PyTree], PyTree]
 """Sets the sharding of parameters for their use; it changes no value."""
@@ -162,15 +173,13 @@ def make_eval_step(
     """Build ``eval_step(params, batch) -> metrics``: sums of ``loss``, ``nll``,
     ``correct`` and ``tokens``.
     """
+    config = dataclasses.replace(config, z_loss=0.0, r_drop=0.0)
 
     def eval_step(params: PyTree, batch: Batch) -> Metrics:
         batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
-        logits, target = _logits(model, place(params), batch), batch["target"]
-        real = target != model.config.pad_id
-        loss, tokens = _smoothed(logits, target, real, config)
-        nll, _ = losses.cross_entropy(logits, target, real)
-        correct, _ = losses.correct(logits, target, real)
-        sums = {"loss": loss, "nll": nll, "correct": correct, "tokens": tokens}
+        found = _losses(model, config, place(params), batch)
+        sums = {"loss": found.loss, "nll": found.nll, "correct": found.correct}
+        sums["tokens"] = found.tokens
         return sums if axis_name is None else jax.lax.psum(sums, axis_name)
 
     return eval_step
@@ -193,32 +202,14 @@ def make_loss(
         if config.r_drop:
             # Each row next to its copy, so that one device computes both.
             batch = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
-        target = batch["target"]
-        real = target != pad_id
-        logits = _logits(
-            model, place(_without_frozen(params, config.frozen)), batch, key
-        )
-        loss, tokens = _smoothed(logits, target, real, config)
-        nll, _ = losses.cross_entropy(logits, target, real)
-        if config.z_loss:
-            loss += config.z_loss * losses.z_loss(logits, real)[0]
-        if config.r_drop:
-            divergence, _ = losses.symmetric_divergence(
-                logits[::2], logits[1::2], real[::2]
-            )
-            # The mean of the two passes: half of Wu et al. (2021), equation 4, which
-            # adds them.
-            loss, nll, tokens = (
-                (loss + config.r_drop * divergence) / 2,
-                nll / 2,
-                tokens / 2,
-            )
-        return loss, {
+        params = place(_without_frozen(params, config.frozen))
+        sums = _losses(model, config, params, batch, key)
+        return sums.loss, {
             "source_tokens": source_tokens,
             "slots": slots,
-            "loss": loss,
-            "nll": jax.lax.stop_gradient(nll),
-            "tokens": tokens,
+            "loss": sums.loss,
+            "nll": jax.lax.stop_gradient(sums.nll),
+            "tokens": sums.tokens,
         }
 
     return total_loss
@@ -235,18 +226,6 @@ def _without_frozen(params: PyTree, patterns: str | None) -> PyTree:
         lambda leaf, stays: jax.lax.stop_gradient(leaf) if stays else leaf,
         params,
         frozen,
-    )
-
-
-def _smoothed(
-    logits: Float[Array, "B T V"],
-    target: Int[Array, "B T"],
-    real: Bool[Array, "B T"],
-    config: TrainingConfig,
-) -> tuple[Float[Array, ""], Float[Array, ""]]:
-    smoothing, convention = config.label_smoothing, config.smoothing_convention
-    return losses.cross_entropy(
-        logits, target, real, smoothing=smoothing, convention=convention
     )
 
 
@@ -290,13 +269,18 @@ def _rescale(loss_scale: LossScale | None, good: Bool[Array, ""]) -> LossScale |
     return LossScale(loss_scale.scale * factor, jnp.where(grows, 0, good_steps))
 
 
-def _logits(
-    model: Transformer, params: PyTree, batch: Batch, key: Key | None = None
-) -> Float[Array, "B T V"]:
-    """Predict the targets of a batch, with dropout where there is a key for it."""
+def _losses(
+    model: Transformer,
+    config: TrainingConfig,
+    params: PyTree,
+    batch: Batch,
+    key: Key | None = None,
+) -> OutputLosses:
+    """Sum the losses of a batch, with dropout where there is a key for it."""
     # Whether rows are packed is part of the batch's structure, as its shapes are: each
     # kind has its own compiled step.
-    logits = model.apply(
+    predict = functools.partial(
+        model.apply,
         {"params": params},
         batch["source"],
         batch["target"],
@@ -305,4 +289,52 @@ def _logits(
         train=key is not None,
         rngs=None if key is None else {"dropout": key},
     )
-    return cast(Array, logits)
+    target = jnp.asarray(batch["target"])
+    real = target != model.config.pad_id
+    # R-Drop compares all logits of two passes. In float16 the scale of the loss has to
+    # reach the gradient of the logits before that is rounded.
+    in_chunks = not config.r_drop and model.config.dtype != "float16"
+    shards = count_row_shards()
+    size = 4 * target.size * model.config.vocabulary_size // shards
+    if not in_chunks or size <= MOST_LOGIT_BYTES:
+        return _losses_of_logits(cast(Array, predict()), target, real, config)
+    x, (table, bias) = cast(tuple, predict(method=_before_logits))
+    return output_losses(
+        *(x, table, target, real, bias),
+        smoothing=config.label_smoothing,
+        convention=config.smoothing_convention,
+        z_loss=config.z_loss,
+        groups=shards,
+    )
+
+
+def _before_logits(
+    model: Transformer, *sides: Int[Array, "B T"], **settings: Any
+) -> tuple[
+    Float[Array, "B T D"], tuple[Float[Array, "V D"], Float[Array, " V"] | None]
+]:
+    return model.hidden(*sides, **settings)[0], model.output_layer()
+
+
+def _losses_of_logits(
+    logits: Float[Array, "B T V"],
+    target: Int[Array, "B T"],
+    real: Bool[Array, "B T"],
+    config: TrainingConfig,
+) -> OutputLosses:
+    loss, tokens = losses.cross_entropy(
+        *(logits, target, real),
+        smoothing=config.label_smoothing,
+        convention=config.smoothing_convention,
+    )
+    nll, _ = losses.cross_entropy(logits, target, real)
+    correct, _ = losses.correct(logits, target, real)
+    z_loss, _ = losses.z_loss(logits, real)
+    if config.z_loss:
+        loss += config.z_loss * z_loss
+    if not config.r_drop:
+        return OutputLosses(loss, nll, correct, z_loss, tokens)
+    divergence, _ = losses.symmetric_divergence(logits[::2], logits[1::2], real[::2])
+    loss += config.r_drop * divergence
+    # The mean of the two passes: half of Wu et al. (2021), equation 4, which adds them.
+    return OutputLosses(*(each / 2 for each in (loss, nll, correct, z_loss, tokens)))

@@ -1,0 +1,138 @@
+"""Steps of large batches compute their losses in chunks, and train as others do."""
+
+import contextlib
+import math
+import re
+
+import jax
+import numpy as np
+import pytest
+from training.little import assert_trees_close
+
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.training import TrainingConfig
+from jaxformer.training import step as steps
+from jaxformer.training.engines import make_engine
+from jaxformer.training.state import create_state
+
+MESH = {"engine": "mesh", "mesh_fsdp": 2, "mesh_tensor": 2}
+# Unequal numbers of tokens on eight devices, one of which has only padding.
+LENGTHS = [9, 1, 4, 4, 2, 0, 0, 0, 7, 7, 1, 0, 3, 8, 5, 2]
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "training"),
+    [
+        ({"engine": "jit"}, {"output_bias": True, "tied_embeddings": "none"}, {}),
+        ({"engine": "pmap"}, {}, {"smoothing_convention": "all"}),
+        (MESH, {"vocabulary_size": 12}, {"accumulation_steps": 2}),
+    ],
+)
+def test_equal_steps_with_all_logits(
+    make_model, make_batch, monkeypatch, engine, model, training
+):
+    """On one device, under ``pmap`` and on a mesh whose vocabulary is sharded, metrics,
+    gradients and sums of an evaluation are those of one device with all logits.
+    """
+    model, batch = make_model(**model), make_batch(0, LENGTHS)
+    training = {"z_loss": 1e-2, **training}
+
+    def run(**engine):
+        made = make_engine(model, TrainingConfig(**training, **engine))
+        start = create_state(model, TrainingConfig(**training))
+        sums = made.evaluate(made.place(start), batch)
+        state, metrics = made.step(made.place(start), batch)
+        return made.collect(state).optimizer[0].mu, metrics, sums
+
+    expected, *wanted = run(engine="jit")
+    calls = []
+    monkeypatch.setattr(steps, "MOST_LOGIT_BYTES", 0)
+    chunked = steps.output_losses
+    monkeypatch.setattr(
+        steps, "output_losses", lambda *a, **b: calls.append(b) or chunked(*a, **b)
+    )
+    found, *sums = run(**engine)
+    assert {call["groups"] for call in calls} == {4 if engine is MESH else 1}
+    assert {call["z_loss"] for call in calls} == {0.0, 1e-2}
+    assert_trees_close(found, expected, atol=1e-6, rtol=0)
+    assert_trees_close(sums, wanted, rtol=1e-5)
+
+
+def test_only_large_batches_are_in_chunks(monkeypatch):
+    """Those of base with 64 x 128 tokens, but not of the quickstart. R-Drop and float16
+    need all logits.
+    """
+
+    def is_in_chunks(shape, *, training=None, **model):
+        calls = []
+
+        def losses(*given, **settings):
+            calls.append(given)
+            raise StopIteration
+
+        monkeypatch.setattr(steps, "output_losses", losses)
+        model = Transformer(
+            TransformerConfig(num_encoder_layers=1, num_decoder_layers=1, **model)
+        )
+        config = TrainingConfig(**(training or {}))
+        state = jax.eval_shape(lambda: create_state(model, config))
+        batch = dict.fromkeys(
+            ("source", "target"), jax.ShapeDtypeStruct(shape, np.int32)
+        )
+        with contextlib.suppress(StopIteration):
+            jax.eval_shape(steps.make_train_step(model, config), state, batch)
+        return bool(calls)
+
+    large = {"vocabulary_size": 37_000, "d_model": 64, "d_ff": 64}
+    assert is_in_chunks((64, 128), **large)
+    assert is_in_chunks((64, 128), dtype="bfloat16", **large)
+    assert not is_in_chunks((64, 128), dtype="float16", **large)
+    assert not is_in_chunks((64, 128), training={"r_drop": 1.0}, **large)
+    assert not is_in_chunks((16, 128), **large)
+    assert not is_in_chunks((37, 32), **{**large, "vocabulary_size": 2000})
+
+
+def compile_step(make_model, rows, **engine):
+    """Compile a step whose logits are larger than any other array; return the program's
+    text and the elements of the logits of a device.
+    """
+    sizes = {"vocabulary_size": 384, "max_length": 48}
+    engine = make_engine(make_model(**sizes), TrainingConfig(**engine))
+    lowered = engine.lower(dict.fromkeys(("source", "target"), (rows, 48)))
+    return lowered.compile().as_text(), rows * 48 * 384
+
+
+def largest(text):
+    """Return the most elements of a float32 array of a program."""
+    shapes = re.findall(r"f32\[([\d,]+)\]", text)
+    return max(math.prod(map(int, shape.split(","))) for shape in shapes)
+
+
+def test_no_array_holds_all_logits(make_model, monkeypatch):
+    """Neither whole nor in another shape is one in the compiled step, where there is
+    one otherwise.
+    """
+    text, logits = compile_step(make_model, 64, engine="jit")
+    assert largest(text) >= logits
+    monkeypatch.setattr(steps, "MOST_LOGIT_BYTES", 0)
+    text, logits = compile_step(make_model, 64, engine="jit")
+    assert largest(text) < logits / 2
+
+
+def test_each_device_computes_chunks_of_its_own_rows(make_model, monkeypatch):
+    """On a mesh the loop over chunks has the logits of a device's rows, here two chunks
+    of 768 positions. Devices add the gradients of the table after it.
+    """
+    monkeypatch.setattr(steps, "MOST_LOGIT_BYTES", 0)
+    text, _ = compile_step(make_model, 256, engine="mesh", mesh_fsdp=2)
+    bodies = set(re.findall(r"body=%?([\w.-]+)", text))
+    loops = [
+        computation
+        for computation in text.split("\n\n")
+        if (name := re.match(r"%?([\w.-]+)", computation)) and name[1] in bodies
+    ]
+    (loop,) = (each for each in loops if "768,384]" in each)
+    assert largest(loop) == 768 * 384
+    assert "all-reduce" in text
+    assert not re.search("all-reduce|reduce-scatter", loop)
