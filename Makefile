@@ -75,7 +75,7 @@ test: $(VENV)/.test  ## install what the tests need, and run all but the slow on
 # The two compilers want environments of their own: 1.5 and 3.5 GB. CUDA's libraries that
 # only a device needs stay out.
 ACCELERATORS := $(VENV)-tpu/.tests $(VENV)-cuda12/.tests
-COMPILER_tpu := libtpu
+COMPILER_tpu := 'jax[tpu]'
 COMPILER_cuda12 := jax-cuda12-plugin jax-cuda12-pjrt nvidia-cuda-nvcc-cu12 nvidia-cudnn-cu12 nvidia-cublas-cu12
 MARKED := not slow
 
