@@ -151,7 +151,7 @@ class Program:
         """List what a device runs, loops as often as they run."""
         return list(self._run(self.entry, 1))
 
-    def exchanged(self) -> Mapping[str, int]:
+    def exchanged(self) -> dict[str, int]:
         """Return the bytes that each kind of :data:`COLLECTIVES` gives to a device."""
         found: Counter[str] = Counter()
         for name, times in self._executed():
@@ -159,7 +159,7 @@ class Program:
                 kind = instruction.opcode.removesuffix("-start")
                 if kind in COLLECTIVES:
                     found[kind] += times * _received(instruction)
-        return found
+        return dict(found)
 
     def instructions(self) -> Iterator[Instruction]:
         """Yield every instruction, those inside of fusions too."""

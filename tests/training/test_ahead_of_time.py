@@ -1,5 +1,7 @@
 """What is compiled for devices that are not there, and the bounds that follow."""
 
+import dataclasses
+import json
 import types
 
 import jax
@@ -49,26 +51,45 @@ def test_the_largest_batch_is_that_of_a_run():
     assert largest_batch(config(max_length=250, **sizes), 64)["target"] == (128, 250)
 
 
-@pytest.mark.parametrize("counted", [0.5, 1.0, 2.0])
-def test_no_share_of_the_peak_is_above_one(counted):
-    """Where the compiler counts fewer operations than the model has, which those of
-    Pallas kernels are not among, the model's decide.
+def described(text, shapes, flops=0.0):
+    """Describe a program for a TPU by its text, with the operations that its compiler
+    counts.
     """
-    run, shapes = config(), {"source": (8, 256), "target": (8, 256)}
-    flops = ahead_of_time.model_flops(run, shapes)
     sizes = ("argument", "temp", "generated_code", "output", "alias")
     compiled = types.SimpleNamespace(
-        as_text=lambda: "ENTRY %main () -> f32[] {\n}",
-        cost_analysis=lambda: {"flops": counted * flops},
+        as_text=lambda: text,
+        cost_analysis=lambda: {"flops": flops},
         memory_analysis=lambda: types.SimpleNamespace(
             **{f"{size}_size_in_bytes": 1 for size in sizes}
         ),
     )
     engine = types.SimpleNamespace(devices=1)
-    found = ahead_of_time._describe(
-        compiled, run, MACHINES["v5e"], shapes, engine, peak=1e12, seconds=0.0
+    return ahead_of_time._describe(
+        compiled, config(), MACHINES["v5e"], shapes, engine, peak=1e12, seconds=0.0
     )
+
+
+@pytest.mark.parametrize("counted", [0.5, 1.0, 2.0])
+def test_no_share_of_the_peak_is_above_one(counted):
+    """Where the compiler counts fewer operations than the model has, which those of
+    Pallas kernels are not among, the model's decide.
+    """
+    shapes = {"source": (8, 256), "target": (8, 256)}
+    flops = ahead_of_time.model_flops(config(), shapes)
+    found = described("ENTRY %main () -> f32[] {\n}", shapes, counted * flops)
     assert found.share_of_peak == pytest.approx(1 / max(counted, 1.0))
+
+
+def test_what_devices_exchange_is_a_record_of_json():
+    text = """
+ENTRY %main (a: f32[16]) -> f32[16] {
+  %a = f32[16]{0} parameter(0)
+  ROOT %all-reduce = f32[16]{0} all-reduce(%a), to_apply=%add
+}
+"""
+    found = described(text, {"source": (8, 256), "target": (8, 256)})
+    record = json.loads(json.dumps(dataclasses.asdict(found)))
+    assert record["bytes_exchanged"] == {"all-reduce": 64}
 
 
 def test_a_type_without_a_peak_is_refused_before_anything_is_compiled(monkeypatch):
