@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError
-from jaxformer.functional.checks import check_floats
+from jaxformer.functional.checks import check_floats, check_rate
 from jaxformer.functional.kernels import einsum, wide_dtype
 from jaxformer.functional.layers import dropout, linear
 from jaxformer.functional.masks import SegmentMask
@@ -241,7 +241,8 @@ def dot_product_attention(
 
     Raises:
         InputError: a mask of numbers or with other than four axes, inputs of integers,
-            or a kernel with dropout or with a mask other than segments.
+            a dropout rate outside [0, 1), or a kernel with dropout or with a mask other
+            than segments.
 
     Example:
         >>> x = jnp.ones((2, 5, 8, 64))
@@ -249,6 +250,7 @@ def dot_product_attention(
         >>> output.shape, weights.shape
         ((2, 5, 8, 64), (2, 8, 5, 5))
     """
+    check_rate(dropout_rate)
     if backend != "plain":
         return _fused(backend, query, key, value, mask, dropout_rate, dropout_key), None
     if isinstance(mask, SegmentMask):

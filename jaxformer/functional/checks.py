@@ -28,6 +28,16 @@ def check_floats(x: Float[Array, "..."] | Int[Array, "..."]) -> None:
         )
 
 
+def check_rate(rate: float) -> None:
+    """Refuse a dropout rate that is no probability, and one that drops everything.
+
+    Raises:
+        InputError: the rate is not in [0, 1).
+    """
+    if not 0.0 <= rate < 1.0:
+        raise InputError(f"a dropout rate must be at least 0 and below 1, not {rate}")
+
+
 def check_axes(x: tuple[int, ...], kernel: tuple[int, ...], contract: int) -> None:
     """Refuse an input whose last axes do not match the first axes of a kernel.
 

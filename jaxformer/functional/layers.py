@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxformer.errors import InputError
-from jaxformer.functional.checks import check_axes, check_floats, check_tokens
+from jaxformer.functional.checks import check_axes, check_floats, check_rate, check_tokens
 from jaxformer.functional.int8 import (
     Int8Weights,
     TwoWayTable,
@@ -110,8 +110,7 @@ def dropout(
     Raises:
         InputError: the rate is not in [0, 1).
     """
-    if not 0.0 <= rate < 1.0:
-        raise InputError(f"a dropout rate must be at least 0 and below 1, not {rate}")
+    check_rate(rate)
     if rate == 0.0 or key is None:
         return x
     dropped = random_bits(key, x.shape) < jnp.uint32(

@@ -240,3 +240,11 @@ NARROW = r"shape \(2, 3, 12\) does not fit .* \(16, 2, 8\): its width, 12, must 
 def test_what_does_not_fit_is_refused(function, inputs, line):
     with pytest.raises(InputError, match=line):
         function(*inputs)
+
+
+@pytest.mark.parametrize("backend", ["plain", "pallas", "cudnn"])
+@pytest.mark.parametrize("rate", [1.0, -0.1, np.nan])
+def test_an_impossible_dropout_rate_is_refused_without_a_key_too(rate, backend):
+    x = jnp.zeros((1, 4, 2, 8))
+    with pytest.raises(InputError, match=rf"at least 0 and below 1, not {rate}"):
+        F.dot_product_attention(x, x, x, dropout_rate=rate, backend=backend)
