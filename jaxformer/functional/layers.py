@@ -14,7 +14,12 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from jaxformer.errors import InputError
-from jaxformer.functional.checks import check_axes, check_floats, check_rate, check_tokens
+from jaxformer.functional.checks import (
+    check_axes,
+    check_floats,
+    check_rate,
+    check_tokens,
+)
 from jaxformer.functional.int8 import (
     Int8Weights,
     TwoWayTable,
