@@ -13,10 +13,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
 from jaxformer.functional.attention import LONGEST, check_longest
 from jaxformer.functional.checks import check_right_padding
+from jaxformer.functional.kernels import ROW_AXES, TENSOR_AXIS, automatic_axes
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.typing import Array, Float, Int
 
@@ -99,16 +100,11 @@ def _over_mesh(attention: Any) -> Any:
     """Run a function on each device's own rows and heads, where a mesh shares them out;
     the compiler cannot divide a kernel by itself.
     """
-    mesh = jax.sharding.get_abstract_mesh()
-    automatic = {
-        name
-        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
-        if kind == AxisType.Auto
-    }
+    automatic = set(automatic_axes())
     if not automatic:
         return attention
-    rows = tuple(axis for axis in ("data", "fsdp") if axis in automatic)
-    heads = "tensor" if "tensor" in automatic else None
+    rows = tuple(axis for axis in ROW_AXES if axis in automatic)
+    heads = TENSOR_AXIS if TENSOR_AXIS in automatic else None
     arrays, segments = PartitionSpec(rows, None, heads), PartitionSpec(rows)
     return jax.shard_map(
         attention,

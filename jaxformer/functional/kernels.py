@@ -1,7 +1,8 @@
 """Faster forms of plain definitions: matmuls, standardization and dropout bits.
 
 The layers call these and read like their equations. Each function computes what its
-plain definition does, and says why it is not written like that.
+plain definition does, and says why it is not written like that. Also the axes of the
+mesh that they run on.
 """
 
 from __future__ import annotations
@@ -12,8 +13,24 @@ import math
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
+from jax.sharding import AxisType
 
 from jaxformer.typing import Array, Float, Key, UInt32
+
+ROW_AXES = ("data", "fsdp")
+"""Mesh axes over which the rows of a batch are sharded."""
+
+TENSOR_AXIS = "tensor"
+"""The mesh axis over which heads, hidden units and the vocabulary are sharded."""
+
+
+def automatic_axes() -> dict[str, int]:
+    """Return the axes of the current mesh that are left to the compiler, and their
+    lengths; none under ``shard_map``, ``pmap`` or explicit shardings.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
+    return {name: mesh.shape[name] for name, kind in kinds if kind == AxisType.Auto}
 
 
 def wide_dtype(*arrays: Array) -> jnp.dtype:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import math
 
 import jax
-from jax.sharding import AxisType, PartitionSpec
+from jax.sharding import PartitionSpec
 
+from jaxformer.functional.kernels import ROW_AXES, automatic_axes
 from jaxformer.typing import Array
-
-ROW_AXES = ("data", "fsdp")
-"""Mesh axes over which the rows of a batch are sharded."""
 
 
 def keep_rows(x: Array) -> Array:
     """Shard activations by rows, each with its whole width, on a mesh with
-    :data:`ROW_AXES`.
+    :data:`~jaxformer.functional.kernels.ROW_AXES`.
 
     Without the constraint the compiler may carry activations through scanned layers in
     the sharding of the parameters, and gather them from all devices afterwards. Without
@@ -37,13 +35,5 @@ def count_row_shards() -> int:
 
 
 def _row_axes() -> dict[str, int]:
-    """Return the lengths of those :data:`ROW_AXES` that the current mesh has and leaves
-    to the compiler.
-    """
-    mesh = jax.sharding.get_abstract_mesh()
-    automatic = [
-        name
-        for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True)
-        if kind == AxisType.Auto
-    ]
-    return {axis: mesh.shape[axis] for axis in ROW_AXES if axis in automatic}
+    automatic = automatic_axes()
+    return {axis: automatic[axis] for axis in ROW_AXES if axis in automatic}

@@ -21,15 +21,15 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import InputError
+from jaxformer.functional.kernels import ROW_AXES, TENSOR_AXIS
 from jaxformer.models.axis_names import logical_axes
 from jaxformer.models.seq2seq import Transformer
-from jaxformer.nn.sharding import ROW_AXES
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import TrainState
 from jaxformer.training.step import Batch, count_traces, make_eval_step, make_train_step
 from jaxformer.typing import Array, PyTree
 
-AXES = (*ROW_AXES, "tensor")
+AXES = (*ROW_AXES, TENSOR_AXIS)
 """The axes of a mesh: batches and optimizer state are divided over the first two,
 layers over the last.
 """
