@@ -23,6 +23,8 @@ BACKENDS = ("auto", "plain", "cudnn", "pallas")
 softmax, by cuDNN, or by a Pallas kernel.
 """
 
+_PLATFORMS = {"cudnn": "gpu", "pallas": "tpu"}
+
 LONGEST = 1024
 """The most queries and keys of the Pallas kernel, which holds a whole row of scores in
 the fast memory of a TPU.
@@ -66,8 +68,8 @@ def choose_backend(backend: str, attending: Attending) -> str:
             f"the attention backend is one of {', '.join(BACKENDS)}, not {backend!r}"
         )
     if backend == "auto":
-        own = {"gpu": "cudnn", "tpu": "pallas"}.get(attending.platform)
-        return own if own and _refusal(own, attending) is None else "plain"
+        fitting = (own for own in _PLATFORMS if _refusal(own, attending) is None)
+        return next(fitting, "plain")
     refusal = None if backend == "plain" else _refusal(backend, attending)
     if refusal is not None:
         raise InputError(
@@ -78,7 +80,7 @@ def choose_backend(backend: str, attending: Attending) -> str:
 
 def _refusal(backend: str, attending: Attending) -> str | None:
     platform, dtype, d_k, d_v, length, dropout = attending
-    needed = "gpu" if backend == "cudnn" else "tpu"
+    needed = _PLATFORMS[backend]
     if platform != needed:
         return f"is for a {needed.upper()}, and this is a {platform.upper()}"
     if dropout:
@@ -86,7 +88,9 @@ def _refusal(backend: str, attending: Attending) -> str | None:
     if backend == "pallas":
         if dtype not in ("bfloat16", "float32"):
             return f"computes in bfloat16 or float32, not in {dtype}"
-        return _too_long(length)
+        if length > LONGEST:
+            return f"takes at most {LONGEST} positions, not {length}"
+        return None
     if dtype not in ("bfloat16", "float16"):
         return f"computes in bfloat16 or float16, not in {dtype}"
     if d_k != d_v or d_k > 128 or d_k % 8:
@@ -95,24 +99,6 @@ def _refusal(backend: str, attending: Attending) -> str | None:
             f" 128, not d_k={d_k} and d_v={d_v}"
         )
     return None
-
-
-def _too_long(length: int) -> str | None:
-    if length > LONGEST:
-        return f"takes at most {LONGEST} positions, not {length}"
-    return None
-
-
-def check_longest(length: int) -> None:
-    """Refuse more positions than the Pallas kernel takes.
-
-    Raises:
-        InputError: more than :data:`LONGEST`.
-    """
-    if length > LONGEST:
-        raise InputError(
-            f"attention_backend=pallas {_too_long(length)}: set attention_backend=auto"
-        )
 
 
 class KeysValues(NamedTuple):
@@ -241,8 +227,8 @@ def dot_product_attention(
 
     Raises:
         InputError: a mask of numbers or with other than four axes, inputs of integers,
-            a dropout rate outside [0, 1), or a kernel with dropout or with a mask other
-            than segments.
+            a dropout rate outside [0, 1), or a kernel with dropout, a mask other than
+            segments, or a type, widths or a length that it does not take.
 
     Example:
         >>> x = jnp.ones((2, 5, 8, 64))
@@ -282,12 +268,21 @@ def _fused(
     dropout_rate: float,
     dropout_key: Key | None,
 ) -> Float[Array, "B T H K2"]:
-    if backend not in ("cudnn", "pallas"):
+    if backend not in _PLATFORMS:
         raise InputError(
             f"the backend of attention is plain, cudnn or pallas, not {backend!r}"
         )
-    if dropout_rate > 0.0 and dropout_key is not None:
-        raise InputError(f"backend={backend} has no dropout of weights: use plain")
+    attending = Attending(
+        platform=_PLATFORMS[backend],
+        dtype=query.dtype,
+        d_k=query.shape[-1],
+        d_v=value.shape[-1],
+        length=max(query.shape[1], key.shape[1]),
+        dropout=dropout_rate > 0.0 and dropout_key is not None,
+    )
+    refusal = _refusal(backend, attending)
+    if refusal is not None:
+        raise InputError(f"backend={backend} {refusal}: use plain")
     if mask is None:
         mask = SegmentMask(jnp.ones(key.shape[:2], jnp.int32))
     if not isinstance(mask, SegmentMask):

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
-from jaxformer.functional.attention import LONGEST, check_longest
+from jaxformer.functional.attention import LONGEST
 from jaxformer.functional.checks import check_right_padding
 from jaxformer.functional.kernels import ROW_AXES, TENSOR_AXIS, automatic_axes
 from jaxformer.functional.masks import SegmentMask
@@ -69,12 +69,8 @@ def pallas_attention(
 
     The backward kernel computes the weights again. Under a mesh each device computes
     its own rows and heads.
-
-    Raises:
-        InputError: more than :data:`LONGEST` positions.
     """
     length = query.shape[1]
-    check_longest(max(length, key.shape[1]))
     queries, keys = mask.queries, mask.keys
     if queries is None:  # every key but padding is in the one segment
         queries, keys = jnp.ones(query.shape[:2], jnp.int32), keys.astype(bool)

@@ -12,6 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from jaxformer import InputError
 from jaxformer import functional as F
+from jaxformer.functional import attention
 from jaxformer.functional.attention import LONGEST, Attending, choose_backend
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
@@ -46,13 +47,14 @@ def backend(request, monkeypatch):
     own implementation of the same function.
     """
     if request.param == "cudnn":
-        attention = jax.nn.dot_product_attention
+        xla = jax.nn.dot_product_attention
 
         def by_xla(*arrays, implementation, **masks):
             assert implementation == "cudnn"
-            return attention(*arrays, **masks)
+            return xla(*arrays, **masks)
 
         monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
+        monkeypatch.setattr(attention, "_refusal", lambda *_: None)  # of float32
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             yield request.param
     else:
@@ -213,12 +215,18 @@ def test_a_backend_that_does_not_fit_is_refused_in_one_line(backend, changes, me
         ({"backend": "auto"}, "is plain, cudnn or pallas, not 'auto'"),
         ({"mask": jnp.ones((1, 1, 4, 4), bool)}, "takes a mask of segments"),
         ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "has no dropout"),
+        ({"backend": "cudnn"}, "computes in bfloat16 or float16, not in float32: use"),
+        (
+            dict.fromkeys(("key", "value"), jnp.ones((1, LONGEST + 1, 2, 8))),
+            "takes at most 1024 positions, not 1025: use plain",
+        ),
     ],
 )
 def test_a_kernel_refuses_what_it_cannot_compute(changes, message):
     x = jnp.ones((1, 4, 2, 8))
+    given = {"query": x, "key": x, "value": x, "backend": "pallas"}
     with pytest.raises(InputError, match=message):
-        F.dot_product_attention(x, x, x, **{"backend": "pallas", **changes})
+        F.dot_product_attention(**given | changes)
 
 
 def test_cudnn_refuses_a_key_after_padding():
