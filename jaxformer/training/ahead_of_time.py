@@ -61,7 +61,8 @@ class Compiled:
             those of Pallas kernels; None on a GPU, whose compiler does not say, and
             where there is a loop, which it counts once.
         bytes_moved: between the device and its main memory.
-        bytes_exchanged: received from other devices, by kind of collective.
+        bytes_exchanged: of the whole arrays that collectives gather, sum or pass on, by
+            kind (:meth:`~jaxformer.training.program.Program.exchanged`).
         kernels: programs that the device starts.
         seconds: the least time by the published peak and bandwidth.
         share_of_peak: flops / peak / seconds, which no run can exceed.

@@ -8,6 +8,7 @@ not counted. A loop counts as often as it runs.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections import Counter
@@ -94,6 +95,17 @@ class Instruction(NamedTuple):
         found = _TARGET.search(self.rest)
         return found[1] if found else ""
 
+    @property
+    def written(self) -> tuple[Array, ...]:
+        """What it writes. The start of a collective names its operands before that, and
+        its own state after it.
+        """
+        kind, _, start = self.opcode.rpartition("-")
+        if start != "start" or kind not in COLLECTIVES or kind == "all-reduce":
+            return self.results
+        count = len(self.operands)
+        return self.results[count : 2 * count]
+
     def called(self) -> Iterator[str]:
         """Yield the computations that it runs."""
         for _, name in _CALLED.findall(self.rest):
@@ -152,13 +164,24 @@ class Program:
         return list(self._run(self.entry, 1))
 
     def exchanged(self) -> dict[str, int]:
-        """Return the bytes that each kind of :data:`COLLECTIVES` gives to a device."""
+        """Return the bytes of the whole arrays that a device's collectives put together
+        or exchange, by kind of :data:`COLLECTIVES`: the results of a gather, the
+        operands of a scatter, the array of a sum.
+
+        In a ring of n devices each sends and receives (n - 1) / n of that, of an
+        all-reduce twice as much, and all of a collective-permute.
+        """
         found: Counter[str] = Counter()
         for name, times in self._executed():
-            for instruction in self.computations[name].values():
+            computation = self.computations[name]
+            for instruction in computation.values():
                 kind = instruction.opcode.removesuffix("-start")
                 if kind in COLLECTIVES:
-                    found[kind] += times * _received(instruction)
+                    given = itertools.chain(*_operands(instruction, computation))
+                    found[kind] += times * max(
+                        sum(array.bytes for array in arrays)
+                        for arrays in (given, instruction.written)
+                    )
         return dict(found)
 
     def instructions(self) -> Iterator[Instruction]:
@@ -245,12 +268,9 @@ class Program:
                 0 if instruction.opcode == "slice-start" else 1
             ]
             return copied.bytes * (copied.in_memory + source.in_memory)
-        operands = [
-            computation[name].results if name in computation else ()
-            for name in instruction.operands
-        ]
+        operands = _operands(instruction, computation)
         read = [sum(array.moved for array in arrays) for arrays in operands]
-        written = sum(array.moved for array in instruction.results)
+        written = sum(array.moved for array in instruction.written)
         if instruction.opcode in _SLICES:
             return 2 * written
         if instruction.opcode == "dynamic-update-slice":
@@ -301,6 +321,15 @@ class Program:
         return max(total, 0)
 
 
+def _operands(
+    instruction: Instruction, computation: Mapping[str, Instruction]
+) -> list[tuple[Array, ...]]:
+    return [
+        computation[name].results if name in computation else ()
+        for name in instruction.operands
+    ]
+
+
 def _parse(name: str, text: str) -> Instruction:
     shape, opcode, rest = _split(text)
     inside = _arguments(rest)
@@ -341,13 +370,3 @@ def _dot_flops(instruction: Instruction, left: tuple[int, ...]) -> float:
     axes = re.findall(r"\d+", found[1] or found[2] or "") if found else []
     lengths = [left[int(axis)] for axis in axes]
     return 2.0 * math.prod(instruction.results[0].shape) * math.prod(lengths)
-
-
-def _received(instruction: Instruction) -> int:
-    """Return the bytes of a collective's results; a start names its operands too."""
-    sizes = [array.bytes for array in instruction.results]
-    if instruction.opcode == "all-reduce-start" or not instruction.opcode.endswith(
-        "-start"
-    ):
-        return sum(sizes)
-    return max(sizes, default=0)

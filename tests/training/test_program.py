@@ -58,7 +58,37 @@ def test_arithmetic_and_time(program):
 
 
 def test_what_devices_exchange(program):
-    assert dict(program.exchanged()) == {"all-reduce": 400}
+    assert program.exchanged() == {"all-reduce": 400}
+
+
+def test_collectives_of_several_arrays_that_are_only_begun():
+    """A gather is as large as its results, a scatter as its operands, whether a kernel
+    waits for it or begins it. That it names its operands writes nothing.
+    """
+    program = Program(
+        """
+ENTRY %main (a: f32[2], b: f32[3], c: f32[16]) -> f32[16] {
+  %a = f32[2]{0} parameter(0)
+  %b = f32[3]{0} parameter(1)
+  %c = f32[16]{0} parameter(2)
+  %g = f32[16]{0} all-gather(%a), dimensions={0}
+  %x = ((f32[2]{0}, f32[3]{0}), (f32[16]{0}, f32[24]{0})) all-gather-start(%a, %b)
+  %s = f32[2]{0} reduce-scatter(%c), to_apply=%add
+  %y = ((f32[16]{0}), f32[2]{0}) reduce-scatter-start(%c), to_apply=%add
+  %z = (f32[2]{0}, f32[2]{0}, u32[], u32[]) collective-permute-start(%a)
+  %r = f32[16]{0} all-reduce-start(%c), to_apply=%add
+  ROOT %t = (f32[2]{0}, f32[16]{0}) all-reduce-start(%a, %c), to_apply=%add
+}
+"""
+    )
+    assert program.exchanged() == {
+        "all-gather": 4 * (16 + 16 + 24),
+        "reduce-scatter": 4 * (16 + 16),
+        "collective-permute": 4 * 2,
+        "all-reduce": 4 * (16 + 2 + 16),
+    }
+    moved = [2 + 16, 5 + 40, 16 + 2, 16 + 2, 2 + 2, 16 + 16, 18 + 18]
+    assert [kernel.bytes for kernel in program.kernels()] == [4 * n for n in moved]
 
 
 def test_a_program_of_this_machine_can_be_read():
