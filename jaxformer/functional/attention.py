@@ -73,7 +73,8 @@ def choose_backend(backend: str, attending: Attending) -> str:
     refusal = None if backend == "plain" else _refusal(backend, attending)
     if refusal is not None:
         raise InputError(
-            f"attention_backend={backend} {refusal}: set attention_backend=auto"
+            f"model.attention_backend={backend} {refusal}: set"
+            " model.attention_backend=auto"
         )
     return backend
 

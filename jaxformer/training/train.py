@@ -85,7 +85,8 @@ def train(
         compilations = enter(Compilations())
         check_same(configuration.flatten(config), _SAME)
         display = enter(closing(make_display(config.training.steps)))
-        _check_backend(config)
+        # Before any text is read.
+        _check_backend(config, largest_batch(config, 1)["source"][1], train=True)
         directory = together(lambda: bucket.open_directory(workdir))
         run = open_run(config, directory, report=display.say)
         config, model = run.config, Transformer(run.config.model)
@@ -127,9 +128,16 @@ def train(
 
 
 def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
-    seed = run.config.training.seed
+    config = run.config
+    seed = config.training.seed
     data = run.text.load(run.vocabularies, seed=seed, report=display.say)
-    return data, validation_batches(run, data)
+    valid = validation_batches(run, data)
+    longest = max(tokens.shape[1] for batch in valid for tokens in batch.values())
+    try:
+        _check_backend(config, longest, train=False)
+    except InputError as error:
+        raise InputError(f"data.valid ({config.data.valid}): {error}") from None
+    return data, valid
 
 
 def _check_start(
@@ -147,11 +155,10 @@ def _check_start(
     return None, texts
 
 
-def _check_backend(config: RunConfig) -> None:
-    """Refuse an attention backend that does not fit before any text is read."""
-    _, length = largest_batch(config, 1)["source"]
+def _check_backend(config: RunConfig, length: int, *, train: bool) -> None:
+    """Refuse an attention backend that does not fit."""
     config.model.choose_backend(
-        config.model.attention_backend, jax.default_backend(), length, train=True
+        config.model.attention_backend, jax.default_backend(), length, train=train
     )
 
 

@@ -139,3 +139,26 @@ def test_an_attention_backend_is_refused_before_any_text_is_read(train, tmp_path
     with pytest.raises(InputError, match="pallas is for a TPU, and this is a CPU"):
         train("run", changes)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_validation_text_too_long_for_a_kernel_is_refused_before_training(
+    train, tmp_path, monkeypatch
+):
+    """Training takes shorter pairs, so that the kernel would refuse the first
+    evaluation only.
+    """
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    monkeypatch.setattr(training, "make_engine", lambda *_: None)
+    for name, words in (("long", 600), ("short", 5)):
+        (tmp_path / name).write_text("0 " * words + "\n")
+    changes = {
+        "model.attention_backend": "pallas",
+        "model.max_length": 2_048,
+        "data.max_length": 16,
+        "data.tokens_per_batch": 4_096,
+        "data.valid": f"text:{tmp_path / 'short'},{tmp_path / 'long'}",
+    }
+    line = r"data.valid \(.*\): .*=pallas takes at most 1024 positions, not 12"
+    with pytest.raises(InputError, match=line):
+        train("run", changes)
+    assert not (tmp_path / "run").exists()
