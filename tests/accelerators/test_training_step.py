@@ -9,6 +9,7 @@ import jax
 import pytest
 
 from jaxformer.training.ahead_of_time import model_flops
+from jaxformer.training.step import MOST_LOGIT_BYTES
 
 LENGTH = 256
 slow = pytest.mark.slow
@@ -39,8 +40,9 @@ def step(request, compile_for):
 
 
 def test_a_step_is_what_it_should_be(step):
-    """The state is donated whole. No array holds the attention weights of all heads. No
-    matmul has operands of float32. Nothing goes to the host and back.
+    """The state is donated whole. No array holds the attention weights of all heads, or
+    more than :data:`MOST_LOGIT_BYTES` of all logits. No matmul has operands of float32.
+    Nothing goes to the host and back.
     """
     heading = step.compiled.as_text().partition("\n")[0]
     donated = re.findall(r"(?:may|must)-alias", heading)
@@ -50,6 +52,31 @@ def test_a_step_is_what_it_should_be(step):
     assert not list(_attention_weights(step, step.program))
     assert not list(_float32_matmuls(step.program))
     assert not list(_host(step.program))
+    if 4 * _count_logits(step) > MOST_LOGIT_BYTES:
+        assert not list(_logits(step))
+
+
+def test_what_must_not_come_back_would_be_found(compile_for):
+    """Eight rows in float32 have it all: plain attention, matmuls of float32, and all
+    logits at once, which are few.
+    """
+    step = compile_for("paper/ende_base", "h200:1", 8, model__dtype="float32")
+    assert 4 * _count_logits(step) <= MOST_LOGIT_BYTES
+    assert list(_logits(step))
+    assert list(_attention_weights(step, step.program))
+    assert list(_float32_matmuls(step.program))
+
+
+def _count_logits(step):
+    return step.rows * LENGTH * step.config.model.vocabulary_size
+
+
+def _logits(step):
+    """Yield float32 arrays as large as all logits of a device's rows."""
+    for instruction in step.program.instructions():
+        for array in instruction.results:
+            if array.dtype == "f32" and math.prod(array.shape) >= _count_logits(step):
+                yield instruction.op_name
 
 
 def _attention_weights(step, program):
@@ -74,11 +101,12 @@ def _host(program):
 def _float32_matmuls(program):
     for computation in program.computations.values():
         for instruction in computation.values():
-            if instruction.opcode not in ("dot", "convolution"):
+            by_library = "cublas" in instruction.target
+            if instruction.opcode not in ("dot", "convolution") and not by_library:
                 continue
             operands = [
                 computation[name].results[0].dtype
-                for name in instruction.operands
+                for name in instruction.operands[:2]
                 if name in computation
             ]
             if "f32" in operands:
@@ -111,6 +139,8 @@ def test_auto_takes_the_kernel_of_the_machine_and_moves_less(
     fused, plain = steps
     assert len(targets(fused)) >= 6
     assert not targets(plain)
+    assert not list(_attention_weights(fused, fused.program))
+    assert list(_attention_weights(plain, plain.program))
     moved, temporary = (
         [
             sum(each.times * each.bytes for each in step.program.kernels())
