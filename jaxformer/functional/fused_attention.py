@@ -19,7 +19,7 @@ from jaxformer.functional.attention import LONGEST
 from jaxformer.functional.checks import check_right_padding
 from jaxformer.functional.kernels import ROW_AXES, TENSOR_AXIS, automatic_axes
 from jaxformer.functional.masks import SegmentMask
-from jaxformer.typing import Array, Float, Int
+from jaxformer.typing import Array, Bool, Float, Int
 
 # Lengths of the Pallas kernel are padded to the lanes of a TPU.
 _LANES = 128
@@ -37,25 +37,48 @@ def cudnn_attention(
     keys of a row are padded on the right. With segments it is an array [B, 1, T, S].
 
     Raises:
-        InputError: a key after padding, without segments of queries; inside ``jit`` the
-            values are not known, and the output would be wrong.
+        InputError: a key after padding, without segments of queries. Inside ``jit``,
+            where values are unknown, the output of such a row is NaN.
     """
-    attention = functools.partial(
-        jax.nn.dot_product_attention, query, key, value, implementation="cudnn"
-    )
+    length = query.shape[1]
+    allowed: Array | None = None
     if mask.queries is None:
-        check_right_padding(mask.keys.astype(jnp.int32), 0)
-        lengths = mask.keys.astype(bool).sum(axis=1, dtype=jnp.int32)
-        output = attention(
-            is_causal=mask.causal, key_value_seq_lengths=jnp.maximum(lengths, 1)
-        )
-        attends = (lengths > 0)[:, None]
+        value, lengths = _check_keys(value, mask.keys)
+        rule: dict[str, Any] = {
+            "is_causal": mask.causal,
+            "key_value_seq_lengths": lengths,
+        }
     else:
-        allowed = mask.dense(query.shape[1])
-        output = attention(mask=allowed)
-        attends = allowed.any(axis=-1)[:, 0]
-    # A row without any allowed key gives zeros, as the plain definition does.
-    return jnp.where(attends[:, :, None, None], output, jnp.zeros((), output.dtype))
+        allowed = mask.dense(length)
+        rule = {"mask": _pad(allowed, 2, 2, 3)}
+    # JAX lets cuDNN differentiate even lengths only.
+    even = [_pad(x, 2, 1) for x in (query, key, value)]
+    output = jax.nn.dot_product_attention(*even, implementation="cudnn", **rule)
+    output = output[:, :length]
+    if allowed is None:
+        return output
+    # A query without any allowed key gives zeros, as the plain definition does.
+    attends = allowed.any(axis=-1)[:, 0, :, None, None]
+    return jnp.where(attends, output, jnp.zeros((), output.dtype))
+
+
+def _check_keys(
+    value: Float[Array, "B S H K"], keys: Int[Array, "B S"] | Bool[Array, "B S"]
+) -> tuple[Float[Array, "B S H K"], Int[Array, " B"]]:
+    """Return values and the number of keys of each row, at least 1.
+
+    A row without keys attends to its first, so its values become 0. Those of a row with
+    a key after padding become NaN. The compiler changes values where it computes them;
+    the output it would read and write again.
+    """
+    check_right_padding(keys.astype(jnp.int32), 0)
+    real = keys.astype(bool)
+    lengths = real.sum(axis=1, dtype=jnp.int32)
+    wrong = (real[:, 1:] & ~real[:, :-1]).any(axis=1)
+    usable = (lengths > 0) & ~wrong
+    instead = jnp.where(wrong, jnp.nan, 0.0).astype(value.dtype)
+    usable, instead = (x[:, None, None, None] for x in (usable, instead))
+    return jnp.where(usable, value, instead), jnp.maximum(lengths, 1)
 
 
 def pallas_attention(
@@ -79,17 +102,22 @@ def pallas_attention(
         query: Array, key: Array, value: Array, queries: Array, keys: Array
     ) -> Array:
         # Positions last: heads of 64 would fill half of the lanes.
-        heads = [_pad(x.transpose(0, 2, 3, 1)) for x in (query, key, value)]
-        segments = [_pad(ids.astype(jnp.int32)[:, None]) for ids in (queries, keys)]
+        heads = [_pad(x.transpose(0, 2, 3, 1), _LANES, 3) for x in (query, key, value)]
+        # Segment 0 is never attended.
+        queries, keys = (x.astype(jnp.int32)[:, None] for x in (queries, keys))
+        segments = [_pad(x, _LANES, 2) for x in (queries, keys)]
         output: Array = _attend(mask.causal, *heads, *segments)
         return output[..., :length].transpose(0, 3, 1, 2)
 
     return _over_mesh(attention)(query, key, value, queries, keys)
 
 
-def _pad(x: Array) -> Array:
-    """Fill the last axis up to whole lanes with zeros: segment 0 is never attended."""
-    return jnp.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -x.shape[-1] % _LANES)])
+def _pad(x: Array, multiple: int, *axes: int) -> Array:
+    """Fill axes up to a multiple with zeros."""
+    missing = [
+        -size % multiple if axis in axes else 0 for axis, size in enumerate(x.shape)
+    ]
+    return jnp.pad(x, [(0, count) for count in missing])
 
 
 def _over_mesh(attention: Any) -> Any:

@@ -65,7 +65,8 @@ class SegmentMask:
 
     Attributes:
         keys: segment of each key, or whether it is one. Without segments of queries
-            cuDNN takes only keys that are padded on the right.
+            cuDNN takes only keys that are padded on the right. Inside ``jit``, where
+            values are unknown, it returns NaN for other rows.
         queries: segment of each query; None: each may attend to every key but padding.
         causal: whether a query attends to no later position; both count from 0.
     """

@@ -23,7 +23,7 @@ KERNEL = {"gpu": "cudnn", "tpu": "pallas"}.get(PLATFORM)
 pytestmark = pytest.mark.skipif(KERNEL is None, reason="there is no GPU or TPU")
 
 
-@pytest.mark.parametrize("length", [96, 256])
+@pytest.mark.parametrize("length", [96, 97, 256])
 @pytest.mark.parametrize("kind", ["padded", "causal", "packed"])
 def test_the_kernel_is_the_plain_definition(kind, length):
     """Output and gradients of bfloat16 inputs, within its rounding of a float32

@@ -6,10 +6,16 @@ import math
 import re
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 import pytest
+from accelerators.conftest import need
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from jaxformer import functional as F
 from jaxformer.training.ahead_of_time import model_flops
 from jaxformer.training.step import MOST_LOGIT_BYTES
+from jaxformer.training.topologies import devices_of, parse_topology
 
 LENGTH = 256
 slow = pytest.mark.slow
@@ -150,6 +156,25 @@ def test_auto_takes_the_kernel_of_the_machine_and_moves_less(
     )
     assert moved[0] < moved[1]
     assert temporary[0] < temporary[1]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_the_kernel_of_a_gpu_differentiates_odd_lengths(packed):
+    need("h200:1")
+    device = devices_of(parse_topology("h200:1"))[0]
+    place = NamedSharding(Mesh(np.array([device]), ("device",)), PartitionSpec())
+    heads = jax.ShapeDtypeStruct((4, 13, 8, 64), jnp.bfloat16, sharding=place)
+    segments = jax.ShapeDtypeStruct((4, 13), jnp.int32, sharding=place)
+
+    def loss(query, key, value, segments):
+        mask = F.SegmentMask(segments, segments if packed else None, causal=True)
+        output, _ = F.dot_product_attention(query, key, value, mask, backend="cudnn")
+        return output.astype(jnp.float32).sum()
+
+    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
+        gradient = jax.jit(jax.grad(loss, argnums=(0, 1, 2)))
+        text = gradient.lower(heads, heads, heads, segments).compile().as_text()
+    assert "SoftmaxBackward" in text
 
 
 @pytest.mark.parametrize("topology", ["h200:8", pytest.param("v5e:2x4", marks=slow)])

@@ -51,6 +51,7 @@ def backend(request, monkeypatch):
 
         def by_xla(*arrays, implementation, **masks):
             assert implementation == "cudnn"
+            assert not any(x.shape[1] % 2 for x in arrays)  # JAX refuses odd gradients
             return xla(*arrays, **masks)
 
         monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
@@ -235,3 +236,25 @@ def test_cudnn_refuses_a_key_after_padding():
     mask = F.SegmentMask(jnp.array([[True, False, True, False]]))
     with pytest.raises(InputError, match="pad sequences on the right: row 0"):
         F.dot_product_attention(x, x, x, mask, backend="cudnn")
+
+
+@pytest.mark.parametrize("backend", ["cudnn"], indirect=True)
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_key_after_padding_is_nan_where_values_are_unknown(backend, causal):
+    """In its row only, and in the gradients of that row's queries and keys."""
+    keys = jnp.array([[1, 0, 1, 0], [1, 1, 0, 0], [0, 0, 0, 1], [0, 0, 0, 0]])
+    rng = np.random.default_rng(2)
+    arrays = [jnp.asarray(rng.normal(size=(4, 4, 2, 8)), jnp.float32) for _ in range(3)]
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, argnums=(0, 1), has_aux=True)
+    def run(query, key, value, keys):
+        mask = F.SegmentMask(keys, causal=causal)
+        output, _ = F.dot_product_attention(query, key, value, mask, backend=backend)
+        return output.sum(), output
+
+    (_, output), gradients = run(*arrays, keys)
+    for found in (output, *gradients):
+        wrong = np.isnan(found).any(axis=(1, 2, 3))
+        np.testing.assert_array_equal(wrong, [True, False, True, False])
+    assert np.isnan(output[0]).all()
