@@ -46,10 +46,12 @@ Of a configuration: the parameters, and for each engine the bytes of parameters,
 optimizer, average and gradients on each device; activations come on top. Nothing is
 trained and no data is read; the devices need not be there. With --compile_for the
 training step is compiled for these devices, by their compiler, for the batch with the
-longest rows: the memory of a device by part and whether it has so much, arithmetic, the
-bytes that its main memory moves, those of the whole arrays that the devices gather, sum
-or pass on (bytes_exchanged, by kind), and the share of the device's peak that no run
-can exceed. The slices of TPU are named as in v5e:2x4, GPUs are counted as in h200:8.
+longest rows: the memory of a device by part and whether it fits in what JAX takes by
+default, three quarters of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION) or a whole TPU;
+arithmetic, the bytes that its main memory moves, those of the whole arrays that the
+devices gather, sum or pass on (bytes_exchanged, by kind), and the share of the device's
+peak that no run can exceed. The slices of TPU are named as in v5e:2x4, GPUs are counted
+as in h200:8.
 """
 
 

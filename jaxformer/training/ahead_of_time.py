@@ -35,6 +35,7 @@ class DeviceMemory:
         program: the instructions.
         total: all that the device needs at the same time.
         device: what the device has.
+        available: what JAX takes of it unless it is told otherwise.
     """
 
     state: int
@@ -42,11 +43,12 @@ class DeviceMemory:
     program: int
     total: int
     device: int
+    available: int
 
     @property
     def fits(self) -> bool:
-        """Whether the device has so much."""
-        return self.total <= self.device
+        """Whether JAX takes so much by default."""
+        return self.total <= self.available
 
 
 @dataclasses.dataclass(frozen=True)
@@ -168,7 +170,7 @@ def _describe(
     )
     return Compiled(
         batch=shapes,
-        memory=_memory(compiled, machine.memory),
+        memory=_memory(compiled, machine),
         flops=flops,
         compiler_flops=known,
         bytes_moved=moved,
@@ -180,7 +182,7 @@ def _describe(
     )
 
 
-def _memory(compiled: Any, available: float) -> DeviceMemory:
+def _memory(compiled: Any, machine: Machine) -> DeviceMemory:
     found = compiled.memory_analysis()
     state, temporary, program = (
         found.argument_size_in_bytes,
@@ -190,7 +192,9 @@ def _memory(compiled: Any, available: float) -> DeviceMemory:
     # What is donated lies in the memory of what it becomes.
     results = found.output_size_in_bytes - found.alias_size_in_bytes
     total = state + temporary + program + results
-    return DeviceMemory(state, temporary, program, total, int(available))
+    # XLA_PYTHON_CLIENT_MEM_FRACTION is 0.75 unless it is set.
+    available = machine.memory * 3 // 4 if machine.gpu else machine.memory
+    return DeviceMemory(state, temporary, program, total, machine.memory, available)
 
 
 def model_flops(config: RunConfig, shapes: Shapes) -> float:

@@ -80,6 +80,27 @@ def test_no_share_of_the_peak_is_above_one(counted):
     assert found.share_of_peak == pytest.approx(1 / max(counted, 1.0))
 
 
+def test_a_step_fits_in_what_jax_takes_of_a_device():
+    """Three quarters of a GPU, as JAX's documentation says; all of a TPU."""
+    gibibyte = 2**30
+    for name, taken in (("a100", 0.75), ("v5e", 1.0)):
+        machine = MACHINES[name]
+        most = int(machine.memory * taken)
+        for total, fits in ((most, True), (most + gibibyte, False)):
+            compiled = types.SimpleNamespace(
+                memory_analysis=lambda total=total: types.SimpleNamespace(
+                    argument_size_in_bytes=total,
+                    temp_size_in_bytes=0,
+                    generated_code_size_in_bytes=0,
+                    output_size_in_bytes=7,
+                    alias_size_in_bytes=7,
+                )
+            )
+            found = ahead_of_time._memory(compiled, machine)
+            assert (found.total, found.device) == (total, machine.memory)
+            assert found.fits == fits
+
+
 def test_what_devices_exchange_is_a_record_of_json():
     text = """
 ENTRY %main (a: f32[16]) -> f32[16] {
