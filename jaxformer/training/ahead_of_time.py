@@ -94,7 +94,7 @@ def largest_batch(config: RunConfig, multiple: int) -> Shapes:
     length = (
         round_up(data.packed_length, data.shape_multiple, data.tokens_per_batch)
         if data.packing
-        else min(data.max_length or config.model.max_length, config.model.max_length)
+        else data.max_length
     )
     rows = max(round_down(data.tokens_per_batch // length, data.shape_multiple), 1)
     names = ("source", "target", *(SEGMENTS if data.packing else ()))
@@ -122,9 +122,9 @@ def compile_training_step(
             " model.dtype"
         )
     engine = make_engine(Transformer(config.model), config.training, devices)
-    shards = engine.devices if engine.split else row_shards(engine.mesh)
     if shapes is None:
-        shapes = largest_batch(config, shards * config.training.accumulation_steps)
+        parts = config.training.accumulation_steps
+        shapes = largest_batch(config, row_shards(engine.mesh) * parts)
     begun = time.monotonic()
     compiled = compile_step(engine, shapes)
     seconds = time.monotonic() - begun
@@ -161,13 +161,11 @@ def _describe(
     costs = (compiled.cost_analysis() or {}) if is_tpu else {}
     looped = any(kernel.times > 1 for kernel in kernels)
     known = None if looped else costs.get("flops")
-    least = max(
+    least = max(moved / machine.bandwidth, max(known or 0.0, flops) / peak)
+    if not is_tpu:
         # A GPU runs one kernel after another; a TPU fetches what is next meanwhile.
-        max(moved / machine.bandwidth, max(known or 0.0, flops) / peak),
-        sum(kernel.seconds(machine.bandwidth, peak) for kernel in kernels)
-        if not is_tpu
-        else 0.0,
-    )
+        each = (kernel.seconds(machine.bandwidth, peak) for kernel in kernels)
+        least = max(least, sum(each))
     return Compiled(
         batch=shapes,
         memory=_memory(compiled, machine),

@@ -173,7 +173,7 @@ class Engine:
 
     def _place(self, batch: Batch, parts: int) -> PlacedBatch:
         _, count = self.share
-        shards = self.devices if self.split else meshes.row_shards(self.mesh)
+        shards = meshes.row_shards(self.mesh)
 
         def place(rows: np.ndarray) -> Array:
             if self.split is not None:

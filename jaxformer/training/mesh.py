@@ -140,8 +140,8 @@ def make_steps(
 
 
 def row_shards(mesh: Mesh) -> int:
-    """Count the parts into which the rows of a batch are cut."""
-    return mesh.shape[DATA] * mesh.shape[FSDP]
+    """Count the parts into which the rows of a batch are cut, under ``pmap`` too."""
+    return mesh.size // mesh.shape.get(TENSOR, 1)
 
 
 def share_of(mesh: Mesh) -> tuple[int, int]:

@@ -39,7 +39,6 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import check_vocabulary
 from jaxformer.runs.records import Validator, last_step
-from jaxformer.training.ahead_of_time import largest_batch
 from jaxformer.training.compilations import Compilations
 from jaxformer.training.display import Display, make_display
 from jaxformer.training.engines import Engine, make_engine
@@ -86,7 +85,9 @@ def train(
         check_same(configuration.flatten(config), _SAME)
         display = enter(closing(make_display(config.training.steps)))
         # Before any text is read.
-        _check_backend(config, largest_batch(config, 1)["source"][1], train=True)
+        rows = config.data
+        longest = rows.packed_length if rows.packing else rows.max_length
+        _check_backend(config, longest, train=True)
         directory = together(lambda: bucket.open_directory(workdir))
         run = open_run(config, directory, report=display.say)
         config, model = run.config, Transformer(run.config.model)

@@ -83,7 +83,9 @@ def measure(
 
     from jaxformer.models.seq2seq import Transformer
     from jaxformer.training import memory
+    from jaxformer.training.ahead_of_time import compile_step, largest_batch
     from jaxformer.training.engines import make_engine
+    from jaxformer.training.mesh import row_shards
 
     if jax.device_count() != options.devices:
         raise SystemExit(
@@ -91,12 +93,7 @@ def measure(
             " say how many it has"
         )
     config = read(options, overrides, model, mesh, kind)
-    training, data = config.training, config.data
-    # Of all batches with so many slots, the one with the longest rows.
-    length = data.packed_length if data.packing else data.max_length
-    # Every part of every device has as many rows.
-    multiple = options.devices // training.mesh_tensor * training.accumulation_steps
-    rows = -(-max(data.tokens_per_batch // length, 1) // multiple) * multiple
+    training = config.training
     expected = memory.count_bytes(
         config.model,
         training,
@@ -104,8 +101,9 @@ def measure(
     )
     begun = time.monotonic()
     engine = make_engine(Transformer(config.model), training)
-    lowered = engine.lower(dict.fromkeys(("source", "target"), (rows, length)))
-    found = lowered.compile().memory_analysis()
+    multiple = row_shards(engine.mesh) * training.accumulation_steps
+    shapes = largest_batch(config, multiple)
+    found = compile_step(engine, shapes).memory_analysis()
     if found is None:
         raise SystemExit("the compiler of this device does not say what it needs")
     sizes = (

@@ -20,6 +20,7 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.training.ahead_of_time import Shapes, compile_step
 from jaxformer.training.engines import Engine, make_engine
+from jaxformer.training.mesh import row_shards
 from jaxformer.training.program import Program
 from jaxformer.training.topologies import devices_of, parse_topology
 
@@ -52,8 +53,7 @@ class Step:
     def rows(self) -> int:
         """Rows of a batch on each device."""
         rows, _ = self.shapes["source"]
-        mesh = self.engine.mesh.shape
-        return rows // (self.engine.devices // mesh.get("tensor", 1))
+        return rows // row_shards(self.engine.mesh)
 
     @property
     def state_bytes(self) -> int:
