@@ -270,6 +270,8 @@ def table(counts: Counts) -> list[str]:
         empty side            5  0.25 %  1,995
         too many words        0  0.00 %  1,995
     """
+    from jaxformer.table import align
+
     rows = [("step", "dropped", "share", "kept"), ("read", "", "", f"{counts.read:,}")]
     kept = counts.read
     for name, dropped in counts.dropped.items():
@@ -281,8 +283,6 @@ def table(counts: Counts) -> list[str]:
         f" ({100 * number / max(counts.read, 1):.2f} %)"
         for name, number in counts.changed.items()
     ]
-    from jaxformer.table import align
-
     return [*align(rows), *changed]
 
 

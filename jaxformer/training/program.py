@@ -260,14 +260,9 @@ class Program:
         self, instruction: Instruction, computation: Mapping[str, Instruction]
     ) -> int:
         if instruction.opcode in ("copy-start", "slice-start"):
-            # The results name the operand, and a slice reads only its own part.
-            copied = instruction.results[
-                1 if instruction.opcode == "slice-start" else 0
-            ]
-            source = instruction.results[
-                0 if instruction.opcode == "slice-start" else 1
-            ]
-            return copied.bytes * (copied.in_memory + source.in_memory)
+            # The results name the operand too, of which a slice reads its own part.
+            ends = instruction.results[:2]
+            return min(end.bytes for end in ends) * sum(end.in_memory for end in ends)
         operands = _operands(instruction, computation)
         read = [sum(array.moved for array in arrays) for arrays in operands]
         written = sum(array.moved for array in instruction.written)
