@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxformer.errors import InputError
 from jaxformer.functional.checks import check_floats, check_rate
 from jaxformer.functional.kernels import einsum, wide_dtype
-from jaxformer.functional.layers import dropout, linear
+from jaxformer.functional.layers import dropout, linear, linear_maps
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
@@ -303,10 +303,7 @@ def project_keys_values(
     """Project a memory to the keys and values of all heads: K W^K and V W^V of
     section 3.2.2.
     """
-    return KeysValues(
-        linear(memory, params["key"]["kernel"], params["key"]["bias"]),
-        linear(memory, params["value"]["kernel"], params["value"]["bias"]),
-    )
+    return KeysValues(*linear_maps(memory, params["key"], params["value"]))
 
 
 def attend(
@@ -320,7 +317,7 @@ def attend(
     backend: str = "plain",
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
     """Attend to keys and values that are already projected."""
-    query = linear(x, params["query"]["kernel"], params["query"]["bias"])
+    query = linear(x, **params["query"])
     heads, weights = dot_product_attention(
         query,
         *memory,
@@ -329,10 +326,7 @@ def attend(
         dropout_key=dropout_key,
         backend=backend,
     )
-    return (
-        linear(heads, params["output"]["kernel"], params["output"]["bias"], contract=2),
-        weights,
-    )
+    return linear(heads, **params["output"], contract=2), weights
 
 
 def multi_head_attention(
@@ -365,12 +359,19 @@ def multi_head_attention(
     Returns:
         The output, and the weights of every head; None from a kernel.
     """
-    return attend(
-        params,
-        x,
-        project_keys_values(params, memory),
+    if memory is x:
+        names = ("key", "value", "query")
+        key, value, query = linear_maps(x, *(params[name] for name in names))
+    else:
+        key, value = project_keys_values(params, memory)
+        query = linear(x, **params["query"])
+    heads, weights = dot_product_attention(
+        query,
+        key,
+        value,
         mask,
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
         backend=backend,
     )
+    return linear(heads, **params["output"], contract=2), weights

@@ -52,7 +52,7 @@ def einsum(
     computes that in float32, at half the speed or less. The rule for half precision
     rounds the cotangent first.
     """
-    if _is_half(x):
+    if is_half(x):
         return _half_einsum(subscripts, x, y)
     return jnp.einsum(subscripts, x, y, preferred_element_type=wide_dtype(x, y))
 
@@ -79,10 +79,16 @@ def tensordot(
     x: Float[Array, "..."], kernel: Float[Array, "..."], axes: int
 ) -> Float[Array, "..."]:
     """Compute ``jnp.tensordot(x, kernel, axes)`` by :func:`matmul`."""
-    lead, inner = x.shape[: x.ndim - axes], math.prod(kernel.shape[:axes])
-    return matmul(x.reshape(-1, inner), kernel.reshape(inner, -1)).reshape(
-        *lead, *kernel.shape[axes:]
-    )
+    output = matmul(*matrices(x, kernel, axes))
+    return output.reshape(*x.shape[: x.ndim - axes], *kernel.shape[axes:])
+
+
+def matrices(
+    x: Float[Array, "..."], kernel: Float[Array, "..."], axes: int
+) -> tuple[Float[Array, "N K"], Float[Array, "K M"]]:
+    """Reshape the operands of :func:`tensordot` to those of :func:`matmul`."""
+    inner = math.prod(kernel.shape[:axes])
+    return x.reshape(-1, inner), kernel.reshape(inner, -1)
 
 
 def matmul(x: Float[Array, "N K"], weights: Float[Array, "K M"]) -> Float[Array, "N M"]:
@@ -95,7 +101,7 @@ def matmul(x: Float[Array, "N K"], weights: Float[Array, "K M"]) -> Float[Array,
     """
     return (
         _half_matmul(0, x, weights)
-        if _is_half(x)
+        if is_half(x)
         else _wide_matmul(x, weights.astype(x.dtype))
     )
 
@@ -106,7 +112,7 @@ def matmul_transposed(
     """Compute x E^T as :func:`matmul` does."""
     return (
         _half_matmul(1, x, table)
-        if _is_half(x)
+        if is_half(x)
         else _wide_matmul(x, table.T.astype(x.dtype))
     )
 
@@ -118,7 +124,7 @@ def matmul_transposed_gradients(
     of x in the dtype of x, and that of the table in float32 (float64 stays) whatever
     the dtype of the table.
     """
-    if _is_half(x):
+    if is_half(x):
         return _half_gradients(1, x, table, cotangent)
     return jax.vjp(matmul_transposed, x, table)[1](cotangent)
 
@@ -158,6 +164,20 @@ def _half_gradients(
 
 
 _half_matmul.defvjp(_half_matmul_forward, _half_matmul_backward)
+
+
+def is_half(x: Float[Array, "..."]) -> bool:
+    """Return whether an array is in half precision."""
+    return jnp.finfo(x.dtype).bits < 32
+
+
+def add_bias(
+    x: Float[Array, "..."], bias: Float[Array, "..."] | None
+) -> Float[Array, "..."]:
+    """Add a bias of the last axes, cast to the dtype of x."""
+    if bias is None:
+        return x
+    return x + bias.reshape((1,) * (x.ndim - bias.ndim) + bias.shape).astype(x.dtype)
 
 
 @jax.custom_jvp
@@ -220,10 +240,6 @@ def _transpose_in_memory(x: Array) -> Array:
     return with_layout_constraint(x.T, Layout((0, 1)))
 
 
-def _is_half(x: Array) -> bool:
-    return jnp.finfo(x.dtype).bits < 32
-
-
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def standardize(x: Float[Array, "*B D"], epsilon: float) -> Float[Array, "*B D"]:
     """Shift and scale the last axis to mean 0 and variance 1: (x - mean) /
@@ -240,17 +256,25 @@ def _standardize_tangent(
     epsilon: float, primals: tuple[Array], tangents: tuple[Array]
 ) -> tuple[Array, Array]:
     normal, factor = _standardized_and_factor(*primals, epsilon)
-    (change,) = tangents
-    centred = change - change.mean(axis=-1, keepdims=True)
-    return normal, factor * (
-        centred - normal * (normal * centred).mean(axis=-1, keepdims=True)
-    )
+    return normal, standardized_change(normal, factor, *tangents)
 
 
 def _standardized_and_factor(x: Array, epsilon: float) -> tuple[Array, Array]:
     centred = x - x.mean(axis=-1, keepdims=True)
     factor = jax.lax.rsqrt(jnp.square(centred).mean(axis=-1, keepdims=True) + epsilon)
     return centred * factor, factor
+
+
+def standardized_change(
+    normal: Float[Array, "*B D"],
+    factor: Float[Array, "*B 1"],
+    change: Float[Array, "*B D"],
+) -> Float[Array, "*B D"]:
+    """Apply the Jacobian of :func:`standardize`, which is symmetric, from its result
+    and factor.
+    """
+    centred = change - change.mean(axis=-1, keepdims=True)
+    return factor * (centred - normal * (normal * centred).mean(axis=-1, keepdims=True))
 
 
 def log_sum_exp(x: Float[Array, "*B V"]) -> Float[Array, "*B"]:

@@ -27,6 +27,8 @@ from jaxformer.functional.int8 import (
     multiply_int8_rows,
 )
 from jaxformer.functional.kernels import (
+    add_bias,
+    is_half,
     matmul,
     matmul_transposed,
     random_bits,
@@ -56,7 +58,8 @@ def linear(
     In bfloat16 and float16 there is no forward-mode derivative (``jax.jvp``,
     ``jax.jacfwd``): a custom gradient keeps every matmul in half precision. Cast the
     input to float32 for forward mode, or compute Hessian-vector products in reverse
-    mode, ``jax.grad(lambda x: jnp.vdot(jax.grad(f)(x), v))(x)``.
+    mode, ``jax.grad(lambda x: jnp.vdot(jax.grad(f)(x), v))(x)``. On GPUs the bias is
+    rounded to half precision before it is added.
 
     Raises:
         InputError: axes that do not match, or an input of integers.
@@ -67,16 +70,39 @@ def linear(
         kernel.values.shape if isinstance(kernel, Int8Weights) else kernel.shape,
         contract,
     )
-    output = (
-        multiply_int8(x, kernel, contract)
-        if isinstance(kernel, Int8Weights)
-        else tensordot(x, kernel, contract)
-    )
-    if bias is not None:
-        output = output + bias.reshape((1,) * (x.ndim - contract) + bias.shape).astype(
-            output.dtype
-        )
-    return checkpoint_name(output.astype(x.dtype), LINEAR_OUTPUT)
+    if isinstance(kernel, Int8Weights):
+        output = add_bias(multiply_int8(x, kernel, contract), bias).astype(x.dtype)
+    elif is_half(x):
+        from jaxformer.functional.half import half_affine
+
+        (output,) = half_affine(x, (kernel,), (bias,), contract)
+    else:
+        output = add_bias(tensordot(x, kernel, contract), bias)
+    return checkpoint_name(output, LINEAR_OUTPUT)
+
+
+def linear_maps(
+    x: Float[Array, "*B D"], *maps: Parameters
+) -> tuple[Float[Array, "..."], ...]:
+    """Apply several linear maps ``{"kernel": [D, ...], "bias": [...]}`` to one input.
+
+    In half precision on GPUs and TPUs, the gradient of ``x`` from kernels of one shape
+    is one matmul.
+
+    Raises:
+        InputError: axes that do not match, or an input of integers.
+    """
+    check_floats(x)
+    kernels = [each["kernel"] for each in maps]
+    if any(isinstance(kernel, Int8Weights) for kernel in kernels) or not (
+        is_half(x) and len({kernel.shape for kernel in kernels}) == 1
+    ):
+        return tuple(linear(x, **each) for each in maps)
+    from jaxformer.functional.half import half_affine
+
+    check_axes(x.shape, kernels[0].shape, 1)
+    outputs = half_affine(x, kernels, [each.get("bias") for each in maps], 1)
+    return tuple(checkpoint_name(output, LINEAR_OUTPUT) for output in outputs)
 
 
 def layer_norm(
@@ -89,14 +115,23 @@ def layer_norm(
     """Normalize the last axis, scale and shift: (x - mean) / sqrt(variance + epsilon) *
     scale + bias (Ba et al. 2016).
 
-    Computed in float32, or in float64 for float64 inputs.
+    Computed in float32, or in float64 for float64 inputs. No forward mode in half
+    precision, see :func:`linear`.
 
     Raises:
         InputError: an input of integers.
     """
     check_floats(x)
-    ones = (1,) * (x.ndim - 1)
+    if is_half(x):
+        from jaxformer.functional.half import half_norm
+
+        return half_norm(_norm, epsilon, x, scale, bias)
+    return _norm(epsilon, x, scale, bias)
+
+
+def _norm(epsilon: float, x: Array, scale: Array, bias: Array) -> Array:
     normal = standardize(x.astype(wide_dtype(x)), epsilon)
+    ones = (1,) * (x.ndim - 1)
     scale, bias = (
         parameter.reshape(*ones, -1).astype(normal.dtype) for parameter in (scale, bias)
     )
@@ -128,6 +163,19 @@ def dropout(
     )
 
 
+@jax.custom_jvp
+def _relu(x: Array) -> Array:
+    return jnp.maximum(x, 0)
+
+
+@_relu.defjvp
+def _relu_tangent(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    # From the result: then nothing else uses the input, and a matmul on a GPU writes
+    # only the result. The compiler would turn "> 0" into a comparison of the input.
+    result = _relu(*primals)
+    return result, jax.lax.select(result != 0, tangents[0], jnp.zeros_like(result))
+
+
 def _gelu(x: Array) -> Array:
     # its cube overflows float16 from 41 on
     return jax.nn.gelu(x.astype(wide_dtype(x))).astype(x.dtype)
@@ -142,7 +190,7 @@ def _silu(x: Array) -> Array:
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
-    "relu": jax.nn.relu,
+    "relu": _relu,
     "gelu": _gelu,
     "gelu_exact": _gelu_exact,
     "silu": _silu,

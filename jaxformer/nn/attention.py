@@ -17,7 +17,7 @@ from jaxformer.functional.cache import (
     project_to_store,
 )
 from jaxformer.nn.initializers import projection
-from jaxformer.typing import Array, Bool, Float, Int
+from jaxformer.typing import Array, Bool, Float, Int, Key
 
 
 def check_heads(d_model: int, num_heads: int, d_k: int | None, d_v: int | None) -> None:
@@ -84,8 +84,18 @@ class MultiHeadAttention(nn.Module):
         """Attend from ``x`` to ``memory``; return the output and the weights, which a
         ``backend`` other than ``plain`` does not compute.
         """
-        projected = self.keys_values(memory)
-        return self.attend(x, projected, mask, train=train, backend=backend)
+        return functional.multi_head_attention(
+            self.projections,
+            x,
+            memory,
+            mask,
+            dropout_rate=self.dropout_rate,
+            dropout_key=self._dropout_key(train),
+            backend=backend,
+        )
+
+    def _dropout_key(self, train: bool) -> Key | None:
+        return self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
 
     def keys_values(self, memory: Float[Array, "B S D"]) -> KeysValues:
         """Project a memory once, for many calls of :meth:`attend`."""
@@ -101,14 +111,13 @@ class MultiHeadAttention(nn.Module):
         backend: str = "plain",
     ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
         """Attend to projected keys and values; return the output and the weights."""
-        key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
         return functional.attend(
             self.projections,
             x,
             memory,
             mask,
             dropout_rate=self.dropout_rate,
-            dropout_key=key,
+            dropout_key=self._dropout_key(train),
             backend=backend,
         )
 
