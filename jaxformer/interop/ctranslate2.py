@@ -72,6 +72,7 @@ def save(
         config.num_heads,
         pre_norm=config.norm_order == "pre",
         activation=specs.Activation[_ACTIVATIONS[config.activation]],
+        layernorm_embedding=config.embedding_norm,
     )
     _fill_model(spec, config, params)
     spec.register_source_vocabulary(list(tokens.source))
@@ -151,6 +152,8 @@ def _fill_side(
         _fill_norm(spec.ffn.layer_norm, layer["feed_forward_residual"]["norm"])
     if config.norm_order == "pre":
         _fill_norm(stack.layer_norm, layers["norm"])
+    if config.embedding_norm:
+        _fill_norm(stack.layernorm_embedding, params[f"{side}_embedding_norm"])
 
 
 def _table(params: Parameters, side: str) -> np.ndarray:
@@ -160,9 +163,10 @@ def _table(params: Parameters, side: str) -> np.ndarray:
 
 
 def _positions(config: TransformerConfig, params: Parameters, side: str) -> np.ndarray:
-    place = jnp.arange(config.max_length)
+    place = config.position_offset + jnp.arange(config.max_length)
     if config.positions == "learned":
-        scale = config.d_model**0.5 if config.scale_embedding else 1.0
+        scaled = config.scale_embedding and config.scale_positions
+        scale = config.d_model**0.5 if scaled else 1.0
         return np.asarray(
             learned(jnp.asarray(params[f"{side}_positions"]["table"]), place)
         ) * np.float32(scale)

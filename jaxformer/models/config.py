@@ -68,9 +68,16 @@ class TransformerConfig:
     # all: source, target and output share one table (section 3.4); target: target and
     # output do; none.
     tied_embeddings: str = key("all", choices=TIED_EMBEDDINGS)
-    # Whether embeddings are multiplied by the square root of d_model (section 3.4), and
-    # learned positions too, of which the paper says nothing.
+    # The number of the first position: 2 in BART, mBART and M2M-100, which count from
+    # the id after padding. A table of learned positions has as many rows more.
+    position_offset: int = key(0, least=0, most=2**20)
+    # Whether embeddings are multiplied by the square root of d_model (section 3.4).
     scale_embedding: bool = key(True)
+    # Whether learned positions are multiplied too where embeddings are. The paper says
+    # nothing of it; mBART's are not.
+    scale_positions: bool = key(True)
+    # Whether the sums of embeddings and positions are normalized, as in BART and mBART.
+    embedding_norm: bool = key(False)
     # Whether logits have a bias; the paper has none.
     output_bias: bool = key(False)
     # Compute dtype: float32, bfloat16, or float16 for devices without bfloat16, with

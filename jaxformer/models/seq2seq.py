@@ -17,7 +17,7 @@ from jaxformer.functional.masks import SegmentMask
 from jaxformer.models.cache import Cache, Memory
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
-from jaxformer.nn.blocks import Dropout
+from jaxformer.nn.blocks import Dropout, LayerNorm
 from jaxformer.nn.embedding import Embedding, Positions
 from jaxformer.nn.sharding import keep_rows
 from jaxformer.nn.stacks import Decoder, Encoder
@@ -83,12 +83,16 @@ class Transformer(nn.Module):
                 "logits", initializers.bias, config.vocabulary_size
             )["bias"]
         # Learned positions have one table for each side.
-        self.source_positions = Positions(
-            config.positions, config.d_model, config.max_length, scale
+        where = (
+            *(config.positions, config.d_model, config.max_length),
+            *(scale and config.scale_positions, config.position_offset),
         )
-        self.target_positions = Positions(
-            config.positions, config.d_model, config.max_length, scale
-        )
+        self.source_positions = Positions(*where)
+        self.target_positions = Positions(*where)
+        if config.embedding_norm:
+            norm = (config.d_model, config.norm_epsilon)
+            self.source_embedding_norm = LayerNorm(*norm)
+            self.target_embedding_norm = LayerNorm(*norm)
         self.embedding_dropout = Dropout(config.dropout_rate)
         how = (config.rematerialization, config.scan_layers, config.scan_unroll)
         self.encoder = Encoder(config.layer, config.num_encoder_layers, *how)
@@ -224,11 +228,10 @@ class Transformer(nn.Module):
             else self.source_embedding
         )
         encoding = self.source_positions(place, packed=segments is not None)
-        x = keep_rows(
-            self.embedding_dropout(
-                _add_positions(embedding(source), encoding), train=train
-            )
-        )
+        x = _add_positions(embedding(source), encoding)
+        if self.config.embedding_norm:
+            x = self.source_embedding_norm(x)
+        x = keep_rows(self.embedding_dropout(x, train=train))
         how = self._backend(backend, source.shape[1], train)
         x, weights = self.encoder(x, seen, train=train, backend=how)
         return keep_rows(x), mask, weights
@@ -313,9 +316,10 @@ class Transformer(nn.Module):
     ) -> Array:
         # Only packed positions have an axis of rows.
         encoding = self.target_positions(place, packed=place.ndim == 2)
-        return self.embedding_dropout(
-            _add_positions(self._target_embedding(tokens), encoding), train=train
-        )
+        x = _add_positions(self._target_embedding(tokens), encoding)
+        if self.config.embedding_norm:
+            x = self.target_embedding_norm(x)
+        return self.embedding_dropout(x, train=train)
 
 
 def _add_positions(

@@ -63,15 +63,19 @@ class Positions(nn.Module):
     Attributes:
         kind: one of :data:`KINDS`.
         d_model: width.
-        max_length: most positions of a sequence; the rows of the learned table.
+        max_length: most positions of a sequence.
         scale: whether learned positions are multiplied by the square root of d_model,
             like the embeddings.
+        offset: the number of the first position, as in fairseq: sines and cosines are
+            those of ``offset`` + p, and learned position p is row ``offset`` + p of a
+            table with ``offset`` more rows.
     """
 
     kind: str
     d_model: int
     max_length: int
     scale: bool = True
+    offset: int = 0
 
     def setup(self) -> None:
         """Create the table of learned positions.
@@ -84,8 +88,9 @@ class Positions(nn.Module):
                 f"the kind of positions is one of {', '.join(KINDS)}, not {self.kind!r}"
             )
         if self.kind == "learned":
+            rows = self.offset + self.max_length
             self.table = self.param(
-                "table", initializers.embedding, (self.max_length, self.d_model)
+                "table", initializers.embedding, (rows, self.d_model)
             )
 
     def __call__(
@@ -108,6 +113,8 @@ class Positions(nn.Module):
                 f" {self.max_length} positions; shorten it or train with a larger"
                 " model.max_length"
             )
+        if self.offset:
+            place = place + self.offset
         if self.kind == "learned":
             # Scaled embeddings have standard deviation 1; so have learned positions.
             rows = positions.learned(self.table, place)

@@ -48,7 +48,8 @@ def parameters_by_formula(config: TransformerConfig) -> int:
     a feed-forward layer ``2 d f + f + d``, and a norm ``2 d``. An encoder layer has one
     attention and two norms, a decoder layer two and three; each table of embeddings has
     V d (section 3.4: one for source, target and output), each of learned positions
-    ``max_length`` d.
+    (``position_offset`` + ``max_length``) d. A final norm (pre-LN) and a norm of the
+    embedded input count once for each side.
     """
     width, heads = config.d_model, config.num_heads
     d_k, d_v = config.d_k or width // heads, config.d_v or width // heads
@@ -57,9 +58,10 @@ def parameters_by_formula(config: TransformerConfig) -> int:
     norm = 2 * width
     encoder = config.num_encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = config.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
-    final_norms = 2 * norm if config.norm_order == "pre" else 0
-    positions = 2 * config.max_length * width if config.positions == "learned" else 0
-    return encoder + decoder + final_norms + positions + _vocabulary(config)
+    norms = 2 * norm * ((config.norm_order == "pre") + config.embedding_norm)
+    rows = config.position_offset + config.max_length
+    positions = 2 * rows * width if config.positions == "learned" else 0
+    return encoder + decoder + norms + positions + _vocabulary(config)
 
 
 def _vocabulary(config: TransformerConfig) -> int:

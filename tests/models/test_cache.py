@@ -45,6 +45,12 @@ SETTINGS = {
         "output_bias": True,
         "scale_embedding": False,
     },
+    "embedding norm, offset": {
+        "positions": "learned",
+        "position_offset": 2,
+        "scale_positions": False,
+        "embedding_norm": True,
+    },
 }
 
 

@@ -28,7 +28,9 @@ def formula(config):
     tables = {"all": target, "target": source + target, "none": source + 2 * target}
     final_norms = 4 * d if config.norm_order == "pre" else 0
     bias = config.vocabulary_size if config.output_bias else 0
-    positions = 2 * config.max_length * d if config.positions == "learned" else 0
+    final_norms += 4 * d if config.embedding_norm else 0
+    rows = config.max_length + config.position_offset
+    positions = 2 * rows * d if config.positions == "learned" else 0
     tied = tables[config.tied_embeddings]
     return encoder + decoder + tied + final_norms + positions + bias
 
@@ -83,6 +85,7 @@ def test_rows_of_table_3():
             "tied_embeddings": "none",
             "source_vocabulary_size": 700,
         },
+        {"positions": "learned", "position_offset": 2, "embedding_norm": True},
     ],
 )
 def test_models_have_the_parameters_of_the_formula(changes):

@@ -52,17 +52,24 @@ def stack_64(config, params, x, **sublayers):
 
 
 def embed_64(config, params, side, tokens):
+    x = add_positions_64(config, params, side, tokens)
+    norm = params.get(f"{side}_embedding_norm")
+    return x if norm is None else norm_64(norm, x)
+
+
+def add_positions_64(config, params, side, tokens):
     shared = config.tied_embeddings == "all"
     table = params["embedding" if shared else f"{side}_embedding"]["table"]
     width, root = config.d_model, 1.0
     if config.scale_embedding:
         root = math.sqrt(width)
     if config.positions == "learned":
-        places = params[f"{side}_positions"]["table"][: len(tokens)]
-        return (table[tokens] + places) * root
+        first = config.position_offset
+        places = params[f"{side}_positions"]["table"][first : first + len(tokens)]
+        return table[tokens] * root + places * (root if config.scale_positions else 1)
     waves = np.zeros((len(tokens), width))
     for p, i in np.ndindex(len(tokens), width // 2):
-        angle = p / 10_000 ** (2 * i / width)
+        angle = (p + config.position_offset) / 10_000 ** (2 * i / width)
         apart = config.positions == "sinusoidal_concatenated"
         columns = [i, width // 2 + i] if apart else [2 * i, 2 * i + 1]
         waves[p, columns] = math.sin(angle), math.cos(angle)
@@ -119,6 +126,13 @@ SETTINGS = {
         "source_vocabulary_size": 17,
         "output_bias": True,
         "bos_id": 0,
+    },
+    "embedding norm, offset, learned positions unscaled": {
+        "positions": "learned",
+        "position_offset": 2,
+        "scale_positions": False,
+        "embedding_norm": True,
+        "max_length": 9,
     },
 }
 

@@ -31,6 +31,7 @@ def is_names(node):
             "norm_order": "pre",
             "output_bias": True,
             "positions": "learned",
+            "embedding_norm": True,
             "tied_embeddings": "none",
             "source_vocabulary_size": 37,
         },

@@ -22,6 +22,8 @@ def test_defaults_are_the_paper_s_base_model():
     assert (config.num_encoder_layers, config.num_decoder_layers) == (6, 6)
     assert (config.positions, config.tied_embeddings) == ("sinusoidal", "all")
     assert (config.scale_embedding, config.output_bias) == (True, False)
+    assert (config.position_offset, config.scale_positions) == (0, True)
+    assert not config.embedding_norm
     assert (config.dtype, config.rematerialization) == ("float32", "none")
     assert config.layer == LayerConfig()
 

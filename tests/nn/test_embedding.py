@@ -69,6 +69,22 @@ def test_positions_of_each_kind(kind):
         encode(params, jnp.arange(12))
 
 
+def test_an_offset_counts_positions_from_another_number():
+    """Sines and cosines are those of later positions; a learned table has rows before
+    the first position, and a sequence may be as long as without an offset.
+    """
+    place = jnp.arange(9)
+    waves = Positions("sinusoidal_halves", 16, 9, offset=2).apply({}, place)
+    expected = F.sinusoidal(place + 2, 16, layout="halves")
+    np.testing.assert_allclose(waves, expected, rtol=0, atol=1e-6)
+    learned = Positions("learned", 16, 9, scale=False, offset=2)
+    shapes = jax.eval_shape(learned.init, jax.random.key(4), place)
+    assert jax.tree.map(jnp.shape, shapes) == {"params": {"table": (11, 16)}}
+    np.testing.assert_array_equal(jax.jit(learned.apply)(PARAMS, place), TABLE[2:])
+    with pytest.raises(InputError, match="longer than the model's 9 positions"):
+        jax.jit(learned.apply)(PARAMS, jnp.arange(10))
+
+
 def test_an_unknown_kind_of_positions_is_refused():
     line = r"one of sinusoidal, .*, learned, not 'rotary'"
     with pytest.raises(InputError, match=line):

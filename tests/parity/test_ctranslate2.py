@@ -75,6 +75,14 @@ SETTINGS = {
         "activation": "gelu_exact",
         "scan_layers": True,
     },
+    "mbart": {
+        "norm_order": "pre",
+        "positions": "learned",
+        "position_offset": 2,
+        "scale_positions": False,
+        "embedding_norm": True,
+        "activation": "gelu_exact",
+    },
 }
 
 
