@@ -52,7 +52,8 @@ SHOWN = {
     ),
     "jaxformer.evaluation.statistics": ("Metric", "Score", "SentenceStatistics"),
     "jaxformer.interop.ctranslate2": ("Tokens", "save"),
-    "jaxformer.interop.marian": ("from_model", "from_state"),
+    "jaxformer.interop.huggingface": ("Imported", "read", "write"),
+    "jaxformer.interop.huggingface.seq2seq": ("from_model", "from_state"),
     "jaxformer.runs.config": (
         *("EvaluationConfig", "RunConfig", "default_config", "load", "parse", "save"),
     ),

@@ -104,7 +104,8 @@ def test_extras_exist_and_are_explained():
         for node in ast.walk(parse(path))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require"
     }
-    assert {"train", "moses", "hf", "langid", "tfds", "wandb"} <= asked <= set(extras)
+    known = {"train", "moses", "hf", "huggingface", "langid", "tfds", "wandb"}
+    assert known <= asked <= set(extras)
     for packages in extras.values():
         for own in re.findall(r"jaxformer\[([^]]+)\]", " ".join(packages)):
             assert set(own.split(",")) <= set(extras)

@@ -1,0 +1,452 @@
+"""Folders of Hugging Face's translation models are read and written without torch."""
+
+# Linen types what apply returns as a union with a tuple of variables.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false
+
+import dataclasses
+import functools
+import json
+import pickle
+import re
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from interop.folders import (
+    FAMILIES,
+    GOLDEN,
+    SETTINGS,
+    SIZE,
+    draw_pair,
+    draw_tensors,
+    make_folder,
+)
+from safetensors.numpy import load_file, save_file
+
+from jaxformer import InputError, Transformer, TransformerConfig
+from jaxformer.interop import huggingface
+from jaxformer.models import empty_cache, stack_layers
+
+PAD = SETTINGS["pad_token_id"]
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def compute(config, params, source, target):
+    return Transformer(config).apply({"params": params}, source, target)
+
+
+def whole(tree):
+    """Read arrays that are mapped into memory."""
+    return jax.tree.map(np.array, tree)
+
+
+def same_trees(found, expected):
+    jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_are_those_of_transformers(family, tmp_path):
+    """Padded pairs have the stored logits, and each alone has those that it has in the
+    batch.
+    """
+    model = huggingface.read(make_folder(tmp_path, family))
+    source, target = draw_pair()
+    found = compute(model.config, model.params, source, target)
+    expected = np.load(GOLDEN)[family]
+    real = target != PAD
+    np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=2e-5)
+    for row, pair in enumerate(zip(source, target, strict=True)):
+        pair = [side[None, side != PAD] for side in pair]
+        alone = compute(model.config, model.params, *pair)[0]
+        np.testing.assert_allclose(
+            alone, expected[row, : len(alone)], rtol=0, atol=2e-5
+        )
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_steps_with_a_cache_have_the_logits_of_transformers(family, tmp_path):
+    """A target fed token by token has the logits of the whole."""
+    model = huggingface.read(make_folder(tmp_path, family))
+    source, target = draw_pair()
+    module, variables = Transformer(model.config), {"params": model.params}
+
+    @jax.jit
+    def run(variables, source, target):
+        memory = module.apply(variables, source, method="start")
+        cache = empty_cache(model.config, len(source), target.shape[1], 1)
+        inputs = jnp.pad(target, ((0, 0), (1, 0)), constant_values=model.config.bos_id)
+
+        def step(cache, tokens):
+            found = module.apply(variables, tokens, cache, memory, method="step")
+            return found[::-1]
+
+        return jax.lax.scan(step, cache, inputs[:, :-1].T)[1].swapaxes(0, 1)
+
+    found, real = run(variables, source, target), target != PAD
+    expected = np.load(GOLDEN)[family]
+    np.testing.assert_allclose(found[real], expected[real], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_model_read_and_written_is_the_same_file(family, tmp_path):
+    """Every tensor has the same bytes, from looped and scanned layers; settings that
+    jaxformer does not use stay.
+    """
+    first = make_folder(tmp_path / "first", family, id2label={"0": "no"})
+    (first / "generation_config.json").write_text('{"num_beams": 6}')
+    model = huggingface.read(first)
+    assert model.generation == {"num_beams": 6}
+    looped = model.config, model.params
+    scanned = (
+        dataclasses.replace(model.config, scan_layers=True),
+        stack_layers(whole(model.params)),
+    )
+    for name, (config, params) in {"looped": looped, "scanned": scanned}.items():
+        again = tmp_path / name
+        huggingface.write(
+            again,
+            config,
+            params,
+            settings=model.settings,
+            generation=model.generation,
+        )
+        found = load_file(again / "model.safetensors")
+        expected = load_file(first / "model.safetensors")
+        assert found.keys() == expected.keys()
+        for tensor, value in expected.items():
+            assert found[tensor].tobytes() == value.tobytes(), tensor
+        for file in ("config.json", "generation_config.json"):
+            written = json.loads((again / file).read_text())
+            read = json.loads((first / file).read_text())
+            assert read.items() <= written.items()
+    with pytest.raises(InputError, match=r"has a config.json already; choose another"):
+        huggingface.write(again, *looped, settings=model.settings)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_tensors_of_a_float32_file_are_mapped_not_copied(family, tmp_path):
+    """A parameter is a view of the file, which cannot be written."""
+    model = huggingface.read(make_folder(tmp_path, family))
+    for leaf in jax.tree.leaves(model.params):
+        assert type(leaf) is np.ndarray
+        assert leaf.dtype == np.float32
+        assert not leaf.flags.writeable
+        base = leaf
+        while isinstance(base, np.ndarray) and not isinstance(base, np.memmap):
+            base = base.base
+        assert isinstance(base, np.memmap)
+
+
+def shard(folder, parts=3, **places):
+    """Distribute the tensors of a folder; ``places`` puts some elsewhere."""
+    tensors = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    names = sorted(tensors)
+    files = {}
+    for number in range(parts):
+        file = f"model-{number + 1:05}-of-{parts:05}.safetensors"
+        part = {name: tensors[name] for name in names[number::parts]}
+        save_file(part, folder / file, {"format": "pt"})
+        files |= dict.fromkeys(part, file)
+    index = {"metadata": {"total_size": 1}, "weight_map": files | places}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    return files
+
+
+def test_shards_are_read_as_one_file(tmp_path):
+    expected = huggingface.read(make_folder(tmp_path, "bart"))
+    params = whole(expected.params)
+    shard(tmp_path)
+    (tmp_path / "pytorch_model.bin").write_bytes(b"PK\x03\x04")  # passed over
+    found = huggingface.read(tmp_path)
+    assert found.config == expected.config
+    same_trees(found.params, params)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_files_in_half_precision_become_float32(dtype, tmp_path):
+    """The numbers are exactly those of the file; written in the same type again, they
+    are the same bytes.
+    """
+    half = {
+        name: x.astype(jnp.dtype(dtype)) for name, x in draw_tensors("bart").items()
+    }
+    wide = {name: x.astype(np.float32) for name, x in half.items()}
+    small = huggingface.read(make_folder(tmp_path / "half", "bart", half))
+    large = huggingface.read(make_folder(tmp_path / "wide", "bart", wide))
+    same_trees(small.params, large.params)
+    assert {x.dtype.name for x in jax.tree.leaves(small.params)} == {"float32"}
+    again = tmp_path / "again"
+    huggingface.write(
+        again, small.config, small.params, settings=small.settings, dtype=dtype
+    )
+    found = load_file(again / "model.safetensors")
+    assert all(found[name].tobytes() == x.tobytes() for name, x in half.items())
+    assert json.loads((again / "config.json").read_text())["dtype"] == dtype
+
+
+def test_names_that_a_file_may_have_besides(tmp_path):
+    """A tied table under all its names or another one, a model without its head, tables
+    of sines and cosines, and marks of an old version.
+    """
+    drawn = draw_tensors("bart")
+    drawn["final_logits_bias"][:] = 0
+    expected = huggingface.read(make_folder(tmp_path / "plain", "bart", drawn))
+    assert not expected.config.output_bias
+    table = drawn.pop("model.shared.weight")
+    names = ["model.shared", "lm_head"]
+    names += [f"model.{side}.embed_tokens" for side in ("encoder", "decoder")]
+    forms = {"all": drawn | {f"{name}.weight": table for name in names}}
+    forms |= {name: drawn | {f"{name}.weight": table} for name in names}
+    bare = {name.removeprefix("model."): x for name, x in forms["model.shared"].items()}
+    del bare["final_logits_bias"]
+    forms["bare"] = bare | {"encoder.version": np.ones(1, np.float32)}
+    for form, tensors in forms.items():
+        found = huggingface.read(make_folder(tmp_path / form, "bart", tensors))
+        assert found.config == expected.config, form
+        same_trees(found.params, expected.params)
+
+
+def test_m2m_100_files_may_hold_the_sines_and_cosines(tmp_path):
+    place = np.arange(14)[:, None] * 10_000 ** (-np.arange(4) / 3)
+    table = np.concatenate([np.sin(place), np.cos(place)], 1).astype(np.float32)
+    table[PAD] = 0
+    name = "model.encoder.embed_positions.weights"
+    drawn = draw_tensors("m2m_100")
+    huggingface.read(make_folder(tmp_path / "right", "m2m_100", drawn | {name: table}))
+    wrong = make_folder(tmp_path / "wrong", "m2m_100", drawn | {name: table[::-1]})
+    with pytest.raises(InputError, match=f"{name} must hold sines and cosines"):
+        huggingface.read(wrong)
+
+
+def test_the_first_token_of_a_target(tmp_path):
+    """Of config.json, else of generation_config.json, else, in mBART, the end."""
+    folder = make_folder(tmp_path / "mbart", "mbart", decoder_start_token_id=None)
+    assert huggingface.read(folder).config.bos_id == SETTINGS["eos_token_id"]
+    search = json.dumps({"decoder_start_token_id": 7})
+    (folder / "generation_config.json").write_text(search)
+    assert huggingface.read(folder).config.bos_id == 7
+    folder = make_folder(tmp_path / "zero", "bart", decoder_start_token_id=0)
+    (folder / "generation_config.json").write_text(search)
+    assert huggingface.read(folder).config.bos_id == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        ({"model_type": "t5"}, "must be one of marian, m2m_100, mbart, bart, not 't5'"),
+        ({"model_type": ["bart"]}, "model_type in config.json must be one of marian"),
+        ({"model_type": None}, "mbart, bart, not None; other models have other layers"),
+        (
+            {"d_model": None, "encoder_layers": None},
+            "lacks d_model, encoder_layers; gi",
+        ),
+        ({"decoder_start_token_id": None}, "lacks decoder_start_token_id"),
+        ({"d_model": "8"}, "d_model in config.json must be a whole number, not '8'"),
+        ({"vocab_size": 19.0}, "vocab_size in config.json must be a whole number"),
+        ({"encoder_layers": True}, "encoder_layers in config.json must be a whole"),
+        ({"encoder_layers": 10**9}, "num_encoder_layers must be at most 1,000"),
+        ({"dropout": "0.1"}, "dropout in config.json must be a number, not '0.1'"),
+        ({"dropout": 1.0}, "model.dropout_rate must be below 1, not 1.0"),
+        ({"encoder_ffn_dim": 13}, "encoder_ffn_dim is 13 where decoder_ffn_dim is 12"),
+        (
+            {"encoder_attention_heads": 4},
+            "encoder_attention_heads is 4 where decoder_attention_heads is 2",
+        ),
+        ({"activation_function": "tanh"}, "must be one of relu, silu, swish, gelu, "),
+        ({"activation_function": {}}, "activation_function must be one of relu"),
+        ({"pad_token_id": 19}, "model.pad_id must be in the vocabulary, below 19"),
+        ({"quantization_config": {"bits": 4}}, "quantised weights are not read; take"),
+        (
+            {"vocab_size": 21},
+            "final_logits_bias must have the shape (1, 21) by the configuration, not"
+            " (1, 19)",
+        ),
+        (
+            {"decoder_layers": 3},
+            "lacks the tensor model.decoder.layers.2.self_attn.q_proj.weight",
+        ),
+        (
+            {"decoder_layers": 1},
+            "no part of the model takes the tensors"
+            " model.decoder.layers.1.encoder_attn.k_proj.bias, ",
+        ),
+        ({"decoder_layers": 1}, "and 23 more; give those of a BartForConditionalGen"),
+        ({"tie_word_embeddings": False}, "lacks the tensor lm_head.weight"),
+    ],
+)
+def test_what_a_configuration_cannot_say(settings, line, tmp_path):
+    folder = make_folder(tmp_path, "bart", **settings)
+    if settings.get("model_type", 0) is None:
+        rest = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(rest | settings))
+    with pytest.raises(InputError, match=re.escape(line)) as caught:
+        huggingface.read(folder)
+    assert "\n" not in str(caught.value)
+
+
+def pack(header, body=b""):
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + body
+
+
+def entry(dtype="F32", shape=(1,), offsets=(0, 4)):
+    return {"dtype": dtype, "shape": list(shape), "data_offsets": list(offsets)}
+
+
+DAMAGED = {
+    "empty": (b"", "is no file of safetensors"),
+    "cut in the header": (pack({"a": entry()})[:20], "is no file of safetensors"),
+    "cut in the numbers": (pack({"a": entry()}, b"12"), "fetch it again"),
+    "longer": (pack({"a": entry()}, b"12345678"), "is no file of safetensors"),
+    "a header of exabytes": (struct.pack("<Q", 2**62) + b"{}", "header too large"),
+    "no object": (pack(b"[1]"), "is no file of safetensors"),
+    "shape and offsets": (pack({"a": entry(shape=(2,))}, b"1234"), "is no file of"),
+    "overlap": (pack({"a": entry(), "b": entry()}, b"1234"), "is no file of"),
+    "overflow": (pack({"a": entry(shape=(2**40, 2**40))}, b"1234"), "is no file of"),
+    "quantised": (
+        pack({"a": entry("I8", (4,))}, b"1234"),
+        "the tensor a in {} has the type I8, and only F32, F16, BF16 are read",
+    ),
+    "a name of two lines": (
+        pack({"a\nb": entry() | {"more": 1}}, b"1234"),
+        "has a tensor of the name 'a\\nb'; fetch",
+    ),
+    "pickle": (pickle.dumps({}, 2), "is pickled, which can run code, and is never"),
+    "archive of torch": (b"PK\x03\x04" + bytes(50), "is pickled, which can run code"),
+    "pointer": (b"version https://git-lfs.github.com/spec/v1\n", "run `git lfs pull`"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_file_of_tensors(name, tmp_path):
+    content, line = DAMAGED[name]
+    path = make_folder(tmp_path, "bart") / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=re.escape(line.format(path))) as caught:
+        huggingface.read(tmp_path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("places", "line"),
+    [
+        ({"a": "../model.safetensors"}, "names the file '../model.safetensors', and a"),
+        ({"a": "/etc/passwd"}, "names the file '/etc/passwd', and a shard lies in"),
+        ({"a": "..\\x"}, "and a shard lies in the model's own folder"),
+        ({"a": 3}, "names the file 3, and a shard lies in"),
+        ({"a": "missing.safetensors"}, "lacks missing.safetensors, which model.safe"),
+        (
+            {"a": "model-00001-of-00003.safetensors"},
+            "model-00001-of-00003.safetensors lacks the tensor a, which",
+        ),
+        (
+            {"model.shared.weight": "model-00002-of-00003.safetensors"},
+            "has the tensor model.shared.weight, which model.safetensors.index.json"
+            " places in model-00002-of-00003.safetensors; fetch index and files",
+        ),
+    ],
+)
+def test_an_index_that_does_not_fit(places, line, tmp_path):
+    """Files outside the folder are refused before any is opened."""
+    files = shard(make_folder(tmp_path, "bart"), **places)
+    assert files["model.shared.weight"] == "model-00001-of-00003.safetensors"
+    with pytest.raises(InputError, match=re.escape(line)):
+        huggingface.read(tmp_path)
+
+
+def test_a_tensor_in_two_files(tmp_path):
+    folder = make_folder(tmp_path, "bart")
+    shard(folder, 2)
+    first, second = sorted(folder.glob("*.safetensors"))
+    tensors = load_file(second)
+    name = min(tensors)
+    save_file(load_file(first) | {name: tensors[name]}, first)
+    with pytest.raises(InputError, match=f"has the tensor {name}, which .* places in"):
+        huggingface.read(folder)
+
+
+def test_a_folder_that_has_no_model(tmp_path):
+    """Each line says what is missing and where it comes from."""
+
+    def refusal(folder):
+        with pytest.raises(InputError) as caught:
+            huggingface.read(folder)
+        return str(caught.value)
+
+    assert "is no folder: name that of a downloaded model" in refusal(tmp_path / "no")
+    assert "has no config.json: name the folder that" in refusal(tmp_path)
+    config = tmp_path / "config.json"
+    config.write_text("{")
+    assert "config.json is no JSON (Expecting" in refusal(tmp_path)
+    config.write_text("[" * 100_000)
+    assert "nested too deep); the file is damaged" in refusal(tmp_path)
+    config.write_text("[]")
+    assert "config.json must hold an object of JSON" in refusal(tmp_path)
+    (make_folder(tmp_path, "bart") / "model.safetensors").unlink()
+    assert "has no model.safetensors: fetch it" in refusal(tmp_path)
+    for pickled in ("tf_model.h5", "flax_model.msgpack", "pytorch_model.bin"):
+        (tmp_path / pickled).touch()
+        line = refusal(tmp_path)
+        assert "save_pretrained(NEW)" in line
+        assert "that can run code or" in line
+    assert "only as flax_model.msgpack" in refusal(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": []}')
+    assert "index.json has no weight_map" in refusal(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "line"),
+    [
+        ("marian", {"positions": "sinusoidal"}, "has model.positions sinusoidal_conc"),
+        (
+            "bart",
+            {"norm_epsilon": 1e-6},
+            "has model.norm_epsilon 1e-05, and this model",
+        ),
+        ("bart", {"embedding_norm": False}, "has model.embedding_norm True, and this"),
+        ("bart", {"source_vocabulary_size": 18}, "has model.source_vocabulary_size 19"),
+        ("m2m_100", {"position_offset": 0}, "has model.position_offset 2, and this"),
+        ("m2m_100", {"output_bias": True}, "has model.output_bias False, and this mo"),
+        ("mbart", {"d_k": 3}, "has model.d_k 4, and this model has 3: it cannot be"),
+    ],
+)
+def test_a_model_that_its_family_does_not_have_is_not_written(
+    family, changes, line, tmp_path
+):
+    model = huggingface.read(make_folder(tmp_path / "first", family))
+    config = dataclasses.replace(model.config, tied_embeddings="none", **changes)
+    folder = tmp_path / "second"
+    with pytest.raises(InputError, match=re.escape(line)):
+        huggingface.write(folder, config, model.params, settings=model.settings)
+    plain = model.config, model.params
+    with pytest.raises(InputError, match=r"config.json needs the eos_token_id"):
+        huggingface.write(folder, *plain, settings={"model_type": family})
+    with pytest.raises(InputError, match=r"is one of float32, float16, bfloat16, not"):
+        huggingface.write(folder, *plain, settings=model.settings, dtype="int8")
+    assert not folder.exists()
+
+
+def test_arrays_of_any_strides_are_written_as_they_are(tmp_path):
+    """Parameters come transposed, reversed, broadcast or from a device."""
+    model = huggingface.read(make_folder(tmp_path / "first", "marian"))
+    config = model.config
+    assert isinstance(config, TransformerConfig)
+    params = whole(model.params)
+    table = params["embedding"]["table"]
+    params["embedding"]["table"] = np.array(table[::-1])[::-1]
+    scale = params["encoder"]["layer_0"]["feed_forward_residual"]["norm"]
+    scale["scale"] = np.broadcast_to(np.float32(1.5), scale["scale"].shape)
+    inner = params["encoder"]["layer_0"]["feed_forward"]["inner"]
+    inner["kernel"] = jnp.asarray(inner["kernel"])
+    again = tmp_path / "again"
+    huggingface.write(again, config, params, settings=model.settings)
+    found = load_file(again / "model.safetensors")
+    np.testing.assert_array_equal(found["model.shared.weight"], table)
+    norm = found["model.encoder.layers.0.final_layer_norm.weight"]
+    np.testing.assert_array_equal(norm, np.full(8, 1.5))
+    same_trees(huggingface.read(again).params, params)
+    assert table.shape == (SIZE, 8)
