@@ -72,7 +72,13 @@ PRE_NORM = {"norm_order": "pre", "tied_embeddings": "target"}
 
 
 @pytest.mark.parametrize(
-    "changes", [LEARNED, UNTIED, PRE_NORM | {"source_vocabulary_size": 70}]
+    "changes",
+    [
+        LEARNED,
+        LEARNED | {"position_offset": 2, "embedding_norm": True},
+        UNTIED,
+        PRE_NORM | {"source_vocabulary_size": 70},
+    ],
 )
 def test_the_formula_knows_the_options(changes):
     """Model and formula agree where the paper's models leave something out."""

@@ -18,6 +18,7 @@ from interop import folders
 from parity.translation_models import (
     FAMILIES,
     FORMS,
+    LITTLE,
     LONGEST,
     draw,
     inputs_of,
@@ -32,9 +33,11 @@ from jaxformer import InputError, Transformer
 from jaxformer import functional as F
 from jaxformer.functional.positions import sinusoidal
 from jaxformer.interop import huggingface
+from jaxformer.interop.huggingface import families
 from jaxformer.interop.huggingface.seq2seq import from_model, from_state
 from jaxformer.models import count_parameters, empty_cache
 from jaxformer.nn.embedding import LAYOUTS
+from jaxformer.paper.parameters import parameters_by_formula
 from jaxformer.search.beam import beam_search
 from jaxformer.search.rules import SearchRules
 from jaxformer.search.single import greedy_search
@@ -99,6 +102,37 @@ def test_logits_are_equal(form):
     token = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     made = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)
     assert jax.tree.map(jnp.shape, params) == jax.tree.map(jnp.shape, made["params"])
+
+
+LARGE = {"encoder_attention_heads": 16, "decoder_attention_heads": 16}
+LARGE |= {"encoder_layers": 12, "decoder_layers": 12, "d_model": 1024}
+LARGE |= {"encoder_ffn_dim": 4096, "decoder_ffn_dim": 4096}
+LARGE |= {"max_position_embeddings": 1024}
+SMALL = LARGE | {"encoder_layers": 6, "decoder_layers": 6}
+
+
+@pytest.mark.parametrize(
+    ("family", "settings", "count"),
+    [
+        ("m2m_100", LARGE | {"vocab_size": 256_206}, 615_073_792),  # NLLB-200, 600M
+        ("m2m_100", LARGE | {"vocab_size": 128_112}, 483_905_536),  # M2M-100, 418M
+        ("mbart", LARGE | {"vocab_size": 250_054}, 610_879_488),  # mBART-50
+        ("bart", LARGE | {"vocab_size": 50_265}, 406_291_456),  # BART large
+        # OPUS-MT, transformer-big; the rest of theirs is two tables of sines
+        ("marian", SMALL | {"vocab_size": 58_101}, 235_852_800),
+    ],
+)
+def test_published_models_have_their_parameters(family, settings, count):
+    """By shape alone."""
+    config, model, own = FAMILIES[family]
+    config = getattr(transformers, config)(**(LITTLE | own | settings))
+    with torch.device("meta"):
+        model = getattr(transformers, model)(config)
+    fixed = 2 * 1024 * 1024 if family == "marian" else 0
+    assert sum(p.numel() for p in model.parameters()) - fixed == count
+    ours = families.to_config(families.complete(config.to_dict()))
+    tied = dataclasses.replace(ours, tied_embeddings="all")
+    assert parameters_by_formula(tied) == count
 
 
 @pytest.mark.parametrize("family", FAMILIES)
