@@ -30,7 +30,8 @@ from jaxformer.data.prepared import Manifest
 from jaxformer.data.records import Pair
 from jaxformer.data.sources import Corpus
 from jaxformer.data.store import Encoded, TokenWriter
-from jaxformer.data.vocabulary import Vocabularies, load_or_train
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.data.vocabulary_training import load_or_train
 from jaxformer.errors import InputError
 
 PREPARED = "prepared:"
@@ -110,7 +111,7 @@ class TrainingText:
         """
         if self.corpora:
             tags = self.languages if self.config.language_tags else ()
-            if not any(directory.glob("*.model")):
+            if not Vocabularies.exist(directory):
                 report(f"training the vocabulary on {self.config.train}")
             return load_or_train(directory, self.config, self.pairs, tags=tags)
         manifests = [Manifest.load(prepared_folder(part)) for part in self.parts]

@@ -175,7 +175,7 @@ class Manifest:
         """
         folder = self.directory / VOCABULARY
         cure = f"put it back, or {_cure(self.directory)}"
-        if not any(folder.glob("*.model")):
+        if not Vocabularies.exist(folder):
             raise InputError(f"{folder} is missing: {cure}")
         found = Vocabularies.load(folder)
         if found.hash != self.vocabulary:

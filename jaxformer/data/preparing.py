@@ -22,7 +22,8 @@ from jaxformer.data.download import Report, digest
 from jaxformer.data.files import make_folder
 from jaxformer.data.prepared import MANIFEST, VOCABULARY, Manifest
 from jaxformer.data.store import LENGTHS, TOKENS, TokenWriter
-from jaxformer.data.vocabulary import Vocabularies, load_or_train
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.data.vocabulary_training import load_or_train
 from jaxformer.errors import InputError
 from jaxformer.files import LOCK, check_writable, hold
 

@@ -205,7 +205,7 @@ def _refuse_replaced(old: RunConfig, folder: Path) -> None:
     """Refuse vocabularies of another size than a run began with; others are known by
     their hash.
     """
-    if not any(folder.glob("*.model")):
+    if not Vocabularies.exist(folder):
         return  # they are trained again
     found = Vocabularies.load(folder)
     target = old.model.vocabulary_size
@@ -254,15 +254,21 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
 
 
 def _share(make: Callable[[], Vocabularies]) -> Vocabularies:
-    """Call ``make`` on the first host, and send the model files to all."""
+    """Call ``make`` on the first host, and send the files to all."""
 
-    def encode() -> list[str]:
+    def encode() -> list[dict[str, str]]:
         made = make()
         shared = made.source is made.target
-        files = [made.source] if shared else [made.source, made.target]
-        return [base64.b64encode(each.model).decode("ascii") for each in files]
+        return [
+            {end: base64.b64encode(file).decode("ascii") for end, file in files.items()}
+            for files in [made.source.files, made.target.files][shared:]
+        ]
 
-    parts = [Vocabulary(base64.b64decode(text)) for text in make_once(encode)]
+    found = [
+        {ending: base64.b64decode(text) for ending, text in files.items()}
+        for files in make_once(encode)
+    ]
+    parts = [Vocabulary.from_files(files) for files in found]
     return Vocabularies(parts[0], parts[-1])
 
 
@@ -275,7 +281,7 @@ def _first_vocabularies(
     with tempfile.TemporaryDirectory() as scratch:
         if initial_run is not None:
             folder = bucket.open_directory(initial_run) / "vocabulary"
-            for path in folder.glob("*.model"):
+            for path in folder.glob("*.*"):
                 shutil.copy(path, scratch)
         return text.vocabularies(Path(scratch), report=report)
 

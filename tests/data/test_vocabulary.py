@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from jaxformer.data import DataConfig, Vocabularies, Vocabulary, load
 from jaxformer.data.sources import reversal
-from jaxformer.data.vocabulary import load_or_train
+from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
+from jaxformer.data.vocabulary_training import load_or_train
 from jaxformer.errors import InputError
 
 PAIRS = list(load("bundled:en-de/valid", "en", "de"))
@@ -40,7 +41,9 @@ def english_german():
 
 @pytest.fixture(scope="module")
 def permuted():
-    return Vocabulary(train_elsewhere(pad_id=7, unk_id=2, bos_id=0, eos_id=11))
+    return SentencePieceVocabulary(
+        train_elsewhere(pad_id=7, unk_id=2, bos_id=0, eos_id=11)
+    )
 
 
 def special(vocabulary):
@@ -67,7 +70,7 @@ def test_special_ids_are_read_from_the_model(english_german, permuted):
     assert permuted.decode([0, *ids, 11, 7, 7]) == "Insert a new table."
     assert not {7, 0, 11} & set(ids)
     options = {"pad_id": 4, "pad_piece": "[PAD]", "eos_piece": "[END]"}
-    renamed = Vocabulary(train_elsewhere(**options))
+    renamed = SentencePieceVocabulary(train_elsewhere(**options))
     assert renamed.pieces([renamed.pad_id, renamed.eos_id]) == ["[PAD]", "[END]"]
 
 
@@ -82,7 +85,7 @@ def test_special_ids_are_read_from_the_model(english_german, permuted):
 def test_a_model_without_a_special_piece_is_refused(name, options):
     """Also one that text can spell."""
     with pytest.raises(InputError, match=f"no control piece for {name}: .*--{name}_id"):
-        Vocabulary(train_elsewhere(**options))
+        SentencePieceVocabulary(train_elsewhere(**options))
 
 
 def test_decoding_ends_at_the_first_eos(english_german):
@@ -162,7 +165,7 @@ def test_a_size_that_the_text_does_not_allow(model, capfd):
         with pytest.raises(InputError, match="no characters"):
             Vocabulary.train(sentences, 100, model=model)
     with pytest.raises(InputError):
-        Vocabulary(b"junk")
+        SentencePieceVocabulary(b"junk")
     assert capfd.readouterr() == ("", "")
 
 

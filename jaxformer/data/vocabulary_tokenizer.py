@@ -1,0 +1,169 @@
+"""Vocabularies of a ``tokenizer.json``, as the library ``tokenizers`` reads it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jaxformer.data.vocabulary import SPECIAL, TOKENIZER, Vocabulary, valid
+from jaxformer.errors import InputError, require
+
+LANGUAGE = re.compile("[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3})")
+"""A language's piece: ``en_XX`` of mBART, ``eng_Latn`` of NLLB."""
+
+
+@dataclass(frozen=True)
+class TokenizerVocabulary(Vocabulary):
+    """A tokenizer, built from the bytes of its ``tokenizer.json``.
+
+    What stands around a text, truncation and padding are not taken from the file.
+
+    Raises:
+        InputError: the bytes are no such file, or it lacks a special piece, or the
+            package ``tokenizers`` is missing.
+    """
+
+    tokenizer: bytes = field(repr=False)
+    """The content of the file."""
+    _languages: dict[str, int] = field(init=False, repr=False, compare=False)
+    _special: dict[int, str] = field(init=False, repr=False, compare=False)
+    _backend: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        backend = _load(self.tokenizer)
+        special = {
+            id_: token.content
+            for id_, token in backend.get_added_tokens_decoder().items()
+            if token.special
+        }
+        special |= {
+            id_: piece
+            for piece in (*SPECIAL.values(), "<mask>")
+            if (id_ := backend.token_to_id(piece)) is not None
+        }
+        ids = {piece: id_ for id_, piece in special.items()}
+        for name, piece in SPECIAL.items():
+            if piece not in ids:
+                raise InputError(f"the tokenizer has no {piece}")
+            object.__setattr__(self, f"{name}_id", ids[piece])
+        size = max(backend.get_vocab_size(), 1 + max(special))
+        if type(backend.model).__name__ == "Unigram":
+            backend = _without(backend, special)
+        # Else a special piece in a text becomes its id.
+        backend.encode_special_tokens = True
+        backend.no_truncation()
+        backend.no_padding()
+        languages = {
+            piece: id_ for piece, id_ in ids.items() if LANGUAGE.fullmatch(piece)
+        }
+        object.__setattr__(self, "size", size)
+        object.__setattr__(self, "_languages", languages)
+        object.__setattr__(self, "_silent", frozenset(special))
+        object.__setattr__(self, "_special", special)
+        object.__setattr__(self, "_backend", backend)
+
+    def __reduce__(self) -> tuple[type[TokenizerVocabulary], tuple[bytes]]:
+        return TokenizerVocabulary, (self.tokenizer,)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        return {TOKENIZER: self.tokenizer}
+
+    @property
+    def languages(self) -> dict[str, int]:
+        return self._languages
+
+    def encode_batch(
+        self, texts: Sequence[str], *, threads: int = -1
+    ) -> list[list[int]]:
+        """Encode each sentence as :meth:`encode` does; other than 1 threads: as many as
+        the library takes.
+        """
+        options = {"add_special_tokens": False}
+        texts = valid(texts)
+        if threads == 1:
+            found = [self._backend.encode(text, **options) for text in texts]
+        else:
+            found = self._backend.encode_batch_fast(texts, **options)
+        # A merge may have made a special piece of text.
+        return [
+            [self.unk_id if id_ in self._special else id_ for id_ in each.ids]
+            for each in found
+        ]
+
+    def sample_batch(
+        self, texts: Sequence[str], *, alpha: float, seed: int
+    ) -> list[list[int]]:
+        raise InputError(
+            "data.segmentation_alpha needs a vocabulary of SentencePiece, not a"
+            " tokenizer.json: leave it out"
+        )
+
+    def _text(self, ids: list[int]) -> str:
+        return self._backend.decode(ids, skip_special_tokens=False)
+
+    def pieces(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
+        """Return the model's name of each token; "▁" is a space. Bytes that are no
+        character on their own read as "\ufffd".
+        """
+        known = self._known(ids)
+        names = [self._special.get(id_) or self._piece(id_) for id_ in known]
+        return [SPECIAL["unk"] if name is None else name for name in names]
+
+    def _piece(self, id_: int) -> str | None:
+        name = self._backend.id_to_token(id_)
+        if name is None or type(self._backend.decoder).__name__ != "ByteLevel":
+            return name
+        known = _bytes_of_characters()
+        if not known.keys() >= set(name):  # an added piece, which is text
+            return name
+        values = bytes(known[character] for character in name)
+        return values.decode("utf-8", "replace").replace(" ", "▁")
+
+
+def _load(content: bytes) -> Any:
+    tokenizers = require("tokenizers", "huggingface")
+    try:
+        return tokenizers.Tokenizer.from_buffer(content)
+    except Exception:  # the library raises no other class
+        raise InputError(
+            "not a tokenizer.json, or a damaged one: download or import it again"
+        ) from None
+
+
+def _without(backend: Any, special: dict[int, str]) -> Any:
+    """Return a unigram tokenizer whose model cannot make special pieces of text.
+
+    Their scores are the best of all, so that the model would choose them. New names
+    that no text has keep every other score and id as it is.
+    """
+    parts = json.loads(backend.to_str())
+    pieces = parts["model"]["vocab"]
+    for id_ in special.keys() - {parts["model"]["unk_id"]}:
+        if id_ < len(pieces):
+            pieces[id_][0] = f"\0{id_}▁"
+    parts["added_tokens"] = [
+        token
+        for token in parts["added_tokens"]
+        if token["id"] >= len(pieces) or token["id"] not in special
+    ]
+    return type(backend).from_str(json.dumps(parts))
+
+
+@functools.cache
+def _bytes_of_characters() -> dict[str, int]:
+    """Return the byte that each character of byte-level pieces stands for: printable
+    ones of Latin-1 for themselves, the others in order from U+0100 on.
+    """
+    printable = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = [byte for byte in range(256) if byte not in printable]
+    return {chr(byte): byte for byte in printable} | {
+        chr(256 + place): byte for place, byte in enumerate(others)
+    }

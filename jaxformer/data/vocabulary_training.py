@@ -1,0 +1,188 @@
+"""Train vocabularies by SentencePiece."""
+
+from __future__ import annotations
+
+import functools
+import io
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxformer import signals
+from jaxformer.data.config import DataConfig, VocabularyModel
+from jaxformer.data.vocabulary import (
+    PIECES,
+    TOKENIZER,
+    Vocabularies,
+    Vocabulary,
+    tag,
+)
+from jaxformer.data.vocabulary_sentencepiece import load_sentencepiece
+from jaxformer.errors import InputError
+
+if TYPE_CHECKING:
+    from jaxformer.data.records import Pair
+
+_TRAINING: dict[str, Any] = {
+    "normalization_rule_name": "nmt_nfkc",
+    # Of a longer text a sample is drawn, which bounds memory and time.
+    "input_sentence_size": 5_000_000,
+    "shuffle_input_sentence": True,
+    # The result depends on the number of threads: not that of cores.
+    "num_threads": 16,
+    "pad_id": 0,
+    "unk_id": 1,
+    "bos_id": 2,
+    "eos_id": 3,
+    "minloglevel": 2,
+}
+
+
+class _SizeError(InputError):
+    """A text does not allow a vocabulary of this size."""
+
+
+def train(
+    sentences: Iterable[str],
+    size: int,
+    model: VocabularyModel,
+    byte_fallback: bool,
+    tags: Sequence[str],
+    seed: int,
+) -> bytes:
+    """Train a SentencePiece model and return its file; the arguments and errors are
+    those of :meth:`jaxformer.data.Vocabulary.train`.
+    """
+    module, writer = load_sentencepiece(), io.BytesIO()
+    module.set_random_generator_seed(seed)
+    text = signals.Feed(sentences)
+    call = functools.partial(
+        module.SentencePieceTrainer.train,
+        sentence_iterator=iter(text),
+        model_writer=writer,
+        vocab_size=size,
+        model_type=model,
+        character_coverage=0.9999 if byte_fallback else 1.0,
+        byte_fallback=byte_fallback,
+        control_symbols=[tag(language) for language in tags],
+        **_TRAINING,
+    )
+    try:
+        signals.call(call)
+    except RuntimeError as error:
+        if text.error is not None:
+            raise text.error from None
+        raise _mendable(error, size) from error
+    finally:
+        text.unwanted.set()
+    return writer.getvalue()
+
+
+def load_or_train(
+    directory: str | Path,
+    config: DataConfig,
+    pairs: Iterable[Pair],
+    *,
+    tags: Sequence[str] = (),
+) -> Vocabularies:
+    """Load the vocabularies of a folder, or train them on ``pairs`` and save them
+    there. If one cannot be trained, nothing is saved.
+
+    Args:
+        directory: the folder.
+        config: of the vocabularies.
+        pairs: raw text, which may be read several times.
+        tags: target languages that get tags in the source vocabulary.
+
+    Raises:
+        InputError: the folder holds vocabularies of another config, or
+            :meth:`Vocabulary.train` refuses the size.
+    """
+    directory = Path(directory)
+    if any(any(directory.glob(f"*.{ending}")) for ending in (PIECES, TOKENIZER)):
+        return _load_imported(directory, config)
+    sides = {True: ("shared",), False: ("source", "target")}
+    for name in sides[not config.shared_vocabulary]:
+        if (directory / f"{name}.model").exists():
+            raise InputError(
+                f"{directory} holds {name}.model, of a run with"
+                f" data.shared_vocabulary={not config.shared_vocabulary}: set it so, or"
+                " use another directory"
+            )
+    found = [
+        _load_or_train_one(directory / f"{name}.model", config, pairs, tags)
+        for name in sides[config.shared_vocabulary]
+    ]
+    vocabularies = Vocabularies(found[0], found[-1])
+    vocabularies.save(directory)
+    return vocabularies
+
+
+def _load_imported(directory: Path, config: DataConfig) -> Vocabularies:
+    found = Vocabularies.load(directory)
+    if config.shared_vocabulary and not found.shared:
+        raise InputError(
+            f"{directory} holds two vocabularies: set data.shared_vocabulary=False"
+        )
+    if not config.shared_vocabulary:
+        _check_size(directory, "source", found.source, config)
+    _check_size(directory, "target", found.target, config)
+    return found
+
+
+def _check_size(path: Path, side: str, found: Vocabulary, config: DataConfig) -> None:
+    key, size = _size(side, config)
+    if found.size != size:
+        raise InputError(
+            f"{key} is {size} and {path} has {found.size} pieces: "
+            f"set {key}={found.size}, or use another directory"
+        )
+
+
+def _size(side: str, config: DataConfig) -> tuple[str, int]:
+    if side == "source" and config.source_vocabulary_size is not None:
+        return "data.source_vocabulary_size", config.source_vocabulary_size
+    return "data.vocabulary_size", config.vocabulary_size
+
+
+def _load_or_train_one(
+    path: Path, config: DataConfig, pairs: Iterable[Pair], tags: Sequence[str]
+) -> Vocabulary:
+    side = path.stem
+    if path.exists():
+        vocabulary = Vocabulary.load(path)
+        _check_size(path, side, vocabulary, config)
+        return vocabulary
+    key, size = _size(side, config)
+    sides = {"shared": (0, 1), "source": (0,), "target": (1,)}[side]
+    sentences = (pair[index] for pair in pairs for index in sides)
+    try:
+        return Vocabulary.train(
+            sentences,
+            size,
+            model=config.vocabulary_model,
+            byte_fallback=config.byte_fallback,
+            tags=() if side == "target" else tags,
+        )
+    except _SizeError as error:
+        raise InputError(f"{key}: {error}") from None
+
+
+def _mendable(error: RuntimeError, size: int) -> Exception:
+    """Return SentencePiece's error as an :class:`InputError` if the input causes it."""
+    message, start = str(error), f"a vocabulary of {size} pieces"
+    if found := re.search(r"size too high.*<= (\d+)", message):
+        return _SizeError(
+            f"{start} is too large for this text: it allows at most {found[1]}"
+        )
+    if "insert_id" in message:
+        return _SizeError(f"{start} has no room for pad, unk, bos and eos: choose more")
+    if found := re.search(rf"required_chars\. {size} vs (\d+)", message):
+        return _SizeError(
+            f"{start} is too small for this text: its characters and the special pieces"
+            f" need {found[1]}; choose more, several thousand for a corpus"
+        )
+    if "all_chars_count" in message or "sentences_.empty" in message:
+        return InputError("the text to train a vocabulary on has no characters")
+    return error

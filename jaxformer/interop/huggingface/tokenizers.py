@@ -1,0 +1,237 @@
+"""Read the tokenizer of a Hugging Face folder as the vocabularies of a run.
+
+Ids and text are those of transformers, but special pieces that a text spells are text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from jaxformer.data.vocabulary import SPECIAL, Vocabularies, Vocabulary
+from jaxformer.data.vocabulary_sentencepiece import (
+    SentencePieceVocabulary,
+    load_sentencepiece,
+)
+from jaxformer.data.vocabulary_tokenizer import TokenizerVocabulary
+from jaxformer.errors import InputError, require
+from jaxformer.interop.huggingface.languages import (
+    M2M100,
+    MBART25,
+    MBART50,
+    NLLB200,
+    WMT21,
+)
+
+_MODEL, _TOKENIZER = "sentencepiece.bpe.model", "tokenizer.json"
+
+
+def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabularies:
+    """Read the vocabularies of source and target.
+
+    A vocabulary may have fewer ids than the model's table has rows (``vocab_size``):
+    the rows from :attr:`jaxformer.data.Vocabulary.size` on have no text.
+
+    Args:
+        folder: with the files of the tokenizer, see :data:`FILES`.
+        settings: the fields of ``config.json``.
+
+    Raises:
+        InputError: the type of the model is unknown, a file is missing or damaged, or
+            the vocabulary has more ids, or other special ids, than the model.
+    """
+    folder, kind = Path(folder), str(settings.get("model_type"))
+    if kind not in FILES:
+        raise InputError(
+            f"{folder}: no tokenizer is known of model_type {kind}: known are"
+            f" {', '.join(FILES)}"
+        )
+    path = folder / "tokenizer_config.json"
+    options = _read_dict(path) if path.exists() else {}
+    if kind == "marian":
+        found = _read_marian(folder, options)
+    elif kind == "bart":
+        found = _both(_read_bart(folder, options))
+    else:
+        found = _both(_read_multilingual(folder, kind, settings, options))
+    _check(folder, settings, found)
+    return found
+
+
+FILES = {
+    "marian": "source.spm, target.spm and vocab.json",
+    "m2m_100": f"{_MODEL} and vocab.json (M2M-100), or {_TOKENIZER} or {_MODEL} (NLLB)",
+    "mbart": f"{_TOKENIZER} or {_MODEL}",
+    "bart": f"{_TOKENIZER}, or vocab.json and merges.txt",
+}
+"""The files of the tokenizer for each ``model_type`` of ``config.json``."""
+
+
+def _read_marian(folder: Path, options: Mapping[str, Any]) -> Vocabularies:
+    _refuse_missing(folder, "marian", "source.spm", "target.spm", "vocab.json")
+    sides = {"source": "vocab.json", "target": "vocab.json"}
+    if options.get("separate_vocabs"):
+        sides["target"] = "target_vocab.json"
+    found = []
+    for side, name in sides.items():
+        pieces = _by_id(folder / name)
+        tags = [x for x in pieces if x and x.startswith(">>") and x.endswith("<<")]
+        languages = {piece[2:-2]: piece for piece in tags}
+        found.append(_with_table(folder / f"{side}.spm", pieces, languages))
+    same = found[0] == found[1]
+    return Vocabularies(found[0], found[0] if same else found[1])
+
+
+def _read_bart(folder: Path, options: Mapping[str, Any]) -> Vocabulary:
+    if (folder / _TOKENIZER).exists():
+        return _read_tokenizer(folder / _TOKENIZER)
+    _refuse_missing(folder, "bart", "vocab.json", "merges.txt")
+    tokenizers = require("tokenizers", "huggingface")
+    files = str(folder / "vocab.json"), str(folder / "merges.txt")
+    try:
+        backend = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*files))
+    except Exception as error:  # the library raises no other class
+        raise InputError(
+            f"{folder}: vocab.json or merges.txt is damaged, download them again"
+            f" ({str(error).splitlines()[0]})"
+        ) from None
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+        add_prefix_space=bool(options.get("add_prefix_space", False))
+    )
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    backend.add_special_tokens([*SPECIAL.values(), "<mask>"])
+    return TokenizerVocabulary(backend.to_str().encode())
+
+
+def _read_multilingual(
+    folder: Path, kind: str, settings: Mapping[str, Any], options: Mapping[str, Any]
+) -> Vocabulary:
+    """Read the vocabulary of M2M-100, NLLB or mBART."""
+    if kind == "m2m_100" and (folder / "vocab.json").exists():
+        _refuse_missing(folder, kind, _MODEL)
+        pieces = _by_id(folder / "vocab.json")
+        codes = WMT21 if options.get("language_codes") == "wmt21" else M2M100
+        languages = {code: f"__{code}__" for code in codes}
+        pieces += languages.values()
+        return _with_table(folder / _MODEL, pieces, languages)
+    if (folder / _TOKENIZER).exists():
+        known = {*NLLB200} if kind == "m2m_100" else {*MBART50}
+        return _read_tokenizer(folder / _TOKENIZER, known)
+    _refuse_missing(folder, kind, _MODEL)
+    own = _pieces(folder / _MODEL)
+    # fairseq's: its special pieces, then the model's from the fourth on.
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", *own[3:]]
+    codes = NLLB200
+    if kind == "mbart":
+        rows = len(pieces) + len(MBART50) + 1
+        larger = settings.get("vocab_size", 0) >= rows
+        named = str(options.get("tokenizer_class") or ("MBart50" if larger else ""))
+        codes = MBART50 if named.startswith("MBart50") else MBART25
+    pieces += [*codes, "<mask>"]
+    return _with_table(folder / _MODEL, pieces, {code: code for code in codes})
+
+
+def _read_tokenizer(path: Path, languages: Iterable[str] = ()) -> Vocabulary:
+    """Read a tokenizer.json; pieces of languages in it become special."""
+    try:
+        found = TokenizerVocabulary(path.read_bytes())
+        backend = require("tokenizers", "huggingface").Tokenizer.from_file(str(path))
+        missing = sorted(languages - found.languages.keys())
+        own = [code for code in missing if backend.token_to_id(code) is not None]
+        if not own:
+            return found
+        backend.add_special_tokens(own)
+        return TokenizerVocabulary(backend.to_str().encode())
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def _with_table(
+    model: Path, pieces: Sequence[str | None], languages: Mapping[str, str]
+) -> SentencePieceVocabulary:
+    table = json.dumps({"languages": languages, "pieces": pieces})
+    try:
+        return SentencePieceVocabulary(model.read_bytes(), table.encode())
+    except InputError as error:
+        raise InputError(f"{model}: {error}") from None
+
+
+def _pieces(model: Path) -> list[str]:
+    """Return the pieces of a SentencePiece model."""
+    processor = load_sentencepiece().SentencePieceProcessor()
+    try:
+        processor.LoadFromSerializedProto(model.read_bytes())
+    except RuntimeError:
+        raise InputError(
+            f"{model}: not a SentencePiece model, or a damaged one: download it again"
+        ) from None
+    return [processor.id_to_piece(id_) for id_ in range(processor.get_piece_size())]
+
+
+def _by_id(path: Path) -> list[str | None]:
+    """Read a file of ids by piece as a list of pieces by id; None is a hole."""
+    if not path.exists():
+        raise InputError(f"{path} is missing: download the whole folder")
+    ids = _read_dict(path)
+    rows = 1 + max((id_ for id_ in ids.values() if type(id_) is int), default=-1)
+    pieces: list[str | None] = [None] * min(rows, 2 * len(ids))
+    for piece, id_ in ids.items():
+        if type(id_) is not int or not 0 <= id_ < len(pieces) or pieces[id_]:
+            raise InputError(
+                f"{path}: {piece!r} has the id {id_!r}, and each piece needs a number"
+                " of its own: download it again"
+            )
+        pieces[id_] = piece
+    return pieces
+
+
+def _read_dict(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InputError(f"{path}: not a JSON object, or damaged: download it again")
+    return cast("dict[str, Any]", found)
+
+
+def _refuse_missing(folder: Path, kind: str, *names: str) -> None:
+    missing = [name for name in names if not (folder / name).exists()]
+    if missing:
+        raise InputError(
+            f"{folder} has no {missing[0]}: the tokenizer of a model of type {kind} is"
+            f" {FILES[kind]}"
+        )
+
+
+def _both(vocabulary: Vocabulary) -> Vocabularies:
+    return Vocabularies(vocabulary, vocabulary)
+
+
+def _check(
+    folder: Path, settings: Mapping[str, Any], vocabularies: Vocabularies
+) -> None:
+    """Refuse vocabularies of another model."""
+    rows = settings.get("vocab_size")
+    sides = {
+        "source": (vocabularies.source, rows),
+        "target": (vocabularies.target, settings.get("decoder_vocab_size") or rows),
+    }
+    for side, (vocabulary, most) in sides.items():
+        if isinstance(most, int) and vocabulary.size > most:
+            raise InputError(
+                f"{folder}: the {side} vocabulary has {vocabulary.size:,} ids and the"
+                f" model {most:,} (vocab_size): they are not of one model"
+            )
+        for name in ("pad", "eos"):
+            own, given = (
+                getattr(vocabulary, f"{name}_id"),
+                settings.get(f"{name}_token_id"),
+            )
+            if isinstance(given, int) and given != own:
+                raise InputError(
+                    f"{folder}: {name} is id {own} of the {side} vocabulary and"
+                    f" {given} of the model: they are not of one model"
+                )
