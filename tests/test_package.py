@@ -26,7 +26,7 @@ CORE = {"jax", "flax", "optax", "numpy", "jaxtyping", "jaxformer"}
 OPTIONAL = (
     *("tensorflow", "tensorflow_datasets", "torch", "sentencepiece", "orbax"),
     *("sacrebleu", "matplotlib", "tensorboardX", "ml_collections", "array_record"),
-    *("datasets", "py3langid"),
+    *("datasets", "py3langid", "tokenizers"),
 )
 
 # In two parts, so that this file does not hold them itself.

@@ -1,0 +1,380 @@
+"""Vocabularies of a Hugging Face folder, without transformers. That ids and text are
+transformers' is tested in tests/parity.
+"""
+
+import copy
+import json
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import tokenizer_folders
+import tokenizers
+from tokenizer_folders import FOLDERS, awkward_lines, pieces_of, spelled, train, write
+
+from jaxformer.data import DataConfig, Vocabularies, Vocabulary
+from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
+from jaxformer.data.vocabulary_tokenizer import TokenizerVocabulary
+from jaxformer.data.vocabulary_training import load_or_train
+from jaxformer.errors import InputError
+from jaxformer.interop.huggingface.tokenizers import read_vocabularies
+from jaxformer.training import run
+
+each_kind = pytest.mark.parametrize("kind", FOLDERS)
+TEXT = "Insert a new table."
+
+
+@pytest.fixture(scope="module")
+def read(tmp_path_factory):
+    """Read the folder of a kind, once."""
+    found = {}
+
+    def read(kind):
+        if kind not in found:
+            folder = tmp_path_factory.mktemp("folder")
+            make, model_type = FOLDERS[kind]
+            make(folder)
+            found[kind] = read_vocabularies(folder, {"model_type": model_type})
+        return found[kind]
+
+    return read
+
+
+@each_kind
+def test_a_run_keeps_equal_vocabularies(read, kind, tmp_path, monkeypatch):
+    """Saved, loaded, copied, and sent to another host as JSON."""
+    vocabularies = read(kind)
+    vocabularies.save(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    table = {"shared.model", "shared.pieces.json"}
+    layouts = {
+        "Marian": {
+            name.replace("shared", x) for name in table for x in ("source", "target")
+        },
+        "mBART by JSON": {"shared.tokenizer.json"},
+    }
+    default = {"shared.tokenizer.json"} if "BART" in kind[:4] else table
+    assert names == layouts.get(kind, default)
+    assert Vocabularies.exist(tmp_path)
+    assert not Vocabularies.exist(tmp_path / "none")
+    monkeypatch.setattr(run, "make_once", lambda make: json.loads(json.dumps(make())))
+    sent = run._share(lambda: vocabularies)
+    assert (sent.source is sent.target) == (kind != "Marian")
+    for twin in (
+        Vocabularies.load(tmp_path),
+        sent,
+        pickle.loads(pickle.dumps(vocabularies)),
+        copy.deepcopy(vocabularies),
+    ):
+        assert twin == vocabularies
+        assert twin.hash == vocabularies.hash
+        assert twin.shared
+        assert twin.target.encode(TEXT) == vocabularies.target.encode(TEXT)
+    other = read("M2M-100" if kind != "M2M-100" else "NLLB")
+    assert other.hash != vocabularies.hash
+    assert other != vocabularies
+
+
+@each_kind
+def test_text_is_kept_and_never_a_control_id(read, kind):
+    """Special pieces in a line are text, also where the model has them as pieces."""
+    for vocabulary in (read(kind).source, read(kind).target):
+        assert vocabulary.decode(vocabulary.encode(TEXT)) == TEXT
+        controls = {vocabulary.pad_id, vocabulary.bos_id, vocabulary.eos_id}
+        controls |= set(vocabulary.languages.values())
+        names = vocabulary.pieces(range(vocabulary.size))
+        if "<mask>" in names:
+            controls.add(names.index("<mask>"))
+        assert kind[:4] == "BART" or len(vocabulary.languages) > 1
+        lines = spelled(vocabulary.pieces(sorted(controls)))
+        for ids in vocabulary.encode_batch(lines + awkward_lines()[:300]):
+            assert not controls & set(ids)
+            assert all(0 <= token < vocabulary.size for token in ids)
+        line = "a de_DE b"
+        text = vocabulary.decode(vocabulary.encode(line))
+        assert set(text.split()) >= {"a", "b"}
+        assert "de" in text.replace(" ", "").lower()
+
+
+def test_pieces_of_text_with_a_special_name_are_unk(read):
+    """A surface that the table has as a language, and a merge that makes ``<s>``."""
+    table = {"languages": {"x": "☃"}, "pieces": ["<unk>", "</s>", "<pad>", "☃", "▁"]}
+    v = SentencePieceVocabulary(train(600), json.dumps(table).encode())
+    assert v.encode("☃") == [4, 0]
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    ids = {piece: id_ for id_, piece in enumerate([*special, "<", "s", ">", "<s"])}
+    merges = [("<", "s"), ("<s", ">")]
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(ids, merges))
+    backend.add_special_tokens(special)
+    v = TokenizerVocabulary(backend.to_str().encode())
+    assert v.encode("<<s><") == [4, 3, 4]
+    v = read("BART").source
+    for line in spelled(["</s>", "<mask>"]):
+        assert v.decode(v.encode(line)) == line
+
+
+@each_kind
+def test_encoding_is_the_same_in_any_batch(read, kind):
+    """One by one, by threads, and with halves of surrogate pairs."""
+    vocabulary, lines = read(kind).source, awkward_lines()[:50]
+    found = vocabulary.encode_batch(lines)
+    assert vocabulary.encode_batch(lines, threads=1) == found
+    assert [vocabulary.encode(line) for line in lines] == found
+    assert vocabulary.encode_batch([]) == []
+    assert vocabulary.encode("a \ud800 b") == vocabulary.encode("a ? b")
+
+
+@each_kind
+def test_decoding_ends_at_the_first_eos(read, kind):
+    """It skips every control id and unk; ids out of range read as unk."""
+    v = read(kind).target
+    ids = v.encode(TEXT)
+    silent = [v.pad_id, v.unk_id, *v.languages.values(), -1, v.size, 2**40]
+    assert v.decode([*silent, *ids, *silent, v.eos_id, *ids]) == TEXT
+    assert v.decode(np.array([*ids, v.eos_id, 5], np.int32)) == TEXT
+    assert v.decode([]) == v.decode([v.eos_id, *ids]) == ""
+    assert v.pieces([-1, v.size, v.unk_id]) == ["<unk>"] * 3
+    assert "".join(v.pieces(ids)).replace("▁", " ").strip() == TEXT
+
+
+def test_marian_takes_ids_from_its_table(tmp_path):
+    """Also of a piece that one SentencePiece model lacks. One that only the table has
+    decodes, one that the table lacks is unk, and holes have no text.
+    """
+    model = train(600)
+    _, _, _, first, second, last, *_ = pieces_of(model)
+    ids = {"</s>": 0, "<unk>": 1, first: 6, second: 5, "☃": 3, ">>fra<<": 4, "<pad>": 8}
+    for side in ("source", "target"):
+        write(tmp_path, f"{side}.spm", model)
+    write(tmp_path, "vocab.json", ids)
+    v = read_vocabularies(tmp_path, {"model_type": "marian", "vocab_size": 9}).source
+    assert (v.size, v.eos_id, v.unk_id, v.pad_id, v.bos_id) == (9, 0, 1, 8, 8)
+    assert v.languages == {"fra": 4}
+    assert v.tag_id("fra") == 4
+    assert v.pieces([6, 5, 2]) == [first, second, "<unk>"]
+    assert 3 in v.encode("☃")
+    assert v.decode([3, 2, 1, 3]) == "☃☃"
+    assert v.encode(">>fra<< ☃").count(4) == 0
+    assert last not in ids
+    assert set(v.encode(TEXT)) <= {1, 5, 6}
+
+
+def test_fairseq_numbers_its_own_pieces_first(read):
+    """Each piece of the model is one further, then languages, then the mask."""
+    for kind, count, code, place in (
+        ("mBART", 25, "en_XX", 3),
+        ("NLLB", 202, "zul_Latn", 201),
+    ):
+        v = read(kind).source
+        assert v.pieces(range(5)) == [
+            "<s>",
+            "<pad>",
+            "</s>",
+            "<unk>",
+            pieces_of_model(v)[3],
+        ]
+        assert v.tag_id(code) == 1201 + place
+        assert v.pieces([1200, 1201 + count]) == [pieces_of_model(v)[-1], "<mask>"]
+        assert v.size == 1202 + count
+    v = read("M2M-100").source
+    assert (v.tag_id("af"), v.tag_id("zu"), v.size) == (1201, 1300, 1301)
+    assert v.pieces([1219]) == ["__en__"]
+
+
+def pieces_of_model(vocabulary):
+    return pieces_of(vocabulary.files["model"])
+
+
+def test_which_mbart_it_is(tmp_path):
+    """The class of the tokenizer says so, or else the rows of the model."""
+    tokenizer_folders.fairseq(tmp_path, "MBart50")
+    settings = {"model_type": "mbart", "vocab_size": 1201 + 53}
+    assert read_vocabularies(tmp_path, settings).source.size == 1201 + 53
+    (tmp_path / "tokenizer_config.json").unlink()
+    assert read_vocabularies(tmp_path, settings).source.size == 1201 + 53
+    settings["vocab_size"] -= 1
+    assert read_vocabularies(tmp_path, settings).source.size == 1201 + 26
+
+
+def test_wmt21_has_its_own_languages(tmp_path):
+    tokenizer_folders.m2m100(tmp_path)
+    write(tmp_path, "tokenizer_config.json", {"language_codes": "wmt21"})
+    found = read_vocabularies(tmp_path, {"model_type": "m2m_100"}).source
+    assert list(found.languages) == ["en", "ha", "is", "ja", "cs", "ru", "zh", "de"]
+
+
+def test_byte_level_pieces_read_as_text(read, tmp_path):
+    """A space is "▁"; a line end decodes to a space."""
+    v = read("BART").source
+    ids = v.encode(" the é\nx")
+    names = v.pieces(ids)
+    assert names[0].startswith("▁")
+    assert v.decode(ids) == " the é x"
+    assert set(v.pieces(v.encode("😀"))) >= {"\ufffd"}
+    tokenizer_folders.bart(tmp_path)
+    write(tmp_path, "tokenizer_config.json", {"add_prefix_space": True})
+    prefixed = read_vocabularies(tmp_path, {"model_type": "bart"}).source
+    assert prefixed.encode("the") == v.encode(" the") != v.encode("the")
+
+
+def test_segmentations_are_drawn_where_the_model_has_some(read):
+    v = read("mBART").source
+    drawn = [v.sample_batch([TEXT], alpha=0.2, seed=seed)[0] for seed in range(5)]
+    assert len({*map(tuple, drawn)}) > 1
+    assert {v.decode(ids) for ids in drawn} == {TEXT}
+    assert v.sample_batch([TEXT], alpha=0.2, seed=3) == [drawn[3]]
+    with pytest.raises(InputError, match=r"segmentation_alpha needs .* leave it out"):
+        read("BART").source.sample_batch([TEXT], alpha=0.1, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "nearest"),
+    [
+        ("NLLB", "en", "eng_Latn"),
+        ("NLLB", "zh", "zho_Hans, zho_Hant"),
+        ("mBART", "de", "de_DE"),
+        ("M2M-100", "eng", "en"),
+        ("Marian", "fr", "fra, deu"),
+    ],
+)
+def test_an_unknown_language_gets_the_nearest(read, kind, given, nearest):
+    with pytest.raises(
+        InputError, match=f"no language '{given}'.* are {nearest}"
+    ) as error:
+        read(kind).source.tag_id(given)
+    assert str(error.value).count(",") <= 4
+    assert "\n" not in str(error.value)
+
+
+def test_a_vocabulary_without_languages_says_so(read):
+    with pytest.raises(
+        InputError, match=r"has no languages, and 'de' .*: leave it out"
+    ):
+        read("BART").source.tag_id("de")
+
+
+def test_fine_tuning_takes_them_as_they_are(read, tmp_path):
+    """Nothing is trained, and another size or a shared one that is not is refused."""
+    for kind in ("NLLB", "Marian", "BART"):
+        folder, size = tmp_path / kind, read(kind).target.size
+        read(kind).save(folder)
+        config = DataConfig(vocabulary_size=size)
+        assert load_or_train(folder, config, []) == read(kind)
+        with pytest.raises(InputError, match=f"vocabulary_size is 8000 .* has {size}"):
+            load_or_train(folder, DataConfig(), [])
+    tokenizer_folders.marian(tmp_path, separate=True)
+    apart = read_vocabularies(tmp_path, {"model_type": "marian"})
+    assert not apart.shared
+    apart.save(tmp_path / "apart")
+    sizes = {
+        "vocabulary_size": apart.target.size,
+        "source_vocabulary_size": apart.source.size,
+    }
+    with pytest.raises(InputError, match=r"two vocabularies: .*=False"):
+        load_or_train(
+            tmp_path / "apart", DataConfig(vocabulary_size=apart.target.size), []
+        )
+    config = DataConfig(shared_vocabulary=False, **sizes)
+    assert load_or_train(tmp_path / "apart", config, []) == apart
+
+
+FILE_OF = {
+    "Marian": "source.spm",
+    "mBART by JSON": "tokenizer.json",
+    "BART": "merges.txt",
+    "BART by JSON": "tokenizer.json",
+}
+
+
+@pytest.mark.parametrize("fault", ["empty", "junk", "cut", "missing"])
+@each_kind
+def test_a_damaged_or_missing_file_is_named(tmp_path, kind, fault):
+    make, model_type = FOLDERS[kind]
+    make(tmp_path)
+    path = tmp_path / FILE_OF.get(kind, "sentencepiece.bpe.model")
+    content = path.read_bytes()
+    if fault == "missing":
+        path.unlink()
+    else:
+        bad = {
+            "empty": b"",
+            "junk": b"\x00\xff junk",
+            "cut": content[: len(content) // 3],
+        }
+        path.write_bytes(bad[fault])
+        if kind == "BART" and fault in ("empty", "cut"):
+            path = tmp_path / "vocab.json"  # any part of merges.txt is one
+            path.write_bytes(bad[fault])
+    with pytest.raises(InputError, match=str(tmp_path)) as error:
+        read_vocabularies(tmp_path, {"model_type": model_type})
+    said = str(error.value)
+    assert "\n" not in said
+    assert path.name in said or fault == "missing"
+    if fault == "missing":
+        assert f"the tokenizer of a model of type {model_type} is" in said
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "rule"),
+    [
+        ("vocab.json", b"[]", "not a JSON object"),
+        ("vocab.json", b"[" * 100_000, "not a JSON object"),
+        ("vocab.json", {"a": 1, "b": 1}, "'b' has the id 1"),
+        ("vocab.json", {"a": -1}, "'a' has the id -1"),
+        ("vocab.json", {"a": 10**12}, "'a' has the id 1000000000000"),
+        ("vocab.json", {"a": "0"}, "'a' has the id '0'"),
+        ("vocab.json", {"a": 0, "</s>": 1, "<pad>": 2}, "no <unk>"),
+        ("tokenizer_config.json", b"{", "tokenizer_config.json: not a JSON object"),
+        (
+            "tokenizer_config.json",
+            {"separate_vocabs": True},
+            "target_vocab.json is missing",
+        ),
+    ],
+)
+def test_faults_of_the_tables(tmp_path, name, content, rule):
+    tokenizer_folders.marian(tmp_path)
+    write(tmp_path, name, content)
+    with pytest.raises(InputError, match=rule) as error:
+        read_vocabularies(tmp_path, {"model_type": "marian"})
+    assert "\n" not in str(error.value)
+
+
+@each_kind
+def test_another_model_than_the_vocabulary_is_of(tmp_path, kind):
+    """More ids than rows, or other special ids; rows may be more."""
+    make, model_type = FOLDERS[kind]
+    make(tmp_path)
+    settings = {"model_type": model_type}
+    size = read_vocabularies(tmp_path, settings).source.size
+    for rows in (size, size + 8):
+        read_vocabularies(tmp_path, settings | {"vocab_size": rows})
+    with pytest.raises(
+        InputError, match=rf"has {size:,} ids and the model {size - 1:,}"
+    ):
+        read_vocabularies(tmp_path, settings | {"vocab_size": size - 1})
+    with pytest.raises(InputError, match=r"eos is id \d+ of .* and 77 of the model"):
+        read_vocabularies(tmp_path, settings | {"eos_token_id": 77})
+
+
+def test_an_unknown_type_lists_the_known(tmp_path):
+    with pytest.raises(InputError, match=r"model_type t5: known are marian, m2m_100"):
+        read_vocabularies(tmp_path, {"model_type": "t5"})
+
+
+def test_a_missing_package_names_its_extra(read, tmp_path, monkeypatch):
+    read("BART").save(tmp_path)
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
+    with pytest.raises(InputError, match=r"tokenizers.*jaxformer\[huggingface\]"):
+        Vocabularies.load(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"{}", b"[1]", b'{"pieces": 3, "languages": {}}'])
+def test_a_damaged_table_of_a_run_is_named(read, tmp_path, content):
+    read("mBART").save(tmp_path)
+    (tmp_path / "shared.pieces.json").write_bytes(content)
+    with pytest.raises(
+        InputError, match=r"shared\.model: its table of pieces is damaged"
+    ):
+        Vocabulary.load(tmp_path / "shared.model")
