@@ -1,10 +1,12 @@
-"""Identify the language of a sentence with py3langid, a naive Bayes model of 140
-languages.
+"""Language codes, and the language of a sentence by py3langid, a naive Bayes model of
+140 languages.
 """
 
 from __future__ import annotations
 
+import difflib
 import functools
+from collections.abc import Collection
 from typing import Any
 
 from jaxformer.data.records import did_you_mean
@@ -19,6 +21,27 @@ _LIKELY, _UNLIKELY = 0.4, 0.05
 _FEWEST_LETTERS = 20
 
 _OTHER_NAMES = {"nb": "no"}  # Bokmål goes by the code of Norwegian
+
+
+def unknown_language(language: str, known: Collection[str]) -> InputError:
+    """Return the error of a language that a vocabulary has no piece for, with the five
+    nearest codes: those that begin as it does, then those with most letters in common.
+    """
+    if not known:
+        return InputError(
+            f"the vocabulary has no languages, and {language!r} is asked for: leave it"
+            " out"
+        )
+
+    def distance(code: str) -> tuple[bool, float, str]:
+        ratio = difflib.SequenceMatcher(None, language, code).ratio()
+        return not code.startswith(language[:2]), -ratio, code
+
+    nearest = ", ".join(sorted(known, key=distance)[:5])
+    return InputError(
+        f"the vocabulary has no language {language!r}; the nearest of its {len(known)}"
+        f" are {nearest}"
+    )
 
 
 def check_language(code: str, key: str) -> str:

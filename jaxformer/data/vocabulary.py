@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jaxformer.data.config import VocabularyModel
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
-
-if TYPE_CHECKING:
-    from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
 
 MODEL, PIECES, TOKENIZER = "model", "pieces.json", "tokenizer.json"
 SPECIAL = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
@@ -30,10 +27,8 @@ SPECIAL = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 class Vocabulary(ABC):
     """Convert text to token ids and back. Immutable; equal if its files are.
 
-    :class:`~jaxformer.data.vocabulary_sentencepiece.SentencePieceVocabulary` is trained
-    here or brought along;
-    :class:`~jaxformer.data.vocabulary_tokenizer.TokenizerVocabulary` reads a
-    ``tokenizer.json``.
+    :class:`SentencePieceVocabulary` is trained here or brought along; the modules
+    ``vocabulary_table`` and ``vocabulary_tokenizer`` have those of other models.
 
     Text never becomes a control id: ``"</s>"`` or ``"<pad>"`` in a sentence is split
     into pieces like any other text.
@@ -45,8 +40,8 @@ class Vocabulary(ABC):
     """
 
     size: int
-    """Number of ids; they are below it. A model may have more rows in its table: those
-    have no text and must not be generated.
+    """Ids are below it. A model may have more rows: they have no text and must not be
+    generated.
     """
     pad_id: int
     unk_id: int
@@ -65,17 +60,14 @@ class Vocabulary(ABC):
             InputError: a file is missing, unreadable or damaged.
         """
         path = Path(path)
-        files = {MODEL: path}
-        if path.name.endswith(TOKENIZER):
-            files = {TOKENIZER: path}
-        elif (pieces := path.with_suffix(f".{PIECES}")).exists():
+        files = {TOKENIZER if path.name.endswith(TOKENIZER) else MODEL: path}
+        if (pieces := path.with_suffix(f".{PIECES}")).exists():
             files[PIECES] = pieces
         try:
             read = {ending: file.read_bytes() for ending, file in files.items()}
+            return Vocabulary.from_files(read)
         except OSError as error:
             raise InputError(f"no vocabulary {path}: {error.strerror}") from None
-        try:
-            return Vocabulary.from_files(read)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
 
@@ -90,9 +82,11 @@ class Vocabulary(ABC):
             from jaxformer.data.vocabulary_tokenizer import TokenizerVocabulary
 
             return TokenizerVocabulary(files[TOKENIZER])
-        from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
+        if PIECES in files:
+            from jaxformer.data.vocabulary_table import TableVocabulary
 
-        return SentencePieceVocabulary(files[MODEL], files.get(PIECES, b""))
+            return TableVocabulary(files[MODEL], files[PIECES])
+        return SentencePieceVocabulary(files[MODEL])
 
     @staticmethod
     def train(
@@ -108,20 +102,11 @@ class Vocabulary(ABC):
 
         The same sentences give the same bytes.
 
-        Args:
-            sentences: raw text.
-            size: number of pieces, special ones included.
-            model: ``"bpe"`` (Sennrich et al. 2016, section 3.2; the paper's) or
-                ``"unigram"`` (Kudo 2018).
-            byte_fallback: spell rare characters (below one in 10,000) and unseen ones
-                in 256 byte pieces. Otherwise unseen characters become unk.
-            tags: languages; each gets a piece (``<2de>``) that text cannot spell.
-            seed: draws the sample of a text of more than five million sentences.
+        The arguments are those of :func:`jaxformer.data.vocabulary_training.train`.
 
         Raises:
             InputError: the text cannot be read or does not allow ``size`` pieces.
         """
-        from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
         from jaxformer.data.vocabulary_training import train
 
         trained = train(sentences, size, model, byte_fallback, tags, seed)
@@ -146,10 +131,10 @@ class Vocabulary(ABC):
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 in hex: of the model file, or over the hashes of all files."""
-        hashes = [hashlib.sha256(file).hexdigest() for file in self.files.values()]
-        if len(hashes) == 1:
-            return hashes[0]
-        return hashlib.sha256(" ".join(hashes).encode()).hexdigest()
+        first, *others = (hashlib.sha256(x).hexdigest() for x in self.files.values())
+        if not others:
+            return first
+        return hashlib.sha256(" ".join([first, *others]).encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
         """Encode a sentence as token ids, without bos and eos; a blank one has none."""
@@ -189,29 +174,16 @@ class Vocabulary(ABC):
         """
         if (found := self.languages.get(language)) is not None:
             return found
-        if not self.languages:
-            raise InputError(
-                f"the vocabulary has no languages, and {language!r} is asked for: leave"
-                " it out"
-            )
+        from jaxformer.data.languages import unknown_language
 
-        def distance(code: str) -> tuple[bool, float, str]:
-            ratio = difflib.SequenceMatcher(None, language, code).ratio()
-            return not code.startswith(language[:2]), -ratio, code
-
-        nearest = ", ".join(sorted(self.languages, key=distance)[:5])
-        raise InputError(
-            f"the vocabulary has no language {language!r}; the nearest of its"
-            f" {len(self.languages)} are {nearest}"
-        )
+        raise unknown_language(language, self.languages)
 
     def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
         r"""Decode token ids to a sentence of one line.
 
-        Decoding ends at the first eos and skips pad, bos and other control ids. An id
-        out of range reads as unk: " ⁇ ", or nothing in a vocabulary of other people's,
-        as their programs do. A ``\n`` or ``\r``, which only byte pieces can make,
-        becomes a space.
+        Decoding ends at the first eos and skips control ids. An id out of range reads
+        as unk: " ⁇ ", or nothing in a vocabulary of another model. A ``\n`` or ``\r``,
+        which only byte pieces can make, becomes a space.
         """
         tokens = self._known(ids)
         if self.eos_id in tokens:
@@ -230,6 +202,101 @@ class Vocabulary(ABC):
     def _known(self, ids: Iterable[int]) -> list[int]:
         """Replace ids that the vocabulary does not have by unk."""
         return [int(token) if 0 <= token < self.size else self.unk_id for token in ids]
+
+
+@dataclass(frozen=True)
+class SentencePieceVocabulary(Vocabulary):
+    """A SentencePiece model, built from the bytes of its file.
+
+    The model normalises text first, by ``nmt_nfkc`` if it was trained here: Unicode
+    NFKC, control characters become spaces or are removed, white space collapses. So
+    ``decode(encode(text))`` is the normalised text: never score a translation against
+    decoded references.
+
+    Raises:
+        InputError: the bytes are no SentencePiece model, or it lacks padding, beginning
+            or end of sentence.
+    """
+
+    model: bytes = field(repr=False)
+    """The content of the model file."""
+    _processor: Any = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Load the model."""
+        processor = load_sentencepiece().SentencePieceProcessor()
+        try:
+            processor.LoadFromSerializedProto(self.model)
+        except RuntimeError:
+            raise InputError(
+                "not a SentencePiece model, or a damaged one: train or copy it again"
+            ) from None
+        object.__setattr__(self, "_processor", processor)
+        for name, value in self._facts().items():
+            object.__setattr__(self, name, value)
+
+    def _facts(self) -> dict[str, Any]:
+        """Return the attributes that the model determines."""
+        found = {name: getattr(self._processor, f"{name}_id")() for name in SPECIAL}
+        for name, id_ in found.items():
+            if id_ < 0:  # also for a piece that text can spell
+                raise InputError(
+                    f"the SentencePiece model has no control piece for {name}: train it"
+                    f" with --{name}_id (pad, unk, bos and eos are all needed)"
+                )
+        silent = frozenset((found["pad"], found["bos"]))
+        facts = {"size": self._processor.get_piece_size(), "_silent": silent}
+        return facts | {f"{name}_id": id_ for name, id_ in found.items()}
+
+    def __reduce__(self) -> tuple[type[SentencePieceVocabulary], tuple[bytes, ...]]:
+        """Copy by the contents of the files."""
+        return SentencePieceVocabulary, (self.model,)
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """The model."""
+        return {MODEL: self.model}
+
+    def encode_batch(
+        self, texts: Sequence[str], *, threads: int = -1
+    ) -> list[list[int]]:
+        """Encode each sentence; -1 threads: all cores."""
+        return self._processor.encode(valid(texts), num_threads=threads)
+
+    def sample_batch(
+        self, texts: Sequence[str], *, alpha: float, seed: int
+    ) -> list[list[int]]:
+        """Encode each sentence in a random segmentation."""
+        from jaxformer.data.segmentation import sample
+
+        return sample(self._processor, valid(texts), alpha=alpha, seed=seed)
+
+    @property
+    def languages(self) -> dict[str, int]:
+        """The id of each tag by its language."""
+        names = enumerate(self.pieces(range(self.size)))
+        return {name[2:-1]: id_ for id_, name in names if re.match("<2.+>$", name)}
+
+    def tag_id(self, language: str) -> int:
+        """Return the id of the piece that asks for a language, ``<2de>`` for ``de``.
+
+        Raises:
+            InputError: the vocabulary was trained without it.
+        """
+        found = self._processor.piece_to_id(tag(language))
+        if found == self.unk_id:
+            raise InputError(
+                f"the vocabulary has no tag {tag(language)}: train with"
+                f" data.language_tags=True and text in {language}"
+            )
+        return found
+
+    def _text(self, ids: list[int]) -> str:
+        return self._processor.decode(ids)
+
+    def pieces(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
+        """Return the model's name of each token; "▁" is a space."""
+        return [self._processor.id_to_piece(token) for token in self._known(ids)]
 
 
 @dataclass(frozen=True)
@@ -269,8 +336,7 @@ class Vocabularies:
     def save(self, directory: str | Path) -> None:
         """Write the files that :meth:`load` reads; existing ones stay."""
         parts = {"source": self.source, "target": self.target}
-        # Separate vocabularies may be equal, and are still two.
-        if self.source is self.target:
+        if self.source is self.target:  # separate ones may be equal, and are still two
             parts = {"shared": self.source}
         for name, vocabulary in parts.items():
             path = Path(directory) / f"{name}.{next(iter(vocabulary.files))}"
@@ -314,3 +380,10 @@ def tag(language: str) -> str:
 def valid(texts: Sequence[str]) -> list[str]:
     """Replace lone surrogates by "?": they are no text, and encoders fail on them."""
     return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
+
+
+def load_sentencepiece() -> ModuleType:
+    """Import SentencePiece and silence it: its failures are exceptions too."""
+    module = require("sentencepiece", "train")
+    module.set_min_log_level(2)
+    return module

@@ -74,10 +74,12 @@ class TokenizerVocabulary(Vocabulary):
 
     @property
     def files(self) -> dict[str, bytes]:
+        """The tokenizer."""
         return {TOKENIZER: self.tokenizer}
 
     @property
     def languages(self) -> dict[str, int]:
+        """The id of each language by its code, ``en_XX`` or ``eng_Latn``."""
         return self._languages
 
     def encode_batch(
@@ -101,6 +103,11 @@ class TokenizerVocabulary(Vocabulary):
     def sample_batch(
         self, texts: Sequence[str], *, alpha: float, seed: int
     ) -> list[list[int]]:
+        """Refuse to draw: there is one segmentation.
+
+        Raises:
+            InputError: always.
+        """
         raise InputError(
             "data.segmentation_alpha needs a vocabulary of SentencePiece, not a"
             " tokenizer.json: leave it out"

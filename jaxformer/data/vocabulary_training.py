@@ -16,9 +16,9 @@ from jaxformer.data.vocabulary import (
     TOKENIZER,
     Vocabularies,
     Vocabulary,
+    load_sentencepiece,
     tag,
 )
-from jaxformer.data.vocabulary_sentencepiece import load_sentencepiece
 from jaxformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,8 +51,21 @@ def train(
     tags: Sequence[str],
     seed: int,
 ) -> bytes:
-    """Train a SentencePiece model and return its file; the arguments and errors are
-    those of :meth:`jaxformer.data.Vocabulary.train`.
+    """Train a SentencePiece model and return its file, the same bytes for the same
+    sentences.
+
+    Args:
+        sentences: raw text.
+        size: number of pieces, special ones included.
+        model: ``"bpe"`` (Sennrich et al. 2016, section 3.2; the paper's) or
+            ``"unigram"`` (Kudo 2018).
+        byte_fallback: spell rare characters (below one in 10,000) and unseen ones
+            in 256 byte pieces. Otherwise unseen characters become unk.
+        tags: languages; each gets a piece (``<2de>``) that text cannot spell.
+        seed: draws the sample of a text of more than five million sentences.
+
+    Raises:
+        InputError: the text cannot be read or does not allow ``size`` pieces.
     """
     module, writer = load_sentencepiece(), io.BytesIO()
     module.set_random_generator_seed(seed)

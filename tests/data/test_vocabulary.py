@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxformer.data import DataConfig, Vocabularies, Vocabulary, load
 from jaxformer.data.sources import reversal
-from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
+from jaxformer.data.vocabulary import SentencePieceVocabulary
 from jaxformer.data.vocabulary_training import load_or_train
 from jaxformer.errors import InputError
 

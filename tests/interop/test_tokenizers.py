@@ -14,7 +14,7 @@ import tokenizers
 from tokenizer_folders import FOLDERS, awkward_lines, pieces_of, spelled, train, write
 
 from jaxformer.data import DataConfig, Vocabularies, Vocabulary
-from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
+from jaxformer.data.vocabulary_table import TableVocabulary
 from jaxformer.data.vocabulary_tokenizer import TokenizerVocabulary
 from jaxformer.data.vocabulary_training import load_or_train
 from jaxformer.errors import InputError
@@ -100,7 +100,7 @@ def test_text_is_kept_and_never_a_control_id(read, kind):
 def test_pieces_of_text_with_a_special_name_are_unk(read):
     """A surface that the table has as a language, and a merge that makes ``<s>``."""
     table = {"languages": {"x": "☃"}, "pieces": ["<unk>", "</s>", "<pad>", "☃", "▁"]}
-    v = SentencePieceVocabulary(train(600), json.dumps(table).encode())
+    v = TableVocabulary(train(600), json.dumps(table).encode())
     assert v.encode("☃") == [4, 0]
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     ids = {piece: id_ for id_, piece in enumerate([*special, "<", "s", ">", "<s"])}

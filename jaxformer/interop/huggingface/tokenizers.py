@@ -10,11 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from jaxformer.data.vocabulary import SPECIAL, Vocabularies, Vocabulary
-from jaxformer.data.vocabulary_sentencepiece import (
-    SentencePieceVocabulary,
+from jaxformer.data.vocabulary import (
+    SPECIAL,
+    Vocabularies,
+    Vocabulary,
     load_sentencepiece,
 )
+from jaxformer.data.vocabulary_table import TableVocabulary
 from jaxformer.data.vocabulary_tokenizer import TokenizerVocabulary
 from jaxformer.errors import InputError, require
 from jaxformer.interop.huggingface.languages import (
@@ -35,7 +37,7 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
     the rows from :attr:`jaxformer.data.Vocabulary.size` on have no text.
 
     Args:
-        folder: with the files of the tokenizer, see :data:`FILES`.
+        folder: with the files of the tokenizer, which ``docs/interop.md`` lists.
         settings: the fields of ``config.json``.
 
     Raises:
@@ -43,10 +45,10 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
             the vocabulary has more ids, or other special ids, than the model.
     """
     folder, kind = Path(folder), str(settings.get("model_type"))
-    if kind not in FILES:
+    if kind not in _FILES:
         raise InputError(
             f"{folder}: no tokenizer is known of model_type {kind}: known are"
-            f" {', '.join(FILES)}"
+            f" {', '.join(_FILES)}"
         )
     path = folder / "tokenizer_config.json"
     options = _read_dict(path) if path.exists() else {}
@@ -60,7 +62,7 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
     return found
 
 
-FILES = {
+_FILES = {
     "marian": "source.spm, target.spm and vocab.json",
     "m2m_100": f"{_MODEL} and vocab.json (M2M-100), or {_TOKENIZER} or {_MODEL} (NLLB)",
     "mbart": f"{_TOKENIZER} or {_MODEL}",
@@ -150,10 +152,10 @@ def _read_tokenizer(path: Path, languages: Iterable[str] = ()) -> Vocabulary:
 
 def _with_table(
     model: Path, pieces: Sequence[str | None], languages: Mapping[str, str]
-) -> SentencePieceVocabulary:
+) -> TableVocabulary:
     table = json.dumps({"languages": languages, "pieces": pieces})
     try:
-        return SentencePieceVocabulary(model.read_bytes(), table.encode())
+        return TableVocabulary(model.read_bytes(), table.encode())
     except InputError as error:
         raise InputError(f"{model}: {error}") from None
 
@@ -202,7 +204,7 @@ def _refuse_missing(folder: Path, kind: str, *names: str) -> None:
     if missing:
         raise InputError(
             f"{folder} has no {missing[0]}: the tokenizer of a model of type {kind} is"
-            f" {FILES[kind]}"
+            f" {_FILES[kind]}"
         )
 
 
