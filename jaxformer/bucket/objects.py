@@ -59,16 +59,17 @@ class Objects:
         Raises:
             InputError: the bucket cannot be read.
         """
-        paths, contents = {self._start + name: name for name in names}, {}
+        names, contents = list(names), {}
         with self._asking("read"):
-            found = self._files.cat([*paths], on_error="return") if paths else {}
-            for path, content in found.items():
-                # fsspec takes a name with * ? [ for a pattern of others, too.
-                if path not in paths or isinstance(content, FileNotFoundError):
-                    continue
+            # Unlike cat, this takes a name with * ? [ literally. None: from end to end.
+            paths = [self._start + name for name in names]
+            found = self._files.cat_ranges(paths, None, None) if paths else []
+            for name, content in zip(names, found, strict=True):
                 if isinstance(content, BaseException):
-                    raise content
-                contents[paths[path]] = content
+                    if not isinstance(content, FileNotFoundError):
+                        raise content
+                else:
+                    contents[name] = content
         return contents
 
     def download(self, name: str, path: Path) -> None:

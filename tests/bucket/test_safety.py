@@ -9,9 +9,11 @@ from pathlib import Path
 import jax.numpy as jnp
 import pytest
 from fake_bucket import URL, FakeBucket, nothing, refused
+from fsspec.asyn import AsyncFileSystem
 
 from jaxformer import bucket
 from jaxformer.bucket import locks, mirror
+from jaxformer.bucket.objects import Objects
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.saved import SavedCheckpoints
 
@@ -163,6 +165,30 @@ def test_names_that_look_like_patterns():
     mine = bucket.open_directory(URL)
     found = {path.name: path.read_text() for path in mine.iterdir()}
     assert found == {name: name for name in ("note[s].txt", "notes.txt", "*.txt")}
+
+
+class AsyncBucket(AsyncFileSystem):
+    """Reads the objects of ``fake://`` by coroutines, as gcsfs and s3fs do."""
+
+    async def _find(self, path, **_):
+        return FakeBucket().find(path, detail=True)
+
+    async def _info(self, path, **_):
+        return FakeBucket().info(path)
+
+    async def _cat_file(self, path, start=None, end=None, **_):
+        return FakeBucket().cat_file(path, start, end)
+
+
+def test_names_that_look_like_patterns_to_asynchronous_file_systems(monkeypatch):
+    """They are names there too. Objects that do not exist are left out."""
+    names = ["note[s].txt", "notes.txt", "[*].txt"]
+    for name in names:
+        FakeBucket().pipe_file(f"{PATH}/{name}", name.encode())
+    objects = Objects(URL)
+    monkeypatch.setattr(objects, "_files", AsyncBucket())
+    found = objects.read([*names, "gone*.txt", "gone.txt"])
+    assert found == {name: name.encode() for name in names}
 
 
 def test_the_last_good_checkpoint_is_one_in_the_bucket():
