@@ -131,7 +131,9 @@ class Objects:
 def _connect(url: str) -> tuple[Any, str]:
     """Return the file system of a URL and its path there."""
     scheme, _, rest = url.partition("://")
-    if not rest or ".." in rest.split("/"):
+    parts = [part for part in rest.split("/") if part]
+    # A bucket itself may hold much that is not of the run.
+    if len(parts) < 2 or ".." in parts:
         raise InputError(f"{url} is not {_EXAMPLE}: name one")
     connect = require("fsspec.core", "train").url_to_fs
     try:

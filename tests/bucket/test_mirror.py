@@ -25,7 +25,8 @@ WORKDIR = f"--workdir={URL}"
 
 def test_what_is_no_bucket(monkeypatch, tmp_path):
     """A local directory stays itself. A kind of bucket that nobody knows is refused,
-    and so is one whose package is missing, with the extra that brings it.
+    and so is one whose package is missing, with the extra that brings it, and a bucket
+    without a directory, which may hold much else.
     """
     assert bucket.open_directory(tmp_path) == tmp_path
     assert str(bucket.open_directory("runs/quickstart")) == "runs/quickstart"
@@ -46,7 +47,10 @@ def test_what_is_no_bucket(monkeypatch, tmp_path):
         "nowhere://b/run is not the URL of a directory in a bucket, such as"
         " gs://bucket/run: Protocol not known: nowhere"
     )
-    for name in ("gs://", "fake://bucket/../run"):
+    for name in (
+        *("gs://", "fake://bucket", "fake://bucket/", "fake:///run"),
+        "fake://bucket/../run",
+    ):
         line = refused(lambda name=name: bucket.open_directory(name))
         assert "not the URL of a directory in a bucket, such as" in line
     assert refused(lambda: bucket.open_directory(Path("gs://bucket/run"))) == (
