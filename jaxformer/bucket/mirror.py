@@ -44,7 +44,7 @@ class Mirror:
 
     Attributes:
         objects: of the bucket.
-        root: the run directory, alone in a temporary folder.
+        root: the run directory, in a temporary folder of its own.
         locks: those that this process holds.
         same: the state of each local file that equals its object, by name.
         absent: names of the files that are not downloaded yet.
@@ -164,8 +164,7 @@ class Mirror:
         with self.turn:
             found = self.scan()
             changed = {name for name in found if self.same.get(name) != found[name]}
-            gone = self.same.keys() - found.keys()
-            self.check_whole(gone)
+            gone = self.find_gone(found)
             # A checkpoint of which a file is gone is being removed.
             torn = _checkpoints(gone) - _checkpoints(changed)
             gone |= {name for name in self.same if _checkpoint(name) in torn}
@@ -214,20 +213,29 @@ class Mirror:
             if _checkpoint(name) in {*whole, None}
         }
 
-    def check_whole(self, gone: Collection[str]) -> None:
-        """Refuse to remove from the bucket what somebody else removed here: once there
-        are checkpoints, a run removes no record.
+    def find_gone(self, found: Collection[str]) -> set[str]:
+        """Return the names of the objects to remove: those of files that are gone.
+
+        Once there are checkpoints, a run removes no other file. If somebody else has
+        removed one that is never read, its object stays.
+
+        Args:
+            found: the names of the files that are there.
 
         Raises:
-            InputError: the mirror is not whole.
+            InputError: somebody else has removed a file that is read again.
         """
-        lost = _checkpoints(self.same) and any(not _checkpoint(name) for name in gone)
+        gone = self.same.keys() - found
+        begun = bool(_checkpoints(self.same))
+        records = {name for name in gone if begun and _checkpoint(name) is None}
+        lost = any(name.split("/")[0] not in _NEVER_READ for name in records)
         if lost or not self.root.is_dir():
             raise InputError(
                 f"files of {self.objects.url} were removed from its local copy in"
                 f" {self.root.parent}, and nothing more is written: run the command"
                 " again, with TMPDIR in a folder that is not cleaned meanwhile"
             )
+        return gone - records
 
     def write(self, name: str, state: _State) -> None:
         """Write a file. A record may grow meanwhile, so that its bytes are read first;

@@ -121,6 +121,23 @@ def test_a_mirror_that_is_removed(removed):
     assert FakeBucket.objects() == before
 
 
+@pytest.mark.parametrize("folder", ["tensorboard", "wandb", "profile", "bad_batches"])
+def test_a_file_that_is_not_read_again_may_be_removed(folder):
+    """Its object stays, and later pushes write what has changed."""
+    put_checkpoint(10)
+    mine = bucket.open_directory(URL)
+    file = mine / folder / "file"
+    file.parent.mkdir()
+    file.write_text("1")
+    bucket.push(mine)
+    file.unlink()
+    for text in ("1", "2"):
+        (mine / "metrics.jsonl").write_text(text)
+        bucket.push(mine)
+        assert FakeBucket.objects()[f"{PATH}/metrics.jsonl"] == text.encode()
+        assert FakeBucket.objects()[f"{PATH}/{folder}/file"] == b"1"
+
+
 def test_a_mirror_that_is_closed_within_a_push(monkeypatch):
     """Its checkpoints stay in the bucket, also if its records were seen before."""
     put_checkpoint(10)
