@@ -5,6 +5,7 @@ table, in chunks of positions: the logits of all positions never exist at once.
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, cast
 
 import jax
@@ -25,12 +26,14 @@ from jaxformer.functional.kernels import (
     wide_dtype,
 )
 from jaxformer.functional.losses import smoothed_probabilities
-from jaxformer.typing import Array, Bool, Float, Int
+from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
-# Positions of a chunk. Each chunk reads and writes the table's gradient: on a GPU few
-# large chunks move least. A CPU is fastest with small ones. The vector memory of a TPU
-# v5e (128 MiB) holds the logits of a chunk of so many bytes.
-_ON_CPU, _ON_GPU, _TPU_BYTES = 1024, 4096, 80 * 10**6
+# The table's gradient is updated once for so many positions: each time it is read and
+# written in float32. A CPU is fastest with few.
+_ON_CPU, _ELSEWHERE = 1024, 4096
+# On a TPU their logits are computed in parts of so many bytes: the vector memory of a
+# v5e or v6e (128 MiB) holds them, so that the main memory does not move them.
+_TPU_BYTES = 80 * 10**6
 # Tiles of matmuls on TPUs and GPUs have this many columns, or a divisor of it.
 _TILE = 128
 
@@ -80,10 +83,17 @@ _Losses: TypeAlias = tuple[
 ]
 """Loss, nll, correct and z-loss."""
 
-_Gradients: TypeAlias = tuple[
-    Float[Array, "G N D"], Float[Array, "V D"], Float[Array, " V"] | None
-]
-"""Those by hidden states, table and bias."""
+
+class _Inputs(NamedTuple):
+    """What the losses depend on, or their gradients by it; groups of rows are an axis
+    of their own.
+    """
+
+    x: Float[Array, "G N D"]
+    table: Float[Array, "V D"]
+    bias: Float[Array, " V"] | None
+    weights: Float[Array, "G N"]
+    targets: Int[Array, "G N"] | None
 
 
 def output_losses(
@@ -155,83 +165,49 @@ def output_losses(
         return array.reshape(groups, -1, *array.shape[2:])
 
     settings = _Settings(on, off, z_loss, chunk)
-    sums = _sums(settings, group(x), table, bias, group(weights), group(targets))
+    inputs = _Inputs(group(x), table, bias, group(weights), group(targets))
+    sums = _sums(settings, inputs)
     return OutputLosses(*cast(_Losses, sums), weights.sum())
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _sums(
-    settings: _Settings,
-    x: Float[Array, "G N D"],
-    table: Float[Array, "V D"],
-    bias: Float[Array, " V"] | None,
-    weights: Float[Array, "G N"],
-    targets: Int[Array, "G N"],
-) -> _Losses:
-    """Sum the losses of all positions."""
-    losses, _ = _losses(settings, False, x, table, bias, weights, targets)
-    return _weigh(losses, weights)
-
-
-def _sums_forward(
-    settings: _Settings,
-    x: Float[Array, "G N D"],
-    table: Float[Array, "V D"],
-    bias: Float[Array, " V"] | None,
-    weights: Float[Array, "G N"],
-    targets: Int[Array, "G N"],
-) -> tuple[_Losses, tuple[_Gradients, Array]]:
-    losses, gradients = _losses(settings, True, x, table, bias, weights, targets)
-    assert gradients is not None
-    return _weigh(losses, weights), (gradients, losses[0].astype(weights.dtype))
+def _sums(settings: _Settings, inputs: _Inputs) -> _Losses:
+    return _losses(settings, False, inputs)[0]
 
 
 def _sums_backward(
-    settings: _Settings, kept: tuple[_Gradients, Array], cotangents: _Losses
-) -> tuple[Array, Array, Array | None, Array, None]:
+    settings: _Settings, gradients: _Inputs, cotangents: _Losses
+) -> tuple[_Inputs]:
     def scale(gradient: Array) -> Array:
         wide = gradient.astype(wide_dtype(gradient))
         return (wide * cotangents[0].astype(wide.dtype)).astype(gradient.dtype)
 
-    (to_x, to_table, to_bias), to_weights = kept
-    by_bias = None if to_bias is None else scale(to_bias)
-    return scale(to_x), scale(to_table), by_bias, scale(to_weights), None
-
-
-_sums.defvjp(_sums_forward, _sums_backward)
-
-
-def _weigh(losses: _Losses, weights: Float[Array, "G N"]) -> _Losses:
-    loss, nll, correct, z_loss = ((each * weights).sum() for each in losses)
-    return loss, nll, correct, z_loss
+    return (jax.tree.map(scale, gradients),)
 
 
 def _losses(
-    settings: _Settings,
-    differentiate: bool,
-    x: Float[Array, "G N D"],
-    table: Float[Array, "V D"],
-    bias: Float[Array, " V"] | None,
-    weights: Float[Array, "G N"],
-    targets: Int[Array, "G N"],
-) -> tuple[_Losses, _Gradients | None]:
-    """Return the losses of each position, and the gradients of the weighted sum of the
-    first.
-    """
-    scan = functools.partial(_scan, settings, differentiate)
-    arrays = x, table, bias, weights, targets
+    settings: _Settings, differentiate: bool, inputs: _Inputs
+) -> tuple[_Losses, _Inputs | None]:
+    """Sum the losses of all positions, and return the gradients of the first sum."""
+    positions, width = inputs.x.shape[1:]
+    cpu, block = _divide(positions, _ON_CPU), _divide(positions, _ELSEWHERE)
+    fit = _TPU_BYTES // (4 * inputs.table.shape[0]) // _TILE * _TILE
+    # Smaller chunks would read the table so often that it moves more than the logits.
+    tpu = _divide(block, fit) if 4 * fit >= width else block
+    sizes = {"cpu": (cpu, cpu), "tpu": (block, tpu), "default": (block, block)}
     if settings.chunk is not None:
-        return scan(settings.chunk, *arrays)
-    positions, width = x.shape[1:]
-    on_tpu = _TPU_BYTES // (4 * table.shape[0]) // _TILE * _TILE
-    # Below half the width, the table's gradient would move more than the logits.
-    most = {"tpu": on_tpu if 2 * on_tpu > width else _ON_GPU, "cpu": _ON_CPU}
-    sizes = {name: _divide(positions, number) for name, number in most.items()}
-    return jax.lax.platform_dependent(
-        *arrays,
-        **{name: functools.partial(scan, size) for name, size in sizes.items()},
-        default=functools.partial(scan, _divide(positions, _ON_GPU)),
+        sizes = {"default": (settings.chunk, settings.chunk)}
+    losses, gradients = jax.lax.platform_dependent(
+        inputs,
+        **{
+            platform: functools.partial(_scan, settings, differentiate, *size)
+            for platform, size in sizes.items()
+        },
     )
+    return jax.tree.map(lambda each: (each * inputs.weights).sum(), losses), gradients
+
+
+_sums.defvjp(lambda settings, inputs: _losses(settings, True, inputs), _sums_backward)
 
 
 def _divide(positions: int, most: int) -> int:
@@ -243,59 +219,78 @@ def _divide(positions: int, most: int) -> int:
 
 
 def _scan(
-    settings: _Settings,
-    differentiate: bool,
-    chunk: int,
-    x: Float[Array, "G N D"],
-    table: Float[Array, "V D"],
-    bias: Float[Array, " V"] | None,
-    weights: Float[Array, "G N"],
-    targets: Int[Array, "G N"],
-) -> tuple[_Losses, _Gradients | None]:
+    settings: _Settings, differentiate: bool, block: int, chunk: int, inputs: _Inputs
+) -> tuple[_Losses, _Inputs | None]:
+    """Compute :func:`_losses` with one update of the table's gradient a block, and the
+    logits of one chunk of it at once.
+    """
+    x, table, bias, weights, targets = inputs
     size, wide = table.shape[0], wide_dtype(x)
     missing = -size % _TILE
     rows = jnp.pad(table.astype(x.dtype), ((0, missing), (0, 0)))
     padded = None if bias is None else jnp.pad(bias.astype(wide), (0, missing))
-    step = functools.partial(_step, settings, _Output(rows, padded, size))
+    step = functools.partial(_block, settings, _Output(rows, padded, size), chunk)
     totals = None
     if differentiate:
         shapes = rows, padded
         totals = jax.tree.map(lambda a: jnp.zeros((len(x), *a.shape), wide), shapes)
-    parts = _cut(x, chunk), _cut(weights, chunk), _cut(targets, chunk)
-    totals, found = jax.lax.scan(step, totals, parts)
-    losses, to_x = jax.tree.map(lambda each: _join(each, x.shape[1]), found)
+    totals, (losses, to_x) = _by_chunks(step, block, totals, (x, weights, targets))
     if totals is None:
         return losses, None
-    to_table, to_bias = jax.tree.map(lambda each: each.sum(axis=0)[:size], totals)
-    return losses, (
+    to_table, to_bias = jax.tree.map(lambda each: each[:, :size].sum(axis=0), totals)
+    return losses, _Inputs(
         to_x,
         to_table.astype(table.dtype),
         to_bias if bias is None else to_bias.astype(bias.dtype),
+        losses[0].astype(weights.dtype),
+        None,
     )
 
 
-def _step(
+def _block(
     settings: _Settings,
     output: _Output,
+    chunk: int,
     totals: tuple[Array, Array | None] | None,
     part: tuple[Array, Array, Array],
 ) -> tuple[tuple[Array, Array | None] | None, tuple[_Losses, Array | None]]:
-    """Return the losses of one chunk and its gradient by the hidden states, and add
+    """Return the losses of one block and its gradient by the hidden states, and add
     those by table and bias. Without totals there are no gradients.
     """
     x, weights, targets = part
     # A padded position may hold inf, and 0 * inf is NaN.
     x = jnp.where(weights[..., None] > 0.0, x, jnp.zeros((), x.dtype))
-    logits = _logits(output, x)
-    log_z = log_sum_exp(logits)
-    losses = _measure(settings, output, logits, log_z, weights, targets)
-    if totals is None:
+    step = functools.partial(_chunk, settings, output, totals is not None)
+    to_table, to_bias = (None, None) if totals is None else totals
+    to_bias, found = _by_chunks(step, chunk, to_bias, (x, weights, targets))
+    losses, to_x, slope = found
+    if to_table is None:
         return None, (losses, None)
-    slope = _slope(settings, output, logits, log_z, weights, targets)
-    multiply = jax.vmap(matmul_transposed_gradients, in_axes=(0, None, 0))
-    to_x, to_table = multiply(x, output.rows, slope)
-    to_bias = None if totals[1] is None else totals[1] + slope.sum(axis=1)
-    return (totals[0] + to_table, to_bias), (losses, to_x)
+    return (to_table + _multiply(x, output.rows, slope)[1], to_bias), (losses, to_x)
+
+
+def _chunk(
+    settings: _Settings,
+    output: _Output,
+    differentiate: bool,
+    to_bias: Array | None,
+    part: tuple[Array, Array, Array],
+) -> tuple[Array | None, tuple[_Losses, Array | None, Array | None]]:
+    """Return the losses of one chunk and its gradients by hidden states and logits, and
+    add that by the bias.
+    """
+    x, weights, targets = part
+    logits = _logits(output, x)
+    losses, slope = _measure(settings, output.size, logits, weights, targets)
+    if not differentiate:
+        return None, (losses, None, None)
+    to_x, _ = _multiply(x, output.rows, slope)
+    if to_bias is not None:
+        to_bias += slope.sum(axis=1)
+    return to_bias, (losses, to_x, slope.astype(x.dtype))
+
+
+_multiply = jax.vmap(matmul_transposed_gradients, in_axes=(0, None, 0))
 
 
 def _logits(output: _Output, x: Float[Array, "G C D"]) -> Float[Array, "G C P"]:
@@ -311,22 +306,25 @@ def _logits(output: _Output, x: Float[Array, "G C D"]) -> Float[Array, "G C P"]:
 
 def _measure(
     settings: _Settings,
-    output: _Output,
+    size: int,
     logits: Float[Array, "G C P"],
-    log_z: Float[Array, "G C"],
     weights: Float[Array, "G C"],
     targets: Int[Array, "G C"],
-) -> _Losses:
-    """Return the losses of each position, 0 at padding."""
+) -> tuple[_Losses, Float[Array, "G C P"]]:
+    """Return the losses of each position, 0 at padding, and the gradient of the
+    weighted loss by the logits: softmax * (1 + 2 w log Z) - q, with w the weight of the
+    z-loss.
+    """
+    log_z = log_sum_exp(logits)
     columns = _columns(logits, targets.dtype)
-    known = (targets >= 0) & (targets < output.size)
+    is_target, is_token = columns == targets[..., None], columns < size
+    known = (targets >= 0) & (targets < size)
     # Unlike a gather, this sum is part of the one pass over the logits.
-    true = jnp.where(columns == targets[..., None], logits, 0.0).sum(axis=-1)
+    true = jnp.where(is_target, logits, 0.0).sum(axis=-1)
     true = jnp.where(known, true, jnp.nan)
     loss = log_z - (settings.on - settings.off) * true
     if settings.off > 0.0:
-        real = jnp.where(columns < output.size, logits, 0.0)
-        loss -= settings.off * real.sum(axis=-1)
+        loss -= settings.off * jnp.where(is_token, logits, 0.0).sum(axis=-1)
     z_loss = log_z**2
     if settings.z_weight:
         loss += settings.z_weight * z_loss
@@ -336,32 +334,15 @@ def _measure(
         jnp.where(weights > 0.0, each, 0.0)
         for each in (loss, log_z - true, hits, z_loss)
     )
-    return loss, nll, correct, z_loss
-
-
-def _slope(
-    settings: _Settings,
-    output: _Output,
-    logits: Float[Array, "G C P"],
-    log_z: Float[Array, "G C"],
-    weights: Float[Array, "G C"],
-    targets: Int[Array, "G C"],
-) -> Float[Array, "G C P"]:
-    """Return the gradient of the weighted loss by the logits: softmax * (1 + 2 w log Z)
-    - q, with w the weight of the z-loss.
-    """
-    columns, weights = (
-        _columns(logits, targets.dtype),
-        weights.astype(logits.dtype)[..., None],
-    )
-    known = (targets >= 0) & (targets < output.size)
     others = jnp.where(known, settings.off, jnp.nan).astype(logits.dtype)
-    wanted = jnp.where(columns < output.size, others[..., None], 0.0)
-    wanted = jnp.where(columns == targets[..., None], settings.on, wanted)
+    wanted = jnp.where(is_token, others[..., None], 0.0)
+    wanted = jnp.where(is_target, settings.on, wanted)
     softmax = jnp.exp(logits - log_z[..., None])
     if settings.z_weight:
         softmax *= (1.0 + 2.0 * settings.z_weight * log_z)[..., None]
-    return jnp.where(weights > 0.0, weights * (softmax - wanted), 0.0)
+    weights = weights.astype(logits.dtype)[..., None]
+    slope = jnp.where(weights > 0.0, weights * (softmax - wanted), 0.0)
+    return (loss, nll, correct, z_loss), slope
 
 
 def _columns(
@@ -370,15 +351,27 @@ def _columns(
     return jax.lax.broadcasted_iota(dtype, logits.shape, 2)
 
 
-def _cut(array: Array, chunk: int) -> Array:
-    """Turn [G, N, ...] into chunks [N / C, G, C, ...], the last one filled up by 0."""
-    groups, positions, *rest = array.shape
+def _by_chunks(
+    step: Callable[[PyTree, PyTree], tuple[PyTree, PyTree]],
+    chunk: int,
+    carry: PyTree,
+    parts: PyTree,
+) -> tuple[PyTree, PyTree]:
+    """Scan over chunks of arrays [G, N, ...], the last one filled up by 0, and join
+    what they return.
+    """
+    groups, positions = parts[0].shape[:2]
     number = -(-positions // chunk)
-    widths = [(0, 0), (0, number * chunk - positions), *[(0, 0)] * len(rest)]
-    return jnp.pad(array, widths).reshape(groups, number, chunk, *rest).swapaxes(0, 1)
 
+    def cut(array: Array) -> Array:
+        rest = array.shape[2:]
+        widths = [(0, 0), (0, number * chunk - positions), *[(0, 0)] * len(rest)]
+        cut = jnp.pad(array, widths).reshape(groups, number, chunk, *rest)
+        return cut.swapaxes(0, 1)
 
-def _join(chunks: Array, positions: int) -> Array:
-    """Undo :func:`_cut`."""
-    number, groups, chunk, *rest = chunks.shape
-    return chunks.swapaxes(0, 1).reshape(groups, number * chunk, *rest)[:, :positions]
+    def join(chunks: Array) -> Array:
+        whole = chunks.swapaxes(0, 1).reshape(groups, -1, *chunks.shape[3:])
+        return whole[:, :positions]
+
+    carry, found = jax.lax.scan(step, carry, jax.tree.map(cut, parts))
+    return carry, jax.tree.map(join, found)

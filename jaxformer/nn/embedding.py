@@ -8,6 +8,7 @@ from flax import linen as nn
 from jaxformer.errors import InputError
 from jaxformer.functional import layers, positions
 from jaxformer.nn import initializers
+from jaxformer.nn.sharding import sum_gradient_once
 from jaxformer.typing import Array, Float, Int
 
 
@@ -34,7 +35,8 @@ class Embedding(nn.Module):
 
     def __call__(self, tokens: Int[Array, "B T"]) -> Float[Array, "B T D"]:
         """Look up tokens; scale by the square root of d_model."""
-        return layers.embed(self.table, tokens, scale=self.scale).astype(self.dtype)
+        table = sum_gradient_once(self.table)
+        return layers.embed(table, tokens, scale=self.scale).astype(self.dtype)
 
     def logits(
         self, x: Float[Array, "*B D"], bias: Float[Array, " V"] | None = None

@@ -27,6 +27,20 @@ def keep_rows(x: Array) -> Array:
     return jax.lax.with_sharding_constraint(x, PartitionSpec(axes)) if axes else x
 
 
+def sum_gradient_once(table: Array) -> Array:
+    """Return a table for one of its uses, such that devices add up the gradients of all
+    its uses before they exchange them.
+
+    Otherwise the compiler scatters the gradient of a lookup into that of the output
+    layer, which the devices sum before and again after. A constraint in between, even
+    of nothing, keeps them apart until both are one sum.
+    """
+    if count_row_shards() == 1:
+        return table
+    anything = PartitionSpec(*[PartitionSpec.UNCONSTRAINED] * table.ndim)
+    return jax.lax.with_sharding_constraint(table, anything)
+
+
 def count_row_shards() -> int:
     """Count the shards into which :func:`keep_rows` divides the rows; 1 where it
     constrains nothing.

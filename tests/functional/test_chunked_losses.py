@@ -9,6 +9,7 @@ import pytest
 
 from jaxformer import InputError
 from jaxformer import functional as F
+from jaxformer.functional import chunked_losses
 from jaxformer.functional.chunked_losses import output_losses
 
 SETTINGS = {"smoothing": 0.1, "z_loss": 0.3}
@@ -79,14 +80,39 @@ def test_equal_those_of_all_logits(size, bias, convention, z_loss):
             found = differentiate(output_losses, given, targets, **more)
             x, table, b, weights = given
             plain = jax.jit(functools.partial(output_losses, **more))
-            sums = plain(x, table, targets, weights, b)
-            for a, b in zip(
-                jax.tree.leaves((found, tuple(sums))),
-                jax.tree.leaves((expected, expected[0])),
-                strict=True,
-            ):
-                assert a.dtype == jnp.float64
-                np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+            sums = tuple(plain(x, table, targets, weights, b))
+            assert_equal((found, sums), (expected, expected[0]))
+
+
+def assert_equal(found, expected):
+    for a, b in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        assert a.dtype == jnp.float64
+        np.testing.assert_allclose(a, b, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_several_chunks_a_block(bias, monkeypatch):
+    """On a TPU, here chosen on a CPU, the table's gradient is updated once for several
+    chunks: three blocks of 10 positions in chunks of 4, neither of which divides.
+    """
+    monkeypatch.setattr(chunked_losses, "_TILE", 2)
+    monkeypatch.setattr(chunked_losses, "_ELSEWHERE", 12)
+    monkeypatch.setattr(chunked_losses, "_TPU_BYTES", 4 * 4 * 131)
+    depending, sizes = jax.lax.platform_dependent, []
+
+    def on_tpu(*given, tpu=None, **others):
+        if tpu is None:
+            return depending(*given, **others)
+        sizes.append(tpu.args[-2:])
+        return tpu(*given)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", on_tpu)
+    with jax.enable_x64(True):
+        given, targets = draw(5, 131, bias=bias)
+        expected = differentiate(of_all_logits, given, targets, **SETTINGS)
+        found = differentiate(output_losses, given, targets, **SETTINGS)
+        assert_equal(found, expected)
+    assert set(sizes) == {(10, 4)}
 
 
 def test_half_precision_is_that_of_all_logits():

@@ -7,6 +7,7 @@ import re
 import jax
 import numpy as np
 import pytest
+from jax.sharding import AbstractDevice, AbstractMesh
 from training.little import assert_trees_close
 
 from jaxformer.models.config import TransformerConfig
@@ -61,10 +62,10 @@ def test_equal_steps_with_all_logits(
 
 def test_only_large_batches_are_in_chunks(monkeypatch):
     """Those of base with 64 x 128 tokens, but not of the quickstart. R-Drop and float16
-    need all logits.
+    need all logits. Of TPUs only v5e and v6e have vector memory for a chunk.
     """
 
-    def is_in_chunks(shape, *, training=None, **model):
+    def is_in_chunks(shape, *, kind="cpu", training=None, **model):
         calls = []
 
         def losses(*given, **settings):
@@ -80,13 +81,22 @@ def test_only_large_batches_are_in_chunks(monkeypatch):
         batch = dict.fromkeys(
             ("source", "target"), jax.ShapeDtypeStruct(shape, np.int32)
         )
-        with contextlib.suppress(StopIteration):
+        device = AbstractDevice(kind, None, "tpu")
+        mesh = AbstractMesh((1,), ("data",), abstract_device=device)
+        with (
+            contextlib.suppress(StopIteration),
+            jax.sharding.use_abstract_mesh(mesh),
+        ):
             jax.eval_shape(steps.make_train_step(model, config), state, batch)
         return bool(calls)
 
     large = {"vocabulary_size": 37_000, "d_model": 64, "d_ff": 64}
     assert is_in_chunks((64, 128), **large)
     assert is_in_chunks((64, 128), dtype="bfloat16", **large)
+    for kind in ("TPU v5 lite", "TPU v5e", "TPU v6 lite", "NVIDIA H200"):
+        assert is_in_chunks((64, 128), kind=kind, **large)
+    for kind in ("TPU v4", "TPU v5", "TPU v5p"):
+        assert not is_in_chunks((64, 128), kind=kind, **large)
     assert not is_in_chunks((64, 128), dtype="float16", **large)
     assert not is_in_chunks((64, 128), training={"r_drop": 1.0}, **large)
     assert not is_in_chunks((16, 128), **large)
