@@ -108,8 +108,19 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH",
         help="best (default), latest, a step, average (the newest) or average/NAME",
     )
-    into = "what to translate into, for a run of several languages"
-    add_options(parser.add_argument, ("target_language", str, "CODE", into))
+    parser.add_argument(
+        "--to",
+        "--target_language",
+        dest="target_language",
+        metavar="CODE",
+        help="what to translate into, for a run of several languages",
+    )
+    parser.add_argument(
+        "--from",
+        dest="source_language",
+        metavar="CODE",
+        help="what to translate from, for an imported model whose input names it",
+    )
 
 
 def add_ensemble(parser: argparse.ArgumentParser) -> None:
@@ -199,14 +210,22 @@ def add_metrics(parser: argparse.ArgumentParser) -> None:
 
 
 def load_translator(
-    options: argparse.Namespace, target_language: str | None
+    options: argparse.Namespace,
+    target_language: str | None,
+    source_language: str | None = None,
 ) -> Translator:
     """Load what :func:`add_model` and :func:`add_ensemble` name, and the shortlist of
     :func:`add_search`.
 
+    Args:
+        options: of the command line.
+        target_language: what to translate into; None: that of the run.
+        source_language: what to translate from without ``--from``; None: that of the
+            run.
+
     Raises:
-        InputError: a run, checkpoint or shortlist is missing, or they do not fit
-            together.
+        InputError: a run, checkpoint, language or shortlist is missing, or they do not
+            fit together.
     """
     from jaxformer.translation.translator import Translator
 
@@ -220,10 +239,10 @@ def load_translator(
         from jaxformer.search.ensemble import check_weights
 
         check_weights(weights, 1 + len(options.ensemble))
-    translator = Translator.load(options.workdir, options.checkpoint, target_language)
-    others = [
-        load_named("--ensemble", name, target_language) for name in options.ensemble
-    ]
+    languages = target_language, options.source_language or source_language
+    translator = Translator.load(options.workdir, options.checkpoint, *languages)
+    check_source_language(options, translator)
+    others = [load_named("--ensemble", name, *languages) for name in options.ensemble]
     if others:
         translator = Translator.ensemble([translator, *others], weights)
     if vars(options).get("shortlist"):
@@ -235,8 +254,25 @@ def load_translator(
     return translator
 
 
+def check_source_language(options: argparse.Namespace, translator: Translator) -> None:
+    """Check that ``--from`` changes something.
+
+    Raises:
+        InputError: it is given, and no token of the run depends on it.
+    """
+    template, asked = translator.vocabularies.template, options.source_language
+    if asked is not None and (template is None or not template.has_source):
+        raise InputError(
+            f"--from={asked} is for an imported model whose input names its language,"
+            f" and that of {options.workdir} does not: leave it out"
+        )
+
+
 def load_named(
-    option: str, name: str, target_language: str | None = None
+    option: str,
+    name: str,
+    target_language: str | None = None,
+    source_language: str | None = None,
 ) -> Translator:
     """Load the run that ``DIR`` or ``DIR@CHECKPOINT`` names; an existing directory
     takes precedence.
@@ -245,6 +281,7 @@ def load_named(
         option: that names it, for an error.
         name: of the run.
         target_language: what to translate into; None: that of the run.
+        source_language: what to translate from; None: that of the run.
 
     Raises:
         InputError: there is no such run or checkpoint.
@@ -260,4 +297,4 @@ def load_named(
             f"{run / 'config.json'} does not exist; {option} must name the directory of"
             " a run"
         )
-    return Translator.load(run, checkpoint, target_language)
+    return Translator.load(run, checkpoint, target_language, source_language)

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from jaxformer import bucket
-from jaxformer.cli.arguments import add_model, add_options
+from jaxformer.cli.arguments import add_model, add_options, check_source_language
 from jaxformer.cli.output import write_output
 from jaxformer.files import check_writable
 from jaxformer.translation.translator import Translator
@@ -39,9 +39,10 @@ def run(options: argparse.Namespace) -> None:
     directory = options.output or options.workdir / "attention"
     if options.output is None and options.workdir.is_dir():
         check_writable(options.workdir, directory.name)
-    found = Translator.load(
-        options.workdir, options.checkpoint, options.target_language
-    ).attention(options.sentence, options.target)
+    languages = options.target_language, options.source_language
+    translator = Translator.load(options.workdir, options.checkpoint, *languages)
+    check_source_language(options, translator)
+    found = translator.attention(options.sentence, options.target)
     maps = attention.AttentionMaps(**vars(found))
     directory.mkdir(parents=True, exist_ok=True)
     page = directory / "attention.html"

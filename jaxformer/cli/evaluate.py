@@ -69,10 +69,10 @@ def run(options: argparse.Namespace) -> None:
     if options.source is not None and options.dataset is not None:
         raise UsageError("give either --dataset, or --source and --reference")
     config = configuration.load(options.workdir / "config.json")
-    data, wanted = config.data, options.target_language
+    data, wanted, source = config.data, options.target_language, None
     if options.source is None:
         name = options.dataset or data.test
-        pairs, language = load_evaluation(name, data)
+        pairs, (source, language) = load_evaluation(name, data)
     else:  # a path may contain what separates the parts of a mixture
         sides = map(sources.escape, (options.source, options.reference[0]))
         name = f"text:{','.join(sides)}"
@@ -95,7 +95,7 @@ def run(options: argparse.Namespace) -> None:
     # Find a damaged or read-only file before the work.
     records.read_results(options.workdir)
     check_writable(options.workdir)
-    translator = load_translator(options, wanted or language)
+    translator = load_translator(options, wanted or language, source)
     with name_lines(source=options.source or name_sources(name, data)):
         record, hypotheses = evaluate.evaluate(
             translator,
@@ -117,6 +117,7 @@ def _variant(options: argparse.Namespace) -> str:
     chosen = {
         **asked_search(options),
         "target_language": options.target_language,
+        "source_language": options.source_language,
         "references": references if references > 1 else None,
         "shortlist": options.shortlist or None,
         "ensemble": ",".join(options.ensemble) or None,

@@ -112,6 +112,14 @@ class DataConfig(Cleaning):
         """The codes of the languages translated from and to."""
         return self.source_language, self.target_language
 
+    def language_into(self, target: str) -> str:
+        """Return the language that is translated into ``target``: that of the sources,
+        or for a model of both directions the other one.
+        """
+        if target == self.source_language:
+            return self.target_language
+        return self.source_language
+
     @property
     def request(self) -> dict[str, Any]:
         """The keys that decide which tokens the training text becomes, as JSON: those

@@ -319,8 +319,10 @@ def prepared_folder(part: Part) -> Path:
     return Path(part.name.removeprefix(PREPARED).strip()).expanduser()
 
 
-def load_evaluation(name: str, config: DataConfig) -> tuple[list[Pair], str]:
-    """Read a data set for evaluation; return its pairs and its target language.
+def load_evaluation(
+    name: str, config: DataConfig
+) -> tuple[list[Pair], tuple[str, str]]:
+    """Read a data set for evaluation; return its pairs and its languages.
 
     Args:
         name: one data set, followed by its languages where they are not those of
@@ -330,18 +332,17 @@ def load_evaluation(name: str, config: DataConfig) -> tuple[list[Pair], str]:
     Raises:
         InputError: it cannot be read, has no pair, or is not one set of raw text.
     """
-    corpus, language = open_evaluation(name, config)
+    corpus, languages = open_evaluation(name, config)
     pairs = list(corpus)
     if not pairs:
         raise InputError(
             f"{corpus.name} has no pair: name a data set that is not empty"
         )
-    return pairs, language
+    return pairs, languages
 
 
-def open_evaluation(name: str, config: DataConfig) -> tuple[Corpus, str]:
-    """Find a data set for evaluation without reading it; return its target language
-    too.
+def open_evaluation(name: str, config: DataConfig) -> tuple[Corpus, tuple[str, str]]:
+    """Find a data set for evaluation without reading it; return its languages too.
 
     Raises:
         InputError: it does not exist, or is not one set of raw text.
@@ -353,7 +354,7 @@ def open_evaluation(name: str, config: DataConfig) -> tuple[Corpus, str]:
             f"{name!r} is not for evaluation: name one data set of raw text, without a"
             " weight (mixtures and prepared folders are for data.train)"
         )
-    return sources.load(part.name, *part.languages), part.languages[1]
+    return sources.load(part.name, *part.languages), part.languages
 
 
 def name_sources(name: str, config: DataConfig) -> str:

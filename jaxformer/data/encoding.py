@@ -25,6 +25,7 @@ from jaxformer import signals
 from jaxformer.data.cleaning import Counts, clean
 from jaxformer.data.config import DataConfig
 from jaxformer.data.duplicates import Duplicates
+from jaxformer.data.frame import Frame, make_frame
 from jaxformer.data.records import Pair
 from jaxformer.data.store import Encoded, Sentences, concatenate
 from jaxformer.data.vocabulary import Vocabularies
@@ -48,6 +49,7 @@ def encode(
     *,
     source_eos: bool,
     tag: str | None = None,
+    languages: tuple[str, str] = ("", ""),
     alpha: float | None = None,
     seed: int = 0,
     threads: int = -1,
@@ -60,15 +62,18 @@ def encode(
         source_eos: whether sources end with the end-of-sentence token; targets always
             do.
         tag: the target language whose tag begins each source; None: no tag.
+        languages: codes of source and target, for the frame of an imported model.
         alpha: draw random segmentations, see :meth:`Vocabulary.sample_batch`; None:
             the best ones.
         seed: of the random segmentations.
         threads: of SentencePiece; -1: all cores.
 
     Raises:
-        InputError: the source vocabulary has no such tag.
+        InputError: the source vocabulary has no such tag, or the model no such
+            language.
     """
     source, target = vocabularies.source, vocabularies.target
+    frame = make_frame(vocabularies, languages, source_eos=source_eos, tag=tag)
     texts = [pair.source for pair in pairs], [pair.target for pair in pairs]
     if alpha is None:
         sources = source.encode_batch(texts[0], threads=threads)
@@ -80,10 +85,12 @@ def encode(
         Sentences.from_lists(
             sources,
             source.pad_id,
-            first=None if tag is None else source.tag_id(tag),
-            last=source.eos_id if source_eos else None,
+            first=frame.source_before,
+            last=frame.source_after,
         ),
-        Sentences.from_lists(targets, target.pad_id, last=target.eos_id),
+        Sentences.from_lists(
+            targets, target.pad_id, first=frame.target_before, last=frame.end
+        ),
     )
 
 
@@ -93,6 +100,7 @@ def encode_evaluation(
     *,
     source_eos: bool,
     tag: str | None = None,
+    languages: tuple[str, str] = ("", ""),
     max_length: int | None = None,
 ) -> Encoded:
     """Encode every pair, for a loss that counts each pair once.
@@ -103,7 +111,9 @@ def encode_evaluation(
     Raises:
         InputError: a sentence has more tokens than ``max_length``.
     """
-    encoded = encode(pairs, vocabularies, source_eos=source_eos, tag=tag)
+    encoded = encode(
+        pairs, vocabularies, source_eos=source_eos, tag=tag, languages=languages
+    )
     if max_length is None:
         return encoded
     for side, sentences in (("source", encoded.source), ("target", encoded.target)):
@@ -182,7 +192,8 @@ class Tokenizer:
         config, encoded = self.config, self._encode(kept)
         sources, targets = encoded.source_lengths, encoded.target_lengths
         # SentencePiece drops control characters: text may become empty only here.
-        empty = (sources == config.source_eos + config.language_tags) | (targets == 1)
+        frame = self.frame
+        empty = (sources == frame.added) | (targets == len(frame.target_before) + 1)
         too_long = (np.maximum(sources, targets) > config.max_length) & ~empty
         counts.dropped["empty"] = counts.dropped.get("empty", 0) + int(empty.sum())
         counts.dropped["max_length"] = int(too_long.sum())
@@ -193,6 +204,20 @@ class Tokenizer:
         lengths = np.bincount(sources[~empty]), np.bincount(targets[~empty])
         return Piece(encoded, counts, lengths)
 
+    @property
+    def frame(self) -> Frame:
+        """What stands around the text of each pair."""
+        return make_frame(
+            self.vocabularies,
+            self.languages,
+            source_eos=self.config.source_eos,
+            tag=self._tag,
+        )
+
+    @property
+    def _tag(self) -> str | None:
+        return self.languages[1] if self.config.language_tags else None
+
     def _encode(
         self, pairs: list[Pair], alpha: float | None = None, seed: int = 0
     ) -> Encoded:
@@ -200,7 +225,8 @@ class Tokenizer:
             pairs,
             self.vocabularies,
             source_eos=self.config.source_eos,
-            tag=self.languages[1] if self.config.language_tags else None,
+            tag=self._tag,
+            languages=self.languages,
             alpha=alpha,
             seed=seed,
             threads=self.threads,

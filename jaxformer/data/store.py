@@ -48,20 +48,24 @@ class Sentences:
         sentences: Sequence[Sequence[int]],
         pad_id: int,
         *,
-        first: int | None = None,
-        last: int | None = None,
+        first: int | Sequence[int] = (),
+        last: int | Sequence[int] = (),
     ) -> Sentences:
-        """Concatenate sentences; add token ``first`` before each and ``last`` after
-        each.
+        """Concatenate sentences; add the token or the tokens ``first`` before each and
+        ``last`` after each.
         """
-        added = (first is not None) + (last is not None)
+        before, after = (
+            [each] if isinstance(each, int) else [*each] for each in (first, last)
+        )
+        added = len(before) + len(after)
         offsets = _offsets([len(sentence) + added for sentence in sentences])
         own = np.fromiter(itertools.chain.from_iterable(sentences), np.int32)
         tokens = np.empty(offsets[-1], np.int32)
         is_own = np.ones(offsets[-1], bool)
-        for token, positions in ((first, offsets[:-1]), (last, offsets[1:] - 1)):
-            if token is not None:
-                tokens[positions], is_own[positions] = token, False
+        places = [offsets[:-1] + place for place in range(len(before))]
+        places += [offsets[1:] - place for place in range(len(after), 0, -1)]
+        for token, positions in zip([*before, *after], places, strict=True):
+            tokens[positions], is_own[positions] = token, False
         tokens[is_own] = own
         return cls(tokens, offsets, pad_id)
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jaxformer.data.config import VocabularyModel
+from jaxformer.data.frame import Template
 from jaxformer.errors import InputError, require
 from jaxformer.files import write_whole
 
@@ -305,6 +306,8 @@ class Vocabularies:
 
     source: Vocabulary
     target: Vocabulary
+    template: Template | None = None
+    """What stands around the text, of an imported model; None: as in training here."""
 
     @classmethod
     def load(cls, directory: str | Path) -> Vocabularies:
@@ -315,9 +318,10 @@ class Vocabularies:
             InputError: a file is missing or damaged.
         """
         shared, *paths = (_find(directory, x) for x in ("shared", "source", "target"))
+        template = Template.load(Path(directory))
         if shared.exists():
             vocabulary = Vocabulary.load(shared)
-            return cls(vocabulary, vocabulary)
+            return cls(vocabulary, vocabulary, template)
         if not any(path.exists() for path in paths):
             inner = Path(directory) / "vocabulary"
             near = f"; did you mean {inner}?" if cls.exist(inner) else ""
@@ -325,7 +329,8 @@ class Vocabularies:
                 f"no vocabulary in {directory}: it needs shared.model, or source.model"
                 f" and target.model{near}"
             )
-        return cls(*map(Vocabulary.load, paths))
+        source, target = map(Vocabulary.load, paths)
+        return cls(source, target, template)
 
     @staticmethod
     def exist(directory: str | Path) -> bool:
@@ -342,6 +347,8 @@ class Vocabularies:
             path = Path(directory) / f"{name}.{next(iter(vocabulary.files))}"
             if not path.exists():
                 vocabulary.save(path)
+        if self.template is not None:
+            self.template.save(Path(directory))
 
     @property
     def pad_ids(self) -> tuple[int, int]:
@@ -362,8 +369,12 @@ class Vocabularies:
 
     @property
     def hash(self) -> str:
-        """SHA-256 over the hashes of both, in hex."""
+        """SHA-256 over the hashes of both, and of the template if there is one, in
+        hex.
+        """
         hashes = f"{self.source.hash} {self.target.hash}"
+        if self.template is not None:
+            hashes = f"{hashes} {self.template.hash}"
         return hashlib.sha256(hashes.encode()).hexdigest()
 
 

@@ -137,12 +137,7 @@ def make_validator(run: Run, model: Transformer) -> Validator:
     """
     config, pairs = run.config, run.valid[: run.config.evaluation.max_sentences]
     data = config.data
-    tag = run.valid_language if data.language_tags else None
-    language = (
-        data.source_language
-        if run.valid_language != data.source_language
-        else data.target_language
-    )
+    source_language, target_language = run.valid_languages
     sources = [pair.source for pair in pairs]
     references = [pair.target for pair in pairs]
     metrics = (BLEU, CHRF)
@@ -158,8 +153,9 @@ def make_validator(run: Run, model: Transformer) -> Validator:
             run.vocabularies,
             config.decoding,
             source_eos=data.source_eos,
-            tag=tag,
-            source_language=language,
+            tag=target_language if data.language_tags else None,
+            source_language=source_language,
+            target_language=target_language,
             trained_length=data.max_length,
         )
         found = together(

@@ -151,7 +151,7 @@ def _load(directory: Path, records: Sequence[dict[str, Any]]) -> ScoredSet:
     if name.startswith("text:"):
         pairs, language = list(sources.load(name, "", "")), None
     else:
-        pairs, language = load_evaluation(name, data)
+        pairs, (_, language) = load_evaluation(name, data)
     texts, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     if prints[0] != fingerprint(texts, [references]):
         raise InputError(

@@ -171,7 +171,7 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     logits, cache = step(last.reshape(-1), state.cache)
     position = state.position + 1
 
-    natural = word_log_probabilities(rules, logits)
+    natural = word_log_probabilities(rules, logits, state.position)
     rows = state.tokens.reshape(-1, state.tokens.shape[2])
     allowed = constrain(rules.constraints, natural, rows, state.position, rules.eos_id)
     totals = allowed.reshape(*last.shape, -1)

@@ -122,6 +122,10 @@ class Constraints(NamedTuple):
     token, as after the end of a prefix. A sentence with fewer than A of them repeats
     one; a prefix of only -1 allows everything.
     """
+    given: Int[Array, ""] | None = None
+    """How many of the first tokens of the prefixes are given: their log-probability is
+    0, and so is that of tokens that the prefixes let take their place.
+    """
 
 
 FREE = Constraints()

@@ -148,7 +148,7 @@ class SearchRules:
     groups: int = 1
     """G, the groups of a sentence's hypotheses; each is a beam of W / G."""
     bos_id: int
-    """The first input of every hypothesis, never generated."""
+    """The first input of every hypothesis, never generated unless it is ``eos_id``."""
     eos_id: int
     """Ends a hypothesis."""
     pad_id: int
@@ -171,10 +171,9 @@ class SearchRules:
                 f"groups must divide the beam size {self.beam_size}, and {self.groups}"
                 " do not"
             )
-        if self.eos_id in (self.bos_id, self.pad_id):
+        if self.eos_id == self.pad_id:
             raise ValueError(
-                f"eos_id {self.eos_id} must differ from bos_id {self.bos_id} and pad_id"
-                f" {self.pad_id}"
+                f"eos_id {self.eos_id} must differ from pad_id {self.pad_id}"
             )
 
     @property
@@ -223,10 +222,10 @@ def blank(rules: SearchRules, *shape: int) -> Int[Array, "*B 1+T"]:
 
 
 def word_log_probabilities(
-    rules: SearchRules, logits: Float[Array, "N V"]
+    rules: SearchRules, logits: Float[Array, "N V"], position: Int[Array, ""]
 ) -> Float[Array, "N V"]:
-    """Normalise the logits of a step; tokens that are never generated get minus
-    infinity.
+    """Normalise the logits of a step after ``position`` tokens; tokens that are never
+    generated get minus infinity, those that are given 0.
 
     Raises:
         ValueError: the end-of-sentence token has no logit, so that no hypothesis could
@@ -237,7 +236,10 @@ def word_log_probabilities(
             f"eos_id {rules.eos_id} is not in 0 to {logits.shape[-1] - 1}, the tokens"
             " that have logits"
         )
-    return log_probabilities(logits, (rules.bos_id, rules.pad_id))
+    never = {rules.bos_id, rules.pad_id} - {rules.eos_id}
+    found = log_probabilities(logits, sorted(never))
+    given = rules.constraints.given
+    return found if given is None else jnp.where(position < given, 0.0, found)
 
 
 def check_cache(cache: PyTree, rules: SearchRules) -> None:

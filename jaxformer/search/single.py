@@ -125,7 +125,7 @@ def row_step(
     logits, cache = step(last, state.cache)
     position = state.position + 1
 
-    natural = word_log_probabilities(rules, logits)
+    natural = word_log_probabilities(rules, logits, state.position)
     candidates = constrain(
         rules.constraints, natural, state.tokens, state.position, rules.eos_id
     )

@@ -40,7 +40,7 @@ class Run:
         vocabularies: of source and target.
         text: the training text, not yet read.
         valid: the validation text.
-        valid_language: what it is to be translated into.
+        valid_languages: what it is to be translated from and into.
     """
 
     directory: Path
@@ -48,7 +48,7 @@ class Run:
     vocabularies: Vocabularies
     text: TrainingText
     valid: list[Pair]
-    valid_language: str
+    valid_languages: tuple[str, str]
 
     @property
     def checkpoints(self) -> Path:
@@ -129,7 +129,7 @@ def open_run(
         InputError: the directory holds another run, or the text is missing, empty or
             broken.
     """
-    text, (valid, language) = together(lambda: _look(config, directory))
+    text, (valid, languages) = together(lambda: _look(config, directory))
     folder, initial_run = directory / "vocabulary", config.training.initial_run
     if (directory / "config.json").exists():
         vocabularies = _share(lambda: text.vocabularies(folder, report=report))
@@ -141,13 +141,13 @@ def open_run(
         vocabularies,
         text,
         valid,
-        language,
+        languages,
     )
 
 
 def _look(
     config: RunConfig, directory: Path
-) -> tuple[TrainingText, tuple[list[Pair], str]]:
+) -> tuple[TrainingText, tuple[list[Pair], tuple[str, str]]]:
     """Find the text, read what validates, and make sure that the directory is free
     or this run's.
     """
@@ -234,7 +234,8 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
             run.valid,
             run.vocabularies,
             source_eos=config.data.source_eos,
-            tag=run.valid_language if config.data.language_tags else None,
+            tag=run.valid_languages[1] if config.data.language_tags else None,
+            languages=run.valid_languages,
             max_length=config.model.max_length,
         )
     except InputError as error:

@@ -118,6 +118,7 @@ def search_batch(
     n_best: int,
     banned: Constraints = FREE,
     forced: bool = False,
+    given: int = 0,
     shortlist: Shortlist | None = None,
 ) -> SearchResult:
     """Search the translations of sentences, in a batch of one of few shapes.
@@ -131,6 +132,7 @@ def search_batch(
         banned: see :func:`ban`.
         forced: whether any sentence of the call has a prefix; equal for all batches, so
             that they share a compiled search.
+        given: how many of the first tokens of the prefixes cost nothing.
         shortlist: of the target tokens; None: the whole vocabulary.
     """
     config, positions = models.models[0].config, models.positions
@@ -144,6 +146,8 @@ def search_batch(
     # Rows without a sentence are done at once.
     limits = np.array(limits + [0] * (rows - len(limits)), np.int32)
     constraints = _constrain(sentences, decoding, limits, banned, forced)
+    if given:
+        constraints = constraints._replace(given=jnp.int32(given))
     if shortlist is not None:
         # What sampling draws depends on the position of each token in the vocabulary,
         # which must not depend on the other sentences.

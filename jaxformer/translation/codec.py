@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from jaxformer.data.frame import Frame
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError, LineError
 from jaxformer.search.config import DecodingConfig
@@ -37,42 +38,17 @@ class Codec:
     Attributes:
         vocabularies: of source and target.
         positions: of the model, on either side.
-        source_eos: whether sources end with the end-of-sentence token.
-        tag: the language to translate into, for a model whose sources begin with its
-            tag.
+        frame: the tokens around the text.
         source_language: for the abbreviations of paragraphs; empty: unknown.
         trained: most tokens of a source in training, those added to it included; None:
             unknown.
-
-    Raises:
-        InputError: the vocabulary has no such tag.
     """
 
     vocabularies: Vocabularies
     positions: int
-    source_eos: bool = True
-    tag: str | None = None
+    frame: Frame
     source_language: str = ""
     trained: int | None = None
-
-    def __post_init__(self) -> None:
-        """Check that the vocabulary has the tag."""
-        _ = self.before
-
-    @property
-    def before(self) -> list[int]:
-        """Tokens that begin every source."""
-        return [] if self.tag is None else [self.vocabularies.source.tag_id(self.tag)]
-
-    @property
-    def after(self) -> list[int]:
-        """Tokens that end every source."""
-        return [self.vocabularies.source.eos_id] if self.source_eos else []
-
-    @property
-    def added(self) -> int:
-        """Number of tokens that are added to the text of a source."""
-        return len(self.before) + len(self.after)
 
     @property
     def longest(self) -> int:
@@ -80,8 +56,7 @@ class Codec:
         return min(self.trained or self.positions, self.positions)
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode, with the tag and the end of sentence if the run has them; a blank
-        text has no tokens.
+        """Encode, in the frame of the run; a blank text has no tokens.
 
         Raises:
             InputError: a text has more tokens than the model has positions.
@@ -89,7 +64,7 @@ class Codec:
         return self._check("source", self._sources(texts))
 
     def encode_targets(self, texts: Sequence[str]) -> list[list[int]]:
-        """Encode, with the end of sentence.
+        """Encode, in the frame of the run; a blank text has only the frame.
 
         Raises:
             InputError: a text has more tokens than the model has positions.
@@ -106,9 +81,9 @@ class Codec:
         return [self._complete(ids) for ids in encoded]
 
     def _targets(self, texts: Sequence[str]) -> list[list[int]]:
-        vocabulary = self.vocabularies.target
-        encoded = vocabulary.encode_batch(list(texts))
-        return [[*ids, vocabulary.eos_id] for ids in encoded]
+        frame = self.frame
+        encoded = self.vocabularies.target.encode_batch(list(texts))
+        return [[*frame.target_before, *ids, frame.end] for ids in encoded]
 
     def _check(self, side: str, encoded: list[list[int]]) -> list[list[int]]:
         for number, ids in enumerate(encoded, start=1):
@@ -141,7 +116,7 @@ class Codec:
         asked, language = decoding.max_source_length, self.source_language
         most = min(asked or self.positions, self.positions)
         room = (
-            max(1, min(asked or self.longest, most) - self.added)
+            max(1, min(asked or self.longest, most) - self.frame.added)
             if decoding.long_sources == "split"
             else None
         )
@@ -160,7 +135,7 @@ class Codec:
             parts, spaces, longest = [], [], 0
             for space, text in sentences:
                 ids = next(encoded)
-                longest = max(longest, len(ids) + self.added)
+                longest = max(longest, len(ids) + self.frame.added)
                 for own_space, part in self._cut(space, text, ids, room):
                     parts.append(self._complete(part))
                     spaces.append(own_space)
@@ -171,7 +146,8 @@ class Codec:
         return found
 
     def _complete(self, ids: list[int]) -> list[int]:
-        return [*self.before, *ids, *self.after] if ids else []
+        frame = self.frame
+        return [*frame.source_before, *ids, *frame.source_after] if ids else []
 
     def _cut(
         self, space: str, text: str, ids: list[int], room: int | None
@@ -232,22 +208,22 @@ class Codec:
     def hypotheses(
         self, found: SearchResult, row: int
     ) -> list[tuple[list[int], Hypothesis]]:
-        """Return the translations of one sentence of a batch with their tokens: as many
-        as exist, or else one without text.
+        """Return the translations of one sentence of a batch with their tokens, those
+        of the frame included: as many as exist, or else one without text.
         """
-        vocabulary = self.vocabularies.target
+        vocabulary, skip = self.vocabularies.target, len(self.frame.target_before)
         hypotheses = []
         for rank, score in enumerate(found.scores[row]):
             if not np.isfinite(score):
                 continue  # an empty place
             length = found.lengths[row][rank]
             ids = found.tokens[row][rank][:length].tolist()
-            each = found.token_log_probabilities[row][rank][:length]
+            each = found.token_log_probabilities[row][rank][skip:length]
             hypothesis = Hypothesis(
-                " ".join(vocabulary.decode(ids).split("\n")),
+                " ".join(vocabulary.decode(ids[skip:]).split("\n")),
                 float(score),
                 float(found.log_probabilities[row][rank]),
-                vocabulary.pieces(ids),
+                vocabulary.pieces(ids[skip:]),
                 bool(found.finished[row][rank]),
                 token_log_probabilities=each.tolist(),
             )

@@ -193,8 +193,13 @@ def combine(
     facts = [
         {
             "a vocabulary of hash": codec.vocabularies.hash[:12],
-            "data.source_eos": codec.source_eos,
-            "the language tag": codec.vocabularies.source.pieces(codec.before),
+            "data.source_eos": codec.frame.end in codec.frame.source_after,
+            "the language tag": codec.vocabularies.source.pieces(
+                codec.frame.source_before
+            ),
+            "the target language": codec.vocabularies.target.pieces(
+                codec.frame.target_before
+            ),
             "model.vocabulary_size": part.models[0].config.vocabulary_size,
             "model.pad_id": part.models[0].config.pad_id,
             "model.bos_id": part.models[0].config.bos_id,

@@ -55,13 +55,16 @@ def align(
 def _cut(
     codec: Codec, source: list[int], target: list[int], weights: np.ndarray
 ) -> Alignment:
-    """Remove the padding from the weights of a pair, and label rows and columns."""
-    sides = codec.vocabularies
+    """Remove the padding and the target's frame from the weights of a pair, and label
+    rows and columns.
+    """
+    sides, frame = codec.vocabularies, codec.frame
+    skip, own = len(frame.target_before), (*frame.source_before, *frame.source_after)
     return Alignment(
         sides.source.pieces(source),
-        weights[: len(target), : len(source)].copy(),
-        number_words(sides.source, source, codec.before),
-        number_words(sides.target, target, unknown_alone=True),
+        weights[skip : len(target), : len(source)].copy(),
+        number_words(sides.source, source, own),
+        number_words(sides.target, target[skip:], unknown_alone=True),
     )
 
 
@@ -95,6 +98,7 @@ def score(
     results = [PairScore(0.0, 0)] * len(pairs)
     longest = [max(map(len, pair)) for pair in zip(sources, targets, strict=True)]
     pad_id = models.models[0].config.pad_id
+    skip = len(codec.frame.target_before)
     for indices, most in batches(
         longest, decoding.batch_size, decoding.tokens_per_batch, codec.positions
     ):
@@ -104,10 +108,12 @@ def score(
             pad([side[i] for i in indices], count, width, pad_id)
             for side in (sources, targets)
         )
-        totals = np.asarray(_score(models.models, models.params, models.weights, *both))
+        totals = np.asarray(
+            _score(models.models, models.params, models.weights, *both, skip)
+        )
         check_numbers(totals, indices)
         for row, index in enumerate(indices):
-            results[index] = PairScore(float(totals[row]), len(targets[index]))
+            results[index] = PairScore(float(totals[row]), len(targets[index]) - skip)
     return results
 
 
@@ -139,21 +145,24 @@ def attend(
     )
 
 
-@functools.partial(jax.jit, static_argnums=0)
+@functools.partial(jax.jit, static_argnums=(0, 5))
 def _score(
     models: tuple[Transformer, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
     source: Int[Array, "B S"],
     target: Int[Array, "B T"],
+    skip: int,
 ) -> Float[Array, " B"]:
+    """Sum the log-probabilities of the tokens after the first ``skip``."""
     logits = [
         cast(Array, model.apply({"params": own}, source, target))
         for model, own in zip(models, params, strict=True)
     ]
     log_probabilities = mean_log_probabilities(logits, weights)
     chosen = jnp.take_along_axis(log_probabilities, target[..., None], axis=-1)[..., 0]
-    return jnp.where(target != models[0].config.pad_id, chosen, 0.0).sum(axis=-1)
+    counted = jnp.where(target != models[0].config.pad_id, chosen, 0.0)
+    return counted[:, skip:].sum(axis=-1)
 
 
 @functools.partial(jax.jit, static_argnums=0)

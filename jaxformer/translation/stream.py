@@ -177,14 +177,16 @@ class LineSearch:
         self, sentences: Sequence[Sentence], rows: int
     ) -> list[list[Hypothesis]]:
         """Translate a batch of at most ``rows``."""
+        frame = self.codec.frame
         found = batch_search.search_batch(
             self.models,
             sentences,
             dataclasses.replace(self.decoding, batch_size=rows),
-            eos_id=self.codec.vocabularies.target.eos_id,
+            eos_id=frame.end,
             n_best=self.n_best,
             banned=self.banned,
-            forced=self.prefixes is not None,
+            forced=self.prefixes is not None or bool(frame.target_before),
+            given=len(frame.target_before),
             shortlist=self.shortlist,
         )
         places = [each.place[0] for each in sentences]
@@ -215,16 +217,18 @@ class LineSearch:
             LineError: a prefix or a required phrase cannot be written, or is longer
                 than the translation may be.
         """
-        sentences = []
+        sentences, frame = [], self.codec.frame.target_before
+        begin = [[*frame]] if frame else []
         for line, passage in zip(window, passages, strict=True):
             prefixes = self._encode(line, "prefixes", line.prefixes)
             required = self._encode(line, "required", line.required)
             # A blank prefix allows everything.
             prefixes = prefixes if all(prefixes) else []
+            prefixes = [[*frame, *ids] for ids in prefixes] or begin
             required = [ids for ids in required if ids]
             for part, ids in enumerate(passage.parts):
-                words = max(len(ids) - self.codec.added, 0)
-                sentence = Sentence(ids, words, (line.place, part))
+                words = max(len(ids) - self.codec.frame.added, 0)
+                sentence = Sentence(ids, words, (line.place, part), begin)
                 if ids and not part:
                     self._check_room(line, words, "prefixes", prefixes)
                     self._check_room(line, words, "required", required)

@@ -13,6 +13,8 @@ import jax.numpy as jnp
 
 from jaxformer import bucket
 from jaxformer.checkpoints.parameters import find_parameters
+from jaxformer.data.config import DataConfig
+from jaxformer.data.frame import make_frame, name_language
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
@@ -86,8 +88,11 @@ class Translator:
             directory: of the run.
 
         Raises:
-            InputError: the vocabulary has no such tag.
+            InputError: the vocabulary has no such tag, or the model no such language.
         """
+        languages = source_language, target_language
+        frame = make_frame(vocabularies, languages, source_eos=source_eos, tag=tag)
+        config = dataclasses.replace(config, bos_id=frame.start)
         if config.scan_layers:
             from jaxformer.models.layer_stacking import unstack_layers
 
@@ -101,14 +106,9 @@ class Translator:
         self.decoding = decoding
         self.source_eos = source_eos
         self.codec = Codec(
-            vocabularies,
-            self.models.positions,
-            source_eos,
-            tag,
-            source_language,
-            trained_length,
+            vocabularies, self.models.positions, frame, source_language, trained_length
         )
-        self.languages = source_language, target_language
+        self.languages = languages
         """Codes of source and target; empty: unknown."""
         self.checkpoint = checkpoint
         self.directory = directory
@@ -181,6 +181,7 @@ class Translator:
         directory: str | Path,
         checkpoint: str | int = "best",
         target_language: str | None = None,
+        source_language: str | None = None,
     ) -> Translator:
         """Read a run's configuration, vocabularies and parameters.
 
@@ -189,26 +190,22 @@ class Translator:
             checkpoint: ``best``, ``latest``, a step, ``average`` or ``average/NAME``.
             target_language: None: that of the run. Another one needs a run with
                 ``data.language_tags=True``.
+            source_language: None: that of the run. Another one is for imported models
+                whose input names it.
 
         Raises:
-            InputError: there is no such run or checkpoint, or its parts do not belong
-                together.
+            InputError: there is no such run, checkpoint or language, or its parts do
+                not belong together.
         """
         directory = bucket.open_directory(directory)
         config = configuration.load(directory / "config.json")
-        data = config.data
-        language = target_language or data.target_language
-        is_other = language != data.target_language
-        if is_other and not data.language_tags:
-            raise InputError(
-                f"{directory} translates only into {data.target_language}, not into"
-                f" {language!r}: train with data.language_tags=True for several"
-                " languages"
-            )
         saved = find_parameters(
             directory, str(checkpoint), config.evaluation.best_metric
         )
         vocabularies = Vocabularies.load(directory / "vocabulary")
+        source, target = choose_languages(
+            directory, config.data, vocabularies, source_language, target_language
+        )
         check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
         tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
         like = jax.eval_shape(
@@ -219,12 +216,11 @@ class Translator:
             saved.load(like),
             vocabularies,
             config.decoding,
-            source_eos=data.source_eos,
-            tag=language if data.language_tags else None,
-            # A model of both directions reads the other language.
-            source_language=data.target_language if is_other else data.source_language,
-            target_language=language,
-            trained_length=data.max_length,
+            source_eos=config.data.source_eos,
+            tag=target if config.data.language_tags else None,
+            source_language=source,
+            target_language=target,
+            trained_length=config.data.max_length,
             checkpoint=saved.name,
             directory=directory,
         )
@@ -346,7 +342,7 @@ class Translator:
             n_best=n_best,
             banned=ban_tokens(
                 decoding,
-                self.codec.banned(ban),
+                [*map(list, self.codec.frame.banned), *self.codec.banned(ban)],
                 self.vocabularies.target,
                 self.model.config.vocabulary_size,
             ),
@@ -388,3 +384,29 @@ class Translator:
             target = self.translate([source], decoding=whole)[0]
         check_text("target", target)
         return given_pairs.attend(self.model, self.params, self.codec, source, target)
+
+
+def choose_languages(
+    directory: Path,
+    data: DataConfig,
+    vocabularies: Vocabularies,
+    source: str | None,
+    target: str | None,
+) -> tuple[str, str]:
+    """Return the languages that a run translates from and into, where others than its
+    own may be asked for.
+
+    Raises:
+        InputError: the run has no such language.
+    """
+    if vocabularies.template is not None:
+        source = source and name_language(source, vocabularies)
+        target = target and name_language(target, vocabularies)
+    language = target or data.target_language
+    if language != data.target_language and not data.language_tags:
+        raise InputError(
+            f"{directory} translates only into {data.target_language}, not into"
+            f" {language!r}: train with data.language_tags=True for several"
+            " languages"
+        )
+    return source or data.language_into(language), language

@@ -244,8 +244,8 @@ def test_a_large_text_reports_progress(tmp_path, monkeypatch):
 
 def test_text_for_evaluation_is_one_data_set():
     name = "bundled:en-de/test"
-    pairs, language = load_evaluation(f"{name} [de>en]", config_of(language_tags=True))
-    assert (len(pairs), language) == (500, "en")
+    pairs, languages = load_evaluation(f"{name} [de>en]", config_of(language_tags=True))
+    assert (len(pairs), languages) == (500, ("de", "en"))
     assert pairs[0].target == next(iter(load(name, "en", "de"))).source
     with pytest.raises(
         InputError, match=r"into en and the run into de: set data\.lang"

@@ -306,7 +306,7 @@ PHRASE = Constraints(required=np.zeros((1, 1, 1), np.int32))
         (beam_search, {"groups": 3}, None, "groups must divide the beam size 2"),
         (beam_search, {"max_lengths": 3}, None, r"a number for each .* not \(\)"),
         (beam_search, {"eos_id": 5}, None, "eos_id 5 is not in 0 to 4"),
-        (beam_search, {"bos_id": EOS}, None, "eos_id 1 must differ"),
+        (beam_search, {"pad_id": EOS}, None, "eos_id 1 must differ"),
         (beam_search, {}, KEYS, r"cache\['keys'\] .* the 4 rows or the 2 sentences"),
         (
             beam_search,

@@ -133,7 +133,7 @@ def make_run(directory, count):
         config=dataclasses.replace(config, evaluation=evaluation),
         valid=[pair for pair in runs.pairs() if len(pair.source) < 60][:20],
         vocabularies=vocabularies,
-        valid_language="de",
+        valid_languages=("en", "de"),
     )
     return run, Transformer(config.model), runs.random_params(config.model)
 

@@ -1,0 +1,207 @@
+"""The tokens around the text of a sentence pair.
+
+A run trained here begins a source with the tag of its target language, if it has
+several, and ends both sides with the end of sentence. Imported models have other
+frames, which their vocabulary keeps as templates of strings in ``frame.json``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jaxformer.errors import InputError
+from jaxformer.files import parse_json, write_whole
+
+if TYPE_CHECKING:
+    from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+
+FILE = "frame.json"
+"""Its name in a folder of vocabularies; a run trained here has none."""
+
+TEXT, SOURCE, TARGET = "{text}", "{source}", "{target}"
+_SPECIAL = ("{pad}", "{unk}", "{bos}", "{eos}")
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """The tokens around a source and a target, in one direction of translation.
+
+    Attributes:
+        source_before: tokens before the text of a source.
+        source_after: tokens after it.
+        target_before: tokens before the text of a target. A search generates them
+            first, at no cost.
+        start: the decoder's first input.
+        end: ends a target.
+        banned: sequences of target tokens that are never generated.
+    """
+
+    source_before: tuple[int, ...]
+    source_after: tuple[int, ...]
+    target_before: tuple[int, ...]
+    start: int
+    end: int
+    banned: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def added(self) -> int:
+        """Number of tokens that are added to the text of a source."""
+        return len(self.source_before) + len(self.source_after)
+
+
+@dataclasses.dataclass(frozen=True)
+class Template:
+    """The frames of all directions.
+
+    A part is ``{text}``, the piece of a language (``{source}``, ``{target}``), or a
+    special token (``{pad}``, ``{unk}``, ``{bos}``, ``{eos}``).
+
+    Attributes:
+        source: parts of a source, ``{text}`` once.
+        target: parts of a target: ``{text}`` once, and ``{eos}`` at the end.
+        start: the part that is the decoder's first input.
+        banned: sequences of target tokens that are never generated.
+
+    Raises:
+        InputError: the parts of a side are not such.
+    """
+
+    source: tuple[str, ...] = (TEXT, "{eos}")
+    target: tuple[str, ...] = (TEXT, "{eos}")
+    start: str = "{bos}"
+    banned: tuple[tuple[int, ...], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the parts of both sides."""
+        parts = {TEXT, SOURCE, TARGET, *_SPECIAL}
+        for part in (*self.source, *self.target, self.start):
+            if part not in parts:
+                raise InputError(f"a frame has no part {part!r}")
+        for side in (self.source, self.target):
+            if side.count(TEXT) != 1:
+                raise InputError(f"a frame has {TEXT} once a side, not {list(side)}")
+        if self.target[-2:] != (TEXT, "{eos}"):
+            raise InputError(
+                f"a target ends with {TEXT} and {{eos}}, not {list(self.target)}"
+            )
+
+    @property
+    def has_source(self) -> bool:
+        """Whether tokens depend on the language that is translated from."""
+        return SOURCE in (*self.source, *self.target, self.start)
+
+    @property
+    def has_target(self) -> bool:
+        """Whether tokens depend on the language that is translated into."""
+        return TARGET in (*self.source, *self.target, self.start)
+
+    def fill(self, vocabularies: Vocabularies, languages: tuple[str, str]) -> Frame:
+        """Return the frame of a direction.
+
+        Args:
+            vocabularies: of source and target.
+            languages: codes of source and target.
+
+        Raises:
+            InputError: an unknown language.
+        """
+
+        def find(parts: Sequence[str], side: Vocabulary) -> tuple[int, ...]:
+            return tuple(_find(part, side, languages) for part in parts)
+
+        source, target = vocabularies.source, vocabularies.target
+        place = self.source.index(TEXT)
+        return Frame(
+            find(self.source[:place], source),
+            find(self.source[place + 1 :], source),
+            find(self.target[:-2], target),
+            _find(self.start, target, languages),
+            target.eos_id,
+            self.banned,
+        )
+
+    def _to_json(self) -> str:
+        record = {
+            name: value for name, value in dataclasses.asdict(self).items() if value
+        }
+        return f"{json.dumps(record, indent=2, ensure_ascii=False)}\n"
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the file, in hex."""
+        return hashlib.sha256(self._to_json().encode()).hexdigest()
+
+    def save(self, directory: Path) -> None:
+        """Write ``frame.json``, whole or not at all."""
+        write_whole(directory / FILE, self._to_json())
+
+    @classmethod
+    def load(cls, directory: Path) -> Template | None:
+        """Read ``frame.json`` of a folder of vocabularies; None where there is none.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        path = directory / FILE
+        try:
+            record: Any = parse_json(path.read_bytes())
+            record["banned"] = tuple(map(tuple, record.get("banned", ())))
+            for side in ("source", "target"):
+                record[side] = tuple(record[side])
+            return cls(**record)
+        except FileNotFoundError:
+            return None
+        except (InputError, TypeError, KeyError, AttributeError) as error:
+            raise InputError(
+                f"{path} is damaged ({error}): import the model again"
+            ) from None
+
+
+def make_frame(
+    vocabularies: Vocabularies,
+    languages: tuple[str, str],
+    *,
+    source_eos: bool = True,
+    tag: str | None = None,
+) -> Frame:
+    """Return the frame of a direction, by the template of the vocabularies if they have
+    one.
+
+    Args:
+        vocabularies: of source and target.
+        languages: codes of source and target.
+        source_eos: whether sources end with the end-of-sentence token.
+        tag: the target language whose tag begins each source; None: no tag.
+
+    Raises:
+        InputError: the vocabulary has no such tag, or the template no such language.
+    """
+    template = vocabularies.template
+    if template is None:
+        before = () if tag is None else (TARGET,)
+        after = ("{eos}",) if source_eos else ()
+        template = Template(source=(*before, TEXT, *after))
+        return template.fill(vocabularies, (languages[0], tag or languages[1]))
+    source, target = (name_language(code, vocabularies) for code in languages)
+    return template.fill(vocabularies, (source, target))
+
+
+def _find(part: str, vocabulary: Vocabulary, languages: tuple[str, str]) -> int:
+    """Return the token of a part."""
+    if part in _SPECIAL:
+        return getattr(vocabulary, f"{part[1:-1]}_id")
+    return vocabulary.tag_id(languages[part == TARGET])
+
+
+def name_language(code: str, vocabularies: Vocabularies) -> str:
+    """Return the vocabulary's name of a language: ``en_XX`` for ``en`` if it is the
+    only one that begins so.
+    """
+    known = vocabularies.source.languages
+    same = [name for name in known if name.split("_")[0] == code]
+    return same[0] if code not in known and len(same) == 1 else code
