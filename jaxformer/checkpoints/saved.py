@@ -11,6 +11,9 @@ from jaxformer.checkpoints import folder
 from jaxformer.errors import InputError
 from jaxformer.typing import PyTree
 
+IMPORTED = "imported"
+"""The key of a checkpoint's record for the name of the folder that it was made from."""
+
 
 class SavedCheckpoints:
     """The checkpoints under one directory, to be read.
@@ -118,7 +121,9 @@ class SavedCheckpoints:
         Raises:
             InputError: it is damaged, or was removed.
         """
-        folder.check(self.path(step), ["params", "training"], contents=False)
+        # An imported one has parameters only.
+        training = () if IMPORTED in self.progress(step) else ("training",)
+        folder.check(self.path(step), ["params", *training], contents=False)
 
     def restore(self, step: int, **like: PyTree) -> dict[str, PyTree]:
         """Read ``params``, ``training`` or both in the shapes, types and placement of

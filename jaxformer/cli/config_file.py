@@ -117,7 +117,8 @@ def _folder() -> Path:
 
 def _split(name: str) -> tuple[str, str | None]:
     """Return the path of a configuration file and the variant after its colon."""
-    stem, colon, variant = name.rpartition(":")
+    # A variant may have colons, as the URL of a run has.
+    stem, colon, variant = name.partition(":")
     if colon and not Path(name).is_file():
         return find(stem), variant
     return find(name), None

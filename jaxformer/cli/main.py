@@ -27,6 +27,7 @@ DONE, FAILED, WRONG_USAGE, INTERRUPTED = 0, 1, 2, 130
 COMMANDS = {
     "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
     "train": "train a model, or continue a run that was interrupted",
+    "import": "make a run of a translation model of Hugging Face's transformers",
     "average": "average checkpoints of a run",
     "shortlist": (
         "learn which target tokens each source token needs, for a quicker search"

@@ -125,7 +125,8 @@ class Template:
             self.banned,
         )
 
-    def _to_json(self) -> str:
+    def to_json(self) -> str:
+        """Return the content of the file."""
         record = {
             name: value for name, value in dataclasses.asdict(self).items() if value
         }
@@ -134,11 +135,11 @@ class Template:
     @property
     def hash(self) -> str:
         """SHA-256 of the file, in hex."""
-        return hashlib.sha256(self._to_json().encode()).hexdigest()
+        return hashlib.sha256(self.to_json().encode()).hexdigest()
 
     def save(self, directory: Path) -> None:
         """Write ``frame.json``, whole or not at all."""
-        write_whole(directory / FILE, self._to_json())
+        write_whole(directory / FILE, self.to_json())
 
     @classmethod
     def load(cls, directory: Path) -> Template | None:
@@ -149,17 +150,29 @@ class Template:
         """
         path = directory / FILE
         try:
-            record: Any = parse_json(path.read_bytes())
+            return cls.from_json(path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except InputError as error:
+            raise InputError(
+                f"{path} is damaged ({error}): import the model again"
+            ) from None
+
+    @classmethod
+    def from_json(cls, content: str | bytes) -> Template:
+        """Read what :meth:`to_json` wrote.
+
+        Raises:
+            InputError: it is no such content.
+        """
+        record: Any = parse_json(content)
+        try:
             record["banned"] = tuple(map(tuple, record.get("banned", ())))
             for side in ("source", "target"):
                 record[side] = tuple(record[side])
             return cls(**record)
-        except FileNotFoundError:
-            return None
-        except (InputError, TypeError, KeyError, AttributeError) as error:
-            raise InputError(
-                f"{path} is damaged ({error}): import the model again"
-            ) from None
+        except (TypeError, KeyError, AttributeError) as error:
+            raise InputError(f"no frame: {error}") from None
 
 
 def make_frame(

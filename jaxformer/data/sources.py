@@ -74,6 +74,9 @@ class Corpus:
         return iter(self.read())
 
 
+IMPORTED = "imported:"
+"""Begins what an imported run has in place of a data set's name."""
+
 _Opened: TypeAlias = tuple[Callable[[], Iterable[Pair]], tuple[Path, ...]]
 """What reads the pairs, and the user's files."""
 
@@ -90,6 +93,11 @@ def load(name: str, source_language: str, target_language: str) -> Corpus:
             data, and in fetching ``hf:`` and ``sacrebleu:``, are raised by iterating.
     """
     scheme, colon, rest = name.partition(":")
+    if name.startswith(IMPORTED):
+        raise InputError(
+            f"{name} is the text that an imported model was trained on, which is not"
+            " here: name another data set"
+        )
     opener = _OPENERS.get(scheme) if colon else None
     if opener is None:
         known = [f"{scheme}:" for scheme in SCHEMES]

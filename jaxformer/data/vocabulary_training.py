@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from jaxformer import signals
 from jaxformer.data.config import DataConfig, VocabularyModel
+from jaxformer.data.frame import FILE
 from jaxformer.data.vocabulary import (
     PIECES,
     TOKENIZER,
@@ -113,7 +114,7 @@ def load_or_train(
             :meth:`Vocabulary.train` refuses the size.
     """
     directory = Path(directory)
-    if any(any(directory.glob(f"*.{ending}")) for ending in (PIECES, TOKENIZER)):
+    if any(any(directory.glob(f"*{end}")) for end in (PIECES, TOKENIZER, FILE)):
         return _load_imported(directory, config)
     sides = {True: ("shared",), False: ("source", "target")}
     for name in sides[not config.shared_vocabulary]:
@@ -134,12 +135,8 @@ def load_or_train(
 
 def _load_imported(directory: Path, config: DataConfig) -> Vocabularies:
     found = Vocabularies.load(directory)
-    if config.shared_vocabulary and not found.shared:
-        raise InputError(
-            f"{directory} holds two vocabularies: set data.shared_vocabulary=False"
-        )
-    if not config.shared_vocabulary:
-        _check_size(directory, "source", found.source, config)
+    # Two that differ may share the ids, as those of Marian do.
+    _check_size(directory, "source", found.source, config)
     _check_size(directory, "target", found.target, config)
     return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+from jaxformer.data.frame import make_frame
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.files import LOCK
@@ -35,8 +36,16 @@ def check_vocabulary(
         )
 
 
-def complete_config(config: RunConfig, vocabularies: Vocabularies) -> RunConfig:
+def complete_config(
+    config: RunConfig, vocabularies: Vocabularies, known: RunConfig | None = None
+) -> RunConfig:
     """Return the configuration with the sizes and ids of the vocabularies.
+
+    Args:
+        config: of the run.
+        vocabularies: of source and target.
+        known: of the run that this one continues or begins with: the tables of an
+            imported model may have more rows than its vocabularies have pieces.
 
     Raises:
         InputError: the two sides have different ids of padding, or the model does not
@@ -48,11 +57,16 @@ def complete_config(config: RunConfig, vocabularies: Vocabularies) -> RunConfig:
             f"the source vocabulary pads with id {source.pad_id} and the target"
             f" vocabulary with {target.pad_id}; train both with the same pad id"
         )
+    rows = source.size, target.size
+    if vocabularies.template is not None and known is not None:
+        size = known.model.vocabulary_size
+        own = known.model.source_vocabulary_size or size
+        rows = max(own, rows[0]), max(size, rows[1])
     model = dataclasses.replace(
         config.model,
-        vocabulary_size=target.size,
-        source_vocabulary_size=None if config.data.shared_vocabulary else source.size,
+        vocabulary_size=rows[1],
+        source_vocabulary_size=None if config.data.shared_vocabulary else rows[0],
         pad_id=target.pad_id,
-        bos_id=target.bos_id,
+        bos_id=make_frame(vocabularies, config.data.languages).start,
     )
     return dataclasses.replace(config, model=model)

@@ -187,6 +187,8 @@ class DecodingConfig:
     epsilon: float = key(
         0.0, least=0, most=1, flag="P", help="draw from tokens of probability P or more"
     )
+    # A translation that reaches its limit gets its end there, at no cost.
+    end_at_limit: bool = key(False)
     # The same seed samples the same translations of the same sentences.
     seed: int = key(
         0, least=0, below=2**32, flag="N", help="of the sampling", changes="speed"

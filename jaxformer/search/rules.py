@@ -14,7 +14,12 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxformer.search.config import LengthPenalty
-from jaxformer.search.constraints import FREE, Constraints, select_sentences
+from jaxformer.search.constraints import (
+    FREE,
+    Constraints,
+    repeat_rows,
+    select_sentences,
+)
 from jaxformer.search.scoring import length_penalty, log_probabilities
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
@@ -96,6 +101,7 @@ class Sampling(NamedTuple):
         "penalty",
         "coverage",
         "groups",
+        "end_at_limit",
         "bos_id",
         "eos_id",
         "pad_id",
@@ -147,6 +153,10 @@ class SearchRules:
     """
     groups: int = 1
     """G, the groups of a sentence's hypotheses; each is a beam of W / G."""
+    end_at_limit: bool = False
+    """Whether the last token that a limit allows is ``eos_id``, with log-probability
+    0.
+    """
     bos_id: int
     """The first input of every hypothesis, never generated unless it is ``eos_id``."""
     eos_id: int
@@ -224,8 +234,8 @@ def blank(rules: SearchRules, *shape: int) -> Int[Array, "*B 1+T"]:
 def word_log_probabilities(
     rules: SearchRules, logits: Float[Array, "N V"], position: Int[Array, ""]
 ) -> Float[Array, "N V"]:
-    """Normalise the logits of a step after ``position`` tokens; tokens that are never
-    generated get minus infinity, those that are given 0.
+    """Normalise the logits of a step after ``position`` tokens. Tokens that are never
+    generated get minus infinity, given tokens and a forced end 0.
 
     Raises:
         ValueError: the end-of-sentence token has no logit, so that no hypothesis could
@@ -239,7 +249,13 @@ def word_log_probabilities(
     never = {rules.bos_id, rules.pad_id} - {rules.eos_id}
     found = log_probabilities(logits, sorted(never))
     given = rules.constraints.given
-    return found if given is None else jnp.where(position < given, 0.0, found)
+    if given is not None:
+        found = jnp.where(position < given, 0.0, found)
+    if rules.end_at_limit:
+        last = position + 1 >= repeat_rows(rules.limits, found.shape[0])
+        ends = jnp.where(jnp.arange(found.shape[1]) == rules.eos_id, 0.0, -jnp.inf)
+        found = jnp.where(last[:, None], ends, found)
+    return found
 
 
 def check_cache(cache: PyTree, rules: SearchRules) -> None:

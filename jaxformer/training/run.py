@@ -16,8 +16,10 @@ from jaxformer.data.batching import Batch, cover, plan_buckets
 from jaxformer.data.corpus import Report, TrainingText, load_evaluation, open_evaluation
 from jaxformer.data.encoding import encode_evaluation
 from jaxformer.data.files import check_folder, make_folder
+from jaxformer.data.frame import FILE, Template, make_frame
 from jaxformer.data.pipeline import TrainingData, evaluation_batches
 from jaxformer.data.records import Pair
+from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.files import LOCK, TEMPORARY, check_writable, hold
@@ -133,11 +135,16 @@ def open_run(
     folder, initial_run = directory / "vocabulary", config.training.initial_run
     if (directory / "config.json").exists():
         vocabularies = _share(lambda: text.vocabularies(folder, report=report))
+        known = configuration.load(directory / "config.json")
     else:
         vocabularies = _share(lambda: _first_vocabularies(text, initial_run, report))
+        known = None if initial_run is None else read_initial_config(initial_run)
+    complete = complete_config(config, vocabularies, known)
+    for languages_of in (*(part.languages for part in text.parts), languages):
+        _check_start(complete, vocabularies, languages_of)
     return Run(
         directory,
-        complete_config(config, vocabularies),
+        complete,
         vocabularies,
         text,
         valid,
@@ -155,6 +162,11 @@ def _look(
     if directory.exists():
         check_writable(directory, *WRITTEN)
     saved, data = directory / "config.json", config.data
+    if saved.exists() and configuration.load(saved).data.train.startswith(IMPORTED):
+        raise InputError(
+            f"{directory} was imported and has no training to continue: begin a new"
+            f" --workdir with --config=finetune:{directory}"
+        )
     text = TrainingText.open(data)
     if saved.exists():
         old = configuration.load(saved)
@@ -175,6 +187,24 @@ def _look(
     except InputError as error:
         raise InputError(f"data.test: {error}") from None
     return text, load_evaluation(data.valid, data)
+
+
+def _check_start(
+    config: RunConfig, vocabularies: Vocabularies, languages: tuple[str, str]
+) -> None:
+    """Refuse a direction whose targets begin with another first input of the decoder,
+    of which a model has one while it is trained.
+    """
+    tag = languages[1] if config.data.language_tags else None
+    if vocabularies.template is None:
+        return
+    frame = make_frame(vocabularies, languages, tag=tag)
+    if frame.start != config.model.bos_id:
+        raise InputError(
+            f"this model is trained in one direction: {'-'.join(config.data.languages)}"
+            f" and {'-'.join(languages)} differ in the decoder's first input; set"
+            " data.target_language, and leave out other directions"
+        )
 
 
 def _refuse_end(old: RunConfig, new: RunConfig, directory: Path) -> None:
@@ -210,7 +240,8 @@ def _refuse_replaced(old: RunConfig, folder: Path) -> None:
     found = Vocabularies.load(folder)
     target = old.model.vocabulary_size
     sizes = old.model.source_vocabulary_size or target, target
-    if (found.source.size, found.target.size) != sizes:
+    # Tables of an imported model may have more rows.
+    if found.template is None and (found.source.size, found.target.size) != sizes:
         raise InputError(
             f"{folder} is not the vocabulary of this run: it has {found.source.size}"
             f" and {found.target.size} pieces of source and target, and had {sizes[0]}"
@@ -260,17 +291,20 @@ def _share(make: Callable[[], Vocabularies]) -> Vocabularies:
     def encode() -> list[dict[str, str]]:
         made = make()
         shared = made.source is made.target
+        frame = made.template and {FILE: made.template.to_json().encode()}
+        parts = [made.source.files, made.target.files, frame or {}]
         return [
             {end: base64.b64encode(file).decode("ascii") for end, file in files.items()}
-            for files in [made.source.files, made.target.files][shared:]
+            for files in parts[shared:]
         ]
 
-    found = [
+    *sides, frame = [
         {ending: base64.b64decode(text) for ending, text in files.items()}
         for files in make_once(encode)
     ]
-    parts = [Vocabulary.from_files(files) for files in found]
-    return Vocabularies(parts[0], parts[-1])
+    parts = [Vocabulary.from_files(files) for files in sides]
+    template = Template.from_json(frame[FILE]) if frame else None
+    return Vocabularies(parts[0], parts[-1], template)
 
 
 def _first_vocabularies(

@@ -12,6 +12,7 @@ import optax
 from jaxformer import bucket
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.parameters import find_parameters
+from jaxformer.data.sources import IMPORTED
 from jaxformer.errors import InputError
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
@@ -70,6 +71,11 @@ def load_initial(
             f"training.initial_run={run} was trained by {other.training.optimizer}, not"
             f" by {config.optimizer}: set"
             f" training.optimizer={other.training.optimizer}, or"
+            " training.initial_optimizer=False"
+        )
+    if config.initial_optimizer and other.data.train.startswith(IMPORTED):
+        raise InputError(
+            f"training.initial_run={run} was imported, without an optimizer: set"
             " training.initial_optimizer=False"
         )
     saved = find_parameters(run, "best", other.evaluation.best_metric)

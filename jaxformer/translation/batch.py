@@ -84,6 +84,8 @@ def ban(
     phrases: Sequence[list[int]],
     vocabulary: Vocabulary,
     columns: int,
+    *,
+    surplus: bool = False,
 ) -> Constraints:
     """Build the constraints of banned tokens, in one of few shapes.
 
@@ -93,12 +95,15 @@ def ban(
             since the vocabulary cannot write it.
         vocabulary: of the target.
         columns: of the model's output; those beyond the vocabulary are unknown tokens.
+        surplus: whether those are banned too.
     """
     unk_id = vocabulary.unk_id
     unknown: Any = None
-    if decoding.no_unknown:
+    if decoding.no_unknown or (surplus and columns > vocabulary.size):
         tokens = np.arange(columns)
-        unknown = (tokens == unk_id) | (tokens >= vocabulary.size)
+        unknown = tokens >= vocabulary.size
+        if decoding.no_unknown:
+            unknown |= tokens == unk_id
     known = [phrase for phrase in phrases if unk_id not in phrase]
     padded: Any = None
     if known:
@@ -185,6 +190,7 @@ def _rules(
         penalty=decoding.length_penalty,
         coverage=lost_coverage if decoding.coverage_penalty else None,
         groups=decoding.diversity_groups,
+        end_at_limit=decoding.end_at_limit,
         bos_id=config.bos_id,
         eos_id=eos_id,
         pad_id=config.pad_id,

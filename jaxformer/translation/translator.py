@@ -345,6 +345,7 @@ class Translator:
                 [*map(list, self.codec.frame.banned), *self.codec.banned(ban)],
                 self.vocabularies.target,
                 self.model.config.vocabulary_size,
+                surplus=self.vocabularies.template is not None,
             ),
             prefixes=prefixes,
             required=required,

@@ -171,7 +171,7 @@ def test_where_nothing_may_come_there_is_no_translation(monkeypatch):
     neither.
     """
     everything = Constraints(banned_tokens=np.ones(400, bool))
-    monkeypatch.setattr(translator_module, "ban_tokens", lambda *_: everything)
+    monkeypatch.setattr(translator_module, "ban_tokens", lambda *_, **__: everything)
     texts = [*equally_long(), ""]
     *found, (blank,) = random_translator().search(texts, beam_size=1)
     assert found == [[nothing()]] * 6

@@ -1,0 +1,64 @@
+# ruff: noqa: N999  (modules have the names of their commands)
+"""``jaxformer import``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from jaxformer import bucket
+from jaxformer.cli.arguments import add_workdir
+from jaxformer.cli.output import warn, write_record
+from jaxformer.interop.huggingface.run import import_run
+
+EXAMPLE = """
+examples:
+  jaxformer import downloads/opus-mt-en-de --workdir=runs/opus
+  jaxformer import downloads/nllb-200-distilled-600M --workdir=runs/nllb \\
+      --from=eng_Latn --to=deu_Latn
+  echo "Insert a new table." | jaxformer translate --workdir=runs/nllb --to=fra_Latn
+  jaxformer train --config=finetune:runs/opus --workdir=runs/mine \\
+      --config.data.train=text:train.en,train.de
+
+Reads a translation model as Hugging Face's transformers saves it: Marian (OPUS-MT),
+M2M-100, NLLB-200, mBART, mBART-50 and BART, with config.json, model.safetensors and the
+files of the tokenizer. The result is the directory of a run with one checkpoint, whose
+search is that of generation_config.json. --from and --to are the languages that it
+translates without these options later. The directory appears when it is whole.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the model")
+    add_workdir(parser, "directory of the run to make, empty or missing")
+    for flag, dest, what in (
+        ("--from", "source_language", "from"),
+        ("--to", "target_language", "into"),
+    ):
+        parser.add_argument(
+            flag,
+            dest=dest,
+            metavar="CODE",
+            help=f"what to translate {what} (default: as the folder says)",
+        )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Import."""
+    config, ignored = import_run(
+        options.folder,
+        options.workdir,
+        source_language=options.source_language,
+        target_language=options.target_language,
+    )
+    if ignored:
+        warn(f"not taken from generation_config.json: {', '.join(ignored)}")
+    write_record(
+        {
+            "workdir": bucket.reword(str(options.workdir)),
+            "source_language": config.data.source_language,
+            "target_language": config.data.target_language,
+            "vocabulary": config.data.vocabulary_size,
+        }
+    )

@@ -1,0 +1,325 @@
+"""Make the directory of a run from a folder of Hugging Face's transformers."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer import bucket
+from jaxformer.checkpoints import folder as checkpoint
+from jaxformer.checkpoints import saved
+from jaxformer.data.config import DataConfig
+from jaxformer.data.files import make_folder
+from jaxformer.data.frame import TEXT, Template, make_frame, name_language
+from jaxformer.data.sources import IMPORTED
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.errors import InputError
+from jaxformer.files import cannot_write
+from jaxformer.interop.huggingface import files
+from jaxformer.interop.huggingface.seq2seq import Imported, read
+from jaxformer.interop.huggingface.tokenizers import read_vocabularies
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
+from jaxformer.search.config import DecodingConfig
+
+_TOKENIZER = "tokenizer_config.json"
+
+# transformers has no such limit, and a search needs memory for it.
+_EXTRA = 128
+
+# Settings of a search and what they are if they change nothing.
+_NEUTRAL = {
+    "do_sample": False,
+    "num_beam_groups": 1,
+    "penalty_alpha": None,
+    "encoder_no_repeat_ngram_size": 0,
+    "encoder_repetition_penalty": 1.0,
+    "exponential_decay_length_penalty": None,
+    "suppress_tokens": None,
+    "begin_suppress_tokens": None,
+    "sequence_bias": None,
+    "renormalize_logits": False,
+    "constraints": None,
+    "force_words_ids": None,
+    "diversity_penalty": 0.0,
+}
+
+
+class _Mapped(np.ndarray):
+    """An array that orbax writes from where it is: it would copy all of them first."""
+
+    def __deepcopy__(self, memo: Any) -> _Mapped:
+        return self
+
+
+def import_run(
+    folder: Path,
+    directory: Path,
+    *,
+    source_language: str | None = None,
+    target_language: str | None = None,
+) -> tuple[RunConfig, list[str]]:
+    """Make a run of a model that ``save_pretrained`` wrote or that was downloaded.
+
+    Its one checkpoint, step 0, has parameters only. Nothing is written on an error.
+
+    Args:
+        folder: with ``config.json``, ``model.safetensors`` and the tokenizer's files.
+        directory: of the run, empty or missing.
+        source_language: what is translated from, as a code of the model; None: as the
+            folder says.
+        target_language: what is translated into; None: as the folder says.
+
+    Returns:
+        The configuration, and the settings of the folder's search that are not taken.
+
+    Raises:
+        InputError: the folder is not that of a known model, or is damaged; a language
+            is unknown or must be named; the directory is not empty.
+    """
+    if directory.exists() and any(directory.iterdir()):
+        raise InputError(f"{directory} is not empty: choose another --workdir")
+    imported = read(folder)
+    vocabularies = read_vocabularies(folder, imported.settings)
+    search = _search_settings(imported)
+    template = _make_template(imported, vocabularies, search, _tokenizer(folder))
+    vocabularies = dataclasses.replace(vocabularies, template=template)
+    languages = _choose_languages(
+        (source_language, target_language), vocabularies, search, _tokenizer(folder)
+    )
+    frame = make_frame(vocabularies, languages)
+    model = dataclasses.replace(imported.config, bos_id=frame.start)
+    config = configuration.parse({})
+    config = dataclasses.replace(
+        config,
+        model=model,
+        data=_data(folder.resolve().name, imported, vocabularies, languages),
+        decoding=_decoding(search, model.max_length, vocabularies.target.eos_id),
+    )
+    _write(directory, folder.resolve().name, config, vocabularies, imported.params)
+    ignored = [
+        f"{name}={search[name]!r}"
+        for name, neutral in _NEUTRAL.items()
+        if search.get(name) not in (None, neutral)
+    ]
+    return config, ignored
+
+
+def _tokenizer(folder: Path) -> dict[str, Any]:
+    if not (folder / _TOKENIZER).is_file():
+        return {}
+    return files.read_settings(folder, _TOKENIZER)
+
+
+def _search_settings(imported: Imported) -> dict[str, Any]:
+    """Return the settings of the search, which older folders have with the model's."""
+    return imported.generation or dict(imported.settings)
+
+
+def _make_template(
+    imported: Imported,
+    vocabularies: Vocabularies,
+    search: Mapping[str, Any],
+    tokenizer: Mapping[str, Any],
+) -> Template:
+    """Return what the model's tokenizer and decoder have around a text.
+
+    Raises:
+        InputError: the decoder begins with another token than a special one.
+    """
+    kind = imported.settings["model_type"]
+    source: tuple[str, ...] = (TEXT, "{eos}")
+    target: tuple[str, ...] = (TEXT, "{eos}")
+    start = _name_start(imported, vocabularies, search)
+    languages = vocabularies.source.languages
+    if kind == "marian" and languages:
+        source = ("{target}", *source)
+    elif kind == "bart":
+        source, target = ("{bos}", *source), ("{bos}", *target)
+    elif kind == "m2m_100" or (kind == "mbart" and _is_mbart50(tokenizer, languages)):
+        target = ("{target}", *target)
+        legacy = kind == "m2m_100" and tokenizer.get("legacy_behaviour") is True
+        source = (*source, "{source}") if legacy else ("{source}", *source)
+    elif kind == "mbart":
+        source, start = (*source, "{source}"), "{target}"
+    banned = search.get("bad_words_ids") or ()
+    pad_id = vocabularies.target.pad_id  # never generated anyway
+    return Template(
+        source,
+        target,
+        start,
+        tuple(tuple(map(int, ids)) for ids in banned if list(ids) != [pad_id]),
+    )
+
+
+def _is_mbart50(tokenizer: Mapping[str, Any], languages: Mapping[str, int]) -> bool:
+    named = str(tokenizer.get("tokenizer_class", ""))
+    if named.startswith("MBart50"):
+        return True
+    # mBART has 25 languages.
+    return not named.startswith("MBartTokenizer") and len(languages) > 25
+
+
+def _name_start(
+    imported: Imported, vocabularies: Vocabularies, search: Mapping[str, Any]
+) -> str:
+    """Return the part of a frame that is the decoder's first input.
+
+    Raises:
+        InputError: it is no special token and no language.
+    """
+    target, name = vocabularies.target, "decoder_start_token_id"
+    start = search.get(name)
+    if start is None:
+        start = imported.settings.get(name)
+    for special in ("pad", "eos", "bos"):
+        if start == getattr(target, f"{special}_id"):
+            return f"{{{special}}}"
+    if start is None or start in target.languages.values():
+        return "{target}"
+    raise InputError(
+        f"{name}={start} is the token {target.pieces([start])[0]!r}, and a decoder"
+        " begins with a special token or a language: correct config.json or"
+        " generation_config.json"
+    )
+
+
+def _choose_languages(
+    asked: tuple[str | None, str | None],
+    vocabularies: Vocabularies,
+    search: Mapping[str, Any],
+    tokenizer: Mapping[str, Any],
+) -> tuple[str, str]:
+    """Return the codes of both languages: those asked for, or those of the folder.
+
+    Raises:
+        InputError: the model has no such language, or one must be named.
+    """
+    template, known = vocabularies.template, vocabularies.source.languages
+    assert template is not None
+    forced = [
+        search.get(f"{name}_token_id") for name in ("forced_bos", "decoder_start")
+    ]
+    of_search = [code for code, id_ in known.items() if id_ in forced]
+    needed = template.has_source, template.has_target
+    own = (
+        (tokenizer.get("src_lang"), tokenizer.get("source_lang"), "source"),
+        (
+            *of_search[:1],
+            tokenizer.get("tgt_lang"),
+            tokenizer.get("target_lang"),
+            "target",
+        ),
+    )
+    found = []
+    for code, names, must, flag in zip(asked, own, needed, ("from", "to"), strict=True):
+        if code is None:
+            usable = [name for name in names if name and (name in known or not must)]
+            if not usable:
+                raise InputError(
+                    f"the model has {len(known)} languages: name one by --{flag}, such"
+                    f" as {', '.join(list(known)[:5])}"
+                )
+            code = str(usable[0])
+        code = name_language(code, vocabularies)
+        if must:
+            vocabularies.source.tag_id(code)  # an unknown one is refused
+        found.append(code)
+    return found[0], found[1]
+
+
+def _data(
+    name: str,
+    imported: Imported,
+    vocabularies: Vocabularies,
+    languages: tuple[str, str],
+) -> DataConfig:
+    template = vocabularies.template
+    assert template is not None
+    rows = imported.config.source_vocabulary_size
+    text = f"{IMPORTED}{name}"
+    return DataConfig(
+        train=text,
+        valid=text,
+        test=text,
+        source_language=languages[0],
+        target_language=languages[1],
+        vocabulary_size=vocabularies.target.size,
+        # Of one table of ids, whichever models make the pieces.
+        shared_vocabulary=rows is None,
+        source_vocabulary_size=None if rows is None else vocabularies.source.size,
+        language_tags=template.has_target,
+        max_length=imported.config.max_length,
+    )
+
+
+def _decoding(search: Mapping[str, Any], positions: int, eos_id: int) -> DecodingConfig:
+    """Return the search that transformers would do.
+
+    A length counts all generated tokens there as here, and ``max_length`` also the
+    first input.
+    """
+
+    def get(name: str, default: Any) -> Any:
+        value = search.get(name)
+        return default if value is None else value
+
+    most = get("max_new_tokens", int(get("max_length", positions + 1)) - 1)
+    forced = get("forced_eos_token_id", [])
+    most = max(1, min(int(most), positions))
+    return DecodingConfig(
+        beam_size=int(get("num_beams", 1)),
+        alpha=float(get("length_penalty", 1.0)),
+        length_penalty="average",
+        min_length=min(max(1, int(get("min_length", 1))), most),
+        max_target_length=most,
+        max_extra_length=_EXTRA,
+        no_repeat_ngram=int(get("no_repeat_ngram_size", 0)),
+        repetition_penalty=float(get("repetition_penalty", 1.0)),
+        end_at_limit=eos_id in (forced if isinstance(forced, list) else [forced]),
+    )
+
+
+def _write(
+    directory: Path,
+    name: str,
+    config: RunConfig,
+    vocabularies: Vocabularies,
+    params: Any,
+) -> None:
+    """Write the directory of a run, whole or not at all.
+
+    Raises:
+        InputError: it cannot be written.
+    """
+    made = [path for path in directory.absolute().parents if not path.exists()]
+    make_folder(directory.absolute().parent, "--workdir")
+    try:
+        new = tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent)
+    except OSError as error:
+        raise cannot_write(directory, error) from None
+    try:
+        new = Path(new)
+        new.chmod(0o755)
+        configuration.save(config, new / "config.json")
+        vocabularies.save(new / "vocabulary")
+        (new / "checkpoints").mkdir()
+        record = {"vocabulary": vocabularies.hash, saved.IMPORTED: name}
+        params = jax.tree.map(lambda each: each.view(_Mapped), params)
+        checkpoint.write(new / "checkpoints" / "0", {"params": params}, record)
+        new.rename(directory)  # also over an empty folder
+    except BaseException as error:
+        shutil.rmtree(new, ignore_errors=True)
+        for path in made:
+            path.rmdir()
+        if isinstance(error, OSError):
+            raise cannot_write(directory, error) from None
+        raise
+    bucket.push(directory)

@@ -1,0 +1,240 @@
+"""A folder of Hugging Face becomes the directory of a run, whole or not at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import tokenizer_folders
+
+import runs
+from jaxformer.checkpoints.parameters import find_parameters
+from jaxformer.cli import config_file
+from jaxformer.data.frame import Template
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.errors import InputError
+from jaxformer.interop import huggingface
+from jaxformer.interop.huggingface.run import import_run
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
+from jaxformer.training.run import open_run
+from jaxformer.training.train import train
+from jaxformer.training.warm_start import load_initial
+
+SURPLUS = 5  # rows of the table without a piece
+GENERATION = {
+    "num_beams": 3,
+    "length_penalty": 0.7,
+    "max_length": 20,
+    "min_length": 2,
+    "no_repeat_ngram_size": 4,
+    "forced_eos_token_id": 2,
+    "bad_words_ids": [[1], [7], [8, 9]],
+    "do_sample": True,
+}
+
+
+def random_params(config: TransformerConfig) -> dict:
+    rng, token = np.random.default_rng(0), jax.ShapeDtypeStruct((1, 1), np.int32)
+    shapes = jax.eval_shape(Transformer(config).init, jax.random.key(0), token, token)
+
+    def draw(path, x):
+        noise = 0.3 * rng.standard_normal(x.shape)
+        return ((path[-1].key == "scale") + noise).astype(np.float32)
+
+    return jax.tree_util.tree_map_with_path(draw, shapes["params"])
+
+
+@runs.made_once
+def folder(path: Path) -> None:
+    """Write a little M2M-100 without torch."""
+    path.mkdir(exist_ok=True)
+    tokenizer_folders.m2m100(path)
+    pieces = json.loads((path / "vocab.json").read_bytes())
+    config = TransformerConfig(
+        vocabulary_size=len(pieces) + 100 + SURPLUS,
+        d_model=16,
+        d_ff=24,
+        num_heads=4,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        norm_order="pre",
+        norm_epsilon=1e-5,
+        positions="sinusoidal_halves",
+        position_offset=2,
+        max_length=128,
+        pad_id=1,
+        bos_id=2,
+    )
+    huggingface.write(
+        path,
+        config,
+        random_params(config),
+        settings={"model_type": "m2m_100", "eos_token_id": 2},
+        generation={"decoder_start_token_id": 2, **GENERATION},
+    )
+
+
+@runs.made_once
+def imported(path: Path) -> None:
+    path.rmdir() if path.exists() else None
+    import_run(folder(), path, source_language="en", target_language="de")
+
+
+def test_a_run_has_the_search_and_the_frame_of_the_folder():
+    """Settings that are not taken are named, and parameters are those of the file."""
+    run = imported()
+    config = configuration.load(run / "config.json")
+    expected = {
+        "beam_size": 3,
+        "alpha": 0.7,
+        "length_penalty": "average",
+        "max_target_length": 19,  # there the first input counts
+        "min_length": 2,
+        "no_repeat_ngram": 4,
+        "end_at_limit": True,
+    }
+    found = dataclasses.asdict(config.decoding)
+    assert {name: found[name] for name in expected} == expected
+    assert (config.data.languages, config.data.language_tags) == (("en", "de"), True)
+    vocabularies = Vocabularies.load(run / "vocabulary")
+    assert vocabularies.template == Template(
+        ("{source}", "{text}", "{eos}"),
+        ("{target}", "{text}", "{eos}"),
+        "{eos}",
+        ((7,), (8, 9)),
+    )
+    assert config.model.vocabulary_size == vocabularies.target.size + SURPLUS
+    given = huggingface.read(folder()).params
+    saved = find_parameters(run, "best", "bleu")
+    assert (saved.name, saved.vocabulary) == (0, vocabularies.hash)
+    jax.tree.map(np.testing.assert_array_equal, saved.load(given), given)
+
+
+def test_the_command_imports_and_others_read_the_run(tmp_path):
+    """Translations depend on both languages, and unknown ones name the nearest."""
+    run = tmp_path / "runs" / "new"
+    options = folder(), f"--workdir={run}", "--from=en", "--to=de"
+    outcome = runs.call("import", *options)
+    assert outcome.code == 0
+    assert json.loads(outcome.out)["target_language"] == "de"
+    assert "not taken from generation_config.json: do_sample=True" in outcome.err
+    given, text = f"--workdir={run}", b"Two words.\n\nThree more words.\n"
+    found = [
+        runs.call("translate", given, *flags, stdin=text).lines
+        for flags in ([], ["--to=fr"], ["--from=es"], ["--from=es", "--to=fr"])
+    ]
+    assert len(set(map(tuple, found))) > 1
+    assert all(len(lines) == 3 and lines[1] == "" for lines in found)
+    error = runs.call("translate", given, "--to=frx", stdin=text).error
+    assert "no language 'frx'; the nearest of its 100 are fr, " in error
+    info = json.loads(runs.call("info", given).out)
+    assert "damaged" not in info
+    assert info["checkpoints"] == {"0": {}}
+    assert runs.call("average", given, "--last=1").code == 0
+    error = runs.call("evaluate", given).error
+    assert "imported:" in error
+    assert "is not here: name another data set" in error
+
+
+def test_only_runs_whose_input_names_its_language_take_it():
+    run = f"--workdir={runs.random_run()}"
+    error = runs.call("translate", run, "--from=de", stdin=b"a\n").error
+    assert error.startswith("--from=de is for an imported model")
+
+
+@pytest.mark.parametrize(
+    ("languages", "missing", "line"),
+    [
+        (("en", "xx"), None, "the vocabulary has no language 'xx'; the nearest"),
+        (
+            (None, "de"),
+            None,
+            "the model has 100 languages: name one by --from, such as",
+        ),
+        (("en", None), None, "the model has 100 languages: name one by --to, such as"),
+        (("en", "de"), "model.safetensors", "has no model.safetensors"),
+        (("en", "de"), "sentencepiece.bpe.model", "has no sentencepiece.bpe.model"),
+    ],
+)
+def test_nothing_is_written_on_an_error(tmp_path, languages, missing, line):
+    copy = tmp_path / "folder"
+    shutil.copytree(folder(), copy)
+    if missing is not None:
+        (copy / missing).unlink()
+    source, target = languages
+    with pytest.raises(InputError) as error:
+        import_run(
+            copy,
+            tmp_path / "a" / "b",
+            source_language=source,
+            target_language=target,
+        )
+    assert line in str(error.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
+    """Nor does it remove what was there."""
+
+    def fail(*_):
+        raise InputError("no space")
+
+    monkeypatch.setattr("jaxformer.checkpoints.folder.write", fail)
+    languages = {"source_language": "en", "target_language": "de"}
+    (tmp_path / "empty").mkdir()
+    for place in (tmp_path / "empty", tmp_path / "a" / "b"):
+        with pytest.raises(InputError, match="no space"):
+            import_run(folder(), place, **languages)
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+    (tmp_path / "empty" / "file").touch()
+    with pytest.raises(InputError, match="is not empty: choose another --workdir"):
+        import_run(folder(), tmp_path / "empty", **languages)
+
+
+def fine_tuning(run: Path, *changes: str) -> RunConfig:
+    flags = ["data.train=bundled:en-de/valid", "data.max_length=64", *changes]
+    flags = [f"--config.{flag}" for flag in flags]
+    return configuration.parse(config_file.read(f"finetune:{run}", flags))
+
+
+def test_fine_tuning_begins_with_model_and_vocabulary_of_the_run(tmp_path):
+    """Of its own rows and first input; the same again when it is resumed."""
+    run, new = imported(), tmp_path / "new"
+    known = configuration.load(run / "config.json")
+    with open_run(fine_tuning(run), new).claim():
+        pass
+    found = open_run(fine_tuning(run), new)
+    assert found.config.model == known.model
+    assert found.vocabularies == Vocabularies.load(run / "vocabulary")
+    params = huggingface.read(folder()).params
+    begin = load_initial(
+        found.config.training, found.vocabularies.hash, params, optimizer=None
+    )
+    jax.tree.map(np.testing.assert_array_equal, begin.params, params)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        (["data.vocabulary_size=900"], "data.vocabulary_size is 900 and"),
+        (["model.d_ff=32"], "another model"),
+        (["training.initial_optimizer=True"], "was imported, without an optimizer"),
+    ],
+)
+def test_fine_tuning_refuses_what_does_not_fit(tmp_path, changes, line):
+    with pytest.raises(InputError, match=line):
+        train(fine_tuning(imported(), *changes), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_an_imported_run_is_not_continued():
+    with pytest.raises(InputError, match=r"was imported .* --config=finetune:"):
+        train(fine_tuning(imported()), imported())
