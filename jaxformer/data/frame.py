@@ -18,6 +18,7 @@ from jaxformer.errors import InputError
 from jaxformer.files import parse_json, write_whole
 
 if TYPE_CHECKING:
+    from jaxformer.data.config import DataConfig
     from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 
 FILE = "frame.json"
@@ -218,3 +219,29 @@ def name_language(code: str, vocabularies: Vocabularies) -> str:
     known = vocabularies.source.languages
     same = [name for name in known if name.split("_")[0] == code]
     return same[0] if code not in known and len(same) == 1 else code
+
+
+def choose_languages(
+    directory: Path,
+    data: DataConfig,
+    vocabularies: Vocabularies,
+    source: str | None,
+    target: str | None,
+) -> tuple[str, str]:
+    """Return the languages that a run translates from and into, where others than its
+    own may be asked for.
+
+    Raises:
+        InputError: the run has no such language.
+    """
+    if vocabularies.template is not None:
+        source = source and name_language(source, vocabularies)
+        target = target and name_language(target, vocabularies)
+    language = target or data.target_language
+    if language != data.target_language and not data.language_tags:
+        raise InputError(
+            f"{directory} translates only into {data.target_language}, not into"
+            f" {language!r}: train with data.language_tags=True for several"
+            " languages"
+        )
+    return source or data.language_into(language), language

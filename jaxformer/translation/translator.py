@@ -13,8 +13,7 @@ import jax.numpy as jnp
 
 from jaxformer import bucket
 from jaxformer.checkpoints.parameters import find_parameters
-from jaxformer.data.config import DataConfig
-from jaxformer.data.frame import make_frame, name_language
+from jaxformer.data.frame import choose_languages, make_frame
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
@@ -385,29 +384,3 @@ class Translator:
             target = self.translate([source], decoding=whole)[0]
         check_text("target", target)
         return given_pairs.attend(self.model, self.params, self.codec, source, target)
-
-
-def choose_languages(
-    directory: Path,
-    data: DataConfig,
-    vocabularies: Vocabularies,
-    source: str | None,
-    target: str | None,
-) -> tuple[str, str]:
-    """Return the languages that a run translates from and into, where others than its
-    own may be asked for.
-
-    Raises:
-        InputError: the run has no such language.
-    """
-    if vocabularies.template is not None:
-        source = source and name_language(source, vocabularies)
-        target = target and name_language(target, vocabularies)
-    language = target or data.target_language
-    if language != data.target_language and not data.language_tags:
-        raise InputError(
-            f"{directory} translates only into {data.target_language}, not into"
-            f" {language!r}: train with data.language_tags=True for several"
-            " languages"
-        )
-    return source or data.language_into(language), language
