@@ -342,7 +342,7 @@ def test_shipped_configurations_are_found_by_name(monkeypatch, tmp_path):
         (
             "configs/none.py",
             "no configuration file configs/none.py; --config names a Python file, or"
-            " one of those that come with jaxformer: modern/big_data, modern/deep_sh",
+            " one of those that come with jaxformer: finetune, modern/big_data, modern",
         ),
     ],
 )
