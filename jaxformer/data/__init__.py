@@ -21,8 +21,7 @@ if TYPE_CHECKING:
         make_batch,
         plan_buckets,
     )
-    from jaxformer.data.cleaning import Cleaning
-    from jaxformer.data.config import DataConfig
+    from jaxformer.data.config import Cleaning, DataConfig
     from jaxformer.data.corpus import TrainingText, load_evaluation
     from jaxformer.data.encoding import encode
     from jaxformer.data.packing import (
@@ -75,8 +74,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "batching": "Batch Bucket Epoch assign cover group make_batch plan_buckets",
-        "cleaning": "Cleaning",
-        "config": "DataConfig",
+        "config": "Cleaning DataConfig",
         "corpus": "TrainingText load_evaluation",
         "encoding": "encode",
         "packing": "RowShape Rows make_packed_batch pack plan_rows",

@@ -38,16 +38,13 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jaxformer.errors import check_keys, key
+from jaxformer.data.config import Cleaning, UnicodeNormalization
 
 if TYPE_CHECKING:
     from jaxformer.data.duplicates import Duplicates
     from jaxformer.data.records import Pair
-
-UnicodeNormalization = Literal["none", "NFC", "NFKC"]
-"""The normal form of text; see :func:`normalize`."""
 
 # Invisible, although letters and symbols by their category: the Hangul fillers and the
 # braille blank.
@@ -55,40 +52,6 @@ _BLANKS = frozenset("\u115f\u1160\u2800\u3164\uffa0")
 # Separators, control and format characters (zero-width space, byte order mark), halves
 # of surrogate pairs, and marks, which are invisible without a letter.
 _UNSEEN = frozenset(("Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Mn", "Mc", "Me"))
-
-
-@dataclass(frozen=True)
-class Cleaning:
-    """Which steps clean a corpus; by default only pairs with an empty side are dropped.
-
-    The fields are keys of :class:`~jaxformer.data.config.DataConfig`.
-
-    Raises:
-        InputError: a value out of range.
-    """
-
-    # Most words (what white space separates) on a side, in raw text. None: any number.
-    max_words: int | None = key(None, least=1, most=10**9, changes="tokens")
-    # Most characters (Unicode code points) on a side, in raw text; the limit for
-    # scripts without spaces. None: any number.
-    max_characters: int | None = key(None, least=1, most=10**9, changes="tokens")
-    # Largest ratio of the characters of both sides. None: any ratio. 3 suits languages
-    # of similar script; Chinese or Japanese with a European language needs about 6.
-    max_length_ratio: float | None = key(None, least=1, most=10**9, changes="tokens")
-    # Drop pairs whose sides are the same text.
-    drop_identical: bool = key(False, changes="tokens")
-    # Drop pairs that repeat both texts of an earlier pair of the same data set.
-    drop_duplicates: bool = key(False, changes="tokens")
-    # "none", "NFC" or "NFKC". Vocabularies trained here apply NFKC of their own; this
-    # step serves the other steps, and vocabularies from elsewhere.
-    unicode_normalization: UnicodeNormalization = key(
-        "none", choices=("none", "NFC", "NFKC"), changes="tokens"
-    )
-    # Drop pairs with a side that is surely in another language. Needs the extra langid.
-    detect_languages: bool = key(False, changes="tokens")
-
-    def __post_init__(self) -> None:
-        check_keys("data", self)
 
 
 @dataclass

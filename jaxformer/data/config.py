@@ -5,11 +5,49 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
-from jaxformer.data.cleaning import Cleaning
 from jaxformer.errors import InputError, check_keys, key
+
+UnicodeNormalization = Literal["none", "NFC", "NFKC"]
+"""The normal form of text; see :func:`jaxformer.data.cleaning.normalize`."""
 
 VocabularyModel = Literal["bpe", "unigram"]
 """How SentencePiece finds its pieces; see :meth:`jaxformer.data.Vocabulary.train`."""
+
+
+@dataclass(frozen=True)
+class Cleaning:
+    """Which steps clean a corpus; by default only pairs with an empty side are dropped.
+
+    The fields are keys of :class:`DataConfig`; :mod:`jaxformer.data.cleaning` has the
+    steps.
+
+    Raises:
+        InputError: a value out of range.
+    """
+
+    # Most words (what white space separates) on a side, in raw text. None: any number.
+    max_words: int | None = key(None, least=1, most=10**9, changes="tokens")
+    # Most characters (Unicode code points) on a side, in raw text; the limit for
+    # scripts without spaces. None: any number.
+    max_characters: int | None = key(None, least=1, most=10**9, changes="tokens")
+    # Largest ratio of the characters of both sides. None: any ratio. 3 suits languages
+    # of similar script; Chinese or Japanese with a European language needs about 6.
+    max_length_ratio: float | None = key(None, least=1, most=10**9, changes="tokens")
+    # Drop pairs whose sides are the same text.
+    drop_identical: bool = key(False, changes="tokens")
+    # Drop pairs that repeat both texts of an earlier pair of the same data set.
+    drop_duplicates: bool = key(False, changes="tokens")
+    # "none", "NFC" or "NFKC". Vocabularies trained here apply NFKC of their own; this
+    # step serves the other steps, and vocabularies from elsewhere.
+    unicode_normalization: UnicodeNormalization = key(
+        "none", choices=("none", "NFC", "NFKC"), changes="tokens"
+    )
+    # Drop pairs with a side that is surely in another language. Needs the extra langid.
+    detect_languages: bool = key(False, changes="tokens")
+
+    def __post_init__(self) -> None:
+        """Check every key."""
+        check_keys("data", self)
 
 
 @dataclass(frozen=True)
@@ -17,7 +55,7 @@ class DataConfig(Cleaning):
     """Which text a run reads, how it is cleaned, and how it becomes batches.
 
     The steps of cleaning, which drop pairs of the training text, are the keys of
-    :class:`~jaxformer.data.cleaning.Cleaning`.
+    :class:`Cleaning`.
 
     Raises:
         InputError: a value out of range, or one that contradicts another.

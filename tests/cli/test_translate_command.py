@@ -109,7 +109,7 @@ def test_several_translations(call, workdir, translator):
 def test_a_translation_that_is_impossible(call, workdir, monkeypatch):
     """It is an empty line, and null for the score in JSON."""
     ban = Constraints(banned_tokens=np.ones(runs.vocabulary().size, bool))
-    monkeypatch.setattr(translator_module, "ban_tokens", lambda *_: ban)
+    monkeypatch.setattr(translator_module, "ban_tokens", lambda *_, **__: ban)
     assert call("translate", workdir, stdin=b"a\n") == (0, b"\n", "")
     (record,) = records(call("translate", workdir, "--format=jsonl", stdin=b"a\n"))
     nothing = {"text": "", "score": None, "log_probability": None, "finished": False}
