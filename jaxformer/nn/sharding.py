@@ -34,6 +34,9 @@ def sum_gradient_once(table: Array) -> Array:
     Otherwise the compiler scatters the gradient of a lookup into that of the output
     layer, which the devices sum before and again after. A constraint in between, even
     of nothing, keeps them apart until both are one sum.
+
+    Args:
+        table: of embeddings [V, D].
     """
     if count_row_shards() == 1:
         return table
