@@ -62,6 +62,14 @@ class TrainingConfig:
     # Parameters that are not trained: patterns of their paths, separated by commas,
     # such as encoder/*,embedding/*.
     frozen: str | None = key(None)
+    # LoRA (Hu et al. 2021): only adapters of this rank are trained, next to the kernels
+    # of training.initial_run that match a pattern, by default those that the paper
+    # chooses (section 4.2); None: no adapters. Their product is scaled by alpha / rank.
+    lora_rank: int | None = key(None, least=1, most=MOST_COUNTED)
+    lora_alpha: float = key(16.0, above=0, most=MOST_MEASURED)
+    lora_kernels: str = key("*/query/kernel,*/value/kernel")
+    # Probability that the adapter of a kernel does not see an input feature in a step.
+    lora_dropout: float = key(0.0, least=0, below=1)
 
     # Probability that label smoothing takes from the true token (section 5.4), and the
     # tokens that share it: others (the V - 1 other tokens, tensor2tensor) or all (all V
@@ -158,4 +166,31 @@ class TrainingConfig:
             raise InputError(
                 "training.initial_optimizer=True needs training.initial_run: name the"
                 " run to start from"
+            )
+        self._check_lora()
+
+    def _check_lora(self) -> None:
+        if self.lora_rank is None:
+            for name in ("lora_alpha", "lora_kernels", "lora_dropout"):
+                if getattr(self, name) != getattr(TrainingConfig, name):
+                    raise InputError(
+                        f"training.{name}={getattr(self, name)} is of adapters: set"
+                        " training.lora_rank"
+                    )
+            return
+        if self.initial_run is None:
+            raise InputError(
+                f"training.lora_rank={self.lora_rank} adapts a trained model: name its"
+                " run as training.initial_run"
+            )
+        if self.initial_optimizer:
+            raise InputError(
+                f"training.lora_rank={self.lora_rank} trains none of the parameters"
+                " that training.initial_optimizer=True has moments of: leave one out"
+            )
+        if self.frozen is not None:
+            raise InputError(
+                f"training.lora_rank={self.lora_rank} trains only adapters: leave out"
+                f" training.frozen={self.frozen}, and choose kernels by"
+                " training.lora_kernels"
             )

@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import InputError
+from jaxformer.models.adapters import merged
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import mesh as meshes
@@ -116,14 +117,16 @@ class Engine:
         return jax.tree.map(collected, state, self.shardings)
 
     def weights(self, state: TrainState) -> PyTree:
-        """Return the parameters to translate with, whole, on one device of this
-        host.
+        """Return the parameters to translate with, whole and with adapters merged, on
+        one device of this host.
         """
-        weights = state.weights
+        weights = state.evaluated
         if not all(leaf.is_fully_replicated for leaf in jax.tree.leaves(weights)):
             everywhere = NamedSharding(self.mesh, PartitionSpec())
             weights = _gather(weights, everywhere)
-        return jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, weights)
+        return merged(
+            jax.tree.map(lambda leaf: leaf.addressable_shards[0].data, weights)
+        )
 
     def put(self, batch: Batch) -> PlacedBatch:
         """Begin to copy this host's rows of a batch to the devices; rows of padding may
@@ -145,7 +148,7 @@ class Engine:
             name: np.split(rows, count)[index]
             for name, rows in self._fill(batch, count).items()
         }
-        return self.eval_step(state.weights, dict(self._place(own, 1)))
+        return self.eval_step(state.evaluated, dict(self._place(own, 1)))
 
     def lower(self, shapes: dict[str, tuple[int, int]]) -> jax.stages.Lowered:
         """Lower the training step for a batch of these shapes, without any array.

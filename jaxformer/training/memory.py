@@ -14,6 +14,7 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.mesh import AXES, mesh_shape, shard
+from jaxformer.training.optimizer import trained_part
 from jaxformer.training.state import create_state
 from jaxformer.typing import PyTree
 
@@ -23,12 +24,12 @@ class StateMemory:
     """Bytes on each device.
 
     Attributes:
-        parameters: float32.
+        parameters: float32; those of the base under LoRA too.
         optimizer: what the optimizer keeps: two moments for Adam, one for Lion, rows
             and columns for Adafactor.
         average: the moving average, or 0.
-        gradients: sharded as the parameters; twice with accumulation, which keeps their
-            sum too.
+        gradients: of what is trained, sharded as the parameters; twice with
+            accumulation, which keeps their sum too.
     """
 
     parameters: int
@@ -62,16 +63,20 @@ def count_bytes(
     """Count the bytes on each device of a mesh.
 
     Raises:
-        InputError: ``training.frozen`` does not fit the model.
+        InputError: ``training.frozen`` or LoRA does not fit the model.
     """
     state = jax.eval_shape(lambda: create_state(Transformer(model), config))
     shardings = shard(state, mesh, moments_over_data=config.shard_moments)
     parameters = _bytes(state.params, shardings.params)
+    trained = [
+        trained_part(tree, config.frozen) for tree in (state.params, shardings.params)
+    ]
+    gradients = _bytes(*trained)
     return StateMemory(
-        parameters=parameters,
+        parameters=parameters + _bytes(state.base, shardings.base),
         optimizer=_bytes(state.optimizer, shardings.optimizer),
         average=_bytes(state.average, shardings.average),
-        gradients=parameters if config.accumulation_steps == 1 else 2 * parameters,
+        gradients=gradients if config.accumulation_steps == 1 else 2 * gradients,
     )
 
 

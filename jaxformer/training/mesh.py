@@ -132,7 +132,7 @@ def make_steps(
         ),
         jax.jit(
             over_mesh(make_eval_step(model, config, place=place)),
-            in_shardings=(shardings.weights, rows),
+            in_shardings=(shardings.evaluated, rows),
             out_shardings=everywhere,
             compiler_options=options,
         ),
@@ -177,8 +177,9 @@ def shard(
     def note(path: tuple[Any, ...], leaf: Any, axes: tuple[str, ...]) -> None:
         by_path[_keys(path)] = leaf.shape, _spec(leaf.shape, axes, mesh)
 
-    names = logical_axes(state.params)
-    jax.tree_util.tree_map_with_path(note, state.params, names)
+    # Adapters are small: every device has them whole.
+    params = state.params if state.base is None else state.base
+    jax.tree_util.tree_map_with_path(note, params, logical_axes(params))
 
     def choose(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         # A moment's path ends with that of its parameter.

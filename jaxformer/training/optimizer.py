@@ -210,24 +210,13 @@ def frozen_mask(params: PyTree, patterns: str) -> PyTree:
 
     Args:
         params: nested dicts.
-        patterns: shell patterns of paths such as
-            ``encoder/layer_0/self_attention/query/kernel``, separated by commas; ``*``
-            matches any characters, ``/`` too, so that ``encoder/*`` is the whole
-            encoder.
+        patterns: as of :func:`match_paths`.
 
     Raises:
         InputError: a pattern matches no parameter, or together they match all.
     """
     paths = [_path(path) for path, _ in jax.tree_util.tree_leaves_with_path(params)]
-    frozen = set[str]()
-    for pattern in map(str.strip, patterns.split(",")):
-        matching = [path for path in paths if fnmatchcase(path, pattern)]
-        if not matching:
-            raise InputError(
-                f"training.frozen: no parameter matches {pattern!r}; the nearest is"
-                f" {_near(pattern, paths)}"
-            )
-        frozen.update(matching)
+    frozen = match_paths("training.frozen", patterns, paths, "parameter")
     if len(frozen) == len(paths):
         raise InputError(
             f"training.frozen={patterns} matches every parameter and leaves nothing to"
@@ -236,6 +225,52 @@ def frozen_mask(params: PyTree, patterns: str) -> PyTree:
     return jax.tree_util.tree_map_with_path(
         lambda path, _: _path(path) in frozen, params
     )
+
+
+def trained_part(params: PyTree, patterns: str | None) -> PyTree:
+    """Return the parameters that ``training.frozen`` leaves, with None in place of the
+    frozen ones.
+    """
+    if patterns is None:
+        return params
+    frozen = frozen_mask(params, patterns)
+    return jax.tree.map(lambda leaf, stays: None if stays else leaf, params, frozen)
+
+
+def fill(part: PyTree, whole: PyTree) -> PyTree:
+    """Return a tree with the leaves of another in place of None."""
+    return jax.tree.map(
+        lambda leaf, other: other if leaf is None else leaf,
+        *(part, whole),
+        is_leaf=lambda node: node is None,
+    )
+
+
+def match_paths(key: str, patterns: str, paths: list[str], kind: str) -> set[str]:
+    """Return the paths of parameters that match.
+
+    Args:
+        key: the configuration key that the patterns are of, for the error.
+        patterns: shell patterns of paths such as
+            ``encoder/layer_0/self_attention/query/kernel``, separated by commas; ``*``
+            matches any characters, ``/`` too, so that ``encoder/*`` is the whole
+            encoder.
+        paths: of the parameters that may match.
+        kind: what they are, for the error.
+
+    Raises:
+        InputError: a pattern matches none.
+    """
+    found = set[str]()
+    for pattern in map(str.strip, patterns.split(",")):
+        matching = [path for path in paths if fnmatchcase(path, pattern)]
+        if not matching:
+            raise InputError(
+                f"{key}: no {kind} matches {pattern!r}; the nearest is"
+                f" {_near(pattern, paths)}"
+            )
+        found.update(matching)
+    return found
 
 
 def _path(path: tuple[Any, ...]) -> str:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, cast
 
 import flax.struct
 import jax
 import jax.numpy as jnp
+from flax.traverse_util import flatten_dict, unflatten_dict
 
-from jaxformer.models.layer_stacking import stack_layers
+from jaxformer.models.adapters import Adapted, draw_adapters
+from jaxformer.models.layer_stacking import stack_layers, unstack_layers
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs.training import TrainingConfig
-from jaxformer.training.optimizer import make_optimizer
+from jaxformer.training.optimizer import make_optimizer, match_paths
 from jaxformer.typing import Array, Float, Int, Key, Parameters, PyTree, UInt32
 
 
@@ -40,6 +43,11 @@ class TrainState:
         average: the moving average of the parameters; None without
             ``training.ema_decay``.
         loss_scale: only under float16, else None.
+        base: under LoRA the parameters of ``training.initial_run``, which no step
+            changes and no checkpoint holds; ``params`` are adapters for them. None
+            without LoRA.
+        lora_scale: factor on what the adapters add; see
+            :class:`jaxformer.models.adapters.Adapted`.
     """
 
     step: Int[Array, ""]
@@ -49,13 +57,30 @@ class TrainState:
     key: UInt32[Array, "..."]
     average: PyTree = None
     loss_scale: LossScale | None = None
+    base: PyTree = None
+    lora_scale: float = flax.struct.field(pytree_node=False, default=1.0)
 
     @property
     def weights(self) -> PyTree:
-        """The parameters that are evaluated and translated with: the average, where
-        there is one.
+        """The parameters that a checkpoint is evaluated and translated with: the
+        average, where there is one. Under LoRA they are adapters.
         """
         return self.params if self.average is None else self.average
+
+    @property
+    def evaluated(self) -> PyTree:
+        """The parameters of the whole model that is evaluated and translated with; with
+        adapters they are not merged.
+        """
+        return self.on_base(self.weights)
+
+    def on_base(self, params: PyTree) -> PyTree:
+        """Return parameters of the whole model: under LoRA the base with adapters that
+        are not merged, else what is given.
+        """
+        if self.base is None:
+            return params
+        return Adapted(self.base, params, self.lora_scale)
 
     def rest(self) -> dict[str, PyTree]:
         """Return what a checkpoint holds in addition to the weights."""
@@ -96,6 +121,10 @@ def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
     if model.config.scan_layers:
         # one program, and not one for each shape
         params = jax.jit(stack_layers)(params)
+    base, scale = None, 1.0
+    if config.lora_rank is not None:
+        base, scale = params, config.lora_alpha / config.lora_rank
+        params = _draw_adapters(params, config, jax.random.fold_in(parameters_key, 1))
     return TrainState(
         step=jnp.zeros((), jnp.int32),
         updates=jnp.zeros((), jnp.int32),
@@ -107,7 +136,31 @@ def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
         loss_scale=LossScale(jnp.float32(config.loss_scale), jnp.zeros((), jnp.int32))
         if model.config.dtype == "float16"
         else None,
+        base=base,
+        lora_scale=scale,
     )
+
+
+def _draw_adapters(params: Parameters, config: TrainingConfig, key: Key) -> Parameters:
+    """Draw the adapters of the kernels that ``training.lora_kernels`` matches; those of
+    scanned layers as those of looped ones.
+    """
+    flat = cast(dict[str, Any], flatten_dict(params, sep="/"))
+    kernels = {path: leaf for path, leaf in flat.items() if path.endswith("/kernel")}
+    chosen = match_paths(
+        "training.lora_kernels", config.lora_kernels, [*kernels], "kernel"
+    )
+    shapes = unflatten_dict(
+        {
+            path: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+            for path, leaf in kernels.items()
+            if path in chosen
+        },
+        sep="/",
+    )
+    looped = unstack_layers(shapes)
+    adapters = draw_adapters(looped, config.lora_rank or 0, key)
+    return adapters if looped == shapes else stack_layers(adapters)
 
 
 def _draw(model: Transformer, key: Key) -> Parameters:

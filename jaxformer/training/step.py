@@ -17,13 +17,15 @@ import optax
 
 from jaxformer.functional import losses
 from jaxformer.functional.chunked_losses import OutputLosses, output_losses
+from jaxformer.models.adapters import Adapted, merged
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.nn.sharding import count_row_shards
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.optimizer import (
-    frozen_mask,
+    fill,
     keep,
     make_optimizer,
+    trained_part,
     update_average,
 )
 from jaxformer.training.schedules import make_schedule
@@ -106,14 +108,16 @@ def make_train_step(
             scale = state.loss_scale.scale / batch["target"].size
 
         def scaled_loss(
-            params: PyTree, batch: Batch, key: Key
+            trained: PyTree, batch: Batch, key: Key
         ) -> tuple[Float[Array, ""], Metrics]:
+            params = state.on_base(fill(trained, state.params))
             loss, sums = total_loss(params, batch, key)
             return loss * scale, sums
 
         differentiate = jax.grad(scaled_loss, has_aux=True)
         parts = config.accumulation_steps
-        gradients, sums = _accumulate(differentiate, state.params, batch, key, parts)
+        trained = trained_part(state.params, config.frozen)
+        gradients, sums = _accumulate(differentiate, trained, batch, key, parts)
         if axis_name is not None:
             gradients, sums = jax.lax.psum((gradients, sums), axis_name)
         count = jnp.maximum(sums["tokens"], 1.0) * scale
@@ -124,6 +128,8 @@ def make_train_step(
         metrics = {**sums, **metrics, "skipped": 1.0 - good.astype(jnp.float32)}
         if state.loss_scale is not None:
             metrics["loss_scale"] = state.loss_scale.scale
+        if config.frozen is not None:
+            gradients = fill(gradients, jax.tree.map(jnp.zeros_like, state.params))
         return _update(state, gradients, good, optimizer, config.ema_decay), metrics
 
     return train_step
@@ -182,7 +188,7 @@ def make_eval_step(
 
     def eval_step(params: PyTree, batch: Batch) -> Metrics:
         batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
-        found = _losses(model, config, place(params), batch)
+        found = _losses(model, config, place(merged(params)), batch)
         sums = {"loss": found.loss, "nll": found.nll, "correct": found.correct}
         sums["tokens"] = found.tokens
         return sums if axis_name is None else jax.lax.psum(sums, axis_name)
@@ -207,8 +213,10 @@ def make_loss(
         if config.r_drop:
             # Each row next to its copy, so that one device computes both.
             batch = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
-        params = place(_without_frozen(params, config.frozen))
-        sums = _losses(model, config, params, batch, key)
+        if isinstance(params, Adapted):
+            # A key of its own: flax folds the paths of modules into the other.
+            params = params.merge(config.lora_dropout, jax.random.fold_in(key, 1))
+        sums = _losses(model, config, place(params), batch, key)
         return sums.loss, {
             "source_tokens": source_tokens,
             "slots": slots,
@@ -218,20 +226,6 @@ def make_loss(
         }
 
     return total_loss
-
-
-def _without_frozen(params: PyTree, patterns: str | None) -> PyTree:
-    """Stop the gradients of frozen parameters: they count neither in the norm nor in
-    clipping.
-    """
-    if patterns is None:
-        return params
-    frozen = frozen_mask(params, patterns)
-    return jax.tree.map(
-        lambda leaf, stays: jax.lax.stop_gradient(leaf) if stays else leaf,
-        params,
-        frozen,
-    )
 
 
 def _accumulate(
