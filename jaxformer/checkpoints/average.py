@@ -10,7 +10,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -37,12 +37,14 @@ class Average(NamedTuple):
         steps: those of the checkpoints that went in, ascending.
         vocabulary: the hash of the vocabulary that they were trained with.
         time: when it was made, in seconds since 1970.
+        base: of adapters, as their checkpoints name it; else None.
     """
 
     name: str
     steps: list[int]
     vocabulary: str
     time: float
+    base: dict[str, Any] | None = None
 
 
 def last_steps(checkpoints: SavedCheckpoints, count: int) -> list[int]:
@@ -77,7 +79,8 @@ def these_steps(checkpoints: SavedCheckpoints, steps: Sequence[int]) -> list[int
 
 
 def average(checkpoints: SavedCheckpoints, steps: Sequence[int]) -> PyTree:
-    """Return the arithmetic mean of the parameters of checkpoints.
+    """Return the arithmetic mean of the parameters of checkpoints; of adapters that of
+    their factors, not of their products.
 
     Summed in float64, one checkpoint in memory at a time; in the type that they have.
 
@@ -127,8 +130,8 @@ def save_average(
         for other in average_folders(run):
             with contextlib.suppress(InputError):  # damaged
                 now = max(now, read_average(other).time + 1e-3)
-        vocabulary = checkpoints.progress(steps[-1])["vocabulary"]
-        made = Average(name, list(steps), vocabulary, now)
+        last = checkpoints.progress(steps[-1])
+        made = Average(name, list(steps), last["vocabulary"], now, last.get("base"))
         new, old = path.with_suffix(_NEW), path.with_suffix(_OLD)
         for leftover in (old, new, *path.parent.glob(f"{new.name}.*")):
             _remove(leftover)
@@ -183,7 +186,7 @@ def read_average(path: Path) -> Average:
     """
     folder.check(path, ["params"], contents=False)
     record = folder.read_record(path)
-    if record.keys() != {"steps", "vocabulary", "time"}:
+    if record.keys() - {"base"} != {"steps", "vocabulary", "time"}:
         raise folder.damaged(path, "its record is not that of an average")
     return Average(path.name, **record)
 

@@ -5,6 +5,7 @@ with a checksum of every file.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import logging
 import os
@@ -80,12 +81,24 @@ def seal(path: Path) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    files = sorted(file for file in path.rglob("*") if file.is_file())
-    sums = {
-        file.relative_to(path).as_posix(): [file.stat().st_size, _checksum(file)]
-        for file in files
-    }
-    write_whole(path / CHECKSUMS, json.dumps(sums))
+    write_whole(path / CHECKSUMS, json.dumps(_compute_sums(path)))
+
+
+def hash_tree(path: Path, name: str) -> str:
+    """Return a SHA-256 of the names, sizes and checksums of the files of a tree; they
+    are computed where a checkpoint has none.
+
+    Raises:
+        InputError: the checkpoint is damaged, or was removed.
+    """
+    check(path, [name], contents=False)
+    if is_sealed(path):
+        sums = _read_json(path, CHECKSUMS)
+    else:
+        bucket.fetch(path, [name])
+        sums = _compute_sums(path)
+    of_tree = sorted(item for item in sums.items() if item[0].split("/")[0] == name)
+    return hashlib.sha256(json.dumps(of_tree).encode()).hexdigest()
 
 
 def is_sealed(path: Path) -> bool:
@@ -280,6 +293,15 @@ def _compare(
         )
     if contents and _checksum(path / file) != checksum:
         raise damaged(path, f"the content of {file} has changed since it was saved")
+
+
+def _compute_sums(path: Path) -> dict[str, list[Any]]:
+    """Return the size and the checksum of every file in a folder, by its path there."""
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    return {
+        file.relative_to(path).as_posix(): [file.stat().st_size, _checksum(file)]
+        for file in files
+    }
 
 
 def _checksum(file: Path) -> str:

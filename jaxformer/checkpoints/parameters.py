@@ -7,12 +7,68 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from jaxformer import bucket
 from jaxformer.checkpoints import folder
-from jaxformer.checkpoints.saved import open_to_read
+from jaxformer.checkpoints.saved import SavedCheckpoints, open_to_read
 from jaxformer.errors import InputError
+from jaxformer.models.adapters import Adapted
 from jaxformer.typing import PyTree
 
 _AVERAGE = "average"
+
+
+class Base(NamedTuple):
+    """What adapters are for; kept in the record of their checkpoints as JSON.
+
+    Attributes:
+        run: absolute directory of a run, or its URL.
+        checkpoint: a step of that run.
+        hash: of the parameters of that checkpoint, as of
+            :func:`jaxformer.checkpoints.folder.hash_tree`.
+        scale: factor on what the adapters add.
+    """
+
+    run: str
+    checkpoint: int
+    hash: str
+    scale: float
+
+    def load(self, run: Path, like: PyTree) -> PyTree:
+        """Read the parameters, of the run at its place or, where there is none, of the
+        run of the same name next to that of the adapters.
+
+        Args:
+            run: directory of the run that has adapters.
+            like: shapes, types and placement of the parameters.
+
+        Raises:
+            InputError: the checkpoint is missing, has changed, or does not fit.
+        """
+        needs = (
+            f"{run} has only adapters for checkpoint {self.checkpoint} of {self.run}"
+        )
+        places = bucket.open_directory(self.run), run.parent / Path(self.run).name
+        base = next((place for place in places if place.is_dir()), None)
+        if base is None:
+            raise InputError(
+                f"{needs}, which is not there: put that run back, or next to {run}"
+            )
+        steps = SavedCheckpoints(base / "checkpoints").steps
+        if self.checkpoint not in steps:
+            raise InputError(
+                f"{needs}, and {base} has no such checkpoint: put it back from a copy,"
+                " or train adapters for another"
+            )
+        saved = find_parameters(base, str(self.checkpoint), "loss")
+        if folder.hash_tree(saved.path, "params") != self.hash:
+            raise InputError(
+                f"{needs}, and {base} has other parameters there: put those back that"
+                " the adapters were trained with, or train adapters for these"
+            )
+        return saved.load(like)
 
 
 class SavedParameters(NamedTuple):
@@ -22,20 +78,38 @@ class SavedParameters(NamedTuple):
         path: the folder of the checkpoint.
         name: the step, or ``average/NAME``.
         vocabulary: the hash of the vocabulary that they were trained with.
+        base: where the checkpoint holds adapters, what they are for.
     """
 
     path: Path
     name: int | str
     vocabulary: str
+    base: Base | None = None
 
     def load(self, like: PyTree) -> PyTree:
         """Read them in the shapes, types and placement of a tree, as
-        :func:`jaxformer.checkpoints.folder.restore`.
+        :func:`jaxformer.checkpoints.folder.restore`; adapters are merged with their
+        base.
 
         Raises:
-            InputError: they are of another model, damaged, not finite, or were removed.
+            InputError: they are of another model, damaged, not finite, or were removed;
+                or the base of adapters is missing or has changed.
         """
-        return folder.restore(self.path, {"params": like})["params"]
+        if self.base is None:
+            return folder.restore(self.path, {"params": like})["params"]
+        base = self.base.load(self.path.parents[1], like)
+        shapes = folder.read_shapes(self.path, "params")
+        place = jax.tree.leaves(base)[0].sharding
+        if isinstance(place, NamedSharding):  # of many devices: each has them whole
+            whole = NamedSharding(place.mesh, PartitionSpec())
+            shapes = jax.tree.map(
+                lambda leaf: jax.ShapeDtypeStruct(
+                    leaf.shape, leaf.dtype, sharding=whole
+                ),
+                shapes,
+            )
+        adapters = folder.restore(self.path, {"params": shapes})["params"]
+        return Adapted(base, adapters, self.base.scale).merge()
 
 
 def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
@@ -59,7 +133,10 @@ def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
     record = checkpoints.progress(step)
     if "vocabulary" not in record:
         raise folder.damaged(path, "its record does not name the vocabulary")
-    return SavedParameters(path, step, record["vocabulary"])
+    base = record.get("base")
+    return SavedParameters(
+        path, step, record["vocabulary"], None if base is None else Base(**base)
+    )
 
 
 def _find_average(run: Path, which: str) -> SavedParameters:
@@ -86,5 +163,8 @@ def _find_average(run: Path, which: str) -> SavedParameters:
         else read_average(run / "averages" / which.split("/")[1])
     )
     return SavedParameters(
-        run / "averages" / found.name, f"{_AVERAGE}/{found.name}", found.vocabulary
+        run / "averages" / found.name,
+        f"{_AVERAGE}/{found.name}",
+        found.vocabulary,
+        None if found.base is None else Base(**found.base),
     )

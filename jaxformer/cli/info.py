@@ -155,7 +155,7 @@ def _checkpoints(run: Path, best_metric: str) -> dict[str, Any]:
             if not is_sealed(path):
                 unsealed.append(f"average/{path.name}")
     checkpoints = SavedCheckpoints(run / "checkpoints", best_metric)
-    found, best = {}, None
+    found, best, base = {}, None, None
     for step in checkpoints.steps:
         with _noting(damaged):
             found[str(step)] = checkpoints.scores(step)
@@ -164,11 +164,14 @@ def _checkpoints(run: Path, best_metric: str) -> dict[str, Any]:
                 unsealed.append(str(step))
     with _noting(damaged):
         best = checkpoints.best()
+        if checkpoints.steps:
+            base = checkpoints.progress(checkpoints.steps[-1]).get("base")
     return {
         "step": max(checkpoints.steps, default=0),
         "best": best,
         "checkpoints": found,
         "averages": averages,
+        **({} if base is None else {"base": base}),
         **({"without_checksums": unsealed} if unsealed else {}),
         **({"damaged": list(dict.fromkeys(damaged))} if damaged else {}),
     }

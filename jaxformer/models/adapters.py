@@ -12,14 +12,8 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.errors import InputError
 from jaxformer.functional import layers
-from jaxformer.models.axis_names import LAYERS, logical_axes
+from jaxformer.models.axis_names import DOWN, LAYERS, UP, count_inputs, logical_axes
 from jaxformer.typing import Array, Float, Key, Parameters, PyTree
-
-DOWN, UP = "lora_a", "lora_b"
-"""Names of the two factors of an adapter, which take the place of their kernel in the
-tree: the first has the kernel's input axes and then the rank, the second the rank and
-then the kernel's output axes. Those of scanned layers have a leading axis of layers.
-"""
 
 
 @flax.struct.dataclass
@@ -72,7 +66,8 @@ def draw_adapters(kernels: Parameters, rank: int, key: Key) -> Parameters:
         key: split into one for each kernel.
 
     Returns:
-        The tree with a dict of ``lora_a`` and ``lora_b`` in place of each kernel.
+        The tree with a dict in place of each kernel: ``lora_a`` has its input axes and
+        then the rank, ``lora_b`` the rank and then its output axes.
 
     Raises:
         InputError: the rank is more than the inputs or the outputs of a kernel.
@@ -81,8 +76,7 @@ def draw_adapters(kernels: Parameters, rank: int, key: Key) -> Parameters:
     keys = jax.random.split(key, len(paths))
     drawn: dict[tuple[str, ...], Array] = {}
     for (path, kernel), one in zip(paths.items(), keys, strict=True):
-        # A kernel has d_model inputs, or d_model outputs.
-        count = 1 if axes[path][0] == "embed" else kernel.ndim - 1
+        count = count_inputs(axes[path])
         inputs, outputs = kernel.shape[:count], kernel.shape[count:]
         most = min(math.prod(inputs), math.prod(outputs))
         if rank > most:

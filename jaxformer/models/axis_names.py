@@ -12,6 +12,11 @@ from jaxformer.typing import Parameters, PyTree
 LAYERS = "layers"
 """The first axis of every parameter of scanned layers."""
 
+DOWN, UP = "lora_a", "lora_b"
+"""The two factors of an adapter, which take the place of their kernel in the tree
+(:mod:`jaxformer.models.adapters`).
+"""
+
 # Patterns of lower-case paths, a `/` before each name; the first match counts. They
 # match only what distinguishes a parameter, so modules may have any names.
 _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
@@ -40,8 +45,8 @@ def logical_axes(params: Parameters) -> PyTree:
     """Name the axes of every parameter of a model, looped or scanned.
 
     The names are ``vocabulary``, ``position``, ``embed`` (d_model), ``heads``,
-    ``head_width`` (d_k or d_v), ``hidden`` (d_ff) and, first for scanned layers,
-    ``layers``.
+    ``head_width`` (d_k or d_v), ``hidden`` (d_ff), ``rank`` (of adapters) and, first
+    for scanned layers, ``layers``.
 
     Args:
         params: of a :class:`jaxformer.Transformer`, or of modules of
@@ -64,10 +69,25 @@ def logical_axes(params: Parameters) -> PyTree:
     return jax.tree_util.tree_map_with_path(_axes, params)
 
 
+def count_inputs(names: tuple[str, ...]) -> int:
+    """Count the input axes of a kernel, from the names of its axes without layers: a
+    kernel has d_model inputs, or d_model outputs.
+    """
+    return 1 if names[0] == "embed" else len(names) - 1
+
+
 def _axes(path: tuple[Any, ...], leaf: Any) -> tuple[str, ...]:
     name = jax.tree_util.keystr(path, simple=True, separator="/")
+    kernel, factor = name, name.rpartition("/")[2]
+    if factor in (DOWN, UP):
+        kernel = name.rpartition("/")[0]
     for pattern, names in _NAMES:
-        if fnmatch.fnmatchcase(f"/{name.lower()}", pattern):
+        if fnmatch.fnmatchcase(f"/{kernel.lower()}", pattern):
+            inputs = count_inputs(names)
+            if factor == DOWN:
+                names = (*names[:inputs], "rank")
+            elif factor == UP:
+                names = ("rank", *names[inputs:])
             axes = (LAYERS, *names) if f"/{LAYERS}/" in f"/{name}" else names
             if len(axes) != len(leaf.shape):
                 raise ValueError(

@@ -177,9 +177,9 @@ def shard(
     def note(path: tuple[Any, ...], leaf: Any, axes: tuple[str, ...]) -> None:
         by_path[_keys(path)] = leaf.shape, _spec(leaf.shape, axes, mesh)
 
-    # Adapters are small: every device has them whole.
-    params = state.params if state.base is None else state.base
-    jax.tree_util.tree_map_with_path(note, params, logical_axes(params))
+    for params in (state.params, state.base or {}):
+        names = logical_axes(params)
+        jax.tree_util.tree_map_with_path(note, params, names)
 
     def choose(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct) -> NamedSharding:
         # A moment's path ends with that of its parameter.
@@ -188,7 +188,8 @@ def shard(
         found = (by_path[end] for end in ends if end in by_path)
         shape, spec = next(found, (leaf.shape, PartitionSpec()))
         spec = spec if shape == leaf.shape else PartitionSpec()
-        if moments_over_data and keys[0] == "optimizer":
+        # Moments of adapters are small.
+        if moments_over_data and keys[0] == "optimizer" and state.base is None:
             spec = _over_data(spec, leaf.shape, mesh)
         return NamedSharding(mesh, spec)
 

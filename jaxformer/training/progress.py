@@ -34,6 +34,8 @@ class Progress:
         data: hash of the training text.
         valid: hash of the text that each score was measured on; see
             :func:`hash_validation`.
+        base: what adapters are trained for, as of
+            :class:`jaxformer.checkpoints.parameters.Base`; None without LoRA.
     """
 
     step: int = 0
@@ -48,6 +50,7 @@ class Progress:
     vocabulary: str = ""
     data: str = ""
     valid: dict[str, str] = dataclasses.field(default_factory=dict)
+    base: dict[str, Any] | None = None
 
     def add(self, metrics: dict[str, float]) -> None:
         """Add the metrics of a step."""

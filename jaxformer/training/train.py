@@ -29,6 +29,7 @@ import jax
 
 from jaxformer import bucket, signals
 from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.checkpoints.parameters import Base
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch
 from jaxformer.data.cleaning import summary
@@ -143,15 +144,15 @@ def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
 
 def _check_start(
     run: Run, engine: Engine, data: TrainingData
-) -> tuple[TrainState | None, dict[str, str]]:
-    """Return the first state of a new run and the hashes of the validation text, before
+) -> tuple[tuple[TrainState, Progress] | None, dict[str, str]]:
+    """Return what a new run begins with and the hashes of the validation text, before
     anything is written.
     """
     hashes = {"the hash of the training text": data.hash}
     check_same(hashes, "give every host the same text")
     texts = hash_validation(run.valid, run.config.evaluation.max_sentences)
     if not SavedCheckpoints(run.checkpoints).steps:
-        return _first_state(run, engine), texts
+        return _first_state(run, engine, data), texts
     together(lambda: _check_validation(run, texts))
     return None, texts
 
@@ -227,14 +228,13 @@ def _begin(
     engine: Engine,
     data: TrainingData,
     checkpoints: CheckpointManager,
-    first: TrainState | None,
+    first: tuple[TrainState, Progress] | None,
 ) -> tuple[TrainState, Progress]:
     # The mirrors of a bucket have different names.
     where = bucket.reword(str(run.checkpoints))
     check_same({f"the list of checkpoints in {where}": checkpoints.steps}, _SHARE)
     if not checkpoints.steps:
-        progress = Progress(vocabulary=run.vocabularies.hash, data=data.hash)
-        return first or _first_state(run, engine), progress
+        return first or _first_state(run, engine, data)
     step = checkpoints.find("latest")
     progress = Progress.from_json(checkpoints.progress(step))
     check_vocabulary(run.directory, run.vocabularies, progress.vocabulary, step)
@@ -246,6 +246,10 @@ def _begin(
     like = engine.abstract()
     parts = checkpoints.restore(step, params=like.weights, training=like.rest())
     state = TrainState.from_parts(parts["params"], parts["training"])
+    if progress.base is not None:
+        base = Base(**progress.base)
+        params = base.load(run.directory, like.base)
+        state = dataclasses.replace(state, base=params, lora_scale=base.scale)
     return engine.place(state), progress
 
 
@@ -274,20 +278,27 @@ def _check_validation(run: Run, texts: dict[str, str]) -> None:
         )
 
 
-def _first_state(run: Run, engine: Engine) -> TrainState:
+def _first_state(
+    run: Run, engine: Engine, data: TrainingData
+) -> tuple[TrainState, Progress]:
     """Make the state of a run that begins, from its seed or from another run."""
     _refuse_lost_checkpoints(run)
+    progress = Progress(vocabulary=run.vocabularies.hash, data=data.hash)
     state, training = engine.create(), run.config.training
     if training.initial_run is None:
-        return state
+        return state, progress
     like = engine.abstract()
-    initial = load_initial(training, run.vocabularies.hash, like.params, like.optimizer)
+    params = like.params if like.base is None else like.base
+    initial = load_initial(training, run.vocabularies.hash, params, like.optimizer)
     changes: dict[str, PyTree] = {"params": initial.params}
-    if training.ema_decay is not None:
+    if initial.base is not None:
+        progress.base, changes = initial.base._asdict(), {"base": initial.params}
+    elif training.ema_decay is not None:
         changes["average"] = initial.params
     if initial.optimizer is not None:
         changes["optimizer"] = restart_schedule(initial.optimizer)
-    return engine.place(dataclasses.replace(engine.collect(state), **changes))
+    state = dataclasses.replace(engine.collect(state), **changes)
+    return engine.place(state), progress
 
 
 def _refuse_lost_checkpoints(run: Run) -> None:
@@ -320,7 +331,8 @@ def _refuse_lost_checkpoints(run: Run) -> None:
 def _introduce(
     display: Display, run: Run, data: TrainingData, engine: Engine, progress: Progress
 ) -> None:
-    params = engine.abstract().params
+    state = engine.abstract()
+    params = state.params if state.base is None else state.base
     kind = f"{jax.devices()[0].platform} device{'s' * (engine.devices > 1)}"
     display.say(
         f"model: {count_parameters(params):,} parameters on {engine.devices} {kind}"
@@ -346,6 +358,11 @@ def _introduce(
         moments = " and its moments" if training.initial_optimizer else ""
         begin = f"beginning with the best parameters of {training.initial_run}"
         display.say(f"{begin}{moments}")
+    if state.base is not None:
+        display.say(
+            f"lora: {count_parameters(state.params):,} parameters of rank"
+            f" {training.lora_rank} by training.lora_kernels={training.lora_kernels}"
+        )
     if training.frozen is not None:
         leaves = map(jax.tree.leaves, (params, frozen_mask(params, training.frozen)))
         kept = sum(leaf.size * stays for leaf, stays in zip(*leaves, strict=True))

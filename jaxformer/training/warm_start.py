@@ -11,7 +11,7 @@ import optax
 
 from jaxformer import bucket
 from jaxformer.checkpoints import folder
-from jaxformer.checkpoints.parameters import find_parameters
+from jaxformer.checkpoints.parameters import Base, find_parameters
 from jaxformer.data.sources import IMPORTED
 from jaxformer.errors import InputError
 from jaxformer.runs import config as configuration
@@ -26,10 +26,12 @@ class Initial(NamedTuple):
     Attributes:
         params: the parameters that the other run is decoded with.
         optimizer: the state of its optimizer; None where it was not asked for.
+        base: what they are to adapters for them; None without LoRA.
     """
 
     params: PyTree
     optimizer: PyTree | None
+    base: Base | None
 
 
 def read_initial_config(run: Path | str) -> RunConfig:
@@ -85,13 +87,21 @@ def load_initial(
             f" {saved.vocabulary[:12]}, not {vocabulary[:12]}; train with the files"
             f" that {run / 'vocabulary'} holds"
         )
-    loaded = saved.load(params)
+    loaded, base = saved.load(params), None
+    if config.lora_rank is not None:
+        name = config.initial_run or ""
+        base = Base(
+            run=name if "://" in name else str(Path(name).absolute()),
+            checkpoint=int(saved.name),
+            hash=folder.hash_tree(saved.path, "params"),
+            scale=config.lora_alpha / config.lora_rank,
+        )
     if not config.initial_optimizer:
-        return Initial(loaded, None)
+        return Initial(loaded, None, base)
     # The rest, such as its random key and its counters, is not used.
     like = {"training": {"optimizer": optimizer}}
     rest = folder.restore(saved.path, like, partial=True)
-    return Initial(loaded, rest["training"]["optimizer"])
+    return Initial(loaded, rest["training"]["optimizer"], base)
 
 
 def restart_schedule(optimizer: PyTree) -> PyTree:

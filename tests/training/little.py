@@ -118,6 +118,8 @@ def cached_make_engine(model: Any, config: TrainingConfig) -> engines.Engine:
     same steps.
     """
     same = {name: getattr(TrainingConfig, name) for name in _NOT_COMPILED}
+    if config.lora_rank is not None:
+        same["initial_run"] = "any"
     return _engine(model, dataclasses.replace(config, **same))
 
 

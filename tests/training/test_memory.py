@@ -25,11 +25,16 @@ def count(model: TransformerConfig, devices: int = 1, **changes) -> StateMemory:
     [
         ("pmap", {"optimizer": "adafactor", "ema_decay": 0.9}),
         ("mesh", {"mesh_fsdp": 2, "mesh_tensor": 2, "shard_moments": True}),
+        (
+            "mesh",
+            {"mesh_fsdp": 2, "mesh_tensor": 2, "initial_run": "any"}
+            | {"lora_rank": 2, "ema_decay": 0.9},
+        ),
     ],
 )
 def test_the_state_is_counted_as_it_lies(engine, changes, make_model, make_training):
-    """Bytes of parameters, moments and average are those that the first device
-    really holds.
+    """Bytes of parameters, those of a base too, of moments and of the average are those
+    that the first device really holds.
     """
     model = make_model()
     made, state = make_training(model, engine, **changes)
@@ -44,7 +49,7 @@ def test_the_state_is_counted_as_it_lies(engine, changes, make_model, make_train
         ]
         return sum(shard.data.nbytes for shard in shards if shard.device == device)
 
-    assert found.parameters == held(state.params)
+    assert found.parameters == held(state.params) + held(state.base)
     assert found.optimizer == held(state.optimizer)
     assert found.average == held(state.average)
 
@@ -65,6 +70,23 @@ def test_shares_of_the_paper_s_big_model():
     zero = count(big, devices=8, shard_moments=True)
     assert zero.parameters == whole.parameters
     assert whole.optimizer / 8 <= zero.optimizer < 1.01 * whole.optimizer / 8
+
+
+def test_only_what_is_trained_has_gradients_and_moments():
+    """The gradients are those of the parameters that are not frozen; Adam has two
+    moments and two counts for them. So it is with adapters, whose rank decides.
+    """
+    base = TransformerConfig(vocabulary_size=1000)
+    encoder = 6 * (4 * 512 * 512 + 2 * 512 * 2048 + 4 * 512 + 2048 + 512 + 4 * 512)
+    whole = count(base)
+    frozen = count(base, frozen="encoder/*", accumulation_steps=2)
+    assert frozen.parameters == whole.parameters
+    assert frozen.gradients == 2 * (whole.gradients - 4 * encoder)
+    assert frozen.optimizer == frozen.gradients + 2 * 4
+    lora = count(base, lora_rank=4, initial_run="any")
+    assert lora.gradients == 4 * 18 * 2 * 2 * 4 * 512
+    assert lora.parameters == whole.parameters + lora.gradients
+    assert lora.optimizer == 2 * lora.gradients + 2 * 4
 
 
 # A program of its own: the suite has eight virtual devices.

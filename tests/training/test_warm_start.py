@@ -114,8 +114,8 @@ def test_into_the_shardings_of_this_run(tmp_path):
 
     like, moments = jax.tree.map(place, (params(0), optimizer(0)))
     initial = begin(run, like=like, moments=moments, initial_optimizer=True)
-    assert_trees_equal(tuple(initial), (params(10), optimizer(10)))
+    assert_trees_equal(initial[:2], (params(10), optimizer(10)))
     for leaf, wanted in zip(
-        *map(jax.tree.leaves, (initial, (like, moments))), strict=True
+        *map(jax.tree.leaves, (initial[:2], (like, moments))), strict=True
     ):
         assert leaf.sharding == wanted.sharding

@@ -1,0 +1,129 @@
+"""Adapters of low rank against their definition in float64."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
+from models.little import make_model
+
+from jaxformer import InputError
+from jaxformer.models import stack_layers
+from jaxformer.models.adapters import Adapted, draw_adapters
+
+RANK = 2
+# How many axes of each kernel are input: heads and widths of queries, keys and values
+# differ.
+INPUTS = {"query": 1, "key": 1, "value": 1, "output": 2, "inner": 1, "outer": 1}
+
+
+@pytest.fixture(scope="module")
+def params():
+    sizes = {"num_heads": 3, "d_k": 5, "d_v": 2, "num_encoder_layers": 2}
+    return make_model(0, **sizes)[1]
+
+
+@pytest.fixture(scope="module")
+def kernels(params):
+    flat = flatten_dict(params)
+    return unflatten_dict({path: flat[path] for path in flat if "kernel" in path})
+
+
+def changed(adapters):
+    """Give every B numbers of its own."""
+    draw = np.random.default_rng(0).normal
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(draw(size=leaf.shape), leaf.dtype), adapters
+    )
+
+
+def test_merged_is_unmerged(params, kernels):
+    """x (W + s A B) is x W + s (x A) B for every kernel of the model, in float64 to its
+    precision and in float32 to 1e-6; all other parameters stay.
+    """
+    drawn = changed(draw_adapters(kernels, RANK, jax.random.key(1)))
+    whole, factors = flatten_dict(params), flatten_dict(drawn)
+    single = flatten_dict(Adapted(params, drawn, 0.75).merge())
+    with jax.enable_x64(True):
+        double = [
+            jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), tree)
+            for tree in (params, drawn)
+        ]
+        double = flatten_dict(Adapted(*double, 0.75).merge())
+    assert {path[-2] for path in flatten_dict(kernels)} == set(INPUTS)
+    for path, leaf in whole.items():
+        if path[-1] != "kernel":
+            assert single[path] is leaf
+            continue
+        axes = INPUTS[path[-2]]
+        inputs = leaf.shape[:axes]
+        x = np.random.default_rng(1).normal(size=(4, *inputs)) / math.prod(inputs)
+        a, b = (np.asarray(factors[*path, f"lora_{x}"], np.float64) for x in "ab")
+        assert a.shape == (*inputs, RANK)
+        assert b.shape == (RANK, *leaf.shape[axes:])
+        unmerged = np.tensordot(x, np.asarray(leaf, np.float64), axes)
+        unmerged += 0.75 * np.tensordot(np.tensordot(x, a, axes), b, 1)
+        for found, tolerance in ((double, 1e-13), (single, 1e-6)):
+            merged = np.asarray(found[path], np.float64)
+            np.testing.assert_allclose(
+                np.tensordot(x, merged, axes), unmerged, rtol=0, atol=tolerance
+            )
+
+
+def test_stacked_layers(params, kernels):
+    """Adapters of scanned layers are those of looped ones, stacked."""
+    drawn = changed(draw_adapters(kernels, RANK, jax.random.key(1)))
+    found = Adapted(stack_layers(params), stack_layers(drawn), 0.75).merge()
+    expected = stack_layers(Adapted(params, drawn, 0.75).merge())
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-7),
+        found,
+        expected,
+    )
+
+
+def test_they_begin_by_changing_nothing(params, kernels):
+    """A is normal with the variance of a mean of the inputs, and no two are equal; B is
+    zero, so that the merged parameters are the base bit for bit, whatever is dropped.
+    """
+    drawn = draw_adapters(kernels, RANK, jax.random.key(1))
+    found = Adapted(params, drawn, 8.0).merge(0.5, jax.random.key(2))
+    jax.tree.map(np.testing.assert_array_equal, found, params)
+    downs = [
+        np.asarray(leaf).ravel() * math.prod(leaf.shape[:-1]) ** 0.5
+        for path, leaf in flatten_dict(drawn).items()
+        if path[-1] == "lora_a"
+    ]
+    assert np.concatenate(downs).std() == pytest.approx(1.0, abs=0.1)
+    assert len({down[0] for down in downs}) == len(downs)
+
+
+def test_dropout_leaves_out_input_features(kernels):
+    """A feature is left out of the whole of an adapter or not at all, independently of
+    other adapters and layers; the others are scaled, so that the mean stays.
+    """
+    drawn = jax.tree.map(jnp.ones_like, draw_adapters(kernels, 1, jax.random.key(1)))
+    zeros = jax.tree.map(jnp.zeros_like, kernels)
+    for stack in (lambda tree: tree, stack_layers):
+        base, ones = stack(zeros), stack(drawn)
+        changes = Adapted(base, ones, 1.0).merge(0.25, jax.random.key(3))
+        features = []
+        for path, change in flatten_dict(changes).items():
+            axes = INPUTS[path[-2]] + ("layers" in path)
+            rows = np.asarray(change).reshape(math.prod(change.shape[:axes]), -1)
+            assert (rows == rows[:, :1]).all()
+            features.append(rows[:, 0])
+        assert len({feature[:6].tobytes() for feature in features}) > 5
+        every = np.concatenate(features)
+        assert set(np.unique(every)) == {0.0, np.float32(1 / 0.75)}
+        assert every.mean() == pytest.approx(1.0, abs=0.1)
+
+
+def test_a_rank_above_a_side(kernels):
+    """It is refused with the kernel and the most."""
+    with pytest.raises(
+        InputError, match=r"training.lora_rank=7 must be at most \d, th"
+    ):
+        draw_adapters(kernels, 7, jax.random.key(0))
