@@ -13,7 +13,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxformer.errors import InputError
 from jaxformer.functional import layers
 from jaxformer.models.axis_names import DOWN, LAYERS, UP, count_inputs, logical_axes
-from jaxformer.typing import Array, Float, Key, Parameters, PyTree
+from jaxformer.typing import Array, Float, Key, Parameters
 
 
 @flax.struct.dataclass
@@ -51,7 +51,7 @@ class Adapted:
         return unflatten_dict(kernels)
 
 
-def merged(params: PyTree) -> PyTree:
+def merged(params: Parameters | Adapted) -> Parameters:
     """Merge parameters that have adapters; return others as they are."""
     return params.merge() if isinstance(params, Adapted) else params
 

@@ -1,14 +1,18 @@
 """Every axis of every parameter has a name."""
 
+import functools
+
 import flax.linen
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax.traverse_util import flatten_dict, unflatten_dict
 from models.little import shapes
 
 from jaxformer import TransformerConfig, nn
-from jaxformer.models import logical_axes
+from jaxformer.models import logical_axes, stack_layers
+from jaxformer.models.adapters import draw_adapters
 
 # No two axes have a common size: the size tells what an axis is.
 SIZES = {"vocabulary": {31, 37}, "position": {16}, "embed": {10}, "heads": {3}}
@@ -53,6 +57,31 @@ def test_every_parameter_is_named(settings):
         assert logical_axes({"mine": {"backbone": params[part]}}) == {
             "mine": {"backbone": names[part]}
         }
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_factors_of_adapters_divide_the_axes_of_their_kernel(scan):
+    """Layers and inputs before the rank, outputs after it; every size is its name's."""
+    flat = flatten_dict(shapes(TransformerConfig(**CONFIG)))
+    kernels = {path: flat[path] for path in flat if path[-1] == "kernel"}
+    draw = functools.partial(draw_adapters, unflatten_dict(kernels), 1)
+    adapters = jax.eval_shape(draw, jax.random.key(0))
+    if scan:
+        adapters = stack_layers(adapters)
+        kernels = flatten_dict(stack_layers(unflatten_dict(kernels)))
+    named = flatten_dict(logical_axes(adapters))
+    for path, axes in flatten_dict(logical_axes(unflatten_dict(kernels))).items():
+        layers = axes[:scan]
+        down, up = named[*path, "lora_a"], named[*path, "lora_b"]
+        assert (down[-1], up[scan]) == ("rank", "rank")
+        assert (*down[:-1], *up[scan + 1 :]) == axes
+        assert up[:scan] == down[:scan] == layers
+        for names, factor in ((down, "lora_a"), (up, "lora_b")):
+            sizes = flatten_dict(adapters)[*path, factor].shape
+            wanted = SIZES | {"rank": {1}}
+            assert all(
+                size in wanted[name] for name, size in zip(names, sizes, strict=True)
+            )
 
 
 @pytest.mark.parametrize(

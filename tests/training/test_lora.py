@@ -29,6 +29,7 @@ from jaxformer.training import train as training
 from jaxformer.training.engines import make_engine
 from jaxformer.training.step import make_loss
 from jaxformer.translation.translator import Translator
+from runs import call
 
 LENGTHS = [9, 1, 4, 4, 2, 0, 0, 0, 7, 7, 1, 0, 3, 8, 0, 0]
 LORA = {"initial_run": "any", "lora_rank": 2, "lora_alpha": 3.0}
@@ -192,6 +193,11 @@ def test_a_run_of_adapters(train, adapted, straight, tmp_path):
     size = sum(float(np.abs(leaf).sum()) for leaf in jax.tree.leaves(found.params))
     samples = (adapted / "samples.jsonl").read_text().splitlines()
     assert json.loads(samples[-1])["translation"] == str(size)
+
+    record = json.loads(call("info", f"--workdir={adapted}").out)
+    base = str(tmp_path / "base")
+    assert (record["base"]["run"], record["base"]["scale"]) == (base, 1.5)
+    assert record["base"]["checkpoint"] == Translator.load(base).checkpoint
 
     steps = steps_of(adapted)
     save_average(adapted, "all", SavedCheckpoints(adapted / "checkpoints"), steps)
