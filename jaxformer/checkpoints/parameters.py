@@ -14,7 +14,6 @@ from jaxformer import bucket
 from jaxformer.checkpoints import folder
 from jaxformer.checkpoints.saved import SavedCheckpoints, open_to_read
 from jaxformer.errors import InputError
-from jaxformer.models.adapters import Adapted
 from jaxformer.typing import PyTree
 
 _AVERAGE = "average"
@@ -97,6 +96,8 @@ class SavedParameters(NamedTuple):
         """
         if self.base is None:
             return folder.restore(self.path, {"params": like})["params"]
+        from jaxformer.models.adapters import Adapted
+
         base = self.base.load(self.path.parents[1], like)
         shapes = folder.read_shapes(self.path, "params")
         place = jax.tree.leaves(base)[0].sharding
