@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -25,6 +26,10 @@ softmax, by cuDNN, or by a Pallas kernel.
 
 _PLATFORMS = {"cudnn": "gpu", "pallas": "tpu"}
 
+# NVIDIA's documentation of cuDNN: attention needs Ampere (A100) or newer.
+_AMPERE = "8.0"
+_CUDNN_CAPABILITY = re.compile(r"([89]|[1-9]\d)\.\d+")
+
 LONGEST = 1024
 """The most queries and keys of the Pallas kernel, which holds a whole row of scores in
 the fast memory of a TPU.
@@ -40,6 +45,7 @@ class Attending(NamedTuple):
 
     Attributes:
         platform: ``cpu``, ``gpu`` or ``tpu``.
+        capability: compute capability of a GPU, such as ``8.0``; None: it has none.
         dtype: of queries, keys and values.
         d_k, d_v: width of a head's queries and keys, and of its values.
         length: the longer of queries and keys.
@@ -47,6 +53,7 @@ class Attending(NamedTuple):
     """
 
     platform: str
+    capability: str | None
     dtype: jnp.dtype
     d_k: int
     d_v: int
@@ -57,8 +64,8 @@ class Attending(NamedTuple):
 def choose_backend(backend: str, attending: Attending) -> str:
     """Return ``plain``, ``cudnn`` or ``pallas``.
 
-    ``auto`` is the kernel of the machine where it takes the type, the widths and the
-    length, and ``plain`` elsewhere.
+    ``auto`` is the kernel of the device where it takes the type, the widths and the
+    length, and ``plain`` elsewhere. cuDNN needs compute capability 8.0 or higher.
 
     Raises:
         InputError: an unknown backend, or one that does not fit.
@@ -80,10 +87,15 @@ def choose_backend(backend: str, attending: Attending) -> str:
 
 
 def _refusal(backend: str, attending: Attending) -> str | None:
-    platform, dtype, d_k, d_v, length, dropout = attending
+    platform, capability, dtype, d_k, d_v, length, dropout = attending
     needed = _PLATFORMS[backend]
     if platform != needed:
         return f"is for a {needed.upper()}, and this is a {platform.upper()}"
+    if backend == "cudnn" and not _CUDNN_CAPABILITY.fullmatch(capability or ""):
+        return (
+            f"needs a GPU of compute capability {_AMPERE} or higher, and this has"
+            f" {capability or 'none'}"
+        )
     if dropout:
         return "has no dropout of attention weights"
     if backend == "pallas":
@@ -275,6 +287,7 @@ def _fused(
         )
     attending = Attending(
         platform=_PLATFORMS[backend],
+        capability=_AMPERE,
         dtype=query.dtype,
         d_k=query.shape[-1],
         d_v=value.shape[-1],

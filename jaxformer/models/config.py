@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax.numpy as jnp
 
@@ -84,10 +85,11 @@ class TransformerConfig:
     # loss scaling (training.loss_scale). Parameters, softmax, norms and losses are
     # always float32.
     dtype: str = key("float32", choices=DTYPES, changes="speed")
-    # How attention is computed: auto (the machine's kernel where it takes type, widths
-    # and lengths, else plain), plain (matmuls and a softmax), cudnn (GPUs, half
-    # precision) or pallas (TPUs). Kernels keep no attention weights and move less; they
-    # have no attention dropout. Results differ by rounding.
+    # How attention is computed: auto (the device's kernel where it takes type, widths
+    # and lengths, else plain), plain (matmuls and a softmax), cudnn (half precision
+    # on GPUs of compute capability 8.0 or higher) or pallas (TPUs). Kernels keep no
+    # attention weights and move less; they have no attention dropout. Results differ by
+    # rounding.
     attention_backend: str = key(
         "auto", choices=BACKENDS, changes="speed", may_change=True
     )
@@ -158,14 +160,14 @@ class TransformerConfig:
         )
 
     def choose_backend(
-        self, backend: str, platform: str, length: int, *, train: bool
+        self, backend: str, device: Any, length: int, *, train: bool
     ) -> str:
         """Return how attention is computed: ``plain``, ``cudnn`` or ``pallas``.
 
         Args:
             backend: one of
                 :data:`~jaxformer.functional.attention.BACKENDS`.
-            platform: of the devices: ``cpu``, ``gpu`` or ``tpu``.
+            device: that computes; a ``jax.Device``, also of a topology.
             length: the longer of queries and keys.
             train: whether dropout is active.
 
@@ -173,7 +175,8 @@ class TransformerConfig:
             InputError: a backend that does not fit.
         """
         attending = Attending(
-            platform=platform,
+            platform=device.platform,
+            capability=getattr(device, "compute_capability", None),
             dtype=jnp.dtype(self.dtype),
             d_k=self.d_k or self.d_model // self.num_heads,
             d_v=self.d_v or self.d_model // self.num_heads,

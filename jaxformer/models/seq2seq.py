@@ -4,7 +4,7 @@ logits.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -54,9 +54,9 @@ class Transformer(nn.Module):
     """
 
     config: TransformerConfig
-    # Of the devices that compute, ``cpu``, ``gpu`` or ``tpu``, on which the choice of
-    # attention depends; None: of JAX's default.
-    platform: str | None = None
+    # The device that computes (one of several), on which the choice of attention
+    # depends; None: JAX's first.
+    device: Any = None
 
     def setup(self) -> None:
         """Create embeddings, positions, encoder and decoder."""
@@ -292,8 +292,8 @@ class Transformer(nn.Module):
     def _backend(self, backend: str, length: int, train: bool) -> str:
         if self.is_initializing():
             return "plain"  # parameters do not depend on it
-        platform = self.platform or jax.default_backend()
-        return self.config.choose_backend(backend, platform, length, train=train)
+        device = self.device or jax.devices()[0]
+        return self.config.choose_backend(backend, device, length, train=train)
 
     @property
     def _target_embedding(self) -> Embedding:

@@ -216,17 +216,14 @@ def make_engine(
         model: what is trained.
         config: the recipe.
         devices: that work together, of all hosts; None: all that JAX sees. Those of a
-            topology, which need not be there, serve :meth:`Engine.lower` alone.
+            topology, which need not be there, serve only :meth:`Engine.lower`.
 
     Raises:
-        InputError: the engine does not fit the hosts or devices, or the attention
-            backend does not fit the devices.
+        InputError: the engine does not fit the hosts or devices.
     """
     found = jax.devices() if devices is None else devices
     several = len(found) > 1  # of all hosts
-    platform = found[0].platform
-    model = model.copy(platform=platform)
-    model.config.choose_backend(model.config.attention_backend, platform, 1, train=True)
+    model = model.copy(device=found[0])
     name = ("pmap" if several else "jit") if config.engine == "auto" else config.engine
     if name == "jit" and jax.process_count() > 1:
         raise InputError(

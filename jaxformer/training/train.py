@@ -160,7 +160,7 @@ def _check_start(
 def _check_backend(config: RunConfig, length: int, *, train: bool) -> None:
     """Refuse an attention backend that does not fit."""
     config.model.choose_backend(
-        config.model.attention_backend, jax.default_backend(), length, train=train
+        config.model.attention_backend, jax.devices()[0], length, train=train
     )
 
 

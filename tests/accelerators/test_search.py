@@ -36,7 +36,7 @@ def compiled(topology: str, beam_size: int) -> Program:
             lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=everywhere), tree
         )
 
-    model = Transformer(CONFIG, platform=device.platform)
+    model = Transformer(CONFIG, device=device)
     tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)["params"]
     params = jax.tree.map(lambda x: x.update(dtype=jnp.bfloat16), params)

@@ -3,6 +3,7 @@ kernel refuses.
 """
 
 import functools
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -121,7 +122,7 @@ def test_a_model_with_a_kernel_predicts_the_same():
     params = plain.init(jax.random.key(0), source, target)
     fused = plain.clone(
         config=TransformerConfig(**{**vars(config), "attention_backend": "auto"}),
-        platform="tpu",
+        device=SimpleNamespace(platform="tpu"),
     )
     for more in ({}, packing):
         expected = plain.apply(params, source, target, **more)
@@ -164,13 +165,17 @@ def test_each_device_computes_its_rows_and_heads(shape):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=2e-6)
 
 
-USUAL = Attending("gpu", jnp.dtype("bfloat16"), 64, 64, 256, dropout=False)
+USUAL = Attending("gpu", "8.0", jnp.dtype("bfloat16"), 64, 64, 256, dropout=False)
 
 
 @pytest.mark.parametrize(
     ("changes", "chosen"),
     [
         ({}, "cudnn"),
+        ({"capability": "12.1"}, "cudnn"),
+        ({"capability": "7.5"}, "plain"),
+        ({"capability": None}, "plain"),
+        ({"capability": "gfx942"}, "plain"),  # AMD
         ({"platform": "tpu"}, "pallas"),
         ({"platform": "tpu", "dtype": jnp.dtype("float32")}, "pallas"),
         ({"platform": "cpu"}, "plain"),
@@ -193,6 +198,8 @@ def test_auto_takes_the_kernel_of_the_machine_where_it_fits(changes, chosen):
         ("flash", {}, "one of auto, plain, cudnn, pallas, not 'flash'"),
         ("pallas", {}, "=pallas is for a TPU, and this is a GPU: set"),
         ("cudnn", {"platform": "cpu"}, "=cudnn is for a GPU, and this is a CPU"),
+        ("cudnn", {"capability": "7.0"}, "capability 8.0 or higher, and this has 7.0"),
+        ("cudnn", {"capability": None}, "8.0 or higher, and this has none: set"),
         ("cudnn", {"dtype": jnp.dtype("float32")}, "or float16, not in float32"),
         ("cudnn", {"d_k": 16}, "not d_k=16 and d_v=64"),
         ("cudnn", {"dropout": True}, "has no dropout of attention weights"),

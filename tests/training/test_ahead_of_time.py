@@ -121,7 +121,9 @@ def test_a_type_without_a_peak_is_refused_before_anything_is_compiled(monkeypatc
 
 
 def test_an_attention_backend_is_that_of_the_devices():
-    """Not of this machine: parameters are drawn anywhere, and steps are refused."""
+    """Not of this machine: parameters are drawn anywhere, and steps are refused.
+    cuDNN needs compute capability 8.0.
+    """
     model = Transformer(
         TransformerConfig(
             vocabulary_size=23,
@@ -132,9 +134,21 @@ def test_an_attention_backend_is_that_of_the_devices():
             attention_backend="cudnn",
         )
     )
+    engine = make_engine(model, TrainingConfig(engine="jit"))
     with pytest.raises(InputError, match="is for a GPU, and this is a CPU"):
-        make_engine(model, TrainingConfig(engine="jit"))
-    gpus = [types.SimpleNamespace(platform="gpu")]
+        engine.lower(dict.fromkeys(("source", "target"), (1, 1)))
     tokens = jax.ShapeDtypeStruct((1, 1), "int32")
-    for one in (model, model.copy(platform=gpus[0].platform)):
-        assert jax.eval_shape(one.init, jax.random.key(0), tokens, tokens)["params"]
+
+    def initialize(model):
+        return jax.eval_shape(model.init, jax.random.key(0), tokens, tokens)
+
+    v100 = types.SimpleNamespace(platform="gpu", compute_capability="7.0")
+    for device in (None, v100):
+        assert initialize(model.copy(device=device))["params"]
+    backends = []
+    for capability in ("7.0", "8.0", None):
+        gpu = types.SimpleNamespace(platform="gpu", compute_capability=capability)
+        backends.append(model.config.choose_backend("auto", gpu, 8, train=True))
+    assert backends == ["plain", "cudnn", "plain"]
+    with pytest.raises(InputError, match="or higher, and this has 7"):
+        jax.eval_shape(model.copy(device=v100).apply, initialize(model), tokens, tokens)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -147,7 +148,7 @@ def test_a_validation_text_too_long_for_a_kernel_is_refused_before_training(
     """Training takes shorter pairs, so that the kernel would refuse the first
     evaluation only.
     """
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="tpu")])
     monkeypatch.setattr(training, "make_engine", lambda *_: None)
     for name, words in (("long", 600), ("short", 5)):
         (tmp_path / name).write_text("0 " * words + "\n")
