@@ -124,6 +124,8 @@ def devices_of(topology: Topology) -> Sequence[Any]:
         if topology.is_tpu:
             return _tpus(topology)
         return _gpus(topology)
+    except InputError:
+        raise
     except (RuntimeError, ValueError) as error:
         line = str(error).splitlines()[0]
         raise InputError(
