@@ -143,7 +143,7 @@ def output_losses(
 
     Raises:
         InputError: shapes that do not match, a target out of range, invalid smoothing,
-            or groups that do not divide the rows.
+            an empty chunk, or groups that do not divide the rows.
 
     Example:
         >>> x, table = jnp.zeros((1, 2, 8)), jnp.ones((4, 8))
@@ -152,10 +152,14 @@ def output_losses(
         >>> round(float(sums.loss / sums.tokens), 4)  # log 4
         1.3863
     """
+    if x.ndim != 3:
+        raise InputError(f"x has the axes [B, T, D], not the shape {x.shape}")
+    if chunk is not None and chunk < 1:
+        raise InputError(f"chunk={chunk} must be at least 1, or None to choose it")
     check_floats(x)
     check_axes(x.shape, table.shape[::-1], 1)
     check_positions((*x.shape[:-1], table.shape[0]), targets.shape, weights.shape)
-    if x.shape[0] % groups:
+    if groups < 1 or x.shape[0] % groups:
         raise InputError(f"groups={groups} must divide the {x.shape[0]} rows")
     on, off = smoothed_probabilities(table.shape[0], smoothing, convention)
     targets = check_targets(targets, weights, table.shape[0])

@@ -205,6 +205,9 @@ def test_wrong_arguments(unchecked):
         ((x, table, targets[:, :1], weights), {}, "one number a position"),
         ((x, table, targets, weights[:1]), {}, "one number a position"),
         ((x.astype(int), table, targets, weights), {}, "floating-point array"),
+        ((x[0], table, targets[0], weights[0]), {}, r"axes \[B, T, D\], not the"),
+        ((x, table, targets, weights), {"chunk": 0}, "chunk=0 must be at least 1"),
+        ((x, table, targets, weights), {"groups": 0}, "groups=0 must divide the 4"),
         ((x, table, targets, weights), {"groups": 3}, "groups=3 must divide the 4"),
         ((x, table, targets, weights), {"convention": "some"}, "others, all"),
     ):
