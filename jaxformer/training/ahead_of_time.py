@@ -92,7 +92,11 @@ def largest_batch(config: RunConfig, multiple: int) -> Shapes:
     """
     data = config.data
     length = (
-        round_up(data.packed_length, data.shape_multiple, data.tokens_per_batch)
+        round_up(
+            max(data.packed_length, data.max_length),
+            data.shape_multiple,
+            data.tokens_per_batch,
+        )
         if data.packing
         else data.max_length
     )
@@ -128,7 +132,7 @@ def compile_training_step(
     begun = time.monotonic()
     compiled = compile_step(engine, shapes)
     seconds = time.monotonic() - begun
-    return _describe(compiled, config, topology.machine, shapes, engine, peak, seconds)
+    return _describe(compiled, config, topology, shapes, engine, peak, seconds)
 
 
 def compile_step(engine: Engine, shapes: Shapes) -> Any:
@@ -147,22 +151,22 @@ def compile_step(engine: Engine, shapes: Shapes) -> Any:
 def _describe(
     compiled: Any,
     config: RunConfig,
-    machine: Machine,
+    topology: Topology,
     shapes: Shapes,
     engine: Engine,
     peak: float,
     seconds: float,
 ) -> Compiled:
-    is_tpu = machine.gpu is None
+    machine = topology.machine
     program = Program(compiled.as_text())
     kernels = program.kernels()
     moved = sum(kernel.times * kernel.bytes for kernel in kernels)
     flops = model_flops(config, shapes) / engine.devices
-    costs = (compiled.cost_analysis() or {}) if is_tpu else {}
+    costs = (compiled.cost_analysis() or {}) if topology.is_tpu else {}
     looped = any(kernel.times > 1 for kernel in kernels)
     known = None if looped else costs.get("flops")
     least = max(moved / machine.bandwidth, max(known or 0.0, flops) / peak)
-    if not is_tpu:
+    if not topology.is_tpu:
         # A GPU runs one kernel after another; a TPU fetches what is next meanwhile.
         each = (kernel.seconds(machine.bandwidth, peak) for kernel in kernels)
         least = max(least, sum(each))
@@ -187,7 +191,7 @@ def _memory(compiled: Any, machine: Machine) -> DeviceMemory:
         found.temp_size_in_bytes,
         found.generated_code_size_in_bytes,
     )
-    # What is donated lies in the memory of what it becomes.
+    # A donated argument and the result that replaces it share their memory.
     results = found.output_size_in_bytes - found.alias_size_in_bytes
     total = state + temporary + program + results
     # XLA_PYTHON_CLIENT_MEM_FRACTION is 0.75 unless it is set.

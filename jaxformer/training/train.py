@@ -33,6 +33,7 @@ from jaxformer.checkpoints.parameters import Base
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch
 from jaxformer.data.cleaning import summary
+from jaxformer.data.packing import RowShape
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.errors import InputError
 from jaxformer.models.seq2seq import Transformer, count_parameters
@@ -40,6 +41,7 @@ from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import check_vocabulary
 from jaxformer.runs.records import Validator, last_step
+from jaxformer.training.ahead_of_time import largest_batch
 from jaxformer.training.compilations import Compilations
 from jaxformer.training.display import Display, make_display
 from jaxformer.training.engines import Engine, make_engine
@@ -86,8 +88,7 @@ def train(
         check_same(configuration.flatten(config), _SAME)
         display = enter(closing(make_display(config.training.steps)))
         # Before any text is read.
-        rows = config.data
-        longest = rows.packed_length if rows.packing else rows.max_length
+        _, longest = largest_batch(config, 1)["source"]
         _check_backend(config, longest, train=True)
         directory = together(lambda: bucket.open_directory(workdir))
         run = open_run(config, directory, report=display.say)
@@ -134,6 +135,9 @@ def _load(run: Run, display: Display) -> tuple[TrainingData, list[Batch]]:
     seed = config.training.seed
     data = run.text.load(run.vocabularies, seed=seed, report=display.say)
     valid = validation_batches(run, data)
+    if isinstance(data.shape, RowShape):
+        # Longer than planned before where lengths vary more on one side.
+        _check_backend(config, max(data.shape[:2]), train=True)
     longest = max(tokens.shape[1] for batch in valid for tokens in batch.values())
     try:
         _check_backend(config, longest, train=False)

@@ -49,6 +49,12 @@ def test_the_largest_batch_is_that_of_a_run():
     found = largest_batch(config(packing=True, packed_length=250, **sizes), 1)
     assert found["source"] == (shape.rows, shape.source_length) == (96, 256)
     assert largest_batch(config(max_length=250, **sizes), 64)["target"] == (128, 250)
+    twenty[0] = 250  # longer than packed_length
+    shape = plan_rows(twenty, twenty, packed_length=100, **sizes)
+    found = largest_batch(
+        config(packing=True, packed_length=100, max_length=250, **sizes), 1
+    )
+    assert found["source"] == (shape.rows, shape.source_length) == (96, 256)
 
 
 def described(text, shapes, flops=0.0):
@@ -65,7 +71,13 @@ def described(text, shapes, flops=0.0):
     )
     engine = types.SimpleNamespace(devices=1)
     return ahead_of_time._describe(
-        compiled, config(), MACHINES["v5e"], shapes, engine, peak=1e12, seconds=0.0
+        compiled,
+        config(),
+        parse_topology("v5e"),
+        shapes,
+        engine,
+        peak=1e12,
+        seconds=0.0,
     )
 
 

@@ -142,6 +142,38 @@ def test_an_attention_backend_is_refused_before_any_text_is_read(train, tmp_path
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize(
+    ("max_length", "line"),
+    [(2_001, "not 2008: set"), (512, "=pallas takes at most 1024 positions, not 1")],
+)
+def test_packed_rows_too_long_for_a_kernel_are_refused_before_training(
+    train, tmp_path, monkeypatch, max_length, line
+):
+    """Rows hold the longest pair, so that ``packed_length`` is no bound; nor is that,
+    where lengths vary more on one side.
+    """
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="tpu")])
+    monkeypatch.setattr(training, "make_engine", lambda *_: None)
+    for name, first, words in (("source", 200, 1), ("target", 20, 20)):
+        text = "0 " * first + "\n" + ("0 " * words + "\n") * 99
+        (tmp_path / name).write_text(text)
+    changes = {
+        "model.attention_backend": "pallas",
+        "model.max_length": 2_048,
+        "data.train": f"text:{tmp_path / 'source'},{tmp_path / 'target'}",
+        "data.max_length": max_length,
+        "data.max_length_ratio": None,
+        "data.vocabulary_size": 7,
+        "data.packing": True,
+        "data.packed_length": 64,
+        "data.shape_multiple": 8,
+        "data.tokens_per_batch": 4_096,
+    }
+    with pytest.raises(InputError, match=line):
+        train("run", changes)
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_validation_text_too_long_for_a_kernel_is_refused_before_training(
     train, tmp_path, monkeypatch
 ):
