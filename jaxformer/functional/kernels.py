@@ -121,8 +121,8 @@ def matmul_transposed_gradients(
     x: Float[Array, "N K"], table: Float[Array, "M K"], cotangent: Float[Array, "N M"]
 ) -> tuple[Float[Array, "N K"], Float[Array, "M K"]]:
     """Compute the gradients of :func:`matmul_transposed` from that of its result: that
-    of x in the dtype of x, and that of the table in float32 (float64 stays) whatever
-    the dtype of the table.
+    of x in the dtype of x, and that of the table in float32 (float64 stays) for every
+    dtype of the table.
     """
     if is_half(x):
         return _half_gradients(1, x, table, cotangent)

@@ -53,7 +53,7 @@ _BITS = {"pred": 8, "s4": 4, "u4": 4, "bf16": 16, "c64": 64, "c128": 128, "token
 
 
 class Array(NamedTuple):
-    """An array of a program: its type, its shape, and whether it lies in the device's
+    """An array of a program: its type, its shape, and whether it is in the device's
     main memory.
     """
 
@@ -345,7 +345,7 @@ def _split(text: str) -> tuple[str, str, str]:
 
 
 def _arguments(rest: str) -> str:
-    """Return what stands before the parenthesis that closes the operands."""
+    """Return the operands: the text up to their closing parenthesis."""
     depth = 1
     for position, letter in enumerate(rest):
         depth += (letter == "(") - (letter == ")")

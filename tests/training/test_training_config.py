@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 from training.little import LITTLE_RUN, nested
@@ -161,6 +162,10 @@ def test_every_key_either_may_change_or_is_compared():
         "evaluation.samples",
     } <= changeable
     assert not changeable & {"model.d_model", "data.train", "training.seed"}
+    page = Path(__file__).parents[2] / "docs/training.md"
+    _, _, tail = page.read_text(encoding="utf-8").partition("- You may change: ")
+    listed = set(re.findall(r"`((?:model|data)\.\w+)`", tail.split("\n- ")[0]))
+    assert listed == {key for key in changeable if key.startswith(("model.", "data."))}
 
 
 def test_every_number_is_bounded_and_every_value_is_refused_in_one_line():
