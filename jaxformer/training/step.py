@@ -55,11 +55,11 @@ _SCALE_GROWS_AFTER = 2000
 
 
 MOST_LOGIT_BYTES = 2**29
-"""The most bytes of a device's float32 logits that a step holds at once. Beyond it the
-losses are computed in chunks of positions.
+"""The losses of a device whose float32 logits take more bytes are computed in chunks
+of positions.
 
-Half a gibibyte is 3,600 tokens of a vocabulary of 37,000, about as many as a chunk has
-on a GPU. With fewer there is little memory to save.
+Half a gibibyte is 3,600 tokens of a vocabulary of 37,000. With fewer there is little
+memory to save: a chunk on a GPU has up to 4,096.
 """
 
 # TPUs whose vector memory is too small for the logits of a chunk: all but v5e and v6e.

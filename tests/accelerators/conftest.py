@@ -8,6 +8,7 @@ import dataclasses
 import functools
 import importlib.util
 import math
+import time
 from typing import Any
 
 import jax
@@ -29,12 +30,13 @@ COMPILERS = {"v": "libtpu", "h": "jax_cuda12_plugin"}
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A compiled training step, and what it was compiled from."""
+    """A compiled training step, what it was compiled from, and in how many seconds."""
 
     config: RunConfig
     engine: Engine
     shapes: Shapes
     compiled: Any
+    compiled_in: float
 
     @functools.cached_property
     def program(self) -> Program:
@@ -54,6 +56,11 @@ class Step:
         """Rows of a batch on each device."""
         rows, _ = self.shapes["source"]
         return rows // row_shards(self.engine.mesh)
+
+    @property
+    def shards(self) -> int:
+        """Devices that share each row, its heads and the vocabulary."""
+        return self.engine.devices // row_shards(self.engine.mesh)
 
     @property
     def state_bytes(self) -> int:
@@ -100,7 +107,9 @@ def _compiled(
     names = ["source", "target"]
     names += ["source_segments", "target_segments"] * packed
     shapes = dict.fromkeys(names, (rows, length))
-    return Step(config, engine, shapes, compile_step(engine, shapes))
+    begun = time.monotonic()
+    compiled = compile_step(engine, shapes)
+    return Step(config, engine, shapes, compiled, time.monotonic() - begun)
 
 
 @pytest.fixture
