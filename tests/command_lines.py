@@ -26,7 +26,7 @@ from jaxformer.search.config import DecodingConfig
 
 TOOLS = {
     *("awk", "cat", "comet-score", "cd", "cp", "curl", "cut", "echo", "export"),
-    *("gcloud", "git", "grep", "gunzip", "head", "kill", "ls", "mkdir", "paste"),
+    *("gcloud", "git", "grep", "gunzip", "head", "hf", "kill", "ls", "mkdir", "paste"),
     *("printf", "sbatch", "sed", "seq", "shuf", "sort", "source", "ssh-add", "tail"),
     *("tar", "tensorboard", "tr", "unzip", "wc", "wget", "zcat"),
 }

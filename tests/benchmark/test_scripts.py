@@ -13,10 +13,12 @@ from training.little import LITTLE_RUN, write_corpus
 
 import decode
 import decode_systems
+import imported
 import loop
 import runs
 import train
 import turns
+from jaxformer.interop.huggingface.run import import_run
 from jaxformer.models.config import TransformerConfig
 
 SCRIPTS = runs.ROOT / "scripts" / "benchmark"
@@ -161,3 +163,22 @@ def test_systems_translate_in_turn(call, tmp_path, monkeypatch):
     header, *rows = printed[-5:]
     assert header.split()[:3] == ["system", "lengths", "batch"]
     assert [row.split()[0] for row in rows] == systems * 2
+
+
+def test_an_imported_model_is_measured(tmp_path, monkeypatch, capsys):
+    """The folder is one that can be imported, and the figures are of its run."""
+    for name, value in {"WIDTH": 32, "HIDDEN": 32, "PIECES": 400, "REPEATS": 1}.items():
+        monkeypatch.setattr(imported, name, value)
+    imported.make_model(str(tmp_path / "model"), 1, 2_000)
+    languages = {"source_language": "eng_Latn", "target_language": "deu_Latn"}
+    config, ignored = import_run(tmp_path / "model", tmp_path / "run", **languages)
+    assert config.model.vocabulary_size == 2_000
+    assert config.data.vocabulary_size < 1_000
+    assert not ignored
+    imported.time_steps(str(tmp_path / "run"), "int8", 2, 4)
+    _, name, *figures, _ = capsys.readouterr().out.split("|")
+    assert name.strip() == "int8"
+    assert min(map(float, figures)) > 0
+    peak, own, seconds = imported.measure("info", f"--workdir={tmp_path / 'run'}")
+    assert peak >= own > 0.01
+    assert seconds > 0

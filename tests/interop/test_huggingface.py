@@ -391,7 +391,7 @@ def test_a_folder_that_has_no_model(tmp_path):
     for pickled in ("tf_model.h5", "flax_model.msgpack", "pytorch_model.bin"):
         (tmp_path / pickled).touch()
         line = refusal(tmp_path)
-        assert "save_pretrained(NEW)" in line
+        assert "save_pretrained(FOLDER)" in line
         assert "that can run code or" in line
     assert "only as flax_model.msgpack" in refusal(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": []}')

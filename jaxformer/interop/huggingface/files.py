@@ -38,7 +38,7 @@ _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.npz")
 
 _CONVERT = (
     "where torch is installed, convert it once: AutoModelForSeq2SeqLM"
-    ".from_pretrained(FOLDER).save_pretrained(NEW)"
+    ".from_pretrained(FOLDER).save_pretrained(FOLDER)"
 )
 
 _CUT = "the file is damaged or was not fetched whole: fetch it again"
