@@ -15,10 +15,11 @@
 #
 # Training outlives this script. After Ctrl-C or a lost network, train with the same arguments follows it again. The
 # hosts log to ~/jaxformer/train.log. When a host shuts down, its processes get SIGTERM: the run saves on all hosts and
-# ends with 130. As long as the slice exists, train starts it again at that step. A Spot slice that was taken away no
-# longer exists: create it again, install, and train with the same arguments.
+# ends with 130. As long as the slice exists, train starts it again at that step. Without a network it asks again every
+# 30 seconds. When a Spot slice was taken away, its queued resource keeps its name: delete it, create it again, install,
+# and train with the same arguments. A VM that was stopped can be started.
 #
-# Exit code: that of the training; 1 also if the slice is gone.
+# Exit code: that of the training; 1 also if the slice is gone or stopped, or gcloud fails.
 #
 # Environment: TPU, its name; ZONE; PROJECT (default: that of gcloud). XLA_FLAGS and LIBTPU_INIT_ARGS go to the hosts.
 set -euo pipefail
@@ -31,6 +32,11 @@ refuse() {
     printf '%s: %s\n\n' "${0##*/}" "$1" >&2
     usage >&2
     exit 2
+}
+
+fail() {
+    printf '%s: %s\n' "${0##*/}" "$1" >&2
+    exit 1
 }
 
 on() {
@@ -86,10 +92,23 @@ stop() {
 
 # Follow the training to its end, through shutdowns of hosts, and exit with its code.
 follow() {
-    local state codes code
+    local answer state codes code again
+    again="delete its queued resource (gcloud compute tpus queued-resources delete ID --force), create it again,"
+    again+=" install, and train with the same arguments"
     while true; do
         train "$@" || echo "the connection ended" >&2
-        state=$("${vm[@]}" describe "$TPU" "${place[@]}" --format='value(state)') || state=
+        if ! answer=$("${vm[@]}" describe "$TPU" "${place[@]}" --format='value(state)' 2>&1); then
+            case $answer in
+                *NOT_FOUND*/nodes/*) fail "the slice $TPU is not found in $ZONE: $again" ;;
+                *onnection* | *"find the server"* | *esolv* | *"imed out"* | *imeout* | *nreachable* | *UNAVAILABLE*)
+                    printf '%s\n' "$answer" "no network: asking again" >&2
+                    sleep 30
+                    continue
+                    ;;
+                *) fail "gcloud cannot describe $TPU, where training may continue: $answer" ;;
+            esac
+        fi
+        state=$(grep -Ex '[A-Z_]+' <<< "$answer" | tail -n 1) || state=unknown # gcloud may warn too
         case $state in
             READY) ;;
             CREATING | STARTING | RESTARTING | REPAIRING | REIMAGING)
@@ -97,10 +116,11 @@ follow() {
                 sleep 30
                 continue
                 ;;
-            *)
-                echo "the slice is ${state:-not found}: create it again, install, and train with the same arguments" >&2
-                exit 1
+            STOPPING | STOPPED)
+                fail "the slice is $state: start it (${vm[*]} start $TPU ${place[*]}) and train with the same arguments"
                 ;;
+            unknown) fail "gcloud does not say the state of $TPU: $answer" ;;
+            *) fail "the slice is $state: $again" ;;
         esac
         codes=$(on all 'cd jaxformer || { echo 127; exit; }
             cat train.code 2> /dev/null || echo running
@@ -132,7 +152,10 @@ place=("--zone=$ZONE")
 vm=(gcloud compute tpus tpu-vm)
 
 case $1 in
-    install | check | stop) "$1" ;;
+    install | check | stop)
+        (($# == 1)) || refuse "$1 takes no argument, not '$2'"
+        "$1"
+        ;;
     train)
         shift
         (($#)) || refuse "give the arguments of jaxformer train"

@@ -3,7 +3,7 @@
 #
 # Only flags that JAX's or MaxText's documentation recommends, that exist in jaxlib 0.10.2 and libtpu 0.0.42, and that
 # are not the default there. What the user has set comes last and wins.
-case $1 in
+case ${1-} in
     gpu)
         # Compute while gradients are exchanged (JAX, GPU performance tips). It changes programs for several A100, and
         # none for H200.
@@ -16,6 +16,9 @@ case $1 in
         flags='--xla_enable_async_all_reduce=true --xla_tpu_enable_async_collective_fusion_fuse_all_reduce=true'
         export LIBTPU_INIT_ARGS="$flags ${LIBTPU_INIT_ARGS-}"
         ;;
-    *) echo "xla_flags.sh: the argument is gpu or tpu, not '$1'" >&2 ;;
+    *)
+        echo "xla_flags.sh: the argument is gpu or tpu, not '${1-}'" >&2
+        return 2 2> /dev/null || exit 2 # sourced, or not
+        ;;
 esac
 unset flags

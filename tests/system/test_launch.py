@@ -41,7 +41,14 @@ for word in "$@"; do
 done
 [[ $hosts == all ]] && hosts='0 1'
 case $4 in
-    describe) cat "$FOLDER/state" ;;
+    describe)
+        if [[ -e $FOLDER/refusal ]]; then # once
+            cat "$FOLDER/refusal" >&2
+            rm "$FOLDER/refusal"
+            exit 1
+        fi
+        cat "$FOLDER/state"
+        ;;
     ssh)
         pids=() code=0
         for host in $hosts; do
@@ -204,7 +211,45 @@ def test_a_tpu_run_continues_after_maintenance(tpu):
     tpu.write("state", "PREEMPTED")
     code, said = tpu.run(POD, "train", "--x", MODE="again")
     assert code == 1
-    assert "the slice is PREEMPTED: create it again" in said
+    assert "the slice is PREEMPTED: delete its queued resource" in said
+    tpu.write("state", "STOPPED")
+    code, said = tpu.run(POD, "train", "--x", MODE="again")
+    assert code == 1
+    assert "start it (gcloud compute tpus tpu-vm start pod --zone=here" in said
+
+
+@pytest.mark.parametrize(
+    ("refusal", "code", "words"),
+    [
+        ("NOT_FOUND: Resource 'projects/p/locations/z/nodes/pod'", 1, "create it"),
+        ("There was a problem: HTTPSConnectionPool: Max retries", 0, "asking again"),
+        ("Reauthentication failed. cannot prompt", 1, "cannot describe pod, where"),
+        ("PERMISSION_DENIED: Permission denied", 1, "PERMISSION_DENIED"),
+    ],
+)
+def test_a_slice_is_gone_only_where_gcloud_says_so(tpu, refusal, code, words):
+    """Without a network the launcher asks again; it repeats any other error."""
+    tpu.write("refusal", refusal)
+    found, said = tpu.run(POD, "train", "--x", MODE="done")
+    assert found == code
+    assert words in said
+    assert ("create it" in said) == ("NOT_FOUND" in refusal)
+
+
+def test_a_command_for_a_slice_takes_no_argument(tpu):
+    code, said = tpu.run(POD, "install", "extra")
+    assert code == 2
+    assert "install takes no argument, not 'extra'" in said
+    assert not tpu.lines("calls")
+
+
+@pytest.mark.parametrize("given", ["cpu", ""])
+def test_flags_are_those_of_a_gpu_or_a_tpu(cluster, given):
+    """Otherwise ``source`` fails with one line, and the shell goes on."""
+    line = f"set -u; source {FLAGS} {given} || echo code $? >&2; echo on >&2"
+    said = cluster.run("-c", line)[1]
+    rule = f"xla_flags.sh: the argument is gpu or tpu, not '{given}'"
+    assert said.splitlines() == [rule, "code 2", "on"]
 
 
 def test_stopping_a_tpu_run(tpu):
