@@ -56,8 +56,8 @@ def open_directory(name: str | Path) -> Path:
     if isinstance(name, Path) or "://" not in name:
         if Path(name).parts[:1] in _COLLAPSED:
             raise InputError(
-                f"{name} is a path on this machine: give the URL of a bucket as a"
-                " string, such as 'gs://bucket/run'"
+                f"{name} is a path on this machine: write a bucket with two slashes,"
+                " as in gs://bucket/run (in Python as a string: a Path keeps only one)"
             )
         return Path(name)
     url = name.rstrip("/")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,11 @@ from typing import Any
 from jaxformer.errors import InputError, first_line, require
 
 _EXTRAS = {"gs": "gcs", "gcs": "gcs", "s3": "s3"}
+
+for _name in ("gcsfs", "s3fs"):
+    # They log tracebacks of what the error says, which Python prints where nobody else
+    # handles logs.
+    logging.getLogger(_name).addHandler(logging.NullHandler())
 
 _EXAMPLE = "the URL of a directory in a bucket, such as gs://bucket/run"
 
@@ -138,9 +144,9 @@ def _connect(url: str) -> tuple[Any, str]:
     connect = require("fsspec.core", "train").url_to_fs
     try:
         return connect(url)
-    except ImportError:
+    except ImportError as error:
         extra = _EXTRAS.get(scheme)
-        cure = f"pip install 'jaxformer[{extra}]'" if extra else "install it"
+        cure = f"pip install 'jaxformer[{extra}]'" if extra else first_line(error)
         raise InputError(
             f"{url} needs the package of fsspec for {scheme}://, which is not"
             f" installed: {cure}"

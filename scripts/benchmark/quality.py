@@ -19,7 +19,7 @@ and its like say, PyTorch's parameters carried back.
 
 The working directory gets the configuration and the vocabulary, quality.jsonl with a
 line for each measurement and one for the result, and the curves as quality.png. It
-needs pip install 'jaxformer[benchmark]'.
+needs pip install '.[benchmark]'.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ process of its own, and they take turns; figures are medians over the turns. The
 is to torch-float32 within a turn. Batches of the fixed shape have no padding. With
 --source and --target there are also batches of real text, in which each system has its
 own batching under the same budget of slots. Without PyTorch only jaxformer is measured;
-pip install 'jaxformer[benchmark]' installs the others. Close other programs first.
+pip install '.[benchmark]' installs the others. Close other programs first.
 """
 
 from __future__ import annotations

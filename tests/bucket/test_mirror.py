@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import sys
 import tempfile
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from fake_bucket import URL, FakeBucket, nothing, refused, upload
 
 import runs
@@ -43,6 +45,11 @@ def test_what_is_no_bucket(monkeypatch, tmp_path):
             f"{scheme}://b/run needs the package of fsspec for {scheme}://, which is"
             f" not installed: pip install 'jaxformer[{extra}]'"
         )
+    monkeypatch.setitem(sys.modules, "adlfs", None)
+    assert refused(lambda: bucket.open_directory("abfs://b/run")) == (
+        "abfs://b/run needs the package of fsspec for abfs://, which is not installed:"
+        " Install adlfs to access Azure Datalake Gen2 and Azure Blob Storage"
+    )
     assert refused(lambda: bucket.open_directory("nowhere://b/run")) == (
         "nowhere://b/run is not the URL of a directory in a bucket, such as"
         " gs://bucket/run: Protocol not known: nowhere"
@@ -54,9 +61,19 @@ def test_what_is_no_bucket(monkeypatch, tmp_path):
         line = refused(lambda name=name: bucket.open_directory(name))
         assert "not the URL of a directory in a bucket, such as" in line
     assert refused(lambda: bucket.open_directory(Path("gs://bucket/run"))) == (
-        "gs:/bucket/run is a path on this machine: give the URL of a bucket as a"
-        " string, such as 'gs://bucket/run'"
+        "gs:/bucket/run is a path on this machine: write a bucket with two slashes, as"
+        " in gs://bucket/run (in Python as a string: a Path keeps only one)"
     )
+
+
+@pytest.mark.parametrize("package", ["gcsfs", "s3fs"])
+def test_what_a_package_logs_is_not_printed(package, monkeypatch, capsys):
+    """Its tracebacks would come before the one line of the error."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    logging.getLogger(package).error("no network")
+    assert capsys.readouterr().err == ""
+    logging.getLogger("another").error("heard")
+    assert "heard" in capsys.readouterr().err
 
 
 def test_a_bucket_that_cannot_be_read():
