@@ -231,7 +231,8 @@ def dot_product_attention(
         dropout_rate: of the weights; 0 in the paper.
         dropout_key: random key; without it there is no dropout.
         backend: ``plain``, or a kernel: ``cudnn`` on GPUs in half precision, ``pallas``
-            on TPUs. See :func:`~jaxformer.functional.attention.choose_backend`.
+            on TPUs. ``auto``: the kernel of JAX's first device where it takes the
+            inputs, with segments or no mask, else ``plain``.
 
     Returns:
         The output in the dtype of ``value``, and the weights in the dtype of the
@@ -241,7 +242,8 @@ def dot_product_attention(
     Raises:
         InputError: a mask of numbers or with other than four axes, inputs of integers,
             a dropout rate outside [0, 1), or a kernel with dropout, a mask other than
-            segments, or a type, widths or a length that it does not take.
+            segments, a type, widths or a length that it does not take, or without its
+            device.
 
     Example:
         >>> x = jnp.ones((2, 5, 8, 64))
@@ -251,7 +253,22 @@ def dot_product_attention(
     """
     check_rate(dropout_rate)
     if backend != "plain":
-        return _fused(backend, query, key, value, mask, dropout_rate, dropout_key), None
+        device = jax.devices()[0]
+        known = getattr(device, "compute_capability", None)
+        attending = Attending(
+            platform=_PLATFORMS.get(backend, str(device.platform)),
+            capability=known if backend == "auto" else _AMPERE,
+            dtype=query.dtype,
+            d_k=query.shape[-1],
+            d_v=value.shape[-1],
+            length=max(query.shape[1], key.shape[1]),
+            dropout=dropout_rate > 0.0 and dropout_key is not None,
+        )
+        if backend == "auto":
+            fits = mask is None or isinstance(mask, SegmentMask)
+            backend = choose_backend("auto" if fits else "plain", attending)
+        if backend != "plain":
+            return _fused(backend, attending, query, key, value, mask), None
     if isinstance(mask, SegmentMask):
         mask = mask.dense(query.shape[1])
     if mask is not None and mask.ndim != 4:
@@ -274,26 +291,16 @@ def dot_product_attention(
 
 def _fused(
     backend: str,
+    attending: Attending,
     query: Float[Array, "B T H K"],
     key: Float[Array, "B S H K"],
     value: Float[Array, "B S H K2"],
     mask: Mask,
-    dropout_rate: float,
-    dropout_key: Key | None,
 ) -> Float[Array, "B T H K2"]:
     if backend not in _PLATFORMS:
         raise InputError(
-            f"the backend of attention is plain, cudnn or pallas, not {backend!r}"
+            f"the backend of attention is {', '.join(BACKENDS)}, not {backend!r}"
         )
-    attending = Attending(
-        platform=_PLATFORMS[backend],
-        capability=_AMPERE,
-        dtype=query.dtype,
-        d_k=query.shape[-1],
-        d_v=value.shape[-1],
-        length=max(query.shape[1], key.shape[1]),
-        dropout=dropout_rate > 0.0 and dropout_key is not None,
-    )
     refusal = _refusal(backend, attending)
     if refusal is not None:
         raise InputError(f"backend={backend} {refusal}: use plain")
@@ -306,8 +313,7 @@ def _fused(
         )
     from jaxformer.functional import fused_attention as fused
 
-    kernel = fused.cudnn_attention if backend == "cudnn" else fused.pallas_attention
-    return kernel(query, key, value, mask)
+    return fused.run_kernel(backend, query, key, value, mask)
 
 
 def project_keys_values(

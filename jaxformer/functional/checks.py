@@ -106,8 +106,11 @@ def check_targets(
         The ids in at least 32 bits.
 
     Raises:
-        InputError: a target with a weight above 0 is not in 0 to V - 1.
+        InputError: a target with a weight above 0 is not in 0 to V - 1, or targets that
+            are no integers.
     """
+    if not jnp.issubdtype(targets.dtype, jnp.integer):
+        raise InputError(f"targets are integers, not {targets.dtype}: cast them")
     if not isinstance(targets, Tracer) and not isinstance(weights, Tracer):
         known = np.asarray(targets)
         wrong = known[

@@ -156,6 +156,8 @@ def output_losses(
         raise InputError(f"x has the axes [B, T, D], not the shape {x.shape}")
     if chunk is not None and chunk < 1:
         raise InputError(f"chunk={chunk} must be at least 1, or None to choose it")
+    if weights is None:
+        raise InputError("weights are 0 at padding, not None: give targets != pad_id")
     check_floats(x)
     check_axes(x.shape, table.shape[::-1], 1)
     check_positions((*x.shape[:-1], table.shape[0]), targets.shape, weights.shape)
@@ -200,7 +202,8 @@ def _losses(
     tpu = _divide(block, fit) if 4 * fit >= width else block
     sizes = {"cpu": (cpu, cpu), "tpu": (block, tpu), "default": (block, block)}
     if settings.chunk is not None:
-        sizes = {"default": (settings.chunk, settings.chunk)}
+        chunk = min(settings.chunk, max(positions, 1))
+        sizes = {"default": (chunk, chunk)}
     losses, gradients = jax.lax.platform_dependent(
         inputs,
         **{

@@ -15,14 +15,43 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
+from jaxformer.errors import InputError
 from jaxformer.functional.attention import LONGEST
 from jaxformer.functional.checks import check_right_padding
 from jaxformer.functional.kernels import ROW_AXES, TENSOR_AXIS, automatic_axes
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.typing import Array, Bool, Float, Int
 
+# How JAX's errors begin where it does not have the device of a kernel.
+_ABSENT = ("cuDNN is not detected", "Only interpret mode is supported")
+
 # Lengths of the Pallas kernel are padded to the lanes of a TPU.
 _LANES = 128
+
+
+def run_kernel(
+    backend: str,
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S H K"],
+    value: Float[Array, "B S H K2"],
+    mask: SegmentMask,
+) -> Float[Array, "B T H K2"]:
+    """Compute attention by ``cudnn`` or ``pallas``.
+
+    Raises:
+        InputError: JAX finds that the device is missing. For ``pallas`` inside ``jit``
+            the compiler finds it, with an error of its own.
+    """
+    on_gpu = backend == "cudnn"
+    kernel = cudnn_attention if on_gpu else pallas_attention
+    try:
+        return kernel(query, key, value, mask)
+    except (RuntimeError, ValueError) as error:
+        if not str(error).startswith(_ABSENT):
+            raise
+        raise InputError(
+            f"backend={backend} needs a {'GPU' if on_gpu else 'TPU'}: use auto or plain"
+        ) from error
 
 
 def cudnn_attention(

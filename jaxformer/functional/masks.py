@@ -13,6 +13,7 @@ import operator
 import jax
 import jax.numpy as jnp
 
+from jaxformer.errors import InputError
 from jaxformer.typing import Array, Bool, Int
 
 
@@ -74,6 +75,15 @@ class SegmentMask:
     keys: Int[Array, "B S"] | Bool[Array, "B S"]
     queries: Int[Array, "B T"] | None = None
     causal: bool = False
+
+    def __and__(self, other: object) -> None:
+        """Refuse to be combined: a kernel takes no array."""
+        raise InputError(
+            "a SegmentMask takes no other mask by & or combine: give it causal=True and"
+            " segments, or combine its dense(length)"
+        )
+
+    __rand__ = __and__
 
     def dense(self, length: int) -> Bool[Array, "B 1 #T S"]:
         """Return the mask as an array.

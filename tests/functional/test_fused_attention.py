@@ -220,7 +220,8 @@ def test_a_backend_that_does_not_fit_is_refused_in_one_line(backend, changes, me
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"backend": "auto"}, "is plain, cudnn or pallas, not 'auto'"),
+        ({"backend": "flash"}, "is auto, plain, cudnn, pallas, not 'flash'"),
+        ({}, "backend=pallas needs a TPU: use auto or plain"),
         ({"mask": jnp.ones((1, 1, 4, 4), bool)}, "takes a mask of segments"),
         ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "has no dropout"),
         ({"backend": "cudnn"}, "computes in bfloat16 or float16, not in float32: use"),
@@ -235,6 +236,35 @@ def test_a_kernel_refuses_what_it_cannot_compute(changes, message):
     given = {"query": x, "key": x, "value": x, "backend": "pallas"}
     with pytest.raises(InputError, match=message):
         F.dot_product_attention(**given | changes)
+
+
+def test_cudnn_is_refused_without_a_gpu(monkeypatch):
+    """In ``jit`` too."""
+
+    def absent(*_, **__):
+        raise RuntimeError("cuDNN is not detected.")
+
+    monkeypatch.setattr(jax.nn, "dot_product_attention", absent)
+    x = jnp.ones((1, 4, 2, 8), jnp.bfloat16)
+    with pytest.raises(InputError, match="backend=cudnn needs a GPU: use auto or"):
+        jax.jit(functools.partial(F.dot_product_attention, backend="cudnn"))(x, x, x)
+
+
+def test_auto_is_the_kernel_of_the_first_device_where_it_fits(monkeypatch):
+    """Here plain attention, which returns weights; on a TPU the kernel, but for a mask
+    that is an array.
+    """
+    x = jnp.ones((1, 4, 2, 8))
+    segments = F.SegmentMask(jnp.ones((1, 4), int))
+    attend = functools.partial(F.dot_product_attention, x, x, x, backend="auto")
+    expected, weights = attend(segments)
+    assert weights is not None
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(platform="tpu")])
+    assert attend(segments.dense(4))[1] is not None
+    with pltpu.force_tpu_interpret_mode():
+        output, weights = attend(segments)
+    assert weights is None
+    np.testing.assert_allclose(output, expected, rtol=1e-6)
 
 
 def test_cudnn_refuses_a_key_after_padding():
