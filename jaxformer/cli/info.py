@@ -18,7 +18,7 @@ from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.cli import config_file
 from jaxformer.cli.arguments import add_options, number
 from jaxformer.cli.main import run_directory
-from jaxformer.cli.output import write_record
+from jaxformer.cli.output import say, warn, write_record
 from jaxformer.errors import InputError, UsageError
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer, count_parameters
@@ -45,13 +45,25 @@ would not be seen, of an earlier version or of a process killed while it saved.
 Of a configuration: the parameters, and for each engine the bytes of parameters,
 optimizer, average and gradients on each device; activations come on top. Nothing is
 trained and no data is read; the devices need not be there. With --compile_for the
-training step is compiled for these devices, by their compiler, for the batch with the
-longest rows: the memory of a device by part and whether it fits in what JAX takes by
-default, three quarters of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION) or a whole TPU;
-arithmetic, the bytes that its main memory moves, those of the whole arrays that the
-devices gather, sum or pass on (bytes_exchanged, by kind), and the share of the device's
-peak that no run can exceed. The slices of TPU are named as in v5e:2x4, GPUs are counted
-as in h200:8.
+training step is compiled for these devices, by their compiler, which can take minutes:
+
+  batch             rows and length of the longest batch, of all devices; the rest is
+                    of one device and one step
+  compiler_options  options of XLA, without which its compiler fails
+  memory            bytes: the state, temporary arrays, the program's instructions, the
+                    total, what the device has, and what JAX takes of it by default:
+                    three quarters of a GPU (XLA_PYTHON_CLIENT_MEM_FRACTION), or a TPU
+  fits              whether the total is available; the exit code is 0 either way
+  flops             of the model's matmuls
+  compiler_flops    as the compiler counts them; null on GPUs and with loops
+  bytes_moved       by the main memory
+  bytes_exchanged   of the whole arrays that devices gather, sum or pass on, by kind
+  kernels           programs that the device starts one after another
+  seconds           the least time by the published peak and bandwidth, not measured
+  share_of_peak     flops / peak / seconds, which no run can exceed
+  compiled_in       seconds that the compiler took
+
+Slices of TPU are named by their shape, as in v5e:2x4; GPUs are counted, as in h200:8.
 """
 
 
@@ -117,9 +129,22 @@ def _compiled(config: RunConfig, options: argparse.Namespace) -> dict[str, Any]:
             "--compile_for says how many devices there are: drop --devices"
         )
     topology = parse_topology(options.compile_for)
-    # Nothing runs: no device of this machine is taken.
+    # Nothing runs: no device of this machine is taken. JAX cannot read a program for
+    # absent devices from its cache, and warns.
     jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_compilation_cache", False)
+    say(
+        f"compiling the training step for {options.compile_for}, which can take minutes"
+        " (model.scan_layers=True compiles sooner)"
+    )
     found = compile_training_step(config, topology)
+    rows, length = found.batch["target"]
+    if rows * length > config.data.tokens_per_batch:
+        warn(
+            f"the batch has {rows} rows of {length} tokens, more than"
+            f" data.tokens_per_batch={config.data.tokens_per_batch}: rows are filled up"
+            " to a multiple of the devices"
+        )
     return {
         "parameters": _parameters(config.model),
         "compiled_for": options.compile_for,

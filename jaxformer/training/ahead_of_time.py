@@ -24,6 +24,10 @@ from jaxformer.training.topologies import Machine, Topology, devices_of
 
 Shapes = dict[str, tuple[int, int]]
 
+# Without a device to time them on, XLA gives some matmuls to Triton that have no tiles.
+_UNTILED = "Couldn't find output tile sizes"
+_WITHOUT_TRITON: dict[str, str | bool] = {"xla_gpu_enable_triton_gemm": False}
+
 
 @dataclasses.dataclass(frozen=True)
 class DeviceMemory:
@@ -57,6 +61,7 @@ class Compiled:
 
     Attributes:
         batch: rows and lengths of the batch, all devices together.
+        compiler_options: of XLA, which the compiler fails without.
         memory: bytes on a device.
         flops: of the model's matmuls, forward and backward.
         compiler_flops: of the compiled program as its compiler counts them, without
@@ -72,6 +77,7 @@ class Compiled:
     """
 
     batch: Shapes
+    compiler_options: Mapping[str, str | bool]
     memory: DeviceMemory
     flops: float
     compiler_flops: float | None
@@ -130,9 +136,10 @@ def compile_training_step(
         parts = config.training.accumulation_steps
         shapes = largest_batch(config, row_shards(engine.mesh) * parts)
     begun = time.monotonic()
-    compiled = compile_step(engine, shapes)
+    compiled, options = _compile(engine, shapes)
     seconds = time.monotonic() - begun
-    return _describe(compiled, config, topology, shapes, engine, peak, seconds)
+    found = _describe(compiled, config, topology, shapes, engine, peak, seconds)
+    return dataclasses.replace(found, compiler_options=options)
 
 
 def compile_step(engine: Engine, shapes: Shapes) -> Any:
@@ -141,8 +148,19 @@ def compile_step(engine: Engine, shapes: Shapes) -> Any:
     Raises:
         InputError: the program is larger than the device, or the compiler fails.
     """
+    return _compile(engine, shapes)[0]
+
+
+def _compile(engine: Engine, shapes: Shapes) -> tuple[Any, dict[str, str | bool]]:
+    """Compile a step, and return the options that it takes."""
+    lowered = engine.lower(shapes)
     try:
-        return engine.lower(shapes).compile()
+        try:
+            return lowered.compile(), {}
+        except jax.errors.JaxRuntimeError as error:
+            if _UNTILED not in str(error):
+                raise
+        return lowered.compile(_WITHOUT_TRITON), _WITHOUT_TRITON
     except jax.errors.JaxRuntimeError as error:
         line = str(error).splitlines()[0]
         raise InputError(f"the compiler refuses the step: {line}") from error
@@ -172,6 +190,7 @@ def _describe(
         least = max(least, sum(each))
     return Compiled(
         batch=shapes,
+        compiler_options={},
         memory=_memory(compiled, machine),
         flops=flops,
         compiler_flops=known,

@@ -5,6 +5,7 @@ a step can be compiled on any machine.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -76,6 +77,14 @@ of the descriptions that XLA has of them.
 """
 
 
+_NO_HOST = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_HOST_BOUNDS": "1,1,1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+
+
 class Topology(NamedTuple):
     """Several devices of one machine, such as ``v5e:2x4`` or ``h200:8``."""
 
@@ -91,12 +100,12 @@ class Topology(NamedTuple):
 
 def parse_topology(text: str) -> Topology:
     """Read ``NAME:SHAPE`` for TPUs, ``NAME:COUNT`` for GPUs; without a colon one
-    device, or the smallest slice.
+    device, or the smallest slice. Google's ``v6e-16`` is refused with the shape.
 
     Raises:
         InputError: an unknown machine, or a shape that it does not have.
     """
-    name, _, shape = text.partition(":")
+    name, _, shape = text.lower().replace("-", ":", 1).partition(":")
     if name not in MACHINES:
         known = ", ".join(MACHINES)
         raise InputError(
@@ -106,6 +115,10 @@ def parse_topology(text: str) -> Topology:
     machine = MACHINES[name]
     shape = shape or (machine.shapes[0] if machine.shapes else "1")
     if machine.shapes and shape not in machine.shapes:
+        each = 2 if name == "v5p" else 1  # Google counts cores, or chips
+        for known in machine.shapes:
+            if shape == str(each * math.prod(map(int, known.split("x")))):
+                raise InputError(f"{text} is named by its shape: give {name}:{known}")
         raise InputError(
             f"{name} has no slice {shape}: it is one of {', '.join(machine.shapes)}"
         )
@@ -120,6 +133,8 @@ def devices_of(topology: Topology) -> Sequence[Any]:
     Raises:
         InputError: the compiler is not installed; the line names the extra.
     """
+    # Only errors: for a device that is not there XLA warns of much.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     try:
         if topology.is_tpu:
             return _tpus(topology)
@@ -136,10 +151,10 @@ def devices_of(topology: Topology) -> Sequence[Any]:
 
 def _tpus(topology: Topology) -> Sequence[Any]:
     _need("libtpu", "tpu", topology)
-    # The library would ask the cloud's metadata server, for minutes, and lock the
-    # devices of this machine, of which none is used.
-    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    # The library would ask the cloud's metadata server, for minutes, complain that it
+    # knows no host, and lock the devices of this machine, of which none is used.
+    for name, value in _NO_HOST.items():
+        os.environ.setdefault(name, value)
     # The default is the four chips of a host.
     host = {"chips_per_host_bounds": [1, 1, 1]} if topology.shape == "1x1" else {}
     found = topologies.get_topology_desc(

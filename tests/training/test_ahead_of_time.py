@@ -164,3 +164,31 @@ def test_an_attention_backend_is_that_of_the_devices():
     assert backends == ["plain", "cudnn", "plain"]
     with pytest.raises(InputError, match="or higher, and this has 7"):
         jax.eval_shape(model.copy(device=v100).apply, initialize(model), tokens, tokens)
+
+
+@pytest.mark.parametrize(
+    ("message", "options"),
+    [
+        ("INTERNAL: Couldn't find output tile sizes that satisfy hlo", [None, False]),
+        ("RESOURCE_EXHAUSTED: out of memory", [None]),
+    ],
+)
+def test_a_matmul_without_tiles_is_compiled_without_triton(message, options):
+    """The result says so. Any other error of the compiler is one of the user's."""
+    asked = []
+
+    def compile(given=None):
+        asked.append(given and given["xla_gpu_enable_triton_gemm"])
+        if given is None:
+            raise jax.errors.JaxRuntimeError(message)
+        return "program"
+
+    lowered = types.SimpleNamespace(compile=compile)
+    engine = types.SimpleNamespace(lower=lambda _: lowered)
+    if len(options) == 2:
+        found = ahead_of_time._compile(engine, {})
+        assert found == ("program", {"xla_gpu_enable_triton_gemm": False})
+    else:
+        with pytest.raises(InputError, match="refuses the step: RESOURCE_EXHAUSTED"):
+            ahead_of_time._compile(engine, {})
+    assert asked == options

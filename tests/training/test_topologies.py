@@ -15,6 +15,7 @@ from jaxformer.training.topologies import MACHINES, devices_of, parse_topology
         ("v5p", "v5p", "2x2x1"),
         ("h200:8", "h200", "8"),
         ("a100", "a100", "1"),
+        ("H200:8", "h200", "8"),
     ],
 )
 def test_names(text, name, shape):
@@ -30,6 +31,9 @@ def test_names(text, name, shape):
         ("v9:2x2", "name one of v5e, v5p, v6e, a100, h100, h200, as in"),
         ("v5e:3x3", "v5e has no slice 3x3: it is one of 1x1, 2x2, 2x4, "),
         ("v5p:2x2", "v5p has no slice 2x2: it is one of 2x2x1, 2x2x2, "),
+        ("v6e-16", "v6e-16 is named by its shape: give v6e:4x4"),
+        ("v6e:16", "v6e:16 is named by its shape: give v6e:4x4"),
+        ("v5p-16", "v5p-16 is named by its shape: give v5p:2x2x2"),
         ("h200:0", "h200 takes a number of devices, as in h200:8"),
         ("h200:2x4", "h200 takes a number of devices, as in h200:8"),
         ("", "begins with no known machine"),
