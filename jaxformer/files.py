@@ -123,6 +123,33 @@ def write_whole(path: Path, content: str | bytes) -> None:
         file.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
+@contextlib.contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """Make a folder that appears under its name only when the block ends without an
+    error; the block fills a temporary one beside it. Missing parents are made.
+
+    Raises:
+        InputError: there is something of the name already, or it cannot be written.
+    """
+    if path.exists() or path.is_symlink():
+        raise InputError(f"{path} exists already: name a folder that does not")
+    path = path.absolute()
+    made = [parent for parent in path.parents if not parent.exists()]
+    new = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}{TEMPORARY}")
+    try:
+        new.mkdir(parents=True)
+        yield new
+        new.rename(path)
+    except BaseException as error:
+        shutil.rmtree(new, ignore_errors=True)
+        with contextlib.suppress(OSError):  # another process may use one
+            for parent in made:
+                parent.rmdir()
+        if isinstance(error, OSError):
+            raise cannot_write(path, error) from None
+        raise
+
+
 def parse_json(text: str | bytes) -> Any:
     """Parse JSON: the bytes of a file in UTF-8, or one line as a string.
 

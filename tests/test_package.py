@@ -105,6 +105,7 @@ def test_extras_exist_and_are_explained():
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require"
     }
     known = {"train", "moses", "hf", "huggingface", "langid", "tfds", "wandb"}
+    known.add("stablehlo")
     assert known <= asked <= set(extras)
     for packages in extras.values():
         for own in re.findall(r"jaxformer\[([^]]+)\]", " ".join(packages)):

@@ -11,11 +11,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError, require
 from jaxformer.functional.positions import learned, sinusoidal
+from jaxformer.interop.huggingface.tokenizers import names_of
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.layer_stacking import unstack_layers
 from jaxformer.nn.embedding import LAYOUTS
+from jaxformer.translation.translator import Translator
 from jaxformer.typing import Parameters
 
 _ACTIVATIONS = {
@@ -44,6 +47,35 @@ class Tokens:
     unk_id: int
     eos_id: int
     source_eos: bool = True
+
+
+def tokens_of(translator: Translator) -> Tokens:
+    """Return the tokens of a translator's vocabularies: a name of its own for each row
+    of the tables.
+
+    CTranslate2 ends sources by itself only for models that were trained here; for
+    imported ones the caller gives all tokens around the text, as for models that its
+    own converter writes.
+    """
+    vocabularies, config = translator.vocabularies, translator.model.config
+    rows = config.vocabulary_size, config.source_vocabulary_size
+    target = _names(vocabularies.target, rows[0])
+    source = _names(vocabularies.source, rows[1] or rows[0])
+    frame = translator.codec.frame
+    imported = vocabularies.template is not None
+    return Tokens(
+        source,
+        target,
+        vocabularies.target.unk_id,
+        frame.end,
+        source_eos=not imported and bool(frame.source_after),
+    )
+
+
+def _names(vocabulary: Vocabulary, rows: int) -> list[str]:
+    found = names_of(vocabulary)
+    found += [None] * (rows - len(found))
+    return [name or f"<row {row}>" for row, name in enumerate(found)]
 
 
 def save(

@@ -51,6 +51,18 @@ def most_tokens(decoding: DecodingConfig, words: int, positions: int) -> int:
     return min(limits)
 
 
+def has_least(decoding: DecodingConfig) -> bool:
+    """Whether translations have a least number of tokens."""
+    return decoding.min_length > 1 or decoding.min_length_ratio > 0
+
+
+def least_tokens(decoding: DecodingConfig, words: int) -> int:
+    """Return the least tokens of the translation of a source of ``words`` tokens, where
+    its limit allows them.
+    """
+    return max(decoding.min_length, math.ceil(decoding.min_length_ratio * words))
+
+
 def batches(
     lengths: Sequence[int], most: int, tokens: int, limit: int
 ) -> Iterator[tuple[list[int], int]]:
@@ -161,14 +173,14 @@ def search_batch(
         constraints = part.constraints(constraints)
         batch = batch._replace(tokens=part.tokens, allowed=part.allowed)
     length = min(width + decoding.max_extra_length, positions)
-    rules = _rules(decoding, limits, constraints, length, n_best, config, eos_id)
+    rules = make_rules(decoding, limits, constraints, length, n_best, config, eos_id)
     found = jax.device_get(search(models, batch, rules))
     if batch.tokens is None:
         return found
     return found._replace(tokens=np.asarray(batch.tokens)[found.tokens])
 
 
-def _rules(
+def make_rules(
     decoding: DecodingConfig,
     limits: Any,
     constraints: Constraints,
@@ -177,6 +189,17 @@ def _rules(
     config: TransformerConfig,
     eos_id: int,
 ) -> SearchRules:
+    """Return the rules of a search.
+
+    Args:
+        decoding: how to search.
+        limits: most tokens of each sentence, [B].
+        constraints: of the sentences.
+        length: most tokens of any sentence.
+        n_best: translations of each sentence.
+        config: of the model.
+        eos_id: of the target vocabulary.
+    """
     return SearchRules(
         max_lengths=limits,
         alpha=jnp.float32(decoding.alpha),
@@ -211,9 +234,8 @@ def _constrain(
     minimum: Any = None
     prefixes: Any = None
     required: Any = None
-    least, ratio = decoding.min_length, decoding.min_length_ratio
-    if least > 1 or ratio > 0:
-        lengths = [max(least, math.ceil(ratio * each.words)) for each in sentences]
+    if has_least(decoding):
+        lengths = [least_tokens(decoding, each.words) for each in sentences]
         minimum = limits.copy()
         minimum[: len(lengths)] = np.minimum(lengths, limits[: len(lengths)])
     if forced:
@@ -226,13 +248,17 @@ def _constrain(
         prefixes = _pad_phrases(repeated, (rows, most, 8))
     if any(each.required for each in sentences):
         required = _pad_phrases([each.required for each in sentences], (rows, 4, 4))
+    return forbid_repeats(decoding, banned)._replace(
+        min_lengths=minimum, required=required, prefixes=prefixes
+    )
+
+
+def forbid_repeats(decoding: DecodingConfig, constraints: Constraints) -> Constraints:
+    """Add the constraints of settings about tokens that occurred before."""
     ngram, penalty = decoding.no_repeat_ngram, decoding.repetition_penalty
-    return banned._replace(
-        min_lengths=minimum,
+    return constraints._replace(
         no_repeat_ngram=jnp.int32(ngram) if ngram else None,
         repetition_penalty=jnp.float32(penalty) if penalty != 1 else None,
-        required=required,
-        prefixes=prefixes,
     )
 
 

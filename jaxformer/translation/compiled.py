@@ -65,7 +65,7 @@ def _search(
     *,
     mesh: Mesh | None,
 ) -> SearchResult:
-    run = functools.partial(_search_shard, models)
+    run = functools.partial(search_shard, models)
     if mesh is not None:
         replicated, sharded = PartitionSpec(), PartitionSpec(SENTENCES)
         specs = jax.tree.map_with_path(
@@ -85,14 +85,22 @@ def _search(
     return found._replace(iterations=found.iterations.max())
 
 
-def _search_shard(
+def search_shard(
     models: tuple[Transformer, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
     batch: BatchInput,
     rules: SearchRules,
 ) -> SearchResult:
-    """Search the sentences of one device; ``iterations`` has one element."""
+    """Search the sentences of one device; ``iterations`` has one element, [1].
+
+    Args:
+        models: one, or an ensemble.
+        params: of each model.
+        weights: of the models, [M]; None: all equal.
+        batch: the sentences, [B, S]; in an exported search both sizes may be symbols.
+        rules: of the search.
+    """
     begun = [
         _start(model, own, batch, rules)
         for model, own in zip(models, params, strict=True)
@@ -104,7 +112,10 @@ def _search_shard(
         from jaxformer.search.ensemble import ensemble
 
         step = ensemble(steps, weights)
-    halvings = _HALVINGS if batch.source.shape[0] >= _WORTH_HALVING else 0
+    rows = batch.source.shape[0]
+    # An exported search knows its number of rows only when it is called.
+    halved = isinstance(rows, int) and rows >= _WORTH_HALVING
+    halvings = _HALVINGS if halved else 0
     if rules.sampling is not None:
         from jaxformer.search.single import sample_search
 

@@ -222,11 +222,9 @@ def _options(family: Family, pad_id: int) -> dict[str, Any]:
     return {**family.options, **after}
 
 
-def check_fits(config: TransformerConfig, family: Family) -> None:
-    """Check that a family has models of a configuration.
-
-    Raises:
-        InputError: it has none.
+def differences(config: TransformerConfig, family: Family) -> dict[str, Any]:
+    """Return the options that a configuration would need to be of a family, and does
+    not have, by name.
     """
     width = config.d_model // config.num_heads
     needed = _options(family, config.pad_id) | {"norm_epsilon": _EPSILON}
@@ -235,12 +233,22 @@ def check_fits(config: TransformerConfig, family: Family) -> None:
         needed["output_bias"] = False
     if not family.separate and config.source_vocabulary_size is not None:
         needed["source_vocabulary_size"] = config.vocabulary_size
-    for name, value in needed.items():
-        if getattr(config, name) != value:
-            raise InputError(
-                f"a {family.model} has model.{name} {value}, and this model has"
-                f" {getattr(config, name)}: it cannot be written as one"
-            )
+    return {
+        name: value for name, value in needed.items() if getattr(config, name) != value
+    }
+
+
+def check_fits(config: TransformerConfig, family: Family) -> None:
+    """Check that a family has models of a configuration.
+
+    Raises:
+        InputError: it has none.
+    """
+    for name, value in differences(config, family).items():
+        raise InputError(
+            f"a {family.model} has model.{name} {value}, and this model has"
+            f" {getattr(config, name)}: it cannot be written as one"
+        )
 
 
 def to_settings(

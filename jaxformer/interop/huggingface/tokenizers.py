@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any, cast
 
 from jaxformer.data.vocabulary import (
+    PIECES,
     SPECIAL,
+    TOKENIZER,
     Vocabularies,
     Vocabulary,
     load_sentencepiece,
@@ -27,7 +29,7 @@ from jaxformer.interop.huggingface.languages import (
     WMT21,
 )
 
-_MODEL, _TOKENIZER = "sentencepiece.bpe.model", "tokenizer.json"
+MODEL = "sentencepiece.bpe.model"
 
 
 def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabularies:
@@ -64,11 +66,27 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
 
 _FILES = {
     "marian": "source.spm, target.spm and vocab.json",
-    "m2m_100": f"{_MODEL} and vocab.json (M2M-100), or {_TOKENIZER} or {_MODEL} (NLLB)",
-    "mbart": f"{_TOKENIZER} or {_MODEL}",
-    "bart": f"{_TOKENIZER}, or vocab.json and merges.txt",
+    "m2m_100": f"{MODEL} and vocab.json (M2M-100), or {TOKENIZER} or {MODEL} (NLLB)",
+    "mbart": f"{TOKENIZER} or {MODEL}",
+    "bart": f"{TOKENIZER}, or vocab.json and merges.txt",
 }
 """The files of the tokenizer for each ``model_type`` of ``config.json``."""
+
+
+def names_of(vocabulary: Vocabulary) -> list[str | None]:
+    """Return the piece of each id, as the tokenizer's own file names it; None: an id
+    without a piece.
+    """
+    if PIECES in vocabulary.files:
+        return json.loads(vocabulary.files[PIECES])["pieces"]
+    if TOKENIZER not in vocabulary.files:
+        return [*vocabulary.pieces(range(vocabulary.size))]
+    tokenizers = require("tokenizers", "huggingface")
+    ids = tokenizers.Tokenizer.from_buffer(vocabulary.files[TOKENIZER]).get_vocab()
+    found: list[str | None] = [None] * vocabulary.size
+    for name, id_ in ids.items():
+        found[id_] = name
+    return found
 
 
 def _read_marian(folder: Path, options: Mapping[str, Any]) -> Vocabularies:
@@ -87,8 +105,8 @@ def _read_marian(folder: Path, options: Mapping[str, Any]) -> Vocabularies:
 
 
 def _read_bart(folder: Path, options: Mapping[str, Any]) -> Vocabulary:
-    if (folder / _TOKENIZER).exists():
-        return _read_tokenizer(folder / _TOKENIZER)
+    if (folder / TOKENIZER).exists():
+        return _read_tokenizer(folder / TOKENIZER)
     _refuse_missing(folder, "bart", "vocab.json", "merges.txt")
     tokenizers = require("tokenizers", "huggingface")
     files = str(folder / "vocab.json"), str(folder / "merges.txt")
@@ -112,17 +130,17 @@ def _read_multilingual(
 ) -> Vocabulary:
     """Read the vocabulary of M2M-100, NLLB or mBART."""
     if kind == "m2m_100" and (folder / "vocab.json").exists():
-        _refuse_missing(folder, kind, _MODEL)
+        _refuse_missing(folder, kind, MODEL)
         pieces = _by_id(folder / "vocab.json")
         codes = WMT21 if options.get("language_codes") == "wmt21" else M2M100
         languages = {code: f"__{code}__" for code in codes}
         pieces += languages.values()
-        return _with_table(folder / _MODEL, pieces, languages)
-    if (folder / _TOKENIZER).exists():
+        return _with_table(folder / MODEL, pieces, languages)
+    if (folder / TOKENIZER).exists():
         known = {*NLLB200} if kind == "m2m_100" else {*MBART50}
-        return _read_tokenizer(folder / _TOKENIZER, known)
-    _refuse_missing(folder, kind, _MODEL)
-    own = _pieces(folder / _MODEL)
+        return _read_tokenizer(folder / TOKENIZER, known)
+    _refuse_missing(folder, kind, MODEL)
+    own = _pieces(folder / MODEL)
     # fairseq's: its special pieces, then the model's from the fourth on.
     pieces = ["<s>", "<pad>", "</s>", "<unk>", *own[3:]]
     codes = NLLB200
@@ -132,7 +150,7 @@ def _read_multilingual(
         named = str(options.get("tokenizer_class") or ("MBart50" if larger else ""))
         codes = MBART50 if named.startswith("MBart50") else MBART25
     pieces += [*codes, "<mask>"]
-    return _with_table(folder / _MODEL, pieces, {code: code for code in codes})
+    return _with_table(folder / MODEL, pieces, {code: code for code in codes})
 
 
 def _read_tokenizer(path: Path, languages: Iterable[str] = ()) -> Vocabulary:

@@ -1,0 +1,77 @@
+"""``jaxformer export``."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from jaxformer import bucket
+from jaxformer.cli.arguments import (
+    add_model,
+    add_options,
+    check_source_language,
+    number,
+)
+from jaxformer.cli.output import warn, write_record
+from jaxformer.files import new_folder
+from jaxformer.interop import export
+from jaxformer.search.config import MOST_BEAM
+from jaxformer.translation.translator import Translator
+
+EXAMPLE = """
+examples:
+  jaxformer export --workdir=runs/opus --out=opus-mine --format=huggingface
+  jaxformer export --workdir=runs/ende --out=ende-ct2 --format=ctranslate2
+  jaxformer export --workdir=runs/ende --out=ende-hlo --format=stablehlo --beam_size=1
+
+Writes a run for another system, into a new folder that appears when it is whole.
+huggingface: model, search and tokenizer for transformers; an imported model goes back
+to its family, and a run that was trained here becomes a Marian model if it computes
+what these do. ctranslate2: the model and its tokens, float32. stablehlo: the search as
+one program for CPUs, GPUs and TPUs, its parameters, and translate.py, which needs jax,
+numpy, safetensors and flatbuffers only.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_model(parser)
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FOLDER", help="folder to make"
+    )
+    parser.add_argument(
+        "--format", required=True, choices=export.PRECISIONS, help="the other system"
+    )
+    beam = "hypotheses of the search; 1 is greedy search (default: that of the run)"
+    add_options(parser.add_argument, ("beam_size", number(1, MOST_BEAM), "W", beam))
+    parser.add_argument(
+        "--precision",
+        choices=("model", "float32", "bfloat16"),
+        help="type of the weights (default: that of the run's search)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Export."""
+    with new_folder(options.out) as folder:
+        languages = options.target_language, options.source_language
+        translator = Translator.load(options.workdir, options.checkpoint, *languages)
+        check_source_language(options, translator)
+        asked = {"beam_size": options.beam_size, "precision": options.precision}
+        asked = {name: value for name, value in asked.items() if value is not None}
+        decoding = dataclasses.replace(translator.decoding, **asked)
+        lost = export.write(folder, options.format, translator, decoding)
+    if lost:
+        warn(f"--format={options.format} has no counterpart of {', '.join(lost)}")
+    frame, vocabularies = translator.codec.frame, translator.vocabularies
+    write_record(
+        {
+            "out": bucket.reword(str(options.out)),
+            "format": options.format,
+            "checkpoint": translator.checkpoint,
+            "source_before": vocabularies.source.pieces(frame.source_before),
+            "source_after": vocabularies.source.pieces(frame.source_after),
+            "target_before": vocabularies.target.pieces(frame.target_before),
+        }
+    )

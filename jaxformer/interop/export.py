@@ -1,0 +1,63 @@
+"""Write a run for another system: Hugging Face's transformers, CTranslate2, or JAX
+alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from jaxformer.errors import InputError
+from jaxformer.search.config import DecodingConfig
+from jaxformer.translation.translator import Translator
+
+PRECISIONS = {
+    "huggingface": ("float32", "bfloat16"),
+    "ctranslate2": ("float32",),
+    "stablehlo": ("float32", "bfloat16"),
+}
+"""The formats, and the types that their weights may have; ``model`` is float32 in the
+first two, and in the last the type that the model computes in.
+"""
+
+
+def write(
+    folder: Path, form: str, translator: Translator, decoding: DecodingConfig
+) -> list[str]:
+    """Fill a folder with the model of a translator.
+
+    Args:
+        folder: exists, and is empty.
+        form: of :data:`PRECISIONS`.
+        translator: of a single model.
+        decoding: how to search, and the type of the weights. CTranslate2 keeps no
+            search.
+
+    Returns:
+        The settings of the search that the format does not have.
+
+    Raises:
+        InputError: the format has no such model or type, or a package is missing.
+    """
+    precision, possible = decoding.precision, PRECISIONS[form]
+    if precision not in ("model", *possible):
+        raise InputError(
+            f"--format={form} writes weights of --precision={' or '.join(possible)},"
+            f" not {precision}: quantise them where they are loaded"
+        )
+    if form == "stablehlo":
+        from jaxformer.interop import stablehlo
+
+        stablehlo.save(folder, translator, decoding)
+    elif form == "ctranslate2":
+        from jaxformer.interop import ctranslate2
+
+        tokens = ctranslate2.tokens_of(translator)
+        config, params = translator.model.config, translator.params
+        ctranslate2.save(folder, config, params, tokens)
+        translator.vocabularies.save(folder / "vocabulary")
+    else:
+        from jaxformer.interop.huggingface import export
+
+        dtype = "float32" if precision == "model" else precision
+        return export.save(folder, translator, decoding, dtype)
+    return []

@@ -1,0 +1,295 @@
+"""A run that is exported computes the same elsewhere, and appears whole or not at
+all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+import tokenizer_folders
+from interop.test_imported_run import folder, imported, random_params
+
+import runs
+from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.errors import InputError
+from jaxformer.files import new_folder
+from jaxformer.interop import export, huggingface
+from jaxformer.interop.ctranslate2 import tokens_of
+from jaxformer.interop.huggingface import families
+from jaxformer.interop.huggingface.run import import_run
+from jaxformer.interop.huggingface.tokenizers import read_vocabularies
+from jaxformer.models.config import TransformerConfig
+from jaxformer.runs import config as configuration
+from jaxformer.search.config import DecodingConfig
+from jaxformer.translation.translator import Translator
+
+LANGUAGES = {
+    "Marian": (None, "fra"),
+    "M2M-100": ("en", "de"),
+    "NLLB": ("eng_Latn", "deu_Latn"),
+    "mBART": ("en_XX", "de_DE"),
+    "mBART by JSON": ("en_XX", "de_DE"),
+    "BART": ("en", "de"),
+    "BART by JSON": ("en", "de"),
+}
+MARIAN = {
+    "positions": "sinusoidal_concatenated",
+    "norm_epsilon": 1e-5,
+    "length_penalty": "average",
+}
+
+
+def test_an_imported_run_goes_back(tmp_path):
+    """The command writes the same weights, byte for byte, and a folder that is imported
+    as the same run.
+    """
+    out = tmp_path / "a" / "out"
+    line = f"--workdir={imported()}", f"--out={out}", "--format=huggingface"
+    outcome = runs.call("export", *line)
+    assert (outcome.code, outcome.err) == (0, "")
+    record = json.loads(outcome.out)
+    assert (record["checkpoint"], record["source_before"]) == (0, ["__en__"])
+    name = "model.safetensors"
+    assert (out / name).read_bytes() == (folder() / name).read_bytes()
+    check_same_run(imported(), out, tmp_path / "again")
+    error = runs.call("export", *line).error
+    assert error == f"{out} exists already: name a folder that does not"
+
+
+def check_same_run(run: Path, exported: Path, again: Path) -> None:
+    """Check that an exported folder is imported as the same run, without languages that
+    must be named.
+    """
+    import_run(exported, again)
+    first, second = (configuration.load(each / "config.json") for each in (run, again))
+    assert (second.model, second.decoding) == (first.model, first.decoding)
+    assert second.data.languages == first.data.languages
+    first, second = (Vocabularies.load(each / "vocabulary") for each in (run, again))
+    assert second.hash == first.hash
+
+
+@pytest.mark.parametrize("name", tokenizer_folders.FOLDERS)
+def test_the_tokenizer_of_each_family_goes_back(tmp_path, name):
+    """It is read as the same vocabulary and frame again."""
+    write, kind = tokenizer_folders.FOLDERS[name]
+    given = tmp_path / "given"
+    given.mkdir()
+    write(given)
+    target = read_vocabularies(given, {"model_type": kind}).target
+    source_language, target_language = LANGUAGES[name]
+    start = target.pad_id if kind == "marian" else target.eos_id
+    if name.startswith("mBART"):
+        start = target.tag_id(str(target_language))
+    family = families.FAMILIES[kind]
+    config = TransformerConfig(
+        vocabulary_size=target.size,
+        d_model=8,
+        d_ff=8,
+        num_heads=2,
+        num_encoder_layers=1,
+        num_decoder_layers=1,
+        norm_epsilon=1e-5,
+        max_length=32,
+        pad_id=target.pad_id,
+        bos_id=start,
+        **{"position_offset": target.pad_id + 1, **family.options},
+    )
+    special = {"eos_token_id": target.eos_id, "decoder_start_token_id": start}
+    huggingface.write(
+        given,
+        config,
+        random_params(config),
+        settings={"model_type": kind, **special},
+        generation={"bad_words_ids": [[target.pad_id], [9]], **special},
+    )
+    run, out = tmp_path / "run", tmp_path / "out"
+    import_run(
+        given, run, source_language=source_language, target_language=target_language
+    )
+    translator = Translator.load(run)
+    export.write(out, "huggingface", translator, translator.decoding)
+    check_same_run(run, out, tmp_path / "again")
+    names = tokens_of(translator).target
+    assert len(set(names)) == len(names) == config.vocabulary_size
+    assert names[target.eos_id] == "</s>"
+
+
+def marian(vocabulary: Vocabulary | None = None, **changes) -> Translator:
+    """Return a translator that computes what a Marian model does."""
+    vocabulary = vocabulary or runs.vocabulary()
+    given = runs.translator(vocabulary_size=vocabulary.size, **MARIAN, **changes)
+    return Translator(
+        given.model.config,
+        given.params,
+        Vocabularies(vocabulary, vocabulary),
+        given.decoding,
+        tag="fr" if vocabulary.languages else None,
+        source_language="en",
+        target_language="fr",
+    )
+
+
+@pytest.mark.parametrize("tags", [(), ("de", "fr")])
+def test_a_run_of_ours_becomes_a_marian_model(tmp_path, tags):
+    """With a tag of the target language as Marian's ``>>fr<<``; it finds the same
+    tokens.
+    """
+    texts = runs.sentences(6, longest=12)
+    vocabulary = Vocabulary.train(texts * 20, 90, tags=tags)
+    given = marian(vocabulary, max_target_length=20)
+    lost = export.write(tmp_path / "out", "huggingface", given, given.decoding)
+    assert lost == []
+    import_run(tmp_path / "out", tmp_path / "run", target_language="fr")
+    again = Translator.load(tmp_path / "run")
+    assert dict(again.vocabularies.source.languages).keys() == {*tags}
+    (found, scores), (expected, own) = (
+        zip(*((best.tokens, best.score) for (best,) in each.search(texts)), strict=True)
+        for each in (again, given)
+    )
+    tag = {f">>{code}<<": f"<2{code}>" for code in tags}
+    found = [[tag.get(token, token) for token in each] for each in found]
+    assert found == [*expected]
+    assert len(set(map(tuple, found))) > 3
+    np.testing.assert_allclose(scores, own, rtol=1e-5)
+
+
+def test_settings_without_a_counterpart_are_named(tmp_path):
+    given = marian()
+    changes = {"length_penalty": "gnmt", "coverage_penalty": 0.2}
+    decoding = dataclasses.replace(given.decoding, **changes)
+    lost = export.write(tmp_path / "out", "huggingface", given, decoding)
+    assert lost == [
+        "coverage_penalty=0.2",
+        "length_penalty=gnmt (there it is average, 0.6)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("form", "changes", "line"),
+    [
+        (
+            "huggingface",
+            {},
+            "positions sinusoidal, norm_epsilon 1e-06: for its MarianMTModel, train"
+            " with --config.model.positions=sinusoidal_concatenated"
+            " --config.model.norm_epsilon=1e-05; or export by --format=ctranslate2",
+        ),
+        ("huggingface", {**MARIAN, "source_eos": False}, "data.source_eos is False"),
+        ("huggingface", {"precision": "int8"}, "--precision=float32 or bfloat16, not"),
+        ("ctranslate2", {"precision": "bfloat16"}, "of --precision=float32, not bfl"),
+        ("stablehlo", {"precision": "int8"}, "quantise them where they are loaded"),
+    ],
+)
+def test_what_another_system_does_not_have_is_refused(tmp_path, form, changes, line):
+    given = runs.translator(**changes)
+    with (
+        pytest.raises(InputError, match=line),
+        new_folder(tmp_path / "a" / "out") as out,
+    ):
+        export.write(out, form, given, given.decoding)
+    assert list(tmp_path.iterdir()) == []
+
+
+def program(translator: Translator, path: Path, **changes) -> DecodingConfig:
+    """Export a program; return its search."""
+    pytest.importorskip("flatbuffers", reason="needs the extra `stablehlo`")
+    decoding = dataclasses.replace(translator.decoding, **changes)
+    with new_folder(path) as new:
+        export.write(new, "stablehlo", translator, decoding)
+    return decoding
+
+
+ALONE = """
+import json, runpy, sys
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name.split(".")[0] in ("jaxformer", "flax", "sentencepiece"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Finder)
+program = runpy.run_path(sys.argv[1] + "/translate.py")["ExportedSearch"]
+for folder in sys.argv[1:]:
+    from pathlib import Path
+    found = program(Path(folder)).translate(json.loads(sys.stdin.readline()))
+    print(json.dumps(found))
+assert not {"jaxformer", "flax"} & set(sys.modules)
+"""
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_program_translates_without_jaxformer(tmp_path):
+    """Greedily and with a beam of 4; sentences of several lengths, one of them
+    blank.
+    """
+    given = runs.translator(min_length=3, no_repeat_ngram=3)
+    texts = [*runs.sentences(7, longest=24), ""]
+    ids = given.vocabularies.source.encode_batch(texts)
+    expected = []
+    for beam_size in (1, 4):
+        decoding = program(given, tmp_path / str(beam_size), beam_size=beam_size)
+        expected.append(given.translate(texts, decoding=decoding))
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, tmp_path / "1", tmp_path / "4"],
+        input=f"{json.dumps(ids)}\n{json.dumps(ids)}\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        env=runs.environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    target = given.vocabularies.target
+    found = [
+        [target.decode(each) for each in json.loads(line)]
+        for line in done.stdout.splitlines()
+    ]
+    assert found == expected
+    assert found[0] != found[1]
+    assert len(set(found[1])) > 4
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_program_of_an_imported_model(tmp_path):
+    """The tokens around its text are in the program's settings; scores are equal."""
+    given = Translator.load(imported(), source_language="fr", target_language="en")
+    program(given, tmp_path / "out")
+    from jaxformer.interop.stablehlo_loader import ExportedSearch
+
+    loaded, texts = ExportedSearch(tmp_path / "out"), runs.sentences(5, longest=12)
+    ids = given.vocabularies.source.encode_batch(texts)
+    best = [each for (each,) in given.search(texts)]
+    target = given.vocabularies.target
+    found = loaded.translate(ids)
+    assert [target.decode(each) for each in found] == [each.text for each in best]
+    rows = given.codec.encode_sources(texts)
+    width = max(map(len, rows))
+    source = np.array([row + [target.pad_id] * (width - len(row)) for row in rows])
+    values = jax.device_get(loaded.search(loaded.params, source.astype(np.int32)))
+    scores = [each.score for each in best]
+    np.testing.assert_allclose(values["scores"], scores, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_a_program_is_for_three_platforms_and_half_precision(tmp_path):
+    """Its parameters are as wide as its precision, and sources too long are refused."""
+    given = runs.translator()
+    program(given, tmp_path / "out", precision="bfloat16", beam_size=1)
+    from jaxformer.interop.stablehlo_loader import ExportedSearch
+
+    content = bytearray((tmp_path / "out" / "search.stablehlo").read_bytes())
+    exported = jax.export.deserialize(content)
+    assert exported.platforms == ("cpu", "cuda", "tpu")
+    loaded = ExportedSearch(tmp_path / "out")
+    table = loaded.params["target_embedding/table"]
+    assert table.dtype == jax.numpy.bfloat16
+    assert loaded.translate([[5, 6, 7]])
+    with pytest.raises(ValueError, match="has 129 tokens, and at most 128 can be"):
+        loaded.translate([[5] * 128])
