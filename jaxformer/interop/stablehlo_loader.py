@@ -28,8 +28,10 @@ class ExportedSearch:
     def translate(self, texts: list[list[int]]) -> list[list[int]]:
         """Translate texts, padded to a multiple of 16 tokens; a blank one stays blank.
 
-        Each number of texts and each width is compiled once. A text that is longer than
-        the model's positions is a ValueError.
+        Each number of texts and each width is compiled once.
+
+        Raises:
+            ValueError: a text has more tokens than the model has positions.
         """
         about = self.settings
         before, after = about["source_before"], about["source_after"]
