@@ -54,7 +54,8 @@ def run(options: argparse.Namespace) -> None:
     config = configuration.load(options.workdir / "config.json")
     vocabularies = Vocabularies.load(options.workdir / "vocabulary")
     target = vocabularies.target
-    if {target.pad_id, target.unk_id, target.bos_id, target.eos_id} != set(SPECIAL):
+    special = {target.pad_id, target.unk_id, target.bos_id, target.eos_id}
+    if special != set(SPECIAL) or config.model.bos_id not in special:
         raise InputError(
             "a shortlist needs a vocabulary whose special pieces have ids 0 to 3:"
             f" {options.workdir}"

@@ -88,6 +88,65 @@ def imported(path: Path) -> None:
     import_run(folder(), path, source_language="en", target_language="de")
 
 
+def with_search(tmp_path: Path, **search) -> Path:
+    """Copy the folder with other settings of the search."""
+    copy = shutil.copytree(folder(), tmp_path / "folder")
+    path = copy / "generation_config.json"
+    path.write_text(json.dumps(json.loads(path.read_bytes()) | search))
+    return copy
+
+
+def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
+    """So is a first token that the frame does not force; ids of bad words that would
+    leave no translation are not taken, as in transformers.
+    """
+    search = {
+        "repetition_penalty": 1.3,
+        "stop_strings": ["."],
+        "forced_bos_token_id": 7,
+        "bad_words_ids": [[1], [2], [7]],
+        "min_new_tokens": 6,
+    }
+    config, ignored = import_run(
+        with_search(tmp_path, **search),
+        tmp_path / "run",
+        source_language="en",
+        target_language="de",
+    )
+    assert ignored == [
+        "do_sample=True",
+        "repetition_penalty=1.3",
+        "stop_strings=['.']",
+        "forced_bos_token_id=7",
+    ]
+    assert config.decoding.min_length == 7  # here the end counts
+    template = Vocabularies.load(tmp_path / "run" / "vocabulary").template
+    assert template is not None
+    assert template.banned == ((7,),)
+
+
+@pytest.mark.parametrize(
+    ("search", "error"),
+    [
+        ({"bad_words_ids": "a"}, "bad_words_ids must be a list of lists"),
+        ({"bad_words_ids": [3, 4]}, "bad_words_ids must be a list of lists"),
+        ({"num_beams": "x"}, "num_beams must be a number, not 'x'"),
+        ({"max_length": 0}, "leaves -1 tokens for a translation"),
+        ({"max_new_tokens": 1}, "leaves 1 tokens for a translation"),
+    ],
+)
+def test_settings_of_the_search_that_make_no_sense(tmp_path, search, error):
+    """They are refused in one line, and nothing is written."""
+    with pytest.raises(InputError, match=error):
+        import_run(
+            with_search(tmp_path, **search),
+            tmp_path / "run",
+            source_language="en",
+            target_language="de",
+        )
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_run_has_the_search_and_the_frame_of_the_folder():
     """Settings that are not taken are named, and parameters are those of the file."""
     run = imported()
@@ -195,7 +254,7 @@ def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
             import_run(folder(), place, **languages)
     assert [path.name for path in tmp_path.iterdir()] == ["empty"]
     (tmp_path / "empty" / "file").touch()
-    with pytest.raises(InputError, match="is not empty: choose another --workdir"):
+    with pytest.raises(InputError, match="is not an empty folder: choose another"):
         import_run(folder(), tmp_path / "empty", **languages)
 
 

@@ -17,7 +17,7 @@ from jaxformer.checkpoints import folder as checkpoint
 from jaxformer.checkpoints import saved
 from jaxformer.data.config import DataConfig
 from jaxformer.data.files import make_folder
-from jaxformer.data.frame import TEXT, Template, make_frame, name_language
+from jaxformer.data.frame import TEXT, Frame, Template, make_frame, name_language
 from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
@@ -49,6 +49,11 @@ _NEUTRAL = {
     "constraints": None,
     "force_words_ids": None,
     "diversity_penalty": 0.0,
+    # It counts the decoder's first input, and takes logits in greedy search.
+    "repetition_penalty": 1.0,
+    "stop_strings": None,
+    "forced_decoder_ids": None,
+    "guidance_scale": None,
 }
 
 
@@ -84,8 +89,10 @@ def import_run(
         InputError: the folder is not that of a known model, or is damaged; a language
             is unknown or must be named; the directory is not empty.
     """
-    if directory.exists() and any(directory.iterdir()):
-        raise InputError(f"{directory} is not empty: choose another --workdir")
+    if directory.exists() and not (directory.is_dir() and not any(directory.iterdir())):
+        raise InputError(
+            f"{directory} is not an empty folder: choose another --workdir"
+        )
     imported = read(folder)
     vocabularies = read_vocabularies(folder, imported.settings)
     search = _search_settings(imported)
@@ -101,7 +108,7 @@ def import_run(
         config,
         model=model,
         data=_data(folder.resolve().name, imported, vocabularies, languages),
-        decoding=_decoding(search, model.max_length, vocabularies.target.eos_id),
+        decoding=_decoding(search, model.max_length, frame),
     )
     _write(directory, folder.resolve().name, config, vocabularies, imported.params)
     ignored = [
@@ -109,6 +116,10 @@ def import_run(
         for name, neutral in _NEUTRAL.items()
         if search.get(name) not in (None, neutral)
     ]
+    forced = search.get("forced_bos_token_id")
+    expressed = {None, *frame.target_before, *vocabularies.source.languages.values()}
+    if forced not in expressed:
+        ignored.append(f"forced_bos_token_id={forced!r}")
     return config, ignored
 
 
@@ -149,14 +160,28 @@ def _make_template(
         source = (*source, "{source}") if legacy else ("{source}", *source)
     elif kind == "mbart":
         source, start = (*source, "{source}"), "{target}"
-    banned = search.get("bad_words_ids") or ()
-    pad_id = vocabularies.target.pad_id  # never generated anyway
-    return Template(
-        source,
-        target,
-        start,
-        tuple(tuple(map(int, ids)) for ids in banned if list(ids) != [pad_id]),
-    )
+    return Template(source, target, start, _banned(search, vocabularies))
+
+
+def _banned(
+    search: Mapping[str, Any], vocabularies: Vocabularies
+) -> tuple[tuple[int, ...], ...]:
+    """Return the sequences of ``bad_words_ids``.
+
+    Raises:
+        InputError: it is no list of lists of tokens.
+    """
+    given = search.get("bad_words_ids") or ()
+    try:
+        sequences = [tuple(map(int, ids)) for ids in given]
+    except (TypeError, ValueError):
+        raise InputError(
+            f"bad_words_ids must be a list of lists of token ids, not {given!r}:"
+            " correct generation_config.json"
+        ) from None
+    # Padding is never generated, and transformers leaves out the end.
+    alone = (vocabularies.target.pad_id,), (vocabularies.target.eos_id,)
+    return tuple(ids for ids in sequences if ids not in alone)
 
 
 def _is_mbart50(tokenizer: Mapping[str, Any], languages: Mapping[str, int]) -> bool:
@@ -260,30 +285,46 @@ def _data(
     )
 
 
-def _decoding(search: Mapping[str, Any], positions: int, eos_id: int) -> DecodingConfig:
+def _decoding(
+    search: Mapping[str, Any], positions: int, frame: Frame
+) -> DecodingConfig:
     """Return the search that transformers would do.
 
-    A length counts all generated tokens there as here, and ``max_length`` also the
-    first input.
+    A length counts all generated tokens there as here, and ``min_length`` and
+    ``max_length`` also the first input, ``min_new_tokens`` not the end.
+
+    Raises:
+        InputError: a setting is no number, or there is no room for a translation.
     """
 
-    def get(name: str, default: Any) -> Any:
+    def number(name: str, default: float) -> float:
         value = search.get(name)
-        return default if value is None else value
+        try:
+            return float(default if value is None else value)
+        except (TypeError, ValueError):
+            raise InputError(
+                f"{name} must be a number, not {value!r}: correct"
+                " generation_config.json"
+            ) from None
 
-    most = get("max_new_tokens", int(get("max_length", positions + 1)) - 1)
-    forced = get("forced_eos_token_id", [])
-    most = max(1, min(int(most), positions))
+    longest = int(number("max_length", positions + 1)) - 1
+    most = min(int(number("max_new_tokens", longest)), positions)
+    if most <= len(frame.target_before):
+        raise InputError(
+            f"max_length or max_new_tokens leaves {most} tokens for a translation:"
+            " correct generation_config.json"
+        )
+    least = int(max(number("min_length", 1), number("min_new_tokens", 0) + 1))
+    forced = search.get("forced_eos_token_id")
     return DecodingConfig(
-        beam_size=int(get("num_beams", 1)),
-        alpha=float(get("length_penalty", 1.0)),
+        beam_size=int(number("num_beams", 1)),
+        alpha=number("length_penalty", 1.0),
         length_penalty="average",
-        min_length=min(max(1, int(get("min_length", 1))), most),
+        min_length=min(max(1, least), most),
         max_target_length=most,
         max_extra_length=_EXTRA,
-        no_repeat_ngram=int(get("no_repeat_ngram_size", 0)),
-        repetition_penalty=float(get("repetition_penalty", 1.0)),
-        end_at_limit=eos_id in (forced if isinstance(forced, list) else [forced]),
+        no_repeat_ngram=int(number("no_repeat_ngram_size", 0)),
+        end_at_limit=frame.end in (forced if isinstance(forced, list) else [forced]),
     )
 
 
