@@ -17,7 +17,7 @@ SCRIPT = runs.ROOT / "scripts" / "decoding_examples.py"
 # Where text goes, how much of it is worked on at a time, languages, and what the
 # page's model never writes.
 WITHOUT_EXAMPLE = {"help", "output", "window", "batch_size", "tokens_per_batch"}
-WITHOUT_EXAMPLE |= {"target_language", "no_unknown"}
+WITHOUT_EXAMPLE |= {"target_language", "to", "from", "no_unknown"}
 
 
 @pytest.fixture(scope="module")

@@ -264,7 +264,7 @@ def validate(max_sentences: int | None, samples: int, stop: bool) -> Validation 
     evaluation = dataclasses.replace(config.evaluation, **limits)
     config = dataclasses.replace(config, evaluation=evaluation)
     text, vocabularies = TrainingText.open(config.data), translator().vocabularies
-    run = Run(Path("none"), config, vocabularies, text, pairs(), "x")
+    run = Run(Path("none"), config, vocabularies, text, pairs(), ("x", "x"))
     validator = evaluate.make_validator(run, translator().model)
     return validator(translator().params, lambda: stop)
 
