@@ -277,7 +277,8 @@ def load_test(run: Run, params: PyTree) -> TestSet:
         InputError: it cannot be read, or a sentence is longer than ``decoding`` allows.
     """
     data = run.config.data
-    test = TestSet(data.test, *load_evaluation(data.test, data))
+    pairs, (_, language) = load_evaluation(data.test, data)
+    test = TestSet(data.test, pairs, language)
     try:
         _make_translator(run, test, params).check([pair.source for pair in test.pairs])
     except LineError as error:
