@@ -18,7 +18,9 @@ case ${1-} in
         ;;
     *)
         echo "xla_flags.sh: the argument is gpu or tpu, not '${1-}'" >&2
-        return 2 2> /dev/null || exit 2 # sourced, or not
+        # Sourced, or not.
+        # shellcheck disable=SC2317
+        return 2 2> /dev/null || exit 2
         ;;
 esac
 unset flags
