@@ -249,6 +249,7 @@ def test_the_first_token_of_a_target(tmp_path):
         ({"encoder_layers": True}, "encoder_layers in config.json must be a whole"),
         ({"encoder_layers": 10**9}, "num_encoder_layers must be at most 1,000"),
         ({"dropout": "0.1"}, "dropout in config.json must be a number, not '0.1'"),
+        ({"scale_embedding": "false"}, "must be true or false, not 'false'"),
         ({"dropout": 1.0}, "model.dropout_rate must be below 1, not 1.0"),
         ({"encoder_ffn_dim": 13}, "encoder_ffn_dim is 13 where decoder_ffn_dim is 12"),
         (

@@ -103,7 +103,8 @@ def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
     search = {
         "repetition_penalty": 1.3,
         "stop_strings": ["."],
-        "forced_bos_token_id": 7,
+        "forced_bos_token_id": [7],
+        "forced_eos_token_id": 7,
         "bad_words_ids": [[1], [2], [7]],
         "min_new_tokens": 6,
     }
@@ -117,7 +118,8 @@ def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
         "do_sample=True",
         "repetition_penalty=1.3",
         "stop_strings=['.']",
-        "forced_bos_token_id=7",
+        "forced_bos_token_id=[7]",
+        "forced_eos_token_id=7",
     ]
     assert config.decoding.min_length == 7  # here the end counts
     template = Vocabularies.load(tmp_path / "run" / "vocabulary").template
@@ -130,7 +132,11 @@ def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
     [
         ({"bad_words_ids": "a"}, "bad_words_ids must be a list of lists"),
         ({"bad_words_ids": [3, 4]}, "bad_words_ids must be a list of lists"),
-        ({"num_beams": "x"}, "num_beams must be a number, not 'x'"),
+        ({"bad_words_ids": [[-1]]}, "bad_words_ids must be a list of lists"),
+        ({"bad_words_ids": [[99_999]]}, "bad_words_ids must be a list of lists"),
+        ({"num_beams": 2.7}, "num_beams must be a whole number, not 2.7"),
+        ({"length_penalty": "x"}, "length_penalty must be a number, not 'x'"),
+        ({"decoder_start_token_id": [2]}, "must be a token id, not"),
         ({"max_length": 0}, "leaves -1 tokens for a translation"),
         ({"max_new_tokens": 1}, "leaves 1 tokens for a translation"),
     ],

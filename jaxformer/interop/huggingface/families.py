@@ -117,6 +117,12 @@ _DEFAULTS = {
     "share_encoder_decoder_embeddings": True,
 }
 
+_SWITCHES = (
+    "scale_embedding",
+    "tie_word_embeddings",
+    "share_encoder_decoder_embeddings",
+)
+
 _EPSILON = 1e-5
 """Epsilon of the layer norms, which Hugging Face's configurations do not have."""
 
@@ -160,6 +166,7 @@ def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
     for names, kinds, kind in (
         ((*numbers, "decoder_vocab_size"), (int,), "a whole number"),
         (_RATES, (int, float), "a number"),
+        (_SWITCHES, (bool,), "true or false"),
     ):
         for name in names:
             if type(whole[name]) not in kinds:
@@ -210,7 +217,7 @@ def to_config(settings: Mapping[str, Any]) -> TransformerConfig:
         activation=_ACTIVATIONS[settings["activation_function"]],
         norm_epsilon=_EPSILON,
         tied_embeddings="none",
-        scale_embedding=bool(settings["scale_embedding"]),
+        scale_embedding=settings["scale_embedding"],
         **names,
         **_options(family, settings["pad_token_id"]),
     )

@@ -25,6 +25,7 @@ from jaxformer.files import cannot_write
 from jaxformer.interop.huggingface import files
 from jaxformer.interop.huggingface.seq2seq import Imported, read
 from jaxformer.interop.huggingface.tokenizers import read_vocabularies
+from jaxformer.models.config import TransformerConfig
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.search.config import DecodingConfig
@@ -116,10 +117,13 @@ def import_run(
         for name, neutral in _NEUTRAL.items()
         if search.get(name) not in (None, neutral)
     ]
-    forced = search.get("forced_bos_token_id")
-    expressed = {None, *frame.target_before, *vocabularies.source.languages.values()}
-    if forced not in expressed:
-        ignored.append(f"forced_bos_token_id={forced!r}")
+    first = (None, *frame.target_before, *vocabularies.source.languages.values())
+    for name, taken in (
+        ("forced_bos_token_id", first),
+        ("forced_eos_token_id", (None, frame.end, [frame.end])),
+    ):
+        if search.get(name) not in taken:
+            ignored.append(f"{name}={search[name]!r}")
     return config, ignored
 
 
@@ -160,25 +164,30 @@ def _make_template(
         source = (*source, "{source}") if legacy else ("{source}", *source)
     elif kind == "mbart":
         source, start = (*source, "{source}"), "{target}"
-    return Template(source, target, start, _banned(search, vocabularies))
+    return Template(
+        source, target, start, _banned(search, vocabularies, imported.config)
+    )
 
 
 def _banned(
-    search: Mapping[str, Any], vocabularies: Vocabularies
+    search: Mapping[str, Any], vocabularies: Vocabularies, model: TransformerConfig
 ) -> tuple[tuple[int, ...], ...]:
     """Return the sequences of ``bad_words_ids``.
 
     Raises:
         InputError: it is no list of lists of tokens.
     """
-    given = search.get("bad_words_ids") or ()
-    try:
-        sequences = [tuple(map(int, ids)) for ids in given]
-    except (TypeError, ValueError):
+    given = search.get("bad_words_ids") or []
+    tokens = range(model.vocabulary_size)
+    if not isinstance(given, list) or not all(
+        isinstance(ids, list) and all(type(id_) is int and id_ in tokens for id_ in ids)
+        for ids in given
+    ):
         raise InputError(
-            f"bad_words_ids must be a list of lists of token ids, not {given!r}:"
-            " correct generation_config.json"
-        ) from None
+            f"bad_words_ids must be a list of lists of token ids below {len(tokens)},"
+            f" not {given!r}: correct generation_config.json"
+        )
+    sequences = map(tuple, given)
     # Padding is never generated, and transformers leaves out the end.
     alone = (vocabularies.target.pad_id,), (vocabularies.target.eos_id,)
     return tuple(ids for ids in sequences if ids not in alone)
@@ -204,6 +213,10 @@ def _name_start(
     start = search.get(name)
     if start is None:
         start = imported.settings.get(name)
+    if start is not None and type(start) is not int:
+        raise InputError(
+            f"{name} must be a token id, not {start!r}: correct generation_config.json"
+        )
     for special in ("pad", "eos", "bos"):
         if start == getattr(target, f"{special}_id"):
             return f"{{{special}}}"
@@ -297,33 +310,33 @@ def _decoding(
         InputError: a setting is no number, or there is no room for a translation.
     """
 
-    def number(name: str, default: float) -> float:
+    def number(name: str, default: Any, kinds: Any = int) -> Any:
         value = search.get(name)
-        try:
-            return float(default if value is None else value)
-        except (TypeError, ValueError):
+        value = default if value is None else value
+        if isinstance(value, bool) or not isinstance(value, kinds):
+            kind = "a whole number" if kinds is int else "a number"
             raise InputError(
-                f"{name} must be a number, not {value!r}: correct"
-                " generation_config.json"
-            ) from None
+                f"{name} must be {kind}, not {value!r}: correct generation_config.json"
+            )
+        return value
 
-    longest = int(number("max_length", positions + 1)) - 1
-    most = min(int(number("max_new_tokens", longest)), positions)
+    longest = number("max_length", positions + 1) - 1
+    most = min(number("max_new_tokens", longest), positions)
     if most <= len(frame.target_before):
         raise InputError(
             f"max_length or max_new_tokens leaves {most} tokens for a translation:"
             " correct generation_config.json"
         )
-    least = int(max(number("min_length", 1), number("min_new_tokens", 0) + 1))
+    least = max(number("min_length", 1), number("min_new_tokens", 0) + 1)
     forced = search.get("forced_eos_token_id")
     return DecodingConfig(
-        beam_size=int(number("num_beams", 1)),
-        alpha=number("length_penalty", 1.0),
+        beam_size=number("num_beams", 1),
+        alpha=float(number("length_penalty", 1.0, (int, float))),
         length_penalty="average",
         min_length=min(max(1, least), most),
         max_target_length=most,
         max_extra_length=_EXTRA,
-        no_repeat_ngram=int(number("no_repeat_ngram_size", 0)),
+        no_repeat_ngram=number("no_repeat_ngram_size", 0),
         end_at_limit=frame.end in (forced if isinstance(forced, list) else [forced]),
     )
 
