@@ -126,7 +126,7 @@ def write_whole(path: Path, content: str | bytes) -> None:
 @contextlib.contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """Make a folder that appears under its name only when the block ends without an
-    error; the block fills a temporary one beside it. Missing parents are made.
+    error; the block fills a temporary one next to it. Missing parents are made.
 
     Raises:
         InputError: there is something of the name already, or it cannot be written.

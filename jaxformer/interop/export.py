@@ -1,5 +1,5 @@
-"""Write a run for another system: Hugging Face's transformers, CTranslate2, or JAX
-alone.
+"""Write a run for another system: Hugging Face's transformers, CTranslate2, or a
+program that needs only JAX.
 """
 
 from __future__ import annotations

@@ -162,11 +162,16 @@ def test_a_run_of_ours_becomes_a_marian_model(tmp_path, tags):
 
 def test_settings_without_a_counterpart_are_named(tmp_path):
     given = marian()
-    changes = {"length_penalty": "gnmt", "coverage_penalty": 0.2}
+    changes = {
+        "length_penalty": "gnmt",
+        "coverage_penalty": 0.2,
+        "repetition_penalty": 1.3,  # transformers computes another one
+    }
     decoding = dataclasses.replace(given.decoding, **changes)
     lost = export.write(tmp_path / "out", "huggingface", given, decoding)
     assert lost == [
         "coverage_penalty=0.2",
+        "repetition_penalty=1.3",
         "length_penalty=gnmt (there it is average, 0.6)",
     ]
 

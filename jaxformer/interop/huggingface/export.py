@@ -26,7 +26,7 @@ _OPTIONS = "tokenizer_config.json"
 
 _TAKEN = {
     *("beam_size", "alpha", "length_penalty", "max_target_length", "max_extra_length"),
-    *("min_length", "no_repeat_ngram", "repetition_penalty", "end_at_limit"),
+    *("min_length", "no_repeat_ngram", "end_at_limit"),
     *("no_unknown", "precision"),
 }
 """The settings of a search that ``generation_config.json`` has too, by other names."""
@@ -114,7 +114,6 @@ def _generation(translator: Translator, decoding: DecodingConfig) -> dict[str, A
         "max_length": most + 1,  # with the first input
         "min_length": decoding.min_length if decoding.min_length > 1 else 0,
         "no_repeat_ngram_size": decoding.no_repeat_ngram,
-        "repetition_penalty": decoding.repetition_penalty,
         "decoder_start_token_id": frame.start,
         "bad_words_ids": never,
     }

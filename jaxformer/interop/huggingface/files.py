@@ -101,7 +101,7 @@ def _read_shards(folder: Path) -> dict[str, np.ndarray]:
     for file in places.values():
         if not isinstance(file, str) or {"/", "\\", "\0"} & set(file) or ".." in file:
             raise InputError(
-                f"{index} names the file {file!r}, and a shard lies in the model's own"
+                f"{index} names the file {file!r}, and a shard is in the model's own"
                 " folder: fetch the model from a source that you trust"
             )
     _check_names(index, places)

@@ -189,8 +189,8 @@ def _banned(
         )
     sequences = map(tuple, given)
     # Padding is never generated, and transformers leaves out the end.
-    alone = (vocabularies.target.pad_id,), (vocabularies.target.eos_id,)
-    return tuple(ids for ids in sequences if ids not in alone)
+    single = (vocabularies.target.pad_id,), (vocabularies.target.eos_id,)
+    return tuple(ids for ids in sequences if ids not in single)
 
 
 def _is_mbart50(tokenizer: Mapping[str, Any], languages: Mapping[str, int]) -> bool:
