@@ -5,6 +5,7 @@ table, in chunks of positions: the logits of all positions never exist at once.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias, cast
 
@@ -34,6 +35,9 @@ _ON_CPU, _ELSEWHERE = 1024, 4096
 # On a TPU their logits are computed in parts of so many bytes: the vector memory of a
 # v5e or v6e (128 MiB) holds them, so that the main memory does not move them.
 _TPU_BYTES = 80 * 10**6
+# The vector memory of other TPUs is smaller: there chunks move 1.6 to 2 times as much
+# as all logits.
+_SMALL_TPU = re.compile(r"TPU (?!v\d+( lite|e)$)")
 # Tiles of matmuls on TPUs and GPUs have this many columns, or a divisor of it.
 _TILE = 128
 
@@ -55,6 +59,14 @@ class OutputLosses(NamedTuple):
     correct: Float[Array, ""]
     z_loss: Float[Array, ""]
     tokens: Float[Array, ""]
+
+
+def chunks_move_less() -> bool:
+    """Return whether :func:`output_losses` moves less than all logits on the devices of
+    the current mesh.
+    """
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return device is None or not _SMALL_TPU.match(device.device_kind)
 
 
 class _Settings(NamedTuple):

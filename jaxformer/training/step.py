@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import re
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias, cast
 
@@ -16,7 +15,11 @@ import numpy as np
 import optax
 
 from jaxformer.functional import losses
-from jaxformer.functional.chunked_losses import OutputLosses, output_losses
+from jaxformer.functional.chunked_losses import (
+    OutputLosses,
+    chunks_move_less,
+    output_losses,
+)
 from jaxformer.models.adapters import Adapted, merged
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.nn.sharding import count_row_shards
@@ -61,10 +64,6 @@ of positions.
 Half a gibibyte is 3,600 tokens of a vocabulary of 37,000. With fewer there is little
 memory to save: a chunk on a GPU has up to 4,096.
 """
-
-# TPUs whose vector memory is too small for the logits of a chunk: all but v5e and v6e.
-# There chunks move 1.6 to 2 times as much as all logits.
-_KEEPS_LOGITS = re.compile(r"TPU (?!v\d+( lite|e)$)")
 
 Place: TypeAlias = Callable[[PyTree], PyTree]
 """Sets the sharding of parameters for their use; it changes no value."""
@@ -292,10 +291,9 @@ def _losses(
     real = target != model.config.pad_id
     # R-Drop compares all logits of two passes. In float16 the scale of the loss has to
     # reach the gradient of the logits before that is rounded.
-    in_chunks = not config.r_drop and model.config.dtype != "float16"
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    if device is not None and _KEEPS_LOGITS.match(device.device_kind):
-        in_chunks = False
+    in_chunks = (
+        not config.r_drop and model.config.dtype != "float16" and chunks_move_less()
+    )
     shards = count_row_shards()
     size = 4 * target.size * model.config.vocabulary_size // shards
     if not in_chunks or size <= MOST_LOGIT_BYTES:
