@@ -213,12 +213,12 @@ def _find(part: str, vocabulary: Vocabulary, languages: tuple[str, str]) -> int:
 
 
 def name_language(code: str, vocabularies: Vocabularies) -> str:
-    """Return the vocabulary's name of a language: ``en_XX`` for ``en`` if it is the
-    only one that begins so.
+    """Return the vocabulary's name of a language, ``en_XX`` or ``eng_Latn`` for ``en``;
+    an unknown code as it is.
     """
-    known = vocabularies.source.languages
-    same = [name for name in known if name.split("_")[0] == code]
-    return same[0] if code not in known and len(same) == 1 else code
+    from jaxformer.data.language_codes import find_language
+
+    return find_language(code, vocabularies.source.languages) or code
 
 
 def choose_languages(

@@ -18,7 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from jaxformer.data.records import Pair, did_you_mean, pair_of
+from jaxformer.data.records import Pair, did_you_mean, has_languages, pair_of
 from jaxformer.errors import InputError, first_line, require
 
 _HF_BATCH = 1000
@@ -90,7 +90,7 @@ def read_tfds(rest: str, languages: tuple[str, str]) -> Iterator[Pair]:
         if isinstance(several, Mapping):
             codes = map(_plain, several["language"])
             record = dict(zip(codes, several["translation"], strict=True))
-            if not set(languages) <= set(record):
+            if not has_languages(record, languages):
                 continue
         yield pair_of(record, languages, place)
 

@@ -9,6 +9,7 @@ import functools
 from collections.abc import Collection
 from typing import Any
 
+from jaxformer.data.language_codes import short_code
 from jaxformer.data.records import did_you_mean
 from jaxformer.errors import InputError, require
 
@@ -25,7 +26,8 @@ _OTHER_NAMES = {"nb": "no"}  # Bokmål goes by the code of Norwegian
 
 def unknown_language(language: str, known: Collection[str]) -> InputError:
     """Return the error of a language that a vocabulary has no piece for, with the five
-    nearest codes: those that begin as it does, then those with most letters in common.
+    nearest codes: those of the language, those that begin as it does, then those with
+    most letters in common.
     """
     if not known:
         return InputError(
@@ -33,9 +35,10 @@ def unknown_language(language: str, known: Collection[str]) -> InputError:
             " out"
         )
 
-    def distance(code: str) -> tuple[bool, float, str]:
+    def distance(code: str) -> tuple[bool, bool, float, str]:
         ratio = difflib.SequenceMatcher(None, language, code).ratio()
-        return not code.startswith(language[:2]), -ratio, code
+        other = short_code(code) != short_code(language)
+        return other, not code.startswith(language[:2]), -ratio, code
 
     nearest = ", ".join(sorted(known, key=distance)[:5])
     return InputError(
@@ -45,16 +48,16 @@ def unknown_language(language: str, known: Collection[str]) -> InputError:
 
 
 def check_language(code: str, key: str) -> str:
-    """Return the model's code of a language: ``de`` for ``de``, ``de-AT``, ``DE_at``.
+    """Return the model's code of a language: ``de`` for ``de-AT``, ``deu_Latn``.
 
     Args:
-        code: a code of ISO 639, with or without a region.
+        code: as :mod:`jaxformer.data.language_codes` describes it.
         key: the configuration key of the code, for the error.
 
     Raises:
         InputError: the model does not know the language, or py3langid is not installed.
     """
-    language = code.replace("_", "-").partition("-")[0].lower()
+    language = short_code(code)
     language = _OTHER_NAMES.get(language, language)
     known = sorted(_identifier().labels)
     if language in known:

@@ -6,6 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from jaxformer.data.language_codes import find_language
 from jaxformer.errors import InputError
 
 
@@ -21,7 +22,7 @@ def pair_of(record: object, languages: tuple[str, str], place: str) -> Pair:
 
     Its fields are the languages, at the top (``{"en": ..., "de": ...}``) or under
     ``translation`` (the form of Hugging Face); other fields are ignored. Bytes are
-    UTF-8.
+    UTF-8. A field may have another code of its language, ``en`` for ``eng_Latn``.
 
     Example:
         >>> record = {"id": 7, "de": "Hallo.", "en": "Hello."}
@@ -37,23 +38,29 @@ def pair_of(record: object, languages: tuple[str, str], place: str) -> Pair:
             f" {languages[1]!r}"
         )
     nested = record.get("translation")
-    if isinstance(nested, Mapping) and not set(languages) <= set(record):
+    if isinstance(nested, Mapping) and not has_languages(record, languages):
         record = nested
     return Pair(*(_text(record, language, place) for language in languages))
 
 
+def has_languages(record: Mapping[str, object], languages: tuple[str, str]) -> bool:
+    """Return whether a record has a field for each language."""
+    return all(find_language(each, record.keys()) for each in languages)
+
+
 def _text(record: Mapping[str, object], language: str, place: str) -> str:
     """Return the text of one language."""
-    if language not in record:
+    field = find_language(language, record.keys())
+    if field is None:
         names = [str(name) for name in record]
         raise InputError(
             f"{place}: no language {language!r}: the fields are"
             f" {', '.join(names) or 'none'}{did_you_mean(language, names)}"
         )
-    text = record[language]
+    text = record[field]
     if not isinstance(text, str | bytes):
         raise InputError(
-            f"{place}: field {language!r} holds {type(text).__name__} and not text;"
+            f"{place}: field {field!r} holds {type(text).__name__} and not text;"
             " mend or remove the record"
         )
     try:
@@ -61,7 +68,7 @@ def _text(record: Mapping[str, object], language: str, place: str) -> str:
         text.encode("utf-8")  # JSON can escape half of a surrogate pair
     except (UnicodeDecodeError, UnicodeEncodeError) as error:
         raise InputError(
-            f"{place}: field {language!r} is not UTF-8 ({error.reason}); mend or remove"
+            f"{place}: field {field!r} is not UTF-8 ({error.reason}); mend or remove"
             " the record"
         ) from None
     return text

@@ -9,14 +9,16 @@ from pathlib import Path
 
 from jaxformer.data.files import open_parallel
 from jaxformer.data.hub import quiet
+from jaxformer.data.language_codes import find_language
 from jaxformer.data.records import Pair, did_you_mean
 from jaxformer.errors import InputError, first_line, require
 
 _SECONDS = 60.0
 
 
-def check_sacrebleu(test_set: str, languages: tuple[str, str]) -> None:
-    """Check that sacreBLEU has a test set for a direction; nothing is fetched.
+def find_direction(test_set: str, languages: tuple[str, str]) -> str:
+    """Return sacreBLEU's name of a direction, ``en-de`` also for ``eng_Latn`` and
+    ``deu_Latn``; nothing is fetched.
 
     Raises:
         InputError: no such test set (with the nearest name), or not for these languages
@@ -30,11 +32,15 @@ def check_sacrebleu(test_set: str, languages: tuple[str, str]) -> None:
             f" {test_set!r}{near or '; `sacrebleu --list` shows them'}"
         )
     pairs = list(known[test_set].langpairs)
-    if "-".join(languages) not in pairs:
+    sides = zip(*(pair.split("-") for pair in pairs), strict=True)
+    found = map(find_language, languages, map(set, sides))
+    direction = "-".join(map(str, found))
+    if direction not in pairs:
         raise InputError(
             f"sacrebleu:{test_set} does not go from {languages[0]!r} to"
             f" {languages[1]!r}: it has {', '.join(pairs)}"
         )
+    return direction
 
 
 def read_sacrebleu(test_set: str, languages: tuple[str, str]) -> Iterator[Pair]:
@@ -47,9 +53,8 @@ def read_sacrebleu(test_set: str, languages: tuple[str, str]) -> Iterator[Pair]:
         InputError: no such test set or direction, or it cannot be fetched (with the
             addresses).
     """
-    check_sacrebleu(test_set, languages)
+    pair = find_direction(test_set, languages)
     sacrebleu = require("sacrebleu.utils", "train")
-    pair = "-".join(languages)
     patience = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_SECONDS)  # sacreBLEU has no timeout
     try:

@@ -29,7 +29,8 @@ of a file (``text:part-*.en.gz,part-*.de.gz``) reads all matching files in the o
 their names; both sides need the same number. Write a comma within a path of ``text:``
 as ``\,``; ``~`` is the home folder.
 
-The languages choose the direction where the data name their languages. ``text:``,
+The languages choose the direction where the data name their languages, in any code of
+:mod:`jaxformer.data.language_codes`: ``eng_Latn`` finds ``en``. ``text:``,
 ``tsv:`` and ``synthetic:`` know only source and target.
 """
 
@@ -46,6 +47,7 @@ from typing import TypeAlias
 
 from jaxformer.data import hub, sacrebleu_sets
 from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel
+from jaxformer.data.language_codes import find_language
 from jaxformer.data.records import Pair, did_you_mean, pair_of
 from jaxformer.errors import InputError
 from jaxformer.files import parse_json
@@ -134,13 +136,14 @@ def escape(path: str | Path) -> str:
 def _open_bundled(rest: str, languages: tuple[str, str]) -> _Opened:
     corpus, split = _split_known("bundled", rest, ["en-de"])
     known = corpus.split("-")
-    for language in languages:
-        if language not in known:
+    found = [find_language(language, known) for language in languages]
+    for language, code in zip(languages, found, strict=True):
+        if code is None:
             raise InputError(
                 f"bundled:{rest} has no language {language!r}: it has"
                 f" {' and '.join(known)}{did_you_mean(language, known)}"
             )
-    source, target = (_BUNDLED / corpus / f"{split}.{code}" for code in languages)
+    source, target = (_BUNDLED / corpus / f"{split}.{code}" for code in found)
     return functools.partial(_read_text, [source], [target]), ()
 
 
@@ -240,7 +243,7 @@ def _open_hf(rest: str, languages: tuple[str, str]) -> _Opened:
 
 
 def _open_sacrebleu(rest: str, languages: tuple[str, str]) -> _Opened:
-    sacrebleu_sets.check_sacrebleu(rest, languages)
+    sacrebleu_sets.find_direction(rest, languages)
     return functools.partial(sacrebleu_sets.read_sacrebleu, rest, languages), ()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jaxformer.data.language_codes import short_code
 from jaxformer.translation.results import Alignment, Hypothesis
 
 _WORD_BEGIN = "▁"
@@ -216,7 +217,7 @@ def split_sentences(text: str, language: str = "") -> list[tuple[str, str]]:
         >>> split_sentences("Mr. Hill paid 3.50. Why?  Nobody knows.", "en")
         [('', 'Mr. Hill paid 3.50.'), (' ', 'Why?'), ('  ', 'Nobody knows.')]
     """
-    text, language = text.strip(), re.split(r"[-_]", language.lower())[0]
+    text, language = text.strip(), short_code(language)
     sentences, start, space = [], 0, ""
     for found in _PLACES.finditer(text):
         if found.start() < start:

@@ -94,6 +94,19 @@ def test_an_unknown_test_set_or_direction(name, languages, message):
         load(f"sacrebleu:{name}", *languages)
 
 
+def test_a_direction_is_found_by_any_codes():
+    """Each side among its own: the language of both, and no other script of it."""
+    pytest.importorskip("sacrebleu")
+    codes = {"eng_Latn": "en", "deu_Latn": "de", "zho_Hans": "zh", "cs_CZ": "cs"}
+    for source, target in (("eng_Latn", "deu_Latn"), ("zho_Hans", "eng_Latn")):
+        expected = f"{codes[source]}-{codes[target]}"
+        found = sacrebleu_sets.find_direction("wmt20", (source, target))
+        assert found == expected
+    for pair in (("eng_Latn", "zho_Hant"), ("deu_Latn", "cs_CZ"), ("en", "en")):
+        with pytest.raises(InputError, match=f"from '{pair[0]}' to '{pair[1]}': it"):
+            sacrebleu_sets.find_direction("wmt20", pair)
+
+
 def test_waiting_has_an_end(test_set, monkeypatch):
     """A server that accepts and never answers is given up, and the setting of the
     process comes back.

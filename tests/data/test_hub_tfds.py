@@ -84,8 +84,9 @@ def test_tfds_in_both_directions(tfds_folder, monkeypatch):
     assert backward == [pair[::-1] for pair in forward]
     first = load("tfds:little_corpus/de-en:1.0.0/train[:10]", "de", "en")
     assert list(first) == forward[:10]
-    many = sorted(load("tfds:little_corpus/many/train", "de", "en"))
-    assert many == sorted(texts(200)[1::2])
+    for codes in (("de", "en"), ("deu_Latn", "en_XX")):
+        many = sorted(load("tfds:little_corpus/many/train", *codes))
+        assert many == sorted(texts(200)[1::2])
     assert calls
     message = "record 0: no language 'fr': the fields are de, en"
     refuse("tfds:little_corpus/de-en/train", message, ("de", "fr"))

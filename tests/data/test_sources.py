@@ -108,7 +108,7 @@ def test_jsonl_by_language(tmp_path, nested):
     ("line", "message"),
     [
         (b'{"en": "two"}', "no language 'de': the fields are en$"),
-        (b'{"en": "two", "deu": ""}', r"fields are en, deu; did you mean deu\?"),
+        (b'{"en": "two", "dex": ""}', r"fields are en, dex; did you mean dex\?"),
         (b'{"en": "two", "de": ["zwei"]}', "field 'de' holds list and not text"),
         (b'["two", "zwei"]', "needs an object with the fields 'en' and 'de'"),
         (b'{"en": "two"', r"not JSON \(.*, column 13\); write one object a line"),
@@ -142,7 +142,8 @@ def test_a_corpus_is_read_again_each_time(tmp_path):
 def test_the_bundled_corpus_in_both_directions():
     splits = [read(f"bundled:en-de/{split}") for split in ("train", "valid", "test")]
     assert [len(pairs) for pairs in splits] == [18_315, 500, 500]
-    assert read("bundled:en-de/test", "de", "en") == [pair[::-1] for pair in splits[2]]
+    for codes in (("de", "en"), ("deu_Latn", "en_XX")):
+        assert read("bundled:en-de/test", *codes) == [pair[::-1] for pair in splits[2]]
     assert any("ü" in pair.target for pair in splits[2])
     assert not any("ü" in pair.source for pair in splits[2])
     message = r"no language 'dee': it has en and de; did you mean de\?"

@@ -1,0 +1,116 @@
+"""One language under the codes of models and data sets."""
+
+from __future__ import annotations
+
+import pytest
+
+from jaxformer.data import language_codes
+from jaxformer.data.language_codes import find_language, same_language, short_code
+from jaxformer.interop.huggingface.languages import M2M100, MBART50, NLLB200
+
+# What OPUS-MT has between >> and <<, old models first.
+OPUS = """
+    fr pt_br pt_BR zh_cn zh_TW es_MX fr_CA nb nn deu fra por cmn_Hans cmn_Hant cmn nob
+    nno nor zsm_Latn srp_Cyrl srp_Latn fas pes arq ary uzb_Latn uzb_Cyrl tgl_Latn yue
+""".split()  # noqa: SIM905
+
+
+@pytest.mark.parametrize(
+    ("code", "short"),
+    [
+        ("eng_Latn", "en"),
+        ("en_XX", "en"),
+        ("DE_de", "de"),
+        ("deu", "de"),
+        ("pt_br", "pt"),
+        ("cmn_Hans", "zh"),
+        ("zho_Hant", "zh"),
+        ("arb_Arab", "ar"),
+        ("arz_Arab", "arz"),
+        ("pes_Arab", "fa"),
+        ("azj_Latn", "az"),
+        ("nob_Latn", "nb"),
+        ("tgl_Latn", "tl"),
+        ("fil", "tl"),
+        ("ns", "nso"),
+        ("ceb_Latn", "ceb"),
+        ("iw", "he"),
+        ("forwards", "forwards"),
+        ("", ""),
+    ],
+)
+def test_a_short_code_has_two_letters_where_a_language_has_such(code, short):
+    """Dialects of Arabic are no standard Arabic; other words stay as they are."""
+    assert short_code(code) == short
+
+
+def test_every_code_of_a_family_has_the_code_of_cldr():
+    """But for what two codes of a family would then mean, and what CLDR lacks."""
+    aliases = pytest.importorskip("babel.core").get_global("language_aliases")
+    different = {}
+    for code in (*NLLB200, *M2M100, *MBART50, *OPUS):
+        own = code.split("_")[0]
+        if short_code(code) != aliases.get(own, own):
+            different[own] = short_code(code)
+    # There tl is fil, twi is ak, and ajp (South Levantine Arabic) is apc.
+    expected = "tgl:tl tl:tl twi:tw ajp:ajp prs:prs dik:dik fuv:ff pbt:ps quy:qu ns:nso"
+    assert different == dict(row.split(":") for row in expected.split())
+
+
+@pytest.mark.parametrize("family", [NLLB200, M2M100, MBART50])
+def test_no_two_codes_of_a_family_mean_one_language(family):
+    """Each finds itself, also with other letters' case and with a hyphen."""
+    for code in family:
+        others = [other for other in family if other != code]
+        assert find_language(code, others) is None, code
+        assert find_language(code.upper().replace("_", "-"), family) == code
+
+
+def test_the_families_find_each_others_languages():
+    """M2M-100 has Breton and Frisian, which NLLB has not; mBART-50 has Telugu."""
+    missing = [code for code in M2M100 if find_language(code, NLLB200) is None]
+    assert missing == ["br", "fy"]
+    assert all(find_language(code, NLLB200) for code in MBART50)
+    missing = [code for code in MBART50 if find_language(code, M2M100) is None]
+    assert missing == ["te_IN"]
+    missing = [code for code in OPUS if find_language(code, NLLB200) is None]
+    assert missing == ["srp_Latn", "arq", "uzb_Cyrl"]
+
+
+@pytest.mark.parametrize(
+    ("code", "known", "found"),
+    [
+        ("zh", NLLB200, "zho_Hans"),
+        ("zh_TW", NLLB200, "zho_Hant"),
+        ("no", NLLB200, "nob_Latn"),
+        ("kas", NLLB200, "kas_Arab"),
+        ("nob_Latn", ["nn", "no"], "no"),
+        ("nob_Latn", ["nb", "nn", "no"], "nb"),
+        ("no", ["nb", "nn"], "nb"),
+        ("zho_Hans", ["zh-cn", "zh-tw"], "zh-cn"),
+        ("zho_Hant", ["en", "zh"], None),
+        ("por_Latn", ["pt", "pt-br"], "pt"),
+        ("pt_BR", ["pt", "pt-br"], "pt-br"),
+        ("pt_XX", ["en", "pt-br"], "pt-br"),
+        ("pt_PT", ["en", "pt-br"], None),
+        ("srp_Latn", ["sr"], None),
+        ("deu_Latn", ["de-AT", "de-CH"], None),
+        ("uzb", ["uzb_Cyrl", "uzb_Latn"], "uzb_Latn"),
+        ("source", ["source_text"], None),
+    ],
+)
+def test_a_language_is_found_by_what_its_codes_say(code, known, found):
+    """Scripts and regions decide if both sides name them; of several nothing is found.
+    Chinese, Serbian and Uzbek without a script have that of most text.
+    """
+    assert find_language(code, known) == found
+    if len(known) == 1:
+        assert same_language(code, known[0]) == (found is not None)
+
+
+def test_the_table_is_that_of_iso_639():
+    """Each code occurs once."""
+    rows = language_codes._rows(language_codes._ISO_639)
+    assert len(rows) == 184
+    for side in zip(*rows, strict=True):
+        assert len({*side}) == len(side)
