@@ -220,8 +220,8 @@ def load_translator(
     Args:
         options: of the command line.
         target_language: what to translate into; None: that of the run.
-        source_language: what to translate from without ``--from``; None: that of the
-            run.
+        source_language: what the text is in; None: as ``--from`` says, which then must
+            be a language that the run's input names.
 
     Raises:
         InputError: a run, checkpoint, language or shortlist is missing, or they do not
@@ -239,9 +239,10 @@ def load_translator(
         from jaxformer.search.ensemble import check_weights
 
         check_weights(weights, 1 + len(options.ensemble))
-    languages = target_language, options.source_language or source_language
+    languages = target_language, source_language or options.source_language
     translator = Translator.load(options.workdir, options.checkpoint, *languages)
-    check_source_language(options, translator)
+    if source_language is None:
+        check_source_language(options, translator)
     others = [load_named("--ensemble", name, *languages) for name in options.ensemble]
     if others:
         translator = Translator.ensemble([translator, *others], weights)

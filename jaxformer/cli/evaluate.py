@@ -18,6 +18,8 @@ from jaxformer.cli.output import name_lines, warn, write_record
 from jaxformer.data import sources
 from jaxformer.data.corpus import load_evaluation, name_sources
 from jaxformer.data.files import read_lines
+from jaxformer.data.frame import check_target
+from jaxformer.data.language_codes import same_language
 from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation import evaluate
 from jaxformer.evaluation.bracketing import F1
@@ -33,6 +35,9 @@ examples:
     --beam_size=1
   jaxformer evaluate --workdir=runs/ende --source=newstest2014.en \\
     --reference=newstest2014.de --metrics=bleu,chrf++,ter
+  jaxformer evaluate --workdir=runs/nllb --dataset=sacrebleu:wmt14/full --to=fra_Latn
+
+--from and --to, or else the run's languages, are the direction of a --dataset.
 
 Prints one JSON object with the scores, their signatures, and how the text was
 translated; writes it to results.json in the directory of the run, and the translations
@@ -69,23 +74,20 @@ def run(options: argparse.Namespace) -> None:
     if options.source is not None and options.dataset is not None:
         raise UsageError("give either --dataset, or --source and --reference")
     config = configuration.load(options.workdir / "config.json")
-    data, wanted, source = config.data, options.target_language, None
+    data, source, wanted = config.data, None, options.target_language
+    if wanted is not None and not data.language_tags:
+        check_target(wanted, data, "the run")
     if options.source is None:
         name = options.dataset or data.test
+        if options.dataset is not None:
+            data = data.between(options.source_language, wanted)
         pairs, (source, language) = load_evaluation(name, data)
+        _check_direction(name, options, (source, language))
     else:  # a path may contain what separates the parts of a mixture
         sides = map(sources.escape, (options.source, options.reference[0]))
         name = f"text:{','.join(sides)}"
         pairs = list(sources.load(name, "", ""))
         language = wanted or data.target_language
-    if wanted not in (None, language):
-        raise InputError(
-            f"{name} goes into {language}, not into {wanted}: name a --dataset in that"
-            " direction"
-            if data.language_tags
-            else f"the run translates only into {data.target_language}, not into"
-            f" {wanted}: leave out --target_language"
-        )
     more = [read_lines(file) for file in options.reference[1:]]
     evaluate.check_counts(len(pairs), more)
     usual = DEFAULT_METRICS
@@ -108,6 +110,23 @@ def run(options: argparse.Namespace) -> None:
         )
     records.write_result(options.workdir, record, hypotheses, variant=_variant(options))
     write_record(record)
+
+
+def _check_direction(
+    name: str, options: argparse.Namespace, languages: tuple[str, str]
+) -> None:
+    """Compare the languages of a data set with those asked for.
+
+    Raises:
+        InputError: they differ.
+    """
+    asked = options.source_language, options.target_language
+    for own, other, word in zip(languages, asked, ("from", "into"), strict=True):
+        if other is not None and not same_language(own, other):
+            raise InputError(
+                f"{name} goes {word} {own}, not {word} {other}: name a --dataset in"
+                " that direction"
+            )
 
 
 def _variant(options: argparse.Namespace) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from jaxformer.errors import InputError, check_keys, key
@@ -154,9 +154,23 @@ class DataConfig(Cleaning):
         """Return the language that is translated into ``target``: that of the sources,
         or for a model of both directions the other one.
         """
-        if target == self.source_language:
+        if target == self.target_language:
+            return self.source_language
+        from jaxformer.data.language_codes import same_language
+
+        if same_language(target, self.source_language):
             return self.target_language
         return self.source_language
+
+    def between(self, source: str | None, target: str | None) -> DataConfig:
+        """Return the configuration with another direction; None: as it is.
+
+        Raises:
+            InputError: both are one language.
+        """
+        target = target or self.target_language
+        source = source or self.language_into(target)
+        return replace(self, source_language=source, target_language=target)
 
     @property
     def request(self) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from jaxformer.data.config import DataConfig
 from jaxformer.data.download import Report
 from jaxformer.data.encoding import CHUNK, SubwordSampling, Tokenizer, tokenize
 from jaxformer.data.files import check_regular
+from jaxformer.data.language_codes import same_language
 from jaxformer.data.mixing import Part, Share, level, parse
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.data.prepared import Manifest
@@ -294,7 +295,9 @@ def _check_directions(config: DataConfig, parts: Sequence[Part]) -> None:
     directions: dict[str, tuple[str, str]] = {}
     for part in parts:
         target = part.languages[1]
-        if not config.language_tags and target != config.target_language:
+        if not config.language_tags and not same_language(
+            target, config.target_language
+        ):
             raise InputError(
                 f"{part.name} is translated into {target} and the run into"
                 f" {config.target_language}: set data.language_tags=True for several"

@@ -234,14 +234,32 @@ def choose_languages(
     Raises:
         InputError: the run has no such language.
     """
-    if vocabularies.template is not None:
-        source = source and name_language(source, vocabularies)
-        target = target and name_language(target, vocabularies)
-    language = target or data.target_language
-    if language != data.target_language and not data.language_tags:
+    if target is None:
+        target = data.target_language
+    elif data.language_tags:
+        target = name_language(target, vocabularies)
+    else:
+        target = check_target(target, data, str(directory))
+    source = source and name_language(source, vocabularies)
+    return source or data.language_into(target), target
+
+
+def check_target(target: str, data: DataConfig, name: str) -> str:
+    """Return the only language that a run translates into, under its own code.
+
+    Args:
+        target: any code of it.
+        data: the configuration of the run.
+        name: of the run, for the error.
+
+    Raises:
+        InputError: it is another language.
+    """
+    from jaxformer.data.language_codes import same_language
+
+    if not same_language(target, data.target_language):
         raise InputError(
-            f"{directory} translates only into {data.target_language}, not into"
-            f" {language!r}: train with data.language_tags=True for several"
-            " languages"
+            f"{name} translates only into {data.target_language}, not into {target!r}:"
+            " leave it out, or train with data.language_tags=True for several languages"
         )
-    return source or data.language_into(language), language
+    return data.target_language

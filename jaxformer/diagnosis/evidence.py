@@ -22,7 +22,7 @@ from jaxformer.data.records import Pair
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.diagnosis.survey import Survey, count_dropped, survey_text
 from jaxformer.errors import InputError
-from jaxformer.evaluation.outputs import find_entries
+from jaxformer.evaluation.outputs import direct, find_entries
 from jaxformer.runs import config as configuration
 from jaxformer.runs.records import (
     Curve,
@@ -235,15 +235,15 @@ class Evidence:
     @ReadOnce
     def test(self) -> list[Pair]:
         """The pairs of the result, or else of ``data.test``."""
-        data = self.config.data
-        languages = data.source_language, data.target_language
-        name = str(self.record.get("dataset")) if self.name else data.test
+        data, name = self.config.data, self.config.data.test
+        if self.name:
+            data, name = direct(data, self.record), str(self.record.get("dataset"))
         # A path may contain the separator of a mixture.
         if name.startswith("text:"):
-            corpus = sources.load(name, *languages)
+            corpus = sources.load(name, *data.languages)
         else:
             key = "data.test" if name == data.test else "the result's dataset"
-            _check_local(key, name, parse(name, *languages)[0].name)
+            _check_local(key, name, parse(name, *data.languages)[0].name)
             corpus = open_evaluation(name, data)[0]
         with _needed():
             return list(corpus)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
+from jaxformer.data.language_codes import short_code
 from jaxformer.errors import UsageError
 from jaxformer.evaluation.bracketing import F1
 from jaxformer.evaluation.metrics import (
@@ -40,6 +41,7 @@ def choose_metrics(
     Raises:
         UsageError: a metric is unknown, or no metric is named.
     """
+    language = language and short_code(language)
     known: dict[str, Metric] = _FIXED | {
         "tokenized_bleu": TokenizedBleu(language, compounds=False),
         "compound_split_bleu": TokenizedBleu(language, compounds=True),

@@ -72,6 +72,7 @@ def evaluate(
         notice(long[-1])
     record = {
         "dataset": name,
+        "source_language": translator.languages[0],
         "target_language": translator.languages[1],
         "text": fingerprint(sources, references),
         **_scores(metrics, hypotheses, references, sources),

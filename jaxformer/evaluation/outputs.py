@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jaxformer.data import sources
+from jaxformer.data.config import DataConfig
 from jaxformer.data.corpus import load_evaluation
 from jaxformer.data.files import read_lines
 from jaxformer.errors import InputError
@@ -151,7 +152,7 @@ def _load(directory: Path, records: Sequence[dict[str, Any]]) -> ScoredSet:
     if name.startswith("text:"):
         pairs, language = list(sources.load(name, "", "")), None
     else:
-        pairs, (_, language) = load_evaluation(name, data)
+        pairs, (_, language) = load_evaluation(name, direct(data, records[0]))
     texts, references = [pair.source for pair in pairs], [pair.target for pair in pairs]
     if prints[0] != fingerprint(texts, [references]):
         raise InputError(
@@ -159,6 +160,11 @@ def _load(directory: Path, records: Sequence[dict[str, Any]]) -> ScoredSet:
             " several references: give --reference"
         )
     return ScoredSet([references], texts, language)
+
+
+def direct(data: DataConfig, record: Mapping[str, Any]) -> DataConfig:
+    """Return the configuration of a run's data in the direction of a result."""
+    return data.between(record.get("source_language"), record.get("target_language"))
 
 
 def _quoted(names: Sequence[str]) -> str:

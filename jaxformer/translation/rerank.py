@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from jaxformer.data.language_codes import same_language
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
 from jaxformer.files import finite, parse_json
@@ -172,8 +173,10 @@ def check_reverse(translator: Translator, records: Sequence[Record], name: str) 
     """
     own = translator.languages
     for record in records:
-        forward = record.get("source_language"), record.get("target_language")
-        if all(own) and all(forward) and own != forward[::-1]:
+        forward = [record.get(f"{side}_language", "") for side in ("source", "target")]
+        if not (all(own) and all(forward)):
+            continue
+        if not all(map(same_language, own, forward[::-1])):
             here, there, back = (
                 f"{first} into {last}" for first, last in (own, forward, forward[::-1])
             )

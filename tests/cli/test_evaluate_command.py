@@ -153,7 +153,10 @@ def test_sources_longer_than_training_saw_are_counted(call, run, tmp_path):
         ("--beam_size=0", "--beam_size must be at least 1, not 0"),
         ("--metrics=bluu", "did you mean bleu?"),
         ("--source=FILE --reference=FILE --reference=SHORT", "reference 2 has 1 lines"),
-        ("--target_language=en", "the run translates only into backwards, not into en"),
+        (
+            "--target_language=en",
+            "the run translates only into backwards, not into 'en'",
+        ),
     ],
 )
 def test_wrong_options(options, rule, call, reversal, files):

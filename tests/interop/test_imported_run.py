@@ -15,6 +15,7 @@ import tokenizer_folders
 import runs
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.cli import config_file
+from jaxformer.data import sources
 from jaxformer.data.frame import Template
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
@@ -24,6 +25,7 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
+from jaxformer.runs.records import fingerprint
 from jaxformer.training.run import open_run
 from jaxformer.training.train import train
 from jaxformer.training.warm_start import load_initial
@@ -209,6 +211,45 @@ def test_the_command_imports_and_others_read_the_run(tmp_path):
     assert "is not here: name another data set" in error
 
 
+@pytest.fixture(scope="module")
+def trilingual(tmp_path_factory) -> str:
+    """Name a data set whose codes are not the model's."""
+    path = tmp_path_factory.mktemp("data") / "three.jsonl"
+    texts = {"eng": "Open {}.", "deu": "{} öffnen.", "fra": "Ouvrir {}."}
+    rows = [{code: text.format(x) for code, text in texts.items()} for x in "ab"]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return f"jsonl:{path}"
+
+
+def test_the_direction_of_a_data_set_is_that_of_the_run(tmp_path, trilingual):
+    """Or the one asked for, under any codes; it has a result of its own, which is read
+    again in its direction.
+    """
+    run = runs.copy(imported(), tmp_path / "run")
+    given = f"--workdir={run}", f"--dataset={trilingual}", "--metrics=chrf"
+    for flags, found in (
+        ([], ("en", "de")),
+        (["--to=fra"], ("en", "fr")),
+        (["--from=de_DE", "--to=fr"], ("de", "fr")),
+        (["--to=eng_Latn"], ("de", "en")),
+    ):
+        record = json.loads(runs.call("evaluate", *given, *flags).out)
+        languages = record["source_language"], record["target_language"]
+        assert languages == found
+        pairs = [(*texts,) for texts in sources.load(trilingual, *found)]
+        direct = fingerprint([a for a, _ in pairs], [[b for _, b in pairs]])
+        assert record["text"] == direct
+    entry = f"{trilingual} target_language=fra"
+    other = runs.copy(run, tmp_path / "other")
+    compared = "compare", run, other, f"--dataset={entry}", "--metrics=chrf"
+    assert runs.call(*compared).code == 0
+    error = runs.call("evaluate", *given, "--to=es").error
+    assert "no language 'es': the fields are eng, deu, fra" in error
+    named = f"--dataset={trilingual} [en>fr]"
+    error = runs.call("evaluate", *given[::2], named, "--to=de").error
+    assert "goes into fr, not into de: name a --dataset in that direction" in error
+
+
 def test_only_runs_whose_input_names_its_language_take_it():
     run = f"--workdir={runs.random_run()}"
     error = runs.call("translate", run, "--from=de", stdin=b"a\n").error
@@ -284,6 +325,27 @@ def test_fine_tuning_begins_with_model_and_vocabulary_of_the_run(tmp_path):
         found.config.training, found.vocabularies.hash, params, optimizer=None
     )
     jax.tree.map(np.testing.assert_array_equal, begin.params, params)
+
+
+def test_fine_tuning_finds_the_languages_of_the_frame_in_the_data(tmp_path, trilingual):
+    """Each part has the pieces of its own; a data set without them is refused."""
+    parts = f"data.train={trilingual} + {trilingual} [fra_Latn>eng_Latn]"
+    run = open_run(fine_tuning(imported(), parts), tmp_path / "new")
+    store = run.text.load(run.vocabularies, seed=0).store
+    tags = run.vocabularies.source.languages
+    codes = {id_: code for code, id_ in tags.items()}
+    found = [
+        (codes[source[0]], codes[target[0]])
+        for source, target in zip(store.source, store.target, strict=True)
+    ]
+    assert found == 2 * [("en", "de")] + 2 * [("fr", "en")]
+    for parts in (f"{trilingual} [es>en]", f"{trilingual} [en>es]"):
+        with pytest.raises(InputError, match="no language 'es': the fields are eng"):
+            train(fine_tuning(imported(), f"data.train={parts}"), tmp_path / "new")
+    parts = "data.train=bundled:en-de/valid + synthetic:copy/valid [tlh>de]"
+    with pytest.raises(InputError, match="the vocabulary has no language 'tlh'"):
+        train(fine_tuning(imported(), parts), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize(

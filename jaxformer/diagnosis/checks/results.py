@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from jaxformer.data.language_codes import short_code
 from jaxformer.diagnosis.checks.learning import best_curve
 from jaxformer.diagnosis.checks.recipe import (
     is_paper_sized,
@@ -25,14 +26,11 @@ _SEARCH = ("beam_size", "length_penalty", "alpha", "max_extra_length")
 # sacreBLEU's tokenizers for text without blanks between words, the usual one first.
 _PIECES = ("flores200", "flores101", "spBLEU-1K", "char")
 _TOKENIZERS = {
-    **dict.fromkeys(("zh", "zho", "cmn", "yue"), ("zh", *_PIECES)),
-    **dict.fromkeys(("ja", "jpn"), ("ja-mecab", *_PIECES)),
+    **dict.fromkeys(("zh", "yue"), ("zh", *_PIECES)),
+    "ja": ("ja-mecab", *_PIECES),
     # Korean has blanks, between more than words.
-    **dict.fromkeys(("ko", "kor"), ("ko-mecab", "13a", *_PIECES)),
-    **dict.fromkeys(
-        ("th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod", "dz", "dzo"),
-        _PIECES,
-    ),
+    "ko": ("ko-mecab", "13a", *_PIECES),
+    **dict.fromkeys(("th", "lo", "km", "my", "bo", "dz"), _PIECES),
 }
 
 
@@ -42,7 +40,7 @@ def check_signature(run: Evidence) -> Finding:
     """
     record = run.record
     code = str(record.get("target_language") or run.config.data.target_language)
-    language = re.split(r"[-_]", code.lower())[0]
+    language = short_code(code)
     tokenizers = _TOKENIZERS.get(language, ("13a",))
     option = "bleu" if tokenizers[0] == "13a" else f"bleu:{tokenizers[0]}"
     signatures = {
@@ -198,8 +196,8 @@ def check_test_set(run: Evidence) -> Finding:
     if title is None or title not in SENTENCES:
         return Finding("ok", found, "no published test set")
     expected = f"{title} has {SENTENCES[title]:,}"
-    languages = data.source_language, data.target_language
-    if title == "newstest2014" and languages == ("en", "de"):
+    languages = [short_code(code) for code in data.languages]
+    if title == "newstest2014" and languages == ["en", "de"]:
         expected += f", filtered {FILTERED_NEWSTEST2014:,} (mtdata issue 3)"
         if count == FILTERED_NEWSTEST2014:
             cure = (
