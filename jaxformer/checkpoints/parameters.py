@@ -4,6 +4,7 @@ some.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,6 +47,7 @@ class Base(NamedTuple):
         Raises:
             InputError: the checkpoint is missing, has changed, or does not fit.
         """
+        run = Path(os.path.abspath(run))  # one that is `.` has no name and no parent
         needs = (
             f"{run} has only adapters for checkpoint {self.checkpoint} of {self.run}"
         )

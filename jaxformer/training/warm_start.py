@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -91,7 +92,7 @@ def load_initial(
     if config.lora_rank is not None:
         name = config.initial_run or ""
         base = Base(
-            run=name if "://" in name else str(Path(name).absolute()),
+            run=name if "://" in name else os.path.abspath(name),
             checkpoint=int(saved.name),
             hash=folder.hash_tree(saved.path, "params"),
             scale=config.lora_alpha / config.lora_rank,

@@ -218,10 +218,12 @@ def test_a_run_of_adapters(train, adapted, straight, tmp_path):
 
 
 @pytest.mark.parametrize("sealed", [True, False])
-def test_a_base_that_is_missing_moved_or_changed(adapted, tmp_path, sealed):
+def test_a_base_that_is_missing_moved_or_changed(
+    adapted, tmp_path, sealed, monkeypatch
+):
     """Adapters find their base at its place or next to their run, also where its
-    checkpoint has no checksums. Without it, or with other parameters, one line says
-    what they need and where to put it.
+    checkpoint has no checksums, and from a folder in the run. Without it, or with other
+    parameters, one line says what they need and where to put it.
     """
     base, run = tmp_path / "base", adapted
     step = Translator.load(base).checkpoint
@@ -244,6 +246,9 @@ def test_a_base_that_is_missing_moved_or_changed(adapted, tmp_path, sealed):
         shutil.copytree(source, tmp_path / "elsewhere" / name)
     moved = tmp_path / "elsewhere"
     assert_trees_equal(Translator.load(moved / "run").params, expected)
+    for inside, path in ((".", "."), ("checkpoints", "..")):
+        monkeypatch.chdir(moved / "run" / inside)
+        assert_trees_equal(Translator.load(path).params, expected)
     (tmp_path / "away").rename(base)
     other = next(each for each in steps_of(base) if each != step)
     saved.rename(tmp_path / "saved")
