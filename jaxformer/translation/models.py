@@ -197,6 +197,9 @@ def combine(
             "the language tag": codec.vocabularies.source.pieces(
                 codec.frame.source_before
             ),
+            "the end of sources": codec.vocabularies.source.pieces(
+                codec.frame.source_after
+            ),
             "the target language": codec.vocabularies.target.pieces(
                 codec.frame.target_before
             ),

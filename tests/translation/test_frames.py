@@ -173,5 +173,17 @@ def test_banned_tokens_of_a_model_are_never_generated():
 
 
 def test_models_of_other_frames_are_no_ensemble():
+    """A source's language may also come after its text."""
+    first = framed("mbart")
+    other = Translator(
+        first.model.config,
+        first.params,
+        first.vocabularies,
+        first.decoding,
+        source_language="fr",
+        target_language="de",
+    )
+    with pytest.raises(InputError, match=r"has the end of sources .*'<2en>'\] and mod"):
+        jf.Translator.ensemble([first, other])
     with pytest.raises(InputError, match=r"the target language \['<2de>'\] and model"):
         jf.Translator.ensemble([framed("m2m"), framed("m2m", "fr")])
