@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fake_bucket import URL, FakeBucket, nothing, refused, upload
+from interop.test_imported_run import folder
 
 import runs
 from jaxformer import bucket
@@ -176,6 +177,28 @@ def test_the_commands_write_a_bucket(tmp_path):
     (expected,) = json.loads((run / "results.json").read_text()).values()
     assert found["hypotheses_sha256"] == expected["hypotheses_sha256"]
     assert f"{PATH}/{found['hypotheses']}" in FakeBucket.objects()
+
+
+def test_a_model_is_imported_into_a_bucket(tmp_path):
+    """The run there is that of an import to a disk, whole or not at all."""
+    flags = folder(), "--from=en", "--to=de"
+    assert runs.call("import", *flags, "--to=xx", WORKDIR).code == 1
+    assert FakeBucket.objects() == {}
+    made = runs.call("import", *flags, WORKDIR)
+    assert made.code == 0, made.err
+    assert json.loads(made.out)["workdir"] == URL
+    here = tmp_path / "run"
+    assert runs.call("import", *flags, f"--workdir={here}").code == 0
+    names = {path.relative_to(here).as_posix() for path in here.rglob("*.json")}
+    objects = {path.removeprefix(f"{PATH}/") for path in FakeBucket.objects()}
+    assert names <= objects
+    found, expected = (
+        runs.call("translate", each, stdin=b"Two words.\n").lines
+        for each in (WORKDIR, f"--workdir={here}")
+    )
+    assert found == expected
+    error = runs.call("import", *flags, WORKDIR).error
+    assert error == f"{URL} is not an empty folder: choose another --workdir"
 
 
 def test_a_bucket_that_cannot_be_written():

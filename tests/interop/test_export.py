@@ -172,6 +172,7 @@ def test_settings_without_a_counterpart_are_named(tmp_path):
     assert lost == [
         "coverage_penalty=0.2",
         "repetition_penalty=1.3",
+        "max_extra_length=20",  # beyond the source, unless it never binds
         "length_penalty=gnmt (there it is average, 0.6)",
     ]
 

@@ -176,9 +176,41 @@ def test_names_that_a_file_may_have_besides(tmp_path):
     del bare["final_logits_bias"]
     forms["bare"] = bare | {"encoder.version": np.ones(1, np.float32)}
     for form, tensors in forms.items():
-        found = huggingface.read(make_folder(tmp_path / form, "bart", tensors))
+        about = {"architectures": ["BartModel"]} if form == "bare" else {}
+        found = huggingface.read(make_folder(tmp_path / form, "bart", tensors, **about))
         assert found.config == expected.config, form
         same_trees(found.params, expected.params)
+
+
+def test_tables_that_settings_tie_and_a_file_does_not(tmp_path):
+    """Each name of the file is read; a name that it lacks is the shared table, which
+    has no use where a Marian has separate ones.
+    """
+    drawn = draw_tensors("marian")
+    shared = drawn.pop("model.shared.weight")
+    names = ("model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
+    source, target, output = (f"{name}.weight" for name in names)
+
+    def tables(tensors, **settings):
+        folder = make_folder(tmp_path, "marian", drawn | tensors, **settings)
+        found = huggingface.read(folder)
+        tied, params = found.config.tied_embeddings, found.params
+        both = [params[f"{side}_embedding"]["table"] for side in ("source", "target")]
+        return [float(x[0, 0]) for x in (*both, params.get("output", both[1]))], tied
+
+    one, two = shared + 1, shared + 2
+    of = [float(x[0, 0]) for x in (shared, one, two)]
+    found = tables({"model.shared.weight": shared, target: one})
+    assert found == ([of[0], of[1], of[0]], "none")
+    found = tables({source: one, output: two})
+    assert found == ([of[1], of[2], of[2]], "target")
+    separate = {"share_encoder_decoder_embeddings": False}
+    found = tables(
+        {"model.shared.weight": shared, source: one, output: two}, **separate
+    )
+    assert found == ([of[1], of[2], of[2]], "target")
+    with pytest.raises(InputError, match=r"lacks the tensor model\.encoder\.embed_t"):
+        tables({"model.shared.weight": shared}, **separate)
 
 
 def test_m2m_100_files_may_hold_the_sines_and_cosines(tmp_path):
@@ -232,6 +264,19 @@ def test_the_first_token_of_a_target(tmp_path):
         ({"activation_function": {}}, "activation_function must be one of relu"),
         ({"pad_token_id": 19}, "model.pad_id must be in the vocabulary, below 19"),
         ({"quantization_config": {"bits": 4}}, "quantised weights are not read; take"),
+        (
+            {"architectures": ["BartForSequenceClassification"]},
+            "must have BartForConditionalGeneration, not BartForSequenceClassification",
+        ),
+        (
+            {"architectures": "BartForCausalLM"},
+            "architectures in config.json must have",
+        ),
+        (
+            {"is_encoder_decoder": False},
+            "is_encoder_decoder in config.json must be tru",
+        ),
+        ({"num_attention_heads": 4}, "_heads is 4 where decoder_attention_heads is 2"),
         (
             {"vocab_size": 21},
             "final_logits_bias must have the shape (1, 21) by the configuration, not"

@@ -107,6 +107,7 @@ def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
         "stop_strings": ["."],
         "forced_bos_token_id": [7],
         "forced_eos_token_id": 7,
+        "eos_token_id": [2, 5],
         "bad_words_ids": [[1], [2], [7]],
         "min_new_tokens": 6,
     }
@@ -122,6 +123,7 @@ def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
         "stop_strings=['.']",
         "forced_bos_token_id=[7]",
         "forced_eos_token_id=7",
+        "eos_token_id=[2, 5]",
     ]
     assert config.decoding.min_length == 7  # here the end counts
     template = Vocabularies.load(tmp_path / "run" / "vocabulary").template
@@ -136,7 +138,9 @@ def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
         ({"bad_words_ids": [3, 4]}, "bad_words_ids must be a list of lists"),
         ({"bad_words_ids": [[-1]]}, "bad_words_ids must be a list of lists"),
         ({"bad_words_ids": [[99_999]]}, "bad_words_ids must be a list of lists"),
+        ({"bad_words_ids": [[]]}, "bad_words_ids must be a list of lists"),
         ({"num_beams": 2.7}, "num_beams must be a whole number, not 2.7"),
+        ({"num_beams": 101}, "num_beams must be at most 100, not 101: correct"),
         ({"length_penalty": "x"}, "length_penalty must be a number, not 'x'"),
         ({"decoder_start_token_id": [2]}, "must be a token id, not"),
         ({"max_length": 0}, "leaves -1 tokens for a translation"),

@@ -325,7 +325,7 @@ def test_a_damaged_or_missing_file_is_named(tmp_path, kind, fault):
         ("vocab.json", {"a": 10**12}, "'a' has the id 1000000000000"),
         ("vocab.json", {"a": "0"}, "'a' has the id '0'"),
         ("vocab.json", {"a": 0, "</s>": 1, "<pad>": 2}, "no <unk>"),
-        ("tokenizer_config.json", b"{", "tokenizer_config.json: not a JSON object"),
+        ("tokenizer_config.json", b"{", "tokenizer_config.json is no JSON"),
         (
             "tokenizer_config.json",
             {"separate_vocabs": True},

@@ -86,6 +86,13 @@ FAMILIES = {
         {"forced_bos_token_id": 0},
         (None, None),
     ),
+    "bart of a free first token": (
+        tokenizer_folders.bart,
+        "Bart",
+        "BartForConditionalGeneration",
+        {},
+        (None, None),
+    ),
 }
 LONGEST = 24
 

@@ -29,7 +29,9 @@ _TAKEN = {
     *("min_length", "no_repeat_ngram", "end_at_limit"),
     *("no_unknown", "precision"),
 }
-"""The settings of a search that ``generation_config.json`` has too, by other names."""
+"""The settings of a search that ``generation_config.json`` has too, by other names, or
+whose loss :func:`save` names by itself.
+"""
 
 
 def save(
@@ -61,18 +63,21 @@ def save(
     target = vocabularies.target
     special = {f"{name}_token_id": getattr(target, f"{name}_id") for name in SPECIAL}
     special.pop("unk_token_id")
+    generation = _generation(translator, decoding)
     write(
         folder,
         config,
         translator.params,
         settings={"model_type": kind, **special},
-        generation={**special, **_generation(translator, decoding)},
+        generation={**special, **generation},
         dtype=dtype,
     )
     for name, content in tokenizer.items():
         write_whole(folder / name, content)
     found = differing_settings(dataclasses.asdict(decoding))
     lost = [f"{name}={found[name][0]}" for name in found if name not in _TAKEN]
+    if decoding.max_extra_length < generation["max_length"] - 1:
+        lost.append(f"max_extra_length={decoding.max_extra_length}")
     if decoding.length_penalty == "gnmt" and decoding.alpha:
         lost.append(f"length_penalty=gnmt (there it is average, {decoding.alpha})")
     return lost

@@ -41,6 +41,12 @@ class Family:
     table: str = "embed_positions.weight"
     defaults: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
+    @property
+    def headless(self) -> str:
+        """The class without logits, whose folders have the same tables."""
+        name = self.model.removesuffix("ForConditionalGeneration")
+        return f"{name.removesuffix('MTModel')}Model"
+
 
 _LEARNED = {
     "embedding_norm": True,
@@ -115,12 +121,14 @@ _DEFAULTS = {
     "scale_embedding": False,
     "tie_word_embeddings": True,
     "share_encoder_decoder_embeddings": True,
+    "is_encoder_decoder": True,
 }
 
 _SWITCHES = (
     "scale_embedding",
     "tie_word_embeddings",
     "share_encoder_decoder_embeddings",
+    "is_encoder_decoder",
 )
 
 _EPSILON = 1e-5
@@ -152,6 +160,8 @@ def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
     family = family_of(settings)
     given = {name: value for name, value in settings.items() if value is not None}
     whole = _DEFAULTS | dict(family.defaults) | given
+    if "num_attention_heads" in given:  # their other name of the encoder's
+        whole["encoder_attention_heads"] = given["num_attention_heads"]
     if family is FAMILIES["mbart"] and "eos_token_id" in whole:
         # mBART-25 names no first token: it is the language, which differs by batch.
         whole.setdefault("decoder_start_token_id", whole["eos_token_id"])
@@ -173,11 +183,23 @@ def complete(settings: Mapping[str, Any]) -> dict[str, Any]:
                 raise InputError(
                     f"{name} in config.json must be {kind}, not {whole[name]!r}"
                 )
-    _check_supported(whole)
+    _check_supported(whole, family)
     return whole
 
 
-def _check_supported(settings: Mapping[str, Any]) -> None:
+def _check_supported(settings: Mapping[str, Any], family: Family) -> None:
+    named = settings.get("architectures") or [family.model]
+    named = named if isinstance(named, list) else [named]
+    if not any(name in (family.model, family.headless) for name in named):
+        raise InputError(
+            f"architectures in config.json must have {family.model}, not"
+            f" {', '.join(map(str, named))}, which has other parts"
+        )
+    if not settings["is_encoder_decoder"]:
+        raise InputError(
+            f"is_encoder_decoder in config.json must be true, not false: a"
+            f" {family.model} has both sides"
+        )
     if "quantization_config" in settings:
         raise InputError(
             "config.json has a quantization_config, and quantised weights are not read;"

@@ -22,18 +22,18 @@ from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.files import cannot_write
-from jaxformer.interop.huggingface import files
 from jaxformer.interop.huggingface.seq2seq import Imported, read
-from jaxformer.interop.huggingface.tokenizers import read_vocabularies
+from jaxformer.interop.huggingface.tokenizers import read_options, read_vocabularies
 from jaxformer.models.config import TransformerConfig
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.search.config import DecodingConfig
 
-_TOKENIZER = "tokenizer_config.json"
-
 # transformers has no such limit, and a search needs memory for it.
 _EXTRA = 128
+
+# Published models have up to 12, and each takes memory in every search.
+_MOST_BEAMS = 100
 
 # Settings of a search and what they are if they change nothing.
 _NEUTRAL = {
@@ -96,11 +96,11 @@ def import_run(
         )
     imported = read(folder)
     vocabularies = read_vocabularies(folder, imported.settings)
-    search = _search_settings(imported)
-    template = _make_template(imported, vocabularies, search, _tokenizer(folder))
+    search, tokenizer = _search_settings(imported), read_options(folder)
+    template = _make_template(imported, vocabularies, search, tokenizer)
     vocabularies = dataclasses.replace(vocabularies, template=template)
     languages = _choose_languages(
-        (source_language, target_language), vocabularies, search, _tokenizer(folder)
+        (source_language, target_language), vocabularies, search, tokenizer
     )
     frame = make_frame(vocabularies, languages)
     model = dataclasses.replace(imported.config, bos_id=frame.start)
@@ -118,24 +118,26 @@ def import_run(
         if search.get(name) not in (None, neutral)
     ]
     first = (None, *frame.target_before, *vocabularies.source.languages.values())
+    last = (None, frame.end, [frame.end])
     for name, taken in (
         ("forced_bos_token_id", first),
-        ("forced_eos_token_id", (None, frame.end, [frame.end])),
+        ("forced_eos_token_id", last),
+        ("eos_token_id", last),
     ):
         if search.get(name) not in taken:
             ignored.append(f"{name}={search[name]!r}")
     return config, ignored
 
 
-def _tokenizer(folder: Path) -> dict[str, Any]:
-    if not (folder / _TOKENIZER).is_file():
-        return {}
-    return files.read_settings(folder, _TOKENIZER)
-
-
 def _search_settings(imported: Imported) -> dict[str, Any]:
     """Return the settings of the search, which older folders have with the model's."""
-    return imported.generation or dict(imported.settings)
+    if imported.generation is not None:
+        return imported.generation
+    search, forced = dict(imported.settings), "forced_bos_token_id"
+    oldest = search.get("force_bos_token_to_be_generated") is True
+    if oldest and search.get(forced) is None:
+        search[forced] = search.get("bos_token_id")
+    return search
 
 
 def _make_template(
@@ -157,7 +159,9 @@ def _make_template(
     if kind == "marian" and languages:
         source = ("{target}", *source)
     elif kind == "bart":
-        source, target = ("{bos}", *source), ("{bos}", *target)
+        source = ("{bos}", *source)
+        if search.get("forced_bos_token_id") == vocabularies.target.bos_id:
+            target = ("{bos}", *target)
     elif kind == "m2m_100" or (kind == "mbart" and _is_mbart50(tokenizer, languages)):
         target = ("{target}", *target)
         legacy = kind == "m2m_100" and tokenizer.get("legacy_behaviour") is True
@@ -180,7 +184,9 @@ def _banned(
     given = search.get("bad_words_ids") or []
     tokens = range(model.vocabulary_size)
     if not isinstance(given, list) or not all(
-        isinstance(ids, list) and all(type(id_) is int and id_ in tokens for id_ in ids)
+        isinstance(ids, list)
+        and ids
+        and all(type(id_) is int and id_ in tokens for id_ in ids)
         for ids in given
     ):
         raise InputError(
@@ -307,7 +313,8 @@ def _decoding(
     ``max_length`` also the first input, ``min_new_tokens`` not the end.
 
     Raises:
-        InputError: a setting is no number, or there is no room for a translation.
+        InputError: a setting is no number or out of range, or there is no room for a
+            translation.
     """
 
     def number(name: str, default: Any, kinds: Any = int) -> Any:
@@ -327,10 +334,16 @@ def _decoding(
             f"max_length or max_new_tokens leaves {most} tokens for a translation:"
             " correct generation_config.json"
         )
+    beams = number("num_beams", 1)
+    if beams > _MOST_BEAMS:
+        raise InputError(
+            f"num_beams must be at most {_MOST_BEAMS}, not {beams}: correct"
+            " generation_config.json; a translation may have more, by --beam_size"
+        )
     least = max(number("min_length", 1), number("min_new_tokens", 0) + 1)
     forced = search.get("forced_eos_token_id")
     return DecodingConfig(
-        beam_size=number("num_beams", 1),
+        beam_size=beams,
         alpha=float(number("length_penalty", 1.0, (int, float))),
         length_penalty="average",
         min_length=min(max(1, least), most),

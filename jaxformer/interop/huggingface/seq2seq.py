@@ -41,13 +41,13 @@ class Imported:
             the file has in float32 are mapped into memory: nothing is read before it
             is used.
         settings: ``config.json``.
-        generation: ``generation_config.json``; empty if there is none.
+        generation: ``generation_config.json``; None if there is none.
     """
 
     config: TransformerConfig
     params: PyTree
     settings: dict[str, Any]
-    generation: dict[str, Any]
+    generation: dict[str, Any] | None
 
 
 def read(folder: str | Path) -> Imported:
@@ -63,12 +63,11 @@ def read(folder: str | Path) -> Imported:
             another shape.
     """
     folder = Path(folder)
-    settings, generation = files.read_settings(folder), {}
+    settings, generation = files.read_settings(folder), None
     if (folder / files.GENERATION).exists():
         generation = files.read_settings(folder, files.GENERATION)
-    start = "decoder_start_token_id"
-    given = settings
-    if given.get(start) is None:
+    given, start = settings, "decoder_start_token_id"
+    if generation is not None and given.get(start) is None:
         given = settings | {start: generation.get(start)}
     whole = families.complete(given)
     config = families.to_config(whole)  # before the tensors, whose shapes it knows
@@ -254,7 +253,9 @@ def _convert(
     if family.output_bias:
         shape = (1, config.vocabulary_size)
         bias = tensors.take_optional("final_logits_bias", shape)
-    source, target, output = _tables(tensors, config, settings)
+    one = not family.separate or settings["share_encoder_decoder_embeddings"]
+    tied = settings["tie_word_embeddings"]
+    source, target, output = _tables(tensors, config, one=one, tied=tied)
     tied = "target" if target is output else "none"
     if source is target is output:
         tied = "all"
@@ -307,11 +308,18 @@ def _whole_names(state: Mapping[str, ArrayLike]) -> dict[str, ArrayLike]:
 
 
 def _tables(
-    tensors: files.Tensors, config: TransformerConfig, settings: Mapping[str, Any]
+    tensors: files.Tensors, config: TransformerConfig, *, one: bool, tied: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the tables of source, target and output; equal tables are one object.
 
-    A state has a tied table under several names, a file under one of them.
+    A state has a tied table under several names, a file under one of them. As in
+    transformers, a name that the file has is read although the settings tie it.
+
+    Args:
+        tensors: of the model.
+        config: of the model.
+        one: whether both sides share a table; else a file's shared table has no use.
+        tied: whether the output is one of the tables.
     """
     target_shape = (config.vocabulary_size, config.d_model)
     source_shape = (config.source_vocabulary_size or target_shape[0], config.d_model)
@@ -319,13 +327,15 @@ def _tables(
     source = tensors.take_optional("model.encoder.embed_tokens.weight", source_shape)
     target = tensors.take_optional("model.decoder.embed_tokens.weight", target_shape)
     output = tensors.take_optional("lm_head.weight", target_shape)
-    tied = settings["tie_word_embeddings"]
-    if tied and settings["share_encoder_decoder_embeddings"]:
-        shared = _first("model.shared.weight", shared, source, target, output)
-    source = _first("model.encoder.embed_tokens.weight", source, shared)
+    if not one:
+        shared = None
+    elif tied:
+        shared = _first("model.shared.weight", shared, output, target, source)
     other = output if tied else None
+    source = _first("model.encoder.embed_tokens.weight", source, shared)
     target = _first("model.decoder.embed_tokens.weight", target, shared, other)
-    output = _first("lm_head.weight", output, target if tied else None)
+    other = (shared, target) if tied else ()
+    output = _first("lm_head.weight", output, *other)
     target = source if _equal(target, source) else target
     output = target if _equal(output, target) else output
     return source, target, output

@@ -21,6 +21,7 @@ from jaxformer.data.vocabulary import (
 from jaxformer.data.vocabulary_table import TableVocabulary
 from jaxformer.data.vocabulary_tokenizer import TokenizerVocabulary
 from jaxformer.errors import InputError, require
+from jaxformer.interop.huggingface import files
 from jaxformer.interop.huggingface.languages import (
     M2M100,
     MBART25,
@@ -52,8 +53,8 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
             f"{folder}: no tokenizer is known of model_type {kind}: known are"
             f" {', '.join(_FILES)}"
         )
-    path = folder / "tokenizer_config.json"
-    options = _read_dict(path) if path.exists() else {}
+    options = read_options(folder)
+    _check_class(folder, kind, options.get(_CLASS) or settings.get(_CLASS))
     if kind == "marian":
         found = _read_marian(folder, options)
     elif kind == "bart":
@@ -64,6 +65,16 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
     return found
 
 
+def read_options(folder: Path) -> dict[str, Any]:
+    """Read ``tokenizer_config.json``, which a folder may lack.
+
+    Raises:
+        InputError: it is damaged.
+    """
+    name = "tokenizer_config.json"
+    return files.read_settings(folder, name) if (folder / name).is_file() else {}
+
+
 _FILES = {
     "marian": "source.spm, target.spm and vocab.json",
     "m2m_100": f"{MODEL} and vocab.json (M2M-100), or {TOKENIZER} or {MODEL} (NLLB)",
@@ -71,6 +82,29 @@ _FILES = {
     "bart": f"{TOKENIZER}, or vocab.json and merges.txt",
 }
 """The files of the tokenizer for each ``model_type`` of ``config.json``."""
+
+
+_CLASS = "tokenizer_class"
+
+_CLASSES = {
+    "marian": ("MarianTokenizer",),
+    "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
+    "mbart": ("MBartTokenizer", "MBart50Tokenizer"),
+    "bart": ("BartTokenizer", "RobertaTokenizer"),
+}
+"""The classes of the tokenizer for each ``model_type``; those of old folders may end
+with ``Fast``.
+"""
+
+
+def _check_class(folder: Path, kind: str, given: Any) -> None:
+    """Refuse a tokenizer whose pieces or tokens around a text are unknown."""
+    if given is not None and str(given).removesuffix("Fast") not in _CLASSES[kind]:
+        raise InputError(
+            f"{folder}: the tokenizer_class of a model of type {kind} must be"
+            f" {' or '.join(_CLASSES[kind])}, not {given}, which may cut a text or"
+            " surround it with tokens in another way"
+        )
 
 
 def names_of(vocabulary: Vocabulary) -> list[str | None]:
@@ -105,7 +139,7 @@ def _read_marian(folder: Path, options: Mapping[str, Any]) -> Vocabularies:
 
 
 def _read_bart(folder: Path, options: Mapping[str, Any]) -> Vocabulary:
-    if (folder / TOKENIZER).exists():
+    if (folder / TOKENIZER).is_file():
         return _read_tokenizer(folder / TOKENIZER)
     _refuse_missing(folder, "bart", "vocab.json", "merges.txt")
     tokenizers = require("tokenizers", "huggingface")
@@ -129,14 +163,14 @@ def _read_multilingual(
     folder: Path, kind: str, settings: Mapping[str, Any], options: Mapping[str, Any]
 ) -> Vocabulary:
     """Read the vocabulary of M2M-100, NLLB or mBART."""
-    if kind == "m2m_100" and (folder / "vocab.json").exists():
+    if kind == "m2m_100" and (folder / "vocab.json").is_file():
         _refuse_missing(folder, kind, MODEL)
         pieces = _by_id(folder / "vocab.json")
         codes = WMT21 if options.get("language_codes") == "wmt21" else M2M100
         languages = {code: f"__{code}__" for code in codes}
         pieces += languages.values()
         return _with_table(folder / MODEL, pieces, languages)
-    if (folder / TOKENIZER).exists():
+    if (folder / TOKENIZER).is_file():
         known = {*NLLB200} if kind == "m2m_100" else {*MBART50}
         return _read_tokenizer(folder / TOKENIZER, known)
     _refuse_missing(folder, kind, MODEL)
@@ -192,7 +226,7 @@ def _pieces(model: Path) -> list[str]:
 
 def _by_id(path: Path) -> list[str | None]:
     """Read a file of ids by piece as a list of pieces by id; None is a hole."""
-    if not path.exists():
+    if not path.is_file():
         raise InputError(f"{path} is missing: download the whole folder")
     ids = _read_dict(path)
     rows = 1 + max((id_ for id_ in ids.values() if type(id_) is int), default=-1)
@@ -218,7 +252,7 @@ def _read_dict(path: Path) -> dict[str, Any]:
 
 
 def _refuse_missing(folder: Path, kind: str, *names: str) -> None:
-    missing = [name for name in names if not (folder / name).exists()]
+    missing = [name for name in names if not (folder / name).is_file()]
     if missing:
         raise InputError(
             f"{folder} has no {missing[0]}: the tokenizer of a model of type {kind} is"

@@ -1,0 +1,85 @@
+"""What a folder of Hugging Face says of its tokenizer and its search is taken as by
+transformers, or refused.
+"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import tokenizer_folders
+from interop import folders
+from interop.test_imported_run import with_search
+
+from jaxformer.data.vocabulary import Vocabularies
+from jaxformer.errors import InputError
+from jaxformer.interop.huggingface.run import import_run
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "line"),
+    [
+        (
+            "tokenizer_config.json",
+            '{"tokenizer_class": "SMALL100Tokenizer"}',
+            "must be M2M100Tokenizer or NllbTokenizer, not SMALL100Tokenizer, which",
+        ),
+        ("tokenizer_config.json", "[" * 10**5, "its brackets are nested too deep"),
+        ("vocab.json", '{"<s>": 0, "<pad>": 0}', "'<pad>' has the id 0, and each"),
+        ("vocab.json", '{"<s>": false}', "'<s>' has the id False, and each piece"),
+        ("vocab.json", '{"<s>": NaN}', "'<s>' has the id nan, and each piece needs"),
+        ("sentencepiece.bpe.model", "\n\x05hello", "not a SentencePiece model, or a"),
+        ("sentencepiece.bpe.model", None, "has no sentencepiece.bpe.model"),
+        ("generation_config.json", '{"max_length": Infinity}', "whole number, not inf"),
+    ],
+)
+def test_a_hostile_file(tmp_path, name, content, line):
+    """Of another tokenizer, damaged, or no file but a device; nothing is written."""
+    copy = with_search(tmp_path)
+    (copy / name).unlink()
+    if content is None:
+        (copy / name).symlink_to("/dev/zero")
+    else:
+        (copy / name).write_text(content)
+    with pytest.raises(InputError) as caught:
+        import_run(copy, tmp_path / "run", source_language="en", target_language="de")
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_bart_begins_with_its_first_token_where_its_search_says_so(tmp_path):
+    """By ``forced_bos_token_id``, also in ``config.json`` of older folders, where it
+    has another name too; ``generation_config.json`` goes before.
+    """
+    given = tmp_path / "folder"
+    given.mkdir()
+    tokenizer_folders.bart(given)
+    rows = max(json.loads((given / "vocab.json").read_bytes()).values()) + 1
+    settings = {"vocab_size": rows, "max_position_embeddings": 64}
+    table = np.ones((rows, folders.WIDTH), np.float32)
+    positions = np.ones((66, folders.WIDTH), np.float32)
+    tensors = folders.draw_tensors("bart") | {"model.shared.weight": table}
+    del tensors["final_logits_bias"]
+    for side in ("encoder", "decoder"):
+        tensors[f"model.{side}.embed_positions.weight"] = positions
+    oldest = {"force_bos_token_to_be_generated": True}
+    cases = [
+        ({}, None, False),
+        ({"forced_bos_token_id": 0}, None, True),
+        (oldest, None, True),
+        (oldest, {"num_beams": 2}, False),
+        ({}, {"forced_bos_token_id": 0}, True),
+        ({}, {"forced_bos_token_id": 5}, False),
+    ]
+    for number, (own, search, forced) in enumerate(cases):
+        folders.make_folder(given, "bart", tensors, **settings, **own)
+        if search is not None:
+            (given / "generation_config.json").write_text(json.dumps(search))
+        run = tmp_path / str(number)
+        _, ignored = import_run(given, run, source_language="a", target_language="b")
+        template = Vocabularies.load(run / "vocabulary").template
+        assert template is not None
+        assert template.target[:-2] == (("{bos}",) if forced else ()), number
+        assert ignored == (["forced_bos_token_id=5"] if number == 5 else [])
