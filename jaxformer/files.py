@@ -13,6 +13,7 @@ import os
 import secrets
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -124,22 +125,30 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 @contextlib.contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def new_folder(path: Path, *, packed: bool = False) -> Iterator[Path]:
     """Make a folder that appears under its name only when the block ends without an
     error; the block fills a temporary one next to it. Missing parents are made.
+
+    Args:
+        path: of the folder.
+        packed: whether its content becomes a ZIP file of that name instead.
 
     Raises:
         InputError: there is something of the name already, or it cannot be written.
     """
     if path.exists() or path.is_symlink():
-        raise InputError(f"{path} exists already: name a folder that does not")
+        kind = "file" if packed else "folder"
+        raise InputError(f"{path} exists already: name a {kind} that does not")
     path = path.absolute()
     made = [parent for parent in path.parents if not parent.exists()]
     new = path.with_name(f".{path.name[:40]}.{secrets.token_hex(4)}{TEMPORARY}")
     try:
         new.mkdir(parents=True)
         yield new
-        new.rename(path)
+        if packed:
+            _pack(new, path)
+        else:
+            new.rename(path)
     except BaseException as error:
         shutil.rmtree(new, ignore_errors=True)
         with contextlib.suppress(OSError):  # another process may use one
@@ -148,6 +157,14 @@ def new_folder(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             raise cannot_write(path, error) from None
         raise
+
+
+def _pack(folder: Path, path: Path) -> None:
+    """Move the content of a folder into a ZIP file, without compression."""
+    with open_whole(path) as file, zipfile.ZipFile(file, "w") as archive:
+        for each in sorted(folder.rglob("*")):
+            archive.write(each, each.relative_to(folder))
+    shutil.rmtree(folder)
 
 
 def parse_json(text: str | bytes) -> Any:

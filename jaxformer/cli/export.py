@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 from pathlib import Path
+from typing import get_args
 
 from jaxformer import bucket
 from jaxformer.cli.arguments import (
@@ -14,23 +15,26 @@ from jaxformer.cli.arguments import (
     number,
 )
 from jaxformer.cli.output import warn, write_record
+from jaxformer.errors import InputError
 from jaxformer.files import new_folder
 from jaxformer.interop import export
-from jaxformer.search.config import MOST_BEAM
+from jaxformer.search.config import MOST_BEAM, Precision
 from jaxformer.translation.translator import Translator
 
 EXAMPLE = """
 examples:
   jaxformer export --workdir=runs/opus --out=opus-mine --format=huggingface
   jaxformer export --workdir=runs/ende --out=ende-ct2 --format=ctranslate2
+  jaxformer export --workdir=runs/ende --out=ende.argosmodel --format=argos
   jaxformer export --workdir=runs/ende --out=ende-hlo --format=stablehlo --beam_size=1
 
 Writes a run for another system, into a new folder that appears when it is whole.
 huggingface: model, search and tokenizer for transformers; an imported model goes back
 to its family, and a run that was trained here becomes a Marian model if it computes
-what these do. ctranslate2: the model and its tokens, float32. stablehlo: the search as
-one program for CPUs, GPUs and TPUs, its parameters, and translate.py, which needs jax,
-numpy, safetensors and flatbuffers only.
+what these do. ctranslate2: the model and its tokens, float32. argos: a package, one
+file, that Argos Translate and LibreTranslate install; its search is their own.
+stablehlo: the search as one program for CPUs, GPUs and TPUs, its parameters, and
+translate.py, which needs jax, numpy, safetensors and flatbuffers only.
 """
 
 
@@ -38,7 +42,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_model(parser)
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="FOLDER", help="folder to make"
+        "--out",
+        type=Path,
+        required=True,
+        metavar="PATH",
+        help="folder to make; for argos a file, NAME.argosmodel",
     )
     parser.add_argument(
         "--format", required=True, choices=export.PRECISIONS, help="the other system"
@@ -47,14 +55,20 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument, ("beam_size", number(1, MOST_BEAM), "W", beam))
     parser.add_argument(
         "--precision",
-        choices=("model", "float32", "bfloat16"),
+        choices=get_args(Precision),
         help="type of the weights (default: that of the run's search)",
     )
 
 
 def run(options: argparse.Namespace) -> None:
     """Export."""
-    with new_folder(options.out) as folder:
+    ending = export.PACKED.get(options.format, "")
+    if not options.out.name.endswith(ending):
+        raise InputError(
+            f"--out={options.out} must end with {ending} for --format={options.format}:"
+            f" write --out={options.out}{ending}"
+        )
+    with new_folder(options.out, packed=bool(ending)) as folder:
         languages = options.target_language, options.source_language
         translator = Translator.load(options.workdir, options.checkpoint, *languages)
         check_source_language(options, translator)

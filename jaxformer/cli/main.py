@@ -28,7 +28,7 @@ COMMANDS = {
     "prepare": "fetch a published corpus, or clean and tokenise a corpus once",
     "train": "train a model, or continue a run that was interrupted",
     "import": "make a run of a translation model of Hugging Face's transformers",
-    "export": "write a run for transformers, CTranslate2 or JAX only",
+    "export": "write a run for transformers, CTranslate2, Argos Translate or JAX only",
     "average": "average checkpoints of a run",
     "shortlist": (
         "learn which target tokens each source token needs, for a quicker search"

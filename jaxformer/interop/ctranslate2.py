@@ -40,6 +40,8 @@ class Tokens:
         unk_id: the unknown token.
         eos_id: the end of a target, and of a source if ``source_eos``.
         source_eos: whether CTranslate2 appends the end to each source.
+        source_bos: the token that it puts before each source; None: none.
+        banned: tokens that it never generates.
     """
 
     source: Sequence[str]
@@ -47,6 +49,8 @@ class Tokens:
     unk_id: int
     eos_id: int
     source_eos: bool = True
+    source_bos: str | None = None
+    banned: Sequence[int] = ()
 
 
 def tokens_of(translator: Translator) -> Tokens:
@@ -79,19 +83,25 @@ def _names(vocabulary: Vocabulary, rows: int) -> list[str]:
 
 
 def save(
-    directory: str | Path, config: TransformerConfig, params: Parameters, tokens: Tokens
+    directory: str | Path,
+    config: TransformerConfig,
+    params: Parameters,
+    tokens: Tokens,
+    quantization: str | None = None,
 ) -> None:
     """Write a model that ``ctranslate2.Translator(directory)`` computes equally.
 
     Numbers are float32; ``compute_type`` of CTranslate2 quantises them when it loads.
     Unlike jaxformer's search, its search may generate padding and the begin of
-    sentence: pass these tokens as ``suppress_sequences``.
+    sentence, if ``tokens.banned`` does not have them: pass them as
+    ``suppress_sequences``.
 
     Args:
         directory: of the model, created or overwritten.
         config: of the model.
         params: its parameters, with looped or scanned layers.
         tokens: of its vocabularies.
+        quantization: of the matrices, such as ``int8``; None: float32.
 
     Raises:
         InputError: heads of another width than d_model / num_heads, a wrong number of
@@ -106,18 +116,21 @@ def save(
         activation=specs.Activation[_ACTIVATIONS[config.activation]],
         layernorm_embedding=config.embedding_norm,
     )
-    _fill_model(spec, config, params)
+    if quantization is not None:  # CTranslate2 quantises in place
+        params = jax.tree.map(np.array, dict(params))
+    _fill_model(spec, config, params, list(tokens.banned))
     spec.register_source_vocabulary(list(tokens.source))
     spec.register_target_vocabulary(list(tokens.target))
     spec.config.layer_norm_epsilon = config.norm_epsilon
     spec.config.unk_token = tokens.target[tokens.unk_id]
     spec.config.eos_token = tokens.target[tokens.eos_id]
-    spec.config.bos_token = spec.config.decoder_start_token = tokens.target[
-        config.bos_id
-    ]
+    start = tokens.target[config.bos_id]
+    spec.config.decoder_start_token, spec.config.bos_token = start, start
+    if tokens.source_bos is not None:
+        spec.config.bos_token, spec.config.add_source_bos = tokens.source_bos, True
     spec.config.add_source_eos = tokens.source_eos
     spec.validate()
-    spec.optimize()  # writes a tied table once
+    spec.optimize(quantization)  # writes a tied table once
     directory = Path(directory)
     directory.mkdir(parents=True, exist_ok=True)
     spec.save(str(directory))
@@ -148,7 +161,13 @@ def _check(config: TransformerConfig, tokens: Tokens) -> None:
             )
 
 
-def _fill_model(spec: Any, config: TransformerConfig, params: Parameters) -> None:
+_NEVER = -1e4
+"""Added to the logits of banned tokens: within the range of float16."""
+
+
+def _fill_model(
+    spec: Any, config: TransformerConfig, params: Parameters, banned: list[int]
+) -> None:
     if config.scan_layers:
         params = unstack_layers(params)
     params = jax.tree.map(
@@ -159,8 +178,12 @@ def _fill_model(spec: Any, config: TransformerConfig, params: Parameters) -> Non
     tied = config.tied_embeddings != "none"
     output = _table(params, "target") if tied else params["output"]
     spec.decoder.projection.weight = output
+    bias = np.zeros(len(output), np.float32)
     if config.output_bias:
-        spec.decoder.projection.bias = params["logits"]["bias"]
+        bias += params["logits"]["bias"]
+    bias[banned] = _NEVER
+    if config.output_bias or banned:
+        spec.decoder.projection.bias = bias
 
 
 def _fill_side(
@@ -199,9 +222,10 @@ def _positions(config: TransformerConfig, params: Parameters, side: str) -> np.n
     if config.positions == "learned":
         scaled = config.scale_embedding and config.scale_positions
         scale = config.d_model**0.5 if scaled else 1.0
-        return np.asarray(
-            learned(jnp.asarray(params[f"{side}_positions"]["table"]), place)
-        ) * np.float32(scale)
+        table = jnp.asarray(params[f"{side}_positions"]["table"])
+        # Argos Translate needs more positions than there may be.
+        last = jnp.minimum(place, len(table) - 1)
+        return np.asarray(learned(table, last)) * np.float32(scale)
     return np.asarray(
         sinusoidal(place, config.d_model, layout=LAYOUTS[config.positions])
     )

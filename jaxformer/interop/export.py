@@ -1,5 +1,5 @@
-"""Write a run for another system: Hugging Face's transformers, CTranslate2, or a
-program that needs only JAX.
+"""Write a run for another system: Hugging Face's transformers, CTranslate2, Argos
+Translate, or a program that needs only JAX.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from jaxformer.translation.translator import Translator
 PRECISIONS = {
     "huggingface": ("float32", "bfloat16"),
     "ctranslate2": ("float32",),
+    "argos": ("float32", "int8"),
     "stablehlo": ("float32", "bfloat16"),
 }
-"""The formats, and the types that their weights may have; ``model`` is float32 in the
-first two, and in the last the type that the model computes in.
+"""The formats, and the types that their weights may have; ``model`` is float32, and in
+the last the type that the model computes in.
 """
+
+PACKED = {"argos": ".argosmodel"}
+"""The formats whose content is packed into a ZIP file, and how its name ends."""
 
 
 def write(
@@ -30,7 +34,7 @@ def write(
         form: of :data:`PRECISIONS`.
         translator: of a single model.
         decoding: how to search, and the type of the weights. CTranslate2 keeps no
-            search.
+            search, and Argos has its own.
 
     Returns:
         The settings of the search that the format does not have.
@@ -44,6 +48,11 @@ def write(
             f"--format={form} writes weights of --precision={' or '.join(possible)},"
             f" not {precision}: quantise them where they are loaded"
         )
+    dtype = "float32" if precision == "model" else precision
+    if form == "argos":
+        from jaxformer.interop import argos
+
+        return argos.save(folder, translator, decoding, dtype)
     if form == "stablehlo":
         from jaxformer.interop import stablehlo
 
@@ -58,6 +67,5 @@ def write(
     else:
         from jaxformer.interop.huggingface import export
 
-        dtype = "float32" if precision == "model" else precision
         return export.save(folder, translator, decoding, dtype)
     return []

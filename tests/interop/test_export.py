@@ -190,6 +190,7 @@ def test_settings_without_a_counterpart_are_named(tmp_path):
         ("huggingface", {**MARIAN, "source_eos": False}, "data.source_eos is False"),
         ("huggingface", {"precision": "int8"}, "--precision=float32 or bfloat16, not"),
         ("ctranslate2", {"precision": "bfloat16"}, "of --precision=float32, not bfl"),
+        ("argos", {"precision": "bfloat16"}, "of --precision=float32 or int8, not bfl"),
         ("stablehlo", {"precision": "int8"}, "quantise them where they are loaded"),
     ],
 )
