@@ -21,11 +21,11 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxformer.search.candidates import Candidates, choose, put, take
-from jaxformer.search.constraints import constrain
 from jaxformer.search.rules import (
     SearchResult,
     SearchRules,
     Step,
+    allow,
     blank,
     check_cache,
     run_search,
@@ -82,9 +82,10 @@ def beam_search(
     Each iteration ranks all continuations of a sentence's live hypotheses. Those of the
     first W that end are finished; the first W that do not end stay alive. The n best
     finished hypotheses are kept. A sentence stops when no live hypothesis can displace
-    them, or at its limit. Its best live hypotheses then fill the rest of the result,
-    unfinished. Ties go to the hypothesis that was found earlier, then to the lower beam
-    slot, then to the lower token id. Sentences do not depend on each other.
+    them (or as ``early_stopping`` says), or at its limit. Its best live hypotheses then
+    fill the rest of the result, unfinished. Ties go to the hypothesis that was found
+    earlier, then to the lower beam slot, then to the lower token id. Sentences do not
+    depend on each other.
 
     Groups are G beams of W / G whose results are merged without duplicates. The ranking
     of a group penalises the tokens that earlier groups chose (Vijayakumar et al. 2018).
@@ -138,7 +139,7 @@ def beam_init(rules: SearchRules, cache: PyTree) -> BeamState:
     limits = _limits(rules)
     batch, width = limits.shape[0], rules.beam_size // rules.groups
     check_cache(cache, rules)
-    kept = min(rules.n_best, width)
+    kept = min(rules.n_best, width) if rules.early_stopping == "never" else width
     return BeamState(
         position=jnp.zeros((), jnp.int32),
         tokens=blank(rules, batch, width),
@@ -173,7 +174,7 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
 
     natural = word_log_probabilities(rules, logits, state.position)
     rows = state.tokens.reshape(-1, state.tokens.shape[2])
-    allowed = constrain(rules.constraints, natural, rows, state.position, rules.eos_id)
+    allowed = allow(rules, natural, rows, state.position)
     totals = allowed.reshape(*last.shape, -1)
     totals += state.values[:, :, None]
     ended, live = choose(rules, totals, state.tokens, state.position)
@@ -211,9 +212,12 @@ def beam_step(rules: SearchRules, step: Step, state: BeamState) -> BeamState:
     )
     grown = live_tokens, live_values, live_each, live_coverage, finished
     kept = _freeze(state.done, old, grown)
-    return BeamState(
-        position, *kept, _all_groups(rules, done), _gather_parents(cache, live_parents)
-    )
+    done, cache = _all_groups(rules, done), _gather_parents(cache, live_parents)
+    state = BeamState(position, *kept, done, cache)
+    if not rules.rank_unfinished:
+        return state
+    early = done & (position < _limits(rules))  # only those at their limit are ranked
+    return state._replace(values=jnp.where(early[:, None], -jnp.inf, state.values))
 
 
 def beam_finish(rules: SearchRules, state: BeamState) -> SearchResult:
@@ -228,9 +232,10 @@ def beam_finish(rules: SearchRules, state: BeamState) -> SearchResult:
         state.finished,
         live,
     )
-    kept = state.finished.scores.shape[1]
+    kept, width = state.finished.scores.shape[1], state.values.shape[1]
     ended = jnp.broadcast_to(jnp.arange(both.scores.shape[1]) < kept, both.scores.shape)
-    chosen, finished = _merge_groups(rules, *_rank(both, ended, kept))
+    chosen, finished = _rank(rules, both, ended, min(rules.n_best, width))
+    chosen, finished = _merge_groups(rules, chosen, finished)
     exists = chosen.scores > -jnp.inf
     each = jnp.where(exists[:, :, None], chosen.token_log_probabilities[:, :, 1:], 0.0)
     broken = jnp.any(
@@ -255,7 +260,8 @@ def _is_settled(
     worst_kept: Float[Array, " B"],
     position: Int[Array, ""],
 ) -> Bool[Array, " B"]:
-    """Return where no live hypothesis can displace a kept one.
+    """Return where no live hypothesis can displace a kept one, or where early stopping
+    leaves a sentence.
 
     Let a live hypothesis have t tokens and the value L <= 0. Its continuations end with
     n tokens, where t < n <= m and m is the sentence's limit. Their value is at most L:
@@ -277,7 +283,13 @@ def _is_settled(
     Groups and banks choose by other orders, but values are the same sums, which is all
     that the bound needs. A settled group continues until those of its sentence are
     settled too, because later groups avoid its choices.
+
+    Early stopping at the present length assumes that the best keeps L and t tokens.
     """
+    if rules.early_stopping == "full":
+        return (worst_kept > -jnp.inf) | (best_live == -jnp.inf)
+    if rules.early_stopping == "length":
+        return worst_kept >= rules.score(best_live, position)
     ahead = [
         length_penalty(n, rules.alpha, rules.penalty)
         for n in (position + 1, _limits(rules))
@@ -330,23 +342,27 @@ def _merge_groups(
         lambda x: x.reshape(-1, rules.groups * x.shape[1], *x.shape[2:]),
         (found, finished),
     )
-    found, finished = _rank(found, finished, found.scores.shape[1])
+    found, finished = _rank(rules, found, finished, found.scores.shape[1])
     # Of equal hypotheses, whose scores may differ by rounding, the first is the best.
     equal = jnp.all(found.tokens[:, :, None] == found.tokens[:, None, :], axis=3)
     repeats = jnp.any(jnp.tril(equal, -1), axis=2)
     scores = jnp.where(repeats, -jnp.inf, found.scores)
-    return _rank(found._replace(scores=scores), finished, rules.n_best)
+    return _rank(rules, found._replace(scores=scores), finished, rules.n_best)
 
 
 def _rank(
-    found: Finished, finished: Bool[Array, "B m"], count: int
+    rules: SearchRules,
+    found: Finished,
+    finished: Bool[Array, "B m"],
+    count: int,
 ) -> tuple[Finished, Bool[Array, "B n"]]:
     """Return the first hypotheses and whether they are finished: finished ones before
-    unfinished ones, each by score, empty slots last.
+    unfinished ones unless the rules rank these too, each by score, empty slots last.
     """
-    kinds = jnp.where(found.scores > -jnp.inf, jnp.where(finished, 0, 1), 2)
-    order = jnp.lexsort((-found.scores, kinds))[:, :count]
-    return take((found, kinds == 0), order)
+    exists = found.scores > -jnp.inf
+    last = jnp.where(finished | rules.rank_unfinished, 0, 1)
+    order = jnp.lexsort((-found.scores, jnp.where(exists, last, 2)))[:, :count]
+    return take((found, finished & exists), order)
 
 
 def _limits(rules: SearchRules) -> Int[Array, " B"]:

@@ -14,6 +14,9 @@ Precision = Literal["model", "float32", "bfloat16", "int8"]
 LengthPenalty = Literal["gnmt", "average", "none"]
 """Names of length penalties."""
 
+EarlyStopping = Literal["never", "length", "full"]
+"""Names of the moments at which a beam search leaves a sentence."""
+
 LENGTH_PENALTIES: tuple[LengthPenalty, ...] = get_args(LengthPenalty)
 
 MOST_COUNTED, MOST_MEASURED = 10**9, 10**4
@@ -189,6 +192,16 @@ class DecodingConfig:
     )
     # A translation that reaches its limit gets its end there, at no cost.
     end_at_limit: bool = key(False)
+    # "never" leaves a sentence when its result is certain, "length" when no hypothesis
+    # beats beam_size ended ones at its present length, "full" when there are as many:
+    # early_stopping of transformers, "never", False and True.
+    early_stopping: EarlyStopping = key("never", choices=get_args(EarlyStopping))
+    # Translations cut at the limit rank by their score; by default after those that
+    # ended.
+    rank_unfinished: bool = key(False)
+    # Normalise the probabilities of the allowed tokens. It changes scores, not the
+    # reported log-probabilities.
+    renormalize: bool = key(False)
     # The same seed samples the same translations of the same sentences.
     seed: int = key(
         0, least=0, below=2**32, flag="N", help="of the sampling", changes="speed"

@@ -20,7 +20,7 @@ from jax import lax
 from jaxformer.typing import Array, Bool, Float, Int
 
 _BEFORE = -2
-"""Stands for positions before the first generated token; differs from every token
+"""Stands for positions before the first input; differs from every token
 and from the padding of phrases.
 """
 
@@ -51,12 +51,12 @@ def satisfied_phrases(
 def latest_tokens(
     tokens: Int[Array, "N 1+T"], position: Int[Array, ""], count: int
 ) -> Int[Array, "N L"]:
-    """Return the last ``count`` of the tokens at 1 to ``position``, padded on the left
+    """Return the last ``count`` of the tokens at 0 to ``position``, padded on the left
     by :data:`_BEFORE`.
     """
     places = position + 1 - jnp.arange(count, 0, -1)
     return jnp.where(
-        places >= 1, jnp.take(tokens, jnp.maximum(places, 0), axis=1), _BEFORE
+        places >= 0, jnp.take(tokens, jnp.maximum(places, 0), axis=1), _BEFORE
     )
 
 
@@ -105,7 +105,9 @@ class Constraints(NamedTuple):
     banned_tokens: Bool[Array, " V"] | None = None
     """True for tokens that are never generated."""
     banned_phrases: Int[Array, "P L"] | None = None
-    """Sequences of tokens that are never generated, padded on the left by -1."""
+    """Sequences of tokens that are never generated, padded on the left by -1. They may
+    begin with the first input.
+    """
     no_repeat_ngram: Int[Array, ""] | None = None
     """n, at least 1: no n-gram is generated twice."""
     repetition_penalty: Float[Array, ""] | None = None
@@ -150,8 +152,17 @@ def constrain(
     tokens: Int[Array, "N 1+T"],
     position: Int[Array, ""],
     eos_id: int,
+    ends: Bool[Array, " N"] | None = None,
 ) -> Float[Array, "N V"]:
     """Apply all constraints: the penalty, then forbidden tokens, then prefixes.
+
+    Args:
+        constraints: of the search.
+        log_probabilities: of the next token.
+        tokens: generated so far, see the module.
+        position: how many were generated.
+        eos_id: ends a hypothesis.
+        ends: rows whose end is forced: only required phrases and prefixes prevent it.
 
     Raises:
         ValueError: a constraint for each sentence does not divide the rows.
@@ -173,6 +184,8 @@ def constrain(
         found = ban_repeated_ngrams(
             found, tokens, position, constraints.no_repeat_ngram
         )
+    if ends is not None:
+        found = jnp.where(ends[:, None], log_probabilities, found)
     if constraints.required is not None:
         found = require_phrases(
             found, tokens, position, repeat_rows(constraints.required, rows), eos_id

@@ -13,14 +13,15 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from jaxformer.search.config import LengthPenalty
+from jaxformer.search.config import EarlyStopping, LengthPenalty
 from jaxformer.search.constraints import (
     FREE,
     Constraints,
+    constrain,
     repeat_rows,
     select_sentences,
 )
-from jaxformer.search.scoring import length_penalty, log_probabilities
+from jaxformer.search.scoring import length_penalty, log_probabilities, normalise
 from jaxformer.typing import Array, Bool, Float, Int, PyTree
 
 Step: TypeAlias = Callable[[Array, PyTree], tuple[Array, PyTree]]
@@ -38,7 +39,8 @@ class SearchResult(NamedTuple):
     """The n hypotheses of each sentence, the best first; samples in the order in which
     they were drawn.
 
-    Finished hypotheses come before unfinished ones, and each kind is sorted by score.
+    Finished hypotheses come before unfinished ones, and each kind is sorted by score;
+    with ``rank_unfinished`` all by score.
     If a sentence has fewer than n hypotheses, the rest is empty: padding, length 0,
     score minus infinity, not finished. A hypothesis whose constraints allow no token
     dies. A sentence whose hypotheses all die has only empty ones.
@@ -47,9 +49,9 @@ class SearchResult(NamedTuple):
     tokens: Int[Array, "B n T"]
     """The tokens, with the end-of-sentence token where ``finished``, then padding."""
     scores: Float[Array, "B n"]
-    """Log-probability with the repetition penalty, divided by the length penalty, plus
-    the coverage penalty. NaN: the logits of the sentence were NaN or infinite, and its
-    search ended there.
+    """Log-probability with the repetition penalty and renormalised, divided by the
+    length penalty, plus the coverage penalty. NaN: the logits of the sentence were NaN
+    or infinite, and its search ended there.
     """
     log_probabilities: Float[Array, "B n"]
     """Sum of ``token_log_probabilities``; no option changes it."""
@@ -102,6 +104,9 @@ class Sampling(NamedTuple):
         "coverage",
         "groups",
         "end_at_limit",
+        "early_stopping",
+        "rank_unfinished",
+        "renormalize",
         "bos_id",
         "eos_id",
         "pad_id",
@@ -154,8 +159,21 @@ class SearchRules:
     groups: int = 1
     """G, the groups of a sentence's hypotheses; each is a beam of W / G."""
     end_at_limit: bool = False
-    """Whether the last token that a limit allows is ``eos_id``, with log-probability
-    0.
+    """Whether the last token that a limit allows is ``eos_id``, banned or not, with
+    log-probability 0.
+    """
+    early_stopping: EarlyStopping = "never"
+    """When a beam search leaves a sentence: ``never`` before its result is certain;
+    ``length`` when no live hypothesis beats W finished ones at its present length;
+    ``full`` when there are W finished ones.
+    """
+    rank_unfinished: bool = False
+    """Whether hypotheses of a beam that reach their limit rank by their scores among
+    the finished ones.
+    """
+    renormalize: bool = False
+    """Whether the probabilities of the allowed tokens are normalised to 1. It changes
+    scores, not log-probabilities.
     """
     bos_id: int
     """The first input of every hypothesis, never generated unless it is ``eos_id``."""
@@ -252,10 +270,29 @@ def word_log_probabilities(
     if given is not None:
         found = jnp.where(position < given, 0.0, found)
     if rules.end_at_limit:
-        last = position + 1 >= repeat_rows(rules.limits, found.shape[0])
         ends = jnp.where(jnp.arange(found.shape[1]) == rules.eos_id, 0.0, -jnp.inf)
+        last = _is_last(rules, found.shape[0], position)
         found = jnp.where(last[:, None], ends, found)
     return found
+
+
+def allow(
+    rules: SearchRules,
+    natural: Float[Array, "N V"],
+    tokens: Int[Array, "N 1+T"],
+    position: Int[Array, ""],
+) -> Float[Array, "N V"]:
+    """Apply the constraints to the result of :func:`word_log_probabilities`."""
+    ends = _is_last(rules, tokens.shape[0], position) if rules.end_at_limit else None
+    found = constrain(rules.constraints, natural, tokens, position, rules.eos_id, ends)
+    return normalise(found) if rules.renormalize else found
+
+
+def _is_last(
+    rules: SearchRules, rows: int, position: Int[Array, ""]
+) -> Bool[Array, " N"]:
+    """Return which rows generate the last token that their limit allows."""
+    return position + 1 >= repeat_rows(rules.limits, rows)
 
 
 def check_cache(cache: PyTree, rules: SearchRules) -> None:

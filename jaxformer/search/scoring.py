@@ -114,3 +114,10 @@ def log_probabilities(
     normalised = logits - total
     forbidden = np.isin(np.arange(logits.shape[-1]), list(forbidden_ids))
     return jnp.where(jnp.asarray(forbidden)[None, :], -jnp.inf, normalised)
+
+
+def normalise(log_probabilities: Float[Array, "N V"]) -> Float[Array, "N V"]:
+    """Normalise the probabilities of each row to 1, unless all are 0."""
+    total = jax.nn.logsumexp(log_probabilities, axis=-1, keepdims=True)
+    # Rounding must not lift a value above 0: its bits are its rank.
+    return jnp.minimum(log_probabilities - jnp.where(total > -jnp.inf, total, 0.0), 0.0)

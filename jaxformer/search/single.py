@@ -15,17 +15,18 @@ import jax.numpy as jnp
 from jax import lax
 
 from jaxformer.search.candidates import put
-from jaxformer.search.constraints import constrain
 from jaxformer.search.rules import (
     Sampling,
     SearchResult,
     SearchRules,
     Step,
+    allow,
     blank,
     check_cache,
     run_search,
     word_log_probabilities,
 )
+from jaxformer.search.scoring import normalise
 from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
 Choose: TypeAlias = Callable[[Array, Array], Array]
@@ -126,9 +127,7 @@ def row_step(
     position = state.position + 1
 
     natural = word_log_probabilities(rules, logits, state.position)
-    candidates = constrain(
-        rules.constraints, natural, state.tokens, state.position, rules.eos_id
-    )
+    candidates = allow(rules, natural, state.tokens, state.position)
     token = choose(candidates, state.position).astype(jnp.int32)
     # NaN logits end the hypothesis, also where constraints replaced them.
     value = jnp.where(
@@ -335,13 +334,6 @@ def keep_epsilon(
         _largest(log_probabilities), jnp.log(jnp.asarray(epsilon, jnp.float32))
     )
     return jnp.where(log_probabilities >= least, log_probabilities, -jnp.inf)
-
-
-def normalise(log_probabilities: Float[Array, "N V"]) -> Float[Array, "N V"]:
-    """Normalise the probabilities of each row to 1, unless all are 0."""
-    total = jax.nn.logsumexp(log_probabilities, axis=-1, keepdims=True)
-    # Rounding must not lift a value above 0: its bits are its rank.
-    return jnp.minimum(log_probabilities - jnp.where(total > -jnp.inf, total, 0.0), 0.0)
 
 
 def _largest(log_probabilities: Float[Array, "N V"]) -> Float[Array, "N 1"]:

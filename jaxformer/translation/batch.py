@@ -103,26 +103,23 @@ def ban(
 
     Args:
         decoding: whether the unknown token is allowed.
-        phrases: tokens of each banned phrase; one with the unknown token bans nothing,
-            since the vocabulary cannot write it.
+        phrases: tokens of each banned phrase.
         vocabulary: of the target.
         columns: of the model's output; those beyond the vocabulary are unknown tokens.
         surplus: whether those are banned too.
     """
-    unk_id = vocabulary.unk_id
     unknown: Any = None
     if decoding.no_unknown or (surplus and columns > vocabulary.size):
         tokens = np.arange(columns)
         unknown = tokens >= vocabulary.size
         if decoding.no_unknown:
-            unknown |= tokens == unk_id
-    known = [phrase for phrase in phrases if unk_id not in phrase]
+            unknown |= tokens == vocabulary.unk_id
     padded: Any = None
-    if known:
-        rows = power_of_two(max(64, len(known)))
-        width = power_of_two(max(8, *map(len, known)))
+    if phrases:
+        rows = power_of_two(max(64, len(phrases)))
+        width = power_of_two(max(8, *map(len, phrases)))
         # on the left
-        padded = pad([phrase[::-1] for phrase in known], rows, width, -1)[:, ::-1]
+        padded = pad([phrase[::-1] for phrase in phrases], rows, width, -1)[:, ::-1]
     return Constraints(banned_tokens=unknown, banned_phrases=padded)
 
 
@@ -206,7 +203,7 @@ def make_rules(
         constraints=constraints,
         beta=jnp.float32(decoding.coverage_penalty),
         diversity=jnp.float32(decoding.diversity_strength),
-        sampling=_sampling(decoding),
+        sampling=make_sampling(decoding),
         length=length,
         beam_size=n_best if decoding.sample else decoding.beam_size,
         n_best=n_best,
@@ -214,6 +211,9 @@ def make_rules(
         coverage=lost_coverage if decoding.coverage_penalty else None,
         groups=decoding.diversity_groups,
         end_at_limit=decoding.end_at_limit,
+        early_stopping=decoding.early_stopping,
+        rank_unfinished=decoding.rank_unfinished,
+        renormalize=decoding.renormalize,
         bos_id=config.bos_id,
         eos_id=eos_id,
         pad_id=config.pad_id,
@@ -277,7 +277,7 @@ def _pad_phrases(
     return filled
 
 
-def _sampling(decoding: DecodingConfig) -> Sampling | None:
+def make_sampling(decoding: DecodingConfig) -> Sampling | None:
     """Return the distribution to sample from; None for truncations that keep all."""
     if not decoding.sample:
         return None

@@ -180,7 +180,7 @@ class Codec:
         of a sentence; a capitalised one is banned as it is. Both are also banned after
         an opening quote, an opening bracket and a hyphen, where the vocabulary has
         other pieces for them. Within a longer word they are allowed: "he" does not ban
-        "the".
+        "the". A form that the vocabulary cannot write bans nothing.
 
         Raises:
             InputError: a phrase is blank.
@@ -203,7 +203,8 @@ class Codec:
         word = vocabulary.encode("x")
         for ids in vocabulary.encode_batch([f"x-{form}" for form in forms]):
             found.append(ids[len(word) :] if ids[: len(word)] == word else ids)
-        return [list(ids) for ids in dict.fromkeys(map(tuple, found))]
+        forms_of_ids = dict.fromkeys(map(tuple, found))
+        return [list(ids) for ids in forms_of_ids if vocabulary.unk_id not in ids]
 
     def hypotheses(
         self, found: SearchResult, row: int

@@ -82,4 +82,5 @@ def test_bart_begins_with_its_first_token_where_its_search_says_so(tmp_path):
         template = Vocabularies.load(run / "vocabulary").template
         assert template is not None
         assert template.target[:-2] == (("{bos}",) if forced else ()), number
-        assert ignored == (["forced_bos_token_id=5"] if number == 5 else [])
+        named = [each.split(" (")[0] for each in ignored]
+        assert named == (["forced_bos_token_id=5"] if number == 5 else [])

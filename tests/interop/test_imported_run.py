@@ -108,8 +108,12 @@ def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
         "forced_bos_token_id": [7],
         "forced_eos_token_id": 7,
         "eos_token_id": [2, 5],
-        "bad_words_ids": [[1], [2], [7]],
+        "bad_words_ids": [[1], [2], [3], [7], [7, 3]],
+        "suppress_tokens": [8, 2],
+        "min_length": 9,
         "min_new_tokens": 6,
+        "max_new_tokens": 30,
+        "no_repeat_ngram_size": 1,
     }
     config, ignored = import_run(
         with_search(tmp_path, **search),
@@ -117,18 +121,37 @@ def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
         source_language="en",
         target_language="de",
     )
-    assert ignored == [
-        "do_sample=True",
+    assert [each.split(" (")[0] for each in ignored] == [
         "repetition_penalty=1.3",
         "stop_strings=['.']",
+        "do_sample=True",
+        "no_repeat_ngram_size=1",
         "forced_bos_token_id=[7]",
         "forced_eos_token_id=7",
         "eos_token_id=[2, 5]",
+        "suppress_tokens=[8, 2]",
     ]
     assert config.decoding.min_length == 7  # here the end counts
+    assert config.decoding.max_target_length == 30
+    assert config.decoding.no_repeat_ngram == 0
     template = Vocabularies.load(tmp_path / "run" / "vocabulary").template
     assert template is not None
-    assert template.banned == ((7,),)
+    assert template.banned == ((3,), (7,), (7, 3), (8,))
+
+
+def test_a_sampled_folder_is_sampled(tmp_path):
+    """By its truncations, as transformers has them; others are named."""
+    search = {"num_beams": 1, "top_p": 0.9, "epsilon_cutoff": 0.01, "typical_p": 0.5}
+    config, ignored = import_run(
+        with_search(tmp_path, **search),
+        tmp_path / "run",
+        source_language="en",
+        target_language="de",
+    )
+    assert ignored == ["typical_p=0.5 (no such truncation)"]
+    found = dataclasses.asdict(config.decoding)
+    expected = {"sample": True, "top_k": 50, "top_p": 0.9, "epsilon": 0.01}
+    assert {name: found[name] for name in expected} == expected
 
 
 @pytest.mark.parametrize(
@@ -139,6 +162,8 @@ def test_settings_of_the_search_that_are_not_taken_are_named(tmp_path):
         ({"bad_words_ids": [[-1]]}, "bad_words_ids must be a list of lists"),
         ({"bad_words_ids": [[99_999]]}, "bad_words_ids must be a list of lists"),
         ({"bad_words_ids": [[]]}, "bad_words_ids must be a list of lists"),
+        ({"suppress_tokens": 7}, "suppress_tokens must be a list of token ids"),
+        ({"early_stopping": "no"}, 'early_stopping must be true, false or "never"'),
         ({"num_beams": 2.7}, "num_beams must be a whole number, not 2.7"),
         ({"num_beams": 101}, "num_beams must be at most 100, not 101: correct"),
         ({"length_penalty": "x"}, "length_penalty must be a number, not 'x'"),
@@ -171,6 +196,9 @@ def test_a_run_has_the_search_and_the_frame_of_the_folder():
         "min_length": 2,
         "no_repeat_ngram": 4,
         "end_at_limit": True,
+        "early_stopping": "length",
+        "rank_unfinished": True,
+        "renormalize": False,
     }
     found = dataclasses.asdict(config.decoding)
     assert {name: found[name] for name in expected} == expected
@@ -252,6 +280,31 @@ def test_the_direction_of_a_data_set_is_that_of_the_run(tmp_path, trilingual):
     named = f"--dataset={trilingual} [en>fr]"
     error = runs.call("evaluate", *given[::2], named, "--to=de").error
     assert "goes into fr, not into de: name a --dataset in that direction" in error
+
+
+def test_a_reverse_run_takes_the_languages_of_the_lists_exchanged(tmp_path):
+    """Its score is that of ``score`` in that direction."""
+    run, lists = f"--workdir={imported()}", tmp_path / "lists.jsonl"
+    text = b"Two words.\nThree more words.\n"
+    options = "--from=es", "--to=fr", "--format=jsonl", f"--output={lists}"
+    assert runs.call("translate", run, *options, "--n_best=2", stdin=text).code == 0
+    given = f"--reverse={imported()}", f"--input={lists}", "--format=jsonl"
+    found = [json.loads(line) for line in runs.call("rerank", *given).lines]
+    every = [(own, each["source"]) for each in found for own in each["translations"]]
+    names = [tmp_path / "source", tmp_path / "target"]
+    names[0].write_text("".join(f"{own['text']}\n" for own, _ in every))
+    names[1].write_text("".join(f"{source}\n" for _, source in every))
+    files = f"--source={names[0]}", f"--target={names[1]}"
+    for languages, equal in (["--from=fr", "--to=es"], True), ([], False):
+        lines = runs.call("score", run, *files, *languages).lines
+        means = [float(x.split("\t")[0]) / int(x.split("\t")[1]) for x in lines]
+        scores = [own["scores"]["reverse"] for own, _ in every]
+        assert np.allclose(scores, means, atol=1e-5) == equal
+
+
+def test_attention_takes_languages(tmp_path):
+    given = f"--workdir={imported()}", "--from=fr", "--to=es", f"--output={tmp_path}"
+    assert runs.call("attention", *given, "a b").code == 0
 
 
 def test_only_runs_whose_input_names_its_language_take_it():

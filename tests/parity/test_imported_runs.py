@@ -7,6 +7,7 @@ out, with every token and score.
 
 import dataclasses
 import functools
+import re
 
 import numpy as np
 import pytest
@@ -97,8 +98,11 @@ FAMILIES = {
 LONGEST = 24
 
 
-def make(folder, name):
-    """Write a folder of random weights; return its tokenizer and its model."""
+def make(folder, name, generation=None):
+    """Write a folder of random weights; return its tokenizer and its model.
+
+    Settings of ``generation`` take the place of those of the search below.
+    """
     write, tokenizer, model, settings, (source, target) = FAMILIES[name]
     folder.mkdir()
     write(folder, **({"tags": ()} if name == "marian" else {}))
@@ -141,14 +145,16 @@ def make(folder, name):
         # Else no sentence ends before the limit.
         often = 5.0 if name.startswith("marian") else 2.5
         drawn.model.shared.weight[whole["eos_token_id"]] *= often
-    drawn.generation_config.update(
-        num_beams=4,
-        max_length=LONGEST,
-        length_penalty=0.8,
-        forced_bos_token_id=settings.get("forced_bos_token_id"),
-        forced_eos_token_id=whole["eos_token_id"],
-        bad_words_ids=[[whole["pad_token_id"]], [9], [11, 12]],
-    )
+    search = {
+        "num_beams": 4,
+        "max_length": LONGEST,
+        "length_penalty": 0.8,
+        "forced_bos_token_id": settings.get("forced_bos_token_id"),
+        "forced_eos_token_id": whole["eos_token_id"],
+        "bad_words_ids": [[whole["pad_token_id"]], [9], [11, 12]],
+        "early_stopping": "never",
+    }
+    drawn.generation_config.update(**(search if generation is None else generation))
     drawn.save_pretrained(folder)
     return theirs, drawn
 
@@ -157,28 +163,60 @@ def generate(theirs, model, name, texts, beam_size):
     """Return the sequences after the first input, and their scores."""
     source, target = FAMILIES[name][-1]
     options, start = {}, model.config.decoder_start_token_id
-    never = [*model.generation_config.bad_words_ids]
+    never = model.generation_config.bad_words_ids or []
+    # Ours never generates padding and the first input.
+    never = [*never, [model.config.pad_token_id]]
     if name == "marian of languages":
         texts = [f">>{target}<< {text}" for text in texts]
     elif name == "mbart":
-        never.append([start])  # ours never generates the first input
+        never.append([start])
     elif source is not None:
         code = f"__{target}__" if name == "m2m_100" else target
         options["forced_bos_token_id"] = theirs.convert_tokens_to_ids(code)
     batch = theirs(texts, return_tensors="pt", padding=True)
     batch.pop("token_type_ids", None)
-    if beam_size > 1:
-        options |= {"early_stopping": "never", "num_return_sequences": beam_size}
     found = model.generate(
         **batch,
         **options,
         do_sample=False,
         num_beams=beam_size,
+        num_return_sequences=beam_size,
         bad_words_ids=never,
         return_dict_in_generate=True,
         output_scores=True,
     )
     return found.sequences[:, 1:].tolist(), getattr(found, "sequences_scores", None)
+
+
+def compare(translator, theirs, model, name, texts, beam_size):
+    """Check every token and score of all hypotheses; return the lengths that occur.
+
+    The best is the same where only it is asked for.
+    """
+    decoding = dataclasses.replace(translator.decoding, beam_size=beam_size)
+    found = translator.search(texts, decoding=decoding, n_best=beam_size)
+    sequences, scores = generate(theirs, model, name, texts, beam_size)
+    ours = [each for own in found for each in own]
+    assert len(ours) == len(sequences)
+    vocabulary, frame = translator.vocabularies.target, translator.codec.frame
+    lengths = set()
+    for each, ids in zip(ours, sequences, strict=True):
+        if vocabulary.eos_id in ids:
+            ids = ids[: ids.index(vocabulary.eos_id) + 1]
+        else:
+            ids = [id_ for id_ in ids if id_ != vocabulary.pad_id]
+        skip = len(frame.target_before)
+        assert each.tokens == vocabulary.pieces(ids[skip:])
+        text = theirs.decode(ids, skip_special_tokens=True)
+        assert each.text.strip() == re.sub("[\r\n]", " ", text).strip()
+        lengths.add(len(ids))
+    if scores is not None:
+        np.testing.assert_allclose(
+            [each.score for each in ours], scores, rtol=1e-5, atol=1e-4
+        )
+    best = translator.search(texts, decoding=decoding)
+    assert [own[0].tokens for own in best] == [own[0].tokens for own in found]
+    return lengths
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -193,26 +231,7 @@ def test_text_scores_and_tokens_are_those_of_transformers(tmp_path, name):
     assert not ignored
     translator = Translator.load(run)
     texts = [text for text in tokenizer_folders.sentences() if len(text) < 90][:24]
-    vocabulary = translator.vocabularies.target
-    skip = len(translator.codec.frame.target_before)
     lengths = set()
     for beam_size in (1, 4):
-        decoding = dataclasses.replace(translator.decoding, beam_size=beam_size)
-        found = translator.search(texts, decoding=decoding, n_best=beam_size)
-        sequences, scores = generate(theirs, model, name, texts, beam_size)
-        ours = [each for own in found for each in own]
-        assert len(ours) == len(sequences)
-        for each, ids in zip(ours, sequences, strict=True):
-            if vocabulary.eos_id in ids:
-                ids = ids[: ids.index(vocabulary.eos_id) + 1]
-            else:
-                ids = [id_ for id_ in ids if id_ != vocabulary.pad_id]
-            assert each.tokens == vocabulary.pieces(ids[skip:])
-            text = theirs.decode(ids, skip_special_tokens=True)
-            assert each.text.strip() == " ".join(text.split("\n")).strip()
-            lengths.add(len(ids))
-        if scores is not None:
-            np.testing.assert_allclose(
-                [each.score for each in ours], scores, rtol=1e-5, atol=1e-4
-            )
+        lengths |= compare(translator, theirs, model, name, texts, beam_size)
     assert len(lengths) > 3

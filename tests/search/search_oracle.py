@@ -91,6 +91,7 @@ def prepare(tables, limits, alpha, *, attention=None, **options):
 
 
 STATIC = ("kind", "length", "beam_size", "n_best", "penalty", "groups", "halvings")
+STATIC += ("early_stopping", "rank_unfinished", "renormalize", "end_at_limit")
 
 
 @functools.partial(jax.jit, static_argnames=STATIC)

@@ -15,6 +15,7 @@ from jaxformer.errors import InputError
 from jaxformer.files import write_whole
 from jaxformer.interop.huggingface import families
 from jaxformer.interop.huggingface.families import FAMILIES
+from jaxformer.interop.huggingface.generation import EARLY_STOPPING
 from jaxformer.interop.huggingface.languages import WMT21
 from jaxformer.interop.huggingface.seq2seq import write
 from jaxformer.interop.huggingface.tokenizers import MODEL, names_of
@@ -26,8 +27,9 @@ _OPTIONS = "tokenizer_config.json"
 
 _TAKEN = {
     *("beam_size", "alpha", "length_penalty", "max_target_length", "max_extra_length"),
-    *("min_length", "no_repeat_ngram", "end_at_limit"),
-    *("no_unknown", "precision"),
+    *("min_length", "no_repeat_ngram", "end_at_limit", "early_stopping"),
+    *("rank_unfinished", "renormalize", "no_unknown", "precision"),
+    *("sample", "temperature", "top_k", "top_p", "min_p", "epsilon"),
 }
 """The settings of a search that ``generation_config.json`` has too, by other names, or
 whose loss :func:`save` names by itself.
@@ -122,8 +124,21 @@ def _generation(translator: Translator, decoding: DecodingConfig) -> dict[str, A
         "decoder_start_token_id": frame.start,
         "bad_words_ids": never,
     }
-    if decoding.beam_size > 1:
-        found["early_stopping"] = "never"
+    if decoding.sample:
+        found |= {
+            "do_sample": decoding.temperature > 0,
+            "num_beams": 1,
+            "temperature": decoding.temperature or 1.0,
+            "top_k": decoding.top_k,
+            "top_p": decoding.top_p,
+            "min_p": decoding.min_p,
+            "epsilon_cutoff": decoding.epsilon,
+        }
+    elif decoding.beam_size > 1:
+        names = {ours: theirs for theirs, ours in EARLY_STOPPING.items()}
+        found["early_stopping"] = names[decoding.early_stopping]
+    if decoding.renormalize:
+        found["renormalize_logits"] = True
     if decoding.end_at_limit:
         found["forced_eos_token_id"] = frame.end
     if frame.target_before:

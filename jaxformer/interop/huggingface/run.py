@@ -17,45 +17,20 @@ from jaxformer.checkpoints import folder as checkpoint
 from jaxformer.checkpoints import saved
 from jaxformer.data.config import DataConfig
 from jaxformer.data.files import make_folder
-from jaxformer.data.frame import TEXT, Frame, Template, make_frame, name_language
+from jaxformer.data.frame import TEXT, Template, make_frame, name_language
 from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.files import cannot_write
+from jaxformer.interop.huggingface.generation import (
+    list_ignored,
+    read_banned,
+    read_decoding,
+)
 from jaxformer.interop.huggingface.seq2seq import Imported, read
 from jaxformer.interop.huggingface.tokenizers import read_options, read_vocabularies
-from jaxformer.models.config import TransformerConfig
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
-from jaxformer.search.config import DecodingConfig
-
-# transformers has no such limit, and a search needs memory for it.
-_EXTRA = 128
-
-# Published models have up to 12, and each takes memory in every search.
-_MOST_BEAMS = 100
-
-# Settings of a search and what they are if they change nothing.
-_NEUTRAL = {
-    "do_sample": False,
-    "num_beam_groups": 1,
-    "penalty_alpha": None,
-    "encoder_no_repeat_ngram_size": 0,
-    "encoder_repetition_penalty": 1.0,
-    "exponential_decay_length_penalty": None,
-    "suppress_tokens": None,
-    "begin_suppress_tokens": None,
-    "sequence_bias": None,
-    "renormalize_logits": False,
-    "constraints": None,
-    "force_words_ids": None,
-    "diversity_penalty": 0.0,
-    # It counts the decoder's first input, and takes logits in greedy search.
-    "repetition_penalty": 1.0,
-    "stop_strings": None,
-    "forced_decoder_ids": None,
-    "guidance_scale": None,
-}
 
 
 class _Mapped(np.ndarray):
@@ -109,24 +84,10 @@ def import_run(
         config,
         model=model,
         data=_data(folder.resolve().name, imported, vocabularies, languages),
-        decoding=_decoding(search, model.max_length, frame),
+        decoding=read_decoding(search, model.max_length, frame),
     )
     _write(directory, folder.resolve().name, config, vocabularies, imported.params)
-    ignored = [
-        f"{name}={search[name]!r}"
-        for name, neutral in _NEUTRAL.items()
-        if search.get(name) not in (None, neutral)
-    ]
-    first = (None, *frame.target_before, *vocabularies.source.languages.values())
-    last = (None, frame.end, [frame.end])
-    for name, taken in (
-        ("forced_bos_token_id", first),
-        ("forced_eos_token_id", last),
-        ("eos_token_id", last),
-    ):
-        if search.get(name) not in taken:
-            ignored.append(f"{name}={search[name]!r}")
-    return config, ignored
+    return config, list_ignored(search, frame, vocabularies.target)
 
 
 def _search_settings(imported: Imported) -> dict[str, Any]:
@@ -168,35 +129,8 @@ def _make_template(
         source = (*source, "{source}") if legacy else ("{source}", *source)
     elif kind == "mbart":
         source, start = (*source, "{source}"), "{target}"
-    return Template(
-        source, target, start, _banned(search, vocabularies, imported.config)
-    )
-
-
-def _banned(
-    search: Mapping[str, Any], vocabularies: Vocabularies, model: TransformerConfig
-) -> tuple[tuple[int, ...], ...]:
-    """Return the sequences of ``bad_words_ids``.
-
-    Raises:
-        InputError: it is no list of lists of tokens.
-    """
-    given = search.get("bad_words_ids") or []
-    tokens = range(model.vocabulary_size)
-    if not isinstance(given, list) or not all(
-        isinstance(ids, list)
-        and ids
-        and all(type(id_) is int and id_ in tokens for id_ in ids)
-        for ids in given
-    ):
-        raise InputError(
-            f"bad_words_ids must be a list of lists of token ids below {len(tokens)},"
-            f" not {given!r}: correct generation_config.json"
-        )
-    sequences = map(tuple, given)
-    # Padding is never generated, and transformers leaves out the end.
-    single = (vocabularies.target.pad_id,), (vocabularies.target.eos_id,)
-    return tuple(ids for ids in sequences if ids not in single)
+    banned = read_banned(search, vocabularies, imported.config.vocabulary_size)
+    return Template(source, target, start, banned)
 
 
 def _is_mbart50(tokenizer: Mapping[str, Any], languages: Mapping[str, int]) -> bool:
@@ -301,56 +235,6 @@ def _data(
         source_vocabulary_size=None if rows is None else vocabularies.source.size,
         language_tags=template.has_target,
         max_length=imported.config.max_length,
-    )
-
-
-def _decoding(
-    search: Mapping[str, Any], positions: int, frame: Frame
-) -> DecodingConfig:
-    """Return the search that transformers would do.
-
-    A length counts all generated tokens there as here, and ``min_length`` and
-    ``max_length`` also the first input, ``min_new_tokens`` not the end.
-
-    Raises:
-        InputError: a setting is no number or out of range, or there is no room for a
-            translation.
-    """
-
-    def number(name: str, default: Any, kinds: Any = int) -> Any:
-        value = search.get(name)
-        value = default if value is None else value
-        if isinstance(value, bool) or not isinstance(value, kinds):
-            kind = "a whole number" if kinds is int else "a number"
-            raise InputError(
-                f"{name} must be {kind}, not {value!r}: correct generation_config.json"
-            )
-        return value
-
-    longest = number("max_length", positions + 1) - 1
-    most = min(number("max_new_tokens", longest), positions)
-    if most <= len(frame.target_before):
-        raise InputError(
-            f"max_length or max_new_tokens leaves {most} tokens for a translation:"
-            " correct generation_config.json"
-        )
-    beams = number("num_beams", 1)
-    if beams > _MOST_BEAMS:
-        raise InputError(
-            f"num_beams must be at most {_MOST_BEAMS}, not {beams}: correct"
-            " generation_config.json; a translation may have more, by --beam_size"
-        )
-    least = max(number("min_length", 1), number("min_new_tokens", 0) + 1)
-    forced = search.get("forced_eos_token_id")
-    return DecodingConfig(
-        beam_size=beams,
-        alpha=float(number("length_penalty", 1.0, (int, float))),
-        length_penalty="average",
-        min_length=min(max(1, least), most),
-        max_target_length=most,
-        max_extra_length=_EXTRA,
-        no_repeat_ngram=number("no_repeat_ngram_size", 0),
-        end_at_limit=frame.end in (forced if isinstance(forced, list) else [forced]),
     )
 
 
