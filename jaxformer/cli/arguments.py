@@ -289,6 +289,15 @@ def load_named(
     """
     from jaxformer.translation.translator import Translator
 
+    return Translator.load(*find_named(option, name), target_language, source_language)
+
+
+def find_named(option: str, name: str) -> tuple[Path, str]:
+    """Return the directory of a run and the checkpoint that :func:`load_named` loads.
+
+    Raises:
+        InputError: there is no such run.
+    """
     directory, _, checkpoint = name.rpartition("@")
     if Path(name).is_dir() or not directory:
         directory, checkpoint = name, "best"
@@ -298,4 +307,4 @@ def load_named(
             f"{run / 'config.json'} does not exist; {option} must name the directory of"
             " a run"
         )
-    return Translator.load(run, checkpoint, target_language, source_language)
+    return run, checkpoint

@@ -8,7 +8,13 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from jaxformer.cli.arguments import add_options, add_output, load_named, named
+from jaxformer.cli.arguments import (
+    add_options,
+    add_output,
+    find_named,
+    load_named,
+    named,
+)
 from jaxformer.cli.output import (
     check_output,
     name_input,
@@ -17,10 +23,13 @@ from jaxformer.cli.output import (
     write_output,
 )
 from jaxformer.data.files import read_lines
+from jaxformer.data.frame import Template
 from jaxformer.errors import InputError, UsageError
 from jaxformer.evaluation.reranking_weights import tune
+from jaxformer.runs import config as configuration
 from jaxformer.translation import rerank as reranking
 from jaxformer.translation.rerank import SEARCH, Record
+from jaxformer.translation.translator import Translator
 
 EXAMPLE = """
 examples:
@@ -34,13 +43,14 @@ examples:
 Sorts the translations of each sentence by a weighted sum of scores and prints the best,
 one a line; --format=jsonl prints all of them with their scores. `search` is the score
 of the input; `reverse` the mean log-probability of the source's tokens by a run of the
-opposite direction; `language_model` that of the translation's tokens by a run that was
-trained with "." as the source of every pair. Others are read from files with one number
-for each translation, in the order of the input. A translation that is too long for a
-model has no score and comes last; a line on standard error counts them. Models score
-the text as their vocabularies segment it, not the tokens of the search. The default
-weight is 1. With --tune, all combinations of a few weights are tried instead, and one
-JSON object shows which has the highest BLEU against these references.
+opposite direction (one of several languages takes those of the input); `language_model`
+that of the translation's tokens by a run that was trained with "." as the source of
+every pair. Others are read from files with one number for each translation, in the
+order of the input. A translation that is too long for a model has no score and comes
+last; a line on standard error counts them. Models score the text as their vocabularies
+segment it, not the tokens of the search. The default weight is 1. With --tune, all
+combinations of a few weights are tried instead, and one JSON object shows which has the
+highest BLEU against these references.
 """
 
 MODELS = ("reverse", "language_model")
@@ -49,7 +59,7 @@ MODELS = ("reverse", "language_model")
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     reads_back = "a run that translates back, and which checkpoint"
-    into = "what it translates into, if a run of several"
+    into = "what it translates into (default: the language of the sources)"
     add_options(
         parser.add_argument,
         ("reverse", str, "DIR[@WHICH]", reads_back),
@@ -118,7 +128,7 @@ def _scores(
     found = {SEARCH: [each["score"] for each in translations]}
     scorers = {}
     if options.reverse:
-        back = load_named("--reverse", options.reverse, options.reverse_language)
+        back = _load_reverse(options, records)
         reranking.check_reverse(back, records, f"--reverse {options.reverse}")
         scorers["reverse"] = reranking.reverse_scorer(back)
     if options.language_model:
@@ -133,6 +143,24 @@ def _scores(
                 " or their sources"
             )
     return found | read
+
+
+def _load_reverse(options: argparse.Namespace, records: list[Record]) -> Translator:
+    """Load the run of ``--reverse``; one of several languages translates from and into
+    those of the first record exchanged.
+
+    Raises:
+        InputError: there is no such run, or it has no such language.
+    """
+    run, checkpoint = find_named("--reverse", options.reverse)
+    target, source = options.reverse_language, None
+    first = records[0] if records else {}
+    if configuration.load(run / "config.json").data.language_tags:
+        target = target or first.get("source_language")
+        template = Template.load(run / "vocabulary")
+        if template is not None and template.has_source:
+            source = first.get("target_language")
+    return Translator.load(run, checkpoint, target, source)
 
 
 def _check_lines(records: list[Record], name: str) -> None:
