@@ -18,6 +18,13 @@ if TYPE_CHECKING:
         project_keys_values,
     )
     from jaxformer.functional.chunked_losses import OutputLosses, output_losses
+    from jaxformer.functional.earlier_attention import (
+        additive_scores,
+        attend_by_scores,
+        concat_scores,
+        dot_scores,
+        general_scores,
+    )
     from jaxformer.functional.layers import (
         dropout,
         embed,
@@ -25,6 +32,8 @@ if TYPE_CHECKING:
         layer_norm,
         linear,
         project_to_vocabulary,
+        rms_norm,
+        stochastic_depth,
     )
     from jaxformer.functional.losses import (
         correct,
@@ -40,22 +49,37 @@ if TYPE_CHECKING:
         combine,
         padding_mask,
         segment_mask,
+        window_mask,
     )
-    from jaxformer.functional.positions import learned, segment_positions, sinusoidal
+    from jaxformer.functional.positions import (
+        alibi,
+        learned,
+        relative_bias,
+        relative_buckets,
+        rotary,
+        segment_positions,
+        sinusoidal,
+    )
 
 __all__ = [
     "KeysValues",
     "OutputLosses",
     "SegmentMask",
+    "additive_scores",
+    "alibi",
     "attend",
+    "attend_by_scores",
     "causal_mask",
     "combine",
+    "concat_scores",
     "correct",
     "cross_entropy",
     "dot_product_attention",
+    "dot_scores",
     "dropout",
     "embed",
     "feed_forward",
+    "general_scores",
     "layer_norm",
     "learned",
     "linear",
@@ -65,12 +89,18 @@ __all__ = [
     "padding_mask",
     "project_keys_values",
     "project_to_vocabulary",
+    "relative_bias",
+    "relative_buckets",
+    "rms_norm",
+    "rotary",
     "segment_mask",
     "segment_positions",
     "sinusoidal",
     "smoothed_probabilities",
     "smoothing_floor",
+    "stochastic_depth",
     "symmetric_divergence",
+    "window_mask",
     "z_loss",
 ]
 
@@ -80,10 +110,15 @@ __getattr__, __dir__ = lazy_names(
         "attention": "KeysValues attend dot_product_attention masked_softmax"
         " multi_head_attention project_keys_values",
         "chunked_losses": "OutputLosses output_losses",
-        "layers": "dropout embed feed_forward layer_norm linear project_to_vocabulary",
+        "earlier_attention": "additive_scores attend_by_scores concat_scores dot_scores"
+        " general_scores",
+        "layers": "dropout embed feed_forward layer_norm linear project_to_vocabulary"
+        " rms_norm stochastic_depth",
         "losses": "correct cross_entropy smoothed_probabilities smoothing_floor"
         " symmetric_divergence z_loss",
-        "masks": "SegmentMask causal_mask combine padding_mask segment_mask",
-        "positions": "learned segment_positions sinusoidal",
+        "masks": "SegmentMask causal_mask combine padding_mask segment_mask"
+        " window_mask",
+        "positions": "alibi learned relative_bias relative_buckets rotary"
+        " segment_positions sinusoidal",
     },
 )

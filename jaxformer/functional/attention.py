@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import re
+from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 import jax
@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxformer.errors import InputError
 from jaxformer.functional.checks import check_floats, check_rate
 from jaxformer.functional.kernels import einsum, wide_dtype
-from jaxformer.functional.layers import dropout, linear, linear_maps
+from jaxformer.functional.layers import dropout, linear, linear_maps, rms_norm
 from jaxformer.functional.masks import SegmentMask
 from jaxformer.typing import Array, Bool, Float, Key, Parameters
 
@@ -24,103 +24,22 @@ BACKENDS = ("auto", "plain", "cudnn", "pallas")
 softmax, by cuDNN, or by a Pallas kernel.
 """
 
-_PLATFORMS = {"cudnn": "gpu", "pallas": "tpu"}
-
-# NVIDIA's documentation of cuDNN: attention needs Ampere (A100) or newer.
-_AMPERE = "8.0"
-_CUDNN_CAPABILITY = re.compile(r"([89]|[1-9]\d)\.\d+")
-
-LONGEST = 1024
-"""The most queries and keys of the Pallas kernel, which holds a whole row of scores in
-the fast memory of a TPU.
-"""
-
-
 Mask: TypeAlias = Bool[Array, "#B #H #T #S"] | SegmentMask | None
 """Which keys each query may attend to: True = may attend, segments, or every one."""
 
-
-class Attending(NamedTuple):
-    """What the choice of a backend depends on.
-
-    Attributes:
-        platform: ``cpu``, ``gpu`` or ``tpu``.
-        capability: compute capability of a GPU, such as ``8.0``; None: it has none.
-        dtype: of queries, keys and values.
-        d_k, d_v: width of a head's queries and keys, and of its values.
-        length: the longer of queries and keys.
-        dropout: whether attention weights are dropped.
-    """
-
-    platform: str
-    capability: str | None
-    dtype: jnp.dtype
-    d_k: int
-    d_v: int
-    length: int
-    dropout: bool
-
-
-def choose_backend(backend: str, attending: Attending) -> str:
-    """Return ``plain``, ``cudnn`` or ``pallas``.
-
-    ``auto`` is the kernel of the device where it takes the type, the widths and the
-    length, and ``plain`` elsewhere. cuDNN needs compute capability 8.0 or higher.
-
-    Raises:
-        InputError: an unknown backend, or one that does not fit.
-    """
-    if backend not in BACKENDS:
-        raise InputError(
-            f"the attention backend is one of {', '.join(BACKENDS)}, not {backend!r}"
-        )
-    if backend == "auto":
-        fitting = (own for own in _PLATFORMS if _refusal(own, attending) is None)
-        return next(fitting, "plain")
-    refusal = None if backend == "plain" else _refusal(backend, attending)
-    if refusal is not None:
-        raise InputError(
-            f"model.attention_backend={backend} {refusal}: set"
-            " model.attention_backend=auto"
-        )
-    return backend
-
-
-def _refusal(backend: str, attending: Attending) -> str | None:
-    platform, capability, dtype, d_k, d_v, length, dropout = attending
-    needed = _PLATFORMS[backend]
-    if platform != needed:
-        return f"is for a {needed.upper()}, and this is a {platform.upper()}"
-    if backend == "cudnn" and not _CUDNN_CAPABILITY.fullmatch(capability or ""):
-        return (
-            f"needs a GPU of compute capability {_AMPERE} or higher, and this has"
-            f" {capability or 'none'}"
-        )
-    if dropout:
-        return "has no dropout of attention weights"
-    if backend == "pallas":
-        if dtype not in ("bfloat16", "float32"):
-            return f"computes in bfloat16 or float32, not in {dtype}"
-        if length > LONGEST:
-            return f"takes at most {LONGEST} positions, not {length}"
-        return None
-    if dtype not in ("bfloat16", "float16"):
-        return f"computes in bfloat16 or float16, not in {dtype}"
-    if d_k != d_v or d_k > 128 or d_k % 8:
-        return (
-            "takes heads with queries and values of one width, a multiple of 8 up to"
-            f" 128, not d_k={d_k} and d_v={d_v}"
-        )
-    return None
+Rotation: TypeAlias = Callable[[Float[Array, "B T H K"]], Float[Array, "B T H K"]]
+"""What turns the projected queries and keys of each position, such as
+:func:`~jaxformer.functional.positions.rotary` with positions.
+"""
 
 
 class KeysValues(NamedTuple):
     """The projected memory of attention: one key and one value per position and
-    head.
+    head, or per position and group of heads.
     """
 
-    keys: Float[Array, "B S H K"]
-    values: Float[Array, "B S H K2"]
+    keys: Float[Array, "B S G K"]
+    values: Float[Array, "B S G K2"]
 
 
 def masked_softmax(
@@ -209,10 +128,11 @@ def _softmax_change(weights: Array, change: Array) -> Array:
 
 def dot_product_attention(
     query: Float[Array, "B T H K"],
-    key: Float[Array, "B S H K"],
-    value: Float[Array, "B S H K2"],
+    key: Float[Array, "B S G K"],
+    value: Float[Array, "B S G K2"],
     mask: Mask = None,
     *,
+    bias: Float[Array, "#B #H #T #S"] | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     backend: str = "plain",
@@ -224,10 +144,13 @@ def dot_product_attention(
 
     Args:
         query: of each target position.
-        key: of each source position.
+        key: of each source position. With fewer heads than queries each serves H / G
+            adjacent heads of queries (Ainslie et al. 2023; G = 1: Shazeer 2019).
         value: of each source position.
         mask: boolean, True = may attend; axes of size 1 broadcast. Or segments, which
             the kernels need.
+        bias: added to the scaled scores before the mask, such as that of relative
+            positions.
         dropout_rate: of the weights; 0 in the paper.
         dropout_key: random key; without it there is no dropout.
         backend: ``plain``, or a kernel: ``cudnn`` on GPUs in half precision, ``pallas``
@@ -240,10 +163,11 @@ def dot_product_attention(
         return None. Rows of the mask without any True give zeros in both.
 
     Raises:
-        InputError: a mask of numbers or with other than four axes, inputs of integers,
-            a dropout rate outside [0, 1), or a kernel with dropout, a mask other than
-            segments, a type, widths or a length that it does not take, or without its
-            device.
+        InputError: a mask of numbers or with other than four axes, a bias with other
+            than four, heads of keys that do not divide those of queries, inputs of
+            integers, a dropout rate outside [0, 1), or a kernel with dropout, a bias, a
+            window, a mask other than segments, a type, widths or a length that it does
+            not take, or without its device.
 
     Example:
         >>> x = jnp.ones((2, 5, 8, 64))
@@ -252,34 +176,26 @@ def dot_product_attention(
         ((2, 5, 8, 64), (2, 8, 5, 5))
     """
     check_rate(dropout_rate)
+    key, value = (_share(x, query.shape[2]) for x in (key, value))
     if backend != "plain":
-        device = jax.devices()[0]
-        known = getattr(device, "compute_capability", None)
-        attending = Attending(
-            platform=_PLATFORMS.get(backend, str(device.platform)),
-            capability=known if backend == "auto" else _AMPERE,
-            dtype=query.dtype,
-            d_k=query.shape[-1],
-            d_v=value.shape[-1],
-            length=max(query.shape[1], key.shape[1]),
-            dropout=dropout_rate > 0.0 and dropout_key is not None,
-        )
-        if backend == "auto":
-            fits = mask is None or isinstance(mask, SegmentMask)
-            backend = choose_backend("auto" if fits else "plain", attending)
-        if backend != "plain":
-            return _fused(backend, attending, query, key, value, mask), None
+        dropped = dropout_rate > 0.0 and dropout_key is not None
+        how = _choose(backend, query, key, value, mask, bias, dropped)
+        if how != "plain":
+            return _fused(how, query, key, value, mask), None
     if isinstance(mask, SegmentMask):
         mask = mask.dense(query.shape[1])
-    if mask is not None and mask.ndim != 4:
-        raise InputError(
-            "a mask has the four axes [B, H, T, S], 1 where nothing varies, not the"
-            f" shape {mask.shape}"
-        )
+    for name, given in (("mask", mask), ("bias", bias)):
+        if given is not None and given.ndim != 4:
+            raise InputError(
+                f"a {name} has the four axes [B, H, T, S], 1 where nothing varies, not"
+                f" the shape {given.shape}"
+            )
     for x in (query, key, value):
         check_floats(x)
     scale = query.shape[-1] ** -0.5
     scores = einsum("BTHK,BSHK->BHTS", query * scale, key)
+    if bias is not None:
+        scores = scores + bias.astype(scores.dtype)
     if dropout_key is None or dropout_rate == 0.0:
         weights, mixing = _softmax_to_mix(scores, mask, value.dtype)
     else:
@@ -289,21 +205,63 @@ def dot_product_attention(
     return output.astype(value.dtype), weights
 
 
+def _share(x: Float[Array, "B S G K"], heads: int) -> Float[Array, "B S H K"]:
+    """Repeat the keys or values of each group for its heads of queries."""
+    if x.shape[2] == heads:
+        return x
+    if heads % x.shape[2]:
+        raise InputError(
+            f"{heads} heads of queries cannot share {x.shape[2]} heads of keys and"
+            " values: take a number that divides them"
+        )
+    return jnp.repeat(x, heads // x.shape[2], axis=2)
+
+
+def _choose(
+    backend: str,
+    query: Float[Array, "B T H K"],
+    key: Float[Array, "B S H K"],
+    value: Float[Array, "B S H K2"],
+    mask: Mask,
+    bias: Float[Array, "#B #H #T #S"] | None,
+    dropped: bool,
+) -> str:
+    """Return ``plain`` or a kernel that takes the inputs."""
+    if backend not in BACKENDS:
+        raise InputError(
+            f"the backend of attention is {', '.join(BACKENDS)}, not {backend!r}"
+        )
+    from jaxformer.functional import backends
+
+    device = jax.devices()[0]
+    known = getattr(device, "compute_capability", None)
+    attending = backends.Attending(
+        platform=backends.PLATFORMS.get(backend, str(device.platform)),
+        capability=known if backend == "auto" else backends.AMPERE,
+        dtype=query.dtype,
+        d_k=query.shape[-1],
+        d_v=value.shape[-1],
+        length=max(query.shape[1], key.shape[1]),
+        dropout=dropped,
+        bias=bias is not None,
+        window=isinstance(mask, SegmentMask) and mask.window is not None,
+    )
+    if backend == "auto":
+        fits = mask is None or isinstance(mask, SegmentMask)
+        return backends.choose_backend("auto" if fits else "plain", attending)
+    reason = backends.refusal(backend, attending)
+    if reason is not None:
+        raise InputError(f"backend={backend} {reason}: use plain")
+    return backend
+
+
 def _fused(
     backend: str,
-    attending: Attending,
     query: Float[Array, "B T H K"],
     key: Float[Array, "B S H K"],
     value: Float[Array, "B S H K2"],
     mask: Mask,
 ) -> Float[Array, "B T H K2"]:
-    if backend not in _PLATFORMS:
-        raise InputError(
-            f"the backend of attention is {', '.join(BACKENDS)}, not {backend!r}"
-        )
-    refusal = _refusal(backend, attending)
-    if refusal is not None:
-        raise InputError(f"backend={backend} {refusal}: use plain")
     if mask is None:
         mask = SegmentMask(jnp.ones(key.shape[:2], jnp.int32))
     if not isinstance(mask, SegmentMask):
@@ -317,12 +275,39 @@ def _fused(
 
 
 def project_keys_values(
-    params: Parameters, memory: Float[Array, "B S D"]
+    params: Parameters,
+    memory: Float[Array, "B S D"],
+    *,
+    rotate: Rotation | None = None,
 ) -> KeysValues:
     """Project a memory to the keys and values of all heads: K W^K and V W^V of
     section 3.2.2.
     """
-    return KeysValues(*linear_maps(memory, params["key"], params["value"]))
+    key, value = linear_maps(memory, params["key"], params["value"])
+    return KeysValues(finish_heads(params, "key", key, rotate), value)
+
+
+def finish_heads(
+    params: Parameters,
+    name: str,
+    heads: Float[Array, "B T H K"],
+    rotate: Rotation | None,
+) -> Float[Array, "B T H K"]:
+    """Normalize projected queries or keys where ``params`` has a norm for them, then
+    rotate them.
+
+    QK-norm: with a scale over the width of a head, as Dehghani et al. 2023, section 2,
+    for the reason of Henry et al. 2020: scores stay bounded. Here it is RMSNorm.
+
+    Args:
+        params: of multi-head attention.
+        name: ``query`` or ``key``.
+        heads: projected.
+        rotate: by positions; None: not.
+    """
+    if f"{name}_norm" in params:
+        heads = rms_norm(heads, **params[f"{name}_norm"])
+    return heads if rotate is None else rotate(heads)
 
 
 def attend(
@@ -331,16 +316,19 @@ def attend(
     memory: KeysValues,
     mask: Mask = None,
     *,
+    bias: Float[Array, "#B #H #T #S"] | None = None,
+    rotate: Rotation | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     backend: str = "plain",
 ) -> tuple[Float[Array, "B T D"], Float[Array, "B H T S"] | None]:
     """Attend to keys and values that are already projected."""
-    query = linear(x, **params["query"])
+    query = finish_heads(params, "query", linear(x, **params["query"]), rotate)
     heads, weights = dot_product_attention(
         query,
         *memory,
         mask,
+        bias=bias,
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
         backend=backend,
@@ -354,6 +342,8 @@ def multi_head_attention(
     memory: Float[Array, "B S D"],
     mask: Mask = None,
     *,
+    bias: Float[Array, "#B #H #T #S"] | None = None,
+    rotate: Rotation | None = None,
     dropout_rate: float = 0.0,
     dropout_key: Key | None = None,
     backend: str = "plain",
@@ -367,10 +357,14 @@ def multi_head_attention(
     Args:
         params: ``{"query", "key", "value": {"kernel": [D, H, K], "bias": [H, K]},
             "output": {"kernel": [H, K, D], "bias": [D]}}``; the width of values may
-            differ from that of queries and keys.
+            differ from that of queries and keys. Biases may be absent. Keys and values
+            may have fewer heads, ``[D, G, K]``. With ``"query_norm", "key_norm":
+            {"scale": [K]}`` queries and keys are normalized.
         x: the positions of the queries.
         memory: the positions of the keys and values.
         mask: boolean, True = may attend, or segments.
+        bias: added to the scaled scores.
+        rotate: applied to projected queries and keys, for rotary positions.
         dropout_rate: of the attention weights; 0 in the paper.
         dropout_key: random key; without it there is no dropout.
         backend: see :func:`dot_product_attention`.
@@ -382,13 +376,14 @@ def multi_head_attention(
         names = ("key", "value", "query")
         key, value, query = linear_maps(x, *(params[name] for name in names))
     else:
-        key, value = project_keys_values(params, memory)
+        key, value = linear_maps(memory, params["key"], params["value"])
         query = linear(x, **params["query"])
     heads, weights = dot_product_attention(
-        query,
-        key,
+        finish_heads(params, "query", query, rotate),
+        finish_heads(params, "key", key, rotate),
         value,
         mask,
+        bias=bias,
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
         backend=backend,

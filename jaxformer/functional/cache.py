@@ -23,6 +23,8 @@ from jax import lax
 
 from jaxformer.functional.attention import (
     KeysValues,
+    Rotation,
+    finish_heads,
     masked_softmax,
     project_keys_values,
 )
@@ -37,10 +39,12 @@ _SPANS = (24, 96, 384)  # their ends; each span is one more branch to compile
 
 
 class KeyValueStore(NamedTuple):
-    """Keys and values in M slots, in the layout of the matmuls that read them."""
+    """Keys and values in M slots, in the layout of the matmuls that read them. G heads
+    of them serve H heads of queries.
+    """
 
-    keys: Float[Array, "B H K M"]
-    values: Float[Array, "B H M K2"]
+    keys: Float[Array, "B G K M"]
+    values: Float[Array, "B G M K2"]
 
 
 Spans: TypeAlias = tuple[KeyValueStore, ...]
@@ -103,7 +107,7 @@ def empty_spans(
 
 
 def extend(old: Spans, new: KeysValues, position: Int[Array, ""]) -> Spans:
-    """Write the keys and values of W hypotheses, [B, W, H, K], into the W slots of a
+    """Write the keys and values of W hypotheses, [B, W, G, K], into the W slots of a
     position.
     """
     fresh = store(new)
@@ -143,6 +147,11 @@ def readable(ancestors: Int[Array, "B W T"]) -> Bool[Array, "B 1 W M"]:
     return seen.reshape(sentences, 1, width, length * width)
 
 
+def slot_positions(slots: int, width: int) -> Int[Array, " M"]:
+    """Return the position of each slot, W a position."""
+    return jnp.arange(slots, dtype=jnp.int32) // width
+
+
 def attend_to_store(
     params: Parameters,
     x: Float[Array, "B W D"],
@@ -162,7 +171,8 @@ def attend_to_store(
         The output in the dtype of ``x``, and the weights, float32 (float64 for float64
         inputs).
     """
-    weights = masked_softmax(_scores(_project_query(params, x, memory), memory), mask)
+    query = _project_query(params, x, memory)
+    weights = masked_softmax(_scores(query, memory), mask)
     return _project_output(params, x, _mix(weights, memory)), weights
 
 
@@ -172,6 +182,9 @@ def attend_to_spans(
     memory: Spans,
     mask: Bool[Array, "#B 1 #W M"],
     position: Int[Array, ""],
+    *,
+    bias: Float[Array, "1 H 1 M"] | None = None,
+    rotate: Rotation | None = None,
 ) -> Float[Array, "B W D"]:
     """Attend as :func:`attend_to_store` does, but read only the spans that begin at or
     before the position.
@@ -182,6 +195,8 @@ def attend_to_spans(
         memory: keys and values, in W slots for each position.
         mask: slots that they may read, none after ``position``.
         position: of ``x``, counted from 0.
+        bias: added to the scaled scores.
+        rotate: applied to the projected queries; stored keys are rotated.
     """
     ends = [
         *itertools.accumulate(span.values.shape[2] // x.shape[1] for span in memory)
@@ -191,9 +206,8 @@ def attend_to_spans(
         for count in range(1, len(memory) + 1)
     ]
     branch = jnp.sum(jnp.array(ends[:-1], jnp.int32) <= position)
-    heads = lax.switch(
-        branch, branches, _project_query(params, x, memory[0]), memory, mask
-    )
+    query = _project_query(params, x, memory[0], rotate)
+    heads = lax.switch(branch, branches, query, memory, mask, bias)
     return _project_output(params, x, heads)
 
 
@@ -202,9 +216,12 @@ def _attend_to_first(
     query: Float[Array, "B H W K"],
     memory: Spans,
     mask: Bool[Array, "#B 1 #W M"],
+    bias: Float[Array, "1 H 1 M"] | None,
 ) -> Float[Array, "B H W K2"]:
     """Attend to the first ``count`` spans."""
     scores = jnp.concatenate([_scores(query, span) for span in memory[:count]], axis=-1)
+    if bias is not None:
+        scores = scores + bias[..., : scores.shape[-1]].astype(scores.dtype)
     weights = masked_softmax(scores, mask[..., : scores.shape[-1]])
     mixed, begin = [], 0
     for span in memory[:count]:
@@ -215,9 +232,12 @@ def _attend_to_first(
 
 
 def _project_query(
-    params: Parameters, x: Float[Array, "B W D"], memory: KeyValueStore
+    params: Parameters,
+    x: Float[Array, "B W D"],
+    memory: KeyValueStore,
+    rotate: Rotation | None = None,
 ) -> Float[Array, "B H W K"]:
-    query = linear(x, params["query"]["kernel"], params["query"]["bias"])
+    query = finish_heads(params, "query", linear(x, **params["query"]), rotate)
     return (
         (query * query.shape[-1] ** -0.5)
         .astype(memory.keys.dtype)
@@ -228,30 +248,33 @@ def _project_query(
 def _scores(
     query: Float[Array, "B H W K"], memory: KeyValueStore
 ) -> Float[Array, "B H W M"]:
-    return jnp.einsum(
-        "BHWK,BHKM->BHWM",
-        query,
+    batch, heads, width, size = query.shape
+    # The heads of queries that share a head of keys are more rows of one matmul.
+    scores = jnp.einsum(
+        "BGWK,BGKM->BGWM",
+        query.reshape(batch, memory.keys.shape[1], -1, size),
         memory.keys,
         preferred_element_type=wide_dtype(memory.keys),
     )
+    return scores.reshape(batch, heads, width, -1)
 
 
 def _mix(
     weights: Float[Array, "B H W M"], memory: KeyValueStore
 ) -> Float[Array, "B H W K2"]:
+    batch, heads, width, slots = weights.shape
     mixing = weights.astype(memory.values.dtype)
-    return jnp.einsum(
-        "BHWM,BHMK->BHWK",
-        mixing,
+    mixed = jnp.einsum(
+        "BGWM,BGMK->BGWK",
+        mixing.reshape(batch, memory.values.shape[1], -1, slots),
         memory.values,
         preferred_element_type=wide_dtype(mixing),
     )
+    return mixed.reshape(batch, heads, width, -1)
 
 
 def _project_output(
     params: Parameters, x: Float[Array, "B W D"], heads: Float[Array, "B H W K2"]
 ) -> Float[Array, "B W D"]:
     heads = heads.astype(x.dtype).transpose(0, 2, 1, 3)
-    return linear(
-        heads, params["output"]["kernel"], params["output"]["bias"], contract=2
-    )
+    return linear(heads, **params["output"], contract=2)

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec
 
 from jaxformer.errors import InputError
-from jaxformer.functional.attention import LONGEST
+from jaxformer.functional.backends import LONGEST
 from jaxformer.functional.checks import check_right_padding
 from jaxformer.functional.kernels import ROW_AXES, TENSOR_AXIS, automatic_axes
 from jaxformer.functional.masks import SegmentMask

@@ -108,7 +108,7 @@ def linear_maps(
 def layer_norm(
     x: Float[Array, "*B D"],
     scale: Float[Array, " D"],
-    bias: Float[Array, " D"],
+    bias: Float[Array, " D"] | None = None,
     *,
     epsilon: float = 1e-6,
 ) -> Float[Array, "*B D"]:
@@ -122,6 +122,8 @@ def layer_norm(
         InputError: an input of integers.
     """
     check_floats(x)
+    if bias is None:
+        bias = jnp.zeros_like(scale)
     if is_half(x):
         from jaxformer.functional.half import half_norm
 
@@ -136,6 +138,25 @@ def _norm(epsilon: float, x: Array, scale: Array, bias: Array) -> Array:
         parameter.reshape(*ones, -1).astype(normal.dtype) for parameter in (scale, bias)
     )
     return (normal * scale + bias).astype(x.dtype)
+
+
+def rms_norm(
+    x: Float[Array, "*B D"], scale: Float[Array, " D"], *, epsilon: float = 1e-6
+) -> Float[Array, "*B D"]:
+    """Divide the last axis by its root mean square, and scale: x / sqrt(mean(x^2) +
+    epsilon) * scale (Zhang and Sennrich 2019, equation 4).
+
+    Unlike :func:`layer_norm` it subtracts no mean and adds no bias. Computed in
+    float32, or in float64 for float64 inputs, and rounded once.
+
+    Raises:
+        InputError: an input of integers.
+    """
+    check_floats(x)
+    wide = x.astype(wide_dtype(x))
+    square = jnp.square(wide).mean(axis=-1, keepdims=True)
+    scale = scale.reshape((1,) * (x.ndim - 1) + (-1,)).astype(wide.dtype)
+    return (wide * jax.lax.rsqrt(square + epsilon) * scale).astype(x.dtype)
 
 
 def dropout(
@@ -161,6 +182,24 @@ def dropout(
         jnp.zeros((), x.dtype),
         (x.astype(wide_dtype(x)) / (1.0 - rate)).astype(x.dtype),
     )
+
+
+def stochastic_depth(
+    x: Float[Array, "B T D"], rate: float, key: Key | None
+) -> Float[Array, "B T D"]:
+    """Set the whole output of a sub-layer to 0 with probability ``rate``, for each row
+    by itself, and scale it by 1 / (1 - rate) otherwise (Huang et al. 2016).
+
+    What remains of the layer is its residual connection. They scale when testing; this
+    scales when training, as :func:`dropout` does, and takes one rate for all layers.
+
+    Raises:
+        InputError: the rate is not in [0, 1).
+    """
+    if rate == 0.0 or key is None:
+        return dropout(x, rate, key)
+    kept = dropout(jnp.ones((x.shape[0], 1, 1), wide_dtype(x)), rate, key)
+    return (x.astype(kept.dtype) * kept).astype(x.dtype)
 
 
 @jax.custom_jvp
@@ -203,6 +242,17 @@ sigmoid(x), called swish by Ramachandran et al. 2017.
 """
 
 
+GATED = {
+    "reglu": "relu",
+    "geglu": "gelu",
+    "geglu_exact": "gelu_exact",
+    "swiglu": "silu",
+}
+"""Gated feed-forward layers (Shazeer 2020, equation 6), and the activation of the gate
+of each.
+"""
+
+
 def feed_forward(
     params: Parameters,
     x: Float[Array, "B T D"],
@@ -212,30 +262,35 @@ def feed_forward(
     dropout_key: Key | None = None,
 ) -> Float[Array, "B T D"]:
     """Transform each position independently: max(0, x W_1 + b_1) W_2 + b_2 (Vaswani et
-    al. 2017, equation 2).
+    al. 2017, equation 2), or with a gate, (f(x W_g) * (x W_1)) W_2 (Shazeer 2020).
 
     No forward mode in half precision, see :func:`linear`.
 
     Args:
         params: ``{"inner": {"kernel": [D, F], "bias": [F]}, "outer": {"kernel": [F, D],
-            "bias": [D]}}``.
+            "bias": [D]}}``, and ``gate`` like ``inner`` where there is one. Biases may
+            be absent.
         x: the positions.
-        activation: a name of :data:`ACTIVATIONS`; ``relu`` in the paper.
+        activation: a name of :data:`ACTIVATIONS`, ``relu`` in the paper, or of
+            :data:`GATED`.
         dropout_rate: after the activation; 0 in the paper.
         dropout_key: random key; without it there is no dropout.
 
     Raises:
         InputError: an unknown activation.
     """
-    if activation not in ACTIVATIONS:
+    if activation in GATED:
+        gate, inner = linear_maps(x, params["gate"], params["inner"])
+        inner = ACTIVATIONS[GATED[activation]](gate) * inner
+    elif activation in ACTIVATIONS:
+        inner = ACTIVATIONS[activation](linear(x, **params["inner"]))
+    else:
         raise InputError(
-            f"activation must be one of {', '.join(ACTIVATIONS)}, not {activation!r}"
+            f"activation must be one of {', '.join((*ACTIVATIONS, *GATED))}, not"
+            f" {activation!r}"
         )
-    inner = ACTIVATIONS[activation](
-        linear(x, params["inner"]["kernel"], params["inner"]["bias"])
-    )
     inner = dropout(inner, dropout_rate, dropout_key)
-    return linear(inner, params["outer"]["kernel"], params["outer"]["bias"])
+    return linear(inner, **params["outer"])
 
 
 def embed(

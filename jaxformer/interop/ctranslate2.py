@@ -15,7 +15,7 @@ from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError, require
 from jaxformer.functional.positions import learned, sinusoidal
 from jaxformer.interop.huggingface.tokenizers import names_of
-from jaxformer.models.config import TransformerConfig
+from jaxformer.models.config import TransformerConfig, later_blocks
 from jaxformer.models.layer_stacking import unstack_layers
 from jaxformer.nn.embedding import LAYOUTS
 from jaxformer.translation.translator import Translator
@@ -104,8 +104,8 @@ def save(
         quantization: of the matrices, such as ``int8``; None: float32.
 
     Raises:
-        InputError: heads of another width than d_model / num_heads, a wrong number of
-            tokens, or the package ctranslate2 is missing.
+        InputError: a block later than the paper, heads of another width than d_model /
+            num_heads, a wrong number of tokens, or the package ctranslate2 is missing.
     """
     _check(config, tokens)
     specs = require("ctranslate2.specs", "benchmark")
@@ -137,6 +137,11 @@ def save(
 
 
 def _check(config: TransformerConfig, tokens: Tokens) -> None:
+    for name, value in later_blocks(config).items():
+        raise InputError(
+            f"jaxformer writes models for CTranslate2 without model.{name}={value}:"
+            " such a model cannot be written for it"
+        )
     width = config.d_model // config.num_heads
     if config.d_model % config.num_heads or {
         config.d_k or width,

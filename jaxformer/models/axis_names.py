@@ -20,6 +20,7 @@ DOWN, UP = "lora_a", "lora_b"
 # Patterns of lower-case paths, a `/` before each name; the first match counts. They
 # match only what distinguishes a parameter, so modules may have any names.
 _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("*position*bias*/table", ("position", "heads")),
     ("*position*/table", ("position", "embed")),
     ("*embedding*/table", ("vocabulary", "embed")),
     ("/output", ("vocabulary", "embed")),
@@ -34,8 +35,16 @@ _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*/output/bias", ("embed",)),
     ("*/inner/kernel", ("embed", "hidden")),
     ("*/inner/bias", ("hidden",)),
+    ("*/gate/kernel", ("embed", "hidden")),
+    ("*/gate/bias", ("hidden",)),
     ("*/outer/kernel", ("hidden", "embed")),
     ("*/outer/bias", ("embed",)),
+    ("*/state/kernel", ("embed", "hidden")),
+    ("*/memory/kernel", ("embed", "hidden")),
+    ("*/both/kernel", ("embed", "hidden")),
+    ("*/energy/kernel", ("hidden", "score")),
+    ("*/query_norm/scale", ("head_width",)),
+    ("*/key_norm/scale", ("head_width",)),
     ("*norm*/scale", ("embed",)),
     ("*norm*/bias", ("embed",)),
 )
@@ -45,13 +54,14 @@ def logical_axes(params: Parameters) -> PyTree:
     """Name the axes of every parameter of a model, looped or scanned.
 
     The names are ``vocabulary``, ``position``, ``embed`` (d_model), ``heads``,
-    ``head_width`` (d_k or d_v), ``hidden`` (d_ff), ``rank`` (of adapters) and, first
-    for scanned layers, ``layers``.
+    ``head_width`` (d_k or d_v), ``hidden`` (d_ff), ``score``, ``rank`` (of adapters)
+    and, first for scanned layers, ``layers``.
 
     Args:
         params: of a :class:`jaxformer.Transformer`, or of modules of
-            :mod:`jaxformer.nn`. The names of ``Embedding``, ``Positions`` and
-            ``LayerNorm`` modules must contain ``embedding``, ``position`` and ``norm``.
+            :mod:`jaxformer.nn`. The names of ``Embedding``, ``Positions`` and norm
+            modules must contain ``embedding``, ``position`` and ``norm``, those of
+            ``PositionBias`` ``position_bias``, as Flax's own ``PositionBias_0``.
             Arrays or ``jax.ShapeDtypeStruct``.
 
     Returns:

@@ -71,7 +71,8 @@ def empty_cache(
     d_k = config.d_k or config.d_model // config.num_heads
     d_v = config.d_v or config.d_model // config.num_heads
     dtype = cache_dtype(jnp.dtype(config.dtype))
-    sizes = rows // beam_size, config.num_heads, d_k, d_v
+    heads = config.num_key_value_heads or config.num_heads
+    sizes = rows // beam_size, heads, d_k, d_v
     return Cache(
         [
             empty_spans(*sizes, width=beam_size, length=length, dtype=dtype)

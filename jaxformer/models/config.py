@@ -8,9 +8,16 @@ from typing import Any
 import jax.numpy as jnp
 
 from jaxformer.errors import InputError, check_keys, key
-from jaxformer.functional.attention import BACKENDS, Attending, choose_backend
-from jaxformer.functional.layers import ACTIVATIONS
-from jaxformer.nn.blocks import NORM_ORDERS, LayerConfig
+from jaxformer.functional.attention import BACKENDS
+from jaxformer.functional.layers import GATED
+from jaxformer.nn.attention import (
+    ACTIVATIONS,
+    NORM_ORDERS,
+    NORMS,
+    POSITION_BIASES,
+    LayerConfig,
+)
+from jaxformer.nn.embedding import IN_ATTENTION, LAYOUTS
 from jaxformer.nn.embedding import KINDS as POSITION_KINDS
 from jaxformer.nn.stacks import REMATERIALIZATIONS
 
@@ -53,16 +60,18 @@ class TransformerConfig:
     # 0.1 in later tensor2tensor.
     attention_dropout_rate: float = key(0.0, least=0, below=1)
     activation_dropout_rate: float = key(0.0, least=0, below=1)
-    # relu (the paper), gelu (the tanh approximation), gelu_exact or silu (swish).
+    # relu (the paper), gelu (the tanh approximation), gelu_exact or silu (swish); with
+    # a third kernel as a gate (Shazeer 2020): reglu, geglu, geglu_exact or swiglu.
     activation: str = key("relu", choices=ACTIVATIONS)
     # post: LN(x + f(x)), the paper; pre: x + f(LN(x)) and a final norm, more stable in
     # deep stacks.
     norm_order: str = key("post", choices=NORM_ORDERS)
-    # Added to the variance in layer normalization.
+    # Added to the variance in normalization.
     norm_epsilon: float = key(1e-6, above=0, most=1)
     # sinusoidal (the paper: sines and cosines interleaved), sinusoidal_halves
     # (tensor2tensor), sinusoidal_concatenated (all sines, then all cosines, as Marian's
-    # models at Hugging Face) or learned.
+    # models at Hugging Face), learned, rotary (queries and keys of self-attention turn
+    # with the position, Su et al. 2021) or none.
     positions: str = key("sinusoidal", choices=POSITION_KINDS)
     # Maximum length of a sequence on either side, end of sentence included.
     max_length: int = key(1024, least=1, most=2**20)
@@ -110,6 +119,29 @@ class TransformerConfig:
     # vocabulary.
     pad_id: int = key(0, changes="tokens")
     bos_id: int = key(2, changes="tokens")
+    # Blocks later than the paper. layer: layer normalization; rms: RMSNorm (Zhang and
+    # Sennrich 2019).
+    norm: str = key("layer", choices=NORMS)
+    # Whether projections, feed-forward layers and layer norms have biases.
+    biases: bool = key(True)
+    # Heads of keys and values, which divide num_heads and share them (Ainslie et al.
+    # 2023; 1: Shazeer 2019). None: num_heads.
+    num_key_value_heads: int | None = key(None, least=1, most=2**16)
+    # Whether queries and keys are normalized by RMSNorm (Henry et al. 2020; Dehghani et
+    # al. 2023).
+    query_key_norm: bool = key(False)
+    # Base of the angles of rotary positions.
+    rotary_base: float = key(10_000.0, above=1, most=1e9)
+    # Bias on the scores of self-attention by distance: none, relative (learned, T5;
+    # Raffel et al. 2020) or alibi (Press et al. 2022). Besides positions; alone with
+    # positions=none.
+    position_bias: str = key("none", choices=POSITION_BIASES)
+    # Positions that self-attention sees, the own one and those before it; in the
+    # encoder as many after it (Beltagy et al. 2020). None: all.
+    attention_window: int | None = key(None, least=1, most=2**20)
+    # Dropout of whole sub-layers, of each row by itself (stochastic depth; Huang et al.
+    # 2016), at one rate in all layers as Fan et al. 2020.
+    layer_drop_rate: float = key(0.0, least=0, below=1)
 
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""
@@ -122,7 +154,7 @@ class TransformerConfig:
                     f" {getattr(self, name)}"
                 )
         self._check_heads()
-        if self.positions != "learned" and self.d_model % 2:
+        if self.positions in LAYOUTS and self.d_model % 2:
             raise InputError(
                 f"sinusoidal positions need an even model.d_model, not {self.d_model}"
             )
@@ -148,16 +180,28 @@ class TransformerConfig:
                 f"model.d_model {self.d_model} is not divisible by model.num_heads"
                 f" {self.num_heads}; try {near} heads, or set model.d_k and model.d_v"
             )
+        if self.num_heads % (self.num_key_value_heads or 1):
+            raise InputError(
+                f"model.num_key_value_heads={self.num_key_value_heads} must divide"
+                f" model.num_heads={self.num_heads}"
+            )
+        width = self.d_k or self.d_model // self.num_heads
+        if self.positions == "rotary" and width % 2:
+            raise InputError(
+                "model.positions=rotary needs an even model.d_k, the width of a head,"
+                f" not {width}"
+            )
 
     @property
     def layer(self) -> LayerConfig:
         """What each layer of encoder and decoder is made of."""
-        return LayerConfig(
-            **{
-                field.name: getattr(self, field.name)
-                for field in dataclasses.fields(LayerConfig)
-            }
-        )
+        values = {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(LayerConfig)
+        }
+        if self.positions != "rotary":
+            values["rotary_base"] = None
+        return LayerConfig(**values)
 
     def choose_backend(
         self, backend: str, device: Any, length: int, *, train: bool
@@ -174,6 +218,10 @@ class TransformerConfig:
         Raises:
             InputError: a backend that does not fit.
         """
+        if backend == "auto" and device.platform == "cpu":
+            return "plain"  # there is no kernel for it
+        from jaxformer.functional.backends import Attending, choose_backend
+
         attending = Attending(
             platform=device.platform,
             capability=getattr(device, "compute_capability", None),
@@ -182,6 +230,8 @@ class TransformerConfig:
             d_v=self.d_v or self.d_model // self.num_heads,
             length=length,
             dropout=train and self.attention_dropout_rate > 0.0,
+            bias=self.position_bias != "none",
+            window=self.attention_window is not None,
         )
         return choose_backend(backend, attending)
 
@@ -214,3 +264,23 @@ class TransformerConfig:
             num_encoder_layers=3,
             num_decoder_layers=3,
         )
+
+
+def later_blocks(config: TransformerConfig) -> dict[str, Any]:
+    """Return the values of keys whose blocks came after the translation models of
+    other systems, where they are not the default: what an export refuses.
+    """
+    names = [
+        *("norm", "biases", "num_key_value_heads", "query_key_norm"),
+        *("position_bias", "attention_window"),
+    ]
+    if config.activation in GATED:
+        names.append("activation")
+    if config.positions in IN_ATTENTION:
+        names.append("positions")
+    default = TransformerConfig()
+    return {
+        name: getattr(config, name)
+        for name in names
+        if getattr(config, name) != getattr(default, name)
+    }

@@ -3,8 +3,8 @@
 A matmul of [M, K] and [K, N] is 2 M K N operations. Model FLOPs are the matmuls of
 projections, attention, feed-forward layers and logits (Kaplan et al. 2020, section 2.1;
 Chowdhery et al. 2022, appendix B). Embeddings, norms, softmax, dropout, the optimizer
-and what rematerialization recomputes do not count. Causal attention counts as full
-attention. The backward pass takes twice the forward one.
+and what rematerialization recomputes do not count. Causal attention and attention in a
+window count as full attention. The backward pass takes twice the forward one.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from jaxformer.functional.layers import GATED
 from jaxformer.models.config import TransformerConfig
 
 
@@ -106,9 +107,11 @@ def forward_flops(config: TransformerConfig, work: Work) -> float:
     d_k = config.d_k or width // heads
     d_v = config.d_v or width // heads
     queries = 2.0 * width * heads * (d_k + d_v)  # a position's query and output
-    keys = 2.0 * width * heads * (d_k + d_v)  # its key and value
+    groups = config.num_key_value_heads or heads
+    keys = 2.0 * width * groups * (d_k + d_v)  # its key and value
     pair = 2.0 * heads * (d_k + d_v)  # a score, and its share of the output
-    feed_forward = 4.0 * width * config.d_ff
+    kernels = 3 if config.activation in GATED else 2
+    feed_forward = 2.0 * kernels * width * config.d_ff
     encoder = work.source * (queries + keys + feed_forward) + work.source_pairs * pair
     decoder = (
         work.target * (queries + keys + feed_forward)

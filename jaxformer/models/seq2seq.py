@@ -17,7 +17,7 @@ from jaxformer.functional.masks import SegmentMask
 from jaxformer.models.cache import Cache, Memory
 from jaxformer.models.config import TransformerConfig
 from jaxformer.nn import initializers
-from jaxformer.nn.blocks import Dropout, LayerNorm
+from jaxformer.nn.blocks import Dropout, make_norm
 from jaxformer.nn.embedding import Embedding, Positions
 from jaxformer.nn.sharding import keep_rows
 from jaxformer.nn.stacks import Decoder, Encoder
@@ -90,9 +90,8 @@ class Transformer(nn.Module):
         self.source_positions = Positions(*where)
         self.target_positions = Positions(*where)
         if config.embedding_norm:
-            norm = (config.d_model, config.norm_epsilon)
-            self.source_embedding_norm = LayerNorm(*norm)
-            self.target_embedding_norm = LayerNorm(*norm)
+            self.source_embedding_norm = make_norm(config.layer)
+            self.target_embedding_norm = make_norm(config.layer)
         self.embedding_dropout = Dropout(config.dropout_rate)
         how = (config.rematerialization, config.scan_layers, config.scan_unroll)
         self.encoder = Encoder(config.layer, config.num_encoder_layers, *how)
@@ -227,7 +226,7 @@ class Transformer(nn.Module):
             if self.config.tied_embeddings == "all"
             else self.source_embedding
         )
-        encoding = self.source_positions(place, packed=segments is not None)
+        encoding = self.source_positions.encode(place)
         x = _add_positions(embedding(source), encoding)
         if self.config.embedding_norm:
             x = self.source_embedding_norm(x)
@@ -314,8 +313,7 @@ class Transformer(nn.Module):
     def _embed_target(
         self, tokens: Int[Array, "B T"], place: Int[Array, "*#B T"], *, train: bool
     ) -> Array:
-        # Only packed positions have an axis of rows.
-        encoding = self.target_positions(place, packed=place.ndim == 2)
+        encoding = self.target_positions.encode(place)
         x = _add_positions(self._target_embedding(tokens), encoding)
         if self.config.embedding_norm:
             x = self.target_embedding_norm(x)
@@ -323,8 +321,10 @@ class Transformer(nn.Module):
 
 
 def _add_positions(
-    x: Float[Array, "B T D"], encoding: Float[Array, "*#B T D"]
+    x: Float[Array, "B T D"], encoding: Float[Array, "*#B T D"] | None
 ) -> Float[Array, "B T D"]:
+    if encoding is None:  # positions are in attention
+        return x
     return x + (encoding if encoding.ndim == x.ndim else encoding[None]).astype(x.dtype)
 
 

@@ -2,23 +2,33 @@
 :mod:`jaxformer.functional`.
 """
 
-from jaxformer.nn.attention import MultiHeadAttention
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jaxformer.errors import lazy_names
+from jaxformer.nn.attention import LayerConfig, MultiHeadAttention
 from jaxformer.nn.blocks import (
     DecoderLayer,
     Dropout,
     EncoderLayer,
     FeedForward,
-    LayerConfig,
     LayerNorm,
     Residual,
+    RMSNorm,
+    StochasticDepth,
 )
-from jaxformer.nn.embedding import Embedding, Positions
+from jaxformer.nn.embedding import Embedding, PositionBias, Positions
 from jaxformer.nn.stacks import Decoder, Encoder
+
+if TYPE_CHECKING:
+    from jaxformer.nn.earlier_attention import EarlierAttention
 
 __all__ = [
     "Decoder",
     "DecoderLayer",
     "Dropout",
+    "EarlierAttention",
     "Embedding",
     "Encoder",
     "EncoderLayer",
@@ -26,6 +36,11 @@ __all__ = [
     "LayerConfig",
     "LayerNorm",
     "MultiHeadAttention",
+    "PositionBias",
     "Positions",
+    "RMSNorm",
     "Residual",
+    "StochasticDepth",
 ]
+
+__getattr__, __dir__ = lazy_names(__name__, {"earlier_attention": "EarlierAttention"})

@@ -4,7 +4,6 @@ residual, dropout and norm.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,85 +11,28 @@ from typing import TypeVar
 import jax.numpy as jnp
 from flax import linen as nn
 
-from jaxformer.errors import InputError
 from jaxformer.functional import layers
 from jaxformer.functional.attention import Mask
-from jaxformer.functional.cache import KeyValueStore, Spans, extend
-from jaxformer.nn.attention import MultiHeadAttention, check_heads
+from jaxformer.functional.cache import KeyValueStore, Spans
+from jaxformer.nn.attention import LayerConfig, MultiHeadAttention
 from jaxformer.nn.initializers import projection
 from jaxformer.typing import Array, Bool, Float, Int
 
 Aux = TypeVar("Aux")
 
-NORM_ORDERS = ("post", "pre")
-"""Where a sub-layer is normalised: its input plus its output (``post``), or its input
-(``pre``).
-"""
-
-
-@dataclasses.dataclass(frozen=True)
-class LayerConfig:
-    """The hyper-parameters of a layer; the defaults are the paper's base model.
-
-    Attributes:
-        d_model: width of the residual stream.
-        num_heads: heads of each attention.
-        d_ff: width of the feed-forward layer.
-        d_k: width of a head's queries and keys; d_model / num_heads where None.
-        d_v: width of a head's values; d_model / num_heads where None.
-        activation: ``relu``, ``gelu``, ``gelu_exact`` or ``silu``.
-        norm_order: ``post``, LN(x + Dropout(f(x))), as in the paper, or ``pre``, x +
-            Dropout(f(LN(x))).
-        norm_epsilon: added to the variance.
-        dropout_rate: on the output of each sub-layer (section 5.4).
-        attention_dropout_rate: on attention weights.
-        activation_dropout_rate: inside the feed-forward layer.
-
-    Raises:
-        InputError: an unknown activation or norm order, heads that do not divide
-            d_model, or a dropout rate outside [0, 1).
-    """
-
-    d_model: int = 512
-    num_heads: int = 8
-    d_ff: int = 2048
-    d_k: int | None = None
-    d_v: int | None = None
-    activation: str = "relu"
-    norm_order: str = "post"
-    norm_epsilon: float = 1e-6
-    dropout_rate: float = 0.1
-    attention_dropout_rate: float = 0.0
-    activation_dropout_rate: float = 0.0
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        for name, choices in (
-            ("activation", tuple(layers.ACTIVATIONS)),
-            ("norm_order", NORM_ORDERS),
-        ):
-            if getattr(self, name) not in choices:
-                raise InputError(
-                    f"{name} must be one of {', '.join(choices)}, not"
-                    f" {getattr(self, name)!r}"
-                )
-        check_heads(self.d_model, self.num_heads, self.d_k, self.d_v)
-        for name in (
-            "dropout_rate",
-            "attention_dropout_rate",
-            "activation_dropout_rate",
-        ):
-            if not 0.0 <= getattr(self, name) < 1.0:
-                raise InputError(
-                    f"{name} must be at least 0 and below 1, not {getattr(self, name)}"
-                )
-
 
 class LayerNorm(nn.Module):
-    """Layer normalization over the last axis, with scale and bias in float32."""
+    """Layer normalization over the last axis, with scale and bias in float32.
+
+    Attributes:
+        width: of the last axis.
+        epsilon: added to the variance.
+        biased: whether there is a bias.
+    """
 
     width: int
     epsilon: float = 1e-6
+    biased: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
@@ -98,10 +40,39 @@ class LayerNorm(nn.Module):
         scale = self.param(
             "scale", nn.initializers.ones_init(), (self.width,), jnp.float32
         )
+        if not self.biased:
+            return layers.layer_norm(x, scale, epsilon=self.epsilon)
         bias = self.param(
             "bias", nn.initializers.zeros_init(), (self.width,), jnp.float32
         )
         return layers.layer_norm(x, scale, bias, epsilon=self.epsilon)
+
+
+class RMSNorm(nn.Module):
+    """Root mean square normalization over the last axis, with a scale in float32.
+
+    Attributes:
+        width: of the last axis.
+        epsilon: added to the mean square.
+    """
+
+    width: int
+    epsilon: float = 1e-6
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*B D"]) -> Float[Array, "*B D"]:
+        """Normalize and scale."""
+        scale = self.param(
+            "scale", nn.initializers.ones_init(), (self.width,), jnp.float32
+        )
+        return layers.rms_norm(x, scale, epsilon=self.epsilon)
+
+
+def make_norm(config: LayerConfig, name: str | None = None) -> LayerNorm | RMSNorm:
+    """Make the norm of a configuration, of the width of the residual stream."""
+    if config.norm == "rms":
+        return RMSNorm(config.d_model, config.norm_epsilon, name=name)
+    return LayerNorm(config.d_model, config.norm_epsilon, config.biases, name=name)
 
 
 class Dropout(nn.Module):
@@ -116,22 +87,43 @@ class Dropout(nn.Module):
         return layers.dropout(x, self.rate, key)
 
 
+class StochasticDepth(nn.Module):
+    """Drop the output of a whole sub-layer under ``train=True``, with keys from the
+    stream ``dropout``.
+    """
+
+    rate: float
+
+    @nn.compact
+    def __call__(
+        self, x: Float[Array, "B T D"], *, train: bool
+    ) -> Float[Array, "B T D"]:
+        """Drop rows of ``x``, or return it."""
+        key = self.make_rng("dropout") if train and self.rate > 0.0 else None
+        return layers.stochastic_depth(x, self.rate, key)
+
+
 class FeedForward(nn.Module):
-    """The position-wise feed-forward layer (section 3.3)."""
+    """The position-wise feed-forward layer (section 3.3), plain or gated."""
 
     d_model: int
     d_ff: int
     activation: str = "relu"
     dropout_rate: float = 0.0
+    biases: bool = True
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B T D"], *, train: bool = False
     ) -> Float[Array, "B T D"]:
         """Transform each position."""
+        inner, outer = (self.d_model, self.d_ff), (self.d_ff, self.d_model)
+        shapes = {"inner": inner, "outer": outer}
+        if self.activation in layers.GATED:
+            shapes["gate"] = inner
         params = {
-            "inner": self.param("inner", projection, (self.d_model, self.d_ff)),
-            "outer": self.param("outer", projection, (self.d_ff, self.d_model)),
+            name: self.param(name, projection, shape, 1, self.biases)
+            for name, shape in shapes.items()
         }
         key = self.make_rng("dropout") if train and self.dropout_rate > 0.0 else None
         return layers.feed_forward(
@@ -164,28 +156,38 @@ class Residual(nn.Module):
         """Apply ``sublayer``, which returns its output and, for example, attention
         weights.
         """
-        norm = LayerNorm(self.config.d_model, self.config.norm_epsilon, name="norm")
+        norm = make_norm(self.config, name="norm")
         drop = Dropout(self.config.dropout_rate, name="dropout")
-        if self.config.norm_order == "pre":
-            output, more = sublayer(norm(x))
-            return x + drop(output, train=train), more
-        output, more = sublayer(x)
-        return norm(x + drop(output, train=train)), more
+        drop_all = StochasticDepth(self.config.layer_drop_rate, name="layer_drop")
+        pre = self.config.norm_order == "pre"
+        output, more = sublayer(norm(x) if pre else x)
+        x = x + drop_all(drop(output, train=train), train=train)
+        return (x if pre else norm(x)), more
 
 
-def _attention(config: LayerConfig) -> MultiHeadAttention:
+def _attention(config: LayerConfig, *, own: bool) -> MultiHeadAttention:
+    """Make the attention of a layer to itself (``own``) or to another stack."""
     return MultiHeadAttention(
         config.d_model,
         config.num_heads,
         config.d_k,
         config.d_v,
         config.attention_dropout_rate,
+        config.num_key_value_heads,
+        config.biases,
+        config.query_key_norm,
+        rotary_base=config.rotary_base if own else None,
+        window=config.attention_window if own else None,
     )
 
 
 def _feed_forward(config: LayerConfig) -> FeedForward:
     return FeedForward(
-        config.d_model, config.d_ff, config.activation, config.activation_dropout_rate
+        config.d_model,
+        config.d_ff,
+        config.activation,
+        config.activation_dropout_rate,
+        config.biases,
     )
 
 
@@ -196,7 +198,7 @@ class EncoderLayer(nn.Module):
 
     def setup(self) -> None:
         """Create the two sub-layers and their residuals."""
-        self.self_attention = _attention(self.config)
+        self.self_attention = _attention(self.config, own=True)
         self.self_attention_residual = Residual(self.config)
         self.feed_forward = _feed_forward(self.config)
         self.feed_forward_residual = Residual(self.config)
@@ -206,13 +208,16 @@ class EncoderLayer(nn.Module):
         x: Float[Array, "B S D"],
         mask: Mask = None,
         *,
+        bias: Float[Array, "#B #H S S"] | None = None,
         train: bool = False,
         backend: str = "plain",
     ) -> tuple[Float[Array, "B S D"], Float[Array, "B H S S"] | None]:
         """Return the output and the attention weights, which only the ``backend``
-        ``plain`` computes.
+        ``plain`` computes. A ``bias`` is added to the scores.
         """
-        attend = functools.partial(self.self_attention, train=train, backend=backend)
+        attend = functools.partial(
+            self.self_attention, bias=bias, train=train, backend=backend
+        )
         x, weights = self.self_attention_residual(
             x, lambda y: attend(y, y, mask), train=train
         )
@@ -231,9 +236,9 @@ class DecoderLayer(nn.Module):
 
     def setup(self) -> None:
         """Create the three sub-layers and their residuals."""
-        self.self_attention = _attention(self.config)
+        self.self_attention = _attention(self.config, own=True)
         self.self_attention_residual = Residual(self.config)
-        self.cross_attention = _attention(self.config)
+        self.cross_attention = _attention(self.config, own=False)
         self.cross_attention_residual = Residual(self.config)
         self.feed_forward = _feed_forward(self.config)
         self.feed_forward_residual = Residual(self.config)
@@ -245,6 +250,7 @@ class DecoderLayer(nn.Module):
         mask: Mask,
         memory_mask: Mask = None,
         *,
+        bias: Float[Array, "#B #H T T"] | None = None,
         train: bool = False,
         backend: str = "plain",
     ) -> tuple[
@@ -258,6 +264,7 @@ class DecoderLayer(nn.Module):
             memory: the encoder's output.
             mask: of the self-attention; it must be causal in an autoregressive model.
             memory_mask: which positions of the memory may be attended to.
+            bias: added to the scores of the self-attention.
             train: whether dropout is active.
             backend: how attention is computed; only ``plain`` computes weights.
         """
@@ -266,7 +273,7 @@ class DecoderLayer(nn.Module):
             for attention in (self.self_attention, self.cross_attention)
         )
         x, self_weights = self.self_attention_residual(
-            x, lambda y: own(y, y, mask), train=train
+            x, lambda y: own(y, y, mask, bias=bias), train=train
         )
         x, cross_weights = self.cross_attention_residual(
             x, lambda y: other(y, memory, memory_mask), train=train
@@ -288,6 +295,8 @@ class DecoderLayer(nn.Module):
         seen: Bool[Array, "B 1 W M"],
         memory: KeyValueStore,
         memory_mask: Bool[Array, "B2 1 1 S"],
+        *,
+        bias: Float[Array, "1 H 1 M"] | None = None,
     ) -> tuple[Float[Array, "N 1 D"], Spans, Float[Array, "B2 H W2 S"]]:
         """Compute one position from the cached keys and values of those before it.
 
@@ -300,6 +309,7 @@ class DecoderLayer(nn.Module):
             memory: projected encoder output, one row a sentence. The hypotheses of a
                 sentence query it like positions, so it is never repeated.
             memory_mask: which positions of the memory may be attended to.
+            bias: added to the scores of the self-attention.
 
         Returns:
             The output, the cache with this position, and the weights of the
@@ -308,13 +318,11 @@ class DecoderLayer(nn.Module):
 
         def attend_self(y: Array) -> tuple[Array, Spans]:
             beams = y.reshape(seen.shape[0], seen.shape[2], -1)
-            grown = extend(cache, self.self_attention.keys_values(beams), position)
-            return (
-                self.self_attention.attend_to_spans(
-                    beams, grown, seen, position
-                ).reshape(y.shape),
-                grown,
+            grown = self.self_attention.extend(cache, beams, position)
+            output = self.self_attention.attend_to_spans(
+                beams, grown, seen, position, bias=bias
             )
+            return output.reshape(y.shape), grown
 
         def attend_memory(y: Array) -> tuple[Array, Array]:
             beams = y.reshape(memory.keys.shape[0], -1, y.shape[-1])

@@ -52,11 +52,17 @@ LAYOUTS = {
 }
 """The layouts of sinusoidal positions by kind."""
 
-KINDS = (*LAYOUTS, "learned")
+IN_ATTENTION = ("rotary", "none")
+"""Kinds that add nothing to embeddings: queries and keys turn, or there are none but a
+:class:`PositionBias`.
+"""
+
+KINDS = (*LAYOUTS, "learned", *IN_ATTENTION)
 
 
 class Positions(nn.Module):
-    """Position encodings (section 3.5): sinusoidal in one of three layouts, or learned.
+    """Position encodings (section 3.5): sinusoidal in one of three layouts, learned, or
+    none that are added to embeddings.
 
     ``sinusoidal`` is the paper's, ``sinusoidal_halves`` tensor2tensor's, and
     ``sinusoidal_concatenated`` that of Marian's models at Hugging Face; see
@@ -107,13 +113,13 @@ class Positions(nn.Module):
                 longer than ``max_length``. Learned positions outside the table are NaN.
 
         Raises:
-            InputError: a sequence longer than ``max_length``.
+            InputError: a sequence longer than ``max_length``, or positions that are in
+                attention.
         """
-        if not packed and place.shape[-1] > self.max_length:
+        self._check_length(place, packed)
+        if self.kind in IN_ATTENTION:
             raise InputError(
-                f"a sequence of {place.shape[-1]} tokens is longer than the model's"
-                f" {self.max_length} positions; shorten it or train with a larger"
-                " model.max_length"
+                f"{self.kind} positions have no encodings to add: call encode(place)"
             )
         if self.offset:
             place = place + self.offset
@@ -122,3 +128,61 @@ class Positions(nn.Module):
             rows = positions.learned(self.table, place)
             return rows * self.d_model**0.5 if self.scale else rows
         return positions.sinusoidal(place, self.d_model, layout=LAYOUTS[self.kind])
+
+    def encode(self, place: Int[Array, "*B T"]) -> Float[Array, "*B T D"] | None:
+        """Return what is added to embeddings; None for positions in attention.
+
+        Args:
+            place: positions [T], the same for all rows, or [B, T] of packed rows.
+
+        Raises:
+            InputError: rows that are not packed and longer than ``max_length``.
+        """
+        packed = place.ndim > 1
+        if self.kind not in IN_ATTENTION:
+            return self(place, packed=packed)
+        self._check_length(place, packed)
+        return None
+
+    def _check_length(self, place: Int[Array, "*B T"], packed: bool) -> None:
+        if not packed and place.shape[-1] > self.max_length:
+            raise InputError(
+                f"a sequence of {place.shape[-1]} tokens is longer than the model's"
+                f" {self.max_length} positions; shorten it or train with a larger"
+                " model.max_length"
+            )
+
+
+class PositionBias(nn.Module):
+    """A bias of attention scores by the distance of query and key.
+
+    Attributes:
+        kind: ``relative``, learned for ranges of distances, zero at first (T5; Raffel
+            et al. 2020), or ``alibi``, which has no parameters (Press et al. 2022).
+        num_heads: heads, each with its own.
+    """
+
+    kind: str
+    num_heads: int
+
+    @nn.compact
+    def __call__(
+        self, queries: Int[Array, " T"], keys: Int[Array, " S"], *, causal: bool
+    ) -> Float[Array, "1 H T S"]:
+        """Compute the bias between positions.
+
+        Args:
+            queries: their positions.
+            keys: their positions.
+            causal: whether keys are never after queries: then all ``relative`` ranges
+                are of those before.
+        """
+        if self.kind == "alibi":
+            return positions.alibi(self.num_heads, queries, keys)
+        table = self.param(
+            "table",
+            nn.initializers.zeros_init(),
+            (positions.BUCKETS, self.num_heads),
+            jnp.float32,
+        )
+        return positions.relative_bias(table, queries, keys, causal=causal)

@@ -15,8 +15,10 @@ import jax.numpy as jnp
 from jaxformer.typing import Array, Float, Key
 
 
-@functools.partial(jax.jit, static_argnums=(1, 2))
-def projection(key: Key, shape: tuple[int, ...], contract: int = 1) -> dict[str, Array]:
+@functools.partial(jax.jit, static_argnums=(1, 2, 3))
+def projection(
+    key: Key, shape: tuple[int, ...], contract: int = 1, biased: bool = True
+) -> dict[str, Array]:
     """Draw a kernel uniformly from +-sqrt(6 / (fan_in + fan_out)) (Glorot and Bengio
     2010), with a zero bias.
 
@@ -26,11 +28,21 @@ def projection(key: Key, shape: tuple[int, ...], contract: int = 1) -> dict[str,
         key: random key.
         shape: of the kernel; its first ``contract`` axes are the input.
         contract: number of input axes.
+        biased: whether there is a bias.
     """
     fan_in, fan_out = math.prod(shape[:contract]), math.prod(shape[contract:])
     limit = math.sqrt(6.0 / (fan_in + fan_out))
     kernel = jax.random.uniform(key, shape, jnp.float32, -limit, limit)
+    if not biased:
+        return {"kernel": kernel}
     return {"kernel": kernel, "bias": jnp.zeros(shape[contract:], jnp.float32)}
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def ones(key: Key, width: int) -> dict[str, Array]:
+    """Return a scale of ones [width], by its name, which weight decay excludes."""
+    del key
+    return {"scale": jnp.ones(width, jnp.float32)}
 
 
 @functools.partial(jax.jit, static_argnums=1)

@@ -12,13 +12,17 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 import jax
+import jax.numpy as jnp
 from flax import linen as nn
 
 from jaxformer.errors import InputError
 from jaxformer.functional.attention import Mask
-from jaxformer.functional.cache import KeyValueStore, Spans
+from jaxformer.functional.cache import KeyValueStore, Spans, slot_positions
 from jaxformer.functional.layers import LINEAR_OUTPUT
-from jaxformer.nn.blocks import DecoderLayer, EncoderLayer, LayerConfig, LayerNorm
+from jaxformer.functional.masks import SegmentMask
+from jaxformer.nn.attention import LayerConfig
+from jaxformer.nn.blocks import DecoderLayer, EncoderLayer, make_norm
+from jaxformer.nn.embedding import PositionBias
 from jaxformer.typing import Array, Bool, Float, Int
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -70,7 +74,11 @@ class Encoder(nn.Module):
                 for i in range(self.num_layers)
             ]
         if self.config.norm_order == "pre":
-            self.norm = LayerNorm(self.config.d_model, self.config.norm_epsilon)
+            self.norm = make_norm(self.config)
+        if self.config.position_bias != "none":
+            self.position_bias = PositionBias(
+                self.config.position_bias, self.config.num_heads
+            )
 
     def __call__(
         self,
@@ -82,10 +90,15 @@ class Encoder(nn.Module):
     ) -> tuple[Float[Array, "B S D"], list[Float[Array, "B H S S"] | None]]:
         """Return the output and each layer's attention weights, which only the
         ``backend`` ``plain`` computes.
+
+        A ``relative`` position bias has the ranges of a decoder where the mask is a
+        :class:`~jaxformer.functional.masks.SegmentMask` with ``causal=True``.
         """
+        causal = isinstance(mask, SegmentMask) and mask.causal
+        bias = _bias(self, jnp.arange(x.shape[1]), causal=causal)
 
         def body(layer: EncoderLayer, x: Array) -> tuple[Array, Array | None]:
-            return layer(x, mask, train=train, backend=backend)
+            return layer(x, mask, bias=bias, train=train, backend=backend)
 
         how = (self.num_layers, self.rematerialization, self.unroll)
         x, weights = _run(self.layers, body, x, *how)
@@ -120,7 +133,11 @@ class Decoder(nn.Module):
                 for i in range(self.num_layers)
             ]
         if self.config.norm_order == "pre":
-            self.norm = LayerNorm(self.config.d_model, self.config.norm_epsilon)
+            self.norm = make_norm(self.config)
+        if self.config.position_bias != "none":
+            self.position_bias = PositionBias(
+                self.config.position_bias, self.config.num_heads
+            )
 
     def __call__(
         self,
@@ -138,11 +155,13 @@ class Decoder(nn.Module):
         """Return the output and each layer's weights of self-attention and
         cross-attention, which only the ``backend`` ``plain`` computes.
         """
+        bias = _bias(self, jnp.arange(x.shape[1]), causal=True)
 
         def body(
             layer: DecoderLayer, x: Array
         ) -> tuple[Array, tuple[Array | None, Array | None]]:
-            return layer(x, memory, mask, memory_mask, train=train, backend=backend)
+            how = {"bias": bias, "train": train, "backend": backend}
+            return layer(x, memory, mask, memory_mask, **how)
 
         how = (self.num_layers, self.rematerialization, self.unroll)
         x, weights = _run(self.layers, body, x, *how)
@@ -170,12 +189,14 @@ class Decoder(nn.Module):
         Raises:
             InputError: the layers are scanned.
         """
+        place = slot_positions(seen.shape[-1], seen.shape[2])
+        bias = _bias(self, place, position[None], causal=True)
         grown, weights = [], []
         for layer, layer_cache, layer_memory in zip(
             self._looped(), cache, memory, strict=True
         ):
             x, layer_cache, layer_weights = layer.step(
-                x, layer_cache, position, seen, layer_memory, memory_mask
+                x, layer_cache, position, seen, layer_memory, memory_mask, bias=bias
             )
             grown.append(layer_cache)
             weights.append(layer_weights)
@@ -189,6 +210,22 @@ class Decoder(nn.Module):
                 " jaxformer.models.unstack_layers(params)"
             )
         return self.layers
+
+
+def _bias(
+    stack: Encoder | Decoder,
+    keys: Int[Array, " S"],
+    queries: Int[Array, " T"] | None = None,
+    *,
+    causal: bool,
+) -> Float[Array, "1 H T S"] | None:
+    """Return the position bias that all layers share, if the stack has one; without
+    ``queries`` they are at the positions of the keys.
+    """
+    if stack.config.position_bias == "none":
+        return None
+    queries = keys if queries is None else queries
+    return stack.position_bias(queries, keys, causal=causal)
 
 
 def _run(

@@ -10,6 +10,7 @@ import functools
 import jax
 import jax.numpy as jnp
 
+from jaxformer.functional.layers import GATED
 from jaxformer.models import seq2seq
 from jaxformer.models.config import TransformerConfig
 
@@ -50,18 +51,40 @@ def parameters_by_formula(config: TransformerConfig) -> int:
     V d (section 3.4: one for source, target and output), each of learned positions
     (``position_offset`` + ``max_length``) d. A final norm (pre-LN) and a norm of the
     embedded input count once for each side.
+
+    With g heads of keys and values, h is g in their half of the weights and biases. A
+    gated feed-forward layer has ``d f + f`` more, QK-norm ``2 d_k`` an attention, a
+    relative position bias a table of 32 h on each side. RMSNorm has ``d``, and a model
+    without biases has none in norms either.
     """
-    width, heads = config.d_model, config.num_heads
-    d_k, d_v = config.d_k or width // heads, config.d_v or width // heads
-    attention = 2 * width * heads * (d_k + d_v) + heads * (2 * d_k + d_v) + width
-    feed_forward = 2 * width * config.d_ff + config.d_ff + width
-    norm = 2 * width
+    width = config.d_model
+    attention, feed_forward = _attention(config), _feed_forward(config)
+    norm = 2 * width if config.norm == "layer" and config.biases else width
     encoder = config.num_encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = config.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
     norms = 2 * norm * ((config.norm_order == "pre") + config.embedding_norm)
     rows = config.position_offset + config.max_length
     positions = 2 * rows * width if config.positions == "learned" else 0
+    if config.position_bias == "relative":
+        positions += 2 * 32 * config.num_heads
     return encoder + decoder + norms + positions + _vocabulary(config)
+
+
+def _attention(config: TransformerConfig) -> int:
+    """Count one attention."""
+    width, heads = config.d_model, config.num_heads
+    groups = config.num_key_value_heads or heads
+    d_k, d_v = config.d_k or width // heads, config.d_v or width // heads
+    weights = width * (heads + groups) * (d_k + d_v)
+    biases = (heads + groups) * d_k + groups * d_v + width if config.biases else 0
+    return weights + biases + (2 * d_k if config.query_key_norm else 0)
+
+
+def _feed_forward(config: TransformerConfig) -> int:
+    """Count one feed-forward layer."""
+    inner = 2 if config.activation in GATED else 1
+    biases = inner * config.d_ff + config.d_model if config.biases else 0
+    return (inner + 1) * config.d_model * config.d_ff + biases
 
 
 def _vocabulary(config: TransformerConfig) -> int:

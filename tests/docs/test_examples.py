@@ -1,5 +1,5 @@
-"""The examples run and use only public names; docs/reuse.md shows parts of them and
-what they print.
+"""The examples run and use only public names; pages show parts of them and what they
+print.
 """
 
 import ast
@@ -13,7 +13,8 @@ from name_uses import private_uses
 
 DOCS = Path(__file__).parents[2] / "docs"
 EXAMPLES = sorted((DOCS / "examples").glob("*.py"))
-TEXT = (DOCS / "reuse.md").read_text(encoding="utf-8")
+PAGES = ("reuse.md", "attention-before.md")
+TEXT = "\n".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
 BLOCKS = re.findall(
     r'^```(\w+) title="([^"]+)"\n(.*?)^```$', TEXT, re.MULTILINE | re.DOTALL
 )
@@ -60,7 +61,7 @@ def example(path):
 
 @pytest.mark.parametrize("path", [*map(example, EXAMPLES)])
 def test_example_prints_what_is_shown(path, capsys):
-    """An example runs under JAX's default rules and prints what docs/reuse.md shows."""
+    """An example runs under JAX's default rules and prints what a page shows."""
     name = f"docs/examples/{path.name}"
     (expected,) = [text for file, text in shown("text") if file == name]
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
@@ -69,7 +70,7 @@ def test_example_prints_what_is_shown(path, capsys):
 
 
 def test_examples_and_snippets_use_public_names():
-    """Each says how to run it. Each block of docs/reuse.md that names an example is
+    """Each says how to run it. Each block of a page that names an example is
     part of it; every example has one.
     """
     for path in EXAMPLES:

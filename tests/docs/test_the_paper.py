@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import alignment_figure
 import attention_figures
 import model_figure
 import position_figures
@@ -78,6 +79,15 @@ def test_the_script_makes_every_picture(script, tmp_path, monkeypatch, capsys):
     ]
     for name in names:
         assert size_of(tmp_path / name) == size_of(ROOT / "docs" / "images" / name)
+
+
+@pytest.mark.slow
+def test_alignments_of_earlier_attention_are_drawn(tmp_path):
+    """Of the size that they have on their page."""
+    name = "attention-before.png"
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        drawn = alignment_figure.draw_alignments(tmp_path / name)
+    assert size_of(drawn) == size_of(ROOT / "docs" / "images" / name)
 
 
 def test_a_shift_is_one_matrix():

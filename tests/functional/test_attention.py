@@ -12,17 +12,18 @@ from jaxformer import functional as F
 attention = jax.jit(F.dot_product_attention, static_argnames="dropout_rate")
 
 
-def brute_force(query, key, value, mask=True):
+def brute_force(query, key, value, mask=True, bias=0):
     """Compute equation 1 with loops over only the allowed keys, in float64."""
     query, key, value = (np.asarray(x, np.float64) for x in (query, key, value))
     batch, length, heads, width = query.shape
     output = np.zeros((batch, length, heads, value.shape[-1]))
     weights = np.zeros((batch, heads, length, key.shape[1]))
-    mask = np.broadcast_to(mask, weights.shape)
+    mask, bias = (np.broadcast_to(x, weights.shape) for x in (mask, bias))
     for b, t, h in np.ndindex(batch, length, heads):
         allowed = np.flatnonzero(mask[b, h, t])
         if len(allowed):
             scores = key[b, allowed, h] @ query[b, t, h] / np.sqrt(width)
+            scores = scores + bias[b, h, t, allowed]
             exponentials = np.exp(scores - scores.max())
             weights[b, h, t, allowed] = exponentials / exponentials.sum()
             output[b, t, h] = weights[b, h, t] @ value[b, :, h]
@@ -63,6 +64,64 @@ def test_equals_brute_force(sizes, shape):
     same(output, expected)
     same(weights, expected_weights)
     assert (np.asarray(weights)[expected_weights == 0] == 0).all()
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 4, 5), (1, 2, 1, 5), (1, 1, 4, 5)])
+def test_a_bias_is_added_to_scaled_scores(shape):
+    """Before the mask, with axes of size 1 that broadcast; it has a gradient."""
+    inputs, rng = draw(3), np.random.default_rng(4)
+    bias = rng.normal(size=shape).astype(np.float32)
+    mask = rng.random((3, 1, 4, 5)) < 0.6
+    output, weights = attention(*inputs, mask, bias=bias)
+    expected, expected_weights = brute_force(*inputs, mask, bias)
+    same(output, expected)
+    same(weights, expected_weights)
+    slope = jax.grad(lambda bias: attention(*inputs, mask, bias=bias)[0].sum())(bias)
+    assert slope.shape == shape
+    assert np.abs(slope).max() > 1e-3
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+def test_heads_of_queries_share_keys_and_values(groups):
+    """Query heads g H/G to (g + 1) H/G - 1 use head g of keys and values."""
+    query, key, value = draw(5, heads=4)
+    key, value = key[:, :, :groups], value[:, :, :groups]
+    own = [0 if groups == 1 else head * groups // 4 for head in range(4)]
+    expected, expected_weights = brute_force(query, key[:, :, own], value[:, :, own])
+    output, weights = attention(query, key, value)
+    same(output, expected)
+    same(weights, expected_weights)
+    three = [np.repeat(x, 3, axis=2)[:, :, :3] for x in (key, value)]
+    with pytest.raises(InputError, match="4 heads of queries cannot share 3 heads"):
+        attention(query, *three)
+
+
+def test_queries_and_keys_are_normalized_and_rotated():
+    """Each head by its root mean square, then turned; values are neither. Scores stay
+    below the square root of d_k, however large the input is.
+    """
+    rng = np.random.default_rng(6)
+    shapes = {"query": (6, 2, 4), "key": (6, 2, 4), "value": (6, 2, 3)}
+    params = {name: {"kernel": rng.normal(size=s)} for name, s in shapes.items()}
+    params |= {"output": {"kernel": rng.normal(size=(2, 3, 6))}}
+    scales = {
+        name: {"scale": rng.normal(size=4)} for name in ("query_norm", "key_norm")
+    }
+    params = jax.tree.map(np.float32, params | scales)
+    x = rng.normal(size=(2, 5, 6)).astype(np.float32)
+
+    def normal(name):
+        heads = np.einsum("btd,dhk->bthk", np.float64(x), params[name]["kernel"])
+        mean = np.sqrt((heads**2).mean(-1, keepdims=True) + 1e-6)
+        return heads / mean * params[f"{name}_norm"]["scale"] + 1
+
+    values = np.einsum("btd,dhk->bthk", x, params["value"]["kernel"])
+    heads, _ = brute_force(normal("query"), normal("key"), values)
+    expected = np.einsum("bthk,hkd->btd", heads, params["output"]["kernel"])
+    turn = lambda heads: heads + 1  # noqa: E731
+    run = jax.jit(lambda params, x: F.multi_head_attention(params, x, x, rotate=turn))
+    found, _ = run(params, x)
+    same(found, expected, 2e-5)
 
 
 def test_content_of_masked_keys_is_ignored():

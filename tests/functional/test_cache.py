@@ -1,10 +1,17 @@
 """A KV cache gives what attention over the whole sequence gives."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jaxformer.functional import attend, causal_mask, project_keys_values
+from jaxformer.functional import (
+    attend,
+    causal_mask,
+    multi_head_attention,
+    project_keys_values,
+)
 from jaxformer.functional.attention import KeysValues
 from jaxformer.functional.cache import (
     NO_ANCESTOR,
@@ -14,6 +21,7 @@ from jaxformer.functional.cache import (
     empty_spans,
     extend,
     readable,
+    slot_positions,
     store,
 )
 
@@ -142,3 +150,47 @@ def test_a_loop_copies_no_span():
         shape = "f32[" + ",".join(map(str, array.shape)) + "]"
         assert any(shape in line for line in lines)
         assert not [line for line in lines if f"= {shape}" in line and " copy(" in line]
+
+
+def test_groups_bias_and_rotation_are_those_of_the_whole_sequence():
+    """Four heads of queries share two of keys; positions turn both; over two spans."""
+    rng = np.random.default_rng(7)
+    heads, groups, width, length = 4, 2, 2, 30
+    shapes = {"query": (D, heads, K), "key": (D, groups, K), "value": (D, groups, K2)}
+    params = {name: {"kernel": draw(rng, *shape)} for name, shape in shapes.items()}
+    params |= {"output": {"kernel": draw(rng, heads, K2, D)}}
+    params = jax.tree.map(jnp.asarray, params)
+    x, bias = draw(rng, 2, length, D), draw(rng, 1, heads, length, length)
+    # Any function of heads and positions does; here both differ at each position.
+    turn = lambda heads, places: heads + places[None, :, None, None] / 9  # noqa: E731
+    rotate = functools.partial(turn, places=jnp.arange(length))
+
+    @jax.jit
+    def whole(params, x, bias):
+        how = {"bias": bias, "rotate": rotate}
+        return multi_head_attention(params, x, x, causal_mask(length), **how)
+
+    expected, _ = whole(params, x, bias)
+    sizes = {"width": width, "length": length, "dtype": jnp.dtype("float32")}
+    kept = empty_spans(2, groups, K, K2, **sizes)
+    assert len(kept) == 2
+    place = slot_positions(length * width, width)
+
+    @jax.jit
+    def step(x, kept, position):
+        rotate = functools.partial(turn, places=position[None])
+        new = project_keys_values(params, x, rotate=rotate)
+        kept = extend(kept, new, position)
+        own = jnp.tile(jnp.eye(width, dtype=bool), length)
+        mask = (own & (place <= position)[None])[None, None]
+        row = jnp.asarray(bias)[:, :, position][:, :, None, place]
+        return kept, attend_to_spans(
+            params, x, kept, mask, position, bias=row, rotate=rotate
+        )
+
+    for position in range(length):
+        # Two hypotheses with the same input.
+        same = np.repeat(x[:, position : position + 1], width, axis=1)
+        kept, found = step(same, kept, np.int32(position))
+        wanted = np.repeat(expected[:, position : position + 1], width, axis=1)
+        np.testing.assert_allclose(found, wanted, rtol=2e-5, atol=2e-5)

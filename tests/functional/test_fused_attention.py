@@ -13,8 +13,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 from jaxformer import InputError
 from jaxformer import functional as F
-from jaxformer.functional import attention
-from jaxformer.functional.attention import LONGEST, Attending, choose_backend
+from jaxformer.functional import backends
+from jaxformer.functional.backends import LONGEST, Attending, choose_backend
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.seq2seq import Transformer
 
@@ -56,12 +56,25 @@ def backend(request, monkeypatch):
             return xla(*arrays, **masks)
 
         monkeypatch.setattr(jax.nn, "dot_product_attention", by_xla)
-        monkeypatch.setattr(attention, "_refusal", lambda *_: None)  # of float32
+        monkeypatch.setattr(backends, "refusal", lambda *_: None)  # of float32
         with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"):
             yield request.param
     else:
         with pltpu.force_tpu_interpret_mode():
             yield request.param
+
+
+def test_heads_share_keys_in_a_kernel(backend):
+    """Four heads of queries and two of keys and values."""
+    rng = np.random.default_rng(4)
+    query, key, value = (
+        jnp.asarray(rng.normal(size=(1, 6, heads, 8)), jnp.float32)
+        for heads in (4, 2, 2)
+    )
+    mask = F.SegmentMask(jnp.ones((1, 6), int), causal=True)
+    expected, _ = F.dot_product_attention(query, key, value, mask)
+    found, _ = F.dot_product_attention(query, key, value, mask, backend=backend)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("name", MASKS)
@@ -183,6 +196,8 @@ USUAL = Attending("gpu", "8.0", jnp.dtype("bfloat16"), 64, 64, 256, dropout=Fals
         ({"d_k": 16}, "plain"),
         ({"d_k": 256, "d_v": 256}, "plain"),
         ({"dropout": True}, "plain"),
+        ({"bias": True}, "plain"),
+        ({"platform": "tpu", "window": True}, "plain"),
         ({"platform": "tpu", "length": LONGEST + 1}, "plain"),
         ({"platform": "tpu", "dtype": jnp.dtype("float16")}, "plain"),
     ],
@@ -224,6 +239,11 @@ def test_a_backend_that_does_not_fit_is_refused_in_one_line(backend, changes, me
         ({}, "backend=pallas needs a TPU: use auto or plain"),
         ({"mask": jnp.ones((1, 1, 4, 4), bool)}, "takes a mask of segments"),
         ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "has no dropout"),
+        ({"bias": jnp.ones((1, 1, 4, 4))}, "has no bias on scores: use plain"),
+        (
+            {"mask": F.SegmentMask(jnp.ones((1, 4), int), window=2)},
+            "has no window of attention: use plain",
+        ),
         ({"backend": "cudnn"}, "computes in bfloat16 or float16, not in float32: use"),
         (
             dict.fromkeys(("key", "value"), jnp.ones((1, LONGEST + 1, 2, 8))),

@@ -7,11 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import linen
 
 from jaxformer import InputError
 from jaxformer import functional as F
 from jaxformer.functional.checks import check_right_padding, check_tokens
-from jaxformer.functional.layers import ACTIVATIONS
+from jaxformer.functional.layers import ACTIVATIONS, GATED
 
 linear = jax.jit(F.linear, static_argnames="contract")
 layer_norm = jax.jit(F.layer_norm, static_argnames="epsilon")
@@ -149,6 +150,53 @@ def test_feed_forward_equals_its_formula(name):
             np.testing.assert_allclose(half, full, rtol=ulp, atol=2**-24)
 
 
+@pytest.mark.parametrize(("name", "gate"), GATED.items())
+def test_a_gated_feed_forward_layer_equals_its_formula(name, gate):
+    """The activation of one map times another, without biases."""
+    shapes = {"gate": (4, 16), "inner": (4, 16), "outer": (16, 4)}
+    kernels = {
+        part: normal(i, *shape) for i, (part, shape) in enumerate(shapes.items())
+    }
+    params = {part: {"kernel": kernel} for part, kernel in kernels.items()}
+    x = normal(16, 2, 3, 4)
+    hidden = np.vectorize(ACTIVATIONS_64[gate])(wide(x) @ kernels["gate"])
+    hidden = hidden * (wide(x) @ kernels["inner"])
+    found = jax.jit(functools.partial(F.feed_forward, activation=name))(params, x)
+    same(found, hidden @ kernels["outer"])
+
+
+def test_rms_norm_equals_its_formula_and_flax():
+    """Without mean and bias; half precision is rounded once. A biasless layer norm has
+    a bias of zeros.
+    """
+    x, scale = normal(1, 3, 8) + 5, normal(2, 8)
+    mean = np.sqrt((wide(x) ** 2).mean(-1, keepdims=True) + 0.1)
+    norm = jax.jit(functools.partial(F.rms_norm, epsilon=0.1))
+    same(norm(x, scale), wide(x) / mean * scale)
+    flax = linen.RMSNorm(epsilon=0.1)
+    same(norm(x, scale), flax.apply({"params": {"scale": scale}}, x))
+    for dtype, ulp in HALF:
+        half = x.astype(dtype)
+        full = norm(half.astype(np.float32), scale)
+        assert norm(half, scale).dtype == dtype
+        np.testing.assert_allclose(norm(half, scale).astype(np.float32), full, ulp)
+    zeros = layer_norm(x, scale, np.zeros_like(scale))
+    np.testing.assert_array_equal(layer_norm(x, scale), zeros)
+
+
+def test_stochastic_depth_drops_whole_rows():
+    """A quarter of them; the others are scaled, so that the mean stays."""
+    x = jnp.ones((4000, 2, 3))
+    found = np.asarray(F.stochastic_depth(x, 0.25, jax.random.key(0)))
+    rows = found[:, :1, :1]
+    np.testing.assert_array_equal(found, np.broadcast_to(rows, x.shape))
+    assert set(np.unique(rows)) == {0, np.float32(1 / 0.75)}
+    assert abs(rows.mean() - 1) < 0.03
+    assert F.stochastic_depth(x, 0.25, None) is x
+    with pytest.raises(InputError):
+        F.stochastic_depth(x, 1.0, jax.random.key(0))
+
+
 @pytest.mark.parametrize("token", [-1, -12, 11, 2**31 - 1])
 def test_tokens_outside_the_vocabulary(token):
     """They are refused where their value is known. Under jit they are NaN and touch no
@@ -240,6 +288,6 @@ def test_impossible_arguments_are_refused():
             F.dropout(ones, rate, jax.random.key(0))
     layer = {"kernel": jnp.ones((4, 4)), "bias": ones}
     params = {"inner": layer, "outer": layer}
-    line = "activation must be one of relu, gelu, gelu_exact, silu, not 'tanh'"
+    line = "activation must be one of relu, gelu, .*, geglu_exact, swiglu, not 'tanh'"
     with pytest.raises(InputError, match=line):
         F.feed_forward(params, jnp.ones((1, 2, 4)), activation="tanh")

@@ -60,3 +60,18 @@ def test_segments_are_no_array_to_combine(unchecked):
         with pytest.raises(InputError, match="give it causal=True"):
             combined()
     assert picture((segments.dense(3) & causal)[0, 0]) == "1 0 0\n1 1 0\n1 1 1"
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [1, 3, 9])
+def test_a_window_is_near_positions(window, causal):
+    """On both sides, or before; inside a segment; as an array and in a SegmentMask."""
+    segments = jnp.array([[1, 1, 1, 1, 2, 2, 2, 0]])
+    mask = F.SegmentMask(segments, segments, causal=causal, window=window).dense(8)
+    for t, s in np.ndindex(8, 8):
+        alone = abs(t - s) < window
+        assert bool(F.window_mask(8, window)[0, 0, t, s]) == alone
+        own = segments[0, t] == segments[0, s] != 0
+        assert bool(mask[0, 0, t, s]) == (alone and own and (s <= t or not causal))
+    tall = F.SegmentMask(jnp.ones((1, 3), int), window=2).dense(5)
+    np.testing.assert_array_equal(tall[0, 0], F.window_mask(5, 2)[0, 0, :, :3])

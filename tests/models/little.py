@@ -12,6 +12,40 @@ from jaxformer import functional as F
 LITTLE = {"vocabulary_size": 13, "d_model": 8, "d_ff": 12, "num_heads": 2}
 LITTLE |= {"num_encoder_layers": 1, "num_decoder_layers": 1}
 LITTLE |= {"dropout_rate": 0.0, "max_length": 16}
+# Blocks later than the paper, as of today's decoders, T5 and ALiBi.
+LATER = {
+    "rotary, grouped, windowed": {
+        "norm": "rms",
+        "norm_order": "pre",
+        "positions": "rotary",
+        "num_heads": 4,
+        "d_k": 4,
+        "num_key_value_heads": 2,
+        "activation": "swiglu",
+        "biases": False,
+        "query_key_norm": True,
+        "attention_window": 3,
+    },
+    "relative bias, gated": {
+        "norm": "rms",
+        "norm_order": "pre",
+        "positions": "none",
+        "position_bias": "relative",
+        "activation": "geglu",
+        "biases": False,
+        "scale_embedding": False,
+    },
+    "alibi, one head of keys": {
+        "positions": "none",
+        "position_bias": "alibi",
+        "num_heads": 3,
+        "d_k": 5,
+        "d_v": 2,
+        "num_key_value_heads": 1,
+        "activation": "reglu",
+        "embedding_norm": True,
+    },
+}
 # Draws of this kind compile in a fraction of the time.
 KEY = jax.random.key(3, impl="unsafe_rbg")
 

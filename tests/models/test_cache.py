@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from models.little import make_model, make_sentences, same
+from models.little import LATER, make_model, make_sentences, same
 
 from jaxformer import InputError
 from jaxformer.models import empty_cache, empty_coverage
@@ -51,6 +51,7 @@ SETTINGS = {
         "scale_positions": False,
         "embedding_norm": True,
     },
+    **LATER,
 }
 
 

@@ -29,6 +29,7 @@ def full(rows, source, target):
     [
         ((1, 40, 9), {"num_encoder_layers": 2}),
         ((3, 11, 20), {"num_decoder_layers": 2, "num_heads": 3, "d_k": 24, "d_v": 56}),
+        ((2, 9, 60), {"num_key_value_heads": 1, "activation": "reglu"}),
         ((2, 9, 60), {"source_vocabulary_size": 900, "tied_embeddings": "target"}),
     ],
 )

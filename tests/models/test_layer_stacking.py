@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from models.little import make_model, make_sentences, run, shapes
+from models.little import LATER, make_model, make_sentences, run, shapes
 
 from jaxformer import InputError, Transformer
 from jaxformer.models import empty_cache, stack_layers, unstack_layers
@@ -33,6 +33,22 @@ def scanned(model, unroll=1):
 def assert_equal(found, expected):
     assert jax.tree.structure(found) == jax.tree.structure(expected)
     jax.tree.map(np.testing.assert_array_equal, found, expected)
+
+
+@pytest.mark.parametrize("later", LATER)
+def test_later_blocks_are_stacked(later):
+    """Also the position bias, which all layers of a stack share: the gradient of its
+    table is the sum of theirs.
+    """
+    model, params = make_model(0, **LATER[later], num_encoder_layers=2)
+    pair = make_sentences(1, [5, 2]), make_sentences(2, [3, 6])
+    expected = run(model, params, *pair)
+    found = run(scanned(model), stack_layers(params), *pair)
+    for one, other in zip(found, expected, strict=True):
+        one = one if one is not found[1] else unstack_layers(one)
+        jax.tree.map(
+            lambda x, y: np.testing.assert_allclose(x, y, 1e-5, 1e-5), one, other
+        )
 
 
 @pytest.mark.parametrize("unroll", [1, 2])

@@ -15,7 +15,7 @@ from jaxformer.models import logical_axes, stack_layers
 from jaxformer.models.adapters import draw_adapters
 
 # No two axes have a common size: the size tells what an axis is.
-SIZES = {"vocabulary": {31, 37}, "position": {16}, "embed": {10}, "heads": {3}}
+SIZES = {"vocabulary": {31, 37}, "position": {16, 32}, "embed": {10}, "heads": {3, 1}}
 SIZES |= {"head_width": {5, 7}, "hidden": {11}, "layers": {2, 4}}
 CONFIG = {"vocabulary_size": 31, "d_model": 10, "d_ff": 11, "num_heads": 3, "d_k": 5}
 CONFIG |= {"d_v": 7, "num_encoder_layers": 2, "num_decoder_layers": 4}
@@ -39,6 +39,13 @@ def is_names(node):
             "tied_embeddings": "none",
             "source_vocabulary_size": 37,
         },
+        {
+            "norm": "rms",
+            "query_key_norm": True,
+            "position_bias": "relative",
+            "activation": "swiglu",
+            "num_key_value_heads": 1,
+        },
     ],
 )
 def test_every_parameter_is_named(settings):
@@ -59,10 +66,13 @@ def test_every_parameter_is_named(settings):
         }
 
 
-@pytest.mark.parametrize("scan", [False, True])
-def test_factors_of_adapters_divide_the_axes_of_their_kernel(scan):
+GROUPED = {"num_key_value_heads": 1, "activation": "swiglu", "biases": False}
+
+
+@pytest.mark.parametrize(("scan", "blocks"), [(False, {}), (True, {}), (True, GROUPED)])
+def test_factors_of_adapters_divide_the_axes_of_their_kernel(scan, blocks):
     """Layers and inputs before the rank, outputs after it; every size is its name's."""
-    flat = flatten_dict(shapes(TransformerConfig(**CONFIG)))
+    flat = flatten_dict(shapes(TransformerConfig(**CONFIG, **blocks)))
     kernels = {path: flat[path] for path in flat if path[-1] == "kernel"}
     draw = functools.partial(draw_adapters, unflatten_dict(kernels), 1)
     adapters = jax.eval_shape(draw, jax.random.key(0))
@@ -87,7 +97,7 @@ def test_factors_of_adapters_divide_the_axes_of_their_kernel(scan):
 @pytest.mark.parametrize(
     ("path", "shape", "line"),
     [
-        ("encoder/gate/kernel", (2, 3), "is not of a jaxformer module"),
+        ("encoder/door/kernel", (2, 3), "is not of a jaxformer module"),
         ("embedding/table", (2, 3, 4), "should have the axes"),
         ("encoder/layers/norm/scale", (3,), "should have the axes"),
     ],
@@ -109,7 +119,10 @@ def test_modules_have_any_names():
             place = jnp.arange(3)[None]
             x = nn.Embedding(7, 8)(tokens)
             x += nn.Positions("learned", 8, 5, name="position_embedding")(place)
-            x, _ = nn.MultiHeadAttention(8, 2)(x, x)
+            bias = nn.PositionBias("relative", 2)(place[0], place[0], causal=False)
+            x, _ = nn.MultiHeadAttention(8, 2)(x, x, bias=bias)
+            x, _ = nn.EarlierAttention("additive", 5)(x, x)
+            x, _ = nn.EarlierAttention("concat", 5)(x, x)
             return nn.LayerNorm(8)(nn.FeedForward(8, 16, name="mlp")(x))
 
     tokens = jnp.zeros((2, 3), int)
@@ -120,9 +133,14 @@ def test_modules_have_any_names():
     }
     attention = dict.fromkeys(("query", "key", "value"), heads)
     output = {"kernel": ("heads", "head_width", "embed"), "bias": ("embed",)}
+    hidden = {"kernel": ("embed", "hidden")}
+    energy = {"energy": {"kernel": ("hidden", "score")}}
     assert logical_axes(params) == {
         "Embedding_0": {"table": ("vocabulary", "embed")},
         "position_embedding": {"table": ("position", "embed")},
+        "EarlierAttention_0": dict.fromkeys(("state", "memory"), hidden) | energy,
+        "EarlierAttention_1": {"both": hidden} | energy,
+        "PositionBias_0": {"table": ("position", "heads")},
         "MultiHeadAttention_0": attention | {"output": output},
         "LayerNorm_0": {"scale": ("embed",), "bias": ("embed",)},
         "mlp": {

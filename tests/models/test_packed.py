@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 import pytest
-from models.little import make_model, run, same, trace
+from models.little import LATER, make_model, run, same, trace
 
 from jaxformer import InputError
 
@@ -45,7 +45,9 @@ POST = {"norm_order": "post", "positions": "sinusoidal"}
 PRE = {"norm_order": "pre", "positions": "learned", "pad_id": 2, "bos_id": 1}
 
 
-@pytest.mark.parametrize("settings", [POST, PRE | {"max_length": 9}], ids=str)
+@pytest.mark.parametrize(
+    "settings", [POST, PRE | {"max_length": 9}, *LATER.values()], ids=str
+)
 def test_packed_pairs_are_as_alone(settings):
     """Loss, gradients, logits and attention weights are those of rows of their own,
     and the weights across segments and at padding are exactly 0. Rows may be longer

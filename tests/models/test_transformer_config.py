@@ -30,9 +30,13 @@ def test_defaults_are_the_paper_s_base_model():
 
 def test_layers_get_their_part_of_the_configuration():
     sizes = {"d_model": 8, "num_heads": 3, "d_ff": 5, "d_k": 2, "d_v": 7}
-    config = TransformerConfig(**sizes, norm_order="pre", activation="gelu")
+    config = TransformerConfig(
+        **sizes, norm_order="pre", activation="gelu", positions="rotary"
+    )
     for field in dataclasses.fields(LayerConfig):
         assert getattr(config.layer, field.name) == getattr(config, field.name)
+    config = dataclasses.replace(config, positions="learned")
+    assert config.layer.rotary_base is None
 
 
 APART = {"source_vocabulary_size": 5, "tied_embeddings": "target"}
@@ -52,6 +56,12 @@ APART = {"source_vocabulary_size": 5, "tied_embeddings": "target"}
             " set model.d_k and model.d_v",
         ),
         ({"d_model": 18, "num_heads": 14, "d_k": 4}, "model.d_model 18 is not div"),
+        (
+            {"num_key_value_heads": 3},
+            "model.num_key_value_heads=3 must divide model.num_heads=8",
+        ),
+        ({"positions": "rotary", "d_k": 3}, "model.positions=rotary needs an even mod"),
+        ({"attention_window": 0}, "model.attention_window must be at least 1"),
         ({"d_model": 511, "num_heads": 7}, "sinusoidal positions need an even model.d"),
         ({"source_vocabulary_size": 30_000}, "model.tied_embeddings=all needs one voc"),
     ],
@@ -67,5 +77,6 @@ def test_what_goes_together_is_accepted():
     """
     TransformerConfig(num_heads=7, d_k=64, d_v=64)
     TransformerConfig(d_model=511, num_heads=7, positions="learned")
+    TransformerConfig(d_model=511, num_heads=7, positions="none")
     TransformerConfig(source_vocabulary_size=30_000, tied_embeddings="target")
     TransformerConfig(source_vocabulary_size=37_000)

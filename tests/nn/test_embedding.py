@@ -3,6 +3,8 @@
 # Linen types what apply returns as a union with a tuple of variables.
 # pyright: reportArgumentType=false, reportAttributeAccessIssue=false, reportCallIssue=false, reportGeneralTypeIssues=false
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -85,7 +87,20 @@ def test_an_offset_counts_positions_from_another_number():
         jax.jit(learned.apply)(PARAMS, jnp.arange(10))
 
 
+@pytest.mark.parametrize("kind", ["rotary", "none"])
+def test_positions_in_attention_are_not_added(kind):
+    """They keep the longest length, but of packed rows, and have no encodings."""
+    positions = Positions(kind, 16, 9)
+    encode = functools.partial(positions.apply, {}, method="encode")
+    assert encode(jnp.arange(9)) is None
+    assert encode(jnp.ones((2, 10), int)) is None
+    with pytest.raises(InputError, match="longer than the model's 9 positions"):
+        encode(jnp.arange(10))
+    with pytest.raises(InputError, match=f"{kind} positions have no encodings to add"):
+        positions.apply({}, jnp.arange(9))
+
+
 def test_an_unknown_kind_of_positions_is_refused():
-    line = r"one of sinusoidal, .*, learned, not 'rotary'"
+    line = r"one of sinusoidal, .*, learned, rotary, none, not 'spiral'"
     with pytest.raises(InputError, match=line):
-        Positions("rotary", 8, 5).apply({}, jnp.arange(3))
+        Positions("spiral", 8, 5).apply({}, jnp.arange(3))

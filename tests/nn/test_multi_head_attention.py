@@ -54,3 +54,30 @@ def test_heads_that_do_not_divide_the_width_are_refused():
     with pytest.raises(InputError, match="d_model 30 is not divisible by num_heads 4"):
         init(MultiHeadAttention(30, 4))
     init(MultiHeadAttention(30, 4, d_k=8, d_v=8))
+
+
+def test_rotary_positions_and_windows_are_of_self_attention():
+    """With other positions the numbers are others; another memory is refused."""
+    own = {"rotary_base": 100.0, "window": 2}
+    module = MultiHeadAttention(8, 2, biases=False, num_key_value_heads=1, **own)
+    variables = module.init(jax.random.key(0), X, X)
+    params = variables["params"]
+    assert jax.tree.map(jnp.shape, params) == {
+        "query": {"kernel": (8, 2, 4)},
+        "key": {"kernel": (8, 1, 4)},
+        "value": {"kernel": (8, 1, 4)},
+        "output": {"kernel": (2, 4, 8)},
+    }
+    rotate = lambda heads: F.rotary(heads, jnp.arange(3), base=100.0)  # noqa: E731
+    expected = F.multi_head_attention(
+        params, X, X, F.causal_mask(3) & F.window_mask(3, 2), rotate=rotate
+    )
+    for mask in (F.causal_mask(3), F.SegmentMask(jnp.ones((2, 3), int), causal=True)):
+        found = module.apply(variables, X, X, mask)
+        jax.tree.map(np.testing.assert_array_equal, found, expected)
+    for call in (
+        lambda: module.apply(variables, X, MEMORY),
+        lambda: module.apply(variables, MEMORY, method="store"),
+    ):
+        with pytest.raises(InputError, match="are for self-attention: attend to x"):
+            call()

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec
+from models.little import LATER
 from training.little import (
     PAD,
     assert_trees_close,
@@ -65,6 +66,25 @@ def assert_same_first_gradient(engine, state, one, one_state):
         e.collect(s).optimizer[0].mu for e, s in ((engine, state), (one, one_state))
     )
     assert_trees_close(*moments, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("blocks", LATER)
+@pytest.mark.parametrize("name", MANY)
+def test_later_blocks_on_many_devices(
+    make_model, make_training, make_batch, name, blocks
+):
+    """The first gradient is that of one device; heads of keys that the mesh does not
+    divide are whole on every device.
+    """
+    even = {"num_heads": 4, "d_k": 4, "d_v": 4}
+    model = make_model(**LATER[blocks] | even)
+    one, one_state = make_training(model, "jit")
+    other, other_state = make_training(model, **ENGINES[name])
+    batch = make_batch(0, UNEQUAL)
+    one_state, wanted = one.step(one_state, batch)
+    other_state, metrics = other.step(other_state, batch)
+    assert_trees_close(metrics, wanted, rtol=1e-5)
+    assert_same_first_gradient(other, other_state, one, one_state)
 
 
 @pytest.mark.parametrize("name", MANY)

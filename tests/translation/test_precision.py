@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from models.little import LATER
 from translation.translators import equally_long, noisy_params, random_translator
 
 import runs
@@ -46,6 +47,25 @@ def test_logits_stay_near(tied, precision, bound):
     error = np.sqrt(np.square(found - exact).mean() / np.square(exact).mean())
     assert error <= bound
     assert (error > 1e-4) == (precision != "model")
+
+
+@pytest.mark.parametrize("blocks", LATER)
+def test_logits_of_later_blocks_stay_near(blocks):
+    """In 8 bits, with gates, shared keys and without biases; norms and the bias of
+    positions stay float32.
+    """
+    config, params = make(1, "none", **LATER[blocks])
+    prepared_config, prepared = prepare(config, params, "int8")
+    exact, found = logits(config, params), logits(prepared_config, prepared)
+    error = np.sqrt(np.square(found - exact).mean() / np.square(exact).mean())
+    assert 1e-4 < error <= 0.06
+    gates = [
+        leaf
+        for path, leaf in jax.tree_util.tree_leaves_with_path(prepared)
+        if "gate" in jax.tree_util.keystr(path) and "kernel" in str(path)
+    ]
+    assert (len(gates) > 0) == ("glu" in config.activation)
+    assert not gates or gates[0].dtype == np.int8
 
 
 @pytest.mark.parametrize("tied", TIED)

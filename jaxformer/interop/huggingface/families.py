@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.errors import InputError
-from jaxformer.models.config import TransformerConfig
+from jaxformer.models.config import TransformerConfig, later_blocks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -256,7 +256,9 @@ def differences(config: TransformerConfig, family: Family) -> dict[str, Any]:
     not have, by name.
     """
     width = config.d_model // config.num_heads
-    needed = _options(family, config.pad_id) | {"norm_epsilon": _EPSILON}
+    plain = TransformerConfig()
+    needed = {name: getattr(plain, name) for name in later_blocks(config)}
+    needed |= _options(family, config.pad_id) | {"norm_epsilon": _EPSILON}
     needed |= {name: width for name in ("d_k", "d_v") if getattr(config, name)}
     if not family.output_bias:
         needed["output_bias"] = False

@@ -1,0 +1,96 @@
+"""The attention of Bahdanau and of Luong against loops in float64."""
+
+# Linen types what apply returns as a union with a tuple of variables.
+# pyright: reportArgumentType=false, reportAttributeAccessIssue=false
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import InputError
+from jaxformer import functional as F
+from jaxformer.functional.earlier_attention import energies
+from jaxformer.nn import EarlierAttention
+
+RANDOM = np.random.default_rng(0)
+D, E, A = 4, 6, 5
+QUERY = jnp.asarray(RANDOM.normal(size=(2, 3, D)), jnp.float32)
+MEMORY = jnp.asarray(RANDOM.normal(size=(2, 7, E)), jnp.float32)
+SHAPES = {
+    "additive": {"state": (D, A), "memory": (E, A), "energy": (A, 1)},
+    "concat": {"both": (D + E, A), "energy": (A, 1)},
+    "general": {"state": (D, E)},
+    "dot": {},
+}
+
+
+def draw(kind):
+    shapes = SHAPES[kind].items()
+    return {
+        name: {"kernel": jnp.asarray(RANDOM.normal(size=shape), jnp.float32)}
+        for name, shape in shapes
+    }
+
+
+def score(kind, kernels, s, h):
+    """Compute one score, of a state and a position."""
+    if kind == "additive":
+        return np.tanh(s @ kernels["state"] + h @ kernels["memory"]) @ kernels["energy"]
+    if kind == "concat":
+        both = np.concatenate([s, h])
+        return np.tanh(both @ kernels["both"]) @ kernels["energy"]
+    if kind == "general":
+        return s @ kernels["state"] @ h
+    return s @ h
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_scores_are_those_of_the_papers(kind):
+    """Contexts and weights too; masked positions have weight 0."""
+    memory = MEMORY[..., :D] if kind == "dot" else MEMORY
+    params = draw(kind)
+    kernels = {name: np.asarray(p["kernel"], np.float64) for name, p in params.items()}
+    expected = np.zeros((2, 3, 7))
+    for b, t, s in np.ndindex(expected.shape):
+        state, position = np.float64(QUERY[b, t]), np.float64(memory[b, s])
+        expected[b, t, s] = np.squeeze(score(kind, kernels, state, position))
+    given = (QUERY, memory) if kind == "dot" else (params, QUERY, memory)
+    scores = jax.jit(getattr(F, f"{kind}_scores"))(*given)
+    assert scores.dtype == jnp.float32
+    np.testing.assert_allclose(scores, expected, rtol=1e-5, atol=1e-5)
+
+    mask = jnp.arange(7)[None, None] < jnp.array([7, 4])[:, None, None]
+    module = EarlierAttention(kind, A)
+    shapes = module.init(jax.random.key(0), QUERY, memory).get("params", {})
+    assert jax.tree.map(jnp.shape, shapes) == jax.tree.map(jnp.shape, params)
+    context, weights = module.apply({"params": params}, QUERY, memory, mask)
+    exponentials = np.exp(expected) * np.asarray(mask)
+    exponentials /= exponentials.sum(-1, keepdims=True)
+    np.testing.assert_allclose(weights, exponentials, rtol=2e-5, atol=1e-6)
+    mixed = np.einsum("bts,bse->bte", exponentials, memory)
+    np.testing.assert_allclose(context, mixed, rtol=2e-5, atol=1e-5)
+    assert (np.asarray(weights)[1, :, 4:] == 0).all()
+
+
+def test_a_memory_is_projected_once_for_many_steps():
+    """The scores of one state are those of all; concat is additive, cut in two."""
+    params = draw("additive")
+    whole = F.additive_scores(params, QUERY, MEMORY)
+    memory = F.linear(MEMORY, **params["memory"])
+    for t in range(3):
+        state = F.linear(QUERY[:, t : t + 1], **params["state"])
+        found = energies(params["energy"], state, memory)
+        np.testing.assert_allclose(found[:, 0], whole[:, t], rtol=1e-6, atol=1e-6)
+    both = jnp.concatenate([params[name]["kernel"] for name in ("state", "memory")])
+    concat = {"both": {"kernel": both}, "energy": params["energy"]}
+    np.testing.assert_array_equal(F.concat_scores(concat, QUERY, MEMORY), whole)
+
+
+def test_impossible_kinds_are_refused():
+    for kind, line in (
+        ("cosine", "one of additive, dot, general, concat, not 'cosine'"),
+        ("dot", "queries of 4 and a memory of 6: take kind=general"),
+    ):
+        with pytest.raises(InputError, match=line):
+            EarlierAttention(kind).init(jax.random.key(0), QUERY, MEMORY)
