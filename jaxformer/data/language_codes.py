@@ -61,8 +61,8 @@ _PARTS = re.compile(
 )
 
 
-class _Code(NamedTuple):
-    """The parts of a code; None: it names none."""
+class Code(NamedTuple):
+    """The parts of a code of a language; None: it names none."""
 
     language: str
     script: str | None
@@ -77,7 +77,7 @@ def short_code(code: str) -> str:
         >>> [short_code(code) for code in ("deu_Latn", "pt_BR", "arb_Arab", "ceb")]
         ['de', 'pt', 'ar', 'ceb']
     """
-    return _parse(code).language
+    return read_code(code).language
 
 
 def same_language(code: str, other: str) -> bool:
@@ -103,18 +103,18 @@ def find_language(code: str, known: Collection[str]) -> str | None:
 
 @functools.lru_cache(1024)  # each record of a data set asks for its fields
 def _find(code: str, known: tuple[str, ...]) -> str | None:
-    asked = _parse(code)
-    found = [name for name in known if _agree(asked, _parse(name))]
+    asked = read_code(code)
+    found = [name for name in known if _agree(asked, read_code(name))]
     for choose in (
         lambda own: own == asked,
         lambda own: own.language == asked.language,
         lambda own: own.region is None,
     ):
-        found = [name for name in found if choose(_parse(name))] or found
+        found = [name for name in found if choose(read_code(name))] or found
     return found[0] if len(found) == 1 else None
 
 
-def _agree(one: _Code, other: _Code) -> bool:
+def _agree(one: Code, other: Code) -> bool:
     # Bokmål goes by the code of Norwegian too.
     languages = {"no" if x.language == "nb" else x.language for x in (one, other)}
     return len(languages) == 1 and all(
@@ -124,18 +124,17 @@ def _agree(one: _Code, other: _Code) -> bool:
 
 
 @functools.lru_cache(1024)
-def _parse(code: str) -> _Code:
+def read_code(code: str) -> Code:
     """Split a code, and complete its script; other words are languages as they are."""
     parts = _PARTS.fullmatch(code)
     if parts is None:
-        return _Code(code, None, None)
+        return Code(code, None, None)
     language = parts["language"].lower()
     language = _SHORT.get(language, language)
-    script = parts["script"] or _SCRIPT.get(language)
     region = (parts["region"] or "XX").upper()
+    usual = _SCRIPT.get(language)
     if language == "zh" and region in ("HK", "MO", "TW"):
-        script = "Hant"
+        usual = "Hant"
+    script = parts["script"] or usual
     # mBART's XX is no region.
-    return _Code(
-        language, script and script.title(), None if region == "XX" else region
-    )
+    return Code(language, script and script.title(), None if region == "XX" else region)

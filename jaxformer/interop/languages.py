@@ -2,62 +2,47 @@
 
 from __future__ import annotations
 
-import re
+from jaxformer.data.language_codes import read_code
 
-# The code of ISO 639-1 or, without one, 639-3; other codes of models: ISO 639-3, and
-# the individual language that stands for a macrolanguage; the English name (CLDR). pb
-# and zt are Argos's own.
+# English names (CLDR) by short code; pb and zt are Argos's own.
 _LANGUAGES = """
-    aa aar Afar; ab abk Abkhazian; ae ave Avestan; af afr Afrikaans; ak aka Akan;
-    am amh Amharic; an arg Aragonese; ar ara arb Arabic; as asm Assamese; ast Asturian;
-    av ava Avaric; ay aym ayr Aymara; az aze azj Azerbaijani; ba bak Bashkir;
-    be bel Belarusian; bg bul Bulgarian; bi bis Bislama; bm bam Bambara; bn ben Bangla;
-    bo bod Tibetan; br bre Breton; bs bos Bosnian; ca cat Catalan; ce che Chechen;
-    ceb Cebuano; ch cha Chamorro; ckb Central Kurdish; co cos Corsican; cr cre Cree;
-    cs ces Czech; cu chu Church Slavic; cv chv Chuvash; cy cym Welsh; da dan Danish;
-    de deu German; dv div Divehi; dz dzo Dzongkha; ee ewe Ewe; el ell Greek;
-    en eng English; eo epo Esperanto; es spa Spanish; et est ekk Estonian;
-    eu eus Basque; fa fas pes Persian; ff ful fuv Fula; fi fin Finnish; fj fij Fijian;
-    fo fao Faroese; fr fra French; fy fry Western Frisian; ga gle Irish;
-    gd gla Scottish Gaelic; gl glg Galician; gn grn gug Guarani; gu guj Gujarati;
-    gv glv Manx; ha hau Hausa; he heb Hebrew; hi hin Hindi; ho hmo Hiri Motu;
-    hr hrv Croatian; ht hat Haitian Creole; hu hun Hungarian; hy hye Armenian;
-    hz her Herero; ia ina Interlingua; id ind Indonesian; ie ile Interlingue;
-    ig ibo Igbo; ii iii Sichuan Yi; ik ipk esk Inupiaq; ilo Iloko; io ido Ido;
-    is isl Icelandic; it ita Italian; iu iku Inuktitut; ja jpn Japanese;
-    jv jav Javanese; ka kat Georgian; kg kon Kongo; ki kik Kikuyu; kj kua Kuanyama;
-    kk kaz Kazakh; kl kal Kalaallisut; km khm Khmer; kn kan Kannada; ko kor Korean;
-    kr kau knc Kanuri; ks kas Kashmiri; ku kur kmr Kurdish; kv kom Komi; kw cor Cornish;
-    ky kir Kyrgyz; la lat Latin; lb ltz Luxembourgish; lg lug Ganda; li lim Limburgish;
-    ln lin Lingala; lo lao Lao; lt lit Lithuanian; lu lub Luba-Katanga;
-    lv lav lvs Latvian; mg mlg plt Malagasy; mh mah Marshallese; mi mri Māori;
-    mk mkd Macedonian; ml mal Malayalam; mn mon khk Mongolian; mr mar Marathi;
-    ms msa zsm Malay; mt mlt Maltese; my mya Burmese; na nau Nauru;
-    nb nob Norwegian Bokmål; nd nde North Ndebele; ne nep npi Nepali; ng ndo Ndonga;
-    nl nld Dutch; nn nno Norwegian Nynorsk; no nor Norwegian; nr nbl South Ndebele;
-    nso ns Northern Sotho; nv nav Navajo; ny nya Nyanja; oc oci Occitan; oj oji Ojibwa;
-    om orm gaz Oromo; or ori ory Odia; os oss Ossetic; pa pan Punjabi;
-    pb Portuguese (Brazil); pi pli Pali; pl pol Polish; ps pus pbt Pashto;
-    pt por Portuguese; qu que quy Quechua; rm roh Romansh; rn run Rundi;
-    ro ron Romanian; ru rus Russian; rw kin Kinyarwanda; sa san Sanskrit;
-    sc srd Sardinian; sd snd Sindhi; se sme Northern Sami; sg sag Sango;
-    sh hbs Serbo-Croatian; si sin Sinhala; sk slk Slovak; sl slv Slovenian;
-    sm smo Samoan; sn sna Shona; so som Somali; sq sqi als Albanian; sr srp Serbian;
-    ss ssw Swati; st sot Southern Sotho; su sun Sundanese; sv swe Swedish;
-    sw swa swh Swahili; ta tam Tamil; te tel Telugu; tg tgk Tajik; th tha Thai;
-    ti tir Tigrinya; tk tuk Turkmen; tl tgl Tagalog; tn tsn Tswana; to ton Tongan;
-    tr tur Turkish; ts tso Tsonga; tt tat Tatar; tw twi Twi; ty tah Tahitian;
-    ug uig Uyghur; uk ukr Ukrainian; ur urd Urdu; uz uzb uzn Uzbek; ve ven Venda;
-    vi vie Vietnamese; vo vol Volapük; wa wln Walloon; wo wol Wolof; xh xho Xhosa;
-    yi yid ydd Yiddish; yo yor Yoruba; yue Cantonese; za zha Zhuang; zh zho cmn Chinese;
-    zt Chinese (traditional); zu zul Zulu
+    aa Afar; ab Abkhazian; ae Avestan; af Afrikaans; ak Akan; am Amharic;
+    an Aragonese; ar Arabic; as Assamese; ast Asturian; av Avaric; ay Aymara;
+    az Azerbaijani; ba Bashkir; be Belarusian; bg Bulgarian; bi Bislama; bm Bambara;
+    bn Bangla; bo Tibetan; br Breton; bs Bosnian; ca Catalan; ce Chechen;
+    ceb Cebuano; ch Chamorro; ckb Central Kurdish; co Corsican; cr Cree; cs Czech;
+    cu Church Slavic; cv Chuvash; cy Welsh; da Danish; de German; dv Divehi;
+    dz Dzongkha; ee Ewe; el Greek; en English; eo Esperanto; es Spanish;
+    et Estonian; eu Basque; fa Persian; ff Fula; fi Finnish; fj Fijian; fo Faroese;
+    fr French; fy Western Frisian; ga Irish; gd Scottish Gaelic; gl Galician;
+    gn Guarani; gu Gujarati; gv Manx; ha Hausa; he Hebrew; hi Hindi; ho Hiri Motu;
+    hr Croatian; ht Haitian Creole; hu Hungarian; hy Armenian; hz Herero;
+    ia Interlingua; id Indonesian; ie Interlingue; ig Igbo; ii Sichuan Yi;
+    ik Inupiaq; ilo Iloko; io Ido; is Icelandic; it Italian; iu Inuktitut;
+    ja Japanese; jv Javanese; ka Georgian; kg Kongo; ki Kikuyu; kj Kuanyama;
+    kk Kazakh; kl Kalaallisut; km Khmer; kn Kannada; ko Korean; kr Kanuri;
+    ks Kashmiri; ku Kurdish; kv Komi; kw Cornish; ky Kyrgyz; la Latin;
+    lb Luxembourgish; lg Ganda; li Limburgish; ln Lingala; lo Lao; lt Lithuanian;
+    lu Luba-Katanga; lv Latvian; mg Malagasy; mh Marshallese; mi Māori;
+    mk Macedonian; ml Malayalam; mn Mongolian; mr Marathi; ms Malay; mt Maltese;
+    my Burmese; na Nauru; nb Norwegian Bokmål; nd North Ndebele; ne Nepali;
+    ng Ndonga; nl Dutch; nn Norwegian Nynorsk; no Norwegian; nr South Ndebele;
+    nso Northern Sotho; nv Navajo; ny Nyanja; oc Occitan; oj Ojibwa; om Oromo;
+    or Odia; os Ossetic; pa Punjabi; pb Portuguese (Brazil); pi Pali; pl Polish;
+    ps Pashto; pt Portuguese; qu Quechua; rm Romansh; rn Rundi; ro Romanian;
+    ru Russian; rw Kinyarwanda; sa Sanskrit; sc Sardinian; sd Sindhi;
+    se Northern Sami; sg Sango; sh Serbo-Croatian; si Sinhala; sk Slovak;
+    sl Slovenian; sm Samoan; sn Shona; so Somali; sq Albanian; sr Serbian; ss Swati;
+    st Southern Sotho; su Sundanese; sv Swedish; sw Swahili; ta Tamil; te Telugu;
+    tg Tajik; th Thai; ti Tigrinya; tk Turkmen; tl Tagalog; tn Tswana; to Tongan;
+    tr Turkish; ts Tsonga; tt Tatar; tw Twi; ty Tahitian; ug Uyghur; uk Ukrainian;
+    ur Urdu; uz Uzbek; ve Venda; vi Vietnamese; vo Volapük; wa Walloon; wo Wolof;
+    xh Xhosa; yi Yiddish; yo Yoruba; yue Cantonese; za Zhuang; zh Chinese;
+    zt Chinese (traditional); zu Zulu
 """
 
-_REGIONS = {
-    "pt": ({"BR"}, "pb"),
-    "zh": ({"HANT", "TW", "HK", "MO"}, "zt"),
-}
-"""Regions and scripts of a language that have a code of their own."""
+_ROWS = [row.strip().partition(" ") for row in _LANGUAGES.split(";")]
+_NAMES = {code: name for code, _, name in _ROWS}
 
 
 def describe_language(code: str) -> tuple[str, str]:
@@ -70,19 +55,10 @@ def describe_language(code: str) -> tuple[str, str]:
         For example ``("de", "German")``. An unknown language keeps its code, which is
         also its name.
     """
-    first, *others = re.split("[_-]", code)
-    found = _find(first.lower())
-    if found is None:
-        return code, code
-    regions, own = _REGIONS.get(found[0], (set(), ""))
-    if regions & {each.upper() for each in others}:
-        found = _find(own) or found
-    return found
-
-
-def _find(code: str) -> tuple[str, str] | None:
-    for entry in _LANGUAGES.split(";"):
-        codes, name = re.split(r" (?=[A-Z])", entry.strip(), maxsplit=1)
-        if code in codes.split():
-            return codes.split()[0], name
-    return None
+    found = read_code(code)
+    short = found.language
+    if (short, found.region) == ("pt", "BR"):
+        short = "pb"
+    elif (short, found.script) == ("zh", "Hant"):
+        short = "zt"
+    return (short, _NAMES[short]) if short in _NAMES else (code, code)
