@@ -56,16 +56,34 @@ def open_orbax() -> ModuleType:
     return require("orbax.checkpoint", "train").v1
 
 
-def write(path: Path, trees: Mapping[str, PyTree], record: Mapping[str, Any]) -> None:
+def write(
+    path: Path,
+    trees: Mapping[str, PyTree],
+    record: Mapping[str, Any],
+    *,
+    at_once: int | None = None,
+) -> None:
     """Write a checkpoint where there is none; it is there whole or not at all.
+
+    Args:
+        path: the folder.
+        trees: of arrays, by name.
+        record: JSON.
+        at_once: bytes of the arrays that are written at a time, at least those of the
+            largest; None: all.
 
     Raises:
         InputError: it cannot be written.
     """
+    orbax, limit = open_orbax(), contextlib.nullcontext()
+    if at_once is not None:
+        memory = orbax.options.MemoryOptions(write_concurrent_bytes=at_once + 1)
+        limit = orbax.Context(memory_options=memory)
     try:
-        open_orbax().save_checkpointables(
-            path.absolute(), dict(trees), custom_metadata=dict(record)
-        )
+        with limit:
+            orbax.save_checkpointables(
+                path.absolute(), dict(trees), custom_metadata=dict(record)
+            )
     except Exception as error:
         signals.check()
         for unfinished in path.parent.glob(f"{path.name}{TEMPORARY}*"):
@@ -175,7 +193,11 @@ def read_shapes(path: Path, name: str) -> PyTree:
 
 
 def restore(
-    path: Path, like: Mapping[str, PyTree], *, partial: bool = False
+    path: Path,
+    like: Mapping[str, PyTree],
+    *,
+    partial: bool = False,
+    verify: bool = True,
 ) -> dict[str, PyTree]:
     """Read trees of a checkpoint in the shapes and types of the trees given by name.
 
@@ -187,19 +209,20 @@ def restore(
             sharding is read straight into it, each process its own shards; everything
             else goes to the first device of this process.
         partial: whether the saved trees may have further entries, which are not read.
+        verify: whether to read the files and compare their checksums first.
 
     Raises:
         InputError: the checkpoint is of another model, it is damaged, it was removed,
             or a parameter is not finite.
     """
-    check(path, like)
+    check(path, like, contents=verify)
     with _reading(path, checked=is_sealed(path)):
         saved = _metadata(path, like)
         for name, tree in like.items():
             there = saved[name]
             if partial:
                 there = {key: there[key] for key in tree if key in there}
-            _check_shapes(path, there, tree)
+            check_shapes(path, there, tree)
         single = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
 
         def place(leaf: Any) -> jax.ShapeDtypeStruct:
@@ -345,7 +368,12 @@ def _is_array(node: Any) -> bool:
     return hasattr(node, "shape")
 
 
-def _check_shapes(path: Path, saved: PyTree, wanted: PyTree) -> None:
+def check_shapes(path: Path, saved: PyTree, wanted: PyTree) -> None:
+    """Check that a tree of a checkpoint has the shapes of another.
+
+    Raises:
+        InputError: a shape or a name differs.
+    """
     there, here = _shapes(saved), _shapes(wanted)
     for name in sorted(there.keys() | here.keys()):
         if there.get(name) != here.get(name):

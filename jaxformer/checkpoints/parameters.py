@@ -4,7 +4,9 @@ some.
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -87,16 +89,25 @@ class SavedParameters(NamedTuple):
     vocabulary: str
     base: Base | None = None
 
-    def load(self, like: PyTree) -> PyTree:
+    def load(
+        self, like: PyTree, convert: Callable[[PyTree], PyTree] | None = None
+    ) -> PyTree:
         """Read them in the shapes, types and placement of a tree, as
         :func:`jaxformer.checkpoints.folder.restore`; adapters are merged with their
         base.
+
+        Args:
+            like: the tree.
+            convert: changes a dictionary of some of the entries of the tree; without
+                adapters, each as soon as it is read.
 
         Raises:
             InputError: they are of another model, damaged, not finite, or were removed;
                 or the base of adapters is missing or has changed.
         """
         if self.base is None:
+            if convert is not None:
+                return self._load_parts(like, convert)
             return folder.restore(self.path, {"params": like})["params"]
         from jaxformer.models.adapters import Adapted
 
@@ -112,7 +123,30 @@ class SavedParameters(NamedTuple):
                 shapes,
             )
         adapters = folder.restore(self.path, {"params": shapes})["params"]
-        return Adapted(base, adapters, self.base.scale).merge()
+        merged = Adapted(base, adapters, self.base.scale).merge()
+        return merged if convert is None else convert(merged)
+
+    def _load_parts(
+        self, like: PyTree, convert: Callable[[PyTree], PyTree]
+    ) -> dict[str, PyTree]:
+        """Convert what is at one key of the tree before the next is read: the tree as
+        it was saved is never whole in memory.
+        """
+        saved = folder.read_shapes(self.path, "params")  # checks the files
+        folder.check_shapes(self.path, saved, like)
+        found = {}
+        sizes = {
+            key: sum(leaf.size for leaf in jax.tree.leaves(part))
+            for key, part in like.items()
+        }
+        # The largest part is read first, while no other is in memory.
+        for key in sorted(like, key=lambda key: -sizes[key]):
+            wanted = {"params": {key: like[key]}}
+            found |= convert(
+                folder.restore(self.path, wanted, partial=True, verify=False)["params"]
+            )
+            gc.collect()  # orbax keeps arrays in cycles
+        return found
 
 
 def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:

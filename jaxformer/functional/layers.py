@@ -311,12 +311,15 @@ def embed(
     Raises:
         InputError: a token id outside the table, if the values are known.
     """
-    weights = table.rows if isinstance(table, TwoWayTable) else table
-    check_tokens(tokens, weights.shape[0])
-    rows = weights.at[tokens].get(
-        mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
-    )
-    return rows * weights.shape[1] ** 0.5 if scale else rows
+    two_way = isinstance(table, TwoWayTable)
+    check_tokens(tokens, (table.rows if two_way else table).shape[0])
+    if two_way:
+        rows = table.look_up(tokens)
+    else:
+        rows = table.at[tokens].get(
+            mode="fill", fill_value=jnp.nan, wrap_negative_indices=False
+        )
+    return rows * rows.shape[-1] ** 0.5 if scale else rows
 
 
 def project_to_vocabulary(
@@ -330,16 +333,16 @@ def project_to_vocabulary(
     Logits are float32, or float64 for float64 inputs. No forward mode in half
     precision, see :func:`linear`.
     """
-    rows, outputs = (
-        x.reshape(-1, x.shape[-1]),
-        table.outputs if isinstance(table, TwoWayTable) else table,
-    )
-    if isinstance(outputs, Int8Weights):
-        logits = multiply_int8_rows(rows, outputs)
+    rows, weights, multiply = x.reshape(-1, x.shape[-1]), table, matmul_transposed
+    if isinstance(weights, TwoWayTable):
+        if weights.outputs is None:
+            weights = weights.rows
+        else:
+            weights, multiply = weights.outputs, matmul
+    if isinstance(weights, Int8Weights):
+        logits = multiply_int8_rows(rows, weights)
     else:
-        logits = (matmul if isinstance(table, TwoWayTable) else matmul_transposed)(
-            rows, outputs
-        )
+        logits = multiply(rows, weights)
     logits = logits.reshape(*x.shape[:-1], logits.shape[-1])
     return (
         logits

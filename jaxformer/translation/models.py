@@ -41,13 +41,10 @@ def prepare(
 
     Args:
         config: of the model, with looped layers.
-        params: of the model, the whole tree.
+        params: of the model, or some entries of the tree.
         precision: a name above.
     """
-    if precision != "model":
-        config = dataclasses.replace(
-            config, dtype="float32" if precision == "int8" else precision
-        )
+    config = set_precision(config, precision)
     dtype = jnp.dtype(config.dtype)
 
     def convert(path: tuple[Any, ...], leaf: Array) -> Any:
@@ -77,9 +74,37 @@ def prepare(
     return config, jax.tree_util.tree_map_with_path(convert, params)
 
 
+def prepare_params(
+    config: TransformerConfig, precision: Precision, params: PyTree
+) -> PyTree:
+    """Return the parameters of :func:`prepare` when they are computed.
+
+    Args:
+        config: of the model, with looped layers.
+        precision: a name of :func:`prepare`.
+        params: of the model, or some entries of the tree.
+    """
+    return jax.block_until_ready(prepare(config, params, precision)[1])
+
+
+def set_precision(config: TransformerConfig, precision: Precision) -> TransformerConfig:
+    """Return the configuration of :func:`prepare`."""
+    if precision == "model":
+        return config
+    dtype = "float32" if precision == "int8" else precision
+    return dataclasses.replace(config, dtype=dtype)
+
+
+_LARGE = 1 << 25
+"""Numbers of a table that a CPU multiplies at the speed of its memory."""
+
+
 def _table(rows: Array) -> Array | TwoWayTable:
-    # A CPU multiplies few rows twice as fast with a transposed matrix.
-    return TwoWayTable(rows, rows.T) if jax.default_backend() == "cpu" else rows
+    if jax.default_backend() != "cpu":
+        return rows
+    # A CPU multiplies few rows twice as fast with a transposed matrix, unless it waits
+    # for memory: then the copy has no gain, and in half precision a loss.
+    return TwoWayTable(rows, rows.T if rows.size < _LARGE else None)
 
 
 def reduce_vocabulary(
@@ -95,7 +120,7 @@ def reduce_vocabulary(
     Args:
         model: over the whole vocabulary.
         params: of the model.
-        tokens: that are kept; padding and beginning of sentence keep their ids.
+        tokens: that are kept.
     """
     config, kept = model.config, dict(params)
     tied = config.tied_embeddings
@@ -111,6 +136,9 @@ def reduce_vocabulary(
         vocabulary_size=tokens.shape[0],
         source_vocabulary_size=config.source_vocabulary_size or config.vocabulary_size,
         tied_embeddings="none" if tied == "none" else "target",
+        # A step reads neither.
+        pad_id=0,
+        bos_id=0,
     )
     return Transformer(reduced), kept
 
@@ -126,6 +154,8 @@ class Models(NamedTuple):
     """The devices that sentences are sharded over; None: a single one."""
     least_rows: int = 1
     """Least rows of a step: fewer would take longer."""
+    precision: Precision | None = None
+    """The only precision of the parameters; None: as they were saved."""
 
     @property
     def positions(self) -> int:
@@ -138,9 +168,20 @@ class Models(NamedTuple):
         return 1 if self.mesh is None else self.mesh.size
 
     def prepare(self, precision: Precision) -> Models:
-        """Return the same models in another precision, on all devices of this host."""
+        """Return the same models in another precision, on all devices of this host.
+
+        Raises:
+            InputError: they were loaded in another one.
+        """
+        if self.precision not in (None, precision):
+            raise InputError(
+                f"the model was loaded only for precision={self.precision}, not for"
+                f" {precision}: load it again"
+            )
         prepared = [
-            prepare(model.config, own, precision)
+            (set_precision(model.config, precision), own)
+            if self.precision
+            else prepare(model.config, own, precision)
             for model, own in zip(self.models, self.params, strict=True)
         ]
         params, mesh = tuple(own for _, own in prepared), mesh_of_devices()
@@ -203,6 +244,7 @@ def combine(
             "the target language": codec.vocabularies.target.pieces(
                 codec.frame.target_before
             ),
+            "weights only of precision": part.precision,
             "model.vocabulary_size": part.models[0].config.vocabulary_size,
             "model.pad_id": part.models[0].config.pad_id,
             "model.bos_id": part.models[0].config.bos_id,
@@ -221,4 +263,5 @@ def combine(
         tuple(part.models[0] for part in parts),
         tuple(part.params[0] for part in parts),
         None if weights is None else np.asarray(weights, np.float32),
+        precision=parts[0].precision,
     )

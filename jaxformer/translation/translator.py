@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
@@ -23,7 +24,7 @@ from jaxformer.runs.folder import check_vocabulary
 from jaxformer.search.config import DecodingConfig, Precision
 from jaxformer.translation.batch import ban as ban_tokens
 from jaxformer.translation.codec import Codec
-from jaxformer.translation.models import Models, combine
+from jaxformer.translation.models import Models, combine, prepare_params
 from jaxformer.translation.options import (
     Prefixes,
     Required,
@@ -181,6 +182,7 @@ class Translator:
         checkpoint: str | int = "best",
         target_language: str | None = None,
         source_language: str | None = None,
+        precision: Precision | None = None,
     ) -> Translator:
         """Read a run's configuration, vocabularies and parameters.
 
@@ -191,6 +193,9 @@ class Translator:
                 ``data.language_tags=True``.
             source_language: None: that of the run. Another one is for imported models
                 whose input names it.
+            precision: keep the weights only in this precision, which takes less memory:
+                searches in another one are refused, and scores and attention are of
+                these weights. None: as they were saved.
 
         Raises:
             InputError: there is no such run, checkpoint or language, or its parts do
@@ -210,9 +215,12 @@ class Translator:
         like = jax.eval_shape(
             Transformer(config.model).init, jax.random.key(0), tokens, tokens
         )["params"]
-        return cls(
+        if config.model.scan_layers:
+            precision = None  # they are unstacked first
+        how = config.model, precision
+        found = cls(
             config.model,
-            saved.load(like),
+            saved.load(like, precision and functools.partial(prepare_params, *how)),
             vocabularies,
             config.decoding,
             source_eos=config.data.source_eos,
@@ -223,6 +231,8 @@ class Translator:
             checkpoint=saved.name,
             directory=directory,
         )
+        found.models = found.models._replace(precision=precision)
+        return found
 
     def translate(
         self, texts: Sequence[str], **options: Unpack[SearchOptions]

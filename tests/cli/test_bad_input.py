@@ -50,8 +50,8 @@ def test_a_model_whose_weights_are_not_numbers(call, run, tmp_path, monkeypatch)
     """The first sentence is named, and no result is written."""
     load = Translator.load.__func__
 
-    def broken(cls, *arguments):
-        translator = load(cls, *arguments)
+    def broken(cls, *arguments, **options):
+        translator = load(cls, *arguments, **options)
         output = np.array(translator.params["output"])
         output[9] = np.nan
         params = {**translator.params, "output": output}

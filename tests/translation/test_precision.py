@@ -10,9 +10,12 @@ from models.little import LATER
 from translation.translators import equally_long, noisy_params, random_translator
 
 import runs
+from jaxformer.errors import InputError
 from jaxformer.functional.int8 import Int8Weights, TwoWayTable, quantize, take_rows
 from jaxformer.models import Transformer
+from jaxformer.translation import models
 from jaxformer.translation.models import prepare
+from jaxformer.translation.translator import Translator
 
 TIED = {
     "all": {},
@@ -108,6 +111,48 @@ def test_a_model_of_half_precision_keeps_halves():
     table = prepared["embedding"]["table"]
     assert isinstance(table, TwoWayTable)
     np.testing.assert_array_equal(table.outputs.T, table.rows)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_large_table_has_one_layout(dtype, monkeypatch):
+    """Its logits differ from those of two layouts only by the order of sums."""
+    config, params = make(3)
+    found = logits(*prepare(config, params, dtype))
+    monkeypatch.setattr(models, "_LARGE", 0)
+    large = prepare(config, params, dtype)
+    assert large[1]["embedding"]["table"].outputs is None
+    np.testing.assert_allclose(logits(*large), found, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_looking_up_rows(dtype):
+    """It gives the rows, bit for bit, and NaN outside the table."""
+    rows = jnp.asarray(np.random.default_rng(3).normal(size=(9, 4)), dtype)
+    found = jax.jit(TwoWayTable(rows, None).look_up)(jnp.array([[8, 0], [-1, 9]]))
+    assert found.dtype == rows.dtype
+    np.testing.assert_array_equal(found[0], rows[jnp.array([8, 0])])
+    assert jnp.isnan(found[1]).all()
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", "int8"])
+def test_a_run_is_loaded_in_a_precision(precision):
+    """It has no weights in float32, translates as one that is converted later, and not
+    in another precision.
+    """
+    run, texts = runs.random_run(), equally_long()[:2]
+    whole, small = Translator.load(run), Translator.load(run, precision=precision)
+    decoding = dataclasses.replace(whole.decoding, precision=precision)
+    pairs = [each.search(texts, decoding=decoding) for each in (whole, small)]
+    assert pairs[0] == pairs[1]
+    size, less = (
+        sum(leaf.nbytes for leaf in jax.tree.leaves(each.params["encoder"]))
+        for each in (whole, small)
+    )
+    assert less < 0.6 * size
+    with pytest.raises(InputError, match=f"loaded only for precision={precision}, not"):
+        small.translate(texts)
+    with pytest.raises(InputError, match="weights only of precision"):
+        Translator.ensemble([whole, small])
 
 
 def test_a_search_is_in_the_precision_that_is_asked_for():

@@ -264,7 +264,10 @@ def _write(
         (new / "checkpoints").mkdir()
         record = {"vocabulary": vocabularies.hash, saved.IMPORTED: name}
         params = jax.tree.map(lambda each: each.view(_Mapped), params)
-        checkpoint.write(new / "checkpoints" / "0", {"params": params}, record)
+        largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
+        checkpoint.write(
+            new / "checkpoints" / "0", {"params": params}, record, at_once=largest
+        )
         new.rename(directory)  # also over an empty folder
     except BaseException as error:
         shutil.rmtree(new, ignore_errors=True)
