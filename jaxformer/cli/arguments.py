@@ -108,6 +108,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH",
         help="best (default), latest, a step, average (the newest) or average/NAME",
     )
+    add_languages(parser)
+
+
+def add_languages(parser: argparse.ArgumentParser) -> None:
+    """Declare the languages of the text."""
     parser.add_argument(
         "--to",
         "--target_language",
@@ -240,17 +245,29 @@ def load_translator(
 
         check_weights(weights, 1 + len(options.ensemble))
     languages = target_language, source_language or options.source_language
-    translator = Translator.load(options.workdir, options.checkpoint, *languages)
+    given = vars(options)
+    small = given.get("precision") in ("bfloat16", "int8")
+    # An alignment takes the weights as they were saved.
+    only = small and not (given.get("alignment") or options.ensemble)
+    translator = Translator.load(
+        options.workdir,
+        options.checkpoint,
+        *languages,
+        precision=given["precision"] if only else None,
+    )
     if source_language is None:
         check_source_language(options, translator)
     others = [load_named("--ensemble", name, *languages) for name in options.ensemble]
     if others:
         translator = Translator.ensemble([translator, *others], weights)
-    if vars(options).get("shortlist"):
-        from jaxformer.translation.shortlist import FILE, Shortlist
+    if given.get("shortlist"):
+        from jaxformer.translation.shortlist import Shortlist
 
-        translator.shortlist = Shortlist.load(
-            options.workdir / FILE, translator.vocabularies.hash
+        translator.shortlist = Shortlist.find(
+            options.workdir,
+            translator.vocabularies,
+            translator.languages,
+            tagged=bool(translator.codec.frame.source_before),
         )
     return translator
 

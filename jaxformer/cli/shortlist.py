@@ -3,31 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 
 import numpy as np
 
 from jaxformer import bucket
-from jaxformer.cli.arguments import add_workdir, number
+from jaxformer.cli.arguments import add_languages, add_options, add_workdir, number
 from jaxformer.cli.output import say, write_record
+from jaxformer.data import sources
+from jaxformer.data.config import DataConfig
 from jaxformer.data.corpus import TrainingText
+from jaxformer.data.frame import choose_languages
 from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.errors import InputError
+from jaxformer.errors import InputError, UsageError
 from jaxformer.files import check_writable
 from jaxformer.runs import config as configuration
 from jaxformer.translation import shortlist
-from jaxformer.translation.shortlist import SPECIAL, Shortlist
+from jaxformer.translation.shortlist import Shortlist
 
 EXAMPLE = """
 examples:
   jaxformer shortlist --workdir=runs/ende
   jaxformer shortlist --workdir=runs/ende --first=100 --best=100
   jaxformer translate --workdir=runs/ende --shortlist --input=test.en
+  jaxformer shortlist --workdir=runs/opus --source=text.en --reference=text.de
+  jaxformer shortlist --workdir=runs/nllb --source=text.en --reference=text.fr \\
+    --to=fra_Latn
 
-Reads the run's training data and learns by IBM model 1 the target tokens that each
-source token is likely to become. The list of a sentence contains the most frequent
-target tokens and those of each of its source tokens; a search within it multiplies with
-fewer rows of the output table. It is written to shortlist.npz in the directory of the
-run. Of a large corpus a million pairs are used, spread over the whole.
+Reads the run's training data, or the text that is named, which an imported run needs,
+and learns by IBM model 1 the target tokens that each source token is likely to become.
+The list of a sentence contains the most frequent target tokens and those of each of its
+source tokens; a search within it multiplies with fewer rows of the output table. It is
+written to shortlist.npz in the directory of the run; a run of several languages has a
+list for each direction, such as shortlist.eng_Latn-fra_Latn.npz. Of a large corpus a
+million pairs are used, spread over the whole.
 """
 
 MOST_PAIRS = 1_000_000
@@ -36,6 +45,13 @@ MOST_PAIRS = 1_000_000
 def configure(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
     add_workdir(parser)
+    add_options(
+        parser.add_argument,
+        ("dataset", str, "NAME", "text to learn from (default: the run's data.train)"),
+        ("source", str, "FILE", "source text, with --reference, instead of --dataset"),
+        ("reference", str, "FILE", "its human translation"),
+    )
+    add_languages(parser)
     for name, meaning in (
         ("first", "most frequent target tokens"),
         ("best", "tokens for each source token"),
@@ -51,29 +67,29 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Learn the shortlist of a run."""
+    _check(options)
     config = configuration.load(options.workdir / "config.json")
     vocabularies = Vocabularies.load(options.workdir / "vocabulary")
-    target = vocabularies.target
-    special = {target.pad_id, target.unk_id, target.bos_id, target.eos_id}
-    if special != set(SPECIAL) or config.model.bos_id not in special:
-        raise InputError(
-            "a shortlist needs a vocabulary whose special pieces have ids 0 to 3:"
-            f" {options.workdir}"
-        )
+    data = _choose_text(options, config.data, vocabularies)
     check_writable(options.workdir)
-    text = TrainingText.open(config.data)
+    text = TrainingText.open(data)
     store = text.load(vocabularies, seed=0, report=say).store
     count = min(len(store), MOST_PAIRS)
     pairs = store.take(np.arange(count) * len(store) // count)
+    tagged = data.language_tags
+    directions = {
+        shortlist.name_direction(vocabularies, part.languages, tagged=tagged)
+        for part in text.parts
+    }
     found = Shortlist.learn(
         pairs.source,
         pairs.target,
-        (vocabularies.source.size, target.size),
-        vocabularies.hash,
+        vocabularies,
+        directions=sorted(directions),
         first=options.first,
         best=options.best,
     )
-    path = options.workdir / shortlist.FILE
+    path = options.workdir / shortlist.name_file(found.directions)
     found.save(path)
     bucket.push(path)
     some = range(0, len(pairs), 1 + len(pairs) // 1000)
@@ -81,7 +97,54 @@ def run(options: argparse.Namespace) -> None:
     record = {
         "shortlist": bucket.reword(str(path)),
         "pairs": len(pairs),
-        "vocabulary": target.size,
+        "vocabulary": vocabularies.target.size,
         "tokens_per_sentence": round(float(size), 1),
     }
     write_record(record)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Check which text is named."""
+    if (options.source is None) != (options.reference is None):
+        raise UsageError(
+            "--source and --reference go together: give both, or a --dataset"
+        )
+    if options.source is not None and options.dataset is not None:
+        raise UsageError("give either --dataset, or --source and --reference")
+    languages = options.source_language or options.target_language
+    if languages and options.source is None and options.dataset is None:
+        raise UsageError(
+            "--from and --to are the languages of given text: add --dataset, or"
+            " --source and --reference"
+        )
+
+
+def _choose_text(
+    options: argparse.Namespace, data: DataConfig, vocabularies: Vocabularies
+) -> DataConfig:
+    """Return the section ``data`` with the text that is named.
+
+    Raises:
+        InputError: the run has no such language, or no text of its own.
+    """
+    name = options.dataset
+    if options.source is not None:
+        sides = map(sources.escape, (options.source, options.reference))
+        name = f"text:{','.join(sides)}"
+    if name is None:
+        if data.train.startswith(sources.IMPORTED):
+            raise InputError(
+                f"{options.workdir} was imported and has no text to learn from: give"
+                " --source and --reference, or a --dataset"
+            )
+        return data
+    source, target = choose_languages(
+        options.workdir,
+        data,
+        vocabularies,
+        options.source_language,
+        options.target_language,
+    )
+    return dataclasses.replace(
+        data, train=name, source_language=source, target_language=target
+    )

@@ -4,6 +4,7 @@ shapes.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -166,7 +167,10 @@ def search_batch(
         # What sampling draws depends on the position of each token in the vocabulary,
         # which must not depend on the other sentences.
         whole, columns = decoding.sample, config.vocabulary_size
-        part = shortlist.within(sentences, rows, columns, whole=whole)
+        special = [config.pad_id, config.bos_id, eos_id]
+        part = shortlist.within(sentences, rows, columns, special=special, whole=whole)
+        pad_id, bos_id, eos_id = part.numbers(np.array(special)).tolist()
+        config = dataclasses.replace(config, pad_id=pad_id, bos_id=bos_id)
         constraints = part.constraints(constraints)
         batch = batch._replace(tokens=part.tokens, allowed=part.allowed)
     length = min(width + decoding.max_extra_length, positions)

@@ -17,7 +17,9 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from jaxformer.data.frame import name_language
 from jaxformer.data.store import Sentences
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.files import open_whole
 from jaxformer.search.constraints import Constraints
@@ -25,12 +27,7 @@ from jaxformer.translation.batch import Sentence, power_of_two
 from jaxformer.typing import Array, Bool, Float, Int
 
 FILE = "shortlist.npz"
-"""Its name in the directory of a run."""
-
-SPECIAL = (0, 1, 2, 3)
-"""Ids of padding, unknown token, beginning and end of sentence. They are on every list,
-so that they keep their ids.
-"""
+"""Its name in the directory of a run; see :func:`name_file`."""
 
 _SMALLEST = 256
 
@@ -88,6 +85,17 @@ def learn_translations(
         shifts = np.repeat(target.offsets[own] - before, lengths[own])
         return np.arange(len(shifts)) + shifts
 
+    row = np.zeros(size)
+
+    def look_up(
+        translations: Translations, words: Int[np.ndarray, " L"]
+    ) -> Float[np.ndarray, " L"]:
+        # A whole new row for each token of a large vocabulary would take most time.
+        row[translations.tokens] = translations.probabilities
+        found = row[words]
+        row[translations.tokens] = 0
+        return found
+
     totals = np.repeat(source.lengths + 1.0, lengths)
     table: list[Translations] = []
     for _ in range(max(iterations, 1)):
@@ -95,28 +103,33 @@ def learn_translations(
         for token in range(null + 1):
             places = linked(token)
             words = target.tokens[places]
-            row = _dense(known[token], size) if known else np.ones(size)
-            shares = row[words] / np.maximum(totals[places], np.finfo(float).tiny)
-            counts = np.bincount(words, shares, minlength=size)
-            table.append(_most(counts, size if token == null else candidates))
-            row = _dense(table[-1], size)
-            np.add.at(following, places, row[words])
+            before = look_up(known[token], words) if known else 1.0
+            shares = before / np.maximum(totals[places], np.finfo(float).tiny)
+            most = size if token == null else candidates
+            table.append(_normalise(*_count(words, shares, size), most))
+            np.add.at(following, places, look_up(table[-1], words))
         totals = following
     return table[:-1]
 
 
-def _dense(translations: Translations, size: int) -> Float[np.ndarray, " V"]:
-    row = np.zeros(size)
-    row[translations.tokens] = translations.probabilities
-    return row
+def _count(
+    words: Int[np.ndarray, " L"], shares: Float[np.ndarray, " L"], size: int
+) -> tuple[Int[np.ndarray, " M"], Float[np.ndarray, " M"]]:
+    """Return the tokens, ascending, and the sum of the shares of each."""
+    tokens = np.arange(size)
+    if len(words) < size // 32:  # sorting a few is faster than a row of all
+        tokens, words = np.unique(words, return_inverse=True)
+    return tokens, np.bincount(words, shares, minlength=len(tokens))
 
 
-def _most(counts: Float[np.ndarray, " V"], keep: int) -> Translations:
+def _normalise(
+    tokens: Int[np.ndarray, " M"], counts: Float[np.ndarray, " M"], keep: int
+) -> Translations:
     """Normalise the highest counts."""
-    tokens = np.flatnonzero(counts)
-    tokens = tokens[np.argsort(-counts[tokens], kind="stable")][:keep]
-    total = max(counts[tokens].sum(), np.finfo(float).tiny)
-    return Translations(tokens.astype(np.int32), counts[tokens] / total)
+    order = np.flatnonzero(counts)
+    order = order[np.argsort(-counts[order], kind="stable")][:keep]
+    total = max(counts[order].sum(), np.finfo(float).tiny)
+    return Translations(tokens[order].astype(np.int32), counts[order] / total)
 
 
 class Within(NamedTuple):
@@ -125,7 +138,9 @@ class Within(NamedTuple):
     """
 
     tokens: Int[Array, " L"]
-    """Ascending; the last one is repeated up to one of few sizes."""
+    """The special ones, which so have the same indices in each batch, then the others,
+    ascending; the last one is repeated up to one of few sizes.
+    """
     allowed: Bool[Array, "B L"]
     """True for the tokens on the list of each sentence, and everywhere in rows without
     a sentence.
@@ -136,7 +151,9 @@ class Within(NamedTuple):
         the part becomes one that no hypothesis has.
         """
         own = np.asarray(self.tokens)
-        places = np.minimum(np.searchsorted(own, tokens), len(own) - 1)
+        order = np.argsort(own, kind="stable")
+        places = np.searchsorted(own, tokens, sorter=order)
+        places = order[np.minimum(places, len(own) - 1)]
         found = np.where(own[places] == tokens, places, _ABSENT)
         return np.where(tokens < 0, tokens, found).astype(np.int32)
 
@@ -157,6 +174,33 @@ class Within(NamedTuple):
         return constraints._replace(**found)
 
 
+def name_direction(
+    vocabularies: Vocabularies, languages: tuple[str, str], *, tagged: bool
+) -> str:
+    """Return those of the languages that the tokens around a text depend on:
+    ``eng_Latn-deu_Latn``, ``de``, or nothing where they depend on none.
+
+    Args:
+        vocabularies: of the run.
+        languages: codes of source and target.
+        tagged: whether sources of a run trained here begin with a tag.
+    """
+    template = vocabularies.template
+    if template is None:
+        return name_language(languages[1], vocabularies) if tagged else ""
+    named = zip(languages, (template.has_source, template.has_target), strict=True)
+    return "-".join(name_language(code, vocabularies) for code, has in named if has)
+
+
+def name_file(directions: Sequence[str]) -> str:
+    """Return the name of the file of a list for some directions, as of
+    :func:`name_direction`: ``shortlist.de.npz`` for one, so that a run has a list for
+    each.
+    """
+    (only, *others) = directions
+    return FILE if others or not only else FILE.replace(".", f".{only}.")
+
+
 class Shortlist(NamedTuple):
     """The tokens of every list, and those of each source token."""
 
@@ -166,15 +210,21 @@ class Shortlist(NamedTuple):
     """The most probable translations of each source token, then -1."""
     vocabulary: str
     """The hash of the run's vocabularies."""
+    special: Int[np.ndarray, " K"] = np.arange(4)
+    """Ids of padding, unknown token, beginning and end of sentence."""
+    directions: tuple[str, ...] = ()
+    """The directions of the text that it was learned from, as of
+    :func:`name_direction`; empty: all.
+    """
 
     @classmethod
     def learn(
         cls,
         source: Sentences,
         target: Sentences,
-        sizes: tuple[int, int],
-        vocabulary: str,
+        vocabularies: Vocabularies,
         *,
+        directions: Sequence[str] = (),
         first: int = 50,
         best: int = 50,
     ) -> Shortlist:
@@ -183,24 +233,75 @@ class Shortlist(NamedTuple):
         Args:
             source: sentences, with all tokens that a search adds to them.
             target: their translations, as many.
-            sizes: of the source and the target vocabulary.
-            vocabulary: the hash of the vocabularies.
+            vocabularies: of the run.
+            directions: of the pairs; empty: all that the run has.
             first: most frequent target tokens.
             best: translations of each source token.
         """
-        found = learn_translations(source, target, sizes, candidates=max(256, 4 * best))
+        side = vocabularies.target
+        found = learn_translations(
+            source,
+            target,
+            (vocabularies.source.size, side.size),
+            candidates=max(256, 4 * best),
+        )
         table = np.full((len(found), best), -1, np.int32)
         for row, translations in zip(table, found, strict=True):
             tokens = translations.tokens[:best]
             row[: len(tokens)] = tokens
-        counts = np.bincount(target.tokens, minlength=sizes[1])
+        counts = np.bincount(target.tokens, minlength=side.size)
         frequent = np.argsort(-counts, kind="stable")[:first]
-        return cls(np.union1d(frequent, SPECIAL).astype(np.int32), table, vocabulary)
+        special = np.unique([side.pad_id, side.unk_id, side.bos_id, side.eos_id])
+        return cls(
+            np.union1d(frequent, special).astype(np.int32),
+            table,
+            vocabularies.hash,
+            special,
+            tuple(directions),
+        )
 
     def save(self, path: Path) -> None:
         """Write the file, whole or not at all."""
         with open_whole(path) as file:
             np.savez_compressed(file, **self._asdict())
+
+    @classmethod
+    def find(
+        cls,
+        directory: Path,
+        vocabularies: Vocabularies,
+        languages: tuple[str, str],
+        *,
+        tagged: bool,
+    ) -> Shortlist:
+        """Read the list of a run for a direction.
+
+        The arguments are those of :func:`name_direction`.
+
+        Args:
+            directory: of the run.
+            vocabularies: of the run.
+            languages: codes of source and target.
+            tagged: whether sources of a run trained here begin with a tag.
+
+        Raises:
+            InputError: there is none for this direction, or :meth:`load` refuses it.
+        """
+        direction = name_direction(vocabularies, languages, tagged=tagged)
+        path = directory / name_file([direction])
+        path = path if path.exists() else directory / FILE
+        if not path.exists() and (others := sorted(directory.glob("shortlist.*.npz"))):
+            raise InputError(
+                f"{directory} has no shortlist for {direction}, only"
+                f" {', '.join(each.name for each in others)}; {_make_one(directory)}"
+            )
+        found = cls.load(path, vocabularies.hash)
+        if found.directions and direction not in found.directions:
+            raise InputError(
+                f"{path} was learned for {', '.join(found.directions)}, not for"
+                f" {direction}; {_make_one(directory)}"
+            )
+        return found
 
     @classmethod
     def load(cls, path: str | Path, vocabulary: str) -> Shortlist:
@@ -214,12 +315,17 @@ class Shortlist(NamedTuple):
             InputError: the file is missing, damaged, or of other vocabularies.
         """
         path = Path(path)
-        make = f"make one: jaxformer shortlist --workdir={path.parent}"
+        make = _make_one(path.parent)
         if not path.exists():
             raise InputError(f"{path.parent} has no shortlist yet; {make}")
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as parts:
                 found = cls(parts["first"], parts["best"], str(parts["vocabulary"]))
+                if "special" in parts.files:  # earlier versions knew only 0 to 3
+                    directions = parts["directions"].tolist()
+                    found = found._replace(
+                        special=parts["special"], directions=tuple(map(str, directions))
+                    )
         except (
             *(ValueError, KeyError, EOFError, NotImplementedError),
             *(zipfile.BadZipFile, zlib.error),
@@ -251,6 +357,7 @@ class Shortlist(NamedTuple):
         rows: int,
         columns: int,
         *,
+        special: Sequence[int] = (),
         whole: bool = False,
     ) -> Within:
         """Return the union of the lists of a batch, in one of few sizes.
@@ -260,21 +367,30 @@ class Shortlist(NamedTuple):
                 are on their lists.
             rows: of the batch, with those that fill it up.
             columns: of the model's output, which is the union if it would be as large.
+            special: further tokens that are on each list and have the same index in
+                each batch, such as the decoder's first input.
             whole: whether the union is the whole output in any case.
         """
         lists = []
         for each in sentences:
             phrases = (*each.prefixes, *each.required)
             needed = [token for phrase in phrases for token in phrase if token >= 0]
-            lists.append(self.tokens_of(each.ids, needed))
+            lists.append(self.tokens_of(each.ids, [*needed, *special]))
         union = np.unique(np.concatenate(lists))
         # Each size compiles the search again.
         size = min(power_of_two(max(_SMALLEST, len(union))), columns)
         size = columns if whole else size
         union = np.arange(columns, dtype=np.int32) if size == columns else union
+        front = np.union1d(self.special, special).astype(np.int32)
+        union = np.concatenate([front, np.setdiff1d(union, front)])
         allowed = np.ones((rows, size), bool)
         for row, tokens in zip(allowed, lists, strict=False):
-            row[:] = False
-            row[np.searchsorted(union, tokens)] = True
+            listed = np.zeros(columns, bool)
+            listed[tokens] = True
+            row[: len(union)], row[len(union) :] = listed[union], False
         padded = np.pad(union, (0, size - len(union)), mode="edge")
         return Within(cast(Any, padded), cast(Any, allowed))
+
+
+def _make_one(directory: Path) -> str:
+    return f"make one: jaxformer shortlist --workdir={directory}"

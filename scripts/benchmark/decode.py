@@ -159,7 +159,7 @@ def read_corpus(options: argparse.Namespace) -> list[list[int]]:
     source's lines.
     """
     from jaxformer.data.store import Sentences
-    from jaxformer.data.vocabulary import Vocabulary
+    from jaxformer.data.vocabulary import Vocabularies, Vocabulary
     from jaxformer.translation.shortlist import Shortlist
 
     texts = [path.read_text(encoding="utf-8").split("\n") for path in options.corpus]
@@ -168,8 +168,7 @@ def read_corpus(options: argparse.Namespace) -> list[list[int]]:
     )
     sides = [vocabulary.encode_batch(text) for text in texts]
     source, target = (Sentences.from_lists(side, 0, last=EOS) for side in sides)
-    sizes = vocabulary.size, vocabulary.size
-    shortlist = Shortlist.learn(source, target, sizes, vocabulary.hash)
+    shortlist = Shortlist.learn(source, target, Vocabularies(vocabulary, vocabulary))
     shortlist.save(options.folder / SHORTLIST)
     return [ids for ids in sides[0] if ids]
 

@@ -184,12 +184,12 @@ def time_steps(run: str, precision: Any, beam: int, length: int) -> None:
 
     from jaxformer.search.config import DecodingConfig
     from jaxformer.translation.batch import Sentence, search_batch
-    from jaxformer.translation.shortlist import SPECIAL, Shortlist
+    from jaxformer.translation.shortlist import Shortlist
     from jaxformer.translation.translator import Translator
 
-    translator = Translator.load(run)
+    translator = Translator.load(run, precision=precision)
     eos_id = translator.vocabularies.target.eos_id
-    ids = [*range(len(SPECIAL), len(SPECIAL) + length), eos_id]
+    ids = [*range(4, 4 + length), eos_id]
     models = translator.models.prepare(precision)
     rows = translator.model.config.vocabulary_size
     del translator

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 from cli.text import change, encode, write
 
@@ -53,6 +54,42 @@ def test_shortlist(call, listed):
     assert call("evaluate", workdir, "--shortlist", *files).code == 0
     (name,) = json.loads((listed / "results.json").read_text())
     assert name.endswith(" shortlist=True")
+
+
+@pytest.mark.parametrize("named", ["files", "dataset"])
+def test_text_from_anywhere(named, call, listed):
+    """The list is that of the same text as training data."""
+    pairs, workdir = runs.pairs()[:200], f"--workdir={listed}"
+    assert call("shortlist", workdir).code == 0
+    expected = dict(np.load(listed / "shortlist.npz"))
+    (listed / "shortlist.npz").unlink()
+    change(listed, "data", train="bundled:en-de/valid")
+    files = [
+        write(listed / f"text,{i}", side)
+        for i, side in enumerate(zip(*pairs, strict=True))
+    ]
+    text = [f"--source={files[0]}", f"--reference={files[1]}"]
+    if named == "dataset":
+        text = [f"--dataset=tsv:{listed / 'train.tsv'}"]
+    assert call("shortlist", workdir, *text).code == 0
+    found = dict(np.load(listed / "shortlist.npz"))
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ("--source=a", "--source and --reference go together"),
+        ("--reference=a", "--source and --reference go together"),
+        ("--source=a --reference=b --dataset=c", "give either --dataset, or --source"),
+        ("--to=de", "--from and --to are the languages of given text"),
+        ("--to=fr --dataset=bundled:en-de/valid", "translates only into de, not into"),
+        ("--source=none --reference=none", "none"),
+    ],
+)
+def test_text_that_is_not_named_well(options, rule, call, workdir):
+    assert rule in call("shortlist", workdir, *options.split()).error
 
 
 def test_wrong_numbers(call, workdir):

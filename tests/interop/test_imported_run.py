@@ -29,6 +29,8 @@ from jaxformer.runs.records import fingerprint
 from jaxformer.training.run import open_run
 from jaxformer.training.train import train
 from jaxformer.training.warm_start import load_initial
+from jaxformer.translation.shortlist import Shortlist
+from jaxformer.translation.translator import Translator
 
 SURPLUS = 5  # rows of the table without a piece
 GENERATION = {
@@ -347,7 +349,7 @@ def test_nothing_is_written_on_an_error(tmp_path, languages, missing, line):
 def test_a_failed_save_leaves_nothing(tmp_path, monkeypatch):
     """Nor does it remove what was there."""
 
-    def fail(*_):
+    def fail(*_, **__):
         raise InputError("no space")
 
     monkeypatch.setattr("jaxformer.checkpoints.folder.write", fail)
@@ -422,3 +424,36 @@ def test_fine_tuning_refuses_what_does_not_fit(tmp_path, changes, line):
 def test_an_imported_run_is_not_continued():
     with pytest.raises(InputError, match=r"was imported .* --config=finetune:"):
         train(fine_tuning(imported()), imported())
+
+
+def test_a_shortlist_of_an_imported_run(tmp_path):
+    """It is learned from given text for a direction, whose language is forced within
+    it; the run has no text of its own, and no list for another language.
+    """
+    run = runs.copy(imported(), tmp_path / "run")
+    files = []
+    for name, side in zip(
+        ("en", "de"), zip(*runs.pairs()[:60], strict=True), strict=True
+    ):
+        files.append(tmp_path / name)
+        files[-1].write_text("".join(f"{line}\n" for line in side))
+    workdir = f"--workdir={run}"
+    error = runs.call("shortlist", workdir).error
+    assert error.endswith(
+        "no text to learn from: give --source and --reference, or a --dataset"
+    )
+    text = [f"--source={files[0]}", f"--reference={files[1]}"]
+    assert runs.call("shortlist", workdir, *text, "--first=5", "--best=2").code == 0
+    found = Translator.load(run)
+    listed = Shortlist.load(run / "shortlist.en-de.npz", found.vocabularies.hash)
+    assert found.vocabularies.target.tag_id("de") in listed.first
+    given = "translate", workdir, "--shortlist", "--beam_size=2"
+    stdin = b"Insert a new table.\n"
+    outcome = runs.call(*given, "--format=jsonl", stdin=stdin)
+    (best,) = json.loads(outcome.out)["translations"]
+    (ids,) = found.codec.encode_sources(["Insert a new table."])
+    allowed = found.vocabularies.target.pieces(listed.tokens_of(ids))
+    assert set(best["tokens"]) <= set(allowed)
+    assert len(allowed) < found.vocabularies.target.size
+    error = runs.call(*given, "--to=fr", stdin=stdin).error
+    assert "no shortlist for en-fr, only shortlist.en-de.npz; make one" in error

@@ -7,21 +7,26 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from translation.test_frames import TEMPLATES, vocabulary
 from translation.translators import many, noisy_params, source_ids, token_ids
 
 import runs
 from jaxformer.data.store import Sentences
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.models import Transformer, empty_cache
+from jaxformer.search.config import DecodingConfig
 from jaxformer.search.constraints import Constraints
-from jaxformer.translation.batch import Sentence
-from jaxformer.translation.models import reduce_vocabulary
-from jaxformer.translation.shortlist import Shortlist
+from jaxformer.translation.batch import Sentence, search_batch
+from jaxformer.translation.models import Models, reduce_vocabulary
+from jaxformer.translation.shortlist import Shortlist, name_direction, name_file
 from jaxformer.translation.translator import Hypothesis, Translator
 
 
@@ -168,6 +173,90 @@ def test_search_within_a_list():
     assert outside
 
 
+@pytest.mark.parametrize("beam", [1, 3])
+def test_special_tokens_may_have_any_ids(beam):
+    """Padding, first input, end and forced first token are on every list, and a search
+    within it is that of a model without the other tokens.
+    """
+    config = runs.model_config(
+        vocabulary_size=400, output_bias=True, pad_id=390, bos_id=255
+    )
+    params, table = noisy_params(config, 3), draw_shortlist(9)
+    listed = table._replace(special=np.array([7, 11]))
+    rng = np.random.default_rng(4)
+    sentences = [
+        each._replace(prefixes=[[300]])
+        for each in batch([rng.integers(12, 380, 6).tolist() for _ in range(3)])
+    ]
+    decoding = DecodingConfig(beam_size=beam, max_extra_length=6)
+
+    def search(own, sentences, shortlist=None):
+        models = Models((Transformer(config),), (own,))
+        given = {"eos_id": 7, "n_best": 1, "forced": True, "given": 1}
+        return search_batch(models, sentences, decoding, shortlist=shortlist, **given)
+
+    found = search(params, sentences, listed)
+    places = set()
+    for row, sentence in enumerate(sentences):
+        part = listed.within([sentence], 1, 4000, special=[390, 255, 7])
+        places.add(tuple(part.numbers(np.array([7, 11, 255, 390]))))
+        allowed = tokens_by_hand(table, sentence.ids, [7, 255, 300, 390])
+        bias = np.array(params["logits"]["bias"])
+        bias[list(set(range(400)) - allowed)] = -np.inf
+        expected = search({**params, "logits": {"bias": bias}}, [sentence])
+        np.testing.assert_array_equal(found.tokens[row], expected.tokens[0])
+        assert found.tokens[row][0][0] == 300
+        np.testing.assert_allclose(found.scores[row], expected.scores[0], rtol=1e-4)
+    assert places == {(0, 1, 2, 3)}
+
+
+def test_a_list_is_for_the_directions_of_its_text(tmp_path):
+    """A run of several languages has one for each direction, and that of another one
+    is refused. What it depends on is what the tokens around the text depend on.
+    """
+    words, good = vocabulary(), draw_shortlist(1)
+    both = Vocabularies(words, words, TEMPLATES["m2m"])
+
+    def find(*languages, tagged=False, both=both):
+        return Shortlist.find(tmp_path, both, languages, tagged=tagged)
+
+    (tmp_path / "shortlist.npz").write_bytes(b"")
+    with pytest.raises(InputError, match="is damaged"):
+        find("en", "de")
+    (tmp_path / "shortlist.npz").unlink()
+    for name in (["en-de"], ["de-en", "fr-en"]):
+        one = good._replace(vocabulary=both.hash, directions=name)
+        one.save(tmp_path / name_file(name))
+    assert list(find("en", "de").directions) == ["en-de"]
+    assert list(find("fr", "en").directions) == ["de-en", "fr-en"]
+    with pytest.raises(
+        InputError, match="learned for de-en, fr-en, not for en-fr; make"
+    ):
+        find("en", "fr")
+    (tmp_path / "shortlist.npz").unlink()
+    with pytest.raises(
+        InputError, match=r"no shortlist for en-fr, only shortlist\.en-de\.npz; make"
+    ):
+        find("en", "fr")
+    plain = Vocabularies(words, words)
+    good._replace(vocabulary=plain.hash).save(tmp_path / "shortlist.npz")
+    for tagged in (False, True):
+        assert not find("en", "fr", tagged=tagged, both=plain).directions
+    names = [
+        name_direction(plain, ("en", "fr"), tagged=tagged) for tagged in (False, True)
+    ]
+    assert names == ["", "fr"]
+
+
+def test_a_list_of_an_earlier_version(tmp_path):
+    """It has the special tokens 0 to 3, and serves all directions."""
+    path, good = tmp_path / "shortlist.npz", draw_shortlist(1)
+    np.savez(path, first=good.first, best=good.best, vocabulary="hash")
+    found = Shortlist.load(path, "hash")
+    np.testing.assert_array_equal(found.special, range(4))
+    assert found.directions == ()
+
+
 def test_samples_within_a_list():
     """They do not depend on the other sentences of a batch."""
     translator, shortlist, texts = biased(), draw_shortlist(7), many()[:3]
@@ -193,7 +282,9 @@ def test_learn_save_load(tmp_path):
     sources = np.stack([rng.choice(56, 6) for _ in range(300)])
     targets = np.hstack([dictionary[sources], np.tile([5, 6, 5], (300, 1))])
     sides = [Sentences.from_lists(side, 0) for side in (sources, targets)]
-    found = Shortlist.learn(*sides, (60, 60), "abc", first=2, best=3)
+    words = SimpleNamespace(size=60, pad_id=0, unk_id=1, bos_id=2, eos_id=3)
+    both: Any = SimpleNamespace(source=words, target=words, hash="abc")
+    found = Shortlist.learn(*sides, both, directions=["de"], first=2, best=3)
     assert found.first.tolist() == [0, 1, 2, 3, 5, 6]
     assert all(dictionary[token] in found.best[token] for token in range(56))
     assert found.best.shape == (60, 3)
