@@ -44,6 +44,9 @@ class Translations(NamedTuple):
     probabilities: Float[np.ndarray, " k"]
 
 
+_NO_TRANSLATION = Translations(np.zeros(0, np.int32), np.zeros(0))
+
+
 def learn_translations(
     source: Sentences,
     target: Sentences,
@@ -102,6 +105,9 @@ def learn_translations(
         known, table, following = table, [], np.zeros_like(totals)
         for token in range(null + 1):
             places = linked(token)
+            if not len(places):
+                table.append(_NO_TRANSLATION)
+                continue
             words = target.tokens[places]
             before = look_up(known[token], words) if known else 1.0
             shares = before / np.maximum(totals[places], np.finfo(float).tiny)
@@ -115,10 +121,10 @@ def learn_translations(
 def _count(
     words: Int[np.ndarray, " L"], shares: Float[np.ndarray, " L"], size: int
 ) -> tuple[Int[np.ndarray, " M"], Float[np.ndarray, " M"]]:
-    """Return the tokens, ascending, and the sum of the shares of each."""
-    tokens = np.arange(size)
-    if len(words) < size // 32:  # sorting a few is faster than a row of all
-        tokens, words = np.unique(words, return_inverse=True)
+    """Return the tokens, ascending, and the sums of their shares; of few by sorting."""
+    if len(words) >= size // 32:
+        return np.arange(size), np.bincount(words, shares, minlength=size)
+    tokens, words = np.unique(words, return_inverse=True)
     return tokens, np.bincount(words, shares, minlength=len(tokens))
 
 
@@ -275,8 +281,6 @@ class Shortlist(NamedTuple):
         tagged: bool,
     ) -> Shortlist:
         """Read the list of a run for a direction.
-
-        The arguments are those of :func:`name_direction`.
 
         Args:
             directory: of the run.
