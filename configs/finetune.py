@@ -4,7 +4,9 @@ Command: jaxformer train --config=finetune:RUN --workdir=NEW
     --config.data.train=text:train.en,train.de
     --config.data.valid=text:valid.en,valid.de --config.data.test=text:test.en,test.de,
     where RUN is the directory of the run. Its model, vocabulary, languages and search
-    are taken, and its best parameters.
+    are taken, its objective, and its best parameters. For another objective give
+    training.objective, data.kind and model.head too, such as classification, labelled
+    and classification: that head is newly drawn.
 Hardware: as for the run's own model. Score: nothing is claimed; the rate and the steps
     are common ones for a few hundred thousand pairs of a domain.
 """
@@ -20,6 +22,7 @@ from jaxformer.runs import config as configuration
 _OF_THE_VOCABULARY = (
     *("source_language", "target_language", "language_tags", "source_eos"),
     *("vocabulary_size", "source_vocabulary_size", "shared_vocabulary"),
+    *("kind", "labels"),
 )
 
 
@@ -36,6 +39,12 @@ def get_config(run=None):
         config.data[name] = getattr(known.data, name)
     for name, value in dataclasses.asdict(known.decoding).items():
         config.decoding[name] = value
+    for name in ("objective", "mask_rate", "initializer"):
+        config.training[name] = getattr(known.training, name)
+    if known.training.objective != "translation":  # nothing is translated
+        config.training.label_smoothing = 0.0
+        config.evaluation.best_metric = "loss"
+        config.evaluation.max_sentences = 0
     config.data.max_length = min(known.data.max_length, 256)
     config.data.tokens_per_batch = 4_096
 

@@ -150,11 +150,13 @@ def check_jaxformer(arguments: Sequence[str]) -> None:
 
 def check_config(path: str, overrides: Sequence[str]) -> None:
     """Read a configuration with what is set in it; a file of the reader's own stands
-    for the quickstart's.
+    for the quickstart's, or for that of an encoder.
     """
     if path.startswith("configs/") and not (ROOT / path.partition(":")[0]).is_file():
         raise WrongLineError(f"there is no {path}")
-    file = ROOT / (path if path.startswith("configs/") else "configs/quickstart.py")
+    encoder = any("objective=classification" in each for each in overrides)
+    own = "configs/masked_language_model.py" if encoder else "configs/quickstart.py"
+    file = ROOT / (path if path.startswith("configs/") else own)
     try:
         configuration.parse(config_file.read(str(file), overrides))
     except InputError as error:

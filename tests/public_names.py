@@ -39,6 +39,7 @@ PACKAGES = (
 SHOWN = {
     "jaxformer.data.sources": ("escape", "load"),
     "jaxformer.translation.options": ("ResultOptions", "SearchOptions"),
+    "jaxformer.evaluation.predictor": ("Predictor",),
     "jaxformer.translation.results": (
         *("Alignment", "Attention", "Hypothesis", "PairScore"),
     ),

@@ -17,7 +17,7 @@ from jaxformer.data.wmt import find_task
 from jaxformer.errors import InputError
 from jaxformer.models.cache import empty_cache
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import make_model
 from jaxformer.runs.config import RunConfig, parse
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.state import create_state
@@ -32,6 +32,7 @@ FILES = sorted(
 VARIANTS = {
     "paper/table3": [row.name for row in paper.find_table(3).rows],
     "proxy": list(ROWS),
+    "masked_language_model": ["language"],
 }
 NAMES = [
     f"{name}{variant}"
@@ -61,6 +62,8 @@ def test_there_are_the_promised_ones():
     of_paper = {row.config.removeprefix("configs/").replace(".py", "") for row in rows}
     modern = {"modern/deep_shallow", "modern/big_data", "modern/small_data"}
     others = {"quickstart", "reverse", "paper/table3", "proxy"}
+    others |= {"language_model", "masked_language_model"}
+    others |= {"masked_language_model:language"}
     assert set(NAMES) == others | of_paper | modern | {f"proxy:{row}" for row in ROWS}
     assert len(of_paper) == len(rows) == 4 + 20 + 2
     names = [name.rpartition("/")[2] for name in FILES]
@@ -161,12 +164,15 @@ def test_a_variant_changes_one_thing():
 def test_its_model_can_be_built(name):
     """The shapes fit at its full width."""
     config = read(name)
-    depths = dict.fromkeys(("num_encoder_layers", "num_decoder_layers"), 1)
+    names = ("num_encoder_layers", "num_decoder_layers")
+    depths = {each: min(1, getattr(config.model, each)) for each in names}
     model, length = dataclasses.replace(config.model, **depths), config.data.max_length
     tokens = jax.ShapeDtypeStruct((2, length), jnp.int32)
-    init = Transformer(model).init_with_output
-    logits = jax.eval_shape(init, jax.random.key(0), tokens, tokens)[0]
-    assert logits.shape == (2, length, config.model.vocabulary_size)
+    sides = [tokens] * sum(depths.values())
+    init = make_model(model).init_with_output
+    found = jax.eval_shape(init, jax.random.key(0), *sides)[0]
+    width = model.vocabulary_size if model.num_decoder_layers else model.d_model
+    assert found.shape == (2, length, width)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +239,7 @@ SHAPES += [f"paper/table3:{row}" for row in ("b_dk16", "d_smoothing00", "e_learn
 def test_other_models_train_and_decode(name):
     """The shapes of an update and of a step of a search fit for what each changes."""
     config, training = reduce(read(name))
-    model, step = Transformer(config), make_train_step(Transformer(config), training)
+    model, step = make_model(config), make_train_step(make_model(config), training)
 
     def compute(source, target):
         state, _ = step(
@@ -342,7 +348,7 @@ def test_shipped_configurations_are_found_by_name(monkeypatch, tmp_path):
         (
             "configs/none.py",
             "no configuration file configs/none.py; --config names a Python file, or"
-            " one of those that come with jaxformer: finetune, modern/big_data, modern",
+            " one of those that come with jaxformer: finetune, language_model, masked_",
         ),
     ],
 )

@@ -219,6 +219,65 @@ def bart(folder, *, as_json=False):
     backend.save(str(folder / "tokenizer.json"))
 
 
+def bert(folder, **options):
+    """``vocab.txt`` of words of both cases, their beginnings and their ends; every
+    third character is unknown.
+    """
+    words = {word for line in sentences() for word in line.split() if len(word) < 20}
+    words |= {word.lower() for word in words}
+    characters = sorted({*"".join(awkward_lines())})
+    characters = [each for each in characters if each.isprintable() and each != " "]
+    known = {*"".join(words), *characters[::3], *characters[1::3]}
+    pieces = {word[:length] for word in words for length in (1, 3, 5, 20)} | known
+    ends = {f"##{word[length:]}" for word in words for length in (3, 5)} - {"##"}
+    special = ["[PAD]", "[unused0]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    names = special + sorted(pieces | ends | {f"##{each}" for each in known})
+    write(folder, "vocab.txt", "".join(f"{name}\n" for name in names).encode())
+    write(
+        folder, "tokenizer_config.json", {"tokenizer_class": "BertTokenizer"} | options
+    )
+
+
+def gpt2(folder, name="GPT2Tokenizer", special=("<|endoftext|>",)):
+    """Byte-level BPE; RoBERTa's has the special pieces of BART."""
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=700,
+        special_tokens=[*special],
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(sentences(), trainer)
+    write(folder, "tokenizer_config.json", {"tokenizer_class": name})
+    backend.model.save(str(folder))
+
+
+roberta = functools.partial(
+    gpt2,
+    name="RobertaTokenizer",
+    special=("<s>", "<pad>", "</s>", "<unk>", "<mask>"),
+)
+
+
+def gpt(folder):
+    """Pieces that end words end with ``</w>``."""
+    backend = tokenizers.Tokenizer(
+        tokenizers.models.BPE(unk_token="<unk>", end_of_word_suffix="</w>")
+    )
+    backend.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=700,
+        special_tokens=["<unk>"],
+        end_of_word_suffix="</w>",
+        show_progress=False,
+    )
+    backend.train_from_iterator(sentences(), trainer)
+    write(folder, "tokenizer_config.json", {"tokenizer_class": "OpenAIGPTTokenizer"})
+    backend.model.save(str(folder))
+
+
 def mbart_json(folder):
     """A unigram tokenizer.json whose pieces of languages have the best scores."""
     model = train(600)

@@ -82,12 +82,15 @@ class SavedParameters(NamedTuple):
         name: the step, or ``average/NAME``.
         vocabulary: the hash of the vocabulary that they were trained with.
         base: where the checkpoint holds adapters, what they are for.
+        drawn: parts of the model that began as newly drawn in a run that otherwise
+            began with another run's.
     """
 
     path: Path
     name: int | str
     vocabulary: str
     base: Base | None = None
+    drawn: tuple[str, ...] = ()
 
     def load(
         self, like: PyTree, convert: Callable[[PyTree], PyTree] | None = None
@@ -172,7 +175,11 @@ def find_parameters(run: Path, which: str, best_metric: str) -> SavedParameters:
         raise folder.damaged(path, "its record does not name the vocabulary")
     base = record.get("base")
     return SavedParameters(
-        path, step, record["vocabulary"], None if base is None else Base(**base)
+        path,
+        step,
+        record["vocabulary"],
+        None if base is None else Base(**base),
+        tuple(record.get("drawn", ())),
     )
 
 

@@ -99,8 +99,8 @@ def add_output(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_model(parser: argparse.ArgumentParser) -> None:
-    """Declare a run and a checkpoint, and those that predict together with it."""
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Declare a run and a checkpoint."""
     add_workdir(parser)
     parser.add_argument(
         "--checkpoint",
@@ -108,6 +108,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         metavar="WHICH",
         help="best (default), latest, a step, average (the newest) or average/NAME",
     )
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Declare a run, a checkpoint, and the languages that it translates."""
+    add_checkpoint(parser)
     add_languages(parser)
 
 
@@ -142,7 +147,7 @@ def add_ensemble(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_search(parser: argparse.ArgumentParser) -> None:
+def add_decoding(parser: argparse.ArgumentParser) -> None:
     """Declare a flag for each key of the section ``decoding`` that has a help text; the
     defaults are those of the run.
     """
@@ -154,6 +159,11 @@ def add_search(parser: argparse.ArgumentParser) -> None:
             kind = {"type": types.get(str(field.type).split(" ")[0], str)}
             kind["metavar"] = field.metadata["flag"]
         parser.add_argument(f"--{field.name}", help=field.metadata["help"], **kind)
+
+
+def add_search(parser: argparse.ArgumentParser) -> None:
+    """Declare how translations are searched."""
+    add_decoding(parser)
     parser.add_argument(
         "--split_long",
         action="store_true",
@@ -175,7 +185,7 @@ def _flags() -> list[dataclasses.Field[Any]]:
 def asked_search(options: argparse.Namespace) -> dict[str, Any]:
     """Return the keys of the section ``decoding`` that the command line sets."""
     asked = {field.name: getattr(options, field.name) for field in _flags()}
-    asked["long_sources"] = "split" if options.split_long else None
+    asked["long_sources"] = "split" if vars(options).get("split_long") else None
     return {name: value for name, value in asked.items() if value is not None}
 
 

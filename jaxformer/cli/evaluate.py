@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 
 from jaxformer.cli.arguments import (
     add_ensemble,
@@ -13,6 +14,7 @@ from jaxformer.cli.arguments import (
     asked_search,
     choose_search,
     load_translator,
+    number,
 )
 from jaxformer.cli.output import name_lines, warn, write_record
 from jaxformer.data import sources
@@ -36,6 +38,7 @@ examples:
   jaxformer evaluate --workdir=runs/ende --source=newstest2014.en \\
     --reference=newstest2014.de --metrics=bleu,chrf++,ter
   jaxformer evaluate --workdir=runs/nllb --dataset=sacrebleu:wmt14/full --to=fra_Latn
+  jaxformer evaluate --workdir=runs/gpt --dataset=documents:wiki.test --stride=512
 
 --from and --to, or else the run's languages, are the direction of a --dataset.
 
@@ -46,6 +49,11 @@ own. References are compared unchanged, every line once. `tokens` counts the gen
 pieces, `unfinished` the translations that reached the longest length allowed,
 `long_sources` the sources with more tokens than in training: that limit, and how many
 were translated in parts (`cut`) or `whole`.
+
+A run of another training.objective takes --dataset, --checkpoint and --stride alone. A
+language model has perplexity by token and word and bits by byte, every token counted
+once; masked words their loss; labels accuracy, F1 and Matthews' correlation; numbers
+Pearson's and Spearman's; tags F1 of whole entities; answers exact match and F1.
 """
 
 
@@ -63,6 +71,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument, human, repeated=True)
     add_metrics(parser)
     add_search(parser)
+    stride = (
+        "tokens from a window of a language model to the next (default: no overlap)"
+    )
+    add_options(parser.add_argument, ("stride", number(1), "N", stride))
 
 
 def run(options: argparse.Namespace) -> None:
@@ -74,6 +86,11 @@ def run(options: argparse.Namespace) -> None:
     if options.source is not None and options.dataset is not None:
         raise UsageError("give either --dataset, or --source and --reference")
     config = configuration.load(options.workdir / "config.json")
+    if config.training.objective != "translation":
+        _evaluate_texts(options, config.training.objective)
+        return
+    if options.stride is not None:
+        raise UsageError("--stride is for a language model, and this run translates")
     data, source, wanted = config.data, None, options.target_language
     if wanted is not None and not data.language_tags:
         check_target(wanted, data, "the run")
@@ -112,6 +129,41 @@ def run(options: argparse.Namespace) -> None:
     write_record(record)
 
 
+def _evaluate_texts(options: argparse.Namespace, objective: str) -> None:
+    """Evaluate a run that does not translate."""
+    from jaxformer.evaluation import texts
+
+    needless = [name for name in _OF_TRANSLATION if vars(options)[name]]
+    needless += asked_search(options)
+    if needless:
+        raise UsageError(
+            f"--{needless[0]} is for translations, and {options.workdir} has"
+            f" training.objective={objective}: leave it out"
+        )
+    records.read_results(options.workdir)
+    check_writable(options.workdir)
+    record, predictions = texts.evaluate(
+        options.workdir,
+        options.dataset,
+        checkpoint=options.checkpoint,
+        stride=options.stride,
+        notice=lambda cut: warn(f"{cut} texts were cut, as in training"),
+    )
+    chosen = {
+        "stride": options.stride,
+        "checkpoint": None if options.checkpoint == "best" else options.checkpoint,
+    }
+    variant = _name(chosen)
+    records.write_result(options.workdir, record, predictions, variant=variant)
+    write_record(record)
+
+
+_OF_TRANSLATION = (
+    *("source", "reference", "metrics", "target_language", "source_language"),
+    *("ensemble", "ensemble_weights", "split_long", "shortlist"),
+)
+
+
 def _check_direction(
     name: str, options: argparse.Namespace, languages: tuple[str, str]
 ) -> None:
@@ -143,6 +195,10 @@ def _variant(options: argparse.Namespace) -> str:
         "ensemble_weights": ",".join(weights) or None,
         "checkpoint": None if options.checkpoint == "best" else options.checkpoint,
     }
+    return _name(chosen)
+
+
+def _name(chosen: Mapping[str, object]) -> str:
     return " ".join(
         f"{key}={value}" for key, value in chosen.items() if value is not None
     )

@@ -18,6 +18,7 @@ from jaxformer.cli.output import warn, write_record
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder
 from jaxformer.interop import export
+from jaxformer.runs import config as configuration
 from jaxformer.search.config import MOST_BEAM, Precision
 from jaxformer.translation.translator import Translator
 
@@ -30,7 +31,8 @@ examples:
 
 Writes a run for another system, into a new folder that appears when it is whole.
 huggingface: model, search and tokenizer for transformers; an imported model goes back
-to its family, and a run that was trained here becomes a Marian model if it computes
+to its family, and a run that was trained here becomes a Marian model, or for other
+objectives than translation a BERT, RoBERTa, DistilBERT, GPT or GPT-2, if it computes
 what these do. ctranslate2: the model and its tokens, float32. argos: a package, one
 file, that Argos Translate and LibreTranslate install; its search is their own.
 stablehlo: the search as one program for CPUs, GPUs and TPUs, its parameters, and
@@ -62,6 +64,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Export."""
+    config = configuration.load(bucket.open_directory(options.workdir) / "config.json")
+    if config.training.objective != "translation":
+        _export_one_stack(options)
+        return
     ending = export.PACKED.get(options.format, "")
     if not options.out.name.endswith(ending):
         raise InputError(
@@ -87,5 +93,33 @@ def run(options: argparse.Namespace) -> None:
             "source_before": vocabularies.source.pieces(frame.source_before),
             "source_after": vocabularies.source.pieces(frame.source_after),
             "target_before": vocabularies.target.pieces(frame.target_before),
+        }
+    )
+
+
+def _export_one_stack(options: argparse.Namespace) -> None:
+    """Export a model of the encoder or of the decoder alone."""
+    from jaxformer.interop.huggingface import one_stack_run
+
+    if options.format != "huggingface":
+        raise InputError(
+            f"--format={options.format} is for models that translate: this one goes to"
+            " --format=huggingface"
+        )
+    for flag in ("beam_size", "source_language", "target_language"):
+        if getattr(options, flag) is not None:
+            raise InputError(
+                f"--{flag} is for models that translate, which this is not: leave it"
+                " out"
+            )
+    precision = options.precision or "model"
+    dtype = "float32" if precision == "model" else precision
+    with new_folder(options.out) as folder:
+        name = one_stack_run.save(options.workdir, options.checkpoint, folder, dtype)
+    write_record(
+        {
+            "out": bucket.reword(str(options.out)),
+            "format": options.format,
+            "checkpoint": name,
         }
     )

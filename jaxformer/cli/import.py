@@ -19,12 +19,15 @@ examples:
   echo "Insert a new table." | jaxformer translate --workdir=runs/nllb --to=fra_Latn
   jaxformer train --config=finetune:runs/opus --workdir=runs/mine \\
       --config.data.train=text:train.en,train.de
+  jaxformer import downloads/bert-base-uncased --workdir=runs/bert
 
-Reads a translation model as Hugging Face's transformers saves it: Marian (OPUS-MT),
-M2M-100, NLLB-200, mBART, mBART-50 and BART, with config.json, model.safetensors and the
-files of the tokenizer. The result is the directory of a run with one checkpoint, whose
-search is that of generation_config.json. --from and --to are the languages that it
-translates without these options later. The directory appears when it is whole.
+Reads a model as Hugging Face's transformers saves it, with config.json,
+model.safetensors and the files of the tokenizer: Marian (OPUS-MT), M2M-100, NLLB-200,
+mBART, mBART-50 and BART translate; BERT, RoBERTa, DistilBERT, GPT and GPT-2 have the
+objective of their head. The result is the directory of a run with one checkpoint, whose
+search, of a model that translates, is that of generation_config.json. --from and --to
+are the languages that it translates without these options later. The directory appears
+when it is whole.
 """
 
 
@@ -54,11 +57,15 @@ def run(options: argparse.Namespace) -> None:
     )
     if ignored:
         warn(f"not taken from generation_config.json: {', '.join(ignored)}")
-    write_record(
-        {
-            "workdir": bucket.reword(str(options.workdir)),
+    record = {"workdir": bucket.reword(str(options.workdir))}
+    if config.training.objective == "translation":
+        record |= {
             "source_language": config.data.source_language,
             "target_language": config.data.target_language,
-            "vocabulary": config.data.vocabulary_size,
         }
-    )
+    else:
+        record |= {
+            "objective": config.training.objective,
+            "head": config.model.head,
+        }
+    write_record({**record, "vocabulary": config.data.vocabulary_size})

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from jaxformer.checkpoints.average import average_folders, read_average
 from jaxformer.checkpoints.folder import is_sealed
@@ -21,7 +20,7 @@ from jaxformer.cli.main import run_directory
 from jaxformer.cli.output import say, warn, write_record
 from jaxformer.errors import InputError, UsageError
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer, count_parameters
+from jaxformer.models.seq2seq import abstract_parameters, count_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.records import read_results
@@ -161,10 +160,7 @@ def _memory(config: RunConfig, engine: str, devices: int) -> dict[str, Any]:
 
 
 def _parameters(model: TransformerConfig) -> dict[str, int]:
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    params = jax.eval_shape(Transformer(model).init, jax.random.key(0), tokens, tokens)[
-        "params"
-    ]
+    params = abstract_parameters(model)
     return {"total": count_parameters(params)} | {
         part: count_parameters(params[part]) for part in params
     }

@@ -34,8 +34,10 @@ COMMANDS = {
         "learn which target tokens each source token needs, for a quicker search"
     ),
     "translate": "translate text, one sentence a line",
-    "evaluate": "translate a test set and score it by BLEU, chrF and others",
-    "score": "give the log-probability and perplexity of translations",
+    "generate": "continue texts by a language model",
+    "predict": "label, tag or measure texts, answer, or fill in a masked word",
+    "evaluate": "score a run on a test set: by BLEU and chrF, or by its objective",
+    "score": "give the log-probability and perplexity of translations or texts",
     "rerank": (
         "order translations by a weighted sum of scores: of the search, of other"
         " models, of files"

@@ -1,8 +1,8 @@
 """Length buckets: a few static shapes of batches, chosen for little padding.
 
 A batch is ``{"source": int32 [B, S], "target": int32 [B, T]}``, padded on the right
-with each vocabulary's padding id. A bucket is one such shape; each pair goes to the
-smallest bucket that holds it.
+with each vocabulary's padding id. Texts of one side are ``target`` alone. A bucket is
+one such shape; each pair goes to the smallest bucket that holds it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jaxformer.data.store import Encoded
 from jaxformer.errors import InputError
 
 Batch: TypeAlias = Mapping[str, NDArray[np.int32]]
-"""``source``: int32 [B, S] and ``target``: int32 [B, T]."""
+"""``source``: int32 [B, S] and ``target``: int32 [B, T], or ``target`` alone."""
 
 Lengths: TypeAlias = NDArray[np.integer]
 """Tokens of each sentence, integers [N]."""
@@ -52,6 +52,7 @@ def plan_buckets(
     tokens_per_batch: int,
     shape_multiple: int = 1,
     max_length: int | None = None,
+    labels: bool = False,
 ) -> tuple[Bucket, ...]:
     """Choose at most ``num_buckets`` buckets with little padding for these lengths,
     smallest first.
@@ -71,6 +72,7 @@ def plan_buckets(
         tokens_per_batch: most slots on each side of a batch.
         shape_multiple: divides the lengths and the rows.
         max_length: most tokens of a rounded length; None: no limit.
+        labels: whether targets are a number of labels, which is not rounded.
 
     Raises:
         InputError: there is no pair, or ``tokens_per_batch`` does not hold the longest.
@@ -88,8 +90,9 @@ def plan_buckets(
         for source, target in _choose_boxes(histogram, num_buckets)
     ]
     most = min(tokens_per_batch, max_length or tokens_per_batch)
+    multiples = shape_multiple, 1 if labels else shape_multiple
     rounded = {
-        tuple(round_up(length, shape_multiple, most) for length in shrunk)
+        tuple(map(round_up, shrunk, multiples, (most, most)))
         for shrunk in _shrink(boxes, source_lengths, target_lengths)
     }
     buckets = [
@@ -124,6 +127,7 @@ def cover(
     tokens_per_batch: int,
     shape_multiple: int = 1,
     max_length: int | None = None,
+    labels: bool = False,
 ) -> tuple[Bucket, ...]:
     """Return the buckets, and one more if they do not hold every pair.
 
@@ -143,6 +147,7 @@ def cover(
         tokens_per_batch=tokens_per_batch,
         shape_multiple=shape_multiple,
         max_length=max_length,
+        labels=labels,
     )
     return tuple(sorted({*buckets, *extra}, key=_by_size))
 
@@ -241,9 +246,10 @@ def make_batch(pairs: Encoded, bucket: Bucket) -> Batch:
     """Return pairs as a batch of the bucket's shape; other rows are padding, which
     has no weight in the loss.
     """
+    lengths = {"source": bucket.source_length, "target": bucket.target_length}
     return {
-        "source": pairs.source.padded(bucket.rows, bucket.source_length),
-        "target": pairs.target.padded(bucket.rows, bucket.target_length),
+        name: side.padded(bucket.rows, lengths[name])
+        for name, side in pairs.sides.items()
     }
 
 

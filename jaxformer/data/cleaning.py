@@ -217,8 +217,9 @@ STEPS = {
         "another language", lambda pair, _, codes: has_other_language(pair, codes)
     ),
     "max_length": CleaningStep("too many tokens"),
+    "cut": CleaningStep("cutting to data.max_length"),
 }
-"""Every step by its key, in their order. The last one belongs to the tokenizer."""
+"""Every step by its key, in their order. The last two belong to the tokenizer."""
 
 
 def table(counts: Counts) -> list[str]:
@@ -261,9 +262,11 @@ def summary(counts: Counts) -> str:
         for name, number in counts.dropped.items()
         if number
     ]
+    cut = counts.changed.get("cut")
+    more = f", {cut:,} cut to data.max_length" if cut else ""
     if not reasons:
-        return "none dropped"
-    return f"{counts.read - counts.kept:,} dropped ({', '.join(reasons)})"
+        return f"none dropped{more}"
+    return f"{counts.read - counts.kept:,} dropped ({', '.join(reasons)}){more}"
 
 
 def why_nothing_is_left(counts: Counts) -> str:

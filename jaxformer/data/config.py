@@ -10,8 +10,13 @@ from jaxformer.errors import InputError, check_keys, key
 UnicodeNormalization = Literal["none", "NFC", "NFKC"]
 """The normal form of text; see :func:`jaxformer.data.cleaning.normalize`."""
 
-VocabularyModel = Literal["bpe", "unigram"]
-"""How SentencePiece finds its pieces; see :meth:`jaxformer.data.Vocabulary.train`."""
+VocabularyModel = Literal["bpe", "unigram", "bytes"]
+"""How a vocabulary finds its pieces; see :meth:`jaxformer.data.Vocabulary.train`."""
+
+ONE_SIDED = ("text", "masked")
+WITH_LABELS = ("labelled", "scored", "tagged", "spans")
+KINDS = ("pairs", *ONE_SIDED, *WITH_LABELS)
+"""What an example of a data set is: a pair, one text, or a text and its labels."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,14 @@ class DataConfig(Cleaning):
         InputError: a value out of range, or one that contradicts another.
     """
 
+    # What an example is: pairs (a sentence and its translation), text (one text, whose
+    # next words are predicted), masked (one text, of which words are masked), labelled
+    # (a text, or two, and a label), scored (the same with a number), tagged (words and
+    # as many tags) or spans (a question, a text and where it has the answer).
+    kind: str = key("pairs", choices=KINDS, changes="tokens")
+    # The labels of labelled and tagged text in the order of their numbers, separated by
+    # commas. Default None: those of the training text, sorted.
+    labels: str | None = key(None, changes="tokens")
     # The data sets, each named as `jaxformer.data.sources` describes:
     # `bundled:en-de/train`, `text:train.en,train.de`, `synthetic:reverse/train`.
     # Defaults: the bundled corpus.
@@ -86,9 +99,10 @@ class DataConfig(Cleaning):
     # One vocabulary for both languages, trained on both together, as the paper has it;
     # the three-way tied embedding needs it. False trains one for each.
     shared_vocabulary: bool = key(True, changes="tokens")
-    # "bpe" (the paper's) or "unigram".
+    # "bpe" (the paper's), "unigram", or "bytes": byte-level BPE as in GPT-2, which
+    # keeps white space and line ends and spells everything (extra huggingface).
     vocabulary_model: VocabularyModel = key(
-        "bpe", choices=("bpe", "unigram"), changes="tokens"
+        "bpe", choices=("bpe", "unigram", "bytes"), changes="tokens"
     )
     # False (default): every character of the training text is a piece, and one that it
     # lacks becomes unk, which decodes to " ⁇ ". True: rare characters are spelled in
@@ -109,8 +123,15 @@ class DataConfig(Cleaning):
     temperature: float = key(1.0, least=1, most=10**9)
 
     # Longest training sentence in tokens, on each side, end of sentence included.
-    # Longer pairs are dropped and counted, never cut.
+    # Longer pairs are dropped and counted, never cut. Masked text is divided, text with
+    # labels is cut and counted, and long texts of spans become several windows.
     max_length: int = key(256, least=1, most=2**20, changes="tokens")
+    # Tokens of a row of text: its documents, one after another, are divided into such
+    # rows, at other places in each epoch. Default None: each text is a row.
+    window: int | None = key(None, least=2, most=2**20, changes="tokens")
+    # Tokens from the beginning of a window of a long text of spans to that of the next.
+    # Default None: half of those that a window has room for.
+    stride: int | None = key(None, least=1, most=2**20, changes="tokens")
     # Most token slots on EACH side of a batch, padding included, all devices together.
     # The paper: about 25,000.
     tokens_per_batch: int = key(25_000, least=1, most=2**27)
@@ -144,6 +165,22 @@ class DataConfig(Cleaning):
         return Cleaning(
             **{field.name: getattr(self, field.name) for field in fields(Cleaning)}
         )
+
+    @property
+    def one_sided(self) -> bool:
+        """Whether an example is one text."""
+        return self.kind in ONE_SIDED
+
+    @property
+    def labels_per_text(self) -> int | None:
+        """Targets of each text, where these are labels; None: as many as tokens."""
+        return {"labelled": 1, "scored": 1, "spans": 2}.get(self.kind)
+
+    @property
+    def examples(self) -> str:
+        """What the examples are called."""
+        names = {"text": "texts", "masked": "texts", "spans": "questions"}
+        return "pairs" if self.kind == "pairs" else names.get(self.kind, "examples")
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -196,9 +233,60 @@ class DataConfig(Cleaning):
                 "data.source_language and data.target_language are both"
                 f" {self.source_language!r}: give two languages"
             )
+        self._check_kind()
         if self.shared_vocabulary and self.source_vocabulary_size is not None:
             raise InputError(
                 f"data.source_vocabulary_size={self.source_vocabulary_size} needs"
                 " data.shared_vocabulary=False; a shared vocabulary has"
                 " data.vocabulary_size pieces"
             )
+
+    def _check_kind(self) -> None:
+        """Refuse keys that make no sense for this kind of data."""
+        for name, kinds in _OF_KINDS.items():
+            value = getattr(self, name)
+            if self.kind not in kinds and value != getattr(DataConfig, name):
+                raise InputError(
+                    f"data.{name}={value} is for data.kind={' or '.join(kinds)}, not"
+                    f" {self.kind}: leave it out"
+                )
+        if self.window is not None and self.window > self.max_length:
+            raise InputError(
+                f"data.window={self.window} is more than"
+                f" data.max_length={self.max_length}: lower the one or raise the other"
+            )
+        if self.window is not None and self.packing:
+            raise InputError(
+                f"data.window={self.window} fills rows already: set data.packing=False,"
+                " or data.window=None to keep texts apart"
+            )
+        if self.vocabulary_model == "bytes":
+            for name in ("byte_fallback", "language_tags", "segmentation_alpha"):
+                if getattr(self, name):
+                    raise InputError(
+                        f"data.{name}={getattr(self, name)} is for vocabularies of"
+                        " SentencePiece: leave it out, or set"
+                        " data.vocabulary_model=bpe"
+                    )
+
+
+_PAIRS = ("pairs",)
+_UNALIGNED = ("pairs", *ONE_SIDED, "labelled", "scored")
+# Keys that only some kinds of data have.
+_OF_KINDS = {
+    "max_length_ratio": _PAIRS,
+    "drop_identical": _PAIRS,
+    "detect_languages": _PAIRS,
+    # It could change the number of words, or the places of answers.
+    "unicode_normalization": _UNALIGNED,
+    "shared_vocabulary": _PAIRS,
+    "source_vocabulary_size": _PAIRS,
+    "language_tags": _PAIRS,
+    "segmentation_alpha": _PAIRS,
+    "source_eos": _PAIRS,
+    "labels": ("labelled", "tagged"),
+    "window": ("text",),
+    "stride": ("spans",),
+    # A row has one label.
+    "packing": ("pairs", *ONE_SIDED, "tagged"),
+}

@@ -17,6 +17,7 @@ from jaxformer.data import sources
 from jaxformer.data.cleaning import (
     Counts,
     find_duplicates,
+    is_empty,
     summary,
     why_nothing_is_left,
 )
@@ -33,6 +34,7 @@ from jaxformer.data.sources import Corpus
 from jaxformer.data.store import Encoded, TokenWriter
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.data.vocabulary_training import load_or_train
+from jaxformer.data.windows import cut_epoch, cut_windows
 from jaxformer.errors import InputError
 
 PREPARED = "prepared:"
@@ -86,7 +88,7 @@ class TrainingText:
                 f" data.train={config.train!r} both set how often pairs occur: remove"
                 " one of them"
             )
-        corpora = () if any(prepared) else map(_load, parts)
+        corpora = () if any(prepared) else map(partial(_load, config.kind), parts)
         return cls(config, parts, tuple(corpora))
 
     @property
@@ -135,17 +137,21 @@ class TrainingText:
             InputError: the text cannot be read, no pair is left, or a prepared folder
                 does not fit.
         """
-        resample = None
+        resample, config = None, self.config
         if not self.corpora:
             store, sizes, counts = self._load_prepared(vocabularies)
         else:
             tokenizers = self.tokenizers(vocabularies)
-            with TokenWriter(vocabularies) as writer:
+            with TokenWriter(vocabularies, one_sided=config.one_sided) as writer:
                 sizes, (counts, _) = self.encode(tokenizers, writer, report=report)
                 store = writer.finish()
-            if self.config.segmentation_alpha is not None:
+            if config.segmentation_alpha is not None:
                 resample = partial(self._resample, tokenizers, counts, seed, store)
         check_not_empty(counts)
+        if config.window is not None:
+            cut = partial(cut_epoch, store, sizes, config.window, seed)
+            resample = partial(_ignore_stop, cut)
+            store, sizes = cut_windows(store, sizes, config.window)
         return TrainingData.from_pairs(
             store,
             self.config,
@@ -216,9 +222,10 @@ class TrainingText:
         for part, corpus, tokenizer in zip(
             self.parts, self.corpora, tokenizers, strict=True
         ):
-            total, reported = Counts(), 0
+            total, reported, size = Counts(), 0, 0
             for piece in tokenize(corpus, tokenizer, workers=self.config.workers):
                 writer.add(piece.pairs)
+                size += len(piece.pairs)
                 total += piece.counts
                 lengths = (
                     _add(lengths[0], piece.lengths[0]),
@@ -226,10 +233,10 @@ class TrainingText:
                 )
                 if total.read - reported >= _REPORT_EVERY:
                     reported = total.read
-                    report(f"{part.name}: {total.read:,} pairs read")
+                    report(f"{part.name}: {total.read:,} {self.config.examples} read")
                 if stop():
                     break
-            sizes.append(total.kept)
+            sizes.append(size)
             counts[part.name] = counts.get(part.name, Counts()) + total
         return sizes, Preparation(counts, lengths)
 
@@ -240,16 +247,20 @@ class TrainingText:
         ``max_length``, to temporary files.
         """
         sizes, counts = [], {}
-        with TokenWriter(vocabularies) as writer:
+        config = self.config
+        with TokenWriter(vocabularies, one_sided=config.one_sided) as writer:
             for part in self.parts:
                 manifest = Manifest.load(prepared_folder(part))
-                manifest.check_request(self.config)
+                manifest.check_request(config)
                 pairs = manifest.open_pairs(vocabularies)
                 longer = np.maximum(pairs.source_lengths, pairs.target_lengths)
-                kept = np.flatnonzero(longer <= self.config.max_length)
+                kept = np.arange(len(pairs))
                 count = sum(manifest.counts.values(), Counts())
-                too_long = count.dropped.get("max_length", 0) + len(pairs) - len(kept)
-                count.dropped["max_length"] = too_long
+                if config.window is None:
+                    kept = np.flatnonzero(longer <= config.max_length)
+                    left = len(pairs) - len(kept)
+                    too_long = count.dropped.get("max_length", 0) + left
+                    count.dropped["max_length"] = too_long
                 counts[part.name] = counts.get(part.name, Counts()) + count
                 sizes.append(len(kept))
                 if len(self.parts) == 1 and len(kept) == len(pairs):
@@ -269,6 +280,14 @@ class TrainingText:
                 self.parts, sizes, stops, weights, strict=True
             )
         ]
+
+
+def _ignore_stop(
+    cut: Callable[[int], Encoded], epoch: int, stop: Callable[[], bool]
+) -> Encoded:
+    """Divide texts for an epoch, which takes no time."""
+    del stop
+    return cut(epoch)
 
 
 def _add(one: NDArray[np.int64], other: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -311,8 +330,8 @@ def _check_directions(config: DataConfig, parts: Sequence[Part]) -> None:
             )
 
 
-def _load(part: Part) -> Corpus:
-    corpus = sources.load(part.name, *part.languages)
+def _load(kind: str, part: Part) -> Corpus:
+    corpus = sources.load(part.name, *part.languages, kind)
     check_regular(corpus.files)
     return corpus
 
@@ -337,6 +356,8 @@ def load_evaluation(
     """
     corpus, languages = open_evaluation(name, config)
     pairs = list(corpus)
+    if config.kind != "pairs":
+        pairs = [pair for pair in pairs if not is_empty(pair)]
     if not pairs:
         raise InputError(
             f"{corpus.name} has no pair: name a data set that is not empty"
@@ -357,7 +378,7 @@ def open_evaluation(name: str, config: DataConfig) -> tuple[Corpus, tuple[str, s
             f"{name!r} is not for evaluation: name one data set of raw text, without a"
             " weight (mixtures and prepared folders are for data.train)"
         )
-    return sources.load(part.name, *part.languages), part.languages
+    return sources.load(part.name, *part.languages, config.kind), part.languages
 
 
 def name_sources(name: str, config: DataConfig) -> str:
@@ -368,5 +389,5 @@ def name_sources(name: str, config: DataConfig) -> str:
         InputError: as :func:`open_evaluation`.
     """
     corpus, _ = open_evaluation(name, config)
-    sides = 2 if corpus.name.startswith("text:") else 1
+    sides = 1 + (config.kind == "pairs" and corpus.name.startswith("text:"))
     return str(corpus.files[0]) if len(corpus.files) == sides else corpus.name

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from jaxformer import signals
 from jaxformer.data.cleaning import Counts, clean
-from jaxformer.data.config import DataConfig
+from jaxformer.data.config import WITH_LABELS, DataConfig
 from jaxformer.data.duplicates import Duplicates
 from jaxformer.data.frame import Frame, make_frame
 from jaxformer.data.records import Pair
@@ -189,6 +189,8 @@ class Tokenizer:
             first=first,
         )
         kept = list(cleaned)
+        if self.config.kind != "pairs":
+            return self._encode_examples(kept, counts)
         config, encoded = self.config, self._encode(kept)
         sources, targets = encoded.source_lengths, encoded.target_lengths
         # SentencePiece drops control characters: text may become empty only here.
@@ -202,6 +204,27 @@ class Tokenizer:
         if self.sampling is not None and len(usable):
             encoded = self._sample([kept[i] for i in usable], encoded, first)
         lengths = np.bincount(sources[~empty]), np.bincount(targets[~empty])
+        return Piece(encoded, counts, lengths)
+
+    def _encode_examples(self, kept: list[Pair], counts: Counts) -> Piece:
+        """Encode examples of another kind than pairs."""
+        from jaxformer.data.examples import encode_examples
+
+        config = self.config
+        found = encode_examples(kept, self.vocabularies, config, threads=self.threads)
+        encoded = found.pairs
+        lengths = (
+            np.bincount(encoded.source_lengths),
+            np.bincount(encoded.target_lengths),
+        )
+        empty = len(kept) - len(np.unique(found.origins))
+        counts.dropped["empty"] = counts.dropped.get("empty", 0) + empty
+        if config.kind == "text" and config.window is None:
+            fits = encoded.source_lengths <= config.max_length
+            counts.dropped["max_length"] = int((~fits).sum())
+            encoded = encoded.take(np.flatnonzero(fits))
+        elif config.kind in WITH_LABELS:
+            counts.changed["cut"] = found.cut
         return Piece(encoded, counts, lengths)
 
     @property

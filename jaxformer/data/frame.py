@@ -1,8 +1,9 @@
 """The tokens around the text of a sentence pair.
 
 A run trained here begins a source with the tag of its target language, if it has
-several, and ends both sides with the end of sentence. Imported models have other
-frames, which their vocabulary keeps as templates of strings in ``frame.json``.
+several, and ends both sides with the end of sentence. Models of the encoder alone and
+imported models have other frames, which their vocabulary keeps as templates of strings
+in ``frame.json``.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ if TYPE_CHECKING:
     from jaxformer.data.vocabulary import Vocabularies, Vocabulary
 
 FILE = "frame.json"
-"""Its name in a folder of vocabularies; a run trained here has none."""
+"""Its name in a folder of vocabularies; a run of sentence pairs trained here has
+none.
+"""
 
-TEXT, SOURCE, TARGET = "{text}", "{source}", "{target}"
+TEXT, TEXT2, SOURCE, TARGET = "{text}", "{text2}", "{source}", "{target}"
 _SPECIAL = ("{pad}", "{unk}", "{bos}", "{eos}")
 
 
@@ -40,6 +43,7 @@ class Frame:
         start: the decoder's first input.
         end: ends a target.
         banned: sequences of target tokens that are never generated.
+        source_between: tokens between the two texts of a source; None: it has one.
     """
 
     source_before: tuple[int, ...]
@@ -48,10 +52,11 @@ class Frame:
     start: int
     end: int
     banned: tuple[tuple[int, ...], ...] = ()
+    source_between: tuple[int, ...] | None = None
 
     @property
     def added(self) -> int:
-        """Number of tokens that are added to the text of a source."""
+        """Number of tokens that are added to the text of a source, of one text."""
         return len(self.source_before) + len(self.source_after)
 
 
@@ -59,11 +64,13 @@ class Frame:
 class Template:
     """The frames of all directions.
 
-    A part is ``{text}``, the piece of a language (``{source}``, ``{target}``), or a
-    special token (``{pad}``, ``{unk}``, ``{bos}``, ``{eos}``).
+    A part is ``{text}``, a second text (``{text2}``), the piece of a language
+    (``{source}``, ``{target}``), or a special token (``{pad}``, ``{unk}``, ``{bos}``,
+    ``{eos}``).
 
     Attributes:
-        source: parts of a source, ``{text}`` once.
+        source: parts of a source: ``{text}`` once, and after it perhaps ``{text2}``.
+            Without a second text it and the parts between the two are left out.
         target: parts of a target: ``{text}`` once, and ``{eos}`` at the end.
         start: the part that is the decoder's first input.
         banned: sequences of target tokens that are never generated.
@@ -80,12 +87,19 @@ class Template:
     def __post_init__(self) -> None:
         """Check the parts of both sides."""
         parts = {TEXT, SOURCE, TARGET, *_SPECIAL}
-        for part in (*self.source, *self.target, self.start):
+        others = [part for part in self.source if part != TEXT2]
+        for part in (*others, *self.target, self.start):
             if part not in parts:
                 raise InputError(f"a frame has no part {part!r}")
         for side in (self.source, self.target):
             if side.count(TEXT) != 1:
                 raise InputError(f"a frame has {TEXT} once a side, not {list(side)}")
+        if TEXT2 in self.source[: self.source.index(TEXT)] or (
+            self.source.count(TEXT2) > 1
+        ):
+            raise InputError(
+                f"a frame has {TEXT2} once, after {TEXT}, not {list(self.source)}"
+            )
         if self.target[-2:] != (TEXT, "{eos}"):
             raise InputError(
                 f"a target ends with {TEXT} and {{eos}}, not {list(self.target)}"
@@ -117,13 +131,18 @@ class Template:
 
         source, target = vocabularies.source, vocabularies.target
         place = self.source.index(TEXT)
+        after, between = self.source[place + 1 :], None
+        if TEXT2 in after:
+            second = after.index(TEXT2)
+            after, between = after[second + 1 :], find(after[:second], source)
         return Frame(
             find(self.source[:place], source),
-            find(self.source[place + 1 :], source),
+            find(after, source),
             find(self.target[:-2], target),
             _find(self.start, target, languages),
             target.eos_id,
             self.banned,
+            between,
         )
 
     def to_json(self) -> str:
@@ -174,6 +193,10 @@ class Template:
             return cls(**record)
         except (TypeError, KeyError, AttributeError) as error:
             raise InputError(f"no frame: {error}") from None
+
+
+ENCODER = Template(source=("{bos}", TEXT, "{eos}", TEXT2, "{eos}"))
+"""The frame of models of the encoder alone that are trained here, as in BERT."""
 
 
 def make_frame(

@@ -69,6 +69,22 @@ def read_tfds(rest: str, languages: tuple[str, str]) -> Iterator[Pair]:
             ArrayRecord (with the command that does it); or a file is missing or cut
             off.
     """
+    for record, place in records_tfds(rest):
+        several = record.get("translations") if isinstance(record, Mapping) else None
+        if isinstance(several, Mapping):
+            codes = map(_plain, several["language"])
+            record = dict(zip(codes, several["translation"], strict=True))
+            if not has_languages(record, languages):
+                continue
+        yield pair_of(record, languages, place)
+
+
+def records_tfds(rest: str) -> Iterator[tuple[Any, str]]:
+    """Yield the records of a TFDS data set, each with what an error calls it.
+
+    Raises:
+        InputError: as :func:`read_tfds`.
+    """
     source = open_tfds(rest)
     command = _tfds_command(split_tfds(rest)[0])
     for index in range(len(source)):
@@ -86,13 +102,7 @@ def read_tfds(rest: str, languages: tuple[str, str]) -> Iterator[Pair]:
                 f"{place}: {fault or 'the file is incomplete'}; remove its folder and"
                 f" prepare it again: {command}"
             )
-        several = record.get("translations") if isinstance(record, Mapping) else None
-        if isinstance(several, Mapping):
-            codes = map(_plain, several["language"])
-            record = dict(zip(codes, several["translation"], strict=True))
-            if not has_languages(record, languages):
-                continue
-        yield pair_of(record, languages, place)
+        yield record, place
 
 
 def open_tfds(rest: str) -> Any:
@@ -273,11 +283,20 @@ def read_hf(rest: str, languages: tuple[str, str]) -> Iterator[Pair]:
         InputError: no such data set, config, split or language, or it cannot be
             fetched.
     """
+    for record, place in records_hf(rest):
+        yield pair_of(record, languages, place)
+
+
+def records_hf(rest: str) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the records of a Hugging Face data set, each with what an error calls it.
+
+    Raises:
+        InputError: as :func:`read_hf`.
+    """
     index = 0
     for batch in _open_hf(rest).iter(_HF_BATCH):
         for values in zip(*batch.values(), strict=True):
-            record = dict(zip(batch, values, strict=True))
-            yield pair_of(record, languages, f"hf:{rest}, record {index}")
+            yield dict(zip(batch, values, strict=True)), f"hf:{rest}, record {index}"
             index += 1
 
 

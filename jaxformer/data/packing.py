@@ -184,13 +184,14 @@ def make_packed_batch(
         sizes: how many of them each row holds, [at most ``shape.rows``].
         shape: of the batch.
     """
-    source, source_segments = _lay(pairs.source, sizes, shape.rows, shape.source_length)
-    target, target_segments = _lay(pairs.target, sizes, shape.rows, shape.target_length)
+    lengths = {"source": shape.source_length, "target": shape.target_length}
+    laid = {
+        name: _lay(side, sizes, shape.rows, lengths[name])
+        for name, side in pairs.sides.items()
+    }
     return {
-        "source": source,
-        "target": target,
-        "source_segments": source_segments,
-        "target_segments": target_segments,
+        **{name: tokens for name, (tokens, _) in laid.items()},
+        **{f"{name}_segments": segments for name, (_, segments) in laid.items()},
     }
 
 

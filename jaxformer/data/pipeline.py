@@ -55,6 +55,7 @@ class Statistics:
 
     pairs: int
     source_tokens: int
+    """0 where texts have one side, the target."""
     target_tokens: int
     batches: int
     padding: float
@@ -66,8 +67,8 @@ class Statistics:
 
 
 Resample: TypeAlias = Callable[[int, Callable[[], bool]], Encoded]
-"""Returns the pairs in the segmentation of an epoch; asks now and then whether to
-stop.
+"""Returns the pairs in the segmentation of an epoch, or as many windows; asks now and
+then whether to stop.
 """
 
 
@@ -163,10 +164,11 @@ class TrainingData:
         else:
             shape = plan_buckets(
                 *lengths,
-                num_buckets=config.num_buckets,
+                num_buckets=1 if config.window else config.num_buckets,
                 tokens_per_batch=config.tokens_per_batch,
                 shape_multiple=config.shape_multiple,
                 max_length=config.max_length,
+                labels=config.labels_per_text is not None,
             )
         return cls(
             store,
@@ -309,12 +311,15 @@ class TrainingData:
         pairs = plan.store
         source = int(pairs.source_lengths[plan.pairs].sum(dtype=np.int64))
         target = int(pairs.target_lengths[plan.pairs].sum(dtype=np.int64))
+        slots = sum(shape.slots for shape in plan.shapes)
+        if "source" not in pairs.sides:
+            source, slots = 0, slots // 2
         return Statistics(
             pairs=len(plan.pairs),
             source_tokens=source,
             target_tokens=target,
             batches=len(plan),
-            padding=1 - (source + target) / sum(shape.slots for shape in plan.shapes),
+            padding=1 - (source + target) / slots,
             shapes=1 if isinstance(self.shape, RowShape) else len(self.shape),
         )
 

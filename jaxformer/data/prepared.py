@@ -4,7 +4,8 @@
 file                           content
 ============================== =====================================================
 ``source.bin``, ``target.bin`` token ids of each side, end to end, little-endian
-``lengths.npy``                tokens of each pair, int32 [N, 2]
+``lengths.npy``                tokens of each pair, int32 [N, 2]; of texts of one
+                               side, which have only ``target.bin``, int32 [N, 1]
 ``vocabulary/``                as in the directory of a run
 ``manifest.json``              what was prepared and how, and the hash of each file
 ============================== =====================================================
@@ -25,9 +26,9 @@ from typing import Any
 import numpy as np
 
 from jaxformer.data.cleaning import Counts
-from jaxformer.data.config import DataConfig
+from jaxformer.data.config import ONE_SIDED, DataConfig
 from jaxformer.data.download import digest
-from jaxformer.data.store import LENGTHS, TOKENS, Encoded, map_pairs
+from jaxformer.data.store import LENGTHS, Encoded, map_pairs, token_files
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.files import parse_json, write_whole
@@ -97,15 +98,22 @@ class Manifest:
                 f" one does not read: {_cure(directory)}"
             )
         content.pop("manifest_sha256", None)  # of earlier versions
+        defaults = DataConfig().request  # of keys that are newer than the folder
         try:
+            content["request"] = {**defaults, **content["request"]}
             counts = content.pop("counts")
             counts = {name: Counts(**count) for name, count in counts.items()}
             found = cls(directory, counts=counts, **content)
         except (AttributeError, KeyError, TypeError):
             raise InputError(f"{path} is damaged: {_cure(directory)}") from None
-        if found.sha256.keys() != {*TOKENS, LENGTHS}:
+        if found.sha256.keys() != {*found.names, LENGTHS}:
             raise InputError(f"{path} is damaged: {_cure(directory)}")
         return found
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the files of tokens."""
+        return token_files(self.request["kind"] in ONE_SIDED)
 
     def check_files(self) -> None:
         """Refuse a folder with a missing or damaged file.
@@ -130,10 +138,13 @@ class Manifest:
         Raises:
             InputError: the line has the values to set.
         """
+        free = {"train"}
+        if config.kind in ("pairs", "text"):  # others are cut to it
+            free |= {"max_length"}
         others = [
             f"--config.data.{key}={shlex.quote(str(self.request.get(key)))}"
             for key, value in config.request.items()
-            if key not in ("train", "max_length") and self.request.get(key) != value
+            if key not in free and self.request.get(key) != value
         ]
         if others:
             raise InputError(
@@ -142,7 +153,7 @@ class Manifest:
                 " values of this run"
             )
         longest = self.request["max_length"]
-        if longest < config.max_length:
+        if longest < config.max_length and config.window is None:
             raise InputError(
                 f"{self.directory} was prepared with data.max_length={longest} and"
                 f" lacks longer pairs: set --config.data.max_length={longest} or less,"
@@ -163,7 +174,7 @@ class Manifest:
                 " remove it and prepare it again, or choose another --workdir"
             )
         self.check_files()
-        files = [self.directory / name for name in TOKENS]
+        files = [self.directory / name for name in self.names]
         lengths = np.load(self.directory / LENGTHS)
         return map_pairs(files, lengths, vocabularies, self.hash)
 

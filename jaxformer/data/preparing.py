@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from jaxformer.data.cleaning import summary
-from jaxformer.data.config import DataConfig
+from jaxformer.data.config import WITH_LABELS, DataConfig
 from jaxformer.data.corpus import (
     NEEDS_TEXT,
     Preparation,
@@ -21,9 +21,9 @@ from jaxformer.data.corpus import (
 from jaxformer.data.download import Report, digest
 from jaxformer.data.files import make_folder
 from jaxformer.data.prepared import MANIFEST, VOCABULARY, Manifest
-from jaxformer.data.store import LENGTHS, TOKENS, TokenWriter
+from jaxformer.data.store import LENGTHS, TokenWriter, token_files
 from jaxformer.data.vocabulary import Vocabularies
-from jaxformer.data.vocabulary_training import load_or_train
+from jaxformer.data.vocabulary_training import load_or_train, with_labels
 from jaxformer.errors import InputError
 from jaxformer.files import LOCK, check_writable, hold
 
@@ -60,7 +60,10 @@ def prepare(
     given = None
     if vocabulary is not None:
         Vocabularies.load(vocabulary)  # what is missing is not trained
-        given = load_or_train(vocabulary, config, ())
+        if config.kind in WITH_LABELS:
+            given = with_labels(vocabulary, config, text.pairs)
+        else:
+            given = load_or_train(vocabulary, config, ())
     files = [path for corpus in text.corpora for path in corpus.files]
     with _readable():
         stamps = {path: _stamp(path) for path in files}
@@ -91,11 +94,12 @@ def _write(
     if given is not None:
         given.save(folder / VOCABULARY)
     vocabularies = given or text.vocabularies(folder / VOCABULARY, report=report)
-    with TokenWriter(vocabularies, folder) as writer:
+    config = text.config
+    with TokenWriter(vocabularies, folder, one_sided=config.one_sided) as writer:
         _, found = text.encode(text.tokenizers(vocabularies), writer, report=report)
         pairs_hash = writer.finish().hash
     for name, count in found.counts.items():
-        report(f"{name}: {count.read:,} pairs read, {summary(count)}")
+        report(f"{name}: {count.read:,} {config.examples} read, {summary(count)}")
     check_not_empty(found.counts)
     with _readable():
         for path, stamp in stamps.items():
@@ -111,7 +115,10 @@ def _write(
         counts=found.counts,
         lengths=(source, target),
         hash=pairs_hash,
-        sha256={name: digest(folder / name) for name in (*TOKENS, LENGTHS)},
+        sha256={
+            name: digest(folder / name)
+            for name in (*token_files(config.one_sided), LENGTHS)
+        },
     ).save()
     return found
 

@@ -40,7 +40,7 @@ def pair_of(record: object, languages: tuple[str, str], place: str) -> Pair:
     nested = record.get("translation")
     if isinstance(nested, Mapping) and not has_languages(record, languages):
         record = nested
-    return Pair(*(_text(record, language, place) for language in languages))
+    return Pair(*(_text(record, language, place, "language") for language in languages))
 
 
 def has_languages(record: Mapping[str, object], languages: tuple[str, str]) -> bool:
@@ -48,13 +48,24 @@ def has_languages(record: Mapping[str, object], languages: tuple[str, str]) -> b
     return all(find_language(each, record.keys()) for each in languages)
 
 
-def _text(record: Mapping[str, object], language: str, place: str) -> str:
-    """Return the text of one language."""
-    field = find_language(language, record.keys())
-    if field is None:
+def read_field(record: object, name: str, place: str) -> str:
+    """Return the text of a field.
+
+    Raises:
+        InputError: it is missing or is not text; it begins with ``place``.
+    """
+    if not isinstance(record, Mapping):
+        raise InputError(f"{place}: needs an object with the field {name!r}")
+    return _text(record, name, place, "field")
+
+
+def _text(record: Mapping[str, object], language: str, place: str, what: str) -> str:
+    """Return the text of one language or field."""
+    field = find_language(language, record.keys()) if what == "language" else language
+    if field is None or field not in record:
         names = [str(name) for name in record]
         raise InputError(
-            f"{place}: no language {language!r}: the fields are"
+            f"{place}: no {what} {language!r}: the fields are"
             f" {', '.join(names) or 'none'}{did_you_mean(language, names)}"
         )
     text = record[field]

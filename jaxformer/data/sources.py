@@ -40,12 +40,13 @@ import functools
 import os
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
 from jaxformer.data import hub, sacrebleu_sets
+from jaxformer.data.config import ONE_SIDED
 from jaxformer.data.files import expand, expand_parallel, open_lines, open_parallel
 from jaxformer.data.language_codes import find_language
 from jaxformer.data.records import Pair, did_you_mean, pair_of
@@ -54,7 +55,9 @@ from jaxformer.files import parse_json
 
 SPLITS = ("train", "valid", "test")
 
-_BUNDLED = Path(__file__).parent / "bundled"
+BUNDLED = Path(__file__).parent / "bundled"
+"""The folder of the bundled corpus."""
+
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _LONGEST_SEQUENCE = 12
 _SEQUENCES = {"train": 20_000, "valid": 500, "test": 500}
@@ -79,12 +82,18 @@ class Corpus:
 IMPORTED = "imported:"
 """Begins what an imported run has in place of a data set's name."""
 
-_Opened: TypeAlias = tuple[Callable[[], Iterable[Pair]], tuple[Path, ...]]
+Opened: TypeAlias = tuple[Callable[[], Iterable[Pair]], tuple[Path, ...]]
 """What reads the pairs, and the user's files."""
 
 
-def load(name: str, source_language: str, target_language: str) -> Corpus:
+def load(
+    name: str, source_language: str, target_language: str, kind: str = "pairs"
+) -> Corpus:
     """Open a data set by name, as the table of this module describes.
+
+    Of another ``kind`` than pairs (:data:`jaxformer.data.config.KINDS`) names are as
+    :mod:`jaxformer.data.texts` and :mod:`jaxformer.data.labelled` describe, and the
+    languages mean nothing.
 
     Example:
         >>> list(load("bundled:en-de/valid", "en", "de"))[1].source
@@ -100,17 +109,38 @@ def load(name: str, source_language: str, target_language: str) -> Corpus:
             f"{name} is the text that an imported model was trained on, which is not"
             " here: name another data set"
         )
-    opener = _OPENERS.get(scheme) if colon else None
+    openers = _openers(kind, (source_language, target_language))
+    opener = openers.get(scheme) if colon else None
     if opener is None:
-        known = [f"{scheme}:" for scheme in SCHEMES]
+        known = [f"{scheme}:" for scheme in (*openers, "prepared")]
         near = (not colon and _with_scheme(name)) or did_you_mean(f"{scheme}:", known)
+        of_kind = "" if kind == "pairs" else f" of data.kind={kind}"
         raise InputError(
-            f"no data set {name!r}: a name starts with {' or '.join(known)}{near}"
+            f"no data set {name!r}{of_kind}: a name starts with"
+            f" {' or '.join(known)}{near}"
         )
     if not rest.strip():
         raise InputError(f"no data set {name!r}: something must follow the colon")
-    read, files = opener(rest, (source_language, target_language))
+    read, files = opener(rest)
     return Corpus(name, read, files)
+
+
+def _openers(
+    kind: str, languages: tuple[str, str]
+) -> Mapping[str, Callable[[str], Opened]]:
+    """Return what opens the data sets of a kind, by the scheme of their names."""
+    if kind == "pairs":
+        return {
+            scheme: functools.partial(opener, languages=languages)
+            for scheme, opener in _OPENERS.items()
+        }
+    if kind in ONE_SIDED:
+        from jaxformer.data import texts
+
+        return texts.OPENERS
+    from jaxformer.data import labelled
+
+    return labelled.OPENERS[kind]
 
 
 def _with_scheme(name: str) -> str:
@@ -133,8 +163,8 @@ def escape(path: str | Path) -> str:
     return str(path).replace(",", r"\,")
 
 
-def _open_bundled(rest: str, languages: tuple[str, str]) -> _Opened:
-    corpus, split = _split_known("bundled", rest, ["en-de"])
+def _open_bundled(rest: str, languages: tuple[str, str]) -> Opened:
+    corpus, split = split_known("bundled", rest, ["en-de"])
     known = corpus.split("-")
     found = [find_language(language, known) for language in languages]
     for language, code in zip(languages, found, strict=True):
@@ -143,11 +173,11 @@ def _open_bundled(rest: str, languages: tuple[str, str]) -> _Opened:
                 f"bundled:{rest} has no language {language!r}: it has"
                 f" {' and '.join(known)}{did_you_mean(language, known)}"
             )
-    source, target = (_BUNDLED / corpus / f"{split}.{code}" for code in found)
+    source, target = (BUNDLED / corpus / f"{split}.{code}" for code in found)
     return functools.partial(_read_text, [source], [target]), ()
 
 
-def _open_text(rest: str, languages: tuple[str, str]) -> _Opened:
+def _open_text(rest: str, languages: tuple[str, str]) -> Opened:
     del languages
     patterns = [
         _path(pattern.replace(r"\,", ",")) for pattern in re.split(r"(?<!\\),", rest)
@@ -170,7 +200,7 @@ def _read_text(sources: Sequence[Path], targets: Sequence[Path]) -> Iterator[Pai
     return map(Pair._make, open_parallel(sources, targets))
 
 
-def _open_tsv(rest: str, languages: tuple[str, str]) -> _Opened:
+def _open_tsv(rest: str, languages: tuple[str, str]) -> Opened:
     del languages
     chosen = re.fullmatch(r"(.+)#(\d+),(\d+)", rest)
     pattern, source, target = (
@@ -180,16 +210,22 @@ def _open_tsv(rest: str, languages: tuple[str, str]) -> _Opened:
         raise InputError(
             f"'tsv:{rest}' must name two columns, counted from 1: tsv:FILE#1,2"
         )
-    paths = _expand(pattern, f"tsv:{rest}", "the columns are two numbers: tsv:FILE#1,2")
+    paths = find_files(
+        pattern, f"tsv:{rest}", "the columns are two numbers: tsv:FILE#1,2"
+    )
     return functools.partial(_read_tsv, paths, source, target), tuple(paths)
 
 
-def _expand(pattern: str, name: str, rule: str) -> list[Path]:
-    """Find files; if a name with ``#`` matches none, the error explains ``#``."""
+def find_files(pattern: str, name: str, rule: str = "") -> list[Path]:
+    """Find files; if a name with ``#`` matches none, the error has the rule of ``#``.
+
+    Raises:
+        InputError: nothing matches.
+    """
     try:
         return expand(_path(pattern))
     except InputError as error:
-        if "#" not in pattern:
+        if "#" not in pattern or not rule:
             raise
         raise InputError(f"{error} ({name}: {rule})") from None
 
@@ -207,13 +243,23 @@ def _read_tsv(paths: Sequence[Path], source: int, target: int) -> Iterator[Pair]
             yield Pair(columns[source - 1], columns[target - 1])
 
 
-def _open_jsonl(rest: str, languages: tuple[str, str]) -> _Opened:
+def _open_jsonl(rest: str, languages: tuple[str, str]) -> Opened:
     rule = "the fields are named by the languages, [en>fr] after the name"
-    paths = _expand(rest, f"jsonl:{rest}", rule)
+    paths = find_files(rest, f"jsonl:{rest}", rule)
     return functools.partial(_read_jsonl, paths, languages), tuple(paths)
 
 
 def _read_jsonl(paths: Sequence[Path], languages: tuple[str, str]) -> Iterator[Pair]:
+    for record, place in read_records(paths):
+        yield pair_of(record, languages, place)
+
+
+def read_records(paths: Sequence[Path]) -> Iterator[tuple[object, str]]:
+    """Yield the JSON value of each line of files, with the name of its line.
+
+    Raises:
+        InputError: a line is not JSON.
+    """
     for path in paths:
         for number, line in enumerate(open_lines([path]), 1):
             place = f"{path}, line {number}"
@@ -223,26 +269,26 @@ def _read_jsonl(paths: Sequence[Path], languages: tuple[str, str]) -> Iterator[P
                 raise InputError(
                     f"{place}: not JSON ({error}); write one object a line"
                 ) from None
-            yield pair_of(record, languages, place)
+            yield record, place
 
 
-def _open_synthetic(rest: str, languages: tuple[str, str]) -> _Opened:
+def _open_synthetic(rest: str, languages: tuple[str, str]) -> Opened:
     del languages
-    task, split = _split_known("synthetic", rest, list(_TASKS))
+    task, split = split_known("synthetic", rest, list(_TASKS))
     return functools.partial(_TASKS[task], split), ()
 
 
-def _open_tfds(rest: str, languages: tuple[str, str]) -> _Opened:
+def _open_tfds(rest: str, languages: tuple[str, str]) -> Opened:
     hub.open_tfds(rest)  # cheap: raises if something is missing
     return functools.partial(hub.read_tfds, rest, languages), ()
 
 
-def _open_hf(rest: str, languages: tuple[str, str]) -> _Opened:
+def _open_hf(rest: str, languages: tuple[str, str]) -> Opened:
     hub.split_hf(rest)
     return functools.partial(hub.read_hf, rest, languages), ()
 
 
-def _open_sacrebleu(rest: str, languages: tuple[str, str]) -> _Opened:
+def _open_sacrebleu(rest: str, languages: tuple[str, str]) -> Opened:
     sacrebleu_sets.find_direction(rest, languages)
     return functools.partial(sacrebleu_sets.read_sacrebleu, rest, languages), ()
 
@@ -296,8 +342,12 @@ def _all_sequences() -> list[str]:
     return sorted(drawn, key=drawn.__getitem__)
 
 
-def _split_known(scheme: str, rest: str, sets: Sequence[str]) -> tuple[str, str]:
-    """Split ``SET/SPLIT``; refuse a name that is not one of these sets."""
+def split_known(scheme: str, rest: str, sets: Sequence[str]) -> tuple[str, str]:
+    """Split ``SET/SPLIT``.
+
+    Raises:
+        InputError: it is not a split of one of these sets.
+    """
     known = [f"{scheme}:{name}/{split}" for name in sets for split in SPLITS]
     name = f"{scheme}:{rest}"
     if name not in known:
@@ -320,6 +370,9 @@ _OPENERS = {
     "hf": _open_hf,
     "sacrebleu": _open_sacrebleu,
 }
-SCHEMES = (*_OPENERS, "prepared")
-"""The kinds of data sets; the last is only for training."""
+SCHEMES = (
+    *(*_OPENERS, "documents", "files", "python", "conll", "squad"),
+    *("prepared",),
+)
+"""What names of data sets begin with; the last is only for training."""
 BY_LANGUAGE = ("bundled", "jsonl", "tfds", "hf", "sacrebleu")

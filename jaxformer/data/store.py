@@ -31,6 +31,11 @@ LENGTHS = "lengths.npy"
 _BLOCK = 1 << 20
 
 
+def token_files(one_sided: bool) -> tuple[str, ...]:
+    """Return the names of the files of tokens, of both sides or of the one."""
+    return TOKENS[one_sided:]
+
+
 @dataclass(frozen=True, eq=False)
 class Sentences:
     """Token ids of many sentences, end to end in one array."""
@@ -101,12 +106,20 @@ class Sentences:
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """Pairs as token ids; pair i is ``source[i]`` and ``target[i]``."""
+    """Pairs as token ids; pair i is ``source[i]`` and ``target[i]``. Texts of one side
+    are both: one object, which is kept once.
+    """
 
     source: Sentences
     target: Sentences
     known_hash: str | None = None
     """The hash, where it was computed before."""
+
+    @property
+    def sides(self) -> dict[str, Sentences]:
+        """The sides by name; texts of one side are ``target`` alone."""
+        sides = {"source": self.source, "target": self.target}
+        return {"target": self.target} if self.source is self.target else sides
 
     def __len__(self) -> int:
         return len(self.source)
@@ -123,7 +136,7 @@ class Encoded:
 
     def take(self, indices: NDArray[np.integer]) -> Encoded:
         """Return the pairs at these indices, in this order, in memory."""
-        return Encoded(self.source.take(indices), self.target.take(indices))
+        return _of_sides([side.take(indices) for side in self.sides.values()])
 
     @property
     def hash(self) -> str:
@@ -135,6 +148,11 @@ class Encoded:
         return fingerprint.hex()
 
 
+def _of_sides(sides: Sequence[Sentences], known_hash: str | None = None) -> Encoded:
+    """Return pairs of two sides, or texts of one."""
+    return Encoded(sides[0], sides[-1], known_hash)
+
+
 class Fingerprint:
     """SHA-256 over encoded pairs in order. Any split into pieces gives the same."""
 
@@ -144,8 +162,8 @@ class Fingerprint:
 
     def add(self, pairs: Encoded) -> None:
         """Append pairs."""
-        sides = (pairs.source, *self._parts[:2]), (pairs.target, *self._parts[2:])
-        for side, tokens, lengths in sides:
+        parts = self._parts[::2], self._parts[1::2]
+        for side, tokens, lengths in zip(pairs.sides.values(), *parts, strict=False):
             for start in range(0, len(side.tokens), _BLOCK):
                 block = side.tokens[start : start + _BLOCK]
                 tokens.update(block.astype("<i4").tobytes())
@@ -167,12 +185,19 @@ class TokenWriter:
         InputError: ``TMPDIR`` is not a folder. Python would use another one silently.
     """
 
-    def __init__(self, vocabularies: Vocabularies, folder: Path | None = None) -> None:
+    def __init__(
+        self,
+        vocabularies: Vocabularies,
+        folder: Path | None = None,
+        *,
+        one_sided: bool = False,
+    ) -> None:
         """Open the files.
 
         Args:
             vocabularies: of the pairs.
             folder: where the files get names; None: temporary files.
+            one_sided: whether they are texts of one side, which is ``target``.
         """
         place = os.environ.get("TMPDIR")
         if folder is None and place and not os.path.isdir(place):
@@ -181,8 +206,9 @@ class TokenWriter:
             )
         self._vocabularies, self._folder = vocabularies, folder
         self._stack = contextlib.ExitStack()
-        self._files = [self._stack.enter_context(self._open(name)) for name in TOKENS]
-        self._lengths = [np.zeros((0, 2), np.int32)]
+        names = token_files(one_sided)
+        self._files = [self._stack.enter_context(self._open(name)) for name in names]
+        self._lengths = [np.zeros((0, len(names)), np.int32)]
         self._fingerprint = Fingerprint()
 
     def _open(self, name: str) -> BinaryIO:
@@ -204,9 +230,7 @@ class TokenWriter:
         """
         try:
             dtype = self._vocabularies.token_dtype
-            for file, side in zip(
-                self._files, (pairs.source, pairs.target), strict=True
-            ):
+            for file, side in zip(self._files, pairs.sides.values(), strict=True):
                 file.write(np.ascontiguousarray(side.tokens, dtype).data)
         except OSError as error:
             if self._folder is not None:
@@ -215,7 +239,8 @@ class TokenWriter:
                 f"cannot write the tokens of the text to {tempfile.gettempdir()}:"
                 f" {error.strerror}; free some space, or set TMPDIR to another folder"
             ) from error
-        self._lengths.append(np.stack([pairs.source_lengths, pairs.target_lengths], 1))
+        lengths = [side.lengths for side in pairs.sides.values()]
+        self._lengths.append(np.stack(lengths, 1))
         self._fingerprint.add(pairs)
 
     def finish(self) -> Encoded:
@@ -238,24 +263,27 @@ def map_pairs(
     vocabularies: Vocabularies,
     known_hash: str,
 ) -> Encoded:
-    """Map the files of both sides into memory; ``lengths`` is [N, 2]."""
+    """Map the files of both sides, or of the one, into memory; ``lengths`` is [N, 2]
+    or [N, 1].
+    """
     sides, dtype = [], vocabularies.token_dtype
-    for file, own, pad_id in zip(files, lengths.T, vocabularies.pad_ids, strict=True):
+    pad_ids = vocabularies.pad_ids[-len(files) :]
+    for file, own, pad_id in zip(files, lengths.T, pad_ids, strict=True):
         offsets = _offsets(own)
         # An empty file cannot be mapped.
         tokens = np.memmap(file, dtype, "r") if offsets[-1] else np.zeros(0, dtype)
         sides.append(Sentences(tokens, offsets, pad_id))
-    return Encoded(*sides, known_hash=known_hash)
+    return _of_sides(sides, known_hash)
 
 
 def concatenate(parts: Sequence[Encoded]) -> Encoded:
     """Concatenate pairs in memory; there is at least one part."""
     sides = []
-    for sentences in ([part.source for part in parts], [part.target for part in parts]):
+    for sentences in zip(*(part.sides.values() for part in parts), strict=True):
         tokens = np.concatenate([one.tokens for one in sentences])
         lengths = np.concatenate([one.lengths for one in sentences])
         sides.append(Sentences(tokens, _offsets(lengths), sentences[0].pad_id))
-    return Encoded(*sides)
+    return _of_sides(sides)
 
 
 def _offsets(lengths: Sequence[int] | NDArray[np.integer]) -> NDArray[np.int64]:

@@ -7,29 +7,35 @@ import hashlib
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.config import VocabularyModel
 from jaxformer.data.frame import Template
-from jaxformer.errors import InputError, require
+from jaxformer.errors import InputError
 from jaxformer.files import write_whole
 
+if TYPE_CHECKING:
+    from jaxformer.data.config import VocabularyModel
+    from jaxformer.data.vocabulary_labels import LabelVocabulary
+
 MODEL, PIECES, TOKENIZER = "model", "pieces.json", "tokenizer.json"
+LABELS = "labels.json"
 SPECIAL = {"pad": "<pad>", "unk": "<unk>", "bos": "<s>", "eos": "</s>"}
 """The special pieces of other people's vocabularies, as these families name them."""
+MASK = "<mask>"
+"""The piece in place of a word that is to be predicted."""
 
 
 class Vocabulary(ABC):
     """Convert text to token ids and back. Immutable; equal if its files are.
 
-    :class:`SentencePieceVocabulary` is trained here or brought along; the modules
-    ``vocabulary_table`` and ``vocabulary_tokenizer`` have those of other models.
+    The modules ``vocabulary_sentencepiece`` and ``vocabulary_tokenizer`` have those
+    that are trained here or brought along, ``vocabulary_table`` those of other models,
+    and ``vocabulary_labels`` the labels of a text in place of words.
 
     Text never becomes a control id: ``"</s>"`` or ``"<pad>"`` in a sentence is split
     into pieces like any other text.
@@ -49,19 +55,21 @@ class Vocabulary(ABC):
     bos_id: int
     """Of the beginning of a sentence; without such a piece: ``pad_id``."""
     eos_id: int
+    mask_id: int | None = None
+    """Of the mask in place of a word; None: no such piece."""
     _silent: frozenset[int]
     """The ids that have no text in :meth:`decode`."""
 
     @staticmethod
     def load(path: str | Path) -> Vocabulary:
-        """Read ``NAME.tokenizer.json``, or a SentencePiece model and the file
-        ``NAME.pieces.json`` next to it, if there is one.
+        """Read ``NAME.tokenizer.json``, ``NAME.labels.json``, or a SentencePiece model
+        and the file ``NAME.pieces.json`` next to it, if there is one.
 
         Raises:
             InputError: a file is missing, unreadable or damaged.
         """
         path = Path(path)
-        files = {TOKENIZER if path.name.endswith(TOKENIZER) else MODEL: path}
+        files = {next((x for x in _JSON if path.name.endswith(x)), MODEL): path}
         if (pieces := path.with_suffix(f".{PIECES}")).exists():
             files[PIECES] = pieces
         try:
@@ -87,6 +95,12 @@ class Vocabulary(ABC):
             from jaxformer.data.vocabulary_table import TableVocabulary
 
             return TableVocabulary(files[MODEL], files[PIECES])
+        if LABELS in files:
+            from jaxformer.data.vocabulary_labels import LabelVocabulary
+
+            return LabelVocabulary(files[LABELS])
+        from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
+
         return SentencePieceVocabulary(files[MODEL])
 
     @staticmethod
@@ -97,8 +111,9 @@ class Vocabulary(ABC):
         model: VocabularyModel = "bpe",
         byte_fallback: bool = False,
         tags: Sequence[str] = (),
+        mask: bool = False,
         seed: int = 0,
-    ) -> SentencePieceVocabulary:
+    ) -> Vocabulary:
         """Train a vocabulary of ``size`` pieces; pad, unk, bos and eos are ids 0 to 3.
 
         The same sentences give the same bytes.
@@ -108,10 +123,14 @@ class Vocabulary(ABC):
         Raises:
             InputError: the text cannot be read or does not allow ``size`` pieces.
         """
-        from jaxformer.data.vocabulary_training import train
+        from jaxformer.data import vocabulary_training as training
 
-        trained = train(sentences, size, model, byte_fallback, tags, seed)
-        return SentencePieceVocabulary(trained)
+        special = (*training.tag_pieces(tags), *([MASK] if mask else ()))
+        if model == "bytes":
+            trained = training.train_bytes(sentences, size, special)
+            return Vocabulary.from_files({TOKENIZER: trained})
+        trained = training.train(sentences, size, model, byte_fallback, special, seed)
+        return Vocabulary.from_files({MODEL: trained})
 
     @property
     @abstractmethod
@@ -147,6 +166,15 @@ class Vocabulary(ABC):
     ) -> list[list[int]]:
         """Encode each sentence as :meth:`encode` does; -1 threads: all cores."""
 
+    def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encode a text; return its ids and the characters of each: where its first
+        is, and where the first after it.
+
+        Raises:
+            InputError: the vocabulary does not know them.
+        """
+        raise InputError("this vocabulary does not know the places of its pieces")
+
     @abstractmethod
     def sample_batch(
         self, texts: Sequence[str], *, alpha: float, seed: int
@@ -179,18 +207,20 @@ class Vocabulary(ABC):
 
         raise unknown_language(language, self.languages)
 
-    def decode(self, ids: Sequence[int] | NDArray[np.integer]) -> str:
-        r"""Decode token ids to a sentence of one line.
+    def decode(
+        self, ids: Sequence[int] | NDArray[np.integer], *, lines: bool = False
+    ) -> str:
+        r"""Decode token ids to a sentence of one line, or to text of several ``lines``.
 
         Decoding ends at the first eos and skips control ids. An id out of range reads
         as unk: " ⁇ ", or nothing in a vocabulary of another model. A ``\n`` or ``\r``,
-        which only byte pieces can make, becomes a space.
+        which only byte pieces can make, becomes a space in a sentence of one line.
         """
         tokens = self._known(ids)
         if self.eos_id in tokens:
             tokens = tokens[: tokens.index(self.eos_id)]
         text = self._text([token for token in tokens if token not in self._silent])
-        return re.sub(r"[\r\n]", " ", text)
+        return text if lines else re.sub(r"[\r\n]", " ", text)
 
     @abstractmethod
     def _text(self, ids: list[int]) -> str:
@@ -206,101 +236,6 @@ class Vocabulary(ABC):
 
 
 @dataclass(frozen=True)
-class SentencePieceVocabulary(Vocabulary):
-    """A SentencePiece model, built from the bytes of its file.
-
-    The model normalises text first, by ``nmt_nfkc`` if it was trained here: Unicode
-    NFKC, control characters become spaces or are removed, white space collapses. So
-    ``decode(encode(text))`` is the normalised text: never score a translation against
-    decoded references.
-
-    Raises:
-        InputError: the bytes are no SentencePiece model, or it lacks padding, beginning
-            or end of sentence.
-    """
-
-    model: bytes = field(repr=False)
-    """The content of the model file."""
-    _processor: Any = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        """Load the model."""
-        processor = load_sentencepiece().SentencePieceProcessor()
-        try:
-            processor.LoadFromSerializedProto(self.model)
-        except RuntimeError:
-            raise InputError(
-                "not a SentencePiece model, or a damaged one: train or copy it again"
-            ) from None
-        object.__setattr__(self, "_processor", processor)
-        for name, value in self._facts().items():
-            object.__setattr__(self, name, value)
-
-    def _facts(self) -> dict[str, Any]:
-        """Return the attributes that the model determines."""
-        found = {name: getattr(self._processor, f"{name}_id")() for name in SPECIAL}
-        for name, id_ in found.items():
-            if id_ < 0:  # also for a piece that text can spell
-                raise InputError(
-                    f"the SentencePiece model has no control piece for {name}: train it"
-                    f" with --{name}_id (pad, unk, bos and eos are all needed)"
-                )
-        silent = frozenset((found["pad"], found["bos"]))
-        facts = {"size": self._processor.get_piece_size(), "_silent": silent}
-        return facts | {f"{name}_id": id_ for name, id_ in found.items()}
-
-    def __reduce__(self) -> tuple[type[SentencePieceVocabulary], tuple[bytes, ...]]:
-        """Copy by the contents of the files."""
-        return SentencePieceVocabulary, (self.model,)
-
-    @property
-    def files(self) -> dict[str, bytes]:
-        """The model."""
-        return {MODEL: self.model}
-
-    def encode_batch(
-        self, texts: Sequence[str], *, threads: int = -1
-    ) -> list[list[int]]:
-        """Encode each sentence; -1 threads: all cores."""
-        return self._processor.encode(valid(texts), num_threads=threads)
-
-    def sample_batch(
-        self, texts: Sequence[str], *, alpha: float, seed: int
-    ) -> list[list[int]]:
-        """Encode each sentence in a random segmentation."""
-        from jaxformer.data.segmentation import sample
-
-        return sample(self._processor, valid(texts), alpha=alpha, seed=seed)
-
-    @property
-    def languages(self) -> dict[str, int]:
-        """The id of each tag by its language."""
-        names = enumerate(self.pieces(range(self.size)))
-        return {name[2:-1]: id_ for id_, name in names if re.match("<2.+>$", name)}
-
-    def tag_id(self, language: str) -> int:
-        """Return the id of the piece that asks for a language, ``<2de>`` for ``de``.
-
-        Raises:
-            InputError: the vocabulary was trained without it.
-        """
-        found = self._processor.piece_to_id(tag(language))
-        if found == self.unk_id:
-            raise InputError(
-                f"the vocabulary has no tag {tag(language)}: train with"
-                f" data.language_tags=True and text in {language}"
-            )
-        return found
-
-    def _text(self, ids: list[int]) -> str:
-        return self._processor.decode(ids)
-
-    def pieces(self, ids: Sequence[int] | NDArray[np.integer]) -> list[str]:
-        """Return the model's name of each token; "▁" is a space."""
-        return [self._processor.id_to_piece(token) for token in self._known(ids)]
-
-
-@dataclass(frozen=True)
 class Vocabularies:
     """The vocabularies of source and target: the same object when shared."""
 
@@ -312,7 +247,8 @@ class Vocabularies:
     @classmethod
     def load(cls, directory: str | Path) -> Vocabularies:
         """Read ``shared.model``, or ``source.model`` and ``target.model``, from a run's
-        folder of vocabularies; ``.tokenizer.json`` instead of ``.model``.
+        folder of vocabularies; ``.tokenizer.json`` instead of ``.model``, and
+        ``target.labels.json`` where the targets are labels.
 
         Raises:
             InputError: a file is missing or damaged.
@@ -358,8 +294,27 @@ class Vocabularies:
     @property
     def token_dtype(self) -> str:
         """The smallest dtype that holds the ids of both, little-endian."""
-        largest = max(self.source.size, self.target.size)
-        return "<u2" if largest <= 1 << 16 else "<i4"
+        sides = self.source, self.target
+        largest = max(max(side.size, side.pad_id + 1) for side in sides)
+        wide = self.labels is not None and self.labels.wide
+        return "<u2" if largest <= 1 << 16 and not wide else "<i4"
+
+    @property
+    def labels(self) -> LabelVocabulary | None:
+        """The labels that are the targets; None: the targets are text."""
+        if LABELS not in self.target.files:
+            return None
+        from jaxformer.data.vocabulary_labels import LabelVocabulary
+
+        assert isinstance(self.target, LabelVocabulary)
+        return self.target
+
+    @property
+    def text_hash(self) -> str:
+        """The hash of the vocabulary of the text and of the template, without labels:
+        that of the vocabularies of a masked language model.
+        """
+        return Vocabularies(self.source, self.source, self.template).hash
 
     @property
     def shared(self) -> bool:
@@ -378,23 +333,14 @@ class Vocabularies:
         return hashlib.sha256(hashes.encode()).hexdigest()
 
 
+_JSON = (TOKENIZER, LABELS)
+
+
 def _find(directory: str | Path, name: str) -> Path:
-    tokenizer = Path(directory) / f"{name}.{TOKENIZER}"
-    return tokenizer if tokenizer.exists() else Path(directory) / f"{name}.{MODEL}"
-
-
-def tag(language: str) -> str:
-    """Return the piece of a target language (Johnson et al. 2017, section 3)."""
-    return f"<2{language}>"
+    paths = [Path(directory) / f"{name}.{ending}" for ending in (*_JSON, MODEL)]
+    return next((path for path in paths if path.exists()), paths[-1])
 
 
 def valid(texts: Sequence[str]) -> list[str]:
     """Replace lone surrogates by "?": they are no text, and encoders fail on them."""
     return [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
-
-
-def load_sentencepiece() -> ModuleType:
-    """Import SentencePiece and silence it: its failures are exceptions too."""
-    module = require("sentencepiece", "train")
-    module.set_min_log_level(2)
-    return module

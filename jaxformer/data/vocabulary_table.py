@@ -10,13 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.vocabulary import (
-    PIECES,
-    SPECIAL,
-    SentencePieceVocabulary,
-    Vocabulary,
-    valid,
-)
+from jaxformer.data.vocabulary import MASK, PIECES, SPECIAL, Vocabulary, valid
+from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
 from jaxformer.errors import InputError
 
 
@@ -40,7 +35,7 @@ class TableVocabulary(SentencePieceVocabulary):
         table = _Table(self.table)
         ids = {f"{name}_id": id_ for name, id_ in table.special.items()}
         facts = {"size": len(table.pieces), "_silent": frozenset(table.silent)}
-        return facts | ids | {"_table": table}
+        return facts | ids | {"_table": table, "mask_id": table.mask_id}
 
     def __reduce__(self) -> tuple[type[TableVocabulary], tuple[bytes, bytes]]:
         """Copy by the contents of the files."""
@@ -66,6 +61,10 @@ class TableVocabulary(SentencePieceVocabulary):
         found = self._processor.encode(valid(texts), out_type=str, num_threads=threads)
         return [self._table.ids(pieces) for pieces in found]
 
+    def _ids(self, pieces: Sequence[str], ids: list[int]) -> list[int]:
+        del ids
+        return self._table.ids(pieces)
+
     def sample_batch(
         self, texts: Sequence[str], *, alpha: float, seed: int
     ) -> list[list[int]]:
@@ -89,6 +88,7 @@ class _Table:
     Attributes:
         pieces: by id; where there is none, unk's.
         special: ids of pad, unk, bos and eos.
+        mask_id: that of the mask, if there is one.
         languages: ids of languages by their codes.
         silent: the ids without text.
     """
@@ -116,9 +116,10 @@ class _Table:
         special.setdefault("bos", special["pad"])
         self.pieces = [piece or SPECIAL["unk"] for piece in table["pieces"]]
         self.special = special
+        self.mask_id = ids.get(MASK)
         self.languages = codes
         holes = {id_ for id_, piece in enumerate(table["pieces"]) if not piece}
-        controls = {*special.values(), *codes.values(), ids.get("<mask>")} - {None}
+        controls = {*special.values(), *codes.values(), ids.get(MASK)} - {None}
         self.silent = controls | holes
         self._of_text = {
             piece: id_ for piece, id_ in ids.items() if id_ not in controls

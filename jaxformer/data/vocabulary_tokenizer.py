@@ -12,11 +12,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jaxformer.data.vocabulary import SPECIAL, TOKENIZER, Vocabulary, valid
+from jaxformer.data.vocabulary import MASK, SPECIAL, TOKENIZER, Vocabulary, valid
 from jaxformer.errors import InputError, require
 
 LANGUAGE = re.compile("[a-z]{2,3}_([A-Z]{2}|[A-Z][a-z]{3})")
 """A language's piece: ``en_XX`` of mBART, ``eng_Latn`` of NLLB."""
+
+
+_NAMES = (
+    SPECIAL,
+    {"pad": "[PAD]", "unk": "[UNK]", "bos": "[CLS]", "eos": "[SEP]"},
+    # GPT-2 has neither padding nor unknown text, and GPT has one special piece.
+    {"bos": "<|endoftext|>", "eos": "<|endoftext|>"},
+    {"unk": "<unk>", "bos": "<unk>", "eos": "<unk>"},
+)
+"""What the families call their special pieces; the first that fits is taken."""
+
+_MASKS = (MASK, "[MASK]")
 
 
 @dataclass(frozen=True)
@@ -24,6 +36,7 @@ class TokenizerVocabulary(Vocabulary):
     """A tokenizer, built from the bytes of its ``tokenizer.json``.
 
     What stands around a text, truncation and padding are not taken from the file.
+    Without a piece for padding or for unknown text its id is :attr:`size`.
 
     Raises:
         InputError: the bytes are no such file, or it lacks a special piece, or the
@@ -43,17 +56,17 @@ class TokenizerVocabulary(Vocabulary):
             for id_, token in backend.get_added_tokens_decoder().items()
             if token.special
         }
+        names = _special_names(backend)
         special |= {
             id_: piece
-            for piece in (*SPECIAL.values(), "<mask>")
+            for piece in (*names.values(), *_MASKS)
             if (id_ := backend.token_to_id(piece)) is not None
         }
         ids = {piece: id_ for id_, piece in special.items()}
-        for name, piece in SPECIAL.items():
-            if piece not in ids:
-                raise InputError(f"the tokenizer has no {piece}")
-            object.__setattr__(self, f"{name}_id", ids[piece])
         size = max(backend.get_vocab_size(), 1 + max(special))
+        for name in SPECIAL:
+            id_ = ids[names[name]] if name in names else size
+            object.__setattr__(self, f"{name}_id", id_)
         if type(backend.model).__name__ == "Unigram":
             backend = _without(backend, special)
         # Else a special piece in a text becomes its id.
@@ -63,9 +76,11 @@ class TokenizerVocabulary(Vocabulary):
         languages = {
             piece: id_ for piece, id_ in ids.items() if LANGUAGE.fullmatch(piece)
         }
+        masks = [ids[piece] for piece in _MASKS if piece in ids]
+        object.__setattr__(self, "mask_id", masks[0] if masks else None)
         object.__setattr__(self, "size", size)
         object.__setattr__(self, "_languages", languages)
-        object.__setattr__(self, "_silent", frozenset(special))
+        object.__setattr__(self, "_silent", frozenset({*special, self.pad_id}))
         object.__setattr__(self, "_special", special)
         object.__setattr__(self, "_backend", backend)
 
@@ -94,11 +109,16 @@ class TokenizerVocabulary(Vocabulary):
             found = [self._backend.encode(text, **options) for text in texts]
         else:
             found = self._backend.encode_batch_fast(texts, **options)
+        return [self._of_text(each.ids) for each in found]
+
+    def _of_text(self, ids: Sequence[int]) -> list[int]:
         # A merge may have made a special piece of text.
-        return [
-            [self.unk_id if id_ in self._special else id_ for id_ in each.ids]
-            for each in found
-        ]
+        return [self.unk_id if id_ in self._special else id_ for id_ in ids]
+
+    def encode_with_places(self, text: str) -> tuple[list[int], list[tuple[int, int]]]:
+        """Encode a text; return its ids, and the characters of each."""
+        found = self._backend.encode(*valid([text]), add_special_tokens=False)
+        return self._of_text(found.ids), [*found.offsets]
 
     def sample_batch(
         self, texts: Sequence[str], *, alpha: float, seed: int
@@ -133,6 +153,23 @@ class TokenizerVocabulary(Vocabulary):
             return name
         values = bytes(known[character] for character in name)
         return values.decode("utf-8", "replace").replace(" ", "▁")
+
+
+def _special_names(backend: Any) -> dict[str, str]:
+    """Return the pieces of padding, of unknown text and of both ends, by name.
+
+    Raises:
+        InputError: a piece is missing.
+    """
+    for names in _NAMES:
+        # Only GPT's pieces end words, and others may have <unk> alone by damage.
+        ends_words = getattr(backend.model, "end_of_word_suffix", None)
+        if (names["eos"] != "<unk>" or ends_words) and all(
+            backend.token_to_id(piece) is not None for piece in names.values()
+        ):
+            return names
+    missing = [x for x in SPECIAL.values() if backend.token_to_id(x) is None]
+    raise InputError(f"the tokenizer has no {missing[0]}")
 
 
 def _load(content: bytes) -> Any:

@@ -1,29 +1,39 @@
-"""Train vocabularies by SentencePiece."""
+"""Train vocabularies: pieces by SentencePiece or of bytes, and labels."""
 
 from __future__ import annotations
 
 import functools
 import io
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jaxformer import signals
-from jaxformer.data.config import DataConfig, VocabularyModel
-from jaxformer.data.frame import FILE
+from jaxformer.data.config import (
+    ONE_SIDED,
+    WITH_LABELS,
+    DataConfig,
+    VocabularyModel,
+)
+from jaxformer.data.frame import ENCODER, FILE, Template
 from jaxformer.data.vocabulary import (
+    LABELS,
+    MODEL,
     PIECES,
+    SPECIAL,
     TOKENIZER,
     Vocabularies,
     Vocabulary,
-    load_sentencepiece,
-    tag,
 )
-from jaxformer.errors import InputError
+from jaxformer.data.vocabulary_labels import LabelVocabulary
+from jaxformer.data.vocabulary_sentencepiece import load_sentencepiece, tag
+from jaxformer.errors import InputError, require
 
 if TYPE_CHECKING:
     from jaxformer.data.records import Pair
+
+Result = TypeVar("Result")
 
 _TRAINING: dict[str, Any] = {
     "normalization_rule_name": "nmt_nfkc",
@@ -49,7 +59,7 @@ def train(
     size: int,
     model: VocabularyModel,
     byte_fallback: bool,
-    tags: Sequence[str],
+    special: Sequence[str],
     seed: int,
 ) -> bytes:
     """Train a SentencePiece model and return its file, the same bytes for the same
@@ -62,7 +72,7 @@ def train(
             ``"unigram"`` (Kudo 2018).
         byte_fallback: spell rare characters (below one in 10,000) and unseen ones
             in 256 byte pieces. Otherwise unseen characters become unk.
-        tags: languages; each gets a piece (``<2de>``) that text cannot spell.
+        special: further pieces that text cannot spell.
         seed: draws the sample of a text of more than five million sentences.
 
     Raises:
@@ -70,27 +80,86 @@ def train(
     """
     module, writer = load_sentencepiece(), io.BytesIO()
     module.set_random_generator_seed(seed)
-    text = signals.Feed(sentences)
     call = functools.partial(
         module.SentencePieceTrainer.train,
-        sentence_iterator=iter(text),
         model_writer=writer,
         vocab_size=size,
         model_type=model,
         character_coverage=0.9999 if byte_fallback else 1.0,
         byte_fallback=byte_fallback,
-        control_symbols=[tag(language) for language in tags],
+        control_symbols=[*special],
         **_TRAINING,
     )
     try:
-        signals.call(call)
+        _feed(lambda lines: call(sentence_iterator=lines), sentences)
     except RuntimeError as error:
+        raise _mendable(error, size) from error
+    return writer.getvalue()
+
+
+def tag_pieces(languages: Sequence[str]) -> list[str]:
+    """Return the piece of each target language (``<2de>``)."""
+    return [tag(language) for language in languages]
+
+
+def train_bytes(sentences: Iterable[str], size: int, special: Sequence[str]) -> bytes:
+    """Train byte-level BPE (Radford et al. 2019, section 2.2) and return its
+    ``tokenizer.json``, the same bytes for the same sentences.
+
+    White space and line ends are kept, and every text can be spelled: 256 pieces are
+    the bytes.
+
+    Args:
+        sentences: raw text, of one line or more.
+        size: number of pieces, special ones included.
+        special: further pieces that text cannot spell.
+
+    Raises:
+        InputError: the text cannot be read or does not allow ``size`` pieces.
+    """
+    tokenizers = require("tokenizers", "huggingface")
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE())
+    level = tokenizers.pre_tokenizers.ByteLevel
+    backend.pre_tokenizer = level(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    names = [*SPECIAL.values(), *special]
+    least = len(level.alphabet()) + len(names)
+    if size < least:
+        raise _SizeError(
+            f"a vocabulary of {size} pieces is too small: bytes and special pieces need"
+            f" {least}"
+        )
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=size,
+        special_tokens=names,
+        initial_alphabet=level.alphabet(),
+        show_progress=False,
+    )
+    _feed(lambda lines: backend.train_from_iterator(lines, trainer), sentences)
+    found = backend.get_vocab_size()
+    if found < size:
+        raise _SizeError(
+            f"a vocabulary of {size} pieces is too large for this text: it allows at"
+            f" most {found}"
+        )
+    return backend.to_str().encode()
+
+
+def _feed(
+    function: Callable[[Iterator[str]], Result], sentences: Iterable[str]
+) -> Result:
+    """Call compiled code that reads sentences; an error in reading them is raised as
+    it was.
+    """
+    text = signals.Feed(sentences)
+    try:
+        return signals.call(lambda: function(iter(text)))
+    except Exception:
         if text.error is not None:
             raise text.error from None
-        raise _mendable(error, size) from error
+        raise
     finally:
         text.unwanted.set()
-    return writer.getvalue()
 
 
 def load_or_train(
@@ -114,6 +183,10 @@ def load_or_train(
             :meth:`Vocabulary.train` refuses the size.
     """
     directory = Path(directory)
+    if config.kind in WITH_LABELS:
+        vocabularies = with_labels(directory, config, pairs)
+        vocabularies.save(directory)
+        return vocabularies
     if any(any(directory.glob(f"*{end}")) for end in (PIECES, TOKENIZER, FILE)):
         return _load_imported(directory, config)
     sides = {True: ("shared",), False: ("source", "target")}
@@ -128,9 +201,37 @@ def load_or_train(
         _load_or_train_one(directory / f"{name}.model", config, pairs, tags)
         for name in sides[config.shared_vocabulary]
     ]
-    vocabularies = Vocabularies(found[0], found[-1])
+    template = ENCODER if config.kind == "masked" else None
+    vocabularies = Vocabularies(found[0], found[-1], template)
     vocabularies.save(directory)
     return vocabularies
+
+
+def with_labels(
+    directory: Path, config: DataConfig, pairs: Iterable[Pair]
+) -> Vocabularies:
+    """Load the vocabularies of a text and of its labels, or train what is missing;
+    nothing is saved.
+
+    The folder may be of a run without labels, whose vocabulary is then that of the
+    text.
+
+    Raises:
+        InputError: as :func:`load_or_train`, or there are no labels.
+    """
+    names = ("source", "shared")
+    endings = (TOKENIZER, MODEL)
+    paths = [directory / f"{name}.{ending}" for name in names for ending in endings]
+    path = next((path for path in paths if path.exists()), directory / "source.model")
+    template = Template.load(directory) if path.exists() else ENCODER
+    text = _load_or_train_one(path, config, pairs, ())
+    saved = directory / f"target.{LABELS}"
+    if saved.exists() and config.labels is None:
+        found = Vocabularies(text, Vocabulary.load(saved), template)
+        if found.labels and found.labels.fits(config.kind):
+            return found
+    labels = LabelVocabulary.collect(config.kind, config.labels, pairs)
+    return Vocabularies(text, labels, template)
 
 
 def _load_imported(directory: Path, config: DataConfig) -> Vocabularies:
@@ -166,7 +267,12 @@ def _load_or_train_one(
         return vocabulary
     key, size = _size(side, config)
     sides = {"shared": (0, 1), "source": (0,), "target": (1,)}[side]
+    if config.kind in ONE_SIDED:
+        sides = (0,)
     sentences = (pair[index] for pair in pairs for index in sides)
+    if config.kind != "pairs" and config.vocabulary_model != "bytes":
+        # SentencePiece leaves out texts of more than 4,192 bytes.
+        sentences = (part for each in sentences for part in re.split("[\t\n]", each))
     try:
         return Vocabulary.train(
             sentences,
@@ -174,6 +280,7 @@ def _load_or_train_one(
             model=config.vocabulary_model,
             byte_fallback=config.byte_fallback,
             tags=() if side == "target" else tags,
+            mask=config.kind not in ("pairs", "text"),
         )
     except _SizeError as error:
         raise InputError(f"{key}: {error}") from None

@@ -240,7 +240,7 @@ class Evidence:
             data, name = direct(data, self.record), str(self.record.get("dataset"))
         # A path may contain the separator of a mixture.
         if name.startswith("text:"):
-            corpus = sources.load(name, *data.languages)
+            corpus = sources.load(name, *data.languages, data.kind)
         else:
             key = "data.test" if name == data.test else "the result's dataset"
             _check_local(key, name, parse(name, *data.languages)[0].name)
@@ -253,7 +253,10 @@ class Evidence:
         """The survey of the training text."""
         for part in self._parts:
             _check_local("data.train", part.name)
-        corpora = [sources.load(part.name, *part.languages) for part in self._parts]
+        kind = self.config.data.kind
+        corpora = [
+            sources.load(part.name, *part.languages, kind) for part in self._parts
+        ]
         test: Sequence[Pair] = ()
         with contextlib.suppress(UnseenError):
             test = self.test

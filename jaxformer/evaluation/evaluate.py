@@ -16,7 +16,7 @@ from jaxformer.errors import InputError
 from jaxformer.evaluation.bracketing import F1, check_trees
 from jaxformer.evaluation.metrics import BLEU, CHRF, score
 from jaxformer.evaluation.statistics import Metric
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import Model
 from jaxformer.runs.records import Validation, Validator, fingerprint
 from jaxformer.search.config import DecodingConfig
 from jaxformer.training.hosts import gather, together
@@ -130,7 +130,7 @@ def check_counts(sentences: int, more_references: Sequence[Sequence[str]]) -> No
             )
 
 
-def make_validator(run: Run, model: Transformer) -> Validator:
+def make_validator(run: Run, model: Model) -> Validator:
     """Build the function that scores the validation set during training.
 
     See :func:`jaxformer.training.train.train`. Each of several hosts translates its

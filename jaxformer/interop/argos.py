@@ -18,7 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import jaxformer
-from jaxformer.data.vocabulary import MODEL, Vocabulary, load_sentencepiece
+from jaxformer.data.vocabulary import MODEL, Vocabulary
+from jaxformer.data.vocabulary_sentencepiece import load_sentencepiece
 from jaxformer.errors import InputError
 from jaxformer.files import write_whole
 from jaxformer.interop import ctranslate2
@@ -222,7 +223,7 @@ def _check_text(processor: Any, target: Vocabulary, names: Sequence[str]) -> Non
 
 
 def _lost(decoding: DecodingConfig) -> list[str]:
-    """Return the settings that Argos has otherwise, with its values, or not at all."""
+    """Return the settings that Argos lacks or sets differently, with its values."""
     names = ("beam_size", "alpha", "length_penalty")
     there = {name: getattr(SEARCH, name) for name in names}
     found = differing_settings(dataclasses.asdict(decoding), **there)
@@ -230,6 +231,10 @@ def _lost(decoding: DecodingConfig) -> list[str]:
         found.pop(name, None)
     if decoding.min_length > SEARCH.min_length:
         found["min_length"] = decoding.min_length, SEARCH.min_length
+    for name in ("max_target_length", "max_extra_length"):
+        own, most = getattr(decoding, name), SEARCH.max_target_length
+        if own is not None and most is not None and own < most:
+            found[name] = own, most
     return [
         f"{name}={value}" + (f" (there {there[name]})" if name in there else "")
         for name, (value, _) in found.items()

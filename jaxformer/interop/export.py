@@ -57,15 +57,15 @@ def write(
         from jaxformer.interop import stablehlo
 
         stablehlo.save(folder, translator, decoding)
-    elif form == "ctranslate2":
+        return ["sample=True (there it is greedy)"] if decoding.sample else []
+    if form == "ctranslate2":
         from jaxformer.interop import ctranslate2
 
         tokens = ctranslate2.tokens_of(translator)
         config, params = translator.model.config, translator.params
         ctranslate2.save(folder, config, params, tokens)
         translator.vocabularies.save(folder / "vocabulary")
-    else:
-        from jaxformer.interop.huggingface import export
+        return []
+    from jaxformer.interop.huggingface import export
 
-        return export.save(folder, translator, decoding, dtype)
-    return []
+    return export.save(folder, translator, decoding, dtype)

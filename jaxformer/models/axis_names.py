@@ -45,6 +45,8 @@ _NAMES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("*/energy/kernel", ("hidden", "score")),
     ("*/query_norm/scale", ("head_width",)),
     ("*/key_norm/scale", ("head_width",)),
+    ("*/dense/kernel", ("embed", "features")),
+    ("*/dense/bias", ("features",)),
     ("*norm*/scale", ("embed",)),
     ("*norm*/bias", ("embed",)),
 )
@@ -54,8 +56,9 @@ def logical_axes(params: Parameters) -> PyTree:
     """Name the axes of every parameter of a model, looped or scanned.
 
     The names are ``vocabulary``, ``position``, ``embed`` (d_model), ``heads``,
-    ``head_width`` (d_k or d_v), ``hidden`` (d_ff), ``score``, ``rank`` (of adapters)
-    and, first for scanned layers, ``layers``.
+    ``head_width`` (d_k or d_v), ``hidden`` (d_ff), ``score``, ``features`` (of heads
+    that read an encoder), ``rank`` (of adapters) and, first for scanned layers,
+    ``layers``.
 
     Args:
         params: of a :class:`jaxformer.Transformer`, or of modules of

@@ -44,7 +44,12 @@ class Cache(NamedTuple):
 
 
 def empty_cache(
-    config: TransformerConfig, rows: int, length: int, beam_size: int = 1
+    config: TransformerConfig,
+    rows: int,
+    length: int,
+    beam_size: int = 1,
+    *,
+    before: int = 0,
 ) -> Cache:
     """Allocate the cache of ``rows`` hypotheses for ``length`` target positions.
 
@@ -55,6 +60,8 @@ def empty_cache(
         beam_size: W, how many adjacent hypotheses share a row of keys and values. If
             hypotheses are reordered within a sentence, those of a sentence should:
             then only ``ancestors`` are reordered.
+        before: further positions for what the hypotheses begin with; see
+            :func:`begin_with`.
 
     Raises:
         InputError: the length is beyond ``config.max_length``, or the beam size does
@@ -75,11 +82,55 @@ def empty_cache(
     sizes = rows // beam_size, heads, d_k, d_v
     return Cache(
         [
-            empty_spans(*sizes, width=beam_size, length=length, dtype=dtype)
+            empty_spans(*sizes, width=beam_size, length=before + length, dtype=dtype)
             for _ in range(config.num_decoder_layers)
         ],
-        jnp.full((rows, length), NO_ANCESTOR, jnp.int32),
+        jnp.full((rows, before + length), NO_ANCESTOR, jnp.int32),
         jnp.zeros((), jnp.int32),
+    )
+
+
+def begin_with(
+    cache: Cache, stores: list[KeyValueStore], read: Bool[Array, "B P"]
+) -> Cache:
+    """Put what all hypotheses of a text begin with into the first positions of an empty
+    cache.
+
+    Args:
+        cache: empty.
+        stores: keys and values of P positions for each layer, one row a text.
+        read: which of the positions are read.
+    """
+    rows, positions = cache.ancestors.shape[0], read.shape[1]
+    shared = cache.spans[0][0].keys.shape[0]
+    width, groups = rows // shared, shared // read.shape[0]
+
+    def fill(spans: Spans, store: KeyValueStore) -> Spans:
+        # The first hypothesis of each position has it.
+        keys = jnp.repeat(store.keys, groups, axis=0)
+        values = jnp.repeat(store.values, groups, axis=0)
+        filled, begin = [], 0
+        for span in spans:
+            end = begin + span.values.shape[2]
+            first, last = -(-begin // width), min(-(-end // width), positions)
+            place = slice(first * width - begin, last * width - begin, width)
+            part = slice(first, last)
+            filled.append(
+                KeyValueStore(
+                    span.keys.at[..., place].set(keys[..., part]),
+                    span.values.at[:, :, place].set(values[:, :, part]),
+                )
+                if first < last
+                else span
+            )
+            begin = end
+        return tuple(filled)
+
+    own = jnp.repeat(jnp.where(read, 0, NO_ANCESTOR), rows // read.shape[0], axis=0)
+    return cache._replace(
+        spans=[*map(fill, cache.spans, stores)],
+        ancestors=cache.ancestors.at[:, :positions].set(own),
+        position=jnp.int32(positions),
     )
 
 

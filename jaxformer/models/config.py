@@ -22,6 +22,11 @@ from jaxformer.nn.embedding import KINDS as POSITION_KINDS
 from jaxformer.nn.stacks import REMATERIALIZATIONS
 
 TIED_EMBEDDINGS = ("all", "target", "none")
+HEADS = (
+    *("none", "pooled", "words", "words_and_next"),
+    *("classification", "tagging", "span"),
+)
+"""What reads the output of a model of the encoder alone."""
 DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -50,9 +55,10 @@ class TransformerConfig:
     d_k: int | None = key(None, least=1, most=2**20)
     # Width of a head's values; None: d_model / num_heads.
     d_v: int | None = key(None, least=1, most=2**20)
-    # Layers of encoder and decoder.
-    num_encoder_layers: int = key(6, least=1, most=1_000)
-    num_decoder_layers: int = key(6, least=1, most=1_000)
+    # Layers of encoder and decoder. 0 decoder layers are a model of the encoder alone,
+    # such as BERT, and 0 encoder layers one of the decoder alone, such as GPT.
+    num_encoder_layers: int = key(6, least=0, most=1_000)
+    num_decoder_layers: int = key(6, least=0, most=1_000)
     # Dropout on sub-layer outputs and on the sums of embeddings and positions (section
     # 5.4).
     dropout_rate: float = key(0.1, least=0, below=1)
@@ -90,6 +96,18 @@ class TransformerConfig:
     embedding_norm: bool = key(False)
     # Whether logits have a bias; the paper has none.
     output_bias: bool = key(False)
+    # Kinds of segments with an embedding each, such as the two texts of a pair in BERT;
+    # 0: none.
+    segment_types: int = key(0, least=0, most=2**16)
+    # What reads the output of a model of the encoder alone: words (of masked
+    # positions), words_and_next (and whether the second text follows the first),
+    # classification (of the whole text), tagging (of each position), span (its first
+    # and last position), pooled (the vector of the whole text, from which another
+    # head may begin) or none.
+    head: str = key("none", choices=HEADS)
+    # Activation of the first layer of the heads for masked words and for a whole text.
+    head_activation: str = key("gelu_exact", choices=ACTIVATIONS)
+    pooler_activation: str = key("tanh", choices=("tanh", "relu"))
     # Compute dtype: float32, bfloat16, or float16 for devices without bfloat16, with
     # loss scaling (training.loss_scale). Parameters, softmax, norms and losses are
     # always float32.
@@ -119,6 +137,10 @@ class TransformerConfig:
     # vocabulary.
     pad_id: int = key(0, changes="tokens")
     bos_id: int = key(2, changes="tokens")
+    # Ids of the end of a text and of the mask, where the model is to know them: masked
+    # words are never these.
+    eos_id: int | None = key(None, least=0, most=2**24, changes="tokens")
+    mask_id: int | None = key(None, least=0, most=2**24, changes="tokens")
     # Blocks later than the paper. layer: layer normalization; rms: RMSNorm (Zhang and
     # Sennrich 2019).
     norm: str = key("layer", choices=NORMS)
@@ -146,27 +168,53 @@ class TransformerConfig:
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""
         check_keys("model", self)
-        smallest = min(self.vocabulary_size, self.source_vocabulary_size or 2**24)
-        for name, size in (("pad_id", smallest), ("bos_id", self.vocabulary_size)):
-            if not 0 <= getattr(self, name) < size:
-                raise InputError(
-                    f"model.{name} must be in the vocabulary, below {size}, not"
-                    f" {getattr(self, name)}"
-                )
+        self._check_stacks()
         self._check_heads()
         if self.positions in LAYOUTS and self.d_model % 2:
             raise InputError(
                 f"sinusoidal positions need an even model.d_model, not {self.d_model}"
             )
-        if self.tied_embeddings == "all" and self.source_vocabulary_size not in (
-            None,
-            self.vocabulary_size,
+
+    def _check_stacks(self) -> None:
+        stacks = self.num_encoder_layers, self.num_decoder_layers
+        if not any(stacks):
+            raise InputError(
+                "model.num_encoder_layers and model.num_decoder_layers are both 0: a"
+                " model has an encoder, a decoder or both"
+            )
+        if self.head != "none" and self.num_decoder_layers:
+            raise InputError(
+                f"model.head={self.head} reads an encoder alone: set"
+                " model.num_decoder_layers=0, or model.head=none"
+            )
+        # One stack may have no padding in its vocabulary: the id after it.
+        spare = not all(stacks)
+        sizes = {"pad_id": self.text_vocabulary_size + spare}
+        if all(stacks):
+            sizes["pad_id"] = min(self.vocabulary_size, self.text_vocabulary_size)
+        if self.num_decoder_layers:
+            sizes["bos_id"] = self.vocabulary_size
+        for name, size in sizes.items():
+            if not 0 <= getattr(self, name) < size:
+                raise InputError(
+                    f"model.{name} must be in the vocabulary, below {size}, not"
+                    f" {getattr(self, name)}"
+                )
+        if (
+            all(stacks)
+            and self.tied_embeddings == "all"
+            and self.text_vocabulary_size != self.vocabulary_size
         ):
             raise InputError(
                 "model.tied_embeddings=all needs one vocabulary, not"
                 f" {self.source_vocabulary_size} source and {self.vocabulary_size}"
                 " target tokens; share the vocabulary or set tied_embeddings=target"
             )
+
+    @property
+    def text_vocabulary_size(self) -> int:
+        """Tokens of the source, or of the only side."""
+        return self.source_vocabulary_size or self.vocabulary_size
 
     def _check_heads(self) -> None:
         if (self.d_k is None or self.d_v is None) and self.d_model % self.num_heads:

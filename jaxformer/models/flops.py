@@ -25,7 +25,7 @@ class Work(NamedTuple):
 
     Attributes:
         source: positions of the encoder.
-        target: positions of the decoder.
+        target: positions of the decoder, or those that have logits where there is none.
         source_pairs: pairs of query and key in the encoder's self-attention.
         target_pairs: pairs in the decoder's self-attention.
         cross_pairs: pairs in the decoder's cross-attention.
@@ -38,38 +38,40 @@ class Work(NamedTuple):
     cross_pairs: float
 
 
-def slots(batch: Mapping[str, np.ndarray]) -> Work:
+def slots(batch: Mapping[str, np.ndarray], *, predicted: float = 1.0) -> Work:
     """Measure every position of a batch, padding included: what devices compute.
 
     Args:
-        batch: ``source`` [B, S] and ``target`` [B, T].
+        batch: ``source`` [B, S] and ``target`` [B, T], or one of them.
+        predicted: the share of the target that has logits, as masked words do.
     """
-    rows, source = batch["source"].shape
-    target = batch["target"].shape[1]
+    rows, target = batch["target"].shape
+    source = batch.get("source", batch["target"]).shape[1]
     return Work(
         rows * source,
-        rows * target,
+        rows * target * predicted,
         rows * source**2,
         rows * target**2,
         rows * source * target,
     )
 
 
-def tokens(batch: Mapping[str, np.ndarray], pad_id: int) -> Work:
+def tokens(
+    batch: Mapping[str, np.ndarray], pad_id: int, *, predicted: float = 1.0
+) -> Work:
     """Measure the real tokens of a batch.
 
     Args:
-        batch: ``source`` [B, S] and ``target`` [B, T], padded on the right; for packed
-            rows also ``source_segments`` and ``target_segments``.
+        batch: ``source`` [B, S] and ``target`` [B, T], or one of them, padded on the
+            right; for packed rows also ``source_segments`` and ``target_segments``.
         pad_id: the id of padding.
+        predicted: the share of the target that has logits, as masked words do.
     """
-    source, target = (
-        _lengths(batch, "source", pad_id),
-        _lengths(batch, "target", pad_id),
-    )
+    target = _lengths(batch, "target", pad_id)
+    source = _lengths(batch, "source", pad_id) if "source" in batch else target
     return Work(
         float(source.sum()),
-        float(target.sum()),
+        float(target.sum()) * predicted,
         float((source * source).sum()),
         float((target * target).sum()),
         float((source * target).sum()),
@@ -84,9 +86,8 @@ def _lengths(batch: Mapping[str, np.ndarray], side: str, pad_id: int) -> np.ndar
     if f"{side}_segments" not in batch:
         return real.sum(axis=1, keepdims=True, dtype=np.int64)
     # Segments are numbered from 1, and 0 is padding; both sides of a row have the same.
-    most = max(
-        int(batch[f"{name}_segments"].max(initial=0)) for name in ("source", "target")
-    )
+    names = (f"{name}_segments" for name in ("source", "target"))
+    most = max(int(batch[name].max(initial=0)) for name in names if name in batch)
     sentences = (most + 1) * np.arange(len(real))[:, None] + batch[f"{side}_segments"]
     return np.bincount(sentences[real], minlength=(most + 1) * len(real)).reshape(
         len(real), most + 1
@@ -113,13 +114,9 @@ def forward_flops(config: TransformerConfig, work: Work) -> float:
     kernels = 3 if config.activation in GATED else 2
     feed_forward = 2.0 * kernels * width * config.d_ff
     encoder = work.source * (queries + keys + feed_forward) + work.source_pairs * pair
-    decoder = (
-        work.target * (queries + keys + feed_forward)
-        + work.target_pairs * pair
-        + work.target * queries
-        + work.source * keys
-        + work.cross_pairs * pair
-    )
+    decoder = work.target * (queries + keys + feed_forward) + work.target_pairs * pair
+    if config.num_encoder_layers:
+        decoder += work.target * queries + work.source * keys + work.cross_pairs * pair
     logits = 2.0 * work.target * width * config.vocabulary_size
     return (
         config.num_encoder_layers * encoder

@@ -4,7 +4,7 @@ logits.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Union
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,13 @@ from jaxformer.nn.embedding import Embedding, Positions
 from jaxformer.nn.sharding import keep_rows
 from jaxformer.nn.stacks import Decoder, Encoder
 from jaxformer.typing import Array, Bool, Float, Int, Parameters
+
+if TYPE_CHECKING:
+    from jaxformer.models.encoder import TextEncoder
+    from jaxformer.models.language_model import LanguageModel
+
+Model: TypeAlias = Union["Transformer", "LanguageModel", "TextEncoder"]
+"""An encoder-decoder, a decoder alone or an encoder alone."""
 
 
 class AttentionWeights(NamedTuple):
@@ -227,7 +234,7 @@ class Transformer(nn.Module):
             else self.source_embedding
         )
         encoding = self.source_positions.encode(place)
-        x = _add_positions(embedding(source), encoding)
+        x = add_positions(embedding(source), encoding)
         if self.config.embedding_norm:
             x = self.source_embedding_norm(x)
         x = keep_rows(self.embedding_dropout(x, train=train))
@@ -314,16 +321,17 @@ class Transformer(nn.Module):
         self, tokens: Int[Array, "B T"], place: Int[Array, "*#B T"], *, train: bool
     ) -> Array:
         encoding = self.target_positions.encode(place)
-        x = _add_positions(self._target_embedding(tokens), encoding)
+        x = add_positions(self._target_embedding(tokens), encoding)
         if self.config.embedding_norm:
             x = self.target_embedding_norm(x)
         return self.embedding_dropout(x, train=train)
 
 
-def _add_positions(
+def add_positions(
     x: Float[Array, "B T D"], encoding: Float[Array, "*#B T D"] | None
 ) -> Float[Array, "B T D"]:
-    if encoding is None:  # positions are in attention
+    """Add positions, of each row or the same for all; None where attention has them."""
+    if encoding is None:
         return x
     return x + (encoding if encoding.ndim == x.ndim else encoding[None]).astype(x.dtype)
 
@@ -338,3 +346,38 @@ def shift_right(target: Int[Array, "B T"], bos_id: int) -> Int[Array, "B T"]:
 def count_parameters(params: Parameters) -> int:
     """Count the parameters of a tree."""
     return sum(leaf.size for leaf in jax.tree.leaves(params))
+
+
+def make_model(config: TransformerConfig, device: Any = None) -> Model:
+    """Return the model of a configuration: of both stacks, or of the one that has
+    layers.
+
+    Example:
+        >>> config = TransformerConfig(100, num_encoder_layers=0)
+        >>> type(make_model(config)).__name__
+        'LanguageModel'
+    """
+    if not config.num_decoder_layers:
+        from jaxformer.models.encoder import TextEncoder
+
+        return TextEncoder(config, device)
+    if not config.num_encoder_layers:
+        from jaxformer.models.language_model import LanguageModel
+
+        return LanguageModel(config, device)
+    return Transformer(config, device)
+
+
+def example(config: TransformerConfig) -> tuple[jax.ShapeDtypeStruct, ...]:
+    """Return inputs that a model of this configuration is initialized with."""
+    both = config.num_encoder_layers and config.num_decoder_layers
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    return (tokens, tokens) if both else (tokens,)
+
+
+def abstract_parameters(config: TransformerConfig) -> Parameters:
+    """Return the shapes and types of the parameters of a configuration's model; nothing
+    is allocated.
+    """
+    model, key = make_model(config), jax.random.key(0)
+    return jax.eval_shape(model.init, key, *example(config))["params"]

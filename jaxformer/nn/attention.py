@@ -22,6 +22,7 @@ from jaxformer.functional.cache import (
     extend,
     project_to_store,
     slot_positions,
+    store,
 )
 from jaxformer.functional.masks import SegmentMask, combine, window_mask
 from jaxformer.functional.positions import rotary
@@ -313,6 +314,11 @@ class MultiHeadAttention(nn.Module):
             dropout_key=self._dropout_key(train),
             backend=backend,
         )
+
+    def prefill(self, x: Float[Array, "B T D"]) -> KeyValueStore:
+        """Project a sequence for later positions of its own to attend to."""
+        rotate = self._rotation(jnp.arange(x.shape[1]))
+        return store(functional.project_keys_values(self.projections, x, rotate=rotate))
 
     def store(self, memory: Float[Array, "B S D"]) -> KeyValueStore:
         """Project another sequence once, for many calls of :meth:`attend_to_store`."""

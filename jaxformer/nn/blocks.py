@@ -191,6 +191,21 @@ def _feed_forward(config: LayerConfig) -> FeedForward:
     )
 
 
+def _attend_to_cache(
+    attention: MultiHeadAttention,
+    y: Float[Array, "N 1 D"],
+    cache: Spans,
+    position: Int[Array, ""],
+    seen: Bool[Array, "B 1 W M"],
+    bias: Float[Array, "1 H 1 M"] | None,
+) -> tuple[Float[Array, "N 1 D"], Spans]:
+    """Attend from a new position to the cache, which grows by it."""
+    beams = y.reshape(seen.shape[0], seen.shape[2], -1)
+    grown = attention.extend(cache, beams, position)
+    output = attention.attend_to_spans(beams, grown, seen, position, bias=bias)
+    return output.reshape(y.shape), grown
+
+
 class EncoderLayer(nn.Module):
     """Self-attention, then feed-forward (section 3.1)."""
 
@@ -225,6 +240,57 @@ class EncoderLayer(nn.Module):
             x, lambda y: (self.feed_forward(y, train=train), None), train=train
         )
         return x, weights
+
+    def prefill(
+        self,
+        x: Float[Array, "B T D"],
+        mask: Mask,
+        *,
+        bias: Float[Array, "#B #H T T"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], KeyValueStore]:
+        """Return the output, and keys and values for :meth:`step` to read."""
+
+        def attend(y: Array) -> tuple[Array, KeyValueStore]:
+            output, _ = self.self_attention(y, y, mask, bias=bias)
+            return output, self.self_attention.prefill(y)
+
+        x, kept = self.self_attention_residual(x, attend, train=False)
+        x, _ = self.feed_forward_residual(
+            x, lambda y: (self.feed_forward(y), None), train=False
+        )
+        return x, kept
+
+    def step(
+        self,
+        x: Float[Array, "N 1 D"],
+        cache: Spans,
+        position: Int[Array, ""],
+        seen: Bool[Array, "B 1 W M"],
+        *,
+        bias: Float[Array, "1 H 1 M"] | None = None,
+    ) -> tuple[Float[Array, "N 1 D"], Spans]:
+        """Compute one position from the cached keys and values of those before it, in a
+        model of the decoder alone.
+
+        Args:
+            x: the input of the position for N hypotheses; those of a text are adjacent.
+            cache: keys and values of the positions before, with empty slots.
+            position: of ``x``, counted from 0.
+            seen: which slots each hypothesis reads, its own included.
+            bias: added to the scores.
+
+        Returns:
+            The output, and the cache with this position.
+        """
+
+        def attend(y: Array) -> tuple[Array, Spans]:
+            return _attend_to_cache(self.self_attention, y, cache, position, seen, bias)
+
+        x, grown = self.self_attention_residual(x, attend, train=False)
+        x, _ = self.feed_forward_residual(
+            x, lambda y: (self.feed_forward(y), None), train=False
+        )
+        return x, grown
 
 
 class DecoderLayer(nn.Module):
@@ -317,12 +383,7 @@ class DecoderLayer(nn.Module):
         """
 
         def attend_self(y: Array) -> tuple[Array, Spans]:
-            beams = y.reshape(seen.shape[0], seen.shape[2], -1)
-            grown = self.self_attention.extend(cache, beams, position)
-            output = self.self_attention.attend_to_spans(
-                beams, grown, seen, position, bias=bias
-            )
-            return output.reshape(y.shape), grown
+            return _attend_to_cache(self.self_attention, y, cache, position, seen, bias)
 
         def attend_memory(y: Array) -> tuple[Array, Array]:
             beams = y.reshape(memory.keys.shape[0], -1, y.shape[-1])

@@ -104,6 +104,39 @@ class Encoder(nn.Module):
         x, weights = _run(self.layers, body, x, *how)
         return (self.norm(x) if self.config.norm_order == "pre" else x), weights
 
+    def prefill(
+        self, x: Float[Array, "B T D"], mask: SegmentMask
+    ) -> list[KeyValueStore]:
+        """Return keys and values of every layer for :meth:`step` to read.
+
+        Raises:
+            InputError: the layers are scanned.
+        """
+        bias, kept = _bias(self, jnp.arange(x.shape[1]), causal=mask.causal), []
+        for layer in _looped(self.layers):
+            x, own = layer.prefill(x, mask, bias=bias)
+            kept.append(own)
+        return kept
+
+    def step(
+        self,
+        x: Float[Array, "N 1 D"],
+        cache: list[Spans],
+        position: Int[Array, ""],
+        seen: Bool[Array, "B 1 W M"],
+    ) -> tuple[Float[Array, "N 1 D"], list[Spans]]:
+        """Compute one position in every layer; see :meth:`EncoderLayer.step`.
+
+        Raises:
+            InputError: the layers are scanned.
+        """
+        place = slot_positions(seen.shape[-1], seen.shape[2])
+        bias, grown = _bias(self, place, position[None], causal=True), []
+        for layer, own in zip(_looped(self.layers), cache, strict=True):
+            x, own = layer.step(x, own, position, seen, bias=bias)
+            grown.append(own)
+        return (self.norm(x) if self.config.norm_order == "pre" else x), grown
+
 
 class Decoder(nn.Module):
     """A stack of decoder layers, under pre-LN with a final norm.
@@ -173,7 +206,7 @@ class Decoder(nn.Module):
         Raises:
             InputError: the layers are scanned.
         """
-        return [layer.store_memory(memory) for layer in self._looped()]
+        return [layer.store_memory(memory) for layer in _looped(self.layers)]
 
     def step(
         self,
@@ -193,7 +226,7 @@ class Decoder(nn.Module):
         bias = _bias(self, place, position[None], causal=True)
         grown, weights = [], []
         for layer, layer_cache, layer_memory in zip(
-            self._looped(), cache, memory, strict=True
+            _looped(self.layers), cache, memory, strict=True
         ):
             x, layer_cache, layer_weights = layer.step(
                 x, layer_cache, position, seen, layer_memory, memory_mask, bias=bias
@@ -202,14 +235,15 @@ class Decoder(nn.Module):
             weights.append(layer_weights)
         return (self.norm(x) if self.config.norm_order == "pre" else x), grown, weights
 
-    def _looped(self) -> Sequence[DecoderLayer]:
-        if isinstance(self.layers, DecoderLayer):
-            raise InputError(
-                "decoding needs looped layers, and these are scanned: make the model"
-                " with scan_layers=False and parameters"
-                " jaxformer.models.unstack_layers(params)"
-            )
-        return self.layers
+
+def _looped(layers: Layer | Sequence[Layer]) -> Sequence[Layer]:
+    if isinstance(layers, nn.Module):
+        raise InputError(
+            "decoding needs looped layers, and these are scanned: make the model"
+            " with scan_layers=False and parameters"
+            " jaxformer.models.unstack_layers(params)"
+        )
+    return layers
 
 
 def _bias(

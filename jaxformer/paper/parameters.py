@@ -7,9 +7,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 
-import jax
-import jax.numpy as jnp
-
 from jaxformer.functional.layers import GATED
 from jaxformer.models import seq2seq
 from jaxformer.models.config import TransformerConfig
@@ -34,11 +31,7 @@ def count_parameters(config: TransformerConfig) -> int:
 
 @functools.lru_cache(maxsize=64)
 def _count(config: TransformerConfig) -> int:
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    shapes = jax.eval_shape(
-        seq2seq.Transformer(config).init, jax.random.key(0), tokens, tokens
-    )
-    return seq2seq.count_parameters(shapes["params"])
+    return seq2seq.count_parameters(seq2seq.abstract_parameters(config))
 
 
 def parameters_by_formula(config: TransformerConfig) -> int:
@@ -50,7 +43,7 @@ def parameters_by_formula(config: TransformerConfig) -> int:
     attention and two norms, a decoder layer two and three; each table of embeddings has
     V d (section 3.4: one for source, target and output), each of learned positions
     (``position_offset`` + ``max_length``) d. A final norm (pre-LN) and a norm of the
-    embedded input count once for each side.
+    embedded input count once for each side. A decoder alone has layers of an encoder.
 
     With g heads of keys and values, h is g in their half of the weights and biases. A
     gated feed-forward layer has ``d f + f`` more, QK-norm ``2 d_k`` an attention, a
@@ -62,12 +55,29 @@ def parameters_by_formula(config: TransformerConfig) -> int:
     norm = 2 * width if config.norm == "layer" and config.biases else width
     encoder = config.num_encoder_layers * (attention + feed_forward + 2 * norm)
     decoder = config.num_decoder_layers * (2 * attention + feed_forward + 3 * norm)
-    norms = 2 * norm * ((config.norm_order == "pre") + config.embedding_norm)
+    stacks = (config.num_encoder_layers > 0) + (config.num_decoder_layers > 0)
+    if not config.num_encoder_layers:  # nothing to attend to
+        decoder -= config.num_decoder_layers * (attention + norm)
+    norms = stacks * norm * ((config.norm_order == "pre") + config.embedding_norm)
     rows = config.position_offset + config.max_length
-    positions = 2 * rows * width if config.positions == "learned" else 0
+    positions = stacks * rows * width if config.positions == "learned" else 0
+    positions += config.segment_types * width if stacks == 1 else 0
     if config.position_bias == "relative":
-        positions += 2 * 32 * config.num_heads
-    return encoder + decoder + norms + positions + _vocabulary(config)
+        positions += stacks * 32 * config.num_heads
+    return encoder + decoder + norms + positions + _vocabulary(config) + _head(config)
+
+
+def _head(config: TransformerConfig) -> int:
+    """Count what reads the output of an encoder alone: a dense layer and a norm before
+    the table of words, a dense layer for the whole text, and a map to classes.
+    """
+    width, head = config.d_model, config.head
+    dense = width * width + width
+    words = (dense + 2 * width) * (head in ("words", "words_and_next"))
+    pooler = dense * (head in ("pooled", "words_and_next", "classification"))
+    labels = config.vocabulary_size * (head in ("classification", "tagging"))
+    classes = labels + 2 * (head in ("words_and_next", "span"))
+    return words + pooler + classes * (width + 1)
 
 
 def _attention(config: TransformerConfig) -> int:
@@ -89,6 +99,12 @@ def _feed_forward(config: TransformerConfig) -> int:
 
 def _vocabulary(config: TransformerConfig) -> int:
     """Count embedding tables, output weights and output biases."""
+    if not (config.num_encoder_layers and config.num_decoder_layers):
+        rows = config.text_vocabulary_size
+        if config.head in ("classification", "tagging", "span"):
+            return rows * config.d_model
+        untied = config.tied_embeddings == "none"
+        return rows * config.d_model * (1 + untied) + rows * config.output_bias
     target = config.vocabulary_size
     source = config.source_vocabulary_size or target
     tables = {"all": target, "target": source + target, "none": source + 2 * target}[

@@ -20,7 +20,9 @@ from jaxformer.models.config import TransformerConfig
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.search.config import MOST_BEAM, DecodingConfig
 
-BEST_METRICS = ("bleu", "chrf", "f1", "loss")
+BEST_METRICS = ("bleu", "chrf", "f1", "loss", "accuracy")
+UNTRANSLATED = ("loss", "accuracy")
+"""Those that need no translation of the validation text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,14 +42,15 @@ class EvaluationConfig:
     # Translations that samples.jsonl keeps at each evaluation.
     samples: int = key(5, least=0, most=10**9, changes="speed")
     # Score that makes a checkpoint the best: bleu or chrf of the translations, loss
-    # (valid/nll of the log: unsmoothed, a token), or f1 for targets that are
+    # (valid/nll of the log: unsmoothed, a token), accuracy (valid/accuracy: the share
+    # of targets whose most probable prediction is right), or f1 for targets that are
     # linearised trees.
     best_metric: str = key("bleu", choices=BEST_METRICS)
 
     def __post_init__(self) -> None:
         """Check every key, and keys that depend on each other."""
         check_keys("evaluation", self)
-        if self.max_sentences == 0 and self.best_metric != "loss":
+        if self.max_sentences == 0 and self.best_metric not in UNTRANSLATED:
             raise InputError(
                 "evaluation.max_sentences=0 translates nothing, and"
                 f" evaluation.best_metric={self.best_metric} is a score of"
@@ -77,7 +80,10 @@ class RunConfig:
                 f" model.max_length {self.model.max_length} positions of the model;"
                 " lower the one or raise the other"
             )
-        if self.model.tied_embeddings == "all" and not self.data.shared_vocabulary:
+        self._check_objective()
+        pairs = self.data.kind == "pairs"
+        tied = self.model.tied_embeddings == "all"
+        if pairs and tied and not self.data.shared_vocabulary:
             raise InputError(
                 "model.tied_embeddings=all is one table for both languages and needs"
                 " data.shared_vocabulary=True; share the vocabulary or set"
@@ -103,6 +109,53 @@ class RunConfig:
                 " and would train otherwise than without model.scan_layers: set"
                 " model.scan_layers=False, or take another optimizer"
             )
+
+    def _check_objective(self) -> None:
+        """Refuse an objective that does not fit the model or the data."""
+        name, model = self.training.objective, self.model
+        encoder, decoder, heads, kind = _FITTING[name]
+        stacks = bool(model.num_encoder_layers), bool(model.num_decoder_layers)
+        if stacks != (encoder, decoder):
+            needed = "an encoder and a decoder"
+            if not (encoder and decoder):
+                side, other = ("en", "de") if encoder else ("de", "en")
+                needed = (
+                    f"a model of the {side}coder alone: set"
+                    f" model.num_{other}coder_layers=0"
+                )
+            raise InputError(
+                f"training.objective={name} needs {needed}, and this has"
+                f" {model.num_encoder_layers} encoder and {model.num_decoder_layers}"
+                " decoder layers"
+            )
+        if model.head not in heads:
+            raise InputError(
+                f"training.objective={name} needs model.head={heads[0]}, not"
+                f" {model.head}"
+            )
+        if self.data.kind != kind:
+            raise InputError(
+                f"training.objective={name} needs data.kind={kind}, not"
+                f" {self.data.kind}"
+            )
+
+
+# Of each objective: whether the model has an encoder and a decoder, its heads, and the
+# kind of data.
+_FITTING = {
+    "translation": (True, True, ("none",), "pairs"),
+    "causal": (False, True, ("none",), "text"),
+    "masked": (True, False, ("words", "words_and_next", "pooled", "none"), "masked"),
+    "classification": (True, False, ("classification",), "labelled"),
+    "regression": (True, False, ("classification",), "scored"),
+    "tagging": (True, False, ("tagging",), "tagged"),
+    "span": (True, False, ("span",), "spans"),
+}
+
+
+def data_kind(objective: str) -> str:
+    """Return the ``data.kind`` that an objective needs."""
+    return _FITTING[objective][3]
 
 
 OF_THE_VOCABULARY = tuple(

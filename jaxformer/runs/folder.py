@@ -36,6 +36,21 @@ def check_vocabulary(
         )
 
 
+def check_objective(directory: Path, config: RunConfig, wanted: str) -> None:
+    """Check that a run was trained for an objective.
+
+    Raises:
+        InputError: it was trained for another one.
+    """
+    found = config.training.objective
+    if found != wanted:
+        uses = {"translation": "translate", "causal": "generate"}
+        raise InputError(
+            f"{directory} was trained for training.objective={found}, and this needs"
+            f" {wanted}: use jaxformer {uses.get(found, 'predict')}"
+        )
+
+
 def complete_config(
     config: RunConfig, vocabularies: Vocabularies, known: RunConfig | None = None
 ) -> RunConfig:
@@ -48,11 +63,12 @@ def complete_config(
             imported model may have more rows than its vocabularies have pieces.
 
     Raises:
-        InputError: the two sides have different ids of padding, or the model does not
-            allow these vocabularies.
+        InputError: the two sides have different ids of padding, masked words have no
+            mask, or the model does not allow these vocabularies.
     """
     source, target = vocabularies.source, vocabularies.target
-    if source.pad_id != target.pad_id:
+    labels = vocabularies.labels
+    if labels is None and source.pad_id != target.pad_id:
         raise InputError(
             f"the source vocabulary pads with id {source.pad_id} and the target"
             f" vocabulary with {target.pad_id}; train both with the same pad id"
@@ -60,13 +76,26 @@ def complete_config(
     rows = source.size, target.size
     if vocabularies.template is not None and known is not None:
         size = known.model.vocabulary_size
-        own = known.model.source_vocabulary_size or size
-        rows = max(own, rows[0]), max(size, rows[1])
+        own = known.model.text_vocabulary_size
+        rows = max(own, rows[0]), max(size, rows[1]) if labels is None else rows[1]
+    shared = config.data.shared_vocabulary and labels is None
+    ids = {
+        "pad_id": source.pad_id,
+        "bos_id": make_frame(vocabularies, config.data.languages).start
+        if labels is None
+        else source.bos_id,
+    }
+    if not config.model.num_decoder_layers:
+        ids |= {"eos_id": source.eos_id, "mask_id": source.mask_id}
+    if config.training.objective == "masked" and source.mask_id is None:
+        raise InputError(
+            "the vocabulary has no piece <mask>, which training.objective=masked needs:"
+            " train it with data.kind=masked, or begin with a run that has it"
+        )
     model = dataclasses.replace(
         config.model,
         vocabulary_size=rows[1],
-        source_vocabulary_size=None if config.data.shared_vocabulary else rows[0],
-        pad_id=target.pad_id,
-        bos_id=make_frame(vocabularies, config.data.languages).start,
+        source_vocabulary_size=None if shared else rows[0],
+        **ids,
     )
     return dataclasses.replace(config, model=model)

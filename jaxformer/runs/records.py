@@ -156,11 +156,12 @@ def fingerprint(sources: Sequence[str], references: Sequence[Sequence[str]]) -> 
 def write_result(
     directory: Path,
     record: dict[str, Any],
-    hypotheses: Sequence[str],
+    hypotheses: Sequence[str] | None,
     *,
     variant: str = "",
-) -> Path:
-    """Write translations into the run and their record into ``results.json``.
+) -> Path | None:
+    """Write translations or predictions into the run, and their record into
+    ``results.json``.
 
     Each data set and variant has one entry, which a new result replaces. The entry has
     the hash of its translations. Processes that write at the same time wait for each
@@ -168,28 +169,31 @@ def write_result(
 
     Args:
         directory: of the run.
-        record: from :func:`jaxformer.evaluation.evaluate.evaluate`.
-        hypotheses: the translations.
+        record: from :func:`jaxformer.evaluation.evaluate.evaluate` or
+            :func:`jaxformer.evaluation.texts.evaluate`.
+        hypotheses: the translations or predictions, one a line; None: the result has
+            none.
         variant: settings that differ from those of the run, such as ``beam_size=1``.
 
     Returns:
-        The file of the translations.
+        Their file.
 
     Raises:
         InputError: a file cannot be written, or ``results.json`` is damaged.
     """
     name = f"{record['dataset']} {variant}".rstrip()
-    output = directory / f"hypotheses.{_stem(name)}.txt"
-    text = "".join(line + "\n" for line in hypotheses).encode()
-    entry = {
-        **record,
-        "hypotheses": output.name,
-        "hypotheses_sha256": hashlib.sha256(text).hexdigest(),
-    }
+    output, text, entry = None, b"", record
+    if hypotheses is not None:
+        output = directory / f"hypotheses.{_stem(name)}.txt"
+        text = "".join(line + "\n" for line in hypotheses).encode()
+        digest = hashlib.sha256(text).hexdigest()
+        named = {"hypotheses": output.name, "hypotheses_sha256": digest}
+        entry = {**record, **named}
     with in_turn(directory):
         bucket.refresh(directory / "results.json")
         records = finite({**read_results(directory), name: entry})
-        write_whole(output, text)
+        if output is not None:
+            write_whole(output, text)
         write_whole(
             directory / "results.json",
             json.dumps(records, indent=2, ensure_ascii=False) + "\n",

@@ -10,7 +10,12 @@ from jaxformer.functional.checks import SMOOTHING_CONVENTIONS
 
 SCHEDULES = ("paper", "inverse_sqrt", "linear", "cosine", "constant")
 OPTIMIZERS = ("adam", "adamw", "adafactor", "lion")
+OBJECTIVES = (
+    *("translation", "causal", "masked", "classification"),
+    *("regression", "tagging", "span"),
+)
 ENGINES = ("auto", "jit", "pmap", "mesh")
+INITIALIZERS = ("glorot", "normal", "normal_residual")
 ON_FAILED_SAVE = ("stop", "continue")
 
 MOST_COUNTED, MOST_MEASURED = 10**9, 1e30
@@ -29,6 +34,18 @@ class TrainingConfig:
     Raises:
         InputError: a value out of range, or values that contradict each other.
     """
+
+    # What is minimised: translation; causal (each word from those before it) for a
+    # model of the decoder alone; masked (words from those around them, Devlin et al.
+    # 2019), classification, regression, tagging or span for one of the encoder alone.
+    objective: str = key("translation", choices=OBJECTIVES)
+    # Share of the words of a text that masked predicts.
+    mask_rate: float = key(0.15, above=0, below=1)
+    # How parameters are drawn: glorot (kernels uniform by their fans, embeddings of
+    # deviation d_model^-0.5), normal (deviation 0.02, Devlin et al. 2019) or
+    # normal_residual (as normal, and kernels that write into the residual stream
+    # divided by the square root of their number, Radford et al. 2019).
+    initializer: str = key("glorot", choices=INITIALIZERS)
 
     # Updates of the parameters.
     steps: int = key(100_000, least=1, most=MOST_COUNTED, may_change=True)

@@ -14,7 +14,7 @@ import jax
 from jaxformer.data.batching import round_down, round_up
 from jaxformer.errors import InputError
 from jaxformer.models.flops import Work, peak_flops, training_flops
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import make_model
 from jaxformer.runs.config import RunConfig
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.mesh import row_shards
@@ -104,11 +104,15 @@ def largest_batch(config: RunConfig, multiple: int) -> Shapes:
             data.tokens_per_batch,
         )
         if data.packing
-        else data.max_length
+        else data.window or data.max_length
     )
     rows = max(round_down(data.tokens_per_batch // length, data.shape_multiple), 1)
     names = ("source", "target", *(SEGMENTS if data.packing else ()))
-    return dict.fromkeys(names, (-(-rows // multiple) * multiple, length))
+    names = names[1::2] if data.one_sided else names
+    batch: Shapes = dict.fromkeys(names, (-(-rows // multiple) * multiple, length))
+    if data.labels_per_text is not None:
+        batch["target"] = (batch["target"][0], data.labels_per_text)
+    return batch
 
 
 def compile_training_step(
@@ -131,7 +135,7 @@ def compile_training_step(
             f"{topology.name} has no published peak in {config.model.dtype}: set"
             " model.dtype"
         )
-    engine = make_engine(Transformer(config.model), config.training, devices)
+    engine = make_engine(make_model(config.model), config.training, devices)
     if shapes is None:
         parts = config.training.accumulation_steps
         shapes = largest_batch(config, row_shards(engine.mesh) * parts)
@@ -220,10 +224,12 @@ def _memory(compiled: Any, machine: Machine) -> DeviceMemory:
 
 def model_flops(config: RunConfig, shapes: Shapes) -> float:
     """Count the operations of the model's matmuls in an update, on all devices."""
-    (rows, source), (_, target) = shapes["source"], shapes["target"]
+    rows, target = shapes["target"]
+    _, source = shapes.get("source", shapes["target"])
+    masked = config.training.objective == "masked"
     work = Work(
         rows * source,
-        rows * target,
+        rows * target * (config.training.mask_rate if masked else 1.0),
         *(
             rows * queries * keys
             for queries, keys in ((source, source), (target, target), (target, source))

@@ -18,12 +18,13 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jaxformer.errors import InputError
 from jaxformer.models.adapters import merged
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import Model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training import mesh as meshes
 from jaxformer.training import pmap
+from jaxformer.training.objectives import Batch
 from jaxformer.training.state import TrainState, create_state
-from jaxformer.training.step import SEGMENTS, Batch, Metrics
+from jaxformer.training.step import SEGMENTS, Metrics
 from jaxformer.typing import Array, PyTree
 
 
@@ -206,7 +207,7 @@ def _gather(leaves: PyTree, sharding: NamedSharding) -> PyTree:
 
 
 def make_engine(
-    model: Transformer,
+    model: Model,
     config: TrainingConfig,
     devices: Sequence[Any] | None = None,
 ) -> Engine:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
+import numpy as np
 
 from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.data.batching import Batch
@@ -65,7 +67,10 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
     training, engine, stop = parts.config.training, parts.engine, parts.stop
     host, hosts = engine.share
     meter = Meter(
-        parts.config.model, engine.devices / hosts, passes=2 if training.r_drop else 1
+        parts.config.model,
+        engine.devices / hosts,
+        passes=2 if training.r_drop else 1,
+        predicted=training.mask_rate if training.objective == "masked" else 1.0,
     )
     # Steps whose metrics are still on the devices.
     unread: list[tuple[int, Metrics, Batch]] = []
@@ -94,7 +99,7 @@ def run_loop(parts: LoopParts, state: TrainState, progress: Progress) -> Outcome
             meter.wait(time.monotonic() - asked)
 
             # A new shape is compiled within the call. The meter leaves that step out.
-            shape = (*batch["source"].shape, *batch["target"].shape)
+            shape = tuple(itertools.chain.from_iterable(map(np.shape, batch.values())))
             compiles = shape not in shapes
             if compiles:
                 shapes.add(shape)

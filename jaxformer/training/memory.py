@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType
 
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import make_model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.mesh import AXES, mesh_shape, shard
 from jaxformer.training.optimizer import trained_part
@@ -65,7 +65,7 @@ def count_bytes(
     Raises:
         InputError: ``training.frozen`` or LoRA does not fit the model.
     """
-    state = jax.eval_shape(lambda: create_state(Transformer(model), config))
+    state = jax.eval_shape(lambda: create_state(make_model(model), config))
     shardings = shard(state, mesh, moments_over_data=config.shard_moments)
     parameters = _bytes(state.params, shardings.params)
     trained = [

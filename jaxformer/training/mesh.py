@@ -23,10 +23,11 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from jaxformer.errors import InputError
 from jaxformer.functional.kernels import ROW_AXES, TENSOR_AXIS
 from jaxformer.models.axis_names import logical_axes
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import Model
 from jaxformer.runs.training import TrainingConfig
+from jaxformer.training.objectives import Batch
 from jaxformer.training.state import TrainState
-from jaxformer.training.step import Batch, count_traces, make_eval_step, make_train_step
+from jaxformer.training.step import count_traces, make_eval_step, make_train_step
 from jaxformer.typing import Array, PyTree
 
 AXES = (*ROW_AXES, TENSOR_AXIS)
@@ -91,7 +92,7 @@ def compiler_options(config: TrainingConfig, mesh: Mesh) -> dict[str, bool]:
 
 
 def make_steps(
-    model: Transformer,
+    model: Model,
     config: TrainingConfig,
     mesh: Mesh,
     shardings: TrainState,
@@ -196,7 +197,7 @@ def shard(
     return jax.tree_util.tree_map_with_path(choose, state)
 
 
-def check_divisible(model: Transformer, mesh: Mesh) -> None:
+def check_divisible(model: Model, mesh: Mesh) -> None:
     """Refuse a mesh whose axes do not divide the widths and heads that they shard. A
     vocabulary that they do not divide is replicated.
 

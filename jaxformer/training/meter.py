@@ -30,7 +30,12 @@ class Meter:
     """
 
     def __init__(
-        self, model: TransformerConfig, devices: float, *, passes: int = 1
+        self,
+        model: TransformerConfig,
+        devices: float,
+        *,
+        passes: int = 1,
+        predicted: float = 1.0,
     ) -> None:
         """Begin with a stopped clock; the first step compiles and starts it.
 
@@ -39,10 +44,11 @@ class Meter:
             devices: number that compute this host's share of a batch: all of them
                 divided by the number of shares.
             passes: how often a step computes each batch; 2 with R-Drop.
+            predicted: the share of the target that has logits.
         """
         peak = flops.peak_flops(jax.local_devices()[0], model.dtype)
         self._peak = None if peak is None else peak * devices
-        self._model, self._passes = model, passes
+        self._model, self._passes, self._predicted = model, passes, predicted
         self._since: float | None = None  # the clock is stopped
         # For the time left: seconds with evaluations but without compilations.
         self._begun: float | None = None
@@ -67,8 +73,11 @@ class Meter:
         self._tokens += tokens
         if self._peak is not None:
             for name, work in (
-                ("mfu", flops.tokens(batch, self._model.pad_id)),
-                ("mfu_slots", flops.slots(batch)),
+                (
+                    "mfu",
+                    flops.tokens(batch, self._model.pad_id, predicted=self._predicted),
+                ),
+                ("mfu_slots", flops.slots(batch, predicted=self._predicted)),
             ):
                 self._flops[name] += flops.training_flops(
                     self._model, work, passes=self._passes

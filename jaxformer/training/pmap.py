@@ -17,7 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import Model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.mesh import compiler_options
 from jaxformer.training.step import count_traces, make_eval_step, make_train_step
@@ -32,7 +32,7 @@ def make_mesh(devices: Sequence[Any]) -> Mesh:
 
 
 def make_steps(
-    model: Transformer, config: TrainingConfig, mesh: Mesh, traces: list[None]
+    model: Model, config: TrainingConfig, mesh: Mesh, traces: list[None]
 ) -> tuple[Any, Any]:
     """Compile ``train_step(state, batch)`` and ``eval_step(params, batch)``.
 

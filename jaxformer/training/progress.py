@@ -13,7 +13,7 @@ from jaxformer import __version__
 from jaxformer.data.pipeline import Position
 from jaxformer.data.records import Pair
 from jaxformer.errors import InputError
-from jaxformer.runs.config import BEST_METRICS
+from jaxformer.runs.config import BEST_METRICS, UNTRANSLATED
 
 
 @dataclasses.dataclass
@@ -36,6 +36,8 @@ class Progress:
             :func:`hash_validation`.
         base: what adapters are trained for, as of
             :class:`jaxformer.checkpoints.parameters.Base`; None without LoRA.
+        drawn: parts of the model that ``training.initial_run`` does not have and that
+            began as newly drawn.
     """
 
     step: int = 0
@@ -51,6 +53,7 @@ class Progress:
     data: str = ""
     valid: dict[str, str] = dataclasses.field(default_factory=dict)
     base: dict[str, Any] | None = None
+    drawn: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, metrics: dict[str, float]) -> None:
         """Add the metrics of a step."""
@@ -122,4 +125,4 @@ def hash_validation(pairs: Sequence[Pair], translated: int | None) -> dict[str, 
         hashlib.sha256(json.dumps(texts).encode()).hexdigest()
         for texts in (pairs, pairs[:translated])
     )
-    return {metric: whole if metric == "loss" else part for metric in BEST_METRICS}
+    return {name: whole if name in UNTRANSLATED else part for name in BEST_METRICS}

@@ -9,18 +9,21 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from jaxformer import bucket
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch, cover, plan_buckets
 from jaxformer.data.corpus import Report, TrainingText, load_evaluation, open_evaluation
 from jaxformer.data.encoding import encode_evaluation
+from jaxformer.data.examples import encode_validation
 from jaxformer.data.files import check_folder, make_folder
 from jaxformer.data.frame import FILE, Template, make_frame
 from jaxformer.data.pipeline import TrainingData, evaluation_batches
 from jaxformer.data.records import Pair
 from jaxformer.data.sources import IMPORTED
-from jaxformer.data.vocabulary import Vocabularies, Vocabulary
+from jaxformer.data.store import Encoded
+from jaxformer.data.vocabulary import LABELS, Vocabularies, Vocabulary
 from jaxformer.errors import InputError
 from jaxformer.files import LOCK, TEMPORARY, check_writable, hold
 from jaxformer.runs import config as configuration
@@ -196,7 +199,7 @@ def _check_start(
     of which a model has one while it is trained.
     """
     tag = languages[1] if config.data.language_tags else None
-    if vocabularies.template is None:
+    if vocabularies.template is None or config.data.kind != "pairs":
         return
     frame = make_frame(vocabularies, languages, tag=tag)
     if frame.start != config.model.bos_id:
@@ -261,21 +264,15 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
     """
     config = run.config
     try:
-        encoded = encode_evaluation(
-            run.valid,
-            run.vocabularies,
-            source_eos=config.data.source_eos,
-            tag=run.valid_languages[1] if config.data.language_tags else None,
-            languages=run.valid_languages,
-            max_length=config.model.max_length,
-        )
+        encoded = _encode_validation(run)
     except InputError as error:
         raise InputError(f"data.valid ({config.data.valid}): {error}") from None
     lengths = encoded.source_lengths, encoded.target_lengths
-    options = {
+    options: dict[str, Any] = {
         "tokens_per_batch": config.data.tokens_per_batch,
         "shape_multiple": config.data.shape_multiple,
         "max_length": config.model.max_length,
+        "labels": config.data.labels_per_text is not None,
     }
     if data.buckets:
         buckets = cover(data.buckets, *lengths, **options)
@@ -283,6 +280,22 @@ def validation_batches(run: Run, data: TrainingData) -> list[Batch]:
         count = config.data.num_buckets
         buckets = plan_buckets(*lengths, num_buckets=count, **options)
     return [batch for batch, _ in evaluation_batches(encoded, buckets)]
+
+
+def _encode_validation(run: Run) -> Encoded:
+    """Encode the validation text; a window of text is a row."""
+    config = run.config
+    if config.data.kind != "pairs":
+        given = run.valid, run.vocabularies, config.data
+        return encode_validation(*given, config.model.max_length).pairs
+    return encode_evaluation(
+        run.valid,
+        run.vocabularies,
+        source_eos=config.data.source_eos,
+        tag=run.valid_languages[1] if config.data.language_tags else None,
+        languages=run.valid_languages,
+        max_length=config.model.max_length,
+    )
 
 
 def _share(make: Callable[[], Vocabularies]) -> Vocabularies:
@@ -311,13 +324,15 @@ def _first_vocabularies(
     text: TrainingText, initial_run: str | None, report: Report
 ) -> Vocabularies:
     """Train the vocabularies on the text, or take those of the run whose parameters
-    this one begins with.
+    this one begins with. The labels of another kind of data are not this run's.
     """
     with tempfile.TemporaryDirectory() as scratch:
         if initial_run is not None:
             folder = bucket.open_directory(initial_run) / "vocabulary"
+            same = read_initial_config(initial_run).data.kind == text.config.kind
             for path in folder.glob("*.*"):
-                shutil.copy(path, scratch)
+                if same or not path.name.endswith(LABELS):
+                    shutil.copy(path, scratch)
         return text.vocabularies(Path(scratch), report=report)
 
 

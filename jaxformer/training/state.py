@@ -12,7 +12,7 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 
 from jaxformer.models.adapters import Adapted, draw_adapters
 from jaxformer.models.layer_stacking import stack_layers, unstack_layers
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import Model, example, make_model
 from jaxformer.runs.training import TrainingConfig
 from jaxformer.training.optimizer import make_optimizer, match_paths
 from jaxformer.typing import Array, Float, Int, Key, Parameters, PyTree, UInt32
@@ -110,14 +110,18 @@ class TrainState:
         )
 
 
-def create_state(model: Transformer, config: TrainingConfig) -> TrainState:
+def create_state(model: Model, config: TrainingConfig) -> TrainState:
     """Draw the first state of a run from its seed."""
     parameters_key, dropout_key = jax.random.split(jax.random.key(config.seed))
     # Scanned layers begin as looped ones do.
-    params = _draw(
-        Transformer(dataclasses.replace(model.config, scan_layers=False)),
-        parameters_key,
-    )
+    looped = make_model(dataclasses.replace(model.config, scan_layers=False))
+    params = _draw(looped, parameters_key)
+    if config.initializer != "glorot":
+        layers = max(model.config.num_encoder_layers, model.config.num_decoder_layers)
+        residual = config.initializer == "normal_residual"
+        params = draw_normal(
+            params, jax.random.fold_in(parameters_key, 2), layers if residual else None
+        )
     if model.config.scan_layers:
         # one program, and not one for each shape
         params = jax.jit(stack_layers)(params)
@@ -163,10 +167,31 @@ def _draw_adapters(params: Parameters, config: TrainingConfig, key: Key) -> Para
     return adapters if looped == shapes else stack_layers(adapters)
 
 
-def _draw(model: Transformer, key: Key) -> Parameters:
+def draw_normal(params: Parameters, key: Key, layers: int | None) -> Parameters:
+    """Draw kernels and tables anew, of standard deviation 0.02 (Devlin et al. 2019).
+
+    Args:
+        params: of looped layers; biases and norms stay.
+        key: random key.
+        layers: of the model, if kernels that write into the residual stream are to be
+            divided by the square root of their number, two a layer (Radford et al.
+            2019, section 2.3); else None.
+    """
+    flat, drawn = cast(dict[str, Any], flatten_dict(params, sep="/")), {}
+    for number, (path, leaf) in enumerate(sorted(flat.items())):
+        deviation = 0.02
+        if layers and path.endswith(("/output/kernel", "/outer/kernel")):
+            deviation /= (2 * layers) ** 0.5
+        if leaf.ndim > 1 and not path.endswith("/bias"):
+            own = jax.random.fold_in(key, number)
+            leaf = deviation * jax.random.normal(own, leaf.shape, leaf.dtype)
+        drawn[path] = leaf
+    return unflatten_dict(drawn, sep="/")
+
+
+def _draw(model: Model, key: Key) -> Parameters:
     """Draw the parameters and compute nothing else, each by the program of its shape.
 
     Compiled as one program, the drawing of each parameter would be compiled on its own.
     """
-    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-    return model.lazy_init(key, tokens, tokens)["params"]
+    return model.lazy_init(key, *example(model.config))["params"]

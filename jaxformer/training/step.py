@@ -5,9 +5,8 @@ axis name.
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias, cast
+from collections.abc import Callable
+from typing import TypeAlias, cast
 
 import jax
 import jax.numpy as jnp
@@ -21,9 +20,10 @@ from jaxformer.functional.chunked_losses import (
     output_losses,
 )
 from jaxformer.models.adapters import Adapted, merged
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import Model
 from jaxformer.nn.sharding import count_row_shards
 from jaxformer.runs.training import TrainingConfig
+from jaxformer.training.objectives import Batch, Objective, Output, make_objective
 from jaxformer.training.optimizer import (
     fill,
     keep,
@@ -35,19 +35,11 @@ from jaxformer.training.schedules import make_schedule
 from jaxformer.training.state import LossScale, TrainState
 from jaxformer.typing import Array, Bool, Float, Int, Key, PyTree
 
-Batch: TypeAlias = Mapping[str, Int[Array | np.ndarray, "B T"]]
-"""``source`` [B, S] and ``target`` [B, T], padded on the right. A row of only
-padding weighs nothing.
-
-With packed rows also ``source_segments`` [B, S] and ``target_segments`` [B, T]: see
-:class:`jaxformer.Transformer`.
-"""
-
 SEGMENTS = ("source_segments", "target_segments")
 """Further arrays of a batch with packed rows."""
 
 Metrics: TypeAlias = dict[str, Float[Array, ""]]
-"""Sums over the target tokens of a batch, and what they are to be divided by."""
+"""Sums over the targets of a batch, and what they are to be divided by."""
 
 TrainStep: TypeAlias = Callable[[TrainState, Batch], tuple[TrainState, Metrics]]
 EvalStep: TypeAlias = Callable[[PyTree, Batch], Metrics]
@@ -56,6 +48,9 @@ EvalStep: TypeAlias = Callable[[PyTree, Batch], Metrics]
 # after a bad one (Micikevicius et al. 2018, section 3.2).
 _SCALE_GROWS_AFTER = 2000
 
+
+# Beyond the number of any part of a batch.
+_PREPARING = 2**32 - 1
 
 MOST_LOGIT_BYTES = 2**29
 """The losses of a device whose float32 logits take more bytes are computed in chunks
@@ -70,7 +65,7 @@ Place: TypeAlias = Callable[[PyTree], PyTree]
 
 
 def make_train_step(
-    model: Transformer,
+    model: Model,
     config: TrainingConfig,
     *,
     axis_name: str | None = None,
@@ -95,6 +90,7 @@ def make_train_step(
     """
     optimizer = make_optimizer(config, model.config.d_model)
     schedule = make_schedule(config, model.config.d_model)
+    objective = make_objective(model.config, config)
     total_loss = make_loss(model, config, place)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Metrics]:
@@ -105,6 +101,8 @@ def make_train_step(
         if state.loss_scale is not None:
             # The loss is scaled to about its mean: gradients of sums would not fit.
             scale = state.loss_scale.scale / batch["target"].size
+        # A key of its own: parts of the batch fold their numbers into the other.
+        batch = objective.prepare(batch, jax.random.fold_in(key, _PREPARING))
 
         def scaled_loss(
             trained: PyTree, batch: Batch, key: Key
@@ -174,7 +172,7 @@ def count_traces(step: TrainStep, traces: list[None]) -> TrainStep:
 
 
 def make_eval_step(
-    model: Transformer,
+    model: Model,
     config: TrainingConfig,
     *,
     axis_name: str | None = None,
@@ -184,10 +182,12 @@ def make_eval_step(
     ``correct`` and ``tokens``.
     """
     config = dataclasses.replace(config, z_loss=0.0, r_drop=0.0)
+    objective = make_objective(model.config, config)
 
     def eval_step(params: PyTree, batch: Batch) -> Metrics:
+        batch = objective.prepare(batch, jax.random.key(0))
         batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
-        found = _losses(model, config, place(merged(params)), batch)
+        found = _losses(model, objective, config, place(merged(params)), batch)
         sums = {"loss": found.loss, "nll": found.nll, "correct": found.correct}
         sums["tokens"] = found.tokens
         return sums if axis_name is None else jax.lax.psum(sums, axis_name)
@@ -196,26 +196,31 @@ def make_eval_step(
 
 
 def make_loss(
-    model: Transformer, config: TrainingConfig, place: Place
+    model: Model, config: TrainingConfig, place: Place
 ) -> Callable[[PyTree, Batch, Key], tuple[Float[Array, ""], Metrics]]:
     """Build ``total_loss(params, batch, key)``: what is minimised, summed over a
     batch, and sums for the metrics.
     """
-    pad_id = model.config.pad_id
+    pad_id, objective = model.config.pad_id, make_objective(model.config, config)
 
     def total_loss(
         params: PyTree, batch: Batch, key: Key
     ) -> tuple[Float[Array, ""], Metrics]:
         batch = {name: jnp.asarray(rows) for name, rows in batch.items()}
-        source_tokens = jnp.sum(batch["source"] != pad_id, dtype=jnp.float32)
-        slots = jnp.float32(batch["source"].size + batch["target"].size)
+        read = batch.get("source", batch["target"])
+        source_tokens = jnp.sum(read != pad_id, dtype=jnp.float32)
+        slots = jnp.float32(batch["target"].size)
+        if "source" in batch:
+            slots += batch["source"].size
         if config.r_drop:
             # Each row next to its copy, so that one device computes both.
             batch = {name: jnp.repeat(rows, 2, axis=0) for name, rows in batch.items()}
         if isinstance(params, Adapted):
             # A key of its own: flax folds the paths of modules into the other.
             params = params.merge(config.lora_dropout, jax.random.fold_in(key, 1))
-        sums = _losses(model, config, place(params), batch, key)
+        sums = _losses(model, objective, config, place(params), batch, key)
+        if "source" not in batch:  # what is read and not predicted
+            source_tokens -= sums.tokens
         return sums.loss, {
             "source_tokens": source_tokens,
             "slots": slots,
@@ -268,7 +273,8 @@ def _rescale(loss_scale: LossScale | None, good: Bool[Array, ""]) -> LossScale |
 
 
 def _losses(
-    model: Transformer,
+    model: Model,
+    objective: Objective,
     config: TrainingConfig,
     params: PyTree,
     batch: Batch,
@@ -277,18 +283,19 @@ def _losses(
     """Sum the losses of a batch, with dropout where there is a key for it."""
     # Whether rows are packed is part of the batch's structure, as its shapes are: each
     # kind has its own compiled step.
-    predict = functools.partial(
-        model.apply,
-        {"params": params},
-        batch["source"],
-        batch["target"],
-        source_segments=batch.get("source_segments"),
-        target_segments=batch.get("target_segments"),
-        train=key is not None,
-        rngs=None if key is None else {"dropout": key},
+    output = cast(
+        Output,
+        model.apply(
+            {"params": params},
+            batch,
+            train=key is not None,
+            rngs=None if key is None else {"dropout": key},
+            method=objective.output,
+        ),
     )
-    target = jnp.asarray(batch["target"])
-    real = target != model.config.pad_id
+    target, real = objective.targets(batch)
+    if objective.regression:
+        return _losses_of_numbers(output.x, target, real)
     # R-Drop compares all logits of two passes. In float16 the scale of the loss has to
     # reach the gradient of the logits before that is rounded.
     in_chunks = (
@@ -296,11 +303,10 @@ def _losses(
     )
     shards = count_row_shards()
     size = 4 * target.size * model.config.vocabulary_size // shards
-    if not in_chunks or size <= MOST_LOGIT_BYTES:
-        return _losses_of_logits(cast(Array, predict()), target, real, config)
-    x, (table, bias) = cast(tuple, predict(method=_before_logits))
+    if output.table is None or not in_chunks or size <= MOST_LOGIT_BYTES:
+        return _losses_of_logits(output.logits(), target, real, config)
     return output_losses(
-        *(x, table, target, real, bias),
+        *(output.x, output.table, target, real, output.bias),
         smoothing=config.label_smoothing,
         convention=config.smoothing_convention,
         z_loss=config.z_loss,
@@ -308,18 +314,20 @@ def _losses(
     )
 
 
-def _before_logits(
-    model: Transformer, *sides: Int[Array, "B T"], **settings: Any
-) -> tuple[
-    Float[Array, "B T D"], tuple[Float[Array, "V D"], Float[Array, " V"] | None]
-]:
-    return model.hidden(*sides, **settings)[0], model.output_layer()
+def _losses_of_numbers(
+    found: Float[Array, "B 1"], target: Int[Array, " B"], real: Bool[Array, " B"]
+) -> OutputLosses:
+    """Sum the squares of the errors of numbers, whose bits the targets are."""
+    numbers = jax.lax.bitcast_convert_type(target, jnp.float32)
+    errors = jnp.where(real, found[:, 0] - numbers, 0.0)
+    loss, none = jnp.sum(errors**2), jnp.zeros(())
+    return OutputLosses(loss, loss, none, none, jnp.sum(real, dtype=jnp.float32))
 
 
 def _losses_of_logits(
-    logits: Float[Array, "B T V"],
-    target: Int[Array, "B T"],
-    real: Bool[Array, "B T"],
+    logits: Float[Array, "*B V"],
+    target: Int[Array, "*B"],
+    real: Bool[Array, "*B"],
     config: TrainingConfig,
 ) -> OutputLosses:
     loss, tokens = losses.cross_entropy(

@@ -32,11 +32,10 @@ from jaxformer.checkpoints.manager import CheckpointManager
 from jaxformer.checkpoints.parameters import Base
 from jaxformer.checkpoints.saved import SavedCheckpoints
 from jaxformer.data.batching import Batch
-from jaxformer.data.cleaning import summary
 from jaxformer.data.packing import RowShape
 from jaxformer.data.pipeline import TrainingData
 from jaxformer.errors import InputError
-from jaxformer.models.seq2seq import Transformer, count_parameters
+from jaxformer.models.seq2seq import Model, make_model
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.folder import check_vocabulary
@@ -46,9 +45,9 @@ from jaxformer.training.compilations import Compilations
 from jaxformer.training.display import Display, make_display
 from jaxformer.training.engines import Engine, make_engine
 from jaxformer.training.hosts import check_same, make_once, together
+from jaxformer.training.introduction import introduce
 from jaxformer.training.log import Log
 from jaxformer.training.loop import LoopParts, Outcome, run_loop
-from jaxformer.training.optimizer import frozen_mask
 from jaxformer.training.profile import Profile
 from jaxformer.training.progress import Progress, hash_validation
 from jaxformer.training.run import Run, open_run, validation_batches
@@ -66,7 +65,7 @@ _SHARE = "put --workdir on a file system that all hosts share"
 def train(
     config: RunConfig,
     workdir: Path | str,
-    make_validator: Callable[[Run, Transformer], Validator] | None = None,
+    make_validator: Callable[[Run, Model], Validator] | None = None,
 ) -> Outcome:
     """Train a run from its configuration, or continue the run in the directory.
 
@@ -88,11 +87,11 @@ def train(
         check_same(configuration.flatten(config), _SAME)
         display = enter(closing(make_display(config.training.steps)))
         # Before any text is read.
-        _, longest = largest_batch(config, 1)["source"]
+        longest = max(length for _, length in largest_batch(config, 1).values())
         _check_backend(config, longest, train=True)
         directory = together(lambda: bucket.open_directory(workdir))
         run = open_run(config, directory, report=display.say)
-        config, model = run.config, Transformer(run.config.model)
+        config, model = run.config, make_model(run.config.model)
         engine = make_engine(model, config.training)
         data, valid = together(lambda: _load(run, display))
         first, texts = _check_start(run, engine, data)
@@ -112,7 +111,7 @@ def train(
         training, traces = config.training, directory / "profile"
         profile = Profile(traces, training.profile_step, training.profile_steps)
         enter(closing(profile))
-        _introduce(display, run, data, engine, progress)
+        introduce(display, run, data, engine, progress)
         parts = LoopParts(
             config=config,
             directory=directory,
@@ -293,15 +292,25 @@ def _first_state(
         return state, progress
     like = engine.abstract()
     params = like.params if like.base is None else like.base
-    initial = load_initial(training, run.vocabularies.hash, params, like.optimizer)
-    changes: dict[str, PyTree] = {"params": initial.params}
+    initial = load_initial(
+        training,
+        run.vocabularies.hash,
+        params,
+        like.optimizer,
+        text=run.vocabularies.text_hash if run.vocabularies.labels else None,
+    )
+    state = engine.collect(state)
+    # A head that the other run does not have stays as it was drawn.
+    params = {**state.params, **initial.params} if initial.drawn else initial.params
+    progress.drawn = list(initial.drawn)
+    changes: dict[str, PyTree] = {"params": params}
     if initial.base is not None:
         progress.base, changes = initial.base._asdict(), {"base": initial.params}
     elif training.ema_decay is not None:
-        changes["average"] = initial.params
+        changes["average"] = params
     if initial.optimizer is not None:
         changes["optimizer"] = restart_schedule(initial.optimizer)
-    state = dataclasses.replace(engine.collect(state), **changes)
+    state = dataclasses.replace(state, **changes)
     return engine.place(state), progress
 
 
@@ -330,55 +339,3 @@ def _refuse_lost_checkpoints(run: Run) -> None:
             f"{run.directory} has the record of {made} steps and no checkpoint: {cure},"
             " or remove metrics.jsonl and samples.jsonl to begin again"
         )
-
-
-def _introduce(
-    display: Display, run: Run, data: TrainingData, engine: Engine, progress: Progress
-) -> None:
-    state = engine.abstract()
-    params = state.params if state.base is None else state.base
-    kind = f"{jax.devices()[0].platform} device{'s' * (engine.devices > 1)}"
-    display.say(
-        f"model: {count_parameters(params):,} parameters on {engine.devices} {kind}"
-    )
-    facts = data.statistics
-    display.say(
-        f"data: {facts.pairs:,} pairs an epoch, {facts.source_tokens:,} +"
-        f" {facts.target_tokens:,} tokens, {facts.batches:,} batches in {facts.shapes}"
-        f" shape{'s' * (facts.shapes > 1)}, {facts.padding:.1%} padding"
-    )
-    for name, count in data.counts.items():
-        display.say(f"  {name}: {count.read:,} pairs read, {summary(count)}")
-    if len(data.shares) > 1:
-        for part in data.shares:
-            size = part.stop - part.start
-            display.say(
-                f"  {part.name}: {size:,} pairs x {part.weight:g},"
-                f" {size * part.weight / facts.pairs:.1%}"
-            )
-    display.say(f"validation: {run.config.data.valid}, {len(run.valid):,} pairs")
-    training = run.config.training
-    if training.initial_run is not None and not progress.step:
-        moments = " and its moments" if training.initial_optimizer else ""
-        begin = f"beginning with the best parameters of {training.initial_run}"
-        display.say(f"{begin}{moments}")
-    if state.base is not None:
-        display.say(
-            f"lora: {count_parameters(state.params):,} parameters of rank"
-            f" {training.lora_rank} by training.lora_kernels={training.lora_kernels}"
-        )
-    if training.frozen is not None:
-        leaves = map(jax.tree.leaves, (params, frozen_mask(params, training.frozen)))
-        kept = sum(leaf.size * stays for leaf, stays in zip(*leaves, strict=True))
-        display.say(f"frozen: {kept:,} parameters by training.frozen={training.frozen}")
-    if progress.step:
-        display.say(
-            f"resuming at step {progress.step} of {training.steps} in {run.directory}"
-        )
-    metric = run.config.evaluation.best_metric
-    if progress.choose_by(metric):
-        display.say(
-            f"evaluation.best_metric={metric} is new: the best so far begins again"
-            " from nothing"
-        )
-    display.advance(progress.step, {})

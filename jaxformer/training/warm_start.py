@@ -12,9 +12,11 @@ import optax
 
 from jaxformer import bucket
 from jaxformer.checkpoints import folder
-from jaxformer.checkpoints.parameters import Base, find_parameters
+from jaxformer.checkpoints.parameters import Base, SavedParameters, find_parameters
 from jaxformer.data.sources import IMPORTED
+from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
+from jaxformer.models.seq2seq import abstract_parameters
 from jaxformer.runs import config as configuration
 from jaxformer.runs.config import RunConfig
 from jaxformer.runs.training import TrainingConfig
@@ -25,14 +27,24 @@ class Initial(NamedTuple):
     """What a run begins with.
 
     Attributes:
-        params: the parameters that the other run is decoded with.
+        params: the parameters that the other run is decoded with, without those of
+            ``drawn``.
         optimizer: the state of its optimizer; None where it was not asked for.
         base: what they are to adapters for them; None without LoRA.
+        drawn: parts of the model, such as its head, that the other run has not.
     """
 
     params: PyTree
     optimizer: PyTree | None
     base: Base | None
+    drawn: tuple[str, ...] = ()
+
+
+HEADS = (
+    *("pooler", "word_transform", "next_text", "classifier", "span"),
+    *("logits", "output"),
+)
+"""Parts that read the output of the encoder, which another objective draws anew."""
 
 
 def read_initial_config(run: Path | str) -> RunConfig:
@@ -51,7 +63,12 @@ def read_initial_config(run: Path | str) -> RunConfig:
 
 
 def load_initial(
-    config: TrainingConfig, vocabulary: str, params: PyTree, optimizer: PyTree
+    config: TrainingConfig,
+    vocabulary: str,
+    params: PyTree,
+    optimizer: PyTree,
+    *,
+    text: str | None = None,
 ) -> Initial:
     """Read the best checkpoint of ``training.initial_run``, the latest where none was
     evaluated.
@@ -62,10 +79,13 @@ def load_initial(
         params: shapes, types and, where given, shardings of its parameters.
         optimizer: the same of its optimizer's state; read with
             ``training.initial_optimizer``.
+        text: the hash of the vocabulary of its text, where its targets are labels: the
+            other run may have other labels, or none.
 
     Raises:
         InputError: there is no such run or no checkpoint, it has another vocabulary or
-            another optimizer, or an array has another shape.
+            another optimizer, or an array outside the head has another shape; a new
+            head with adapters, or with the optimizer of the other run.
     """
     run = bucket.open_directory(config.initial_run or "")
     other = read_initial_config(run)
@@ -82,13 +102,16 @@ def load_initial(
             " training.initial_optimizer=False"
         )
     saved = find_parameters(run, "best", other.evaluation.best_metric)
-    if saved.vocabulary != vocabulary:
+    if saved.vocabulary != vocabulary and not (
+        text is not None and _has_text(run, text, saved.vocabulary)
+    ):
         raise InputError(
             f"training.initial_run={run} has another vocabulary: its hash is"
             f" {saved.vocabulary[:12]}, not {vocabulary[:12]}; train with the files"
             f" that {run / 'vocabulary'} holds"
         )
-    loaded, base = saved.load(params), None
+    loaded, drawn = _load_known(config, saved, other, params)
+    base = None
     if config.lora_rank is not None:
         name = config.initial_run or ""
         base = Base(
@@ -98,11 +121,55 @@ def load_initial(
             scale=config.lora_alpha / config.lora_rank,
         )
     if not config.initial_optimizer:
-        return Initial(loaded, None, base)
+        return Initial(loaded, None, base, drawn)
     # The rest, such as its random key and its counters, is not used.
     like = {"training": {"optimizer": optimizer}}
     rest = folder.restore(saved.path, like, partial=True)
     return Initial(loaded, rest["training"]["optimizer"], base)
+
+
+def _load_known(
+    config: TrainingConfig, saved: SavedParameters, other: RunConfig, params: PyTree
+) -> tuple[PyTree, tuple[str, ...]]:
+    """Read the parameters, and return with them the parts of a head that are not in the
+    other run, or have another size there.
+    """
+    if config.objective == "translation":  # which has no head
+        return saved.load(params), ()
+    there = abstract_parameters(other.model)
+    drawn = tuple(
+        part
+        for part in HEADS
+        if part in params and _shapes(params[part]) != _shapes(there.get(part))
+    )
+    if not drawn and params.keys() == there.keys():
+        return saved.load(params), ()
+    run = config.initial_run
+    for name in ("lora_rank", "initial_optimizer"):
+        if drawn and getattr(config, name):
+            raise InputError(
+                f"training.{name}={getattr(config, name)} needs a head that is trained,"
+                f" and {', '.join(drawn)} of training.initial_run={run} would be newly"
+                " drawn: leave it out"
+            )
+    shared = {part: tree for part, tree in params.items() if part not in drawn}
+    if saved.base is None:
+        like = {"params": shared}
+        return folder.restore(saved.path, like, partial=True)["params"], drawn
+    whole = saved.load(there)  # merged with what the adapters are for
+    return {part: whole[part] for part in shared}, drawn
+
+
+def _shapes(tree: PyTree) -> PyTree:
+    return jax.tree.map(lambda leaf: leaf.shape, tree)
+
+
+def _has_text(run: Path, text: str, recorded: str) -> bool:
+    """Whether the text of a run has a vocabulary, and a checkpoint was trained with the
+    vocabularies in its folder.
+    """
+    found = Vocabularies.load(run / "vocabulary")
+    return found.text_hash == text and found.hash == recorded
 
 
 def restart_schedule(optimizer: PyTree) -> PyTree:

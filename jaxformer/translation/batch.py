@@ -157,7 +157,12 @@ def search_batch(
     source: Any = pad([each.ids for each in sentences], rows, width, config.pad_id)
     places: Any = pad([[*each.place] for each in sentences], rows, 2, 0)
     batch = BatchInput(source, places, jnp.uint32(decoding.seed))
-    limits = [most_tokens(decoding, each.words, positions) for each in sentences]
+    alone = not config.num_encoder_layers
+    limits = [
+        # A continuation has the positions after its prompt, the last of which it reads.
+        most_tokens(decoding, each.words, positions - alone * (len(each.ids) - 1))
+        for each in sentences
+    ]
     # Rows without a sentence are done at once.
     limits = np.array(limits + [0] * (rows - len(limits)), np.int32)
     constraints = _constrain(sentences, decoding, limits, banned, forced)
@@ -173,7 +178,8 @@ def search_batch(
         config = dataclasses.replace(config, pad_id=pad_id, bos_id=bos_id)
         constraints = part.constraints(constraints)
         batch = batch._replace(tokens=part.tokens, allowed=part.allowed)
-    length = min(width + decoding.max_extra_length, positions)
+    source_width = 0 if alone else width
+    length = min(source_width + decoding.max_extra_length, positions)
     rules = make_rules(decoding, limits, constraints, length, n_best, config, eos_id)
     found = jax.device_get(search(models, batch, rules))
     if batch.tokens is None:

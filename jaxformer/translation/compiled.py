@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import functools
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
+from jaxformer.errors import InputError
 from jaxformer.models.cache import Cache, Memory, empty_cache, empty_coverage
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import Model, Transformer
 from jaxformer.search.constraints import OF_SENTENCES
 from jaxformer.search.rules import SearchResult, SearchRules, Step
 from jaxformer.search.scoring import coverage_penalty
@@ -57,7 +58,7 @@ def search(models: Models, batch: BatchInput, rules: SearchRules) -> SearchResul
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames="mesh")
 def _search(
-    models: tuple[Transformer, ...],
+    models: tuple[Model, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
     batch: BatchInput,
@@ -86,7 +87,7 @@ def _search(
 
 
 def search_shard(
-    models: tuple[Transformer, ...],
+    models: tuple[Model, ...],
     params: tuple[PyTree, ...],
     weights: Float[Array, " M"] | None,
     batch: BatchInput,
@@ -138,16 +139,25 @@ def search_shard(
 
 
 def _start(
-    model: Transformer, params: PyTree, batch: BatchInput, rules: SearchRules
+    model: Model, params: PyTree, batch: BatchInput, rules: SearchRules
 ) -> tuple[Step, _ModelCache]:
     """Encode the source by one model; return its step and the first cache."""
-    memory = cast(Memory, model.apply({"params": params}, batch.source, method="start"))
+    memory: Any = model.apply({"params": params}, batch.source, method="start")
     if batch.tokens is not None:
+        if not isinstance(model, Transformer):
+            raise InputError(
+                "a shortlist is for a model of both stacks, and this has one: leave it"
+                " out"
+            )
         model, params = reduce_vocabulary(model, params, batch.tokens)
     rows = batch.source.shape[0] * rules.beam_size
     # The rows of samples are never reordered.
     width = rules.beam_size // rules.groups if rules.sampling is None else 1
-    cache = empty_cache(model.config, rows, rules.length, width)
+    sizes = rows, rules.length, width
+    if isinstance(model, Transformer):
+        cache = empty_cache(model.config, *sizes)
+    else:
+        cache = model.empty_cache(memory, *sizes)
     if rules.coverage is not None:
         cache = cache._replace(coverage=empty_coverage(memory, rows))
 

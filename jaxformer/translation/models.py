@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxformer.errors import InputError
 from jaxformer.functional.int8 import TwoWayTable, quantize, take_rows
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import Model, Transformer, make_model
 from jaxformer.search.config import Precision
 from jaxformer.translation.codec import Codec
 from jaxformer.typing import Array, Int, Parameters, PyTree
@@ -146,7 +146,7 @@ def reduce_vocabulary(
 class Models(NamedTuple):
     """One model, or an ensemble of them with one vocabulary."""
 
-    models: tuple[Transformer, ...]
+    models: tuple[Model, ...]
     params: tuple[PyTree, ...]
     weights: np.ndarray | None = None
     """Of each in the mean, [M]; None: all equal."""
@@ -190,7 +190,7 @@ class Models(NamedTuple):
         narrow = precision == "int8" or any(
             config.dtype != "float32" for config, _ in prepared
         )
-        models = tuple(Transformer(config) for config, _ in prepared)
+        models = tuple(make_model(config) for config, _ in prepared)
         return self._replace(
             models=models, params=params, mesh=mesh, least_rows=2 if narrow else 1
         )

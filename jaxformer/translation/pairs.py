@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from jaxformer.data.records import Pair
-from jaxformer.models.seq2seq import AttentionWeights, Transformer
+from jaxformer.errors import InputError
+from jaxformer.models.seq2seq import AttentionWeights, Model, Transformer
 from jaxformer.search.config import DecodingConfig
 from jaxformer.search.ensemble import mean_log_probabilities
 from jaxformer.translation.batch import batches, pad, power_of_two, round_width
@@ -118,7 +119,7 @@ def score(
 
 
 def attend(
-    model: Transformer, params: PyTree, codec: Codec, source: str, target: str
+    model: Model, params: PyTree, codec: Codec, source: str, target: str
 ) -> Attention:
     """Return all attention weights of a pair.
 
@@ -130,8 +131,13 @@ def attend(
         target: its translation.
 
     Raises:
-        InputError: a sentence has more tokens than the model has positions.
+        InputError: a sentence has more tokens than the model has positions, or the
+            model has one stack.
     """
+    if not isinstance(model, Transformer):
+        raise InputError(
+            "the attention of pairs needs a model of both stacks, and this has one"
+        )
     (source_ids,) = codec.encode_sources([source])
     (target_ids,) = codec.encode_targets([target])
     pair = (np.asarray([ids], np.int32) for ids in (source_ids, target_ids))

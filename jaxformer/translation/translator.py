@@ -9,18 +9,19 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-import jax
-import jax.numpy as jnp
-
 from jaxformer import bucket
 from jaxformer.checkpoints.parameters import find_parameters
 from jaxformer.data.frame import choose_languages, make_frame
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.models.config import TransformerConfig
-from jaxformer.models.seq2seq import Transformer
+from jaxformer.models.seq2seq import (
+    Model,
+    abstract_parameters,
+    make_model,
+)
 from jaxformer.runs import config as configuration
-from jaxformer.runs.folder import check_vocabulary
+from jaxformer.runs.folder import check_objective, check_vocabulary
 from jaxformer.search.config import DecodingConfig, Precision
 from jaxformer.translation.batch import ban as ban_tokens
 from jaxformer.translation.codec import Codec
@@ -101,7 +102,7 @@ class Translator:
         if config.attention_backend != "plain":
             # The machine that trained may have had another kernel.
             config = dataclasses.replace(config, attention_backend="auto")
-        self.models = Models((Transformer(config),), (params,))
+        self.models = Models((make_model(config),), (params,))
         self.vocabularies = vocabularies
         self.decoding = decoding
         self.source_eos = source_eos
@@ -166,7 +167,7 @@ class Translator:
         self._prepared: dict[Precision, Models] = {}
 
     @property
-    def model(self) -> Transformer:
+    def model(self) -> Model:
         """The model, or the first of an ensemble."""
         return self.models.models[0]
 
@@ -183,6 +184,7 @@ class Translator:
         target_language: str | None = None,
         source_language: str | None = None,
         precision: Precision | None = None,
+        objective: str = "translation",
     ) -> Translator:
         """Read a run's configuration, vocabularies and parameters.
 
@@ -196,6 +198,7 @@ class Translator:
             precision: keep the weights only in this precision, which takes less memory:
                 searches in another one are refused, and scores and attention are of
                 these weights. None: as they were saved.
+            objective: that the run must have been trained for.
 
         Raises:
             InputError: there is no such run, checkpoint or language, or its parts do
@@ -203,6 +206,7 @@ class Translator:
         """
         directory = bucket.open_directory(directory)
         config = configuration.load(directory / "config.json")
+        check_objective(directory, config, objective)
         saved = find_parameters(
             directory, str(checkpoint), config.evaluation.best_metric
         )
@@ -211,16 +215,15 @@ class Translator:
             directory, config.data, vocabularies, source_language, target_language
         )
         check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
-        tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        like = jax.eval_shape(
-            Transformer(config.model).init, jax.random.key(0), tokens, tokens
-        )["params"]
         if config.model.scan_layers:
             precision = None  # they are unstacked first
         how = config.model, precision
         found = cls(
             config.model,
-            saved.load(like, precision and functools.partial(prepare_params, *how)),
+            saved.load(
+                abstract_parameters(config.model),
+                precision and functools.partial(prepare_params, *how),
+            ),
             vocabularies,
             config.decoding,
             source_eos=config.data.source_eos,

@@ -111,7 +111,7 @@ NO_BACKEND = "Unable to initialize backend 'cuda': no such device"
     ],
 )
 def test_what_is_missing_is_one_line(error, rule, monkeypatch, call):
-    def load(*_):
+    def load(*_, **__):
         raise error
 
     monkeypatch.setenv("JAX_PLATFORMS", "cuda")
@@ -120,7 +120,7 @@ def test_what_is_missing_is_one_line(error, rule, monkeypatch, call):
 
 
 def test_other_faults_keep_their_traceback(monkeypatch, call):
-    monkeypatch.setattr(Translator, "load", lambda *_: 1 / 0)
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: 1 / 0)
     outcome = call("translate", "--workdir=x", stdin=b"a\n")
     assert outcome.code == 1
     first, *_, last = outcome.err.splitlines()
@@ -140,7 +140,7 @@ def test_names_that_are_no_utf8(call):
 def test_closed_streams(stream, cure, monkeypatch, capfd):
     """A closed standard input or output is named, with the cure."""
     monkeypatch.setattr(sys, stream, None)
-    monkeypatch.setattr(Translator, "load", lambda *_: runs.translator())
+    monkeypatch.setattr(Translator, "load", lambda *_, **__: runs.translator())
     assert main_module.main(["translate", "--workdir=x"]) == 1
     error = capfd.readouterr().err
     assert error.startswith(f"jaxformer: error: standard {stream[3:]}put is closed")

@@ -49,7 +49,7 @@ def test_a_lost_interruption_ends_a_command(then, monkeypatch, call):
     code is 130 too.
     """
 
-    def load(*_):
+    def load(*_, **__):
         with contextlib.suppress(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
         then()
@@ -65,7 +65,7 @@ from jaxformer.cli import main
 from jaxformer import signals
 from jaxformer.translation.translator import Translator
 
-def load(*_):
+def load(*_, **__):
     threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
     hashlib.pbkdf2_hmac('sha256', b'', b'', 2**31 - 1)
 

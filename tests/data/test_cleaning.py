@@ -180,7 +180,7 @@ def test_the_report_is_a_table():
     ]
     assert table(Counts())[1].split() == ["read", "0"]
     keys = {field.name for field in dataclasses.fields(Cleaning)}
-    assert keys | {"empty", "max_length"} == set(STEPS)
+    assert keys | {"empty", "max_length", "cut"} == set(STEPS)
 
 
 def test_why_nothing_is_left():

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from jaxformer.data import DataConfig, Vocabularies, Vocabulary, load
 from jaxformer.data.sources import reversal
-from jaxformer.data.vocabulary import SentencePieceVocabulary
+from jaxformer.data.vocabulary_sentencepiece import SentencePieceVocabulary
 from jaxformer.data.vocabulary_training import load_or_train
 from jaxformer.errors import InputError
 
@@ -259,7 +259,9 @@ class TestLoadOrTrain:
     ("sizes", "dtype"), [((8, 65_536), "<u2"), ((65_537, 8), "<i4")]
 )
 def test_the_smallest_dtype_holds_all_ids(sizes, dtype):
-    sides = (types.SimpleNamespace(size=size, pad_id=size - 1) for size in sizes)
+    sides = (
+        types.SimpleNamespace(size=size, pad_id=size - 1, files={}) for size in sizes
+    )
     vocabularies = Vocabularies(*sides)
     assert vocabularies.token_dtype == dtype
     assert vocabularies.pad_ids == tuple(size - 1 for size in sizes)

@@ -149,3 +149,81 @@ def test_bart(tmp_path, as_json):
     ours = read_vocabularies(tmp_path, {"model_type": "bart"}).source
     assert ours.size == len(theirs)
     check(ours, theirs, awkward_lines())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"do_lower_case": False},
+        {"strip_accents": False},
+        {"do_lower_case": False, "strip_accents": True},
+        {"tokenize_chinese_chars": False},
+    ],
+)
+def test_bert(tmp_path, options):
+    """Case, accents and Chinese characters as ``tokenizer_config.json`` says, with
+    ``vocab.txt`` and with a ``tokenizer.json`` that says otherwise, cuts and pads.
+    """
+    tokenizer_folders.bert(tmp_path, **options)
+    theirs = transformers.BertTokenizer.from_pretrained(tmp_path)
+    ours = read_vocabularies(tmp_path, {"model_type": "bert"}).source
+    check_special(ours, theirs)
+    check(ours, theirs, awkward_lines())
+    other = transformers.BertTokenizer.from_pretrained(tmp_path, do_lower_case=True)
+    other.backend_tokenizer.enable_truncation(4)
+    other.backend_tokenizer.enable_padding(length=4)
+    other.backend_tokenizer.save(str(tmp_path / "tokenizer.json"))
+    lines = awkward_lines()[:300]
+    ids = read_vocabularies(tmp_path, {"model_type": "bert"}).source.encode_batch(lines)
+    assert ids == theirs(lines, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize("name", ["roberta", "gpt2"])
+def test_byte_level(tmp_path, name, as_json):
+    getattr(tokenizer_folders, name)(tmp_path)
+    kind = {"roberta": "RobertaTokenizer", "gpt2": "GPT2Tokenizer"}[name]
+    theirs = getattr(transformers, kind).from_pretrained(tmp_path)
+    if as_json:
+        theirs.save_pretrained(tmp_path)
+    ours = read_vocabularies(tmp_path, {"model_type": name}).source
+    check_special(ours, theirs)
+    check(ours, theirs, awkward_lines())
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_gpt(tmp_path, as_json):
+    """Its only special piece stands for unknown text, the beginning and the end."""
+    tokenizer_folders.gpt(tmp_path)
+    theirs = transformers.OpenAIGPTTokenizer.from_pretrained(tmp_path)
+    if as_json:
+        theirs.save_pretrained(tmp_path)
+    ours = read_vocabularies(tmp_path, {"model_type": "openai-gpt"}).source
+    assert ours.pad_id == ours.size == len(theirs)
+    assert ours.unk_id == ours.bos_id == ours.eos_id == theirs.unk_token_id
+    lines = awkward_lines()
+    expected = theirs(lines, add_special_tokens=False)["input_ids"]
+    assert ours.encode_batch(lines) == expected
+    for ids in [ids for ids in expected if ours.unk_id not in ids]:
+        assert ours.decode(ids) == one_line(theirs.decode(ids))
+
+
+def check_special(ours, theirs):
+    """Compare the special ids, the frames of one text and of two, and special pieces in
+    a text.
+    """
+    ends = theirs.cls_token_id, theirs.sep_token_id
+    if theirs.cls_token is None:  # GPT-2 has neither padding nor unknown text
+        ends = (theirs.eos_token_id,) * 2
+        assert ours.pad_id == ours.unk_id == ours.size == len(theirs)
+        assert ours.mask_id is None
+    else:
+        assert ours.pad_id == theirs.pad_token_id
+        assert ours.unk_id == theirs.unk_token_id
+        assert ours.mask_id == theirs.mask_token_id
+    assert (ours.bos_id, ours.eos_id) == ends
+    assert ours.size == len(theirs)
+    for piece in theirs.all_special_tokens:
+        for line in tokenizer_folders.spelled([piece]):
+            assert not {*ours.encode(line)} & {*ends, ours.pad_id, ours.mask_id}

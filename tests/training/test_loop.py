@@ -176,7 +176,7 @@ def test_evaluations_and_saves_change_nothing(train, tmp_path, straight):
         assert_trees_equal(often_there, read_checkpoint(run, step))
     assert read_records(tmp_path / "often")[-2]["train/epoch"] == 1.0
     config = configuration.load(straight / "config.json")
-    engine = cached_make_engine(training.Transformer(config.model), config.training)
+    engine = cached_make_engine(training.make_model(config.model), config.training)
     assert engine.compilations() == LITTLE_RUN["data.num_buckets"]
 
 
@@ -323,6 +323,6 @@ def test_float16_r_drop_and_a_profile(train, tmp_path, monkeypatch):
     lines = [line for line in read_records(run) if "train/skipped" in line]
     assert lines[0]["train/skipped"] > 0.0
     assert lines[-1]["train/loss_scale"] < 2.0**30
-    assert made.call_args.kwargs == {"passes": 2}
+    assert made.call_args.kwargs == {"passes": 2, "predicted": 1.0}
     assert list((run / "profile").rglob("*.xplane.pb"))
     assert not (run / "bad_batches").exists()

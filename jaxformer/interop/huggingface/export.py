@@ -80,6 +80,8 @@ def save(
     lost = [f"{name}={found[name][0]}" for name in found if name not in _TAKEN]
     if decoding.max_extra_length < generation["max_length"] - 1:
         lost.append(f"max_extra_length={decoding.max_extra_length}")
+    if not decoding.rank_unfinished and decoding.beam_size > 1:
+        lost.append("rank_unfinished=False (there it is True)")
     if decoding.length_penalty == "gnmt" and decoding.alpha:
         lost.append(f"length_penalty=gnmt (there it is average, {decoding.alpha})")
     return lost
@@ -99,9 +101,8 @@ def _choose(config: TransformerConfig, *, imported: bool) -> str:
     needed = " ".join(f"--config.model.{key}={x}" for key, x in differ[kind].items())
     own = ", ".join(f"{key} {getattr(config, key)}" for key in differ[kind])
     raise InputError(
-        f"transformers has no model such as this, with {own}: for its"
-        f" {known[kind].model}, train with {needed}; or export by --format=ctranslate2"
-        " or stablehlo"
+        f"transformers has no model with {own}: for its {known[kind].model}, train with"
+        f" {needed}; or export by --format=ctranslate2 or stablehlo"
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from jaxformer.errors import InputError
+from jaxformer.interop.huggingface.one_stack_kinds import KINDS
 from jaxformer.models.config import TransformerConfig, later_blocks
 
 
@@ -83,7 +84,7 @@ FAMILIES = {
 }
 """The families by their ``model_type``."""
 
-_ACTIVATIONS = {
+ACTIVATIONS = {
     "relu": "relu",
     "silu": "silu",
     "swish": "silu",
@@ -144,8 +145,9 @@ def family_of(settings: Mapping[str, Any]) -> Family:
     kind = settings.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         raise InputError(
-            f"model_type in config.json must be one of {', '.join(FAMILIES)}, not"
-            f" {kind!r}; other models have other layers"
+            "model_type in config.json must be one of"
+            f" {', '.join((*FAMILIES, *KINDS))}, not {kind!r}; other models have other"
+            " layers"
         )
     return FAMILIES[kind]
 
@@ -209,15 +211,15 @@ def _check_supported(settings: Mapping[str, Any], family: Family) -> None:
         ours, theirs = settings[f"encoder_{name}"], settings[f"decoder_{name}"]
         if ours != theirs:
             raise InputError(
-                f"encoder and decoder need layers of one make, and encoder_{name} is"
-                f" {ours} where decoder_{name} is {theirs}; such a model cannot be"
-                " carried over"
+                "encoder and decoder need layers of the same sizes, and"
+                f" encoder_{name} is {ours} where decoder_{name} is {theirs}; such a"
+                " model cannot be imported"
             )
     activation = settings["activation_function"]
-    if not isinstance(activation, str) or activation not in _ACTIVATIONS:
+    if not isinstance(activation, str) or activation not in ACTIVATIONS:
         raise InputError(
-            f"activation_function must be one of {', '.join(_ACTIVATIONS)} to be"
-            f" carried over, not {activation!r}"
+            f"activation_function must be one of {', '.join(ACTIVATIONS)} to be"
+            f" imported, not {activation!r}"
         )
 
 
@@ -236,7 +238,7 @@ def to_config(settings: Mapping[str, Any]) -> TransformerConfig:
     return TransformerConfig(
         vocabulary_size=target,
         source_vocabulary_size=None if source == target else source,
-        activation=_ACTIVATIONS[settings["activation_function"]],
+        activation=ACTIVATIONS[settings["activation_function"]],
         norm_epsilon=_EPSILON,
         tied_embeddings="none",
         scale_embedding=settings["scale_embedding"],
@@ -301,8 +303,8 @@ def to_settings(
             "config.json needs the eos_token_id, which the model does not know; give it"
             " in the settings"
         )
-    if _ACTIVATIONS.get(str(activation)) != config.activation:
-        names = {ours: theirs for theirs, ours in reversed(_ACTIVATIONS.items())}
+    if ACTIVATIONS.get(str(activation)) != config.activation:
+        names = {ours: theirs for theirs, ours in reversed(ACTIVATIONS.items())}
         activation = names[config.activation]
     numbers = {
         theirs: getattr(config, ours) for theirs, ours in (_WHOLE | _RATES).items()

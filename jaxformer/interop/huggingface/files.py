@@ -37,8 +37,8 @@ _NAMES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.npz")
 
 _CONVERT = (
-    "where torch is installed, convert it once: AutoModelForSeq2SeqLM"
-    ".from_pretrained(FOLDER).save_pretrained(FOLDER)"
+    "where torch is installed, convert it once by the class in config.json, such"
+    " as AutoModelForSeq2SeqLM.from_pretrained(FOLDER).save_pretrained(FOLDER)"
 )
 
 _CUT = "the file is damaged or was not fetched whole: fetch it again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import tempfile
@@ -22,11 +23,13 @@ from jaxformer.data.sources import IMPORTED
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.errors import InputError
 from jaxformer.files import cannot_write
+from jaxformer.interop.huggingface import one_stack_run
 from jaxformer.interop.huggingface.generation import (
     list_ignored,
     read_banned,
     read_decoding,
 )
+from jaxformer.interop.huggingface.one_stack_kinds import KINDS
 from jaxformer.interop.huggingface.seq2seq import Imported, read
 from jaxformer.interop.huggingface.tokenizers import read_options, read_vocabularies
 from jaxformer.runs import config as configuration
@@ -69,7 +72,13 @@ def import_run(
         raise InputError(
             f"{directory} is not an empty folder: choose another --workdir"
         )
-    imported = read(folder)
+    imported, name = read(folder), folder.resolve().name
+    if imported.settings["model_type"] in KINDS:
+        if source_language or target_language:
+            raise InputError("--from and --to are for models that translate: drop them")
+        config, vocabularies, ignored = one_stack_run.describe(folder, imported)
+        _write(directory, name, config, vocabularies, imported.params)
+        return config, ignored
     vocabularies = read_vocabularies(folder, imported.settings)
     search, tokenizer = _search_settings(imported), read_options(folder)
     template = _make_template(imported, vocabularies, search, tokenizer)
@@ -83,10 +92,10 @@ def import_run(
     config = dataclasses.replace(
         config,
         model=model,
-        data=_data(folder.resolve().name, imported, vocabularies, languages),
+        data=_data(name, imported, vocabularies, languages),
         decoding=read_decoding(search, model.max_length, frame),
     )
-    _write(directory, folder.resolve().name, config, vocabularies, imported.params)
+    _write(directory, name, config, vocabularies, imported.params)
     return config, list_ignored(search, frame, vocabularies.target)
 
 
@@ -185,7 +194,7 @@ def _choose_languages(
     forced = [
         search.get(f"{name}_token_id") for name in ("forced_bos", "decoder_start")
     ]
-    of_search = [code for code, id_ in known.items() if id_ in forced]
+    of_search = [code for own in forced for code, id_ in known.items() if id_ == own]
     needed = template.has_source, template.has_target
     own = (
         (tokenizer.get("src_lang"), tokenizer.get("source_lang"), "source"),
@@ -199,13 +208,14 @@ def _choose_languages(
     found = []
     for code, names, must, flag in zip(asked, own, needed, ("from", "to"), strict=True):
         if code is None:
-            usable = [name for name in names if name and (name in known or not must)]
+            texts = (name for name in names if isinstance(name, str) and name)
+            usable = [name for name in texts if name in known or not must]
             if not usable:
                 raise InputError(
                     f"the model has {len(known)} languages: name one by --{flag}, such"
                     f" as {', '.join(list(known)[:5])}"
                 )
-            code = str(usable[0])
+            code = usable[0]
         code = name_language(code, vocabularies)
         if must:
             vocabularies.source.tag_id(code)  # an unknown one is refused
@@ -252,12 +262,9 @@ def _write(
     """
     made = [path for path in directory.absolute().parents if not path.exists()]
     make_folder(directory.absolute().parent, "--workdir")
+    new = directory.parent
     try:
-        new = tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent)
-    except OSError as error:
-        raise cannot_write(directory, error) from None
-    try:
-        new = Path(new)
+        new = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=new))
         new.chmod(0o755)
         configuration.save(config, new / "config.json")
         vocabularies.save(new / "vocabulary")
@@ -270,9 +277,11 @@ def _write(
         )
         new.rename(directory)  # also over an empty folder
     except BaseException as error:
-        shutil.rmtree(new, ignore_errors=True)
+        if new != directory.parent:
+            shutil.rmtree(new, ignore_errors=True)
         for path in made:
-            path.rmdir()
+            with contextlib.suppress(OSError):  # another process uses it
+                path.rmdir()
         if isinstance(error, OSError):
             raise cannot_write(directory, error) from None
         raise

@@ -1,5 +1,7 @@
 """The translation models of Hugging Face's transformers as Transformers, both ways.
 
+BERT and GPT are passed on to :mod:`~jaxformer.interop.huggingface.one_stack`.
+
 One map has the names and shapes of their tensors and ours; it is read in both
 directions. How the families differ is in
 :mod:`~jaxformer.interop.huggingface.families`.
@@ -8,8 +10,6 @@ directions. How the families differ is in
 from __future__ import annotations
 
 import dataclasses
-import functools
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,8 +21,10 @@ from numpy.typing import ArrayLike
 
 from jaxformer.errors import InputError
 from jaxformer.functional.positions import sinusoidal
-from jaxformer.interop.huggingface import families, files
+from jaxformer.interop.huggingface import entries, families, files, one_stack
+from jaxformer.interop.huggingface.entries import Entry
 from jaxformer.interop.huggingface.families import Family
+from jaxformer.interop.huggingface.one_stack_kinds import KINDS
 from jaxformer.models.config import TransformerConfig
 from jaxformer.models.layer_stacking import unstack_layers
 from jaxformer.nn.embedding import LAYOUTS
@@ -66,6 +68,9 @@ def read(folder: str | Path) -> Imported:
     settings, generation = files.read_settings(folder), None
     if (folder / files.GENERATION).exists():
         generation = files.read_settings(folder, files.GENERATION)
+    if str(settings.get("model_type")) in KINDS:
+        parts = one_stack.from_state(settings, files.read_tensors(folder))
+        return Imported(*parts, settings, generation)
     given, start = settings, "decoder_start_token_id"
     if generation is not None and given.get(start) is None:
         given = settings | {start: generation.get(start)}
@@ -80,8 +85,9 @@ def from_model(model: Any) -> tuple[TransformerConfig, PyTree]:
 
     Args:
         model: a ``MarianMTModel``, ``M2M100ForConditionalGeneration``,
-            ``MBartForConditionalGeneration`` or ``BartForConditionalGeneration`` on any
-            device, of any floating type.
+            ``MBartForConditionalGeneration`` or ``BartForConditionalGeneration``, or
+            one of BERT, RoBERTa, DistilBERT, GPT or GPT-2 with its head, on any device,
+            of any floating type.
 
     Returns:
         The configuration and the parameters, float32.
@@ -93,7 +99,8 @@ def from_model(model: Any) -> tuple[TransformerConfig, PyTree]:
         name: tensor.detach().float().cpu().numpy()
         for name, tensor in model.state_dict().items()
     }
-    return from_state(model.config.to_dict(), state)
+    settings = model.config.to_dict() | {"architectures": [type(model).__name__]}
+    return from_state(settings, state)
 
 
 def from_state(
@@ -115,6 +122,9 @@ def from_state(
         InputError: an unsupported setting, a tensor that is missing, unknown or of
             another shape, or positions that are no sines and cosines.
     """
+    if str(settings.get("model_type")) in KINDS:
+        config, params = one_stack.from_state(settings, state)
+        return config, jax.tree.map(jnp.asarray, params)
     settings = families.complete(settings)
     config, params = _convert(families.to_config(settings), settings, state)
     return config, jax.tree.map(jnp.asarray, params)
@@ -144,6 +154,9 @@ def write(
         InputError: the family has no such model, a setting is missing, or the folder
             has a model or cannot be written.
     """
+    if str(settings.get("model_type")) in KINDS:
+        one_stack.write(Path(folder), config, params, settings, generation, dtype)
+        return
     family = families.family_of(settings)
     families.check_fits(config, family)
     settings = families.to_settings(config, settings) | {"dtype": dtype}
@@ -153,32 +166,7 @@ def write(
     files.write_folder(Path(folder), settings, generation, tensors, dtype)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Entry:
-    """A tensor of theirs and the parameter that it is.
-
-    A linear map is transposed: [outputs, inputs] there, inputs before outputs here.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    path: tuple[str, ...]
-    ours: tuple[int, ...]
-    transposed: bool = False
-
-    def to_ours(self, tensor: np.ndarray) -> np.ndarray:
-        """Return a view of a tensor as the parameter."""
-        return (tensor.T if self.transposed else tensor).reshape(self.ours)
-
-    def to_theirs(self, params: Parameters) -> np.ndarray:
-        """Return the parameter as a tensor."""
-        found: Any = functools.reduce(lambda tree, key: tree[key], self.path, params)
-        if self.transposed:
-            return found.reshape(self.shape[::-1]).T
-        return found.reshape(self.shape)
-
-
-def _entries(config: TransformerConfig, family: Family) -> Iterator[_Entry]:
+def _entries(config: TransformerConfig, family: Family) -> Iterator[Entry]:
     """Map every tensor but the tables of tokens and the bias of logits."""
     width = config.d_model
     for side, ours in _SIDES.items():
@@ -186,17 +174,17 @@ def _entries(config: TransformerConfig, family: Family) -> Iterator[_Entry]:
         if config.positions == "learned":
             shape = (config.position_offset + config.max_length, width)
             path = (f"{ours}_positions", "table")
-            yield _Entry(f"{place}.{family.table}", shape, path, shape)
+            yield Entry(f"{place}.{family.table}", shape, path, shape)
         if config.embedding_norm:
             path = (f"{ours}_embedding_norm",)
-            yield from _norm(f"{place}.layernorm_embedding", path, width)
+            yield from entries.norm(f"{place}.layernorm_embedding", path, width)
         if config.norm_order == "pre":
-            yield from _norm(f"{place}.layer_norm", (side, "norm"), width)
+            yield from entries.norm(f"{place}.layer_norm", (side, "norm"), width)
         for i in range(getattr(config, f"num_{side}_layers")):
             yield from _layer(config, side, i)
 
 
-def _layer(config: TransformerConfig, side: str, number: int) -> Iterator[_Entry]:
+def _layer(config: TransformerConfig, side: str, number: int) -> Iterator[Entry]:
     width, hidden = config.d_model, config.d_ff
     place, path = f"model.{side}.layers.{number}", (side, f"layer_{number}")
     attentions = {"self_attention": "self_attn"}
@@ -208,37 +196,20 @@ def _layer(config: TransformerConfig, side: str, number: int) -> Iterator[_Entry
         norms[ours] = f"{theirs}_layer_norm"
     for ours, theirs in norms.items():
         residual = (*path, f"{ours}_residual", "norm")
-        yield from _norm(f"{place}.{theirs}", residual, width)
+        yield from entries.norm(f"{place}.{theirs}", residual, width)
     feed = (*path, "feed_forward")
-    yield from _linear(f"{place}.fc1", (*feed, "inner"), (width,), (hidden,))
-    yield from _linear(f"{place}.fc2", (*feed, "outer"), (hidden,), (width,))
+    yield from entries.linear(f"{place}.fc1", (*feed, "inner"), (width,), (hidden,))
+    yield from entries.linear(f"{place}.fc2", (*feed, "outer"), (hidden,), (width,))
 
 
 def _attention(
     config: TransformerConfig, place: str, path: tuple[str, ...]
-) -> Iterator[_Entry]:
+) -> Iterator[Entry]:
     width = (config.d_model,)
     heads = (config.num_heads, config.d_model // config.num_heads)
     for ours, theirs in (("query", "q_proj"), ("key", "k_proj"), ("value", "v_proj")):
-        yield from _linear(f"{place}.{theirs}", (*path, ours), width, heads)
-    yield from _linear(f"{place}.out_proj", (*path, "output"), heads, width)
-
-
-def _linear(
-    name: str,
-    path: tuple[str, ...],
-    inputs: tuple[int, ...],
-    outputs: tuple[int, ...],
-) -> Iterator[_Entry]:
-    shape = (math.prod(outputs), math.prod(inputs))
-    kernel = (*path, "kernel")
-    yield _Entry(f"{name}.weight", shape, kernel, inputs + outputs, transposed=True)
-    yield _Entry(f"{name}.bias", shape[:1], (*path, "bias"), outputs)
-
-
-def _norm(name: str, path: tuple[str, ...], width: int) -> Iterator[_Entry]:
-    for theirs, ours in (("weight", "scale"), ("bias", "bias")):
-        yield _Entry(f"{name}.{theirs}", (width,), (*path, ours), (width,))
+        yield from entries.linear(f"{place}.{theirs}", (*path, ours), width, heads)
+    yield from entries.linear(f"{place}.out_proj", (*path, "output"), heads, width)
 
 
 def _convert(
@@ -267,12 +238,7 @@ def _convert(
     params = _token_params(source, target, output, tied)
     if config.output_bias and bias is not None:
         params["logits"] = {"bias": bias[0]}
-    for entry in _entries(config, family):
-        *path, last = entry.path
-        tree = functools.reduce(
-            lambda tree, key: tree.setdefault(key, {}), path, params
-        )
-        tree[last] = entry.to_ours(tensors.take(entry.name, entry.shape))
+    entries.take(_entries(config, family), tensors, params)
     _check_positions(tensors, config, family)
     tensors.check_empty(family.model)
     return config, params

@@ -16,12 +16,12 @@ from jaxformer.data.vocabulary import (
     TOKENIZER,
     Vocabularies,
     Vocabulary,
-    load_sentencepiece,
 )
+from jaxformer.data.vocabulary_sentencepiece import load_sentencepiece
 from jaxformer.data.vocabulary_table import TableVocabulary
 from jaxformer.data.vocabulary_tokenizer import TokenizerVocabulary
 from jaxformer.errors import InputError, require
-from jaxformer.interop.huggingface import files
+from jaxformer.interop.huggingface import files, tokenizer_files
 from jaxformer.interop.huggingface.languages import (
     M2M100,
     MBART25,
@@ -29,6 +29,7 @@ from jaxformer.interop.huggingface.languages import (
     NLLB200,
     WMT21,
 )
+from jaxformer.interop.huggingface.one_stack_kinds import KINDS
 
 MODEL = "sentencepiece.bpe.model"
 
@@ -59,6 +60,8 @@ def read_vocabularies(folder: str | Path, settings: Mapping[str, Any]) -> Vocabu
         found = _read_marian(folder, options)
     elif kind == "bart":
         found = _both(_read_bart(folder, options))
+    elif kind in KINDS:
+        found = _both(_read_one_stack(folder, kind, options))
     else:
         found = _both(_read_multilingual(folder, kind, settings, options))
     _check(folder, settings, found)
@@ -79,7 +82,11 @@ _FILES = {
     "marian": "source.spm, target.spm and vocab.json",
     "m2m_100": f"{MODEL} and vocab.json (M2M-100), or {TOKENIZER} or {MODEL} (NLLB)",
     "mbart": f"{TOKENIZER} or {MODEL}",
-    "bart": f"{TOKENIZER}, or vocab.json and merges.txt",
+    **dict.fromkeys(("bert", "distilbert"), f"{TOKENIZER}, or vocab.txt"),
+    **dict.fromkeys(
+        ("bart", "roberta", "gpt2", "openai-gpt"),
+        f"{TOKENIZER}, or vocab.json and merges.txt",
+    ),
 }
 """The files of the tokenizer for each ``model_type`` of ``config.json``."""
 
@@ -91,18 +98,29 @@ _CLASSES = {
     "m2m_100": ("M2M100Tokenizer", "NllbTokenizer"),
     "mbart": ("MBartTokenizer", "MBart50Tokenizer"),
     "bart": ("BartTokenizer", "RobertaTokenizer"),
+    "bert": ("BertTokenizer",),
+    "distilbert": ("DistilBertTokenizer", "BertTokenizer"),
+    "roberta": ("RobertaTokenizer",),
+    "gpt2": ("GPT2Tokenizer",),
+    "openai-gpt": ("OpenAIGPTTokenizer",),
 }
 """The classes of the tokenizer for each ``model_type``; those of old folders may end
 with ``Fast``.
 """
 
+_GENERIC = ("PreTrainedTokenizer", "TokenizersBackend")
+"""Classes that do what a ``tokenizer.json`` says."""
+
 
 def _check_class(folder: Path, kind: str, given: Any) -> None:
     """Refuse a tokenizer whose pieces or tokens around a text are unknown."""
-    if given is not None and str(given).removesuffix("Fast") not in _CLASSES[kind]:
+    known = _CLASSES[kind]
+    if kind in KINDS and (folder / TOKENIZER).is_file():
+        known += _GENERIC
+    if given is not None and str(given).removesuffix("Fast") not in known:
         raise InputError(
             f"{folder}: the tokenizer_class of a model of type {kind} must be"
-            f" {' or '.join(_CLASSES[kind])}, not {given}, which may cut a text or"
+            f" {' or '.join(known)}, not {given}, which may cut a text or"
             " surround it with tokens in another way"
         )
 
@@ -142,21 +160,38 @@ def _read_bart(folder: Path, options: Mapping[str, Any]) -> Vocabulary:
     if (folder / TOKENIZER).is_file():
         return _read_tokenizer(folder / TOKENIZER)
     _refuse_missing(folder, "bart", "vocab.json", "merges.txt")
-    tokenizers = require("tokenizers", "huggingface")
-    files = str(folder / "vocab.json"), str(folder / "merges.txt")
-    try:
-        backend = tokenizers.Tokenizer(tokenizers.models.BPE.from_file(*files))
-    except Exception as error:  # the library raises no other class
-        raise InputError(
-            f"{folder}: vocab.json or merges.txt is damaged, download them again"
-            f" ({str(error).splitlines()[0]})"
-        ) from None
-    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
-        add_prefix_space=bool(options.get("add_prefix_space", False))
+    special = *SPECIAL.values(), "<mask>"
+    return TokenizerVocabulary(
+        tokenizer_files.build_byte_level(folder, options, special)
     )
-    backend.decoder = tokenizers.decoders.ByteLevel()
-    backend.add_special_tokens([*SPECIAL.values(), "<mask>"])
-    return TokenizerVocabulary(backend.to_str().encode())
+
+
+def _read_one_stack(
+    folder: Path, kind: str, options: Mapping[str, Any]
+) -> TokenizerVocabulary:
+    """Read the vocabulary of BERT, RoBERTa, DistilBERT, GPT or GPT-2."""
+    path = folder / TOKENIZER
+    if path.is_file():
+        try:
+            content = tokenizer_files.apply_options(path.read_bytes(), options)
+            return TokenizerVocabulary(content)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+    if kind in ("bert", "distilbert"):
+        _refuse_missing(folder, kind, "vocab.txt")
+        content = tokenizer_files.build_word_pieces(folder, options)
+    else:
+        _refuse_missing(folder, kind, "vocab.json", "merges.txt")
+        if kind == "openai-gpt":
+            content = tokenizer_files.build_gpt(folder)
+        else:
+            special = (*SPECIAL.values(), "<mask>")
+            special = ("<|endoftext|>",) if kind == "gpt2" else special
+            content = tokenizer_files.build_byte_level(folder, options, special)
+    try:
+        return TokenizerVocabulary(content)
+    except InputError as error:
+        raise InputError(f"{folder}: {error}") from None
 
 
 def _read_multilingual(
@@ -284,7 +319,8 @@ def _check(
                 getattr(vocabulary, f"{name}_id"),
                 settings.get(f"{name}_token_id"),
             )
-            if isinstance(given, int) and given != own:
+            # A model without padding names any token.
+            if isinstance(given, int) and given != own != vocabulary.size:
                 raise InputError(
                     f"{folder}: {name} is id {own} of the {side} vocabulary and"
                     f" {given} of the model: they are not of one model"

@@ -1,0 +1,92 @@
+"""``jaxformer generate``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from jaxformer.cli.arguments import (
+    add_checkpoint,
+    add_decoding,
+    add_options,
+    add_output,
+    choose_search,
+    number,
+)
+from jaxformer.cli.output import check_output, open_output, read_input
+from jaxformer.errors import UsageError
+from jaxformer.search.config import MOST_BEAM
+
+EXAMPLE = """
+examples:
+  jaxformer generate --workdir=runs/language_model "def main("
+  jaxformer generate --workdir=runs/language_model --sample --top_p=0.9 --seed=1 \\
+    --max_tokens=200 --stop="\\n\\n" "class Parser:"
+  jaxformer generate --workdir=runs/language_model --input=prompts.txt --format=jsonl
+
+A prompt of the command line is continued at once, token by token, and printed after its
+prompt. Prompts of a file, one a line, or of standard input have one line of output
+each: the continuation as a JSON string, or with --format=jsonl an object with the
+prompt and its continuations. In --stop, \\n is the end of a line.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_checkpoint(parser)
+    add_decoding(parser)
+    add_output(parser)
+    parser.add_argument("prompt", nargs="?", help="a text to continue")
+    add_options(
+        parser.add_argument,
+        ("input", Path, "FILE", "prompts, one a line (default: standard input)"),
+        ("max_tokens", number(1), "N", "most tokens that are added (default 128)"),
+    )
+    ends = ("stop", str, "TEXT", "ends a continuation; may be repeated")
+    add_options(parser.add_argument, ends, repeated=True)
+    parser.add_argument(
+        "--n_best",
+        type=number(1, MOST_BEAM),
+        default=1,
+        metavar="N",
+        help="continuations of each prompt (default 1)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Continue texts."""
+    from jaxformer.translation.generator import Generator
+
+    if options.prompt is not None and options.input is not None:
+        raise UsageError("give a prompt or --input, not both")
+    check_output(options.output, options.input)
+    generator = Generator.load(options.workdir, options.checkpoint)
+    asked = {
+        "most": options.max_tokens or 128,
+        "stop": [text.replace("\\n", "\n") for text in options.stop],
+        "decoding": choose_search(options, generator.decoding),
+    }
+    decoding = asked["decoding"]
+    alone = decoding.sample or decoding.beam_size == 1
+    plain = options.format == "text" and options.output is None
+    if options.prompt is not None and alone and plain and options.n_best == 1:
+        sys.stdout.write(options.prompt)
+        for part in generator.stream(options.prompt, **asked):
+            sys.stdout.write(part)
+            sys.stdout.flush()
+        sys.stdout.write("\n")
+        return
+    given = options.prompt is not None
+    prompts = [str(options.prompt)] if given else list(read_input(options.input))
+    found = generator.generate(prompts, n_best=options.n_best, **asked)
+    with open_output(options.output) as write:
+        for prompt, own in zip(prompts, found, strict=True):
+            if options.format == "jsonl":
+                each = [continuation._asdict() for continuation in own]
+                record = {"prompt": prompt, "continuations": each}
+                write(json.dumps(record, ensure_ascii=False))
+                continue
+            for continuation in own:
+                write(json.dumps(continuation.text, ensure_ascii=False))

@@ -1,0 +1,70 @@
+"""``jaxformer predict``."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from jaxformer.cli.arguments import add_checkpoint, add_options, number
+from jaxformer.cli.output import (
+    check_output,
+    name_input,
+    name_lines,
+    read_input,
+    warn,
+    write_output,
+)
+
+EXAMPLE = """
+examples:
+  jaxformer predict --workdir=runs/sst2 --input=reviews.txt --output=labels.jsonl
+  echo "The capital of France is <mask>." | jaxformer predict --workdir=runs/words
+
+Reads a text a line, and prints a JSON object for each, by the run's training.objective:
+  classification  a text, or two and a tab: the label and all probabilities
+  regression      the same: the value
+  tagging         words: their tags, and the entities where tags are of IOB
+  span            question, tab, text: the answer, its first character and the one
+                  after its last (start, end), its score, and no_answer, the score
+                  of none; scores are sums of two logits
+  masked          a text with <mask> once: words for it, with their probabilities
+Texts to label or measure are cut to data.max_length, as in training, and a warning
+counts them. Tagged ones are divided between words, those with answers into windows that
+overlap, and texts with a mask are refused. A blank line gets null.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments."""
+    add_checkpoint(parser)
+    add_options(
+        parser.add_argument,
+        ("input", Path, "FILE", "texts, one a line (default: standard input)"),
+        ("output", Path, "FILE", "where to write (default: standard output)"),
+    )
+    parser.add_argument(
+        "--top",
+        type=number(1),
+        default=5,
+        metavar="N",
+        help="words for a mask (default 5)",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    """Predict."""
+    from jaxformer.evaluation.predictor import Predictor
+
+    check_output(options.output, options.input)
+    predictor = Predictor.load(options.workdir, options.checkpoint)
+
+    def notice(cut: int) -> None:
+        limit = f"data.max_length={predictor.longest} tokens"
+        warn(f"{cut} texts were cut to {limit}, as in training")
+
+    with name_lines(text=name_input(options.input)):
+        texts = list(read_input(options.input))
+        found = predictor.predict(texts, top=options.top, notice=notice)
+    lines = (json.dumps(each, ensure_ascii=False) for each in found)
+    write_output(options.output, lines)

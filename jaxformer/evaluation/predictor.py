@@ -1,0 +1,362 @@
+"""A model of the encoder alone that labels, measures, tags, answers, or fills in
+words.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jaxformer import bucket
+from jaxformer.checkpoints.parameters import find_parameters
+from jaxformer.data.examples import Window, join_texts, question_windows
+from jaxformer.data.frame import make_frame
+from jaxformer.data.vocabulary import MASK, Vocabularies
+from jaxformer.errors import InputError
+from jaxformer.models.encoder import TextEncoder
+from jaxformer.models.seq2seq import abstract_parameters, make_model
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import RunConfig
+from jaxformer.runs.folder import check_vocabulary
+from jaxformer.runs.training import TrainingConfig
+from jaxformer.training.objectives import Batch, make_objective
+from jaxformer.training.optimizer import frozen_mask
+from jaxformer.translation.batch import batches, pad, power_of_two, round_width
+from jaxformer.translation.codec import line_error
+from jaxformer.translation.encoder_rows import (
+    best_span,
+    entities_of,
+    rows_of_words,
+    with_mask,
+)
+from jaxformer.typing import Array, Float, PyTree
+
+Prediction = dict[str, Any]
+"""What :meth:`Predictor.predict` says of a text, as JSON."""
+
+
+class Predictor:
+    """A trained model of the encoder alone with its vocabularies.
+
+    Example:
+        >>> Predictor.load("runs/sst2").predict(["A fine film."])  # doctest: +SKIP
+        [{'label': '1', 'probabilities': {'0': 0.02, '1': 0.98}}]
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        params: PyTree,
+        vocabularies: Vocabularies,
+        *,
+        checkpoint: int | str | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        """Build a predictor from its parts; :meth:`load` reads them from a run.
+
+        Args:
+            config: of the run.
+            params: of the model.
+            vocabularies: of text and labels.
+            checkpoint: name of the parameters.
+            directory: of the run.
+
+        Raises:
+            InputError: the model is no encoder alone.
+        """
+        _check_encoder(config, directory)
+        model = config.model
+        if model.attention_backend != "plain":
+            # The machine that trained may have had another kernel.
+            model = dataclasses.replace(model, attention_backend="auto")
+        self.config = dataclasses.replace(config, model=model)
+        self.model, self.params = make_model(model), params
+        self.vocabularies = vocabularies
+        self.frame = make_frame(vocabularies, ("", ""))
+        self.checkpoint, self.directory = checkpoint, directory
+
+    @classmethod
+    def load(cls, directory: str | Path, checkpoint: str | int = "best") -> Predictor:
+        """Read a run's configuration, vocabularies and parameters.
+
+        Args:
+            directory: of the run; on the disk or in a bucket (``gs://bucket/run``).
+            checkpoint: ``best``, ``latest``, a step, ``average`` or ``average/NAME``.
+
+        Raises:
+            InputError: there is no such run or checkpoint, its parts do not belong
+                together, it is no encoder alone, or what predicts was newly drawn and
+                never trained.
+        """
+        directory = bucket.open_directory(directory)
+        config = configuration.load(directory / "config.json")
+        _check_encoder(config, directory)
+        best = config.evaluation.best_metric
+        saved = find_parameters(directory, str(checkpoint), best)
+        like = abstract_parameters(config.model)
+        untrained = _untrained(config.training, like, saved.name, saved.drawn)
+        if untrained:
+            raise InputError(
+                f"{', '.join(untrained)} of checkpoint {saved.name} of {directory} was"
+                " newly drawn and never trained, so that it predicts nothing: train the"
+                " run first"
+            )
+        vocabularies = Vocabularies.load(directory / "vocabulary")
+        check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
+        names = {"checkpoint": saved.name, "directory": directory}
+        return cls(config, saved.load(like), vocabularies, **names)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a row, what stands around a text included, as in training."""
+        return min(self.config.data.max_length, self.config.model.max_length)
+
+    def predict(
+        self,
+        texts: Sequence[str],
+        *,
+        top: int = 5,
+        notice: Callable[[int], None] = lambda _: None,
+    ) -> list[Prediction]:
+        """Return what the model says of each text, in order.
+
+        ============== ========================= ======================================
+        objective      text                      prediction
+        ============== ========================= ======================================
+        classification one, or two and a tab     ``label``, ``probabilities``
+        regression     the same                  ``value``
+        tagging        words                     ``words``, ``tags``, and of tags in
+                                                 IOB ``entities``
+        span           question, tab, text       ``answer``, its characters ``start``
+                                                 and ``end``, its ``score``, and
+                                                 ``no_answer``, the score of none
+        masked         with ``<mask>`` once      ``candidates``, words with their
+                                                 probabilities
+        ============== ========================= ======================================
+
+        Texts to label or measure are cut to ``data.max_length`` as in training; tagged
+        ones are divided between words, and those with answers into windows. What is
+        said of a text without a token is None, or no words.
+
+        Args:
+            texts: a line each.
+            top: words for a mask.
+            notice: called at the end with the number of texts that were cut, if any
+                was.
+
+        Raises:
+            InputError: a text does not have the form above, or one with a mask is too
+                long.
+        """
+        return getattr(self, f"_{self.config.training.objective}")(texts, top, notice)
+
+    def _classification(
+        self, texts: Sequence[str], top: int, notice: Callable[[int], None]
+    ) -> list[Prediction]:
+        del top
+        labels = self.vocabularies.target.pieces(range(self.vocabularies.target.size))
+        found: list[Prediction] = []
+        for logits in self._whole(texts, notice):
+            if logits is None:
+                found.append({"label": None, "probabilities": None})
+                continue
+            shares = softmax(logits)
+            rounded = dict(zip(labels, np.round(shares, 6).tolist(), strict=True))
+            best = labels[int(shares.argmax())]
+            found.append({"label": best, "probabilities": rounded})
+        return found
+
+    def _regression(
+        self, texts: Sequence[str], top: int, notice: Callable[[int], None]
+    ) -> list[Prediction]:
+        del top
+        return [
+            {"value": None if number is None else float(number[0])}
+            for number in self._whole(texts, notice)
+        ]
+
+    def _whole(
+        self, texts: Sequence[str], notice: Callable[[int], None]
+    ) -> list[Float[np.ndarray, " C"] | None]:
+        """Return the outputs for whole texts; None for those without a token."""
+        rows, cut = [], 0
+        divided = [text.split("\t") for text in texts]
+        for number, parts in enumerate(divided, start=1):
+            if len(parts) > 2:
+                fault = f"has {len(parts)} texts, separated by tabs: give one or two"
+                raise line_error("text", number, fault)
+        whole = [*itertools.chain.from_iterable(divided)]
+        encoded = iter(self.vocabularies.source.encode_batch(whole))
+        for parts in divided:
+            first, *others = itertools.islice(encoded, len(parts))
+            second = others[0] if others else None
+            tokens, lost = join_texts(first, second, self.frame, self.longest)
+            rows.append(tokens if any((first, *others)) else [])
+            cut += lost
+        found: list[Any] = [None] * len(rows)
+        for index, logits in self.outputs(rows):
+            found[index] = logits
+        if cut:
+            notice(cut)
+        return found
+
+    def _tagging(
+        self, texts: Sequence[str], top: int, notice: Callable[[int], None]
+    ) -> list[Prediction]:
+        del top, notice
+        words = [text.split() for text in texts]
+        source = self.vocabularies.source
+        rows: list[list[int]] = []
+        places: list[tuple[int, list[int]]] = []
+        for number, own in enumerate(words):
+            for row, firsts in rows_of_words(own, source, self.frame, self.longest):
+                rows.append(row)
+                places.append((number, firsts))
+        tags: list[list[str]] = [[] for _ in texts]
+        parts: list[list[str]] = [[] for _ in rows]
+        for index, logits in self.outputs(rows):
+            best = logits[places[index][1]].argmax(-1)
+            parts[index] = self.vocabularies.target.pieces(best)
+        for (number, _), part in zip(places, parts, strict=True):
+            tags[number] += part
+        labels = self.vocabularies.target.pieces(range(self.vocabularies.target.size))
+        named = any(label[:2] in ("B-", "I-") for label in labels)
+        return [
+            {"words": own, "tags": given}
+            | ({"entities": entities_of(own, given)} if named else {})
+            for own, given in zip(words, tags, strict=True)
+        ]
+
+    def _span(
+        self, texts: Sequence[str], top: int, notice: Callable[[int], None]
+    ) -> list[Prediction]:
+        del top, notice
+        windows: list[Window] = []
+        owners: list[int] = []
+        contexts = []
+        for number, text in enumerate(texts, start=1):
+            question, tab, context = text.partition("\t")
+            if not tab:
+                fault = "is no question and text: put a tab between them"
+                raise line_error("text", number, fault)
+            own = question_windows(
+                *(question, context, self.vocabularies.source, self.frame),
+                *(self.longest, self.config.data.stride),
+            )
+            windows += own
+            owners += [number - 1] * len(own)
+            contexts.append(context)
+        nothing = {"answer": None, "start": None, "end": None, "score": None}
+        best: list[Prediction] = [{**nothing, "no_answer": None} for _ in texts]
+        for index, logits in self.outputs([window.tokens for window in windows]):
+            answer, none = best[owners[index]], float(logits[0, 0] + logits[1, 0])
+            known = answer["no_answer"]
+            answer["no_answer"] = none if known is None else min(none, known)
+            span = best_span(logits, windows[index])
+            if span and (answer["score"] is None or span[0] > answer["score"]):
+                answer["score"], answer["start"], answer["end"] = span
+                answer["answer"] = contexts[owners[index]][span[1] : span[2]]
+        return best
+
+    def _masked(
+        self, texts: Sequence[str], top: int, notice: Callable[[int], None]
+    ) -> list[Prediction]:
+        del notice
+        rows, places = [], []
+        for number, text in enumerate(texts, start=1):
+            if text.count(MASK) != 1:
+                fault = f"has {text.count(MASK) or 'no'} {MASK}: give each text one"
+                raise line_error("text", number, fault)
+            row, place = with_mask(text, self.vocabularies.source, self.frame)
+            if len(row) > self.longest:
+                fault = (
+                    f"has {len(row)} tokens and the run takes {self.longest}"
+                    " (data.max_length): shorten it"
+                )
+                raise line_error("text", number, fault)
+            rows.append(row)
+            places.append(place)
+        vocabulary = self.vocabularies.target
+        ids = {getattr(vocabulary, f"{x}_id") for x in ("pad", "unk", "bos", "eos")}
+        ids |= {vocabulary.mask_id, *vocabulary.languages.values()}
+        special = [id_ for id_ in ids if id_ is not None and id_ < vocabulary.size]
+        found: list[Prediction] = [{} for _ in rows]
+        for index, logits in self.outputs(rows, places):
+            shares = softmax(logits[0])[: vocabulary.size]
+            shares[special] = -1.0
+            order = [id_ for id_ in np.argsort(-shares)[:top] if shares[id_] >= 0]
+            names = [name.replace("▁", " ") for name in vocabulary.pieces(order)]
+            found[index]["candidates"] = [
+                [name.strip() or name, round(float(shares[id_]), 6)]
+                for name, id_ in zip(names, order, strict=True)
+            ]
+        return found
+
+    def outputs(
+        self, rows: Sequence[list[int]], places: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, Float[np.ndarray, "..."]]]:
+        """Yield the number of each row and its logits in float32, in batches of similar
+        lengths; nothing of a row without tokens.
+
+        Args:
+            rows: tokens in their frame.
+            places: of the mask in each row; None: the model reads no masks.
+        """
+        config, decoding = self.model.config, self.config.decoding
+        sizes = decoding.batch_size, decoding.tokens_per_batch, config.max_length
+        for indices, most in batches([*map(len, rows)], *sizes):
+            width = round_width(len(rows[indices[0]]), config.max_length)
+            count = min(power_of_two(len(indices)), most)
+            tokens = pad([rows[i] for i in indices], count, width, config.pad_id)
+            batch: Batch = {"source": tokens}
+            if places is not None:
+                masks = pad([[places[i]] for i in indices], count, 1, 0)
+                batch = {"masked": tokens, "places": masks}
+            given = self.model, self.config.training, self.params, batch
+            yield from zip(indices, np.asarray(find_logits(*given)), strict=False)
+
+
+def _check_encoder(config: RunConfig, directory: Path | None) -> None:
+    model = config.model
+    if model.num_decoder_layers:
+        other = "translate" if model.num_encoder_layers else "generate"
+        raise InputError(
+            f"{directory or 'this run'} has a decoder, and predict is for models of the"
+            f" encoder alone: use {other}"
+        )
+
+
+def _untrained(
+    config: TrainingConfig, like: PyTree, checkpoint: int | str, drawn: Sequence[str]
+) -> list[str]:
+    """Return the parts that were drawn and that no step has changed."""
+    if checkpoint == 0 or config.frozen is None:
+        return [*drawn] if checkpoint == 0 else []
+    frozen = frozen_mask(like, config.frozen)
+    return [part for part in drawn if all(jax.tree.leaves(frozen.get(part, False)))]
+
+
+def softmax(logits: Float[np.ndarray, " V"]) -> Float[np.ndarray, " V"]:
+    """Return probabilities in float64."""
+    shares = np.exp(logits.astype(np.float64) - logits.max())
+    return shares / shares.sum()
+
+
+@functools.partial(jax.jit, static_argnums=(0, 1))
+def find_logits(
+    model: TextEncoder, config: TrainingConfig, params: PyTree, batch: Batch
+) -> Float[Array, "..."]:
+    """Return the logits that the objective of a run reads, as in its validation."""
+    objective = make_objective(model.config, config)
+
+    def run(module: TextEncoder, batch: Batch) -> Float[Array, "..."]:
+        return objective.output(module, batch, train=False).logits()
+
+    return model.apply({"params": params}, batch, method=run)  # pyright: ignore[reportReturnType]

@@ -1,0 +1,224 @@
+"""BERT, RoBERTa, DistilBERT, GPT and GPT-2 of Hugging Face as runs, and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from jaxformer import bucket
+from jaxformer.checkpoints.parameters import find_parameters
+from jaxformer.data.config import DataConfig
+from jaxformer.data.frame import ENCODER, TEXT, TEXT2, Template
+from jaxformer.data.sources import IMPORTED
+from jaxformer.data.vocabulary import SPECIAL, TOKENIZER, Vocabularies, Vocabulary
+from jaxformer.data.vocabulary_labels import LabelVocabulary
+from jaxformer.errors import InputError, require
+from jaxformer.files import write_whole
+from jaxformer.interop.huggingface import one_stack, tokenizer_files
+from jaxformer.interop.huggingface.one_stack_kinds import KINDS
+from jaxformer.interop.huggingface.one_stack_settings import (
+    differences,
+    find_objective,
+    read_labels,
+)
+from jaxformer.interop.huggingface.seq2seq import Imported
+from jaxformer.interop.huggingface.tokenizers import read_vocabularies
+from jaxformer.models.config import TransformerConfig
+from jaxformer.models.seq2seq import abstract_parameters
+from jaxformer.runs import config as configuration
+from jaxformer.runs.config import EvaluationConfig, RunConfig, data_kind
+from jaxformer.runs.folder import check_vocabulary
+from jaxformer.runs.training import TrainingConfig
+from jaxformer.search.config import DecodingConfig
+
+_TEMPLATES = {
+    "bert": ENCODER,
+    "distilbert": ENCODER,
+    "roberta": Template(source=("{bos}", TEXT, *["{eos}"] * 2, TEXT2, "{eos}")),
+    "gpt2": Template(),
+    "openai-gpt": Template(),
+}
+"""What stands around a text, or around two."""
+
+_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+def describe(
+    folder: Path, imported: Imported
+) -> tuple[RunConfig, Vocabularies, list[str]]:
+    """Return the configuration and the vocabularies of a run of a model.
+
+    The objective is that of the model's head, and the labels are in the order of their
+    numbers in ``config.json``.
+
+    Args:
+        folder: of the model, with the tokenizer's files.
+        imported: the model.
+
+    Returns:
+        Configuration, vocabularies, and the settings of the folder's search, which are
+        not taken.
+
+    Raises:
+        InputError: the tokenizer is missing, damaged or of another model, or the labels
+            do not fit the head.
+    """
+    settings, model = imported.settings, imported.config
+    objective = find_objective(model, settings)
+    text = read_vocabularies(folder, settings).source
+    labels: Vocabulary = text
+    if objective in ("classification", "tagging"):
+        labels = LabelVocabulary.from_labels(read_labels(settings))
+    elif objective in ("regression", "span"):
+        labels = LabelVocabulary.of_kind(data_kind(objective))
+    ids: dict[str, Any] = {"pad_id": text.pad_id, "bos_id": text.bos_id}
+    if not model.num_decoder_layers:
+        ids |= {"eos_id": text.eos_id, "mask_id": text.mask_id}
+    model = dataclasses.replace(model, **ids)
+    name = f"{IMPORTED}{folder.resolve().name}"
+    data = DataConfig(
+        kind=data_kind(objective),
+        **dict.fromkeys(("train", "valid", "test"), name),
+        vocabulary_size=text.size,
+        max_length=model.max_length,
+    )
+    training = TrainingConfig(
+        objective=objective, label_smoothing=0.0, initializer="normal"
+    )
+    evaluation = EvaluationConfig(max_sentences=0, best_metric="loss")
+    config = RunConfig(model, data, training, DecodingConfig(), evaluation)
+    template = _TEMPLATES[settings["model_type"]]
+    known = {*_IDS, "transformers_version", "_from_model_config"}
+    search = imported.generation or {}
+    ignored = [f"{key}={search[key]!r}" for key in search if key not in known]
+    return config, Vocabularies(text, labels, template), ignored
+
+
+def save(run: Path | str, checkpoint: str, folder: Path, dtype: str) -> int | str:
+    """Write a run of a model of one stack for transformers, with its tokenizer.
+
+    Args:
+        run: directory of the run.
+        checkpoint: ``best``, ``latest``, a step, ``average`` or ``average/NAME``.
+        folder: created.
+        dtype: of the weights: ``float32``, ``float16`` or ``bfloat16``.
+
+    Returns:
+        The name of the checkpoint.
+
+    Raises:
+        InputError: there is no such run or checkpoint, transformers has no such model,
+            or its vocabulary is one of SentencePiece.
+    """
+    directory = bucket.open_directory(run)
+    config = configuration.load(directory / "config.json")
+    metric = config.evaluation.best_metric
+    saved = find_parameters(directory, checkpoint, metric)
+    vocabularies = Vocabularies.load(directory / "vocabulary")
+    check_vocabulary(directory, vocabularies, saved.vocabulary, saved.name)
+    name, text = _choose(config.model), vocabularies.source
+    if TOKENIZER not in text.files:
+        raise InputError(
+            "this run has a vocabulary of SentencePiece, which transformers' classes of"
+            f" {name} do not read: train with data.vocabulary_model=bytes"
+        )
+    settings: dict[str, Any] = {"model_type": name}
+    if name not in ("bert", "distilbert"):
+        settings |= {"bos_token_id": text.bos_id, "eos_token_id": text.eos_id}
+    if vocabularies.labels is not None and config.model.head != "span":
+        names = vocabularies.labels.labels or ("LABEL_0",)
+        settings["id2label"] = {str(id_): label for id_, label in enumerate(names)}
+    if config.training.objective == "regression":
+        settings["problem_type"] = "regression"
+    params = saved.load(abstract_parameters(config.model))
+    one_stack.write(folder, config.model, params, settings, None, dtype)
+    for file, content in _tokenizer(name, vocabularies, config.model).items():
+        write_whole(folder / file, content)
+    return saved.name
+
+
+def _choose(model: TransformerConfig) -> str:
+    """Return the ``model_type`` whose models compute what a configuration says.
+
+    Raises:
+        InputError: there is none; the options that differ are named.
+    """
+    differ = {name: differences(model, name) for name in KINDS}
+    name = min(differ, key=lambda name: len(differ[name]))
+    if not differ[name]:
+        return name
+    needed = " ".join(f"--config.model.{key}={x}" for key, x in differ[name].items())
+    own = ", ".join(f"{key} {getattr(model, key)}" for key in differ[name])
+    raise InputError(
+        f"transformers has no model such as this, with {own}: for its {name}, train"
+        f" with {needed}"
+    )
+
+
+def _tokenizer(
+    name: str, vocabularies: Vocabularies, model: TransformerConfig
+) -> dict[str, bytes]:
+    """Return the files of the tokenizer; the bytes of an imported one are its own."""
+    text = vocabularies.source
+    pieces = {
+        special: text.pieces([getattr(text, f"{special}_id")])[0]
+        for special in SPECIAL
+        if getattr(text, f"{special}_id") < text.size
+    }
+    content = text.files[TOKENIZER]
+    parts = json.loads(content)
+    of_kind = _CLASSES[name]
+    whole = vocabularies.template == _TEMPLATES[name]
+    own = (parts["model"]["type"], pieces["bos"]) == of_kind[1:] and whole
+    if vocabularies.template and not parts.get("post_processor"):
+        content = _with_frame(content, vocabularies.template, pieces)
+    options: dict[str, Any] = {
+        "tokenizer_class": of_kind[0] if own else "PreTrainedTokenizerFast",
+        "model_max_length": model.max_length,
+        **{f"{special}_token": piece for special, piece in pieces.items()},
+    }
+    if model.num_encoder_layers:
+        options |= {"cls_token": pieces["bos"], "sep_token": pieces["eos"]}
+    if text.mask_id is not None:
+        options["mask_token"] = text.pieces([text.mask_id])[0]
+    options |= tokenizer_files.read_normalizer(content)
+    return {
+        TOKENIZER: content,
+        "tokenizer_config.json": json.dumps(options, indent=2).encode() + b"\n",
+    }
+
+
+_CLASSES = {
+    "bert": ("BertTokenizer", "WordPiece", "[CLS]"),
+    "distilbert": ("DistilBertTokenizer", "WordPiece", "[CLS]"),
+    "roberta": ("RobertaTokenizer", "BPE", "<s>"),
+    "gpt2": ("GPT2Tokenizer", "BPE", "<|endoftext|>"),
+    "openai-gpt": ("OpenAIGPTTokenizer", "BPE", "<unk>"),
+}
+"""The class of the tokenizer, its model, and the piece at the beginning."""
+
+
+def _with_frame(content: bytes, template: Template, pieces: dict[str, str]) -> bytes:
+    """Add to a ``tokenizer.json`` what stands around a text, or around two."""
+    if "{bos}" not in template.source:
+        return content
+    tokenizers = require("tokenizers", "huggingface")
+    backend = tokenizers.Tokenizer.from_buffer(content)
+    special = {f"{{{name}}}": piece for name, piece in pieces.items()}
+    place = template.source.index(TEXT2)
+    one, between = [*template.source], template.source.index(TEXT) + 1
+    del one[between : place + 1]
+    pair = [
+        f"{special.get(part, '$B' if part == TEXT2 else '$A')}:{int(number >= place)}"
+        for number, part in enumerate(template.source)
+    ]
+    single = [special.get(part, "$A") for part in one]
+    known = [special[part] for part in dict.fromkeys(one) if part in special]
+    backend.post_processor = tokenizers.processors.TemplateProcessing(
+        single=" ".join(single),
+        pair=" ".join(pair),
+        special_tokens=[(piece, backend.token_to_id(piece)) for piece in known],
+    )
+    return backend.to_str().encode()

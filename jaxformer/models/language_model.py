@@ -1,0 +1,173 @@
+"""The decoder alone, as a language model (Radford et al. 2018, 2019)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+
+from jaxformer.functional import positions
+from jaxformer.functional.cache import KeyValueStore, readable
+from jaxformer.functional.masks import SegmentMask
+from jaxformer.models.cache import Cache, begin_with, empty_cache
+from jaxformer.models.one_stack import OneStack
+from jaxformer.models.seq2seq import shift_right
+from jaxformer.typing import Array, Bool, Float, Int
+
+
+class Prompt(NamedTuple):
+    """What is known of texts that are to be continued, which end at the same position.
+
+    Attributes:
+        stores: keys and values of every layer at all positions but the last.
+        read: which of them there are, since texts differ in length.
+        last: the last token of each text, the input of the first step.
+        shift: positions before the first token of each text.
+    """
+
+    stores: list[KeyValueStore]
+    read: Bool[Array, "B P"]
+    last: Int[Array, " B"]
+    shift: Int[Array, " B"]
+
+
+class LanguageModel(OneStack):
+    """A Transformer of the decoder alone, without attention to an encoder: each token
+    is predicted from those before it (Radford et al. 2018, section 3.1).
+
+    ``config.num_encoder_layers`` is 0. Rows are padded on the right with
+    ``config.pad_id`` and may have several packed texts, as those of
+    :class:`jaxformer.Transformer`.
+
+    Example:
+        >>> config = TransformerConfig(100, num_encoder_layers=0, num_decoder_layers=2)
+        >>> model, tokens = LanguageModel(config), jnp.ones((2, 7), int)
+        >>> params = model.init(jax.random.key(0), tokens)["params"]
+        >>> model.apply({"params": params}, tokens).shape
+        (2, 7, 100)
+    """
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B T"],
+        *,
+        segments: Int[Array, "B T"] | None = None,
+        train: bool = False,
+    ) -> Float[Array, "B T V"]:
+        """Predict each token from those before it.
+
+        Args:
+            tokens: to predict, not shifted, padded on the right. The first is predicted
+                from ``config.bos_id``.
+            segments: of packed rows.
+            train: whether dropout is active; it needs ``rngs={"dropout": key}``.
+
+        Returns:
+            Logits in float32; those at position t depend only on the tokens before t.
+
+        Raises:
+            InputError: a row longer than ``config.max_length`` (a packed one only
+                outside ``jit``), or, outside ``jit``, a token id out of range, padding
+                before a token or segments that do not match the tokens.
+        """
+        return self.logits(self.hidden(tokens, segments, train=train)[0])
+
+    def hidden(
+        self,
+        tokens: Int[Array, "B T"],
+        segments: Int[Array, "B T"] | None = None,
+        *,
+        train: bool = False,
+        backend: str | None = None,
+    ) -> tuple[Float[Array, "B T D"], list[Float[Array, "B H T T"] | None]]:
+        """Return the input of :meth:`logits` for each token to predict, and the
+        attention weights, which only the ``backend`` ``plain`` has.
+        """
+        self.check(tokens, segments)
+        bos_id, pad_id = self.config.bos_id, self.config.pad_id
+        inputs = shift_right(tokens, bos_id)
+        if segments is not None:
+            first = positions.segment_positions(segments) == 0
+            inputs = jnp.where(first, bos_id, inputs)
+        # The mask is shifted like the tokens: the first input is real even if bos_id is
+        # pad_id.
+        real = (tokens != pad_id)[:, :-1]
+        real = jnp.pad(real, ((0, 0), (1, 0)), constant_values=True)
+        return self.run(
+            inputs, real, segments, causal=True, train=train, backend=backend
+        )
+
+    def read(
+        self, tokens: Int[Array, "B T"], *, backend: str | None = None
+    ) -> Float[Array, "B T V"]:
+        """Predict the token after each of these, without a ``config.bos_id`` before
+        them.
+        """
+        self.check(tokens, None)
+        real = tokens != self.config.pad_id
+        x, _ = self.run(tokens, real, None, causal=True, train=False, backend=backend)
+        return self.logits(x)
+
+    def start(self, prompt: Int[Array, "B T"]) -> Prompt:
+        """Read texts that are to be continued (prefill).
+
+        Args:
+            prompt: padded on the right; an empty row begins with ``config.bos_id``.
+        """
+        self.check(prompt, None)
+        if prompt.shape[1] == 1:  # attention needs a key
+            padding = self.config.pad_id
+            prompt = jnp.pad(prompt, ((0, 0), (0, 1)), constant_values=padding)
+        length, bos_id = prompt.shape[1], self.config.bos_id
+        lengths = (prompt != self.config.pad_id).sum(axis=1)
+        prompt = prompt.at[:, 0].set(jnp.where(lengths == 0, bos_id, prompt[:, 0]))
+        # Aligned at their ends: then distances are those of the columns.
+        shift = length - jnp.maximum(lengths, 1)
+        place = jnp.arange(length)[None] - shift[:, None]
+        tokens = jnp.take_along_axis(prompt, jnp.maximum(place, 0), axis=1)
+        read, last = (place >= 0)[:, :-1], tokens[:, -1]
+        x = self.embed(tokens[:, :-1], jnp.maximum(place, 0)[:, :-1])
+        stores = self.stack.prefill(x, SegmentMask(read, causal=True))
+        return Prompt(stores, read, last, shift)
+
+    def empty_cache(
+        self, memory: Prompt, rows: int, length: int, beam_size: int = 1
+    ) -> Cache:
+        """Allocate the cache of hypotheses for ``length`` positions after their
+        prompts; see :func:`~jaxformer.models.empty_cache`.
+        """
+        before = memory.read.shape[1]
+        cache = empty_cache(self.config, rows, length, beam_size, before=before)
+        return begin_with(cache, memory.stores, memory.read)
+
+    def step(
+        self, tokens: Int[Array, " N"], cache: Cache, memory: Prompt
+    ) -> tuple[Float[Array, "N V"], Cache]:
+        """Predict the next token of each hypothesis from its last token and the cache.
+
+        Args:
+            tokens: the last tokens; at the first step those of the prompt are taken
+                instead. The N / B hypotheses of a text are adjacent.
+            cache: from :meth:`empty_cache`, or the last step.
+            memory: from :meth:`start`.
+
+        Returns:
+            Logits in float32, and the cache extended by one position. The caller keeps
+            prompt and continuation within ``config.max_length``.
+        """
+        rows, length = cache.ancestors.shape
+        last, shift = (
+            jnp.repeat(each, rows // memory.last.shape[0])
+            for each in (memory.last, memory.shift)
+        )
+        tokens = jnp.where(cache.position == memory.read.shape[1], last, tokens)
+        x = self.embed(tokens[:, None], (cache.position - shift)[:, None])
+        width = rows // cache.spans[0][0].keys.shape[0]
+        own = jnp.tile(jnp.arange(width, dtype=jnp.int32), rows // width)
+        ancestors = cache.ancestors.at[:, cache.position].set(own)
+        seen = readable(ancestors.reshape(-1, width, length))
+        x, spans = self.stack.step(x, cache.spans, cache.position, seen)
+        grown = cache._replace(
+            spans=spans, ancestors=ancestors, position=cache.position + 1
+        )
+        return self.logits(x[:, 0]), grown

@@ -1,0 +1,76 @@
+"""What training says of a run when it begins."""
+
+from __future__ import annotations
+
+import jax
+
+from jaxformer.data.cleaning import summary
+from jaxformer.data.pipeline import TrainingData
+from jaxformer.models.seq2seq import count_parameters
+from jaxformer.training.display import Display
+from jaxformer.training.engines import Engine
+from jaxformer.training.optimizer import frozen_mask
+from jaxformer.training.progress import Progress
+from jaxformer.training.run import Run
+
+
+def _introduce_data(display: Display, run: Run, data: TrainingData) -> None:
+    facts, config = data.statistics, run.config.data
+    examples = config.examples
+    rows = examples if config.window is None else "windows"
+    source = "" if config.one_sided else f"{facts.source_tokens:,} + "
+    display.say(
+        f"data: {facts.pairs:,} {rows} an epoch, {source}{facts.target_tokens:,}"
+        f" tokens, {facts.batches:,} batches in {facts.shapes}"
+        f" shape{'s' * (facts.shapes > 1)}, {facts.padding:.1%} padding"
+    )
+    for name, count in data.counts.items():
+        display.say(f"  {name}: {count.read:,} {examples} read, {summary(count)}")
+    if len(data.shares) > 1:
+        for part in data.shares:
+            size = part.stop - part.start
+            display.say(
+                f"  {part.name}: {size:,} {rows} x {part.weight:g},"
+                f" {size * part.weight / facts.pairs:.1%}"
+            )
+    display.say(f"validation: {config.valid}, {len(run.valid):,} {examples}")
+
+
+def introduce(
+    display: Display, run: Run, data: TrainingData, engine: Engine, progress: Progress
+) -> None:
+    """Say what a run is made of, what it reads, and what it begins with."""
+    state = engine.abstract()
+    params = state.params if state.base is None else state.base
+    kind = f"{jax.devices()[0].platform} device{'s' * (engine.devices > 1)}"
+    display.say(
+        f"model: {count_parameters(params):,} parameters on {engine.devices} {kind}"
+    )
+    _introduce_data(display, run, data)
+    training = run.config.training
+    if training.initial_run is not None and not progress.step:
+        moments = " and its moments" if training.initial_optimizer else ""
+        begin = f"beginning with the best parameters of {training.initial_run}"
+        display.say(f"{begin}{moments}")
+        if progress.drawn:
+            display.say(f"newly drawn: {', '.join(progress.drawn)}")
+    if state.base is not None:
+        display.say(
+            f"lora: {count_parameters(state.params):,} parameters of rank"
+            f" {training.lora_rank} by training.lora_kernels={training.lora_kernels}"
+        )
+    if training.frozen is not None:
+        leaves = map(jax.tree.leaves, (params, frozen_mask(params, training.frozen)))
+        kept = sum(leaf.size * stays for leaf, stays in zip(*leaves, strict=True))
+        display.say(f"frozen: {kept:,} parameters by training.frozen={training.frozen}")
+    if progress.step:
+        display.say(
+            f"resuming at step {progress.step} of {training.steps} in {run.directory}"
+        )
+    metric = run.config.evaluation.best_metric
+    if progress.choose_by(metric):
+        display.say(
+            f"evaluation.best_metric={metric} is new: the best so far begins again"
+            " from nothing"
+        )
+    display.advance(progress.step, {})

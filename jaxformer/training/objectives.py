@@ -1,0 +1,261 @@
+"""What a step minimises: translation, the next word, masked words, or labels.
+
+An objective says what of a batch goes into the model, what is predicted, and where it
+counts. The step (:mod:`jaxformer.training.step`) computes the losses, adds up the sum
+and the count over all parts and devices, and divides once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.errors import InputError
+from jaxformer.functional import layers
+from jaxformer.models.config import TransformerConfig
+from jaxformer.runs.training import TrainingConfig
+from jaxformer.typing import Array, Bool, Float, Int, Key
+
+Batch: TypeAlias = Mapping[str, Int[Array | np.ndarray, "B T"]]
+"""``source`` [B, S] and ``target`` [B, T], padded on the right. A row of only
+padding weighs nothing.
+
+With packed rows also ``source_segments`` [B, S] and ``target_segments`` [B, T]: see
+:class:`jaxformer.Transformer`. Text of one side is ``target`` alone. Labels are
+``target`` [B, 1], tags [B, S], the first and last position of spans [B, 2].
+"""
+
+
+class Output(NamedTuple):
+    """What logits are made of: vectors and the table of words, or the logits
+    themselves, where they are few.
+    """
+
+    x: Float[Array, "*B D"]
+    table: Float[Array, "V D"] | None = None
+    bias: Float[Array, " V"] | None = None
+
+    def logits(self) -> Float[Array, "*B V"]:
+        """Compute the logits in float32."""
+        if self.table is None:
+            return self.x
+        return layers.project_to_vocabulary(self.table, self.x, self.bias)
+
+
+class Objective(NamedTuple):
+    """How a batch becomes a loss.
+
+    Attributes:
+        output: runs the model on a batch; it is called within ``apply``.
+        targets: what is predicted, and whether each of it counts: integers and booleans
+            of one shape. Without a weight a target may be any number.
+        prepare: draws what a step draws of its batch, such as masks, for the whole
+            batch, before that is cut in parts.
+        regression: whether the loss is the square of the error of one number; its
+            targets are the bits of float32 numbers.
+    """
+
+    output: Callable[..., Output]
+    targets: Callable[[Batch], tuple[Int[Array, "*B"], Bool[Array, "*B"]]]
+    prepare: Callable[[Batch, Key], Batch] = lambda batch, _: batch
+    regression: bool = False
+
+
+def make_objective(model: TransformerConfig, config: TrainingConfig) -> Objective:
+    """Build the objective that ``training.objective`` names.
+
+    Raises:
+        InputError: the model has no head for it.
+    """
+    if config.objective == "masked":
+        if model.head in ("none", "pooled"):
+            raise InputError(
+                f"model.head={model.head} predicts no words: set model.head=words,"
+                " which is then newly drawn, or another objective with its head"
+            )
+        return _masked(model, config)
+    return _OBJECTIVES[config.objective](model)
+
+
+def _words(model: TransformerConfig) -> Callable[[Batch], tuple[Array, Array]]:
+    def targets(batch: Batch) -> tuple[Array, Array]:
+        words = jnp.asarray(batch["target"])
+        return words, words != model.pad_id
+
+    return targets
+
+
+def _translation(model: TransformerConfig) -> Objective:
+    def output(module: Any, batch: Batch, *, train: bool) -> Output:
+        sides = batch["source"], batch["target"]
+        segments = batch.get("source_segments"), batch.get("target_segments")
+        x, _ = module.hidden(*sides, *segments, train=train)
+        return Output(x, *module.output_layer())
+
+    return Objective(output, _words(model))
+
+
+def _causal(model: TransformerConfig) -> Objective:
+    def output(module: Any, batch: Batch, *, train: bool) -> Output:
+        segments = batch.get("target_segments")
+        x, _ = module.hidden(batch["target"], segments, train=train)
+        return Output(x, *module.output_layer())
+
+    return Objective(output, _words(model))
+
+
+def _masked(model: TransformerConfig, config: TrainingConfig) -> Objective:
+    def prepare(batch: Batch, key: Key) -> Batch:
+        masks = draw_masks(batch["target"], key, model, config.mask_rate)
+        return {**batch, **masks._asdict()}
+
+    def targets(batch: Batch) -> tuple[Array, Array]:
+        words = jnp.asarray(batch["target"])
+        counts = jnp.asarray(batch["counts"]).astype(bool)
+        return jnp.take_along_axis(words, jnp.asarray(batch["places"]), 1), counts
+
+    def output(module: Any, batch: Batch, *, train: bool) -> Output:
+        segments = batch.get("target_segments")
+        x, _ = module.hidden(batch["masked"], None, segments, train=train)
+        # The logits of all positions would be seven times as many.
+        x = jnp.take_along_axis(x, jnp.asarray(batch["places"])[..., None], 1)
+        return Output(module.word_transform(x), *module.output_layer())
+
+    return Objective(output, targets, prepare)
+
+
+class Masks(NamedTuple):
+    """Words that are predicted from the others; all are integers.
+
+    Attributes:
+        masked: [B, T], the text with masks.
+        places: [B, K], positions of the words to predict.
+        counts: [B, K], 1 where there is such a word, else 0.
+    """
+
+    masked: Int[Array, "B T"]
+    places: Int[Array, "B K"]
+    counts: Int[Array, "B K"]
+
+
+def draw_masks(
+    tokens: Int[Array | np.ndarray, "B T"],
+    key: Key,
+    model: TransformerConfig,
+    rate: float,
+) -> Masks:
+    """Choose words to predict, and replace them (Devlin et al. 2019, section 3.1).
+
+    Of a row of n words that are not special, ``max(1, round(rate * n))`` are chosen. Of
+    these 80 % become the mask, 10 % another word and 10 % stay. No word is drawn that
+    is special: the paper draws from the whole vocabulary.
+
+    Args:
+        tokens: a batch, padded.
+        key: random key.
+        model: has the special ids: of padding, beginning, end and mask.
+        rate: share of the words; 0.15 in the paper.
+
+    Raises:
+        InputError: the vocabulary has no mask.
+    """
+    tokens = jnp.asarray(tokens)
+    if model.mask_id is None:
+        raise InputError(
+            "the vocabulary has no piece <mask>, which training.objective=masked needs:"
+            " train it with data.kind=masked, or begin with a run that has it"
+        )
+    special = special_ids(model)
+    usable = jnp.ones(tokens.shape, bool)
+    for each in special:
+        usable &= tokens != each
+    count = usable.sum(axis=1)
+    share = jnp.round(jnp.float32(rate) * count.astype(jnp.float32))
+    chosen = jnp.maximum(1, share.astype(jnp.int32))
+    chosen = jnp.minimum(chosen, count)
+    most = max(1, math.ceil(rate * tokens.shape[1]))
+    by_place, by_kind, by_word = jax.random.split(key, 3)
+    order = jnp.where(usable, jax.random.uniform(by_place, tokens.shape), -1.0)
+    _, places = jax.lax.top_k(order, most)
+    counts = jnp.arange(most)[None] < chosen[:, None]
+    words = jnp.take_along_axis(tokens, places, axis=1)
+    others = jax.random.randint(
+        by_word, words.shape, 0, model.text_vocabulary_size - len(special)
+    )
+    for each in special:  # from the smallest: skip it
+        others += (others >= each).astype(others.dtype)
+    kind = jax.random.uniform(by_kind, words.shape)
+    new = jnp.where(kind < 0.8, model.mask_id, jnp.where(kind < 0.9, others, words))
+    rows = jnp.arange(len(tokens))[:, None]
+    masked = tokens.at[rows, places].set(jnp.where(counts, new, words))
+    return Masks(masked, places, counts.astype(jnp.int32))
+
+
+def special_ids(model: TransformerConfig) -> list[int]:
+    """Return the ids that stand for no word, in their order: padding, beginning, end
+    and mask, where there are such.
+    """
+    ids = {model.pad_id, model.bos_id, model.eos_id, model.mask_id}
+    return sorted(each for each in ids if each is not None)
+
+
+def _classification(model: TransformerConfig) -> Objective:
+    def targets(batch: Batch) -> tuple[Array, Array]:
+        real = (jnp.asarray(batch["source"]) != model.pad_id).any(axis=1)
+        return jnp.asarray(batch["target"])[:, 0], real
+
+    def output(module: Any, batch: Batch, *, train: bool) -> Output:
+        source = jnp.asarray(batch["source"])
+        x, _ = module.hidden(source, train=train)
+        return Output(module.classify(x, train=train))
+
+    return Objective(output, targets)
+
+
+def _regression(model: TransformerConfig) -> Objective:
+    return _classification(model)._replace(regression=True)
+
+
+def _tagging(model: TransformerConfig) -> Objective:
+    def targets(batch: Batch) -> tuple[Array, Array]:
+        tags = jnp.asarray(batch["target"])
+        real = jnp.asarray(batch["source"]) != model.pad_id
+        # Pieces after the first of a word have a number beyond the tags.
+        return tags, real & (tags < model.vocabulary_size)
+
+    def output(module: Any, batch: Batch, *, train: bool) -> Output:
+        segments = batch.get("source_segments")
+        x, _ = module.hidden(batch["source"], None, segments, train=train)
+        return Output(module.tag(x, train=train))
+
+    return Objective(output, targets)
+
+
+def _span(model: TransformerConfig) -> Objective:
+    def targets(batch: Batch) -> tuple[Array, Array]:
+        ends = jnp.asarray(batch["target"])
+        real = (jnp.asarray(batch["source"]) != model.pad_id).any(axis=1, keepdims=True)
+        return ends, jnp.broadcast_to(real, ends.shape)
+
+    def output(module: Any, batch: Batch, *, train: bool) -> Output:
+        source = jnp.asarray(batch["source"])
+        x, _ = module.hidden(source, train=train)
+        logits = module.find_span(x).swapaxes(1, 2)
+        return Output(jnp.where((source != model.pad_id)[:, None], logits, -1e30))
+
+    return Objective(output, targets)
+
+
+_OBJECTIVES = {
+    "translation": _translation,
+    "causal": _causal,
+    "classification": _classification,
+    "regression": _regression,
+    "tagging": _tagging,
+    "span": _span,
+}

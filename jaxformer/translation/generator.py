@@ -1,0 +1,308 @@
+"""A language model that continues texts: a model of the decoder alone."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jaxformer.data.frame import TEXT, Template
+from jaxformer.errors import InputError
+from jaxformer.models.language_model import LanguageModel
+from jaxformer.search.config import DecodingConfig
+from jaxformer.search.rules import SearchRules
+from jaxformer.search.single import RowState, draw, most_probable, row_init, row_step
+from jaxformer.translation.batch import (
+    Sentence,
+    ban,
+    batches,
+    forbid_repeats,
+    make_rules,
+    pad,
+    round_width,
+    search_batch,
+)
+from jaxformer.translation.codec import line_error
+from jaxformer.translation.options import check_results
+from jaxformer.translation.translator import Translator
+from jaxformer.typing import PyTree
+
+# Tokens of a batch of prompts, padding included.
+_TOKENS = 8192
+
+
+class Continuation(NamedTuple):
+    """How a text goes on.
+
+    Attributes:
+        text: what is added to the prompt, up to the first stop string.
+        score: by which continuations are ranked.
+        log_probability: of the tokens, also of those after a stop string, in nats.
+        tokens: their number.
+        finished: whether it ended by itself: by the end of the text or a stop string.
+    """
+
+    text: str
+    score: float
+    log_probability: float
+    tokens: int
+    finished: bool
+
+
+class Generator:
+    """A trained language model with its vocabulary.
+
+    Example:
+        >>> Generator.load("runs/gpt").generate(["def main("])  # doctest: +SKIP
+        [[Continuation(text='):', ...)]]
+    """
+
+    def __init__(self, translator: Translator) -> None:
+        """Continue texts by the model of a run.
+
+        Raises:
+            InputError: it is no language model.
+        """
+        model, frame = translator.model, translator.codec.frame
+        if not isinstance(model, LanguageModel):
+            raise InputError(
+                "texts are continued by a model of the decoder alone, and this has an"
+                " encoder: set model.num_encoder_layers=0"
+            )
+        if translator.vocabularies.template is None:
+            # A text that is continued has no end, and begins as in training.
+            frame = Template(source=("{bos}", TEXT)).fill(
+                translator.vocabularies, translator.languages
+            )
+        self._frame = frame
+        self.decoding = translator.decoding
+        self._translator, self._eos_id = translator, frame.end
+        self._vocabulary = translator.vocabularies.target
+        self._config = model.config
+
+    @classmethod
+    def load(cls, directory: str | Path, checkpoint: str | int = "best") -> Generator:
+        """Read a run; see :meth:`jaxformer.Translator.load`."""
+        return cls(Translator.load(directory, checkpoint, objective="causal"))
+
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        most: int = 128,
+        stop: Sequence[str] = (),
+        n_best: int = 1,
+        decoding: DecodingConfig | None = None,
+    ) -> list[list[Continuation]]:
+        """Return the continuations of each prompt, the best first; samples in the order
+        in which they were drawn.
+
+        Args:
+            prompts: texts; an empty one begins a new text.
+            most: tokens that are added at most, as far as the model has positions.
+            stop: strings that end a continuation and are not part of it.
+            n_best: continuations of each prompt.
+            decoding: how to search; None: as the run says.
+
+        Raises:
+            InputError: a prompt leaves no position for a token, or an argument is out
+                of range.
+        """
+        decoding = self._decoding(decoding, most, stop)
+        check_results(decoding, n_best, None, None)
+        encoded = self._encode(prompts)
+        models = self._translator.models.prepare(decoding.precision)
+        found: list[list[Continuation]] = [[] for _ in prompts]
+        sizes = decoding.batch_size, _TOKENS, self._config.max_length
+        for chosen, _ in batches([*map(len, encoded)], *sizes):
+            result = search_batch(
+                models,
+                [Sentence(encoded[index], 0, (index, 0)) for index in chosen],
+                decoding,
+                eos_id=self._eos_id,
+                n_best=n_best,
+                banned=self._banned(decoding),
+            )
+            for row, index in enumerate(chosen):
+                for rank in np.flatnonzero(np.isfinite(result.scores[row])):
+                    length = int(result.lengths[row][rank])
+                    text, stopped = cut(
+                        self._text(
+                            encoded[index], result.tokens[row][rank][:length].tolist()
+                        ),
+                        stop,
+                    )
+                    own = Continuation(
+                        text,
+                        float(result.scores[row][rank]),
+                        float(result.log_probabilities[row][rank]),
+                        length,
+                        stopped or bool(result.finished[row][rank]),
+                    )
+                    found[index].append(own)
+        return found
+
+    def stream(
+        self,
+        prompt: str,
+        *,
+        most: int = 128,
+        stop: Sequence[str] = (),
+        decoding: DecodingConfig | None = None,
+    ) -> Iterator[str]:
+        """Yield a continuation in parts, as its tokens come: that of :meth:`generate`,
+        by greedy search or one sample.
+
+        A part that could begin a stop string is held back until that is decided.
+
+        Raises:
+            InputError: as :meth:`generate`, or a beam.
+        """
+        decoding = self._decoding(decoding, most, stop)
+        if not decoding.sample and decoding.beam_size > 1:
+            raise InputError(
+                f"a beam of {decoding.beam_size} has no text before it ends: set"
+                " beam_size=1 or sample, or generate without a stream"
+            )
+        (ids,) = self._encode([prompt])
+        tokens: list[int] = []
+        shown = ""
+        for token in self._tokens(ids, decoding):
+            tokens.append(token)
+            text, stopped = cut(self._text(ids, tokens), stop)
+            ready = text if stopped else text[: len(text) - _held(text, stop)]
+            # Bytes of a character that is not whole yet read as one that changes.
+            ready = ready if stopped else ready.rstrip("\ufffd")
+            if ready.startswith(shown) and len(ready) > len(shown):
+                yield ready[len(shown) :]
+                shown = ready
+            if stopped:
+                return
+        text, _ = cut(self._text(ids, tokens), stop)
+        if len(text) > len(shown):
+            yield text[len(shown) :]
+
+    def _tokens(self, ids: list[int], decoding: DecodingConfig) -> Iterator[int]:
+        """Yield the tokens of a greedy search or of a sample, one after another."""
+        models = self._translator.models.prepare(decoding.precision)
+        config = models.models[0].config
+        width = round_width(len(ids), config.max_length)
+        most = min(decoding.max_extra_length, config.max_length - len(ids) + 1)
+        rules = make_rules(
+            dataclasses.replace(decoding, beam_size=1),
+            np.array([most], np.int32),
+            forbid_repeats(decoding, self._banned(decoding)),
+            most,
+            1,
+            config,
+            self._eos_id,
+        )
+        prompt = jnp.asarray(pad([ids], 1, width, config.pad_id))
+        key = jax.random.key(jnp.uint32(decoding.seed))
+        model, params = cast(LanguageModel, models.models[0]), models.params[0]
+        state = _begin(model, params, prompt, rules)
+        for place in range(1, most + 1):
+            state = _advance(model, params, rules, key, state)
+            token = int(state.tokens[0, place])
+            if token == self._eos_id or (bool(state.done[0]) and not state.lengths[0]):
+                return
+            yield token
+
+    def _decoding(
+        self, decoding: DecodingConfig | None, most: int, stop: Sequence[str]
+    ) -> DecodingConfig:
+        if most < 1:
+            raise InputError(f"at least 1 token is generated, not {most}")
+        if isinstance(stop, str) or not all(stop):
+            raise InputError(f"stop must be a list of texts that are not empty: {stop}")
+        own = decoding or self.decoding
+        limit = min(most, self._config.max_length)
+        return dataclasses.replace(own, max_extra_length=limit, max_target_length=None)
+
+    def _encode(self, prompts: Sequence[str]) -> list[list[int]]:
+        """Encode prompts; an empty one is the first input of a text."""
+        frame, positions = self._frame, self._config.max_length
+        encoded = []
+        for number, ids in enumerate(
+            self._vocabulary.encode_batch(list(prompts)), start=1
+        ):
+            ids = [*frame.source_before, *ids] or [self._config.bos_id]
+            if len(ids) > positions:
+                fault = (
+                    f"has {len(ids)} tokens and the model has {positions} positions:"
+                    " shorten it"
+                )
+                raise line_error("prompt", number, fault)
+            encoded.append(ids)
+        return encoded
+
+    def _text(self, prompt: list[int], tokens: list[int]) -> str:
+        """Return what tokens add to the text of a prompt."""
+        before = self._vocabulary.decode(prompt, lines=True)
+        whole = self._vocabulary.decode([*prompt, *tokens], lines=True)
+        return whole.removeprefix(before)
+
+    def _banned(self, decoding: DecodingConfig) -> Any:
+        columns = self._config.vocabulary_size
+        return ban(decoding, [], self._vocabulary, columns, surplus=True)
+
+
+def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """Return the text before the first stop string, and whether there is one.
+
+    Example:
+        >>> cut("one, two. three", [".", "two"])
+        ('one, ', True)
+    """
+    places = [place for each in stop if (place := text.find(each)) >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def _held(text: str, stop: Sequence[str]) -> int:
+    """Count the last characters of a text that may begin a stop string."""
+    return max(
+        (
+            size
+            for each in stop
+            for size in range(1, len(each))
+            if text.endswith(each[:size])
+        ),
+        default=0,
+    )
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def _begin(
+    model: LanguageModel, params: PyTree, prompt: jax.Array, rules: SearchRules
+) -> RowState:
+    memory: Any = model.apply({"params": params}, prompt, method="start")
+    cache = model.empty_cache(memory, 1, rules.length)
+    return row_init(rules, (cache, memory))
+
+
+@functools.partial(jax.jit, static_argnums=0, donate_argnums=4)
+def _advance(
+    model: LanguageModel,
+    params: PyTree,
+    rules: SearchRules,
+    key: jax.Array,
+    state: RowState,
+) -> RowState:
+    def step(tokens: jax.Array, own: PyTree) -> tuple[jax.Array, PyTree]:
+        cache, memory = own
+        found = model.apply({"params": params}, tokens, cache, memory, method="step")
+        logits, grown = cast(tuple[jax.Array, PyTree], found)
+        return logits, (grown, memory)
+
+    choose = most_probable
+    if rules.sampling is not None:
+        # As search_batch draws the first sample of the first sentence.
+        folded = jax.random.fold_in(jax.random.fold_in(key, 0), 0)
+        choose = draw(rules.sampling, folded[None], 1)
+    return row_step(rules, step, choose, state)

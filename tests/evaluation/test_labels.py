@@ -1,0 +1,98 @@
+"""Scores of labels, numbers, tags and answers against cases computed by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from jaxformer.data.labelled import find_entities
+from jaxformer.errors import InputError
+from jaxformer.evaluation import labels
+
+# 3 true of each of a and b; 4 are called a.
+PREDICTED, TRUE = list("aaabab"), list("aaabbb")
+
+
+def test_labels():
+    """Two of b and three of a are right: F1 of a is 6/7, of b 4/5."""
+    assert labels.accuracy(PREDICTED, TRUE) == 5 / 6
+    assert labels.f1(PREDICTED, TRUE, "a") == pytest.approx(6 / 7)
+    assert labels.f1(PREDICTED, TRUE, "b") == pytest.approx(4 / 5)
+    assert labels.macro_f1(PREDICTED, TRUE) == pytest.approx((6 / 7 + 4 / 5) / 2)
+    # (TP TN - FP FN) / sqrt((TP+FP)(TP+FN)(TN+FP)(TN+FN))
+    correlation = (3 * 2 - 1 * 0) / math.sqrt(4 * 3 * 3 * 2)
+    assert labels.matthews(PREDICTED, TRUE) == pytest.approx(correlation)
+    assert labels.matthews("aaaa", "abab") == 0.0
+    with pytest.raises(InputError, match="2 predictions for 1 examples"):
+        labels.accuracy(["a", "b"], ["a"])
+
+
+def test_matthews_of_many_labels():
+    """It is the correlation of the one-hot rows, summed over the labels."""
+    rng = np.random.default_rng(0)
+    one, other = rng.integers(0, 4, (2, 50))
+    rows = [np.eye(4)[side] - np.eye(4)[side].mean(0) for side in (one, other)]
+    norms = [np.sqrt((side**2).sum()) for side in rows]
+    expected = (rows[0] * rows[1]).sum() / math.prod(norms)
+    assert labels.matthews(one.tolist(), other.tolist()) == pytest.approx(expected)
+
+
+def test_numbers():
+    assert labels.pearson([1, 2, 3], [2, 4, 6]) == pytest.approx(1)
+    # Ranks 1, 2.5, 2.5, 4 and 1, 2, 3, 4.
+    assert labels.spearman([0, 5, 5, 9], [1, 2, 3, 40]) == pytest.approx(
+        4.5 / math.sqrt(4.5 * 5)
+    )
+    assert math.isnan(labels.pearson([1, 1], [1, 2]))
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(1)
+    one, other = rng.integers(0, 9, (2, 40)).tolist()
+    for own, name in ((labels.pearson, "pearsonr"), (labels.spearman, "spearmanr")):
+        expected = getattr(stats, name)(one, other).statistic
+        assert own(one, other) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("tags", "entities"),
+    [
+        ("B-PER I-PER O B-LOC", [("PER", 0, 2), ("LOC", 3, 4)]),
+        ("I-PER I-PER B-PER I-LOC", [("PER", 0, 2), ("PER", 2, 3), ("LOC", 3, 4)]),
+        ("O I-LOC O I-LOC", [("LOC", 1, 2), ("LOC", 3, 4)]),
+        ("B-A-B I-A-B", [("A-B", 0, 2)]),
+        ("NOUN O VERB", []),
+    ],
+)
+def test_entities(tags, entities):
+    assert find_entities(tags.split()) == entities
+
+
+def test_scores_of_whole_entities():
+    """One of two found entities is right, and one of three wanted: a part counts
+    nothing.
+    """
+    found = [["B-PER", "I-PER", "O", "O"], ["B-LOC"]]
+    wanted = [["B-PER", "I-PER", "I-PER", "B-LOC"], ["B-LOC"]]
+    scores = labels.entity_scores(found, wanted)
+    assert scores == pytest.approx({"precision": 1 / 2, "recall": 1 / 3, "f1": 2 / 5})
+    nothing = labels.entity_scores([["O"]], [["O"]])
+    assert nothing == {"precision": 0, "recall": 0, "f1": 0}
+    with pytest.raises(InputError, match="text 1 has 1 tags and 2 true ones"):
+        labels.entity_scores([["O"]], [["O", "O"]])
+
+
+@pytest.mark.parametrize(
+    ("answer", "true", "exact", "f1"),
+    [
+        ("The Norman, duke!", ["norman duke"], 1, 1),
+        ("a big dog", ["the dog", "cat"], 0, 2 / 3),
+        ("dog dog", ["dog"], 0, 2 / 3),
+        ("", [], 1, 1),
+        ("dog", [], 0, 0),
+        ("", ["dog"], 0, 0),
+        ("the", ["a"], 1, 1),
+    ],
+)
+def test_answers(answer, true, exact, f1):
+    """By the rules of SQuAD."""
+    assert labels.exact_match(answer, true) == exact
+    assert labels.answer_f1(answer, true) == pytest.approx(f1)

@@ -1,0 +1,204 @@
+"""Scores of runs of one stack, against sums over single tokens, and by the commands."""
+
+import dataclasses
+import json
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kinds import LINES, drawn_run, write_data
+
+import runs
+from jaxformer.data.corpus import load_evaluation
+from jaxformer.data.examples import encode_examples
+from jaxformer.data.records import Pair
+from jaxformer.errors import InputError
+from jaxformer.evaluation import texts
+from jaxformer.evaluation.predictor import Predictor
+from jaxformer.evaluation.text_scores import perplexity_in_windows, score_texts
+from jaxformer.runs import config as configuration
+from jaxformer.translation.translator import Translator
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("kinds"))
+
+
+@pytest.fixture(scope="module")
+def made(names, tmp_path_factory):
+    found = {}
+
+    def get(kind):
+        if kind not in found:
+            folder = tmp_path_factory.mktemp(kind) / "run"
+            found[kind] = drawn_run(kind, names[kind], folder)
+        return found[kind]
+
+    return get
+
+
+@pytest.fixture
+def language_model(made):
+    translator = Translator.load(made("text"), objective="causal")
+    data = configuration.load(made("text") / "config.json").data
+    return translator, data
+
+
+def row_scores(translator, tokens):
+    logits = translator.model.apply(
+        {"params": translator.params}, jnp.asarray([tokens], jnp.int32)
+    )
+    found = jax.nn.log_softmax(logits)[0]
+    return np.asarray(found)[np.arange(len(tokens)), tokens].tolist()
+
+
+@pytest.mark.parametrize("stride", [None, 5, 1])
+def test_each_token_counts_once(language_model, stride):
+    """The sum is that of a loop over windows of one stream, whose first token follows
+    nothing.
+    """
+    translator, data = language_model
+    data = dataclasses.replace(data, window=11)
+    pairs = [Pair(line, line) for line in LINES[:3]]
+    stream = encode_examples(pairs, translator.vocabularies, data).pairs
+    tokens, step, total, end = stream.target.tokens.tolist(), stride or 11, 0.0, 0
+    for start in range(0, len(tokens), step):
+        own = row_scores(translator, tokens[start : start + 11])
+        total += sum(own[end - start :])
+        end = start + len(own)
+        if end == len(tokens):
+            break
+    found = perplexity_in_windows(translator, pairs, data, stride)
+    assert found["log_probability"] == pytest.approx(total, rel=1e-4)
+    assert (found["window"], found["stride"]) == (11, step)
+    assert found["tokens"] == len(tokens)
+    size = sum(len(line.encode()) for line in LINES[:3])
+    words = sum(len(line.split()) for line in LINES[:3])
+    assert (found["bytes"], found["words"], found["texts"]) == (size, words, 3)
+    nats = -found["log_probability"]
+    assert found["bits_per_byte"] == pytest.approx(nats / math.log(2) / size, abs=1e-5)
+    each = found["nll"], math.log(found["word_perplexity"])
+    assert each == pytest.approx((nats / len(tokens), nats / words), abs=1e-5)
+
+
+def test_texts_of_their_own(language_model):
+    """Without data.window no text sees another: the perplexity is that of the scores of
+    the single texts.
+    """
+    translator, data = language_model
+    lines = [line for line in LINES[:30] if len(line) < 60]
+    data = dataclasses.replace(data, max_length=128)
+    scores = score_texts(translator, lines)
+    encoded = translator.codec.encode_targets(lines)
+    for score, tokens in zip(scores, encoded, strict=True):
+        assert score.tokens == len(tokens)
+        expected = sum(row_scores(translator, tokens))
+        assert score.log_probability == pytest.approx(expected, rel=1e-4)
+    pairs = [Pair(line, line) for line in lines]
+    found = perplexity_in_windows(translator, pairs, data)
+    total = sum(score.log_probability for score in scores)
+    assert found["log_probability"] == pytest.approx(total, rel=1e-5)
+    with pytest.raises(InputError, match="a stride of 129 tokens would leave some out"):
+        perplexity_in_windows(translator, pairs, data, 129)
+
+
+def test_masks_do_not_depend_on_batches(made):
+    """The same words are masked in batches of any size, and the rate holds."""
+    predictor = Predictor.load(made("masked"))
+    pairs, _ = load_evaluation(predictor.config.data.test, predictor.config.data)
+    found = texts.score_masked(predictor, pairs)
+    config = predictor.config
+    small = dataclasses.replace(config.decoding, batch_size=4)
+    predictor.config = dataclasses.replace(config, decoding=small)
+    again = texts.score_masked(predictor, pairs)
+    assert again == pytest.approx(found, rel=1e-4)
+    given = pairs, predictor.vocabularies, config.data
+    real = encode_examples(*given).pairs.target_lengths - 2
+    chosen = np.round(np.float32(0.15) * real.astype(np.float32))
+    assert found["words"] == np.maximum(1, chosen).sum()
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]), rel=1e-4)
+
+
+SCORES = {
+    "text": {"perplexity", "word_perplexity", "bits_per_byte", "window", "stride"},
+    "masked": {"loss", "perplexity", "accuracy", "words"},
+    "labelled": {"accuracy", "macro_f1", "matthews"},
+    "scored": {"pearson", "spearman", "mean_squared_error"},
+    "tagged": {"accuracy", "precision", "recall", "f1", "words"},
+    "spans": {"exact_match", "f1", "without_answer"},
+}
+
+
+@pytest.mark.parametrize("kind", SCORES)
+def test_evaluate(made, kind):
+    """The record goes to results.json, and the predictions next to it."""
+    directory = made(kind)
+    outcome = runs.call("evaluate", f"--workdir={directory}")
+    assert outcome.code == 0, outcome
+    printed = json.loads(outcome.out)
+    assert SCORES[kind] <= printed.keys()
+    (stored,) = json.loads((directory / "results.json").read_bytes()).values()
+    assert printed.items() <= stored.items()
+    if kind in ("text", "masked"):
+        assert "hypotheses" not in stored
+        return
+    lines = (directory / stored["hypotheses"]).read_text().split("\n")[:-1]
+    assert len(lines) == stored["sentences"]
+    if kind == "labelled":
+        config = configuration.load(directory / "config.json").data
+        pairs, _ = load_evaluation(config.test, config)
+        right = sum(one == pair.target for one, pair in zip(lines, pairs, strict=True))
+        assert stored["accuracy"] == pytest.approx(right / len(pairs), abs=1e-6)
+
+
+def test_predict(made, tmp_path):
+    """The command prints what the class predicts; it names the line that is wrong."""
+    directory = f"--workdir={made('masked')}"
+    given = b"Ein <mask> Hund.\n<mask>\n"
+    outcome = runs.call("predict", directory, "--top=2", stdin=given)
+    assert (outcome.code, outcome.err) == (0, "")
+    predictor = Predictor.load(made("masked"))
+    expected = predictor.predict(given.decode().splitlines(), top=2)
+    assert [json.loads(line) for line in outcome.lines] == expected
+    file = tmp_path / "texts"
+    file.write_text("<mask>\nnothing\n")
+    outcome = runs.call("predict", directory, f"--input={file}")
+    assert outcome.error == f"{file}, line 2 has no <mask>: give each text one"
+    long = f"{' '.join(LINES)}\n".encode()
+    outcome = runs.call("predict", f"--workdir={made('labelled')}", stdin=long)
+    assert outcome.err == (
+        "jaxformer: warning: 1 texts were cut to data.max_length=24 tokens, as in"
+        " training\n"
+    )
+
+
+def test_score_texts(made, tmp_path):
+    """A line of output for each text; a source is refused."""
+    file = tmp_path / "texts"
+    file.write_text("\n".join([*LINES[:3], ""]) + "\n")
+    directory, target = f"--workdir={made('text')}", f"--target={file}"
+    outcome = runs.call("score", directory, target)
+    scores = score_texts(
+        Translator.load(made("text"), objective="causal"), [*LINES[:3], ""]
+    )
+    lines = [f"{score.log_probability:.6f}\t{score.tokens}" for score in scores]
+    assert (outcome.code, outcome.lines) == (0, lines)
+    error = runs.call("score", directory, target, f"--source={file}").error
+    assert error.startswith("--source is for translations")
+    error = runs.call("score", f"--workdir={runs.random_run()}", target).error
+    assert error.startswith("score without a source needs one language model")
+
+
+def test_options_of_other_runs(made):
+    directory = f"--workdir={made('labelled')}"
+    error = runs.call("evaluate", directory, "--beam_size=2").error
+    assert error.startswith("--beam_size is for translations")
+    error = runs.call("evaluate", directory, "--stride=2").error
+    assert error.startswith("a stride is for the windows of a language model")
+    error = runs.call("evaluate", f"--workdir={runs.random_run()}", "--stride=2").error
+    assert error == "--stride is for a language model, and this run translates"
+    error = runs.call("predict", f"--workdir={made('text')}").error
+    assert error.endswith("predict is for models of the encoder alone: use generate")

@@ -1,0 +1,194 @@
+"""Models of one stack: published sizes, causality, padding, packed rows, and the cache
+of a text that is continued.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from models.little import LITTLE
+
+from jaxformer import InputError, TransformerConfig
+from jaxformer.models import logical_axes
+from jaxformer.models.families import PRESETS, preset
+from jaxformer.models.seq2seq import abstract_parameters, example, make_model
+from jaxformer.paper.parameters import count_parameters, parameters_by_formula
+
+DECODER = {"num_encoder_layers": 0, "num_decoder_layers": 2}
+ENCODER = {"num_encoder_layers": 2, "num_decoder_layers": 0, "head": "words"}
+
+
+@functools.cache
+def make(**settings):
+    config = TransformerConfig(**LITTLE | settings)
+    rng = np.random.default_rng(0)
+
+    def draw(path, leaf):
+        drawn = 0.3 * rng.normal(size=leaf.shape).astype(np.float32)
+        return jnp.asarray(drawn + np.float32(path[-1].key == "scale"))
+
+    params = jax.tree_util.tree_map_with_path(draw, abstract_parameters(config))
+    return make_model(config), params
+
+
+def read(model, params, tokens, **more):
+    return model.apply({"params": params}, jnp.asarray(tokens), **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    [
+        ("bert-base-uncased", 110_106_428),
+        ("bert-large-cased", 334_661_958),
+        ("bert-base-multilingual-cased", 178_566_653),
+        ("bert-tiny", 4_433_468),
+        ("roberta-base", 124_697_433),
+        ("roberta-large", 355_412_057),
+        ("distilroberta-base", 82_170_201),
+        ("distilbert-base-uncased", 66_985_530),
+        ("openai-gpt", 116_534_784),
+        ("gpt2", 124_439_808),
+        ("gpt2-xl", 1_557_611_200),
+        ("distilgpt2", 81_912_576),
+    ],
+)
+def test_a_preset_has_the_parameters_of_the_published_model(name, published):
+    """As transformers counts them, with a tied table once."""
+    assert count_parameters(preset(name)) == published
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_formula_counts_and_every_axis_has_a_name(name):
+    config = preset(name)
+    assert parameters_by_formula(config) == count_parameters(config)
+    names = jax.tree.leaves(
+        logical_axes(abstract_parameters(config)), is_leaf=lambda x: type(x) is tuple
+    )
+    shapes = jax.tree.leaves(abstract_parameters(config))
+    assert [len(axes) for axes in names] == [leaf.ndim for leaf in shapes]
+
+
+@pytest.mark.parametrize("head", ["none", "classification", "tagging", "span"])
+def test_a_head_has_its_parameters(head):
+    labels = {"source_vocabulary_size": 30_522, "vocabulary_size": 5}
+    config = preset("bert-tiny", head=head, output_bias=False, **labels)
+    own = {"classification": {"pooler", "classifier"}, "tagging": {"classifier"}}
+    own |= {"span": {"span"}, "none": set()}
+    stack = {"embedding", "embedding_norm", "encoder", "positions", "segment_embedding"}
+    assert set(abstract_parameters(config)) == stack | own[head]
+    assert parameters_by_formula(config) == count_parameters(config)
+
+
+def test_no_logit_depends_on_its_token_or_a_later_one():
+    model, params = make(**DECODER)
+    tokens = np.random.default_rng(1).integers(3, 13, (2, 9))
+    whole = read(model, params, tokens)
+    for place in range(9):
+        changed = tokens.copy()
+        changed[:, place:] = 3 + (changed[:, place:] + 4) % 10
+        found = read(model, params, changed)
+        assert (found[:, : place + 1] == whole[:, : place + 1]).all()
+        if place < 8:
+            assert (found[:, place + 1] != whole[:, place + 1]).any()
+
+
+@pytest.mark.parametrize("stack", [DECODER, ENCODER], ids=["decoder", "encoder"])
+@pytest.mark.parametrize("positions", ["learned", "sinusoidal"])
+def test_padding_and_neighbours_change_nothing(stack, positions):
+    """A text alone, padded, and packed with another gives the same output."""
+    model, params = make(**stack, positions=positions)
+    texts = [[4, 5, 6, 7, 8], [9, 10, 11]]
+    alone = [read(model, params, [text])[0] for text in texts]
+    padded = read(model, params, [texts[0], [*texts[1], 0, 0]])
+    packed = read(
+        model,
+        params,
+        [[*texts[0], *texts[1], 0]],
+        segments=jnp.array([[1] * 5 + [2] * 3 + [0]]),
+    )[0]
+    for own, other in zip(alone, (padded[0], padded[1, :3]), strict=True):
+        np.testing.assert_allclose(own, other, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(alone[0], packed[:5], rtol=0, atol=2e-5)
+    np.testing.assert_allclose(alone[1], packed[5:8], rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize(("width", "shared"), [(1, 1), (2, 2), (2, 1)])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"positions": "learned"},
+        {"positions": "rotary", "norm": "rms", "num_key_value_heads": 1},
+        {"positions": "none", "position_bias": "alibi", "attention_window": 4},
+        {"positions": "none", "position_bias": "relative"},
+    ],
+    ids=["learned", "rotary", "alibi", "relative"],
+)
+def test_steps_from_a_cache_give_what_the_whole_text_gives(settings, width, shared):
+    """After prompts of different lengths, for hypotheses that share rows or do not."""
+    model, params = make(**DECODER, norm_order="pre", **settings)
+    prompts = [[2, 5, 6, 7], [2], [2, 4, 5, 6, 7, 8, 9]]
+    padded = np.zeros((3, 7), int)
+    for row, prompt in enumerate(prompts):
+        padded[row, : len(prompt)] = prompt
+    drawn = np.random.default_rng(2).integers(3, 13, (3 * width, 6))
+    memory = read(model, params, padded, method="start")
+    cache = model.empty_cache(memory, 3 * width, 6, shared)
+    tokens, found = np.full(3 * width, 2), []
+    for place in range(6):
+        logits, cache = model.apply(
+            {"params": params}, jnp.asarray(tokens), cache, memory, method="step"
+        )
+        found.append(logits)
+        tokens = drawn[:, place]
+    for row, own in enumerate(drawn):
+        prompt = prompts[row // width]
+        whole = read(model, params, [[*prompt, *own[:5]]], method="read")
+        np.testing.assert_allclose(
+            [logits[row] for logits in found],
+            whole[0, len(prompt) - 1 :],
+            rtol=0,
+            atol=1e-5,
+        )
+
+
+def test_a_vocabulary_without_padding_pads_beyond_itself():
+    """The id after the last one is padding, and no row of the table."""
+    model, params = make(**DECODER, pad_id=13)
+    whole = read(model, params, [[0, 4, 0, 5]])
+    padded = read(model, params, [[0, 4, 0, 5, 13, 13]])
+    np.testing.assert_allclose(whole, padded[:, :4], rtol=0, atol=2e-5)
+    with pytest.raises(InputError, match="token id 14 is not in 0 to 13"):
+        read(model, params, [[14]])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_encoder_layers": 0, "num_decoder_layers": 0}, "are both 0"),
+        ({"head": "words"}, "model.head=words reads an encoder alone"),
+        (DECODER | {"pad_id": 14}, "model.pad_id must be in the vocabulary, below 14"),
+        (DECODER | {"bos_id": 13}, "model.bos_id must be in the vocabulary, below 13"),
+    ],
+)
+def test_a_model_that_cannot_be_is_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        TransformerConfig(**LITTLE | settings)
+
+
+def test_a_model_is_made_by_its_stacks():
+    config = TransformerConfig(**LITTLE)
+    assert [len(example(each)) for each in (config, preset("gpt2"))] == [2, 1]
+    with pytest.raises(InputError, match="the presets are bert-tiny"):
+        preset("gpt5")
+
+
+def test_the_second_text_of_a_pair_is_of_the_second_kind():
+    """From the first end of a text on, that one excluded."""
+    model, params = make(**ENCODER, segment_types=2, eos_id=1)
+    pair = [[2, 5, 6, 1, 7, 8, 1]]
+    types = jnp.array([[0, 0, 0, 0, 1, 1, 1]])
+    found, given = (read(model, params, pair, types=each) for each in (None, types))
+    assert (found == given).all()
+    assert (found != read(model, params, pair, types=0 * types)).any()

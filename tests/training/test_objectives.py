@@ -1,0 +1,230 @@
+"""What is minimised: which words are masked, what counts, and losses by hand."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jaxformer import InputError, TransformerConfig
+from jaxformer.models.seq2seq import abstract_parameters, make_model
+from jaxformer.runs.training import TrainingConfig
+from jaxformer.training import make_eval_step, make_train_step
+from jaxformer.training.objectives import draw_masks, make_objective, special_ids
+from jaxformer.training.state import create_state
+
+SIZE = 40
+LITTLE = {"vocabulary_size": SIZE, "d_model": 8, "d_ff": 12, "num_heads": 2}
+LITTLE |= {"max_length": 64, "eos_id": 1, "mask_id": 3}
+ENCODER = LITTLE | {"num_encoder_layers": 1, "num_decoder_layers": 0}
+LABELS = {"source_vocabulary_size": SIZE, "vocabulary_size": 5}
+MODELS = {
+    "causal": LITTLE | {"num_encoder_layers": 0, "num_decoder_layers": 1},
+    "masked": ENCODER | {"head": "words"},
+    "classification": ENCODER | {"head": "classification"} | LABELS,
+    "regression": ENCODER | {"head": "classification"} | LABELS,
+    "tagging": ENCODER | {"head": "tagging"} | LABELS,
+    "span": ENCODER | {"head": "span"} | LABELS,
+}
+MODELS["regression"] = MODELS["regression"] | {"vocabulary_size": 1}
+
+
+def make_text(seed, lengths, width):
+    rng = np.random.default_rng(seed)
+    text = rng.integers(4, SIZE, (len(lengths), width))
+    text[np.arange(width) >= np.array(lengths)[:, None]] = 0
+    return text.astype(np.int32)
+
+
+def make_batch(objective, rows=6):
+    rng = np.random.default_rng(7)
+    text = make_text(1, [9, 3, 5, 9, 1, 7][:rows], 9)
+    if objective in ("causal", "masked"):
+        return {"target": text}
+    target = {
+        "classification": rng.integers(0, 5, (rows, 1)),
+        "regression": rng.normal(size=(rows, 1)).astype(np.float32).view(np.int32),
+        "tagging": rng.integers(0, 6, (rows, 9)),
+        "span": np.zeros((rows, 2), int),
+    }[objective]
+    return {"source": text, "target": target.astype(np.int32)}
+
+
+@functools.cache
+def make(objective, **training):
+    config = TrainingConfig(objective=objective, label_smoothing=0.0, **training)
+    model = make_model(TransformerConfig(**MODELS[objective]))
+    rng = np.random.default_rng(0)
+    params = jax.tree.map(
+        lambda leaf: jnp.asarray(rng.normal(size=leaf.shape), jnp.float32),
+        abstract_parameters(model.config),
+    )
+    return model, config, params
+
+
+def masks_of(tokens, seed=0, rate=0.15):
+    model = TransformerConfig(**MODELS["masked"])
+    drawn = draw_masks(tokens, jax.random.key(seed), model, rate)
+    return [np.asarray(each) for each in drawn]
+
+
+def test_the_share_of_each_text_that_is_masked_is_exact():
+    """``max(1, round(0.15 n))`` of n words, none twice, never a special one, and none
+    where there is no word.
+    """
+    lengths = [1, 3, 4, 10, 17, 50, 64, 0]
+    tokens = make_text(0, lengths, 64)
+    tokens[:7, 0] = 2  # a beginning, which is special
+    masked, places, counts = masks_of(tokens)
+    for row, length in enumerate(lengths):
+        words = max(0, length - 1)
+        chosen = places[row][counts[row] == 1]
+        assert (
+            len(set(chosen)) == len(chosen) == min(words, max(1, round(0.15 * words)))
+        )
+        assert all(0 < place < length for place in chosen)
+        others = np.setdiff1d(np.arange(64), chosen)
+        assert (masked[row, others] == tokens[row, others]).all()
+
+
+def test_four_fifths_become_the_mask_and_a_tenth_another_word():
+    """Within one per cent over 60,000 words; no drawn word is special."""
+    tokens = make_text(0, [200] * 2_000, 200)
+    masked, places, counts = masks_of(tokens)
+    chosen = counts == 1
+    words, found = (
+        np.take_along_axis(text, places, 1)[chosen] for text in (tokens, masked)
+    )
+    assert abs((found == 3).mean() - 0.8) < 0.01
+    # One of ten draws among 36 words is the same word by chance in 1 of 36.
+    assert abs((found == words).mean() - 0.1 * (1 + 1 / 36)) < 0.01
+    drawn = found[(found != 3) & (found != words)]
+    assert set(drawn) == set(range(4, SIZE))
+
+
+def test_masks_depend_on_the_key_alone():
+    tokens = make_text(0, [30] * 4, 30)
+    assert all(map(np.array_equal, masks_of(tokens), masks_of(tokens)))
+    assert not np.array_equal(masks_of(tokens)[1], masks_of(tokens, seed=1)[1])
+
+
+def test_a_vocabulary_without_a_mask_is_refused():
+    model = TransformerConfig(**MODELS["masked"] | {"mask_id": None})
+    assert special_ids(model) == [0, 1, 2]
+    with pytest.raises(InputError, match="has no piece <mask>"):
+        draw_masks(make_text(0, [3], 3), jax.random.key(0), model, 0.15)
+
+
+def logits_of(objective, model, params, batch):
+    found = model.apply(
+        {"params": params},
+        {name: jnp.asarray(rows) for name, rows in batch.items()},
+        train=False,
+        method=make_objective(model.config, make(objective)[1]).output,
+    )
+    return np.asarray(found.logits(), np.float64)
+
+
+@pytest.mark.parametrize("objective", ["causal", "classification", "tagging", "span"])
+def test_the_loss_is_that_of_the_targets_that_count(objective):
+    """Summed by hand in float64. Padding counts nothing, nor pieces without a tag."""
+    model, config, params = make(objective)
+    batch = make_batch(objective)
+    logits = logits_of(objective, model, params, batch)
+    logits -= np.log(np.exp(logits).sum(-1, keepdims=True))
+    text, target = batch.get("source", batch["target"]), batch["target"]
+    real = text != 0
+    if objective == "tagging":
+        real = real & (target < 5)
+    if objective == "classification":
+        target, real = target[:, 0], np.ones(6, bool)
+    if objective == "span":
+        real = np.ones((6, 2), bool)
+    wanted = np.where(real, target, 0)
+    each = -np.take_along_axis(logits, wanted[..., None], -1)[..., 0]
+    found = jax.jit(make_eval_step(model, config))(params, batch)
+    np.testing.assert_allclose(found["nll"], each[real].sum(), rtol=1e-5)
+    assert found["tokens"] == real.sum()
+    assert found["correct"] == (logits.argmax(-1) == wanted)[real].sum()
+
+
+def test_a_span_begins_and_ends_within_its_text():
+    model, _, params = make("span")
+    logits = logits_of("span", model, params, make_batch("span"))
+    assert (logits[1, :, 3:] < -1e29).all()
+
+
+def test_numbers_are_fitted_by_the_square_of_the_error():
+    model, config, params = make("regression")
+    batch = make_batch("regression")
+    logits = logits_of("regression", model, params, batch)
+    errors = logits[:, 0] - batch["target"][:, 0].view(np.float32)
+    found = jax.jit(make_eval_step(model, config))(params, batch)
+    np.testing.assert_allclose(found["loss"], (errors**2).sum(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("objective", MODELS)
+def test_a_step_lowers_the_loss_and_rows_of_padding_change_nothing(objective):
+    model, config, _ = make(objective, warmup_steps=1, initializer="normal")
+    batch = make_batch(objective)
+    step = jax.jit(make_train_step(model, config))
+    state, losses = create_state(model, config), []
+    for _ in range(25):
+        state, metrics = step(state, batch)
+        losses.append(float(metrics["loss"] / metrics["tokens"]))
+    assert np.mean(losses[-5:]) < np.mean(losses[:5])
+    if objective == "masked":
+        return  # the masks depend on the shape
+    evaluate = jax.jit(make_eval_step(model, config))
+    padded = {
+        name: np.pad(rows, ((0, 2), (0, 0)), constant_values=0)
+        for name, rows in batch.items()
+    }
+    for name, found in evaluate(state.params, batch).items():
+        other = evaluate(state.params, padded)[name]
+        np.testing.assert_allclose(found, other, rtol=1e-5)
+
+
+def test_parts_of_a_batch_have_the_masks_of_the_whole():
+    """Two micro-batches give the gradient of one batch."""
+    found = []
+    for parts in (1, 2):
+        model, config, params = make("masked", accumulation_steps=parts)
+        model = make_model(
+            TransformerConfig(**MODELS["masked"] | {"dropout_rate": 0.0})
+        )
+        state = create_state(model, config).replace(params=params)
+        _, metrics = jax.jit(make_train_step(model, config))(
+            state, make_batch("masked")
+        )
+        found.append(metrics)
+    for name in ("loss", "tokens", "gradient_norm"):
+        np.testing.assert_allclose(found[0][name], found[1][name], rtol=1e-4)
+
+
+def test_normal_parameters_have_their_deviation():
+    """0.02, and those that write into the residual stream less; biases are 0."""
+    config = TransformerConfig(
+        500, d_model=64, num_encoder_layers=0, num_decoder_layers=4
+    )
+    deviations = {}
+    for name in ("normal", "normal_residual"):
+        training = TrainingConfig(objective="causal", initializer=name)
+        params = create_state(make_model(config), training).params
+        layer = params["decoder"]["layer_1"]
+        assert not layer["feed_forward"]["inner"]["bias"].any()
+        deviations[name] = [
+            float(np.std(leaf))
+            for leaf in (
+                params["embedding"]["table"],
+                layer["self_attention"]["query"]["kernel"],
+                layer["self_attention"]["output"]["kernel"],
+                layer["feed_forward"]["outer"]["kernel"],
+            )
+        ]
+    small = 0.02 / 8**0.5
+    np.testing.assert_allclose(deviations["normal"], [0.02] * 4, rtol=0.05)
+    np.testing.assert_allclose(
+        deviations["normal_residual"], [0.02, 0.02, small, small], rtol=0.05
+    )

@@ -1,0 +1,117 @@
+"""Runs of every objective get vocabularies, sizes and validation batches that fit."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from kinds import OBJECTIVES, config_of_kind, run_config, write_data
+
+from jaxformer.checkpoints.manager import CheckpointManager
+from jaxformer.errors import InputError
+from jaxformer.runs import config as configuration
+from jaxformer.runs.folder import complete_config
+from jaxformer.training.ahead_of_time import largest_batch
+from jaxformer.training.run import open_run, validation_batches
+from jaxformer.training.warm_start import load_initial
+
+LABELS = {"labelled": 3, "scored": 1, "tagged": 2, "spans": 2}
+
+
+@pytest.fixture(scope="module")
+def names(tmp_path_factory):
+    return write_data(tmp_path_factory.mktemp("kinds"))
+
+
+def config_of(names, kind, **options):
+    return run_config(kind, names[kind], **options)
+
+
+@pytest.mark.parametrize("kind", OBJECTIVES)
+def test_a_run_of_each_kind(tmp_path, names, kind):
+    """The model's sizes are those of text and labels, also when it is opened again. The
+    largest batch holds those of training; validation has each example once.
+    """
+    config = config_of(names, kind, packing=kind == "tagged", packed_length=24)
+    with open_run(config, tmp_path / "run").claim():
+        pass
+    run = open_run(config, tmp_path / "run")
+    model, text = run.config.model, run.vocabularies.source
+    assert model == open_run(config, tmp_path / "run").config.model
+    assert model.text_vocabulary_size == text.size == 250
+    assert model.vocabulary_size == LABELS.get(kind, 250)
+    assert (model.pad_id, model.bos_id) == (text.pad_id, text.bos_id)
+    assert model.eos_id == (None if kind == "text" else text.eos_id)
+    assert model.mask_id == (None if kind == "text" else text.mask_id)
+    data = run.text.load(run.vocabularies, seed=0)
+    largest = largest_batch(run.config, 1)
+    batch, _ = next(data.batches())
+    assert batch.keys() == largest.keys()
+    assert all(largest[name][1] >= side.shape[1] for name, side in batch.items())
+    side = "source" if kind in LABELS else "target"
+    valid = validation_batches(run, data)
+    rows = np.concatenate([batch[side][:, 0] for batch in valid])
+    examples = len(run.valid) if kind == "text" else len(data.store)
+    assert (rows != text.pad_id).sum() == examples
+
+
+def test_validation_in_windows(tmp_path, names):
+    """Every token is in one window of the shape of training."""
+    run = open_run(config_of(names, "text", window=16), tmp_path / "run")
+    data = run.text.load(run.vocabularies, seed=0)
+    valid = validation_batches(run, data)
+    assert {batch["target"].shape for batch in valid} == {data.buckets[0][2:] + (16,)}
+    real = sum(int((batch["target"] != 0).sum()) for batch in valid)
+    assert real == len(data.store.target.tokens)
+    assert largest_batch(run.config, 1)["target"][1] == 16
+
+
+def save(config, directory):
+    """Write a run and a checkpoint of it."""
+    with open_run(config, directory).claim():
+        run = open_run(config, directory)
+    params = {"x": jnp.zeros(3)}
+    checkpoints = CheckpointManager(directory / "checkpoints", keep_latest=1)
+    record = {"vocabulary": run.vocabularies.hash}
+    checkpoints.save(1, params, {"step": jnp.int32(1)}, record, None)
+    checkpoints.close()
+    return run, params
+
+
+def test_labels_begin_with_the_text_of_another_run(tmp_path, names):
+    """Its vocabulary and its frame are kept. A run with other labels begins with that
+    one in turn; one with another vocabulary does not.
+    """
+    first, params = save(config_of(names, "masked"), tmp_path / "masked")
+    begun = {"training": {"initial_run": str(tmp_path / "masked")}}
+    config = config_of(names, "labelled", **begun)
+    second, _ = save(config, tmp_path / "labelled")
+    assert second.vocabularies.source == first.vocabularies.source
+    assert second.vocabularies.template == first.vocabularies.template
+    begun = {"training": {"initial_run": str(tmp_path / "labelled")}}
+    third = open_run(config_of(names, "tagged", **begun), tmp_path / "tagged")
+    assert third.vocabularies.labels.labels == ("B-X", "O")
+    for run in (second, third):
+        both, training = run.vocabularies, run.config.training
+        given = training, both.hash, params, None
+        found = load_initial(*given, text=both.text_hash)
+        np.testing.assert_array_equal(found.params["x"], params["x"])
+        with pytest.raises(InputError, match="has another vocabulary"):
+            load_initial(*given)
+        with pytest.raises(InputError, match="has another vocabulary"):
+            load_initial(*given, text="0" * 64)
+    assert configuration.load(tmp_path / "labelled" / "config.json") == second.config
+
+
+def test_masked_words_need_a_mask(tmp_path, names):
+    """Those of a run that has none are refused before anything is written."""
+    text = open_run(config_of(names, "text"), tmp_path / "text")
+    with pytest.raises(InputError, match="no piece <mask>"):
+        complete_config(config_of(names, "masked"), text.vocabularies)
+
+
+def test_kinds_fit_objectives(names):
+    masked = config_of(names, "masked")
+    other = config_of_kind("text", names["text"])
+    with pytest.raises(InputError, match=r"objective=masked needs data\.kind=masked"):
+        dataclasses.replace(masked, data=other)
