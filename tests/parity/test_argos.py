@@ -213,7 +213,7 @@ def packed(path):
     assert outcome.code == 0, outcome.err
     assert outcome.err == (
         "jaxformer: warning: --format=argos has no counterpart of alpha=0.6 (there"
-        " 0.2), length_penalty=gnmt (there average)\n"
+        " 0.2), length_penalty=gnmt (there average), max_extra_length=50\n"
     )
     options = ("--length_penalty=average", "--alpha=0.2", "--checkpoint=latest")
     line = ("translate", f"--workdir={runs.reversal_run()}", *options)
