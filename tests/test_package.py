@@ -105,13 +105,13 @@ def test_extras_exist_and_are_explained():
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "require"
     }
     known = {"train", "moses", "hf", "huggingface", "langid", "tfds", "wandb"}
-    known.add("stablehlo")
+    known |= {"ctranslate2", "stablehlo"}
     assert known <= asked <= set(extras)
     for packages in extras.values():
         for own in re.findall(r"jaxformer\[([^]]+)\]", " ".join(packages)):
             assert set(own.split(",")) <= set(extras)
     pages = "".join(map(read, (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))))
-    named = re.findall(r"\[([a-z]+)\]'|extra `([a-z]+)`", pages)
+    named = re.findall(r"\[([a-z0-9]+)\]'|extra `([a-z0-9]+)`", pages)
     assert asked <= {name for pair in named for name in pair}
 
 

@@ -13,14 +13,14 @@ READABLE = "readable"
 """The check of files that cannot be read."""
 
 CHECKS: Mapping[str, Callable[[Evidence], Finding]] = {
-    "batch": recipe.check_batch,
+    "batch": recipe.on_trained(recipe.check_batch),
     "tokens seen": recipe.check_tokens_seen,
-    "warm-up": recipe.check_warm_up,
-    "peak rate": recipe.check_peak_rate,
-    "regularization": recipe.check_regularization,
-    "optimizer": recipe.check_optimizer,
+    "warm-up": recipe.on_trained(recipe.check_warm_up),
+    "peak rate": recipe.on_trained(recipe.check_peak_rate),
+    "regularization": recipe.on_trained(recipe.check_regularization),
+    "optimizer": recipe.on_trained(recipe.check_optimizer),
     "architecture": recipe.check_architecture,
-    "selection": recipe.check_selection,
+    "selection": recipe.on_trained(recipe.check_selection),
     "training form": text.check_training_form,
     "training alignment": text.check_training_alignment,
     "training languages": text.check_training_languages,

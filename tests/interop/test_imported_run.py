@@ -277,6 +277,10 @@ def test_the_direction_of_a_data_set_is_that_of_the_run(tmp_path, trilingual):
     other = runs.copy(run, tmp_path / "other")
     compared = "compare", run, other, f"--dataset={entry}", "--metrics=chrf"
     assert runs.call(*compared).code == 0
+    found = json.loads(runs.call("doctor", given[0], "--json").out)
+    verdicts = {each["check"]: each["verdict"] for each in found["findings"]}
+    assert verdicts["vocabulary"] == verdicts["readable"] == "ok"
+    assert verdicts["selection"] == verdicts["optimizer"] == "unseen"
     error = runs.call("evaluate", *given, "--to=es").error
     assert "no language 'es': the fields are eng, deu, fra" in error
     named = f"--dataset={trilingual} [en>fr]"

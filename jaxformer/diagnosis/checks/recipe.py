@@ -8,10 +8,11 @@ only values that harm any model are worth a look.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from jaxformer.data.mixing import parse
-from jaxformer.diagnosis.evidence import Evidence, find_curve
+from jaxformer.data.sources import IMPORTED
+from jaxformer.diagnosis.evidence import Evidence, UnseenError, find_curve
 from jaxformer.diagnosis.findings import Finding, Verdict, judge
 from jaxformer.models.config import TransformerConfig
 from jaxformer.paper.tables import BASE, LEARNING_KEYS
@@ -48,6 +49,19 @@ def name_width(config: RunConfig) -> str:
     """Return a note that a figure of the paper does not bind a narrower model."""
     width = config.model.d_model
     return "" if is_paper_sized(config) else f"; not asked of width {width}"
+
+
+def on_trained(check: Callable[[Evidence], Finding]) -> Callable[[Evidence], Finding]:
+    """Return a check of the training that does not see imported runs, which have had
+    none here.
+    """
+
+    def see(run: Evidence) -> Finding:
+        if run.config.data.train.startswith(IMPORTED):
+            raise UnseenError("how an imported model was trained is not in the run")
+        return check(run)
+
+    return see
 
 
 def check_batch(run: Evidence) -> Finding:
