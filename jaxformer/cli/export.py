@@ -18,6 +18,7 @@ from jaxformer.cli.output import warn, write_record
 from jaxformer.errors import InputError
 from jaxformer.files import new_folder
 from jaxformer.interop import export
+from jaxformer.interop.ctranslate2 import target_prefix
 from jaxformer.runs import config as configuration
 from jaxformer.search.config import MOST_BEAM, Precision
 from jaxformer.translation.translator import Translator
@@ -57,7 +58,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_options(parser.add_argument, ("beam_size", number(1, MOST_BEAM), "W", beam))
     parser.add_argument(
         "--precision",
-        choices=get_args(Precision),
+        choices=(*get_args(Precision), "float16"),
         help="type of the weights (default: that of the run's search)",
     )
 
@@ -78,13 +79,18 @@ def run(options: argparse.Namespace) -> None:
         languages = options.target_language, options.source_language
         translator = Translator.load(options.workdir, options.checkpoint, *languages)
         check_source_language(options, translator)
-        asked = {"beam_size": options.beam_size, "precision": options.precision}
-        asked = {name: value for name, value in asked.items() if value is not None}
-        decoding = dataclasses.replace(translator.decoding, **asked)
-        lost = export.write(folder, options.format, translator, decoding)
+        decoding = translator.decoding
+        if options.beam_size is not None:
+            decoding = dataclasses.replace(decoding, beam_size=options.beam_size)
+        lost = export.write(
+            folder, options.format, translator, decoding, options.precision
+        )
     if lost:
         warn(f"--format={options.format} has no counterpart of {', '.join(lost)}")
     frame, vocabularies = translator.codec.frame, translator.vocabularies
+    before = frame.target_before
+    if options.format == "ctranslate2":
+        before = target_prefix(translator)
     write_record(
         {
             "out": bucket.reword(str(options.out)),
@@ -92,7 +98,7 @@ def run(options: argparse.Namespace) -> None:
             "checkpoint": translator.checkpoint,
             "source_before": vocabularies.source.pieces(frame.source_before),
             "source_after": vocabularies.source.pieces(frame.source_after),
-            "target_before": vocabularies.target.pieces(frame.target_before),
+            "target_before": vocabularies.target.pieces(before),
         }
     )
 

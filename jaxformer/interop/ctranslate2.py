@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jaxformer.data.frame import TARGET
 from jaxformer.data.vocabulary import Vocabulary
 from jaxformer.errors import InputError, require
 from jaxformer.functional.positions import learned, sinusoidal
@@ -42,6 +43,7 @@ class Tokens:
         source_eos: whether CTranslate2 appends the end to each source.
         source_bos: the token that it puts before each source; None: none.
         banned: tokens that it never generates.
+        start: whether it begins targets by itself; otherwise ``target_prefix`` does.
     """
 
     source: Sequence[str]
@@ -51,6 +53,7 @@ class Tokens:
     source_eos: bool = True
     source_bos: str | None = None
     banned: Sequence[int] = ()
+    start: bool = True
 
 
 def tokens_of(translator: Translator) -> Tokens:
@@ -73,7 +76,22 @@ def tokens_of(translator: Translator) -> Tokens:
         vocabularies.target.unk_id,
         frame.end,
         source_eos=not imported and bool(frame.source_after),
+        start=not _starts_by_language(translator),
     )
+
+
+def target_prefix(translator: Translator) -> list[int]:
+    """Return the tokens that each target begins with as ``target_prefix``. That of
+    mBART-25 begins with the decoder's first input, which is the language.
+    """
+    frame = translator.codec.frame
+    first = [frame.start] if _starts_by_language(translator) else []
+    return [*first, *frame.target_before]
+
+
+def _starts_by_language(translator: Translator) -> bool:
+    template = translator.vocabularies.template
+    return template is not None and template.start == TARGET
 
 
 def _names(vocabulary: Vocabulary, rows: int) -> list[str]:
@@ -125,7 +143,8 @@ def save(
     spec.config.unk_token = tokens.target[tokens.unk_id]
     spec.config.eos_token = tokens.target[tokens.eos_id]
     start = tokens.target[config.bos_id]
-    spec.config.decoder_start_token, spec.config.bos_token = start, start
+    spec.config.decoder_start_token = start if tokens.start else None
+    spec.config.bos_token = start
     if tokens.source_bos is not None:
         spec.config.bos_token, spec.config.add_source_bos = tokens.source_bos, True
     spec.config.add_source_eos = tokens.source_eos

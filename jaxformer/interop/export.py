@@ -4,6 +4,7 @@ Translate, or a program that needs only JAX.
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 from jaxformer.errors import InputError
@@ -11,7 +12,7 @@ from jaxformer.search.config import DecodingConfig
 from jaxformer.translation.translator import Translator
 
 PRECISIONS = {
-    "huggingface": ("float32", "bfloat16"),
+    "huggingface": ("float32", "bfloat16", "float16"),
     "ctranslate2": ("float32",),
     "argos": ("float32", "int8"),
     "stablehlo": ("float32", "bfloat16"),
@@ -25,7 +26,11 @@ PACKED = {"argos": ".argosmodel"}
 
 
 def write(
-    folder: Path, form: str, translator: Translator, decoding: DecodingConfig
+    folder: Path,
+    form: str,
+    translator: Translator,
+    decoding: DecodingConfig,
+    precision: str | None = None,
 ) -> list[str]:
     """Fill a folder with the model of a translator.
 
@@ -33,8 +38,8 @@ def write(
         folder: exists, and is empty.
         form: of :data:`PRECISIONS`.
         translator: of a single model.
-        decoding: how to search, and the type of the weights. CTranslate2 keeps no
-            search, and Argos has its own.
+        decoding: how to search. CTranslate2 keeps no search, and Argos has its own.
+        precision: type of the weights; None: that of the search.
 
     Returns:
         The settings of the search that the format does not have.
@@ -42,7 +47,7 @@ def write(
     Raises:
         InputError: the format has no such model or type, or a package is missing.
     """
-    precision, possible = decoding.precision, PRECISIONS[form]
+    precision, possible = precision or decoding.precision, PRECISIONS[form]
     if precision not in ("model", *possible):
         raise InputError(
             f"--format={form} writes weights of --precision={' or '.join(possible)},"
@@ -56,6 +61,7 @@ def write(
     if form == "stablehlo":
         from jaxformer.interop import stablehlo
 
+        decoding = dataclasses.replace(decoding, precision=precision)
         stablehlo.save(folder, translator, decoding)
         return ["sample=True (there it is greedy)"] if decoding.sample else []
     if form == "ctranslate2":

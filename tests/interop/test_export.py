@@ -5,9 +5,12 @@ all.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
+import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import jax
@@ -30,12 +33,24 @@ from jaxformer.runs import config as configuration
 from jaxformer.search.config import DecodingConfig
 from jaxformer.translation.translator import Translator
 
+FAMILIES = tokenizer_folders.FOLDERS | {
+    "Marian of one language": (
+        functools.partial(tokenizer_folders.marian, tags=()),
+        "marian",
+    ),
+    "mBART-50": (
+        functools.partial(tokenizer_folders.fairseq, name="MBart50"),
+        "mbart",
+    ),
+}
 LANGUAGES = {
     "Marian": (None, "fra"),
+    "Marian of one language": ("en", "de"),
     "M2M-100": ("en", "de"),
     "NLLB": ("eng_Latn", "deu_Latn"),
     "mBART": ("en_XX", "de_DE"),
     "mBART by JSON": ("en_XX", "de_DE"),
+    "mBART-50": ("en_XX", "de_DE"),
     "BART": ("en", "de"),
     "BART by JSON": ("en", "de"),
 }
@@ -75,17 +90,18 @@ def check_same_run(run: Path, exported: Path, again: Path) -> None:
     assert second.hash == first.hash
 
 
-@pytest.mark.parametrize("name", tokenizer_folders.FOLDERS)
-def test_the_tokenizer_of_each_family_goes_back(tmp_path, name):
-    """It is read as the same vocabulary and frame again."""
-    write, kind = tokenizer_folders.FOLDERS[name]
-    given = tmp_path / "given"
+@functools.cache
+def family_run(name: str) -> Path:
+    """Import a folder of a family with a model of random parameters."""
+    path = Path(tempfile.mkdtemp(dir=os.environ[runs.FOLDER]))
+    write, kind = FAMILIES[name]
+    given = path / "given"
     given.mkdir()
     write(given)
     target = read_vocabularies(given, {"model_type": kind}).target
     source_language, target_language = LANGUAGES[name]
     start = target.pad_id if kind == "marian" else target.eos_id
-    if name.startswith("mBART"):
+    if name.startswith("mBART") and name != "mBART-50":
         start = target.tag_id(str(target_language))
     family = families.FAMILIES[kind]
     config = TransformerConfig(
@@ -102,23 +118,36 @@ def test_the_tokenizer_of_each_family_goes_back(tmp_path, name):
         **{"position_offset": target.pad_id + 1, **family.options},
     )
     special = {"eos_token_id": target.eos_id, "decoder_start_token_id": start}
+    ends = {"forced_eos_token_id": target.eos_id}
+    params = random_params(config)
+    (table,) = (x["table"] for key, x in params.items() if key.endswith("embedding"))
+    table[target.eos_id] *= 2.0 if name == "Marian of one language" else 3.0
     huggingface.write(
         given,
         config,
-        random_params(config),
+        params,
         settings={"model_type": kind, **special},
-        generation={"bad_words_ids": [[target.pad_id], [9]], **special},
+        generation={"bad_words_ids": [[target.pad_id], [9]], **special, **ends},
     )
-    run, out = tmp_path / "run", tmp_path / "out"
     import_run(
-        given, run, source_language=source_language, target_language=target_language
+        given,
+        path / "run",
+        source_language=source_language,
+        target_language=target_language,
     )
+    return path / "run"
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_tokenizer_of_each_family_goes_back(tmp_path, name):
+    """It is read as the same vocabulary and frame again."""
+    run, out = family_run(name), tmp_path / "out"
     translator = Translator.load(run)
     export.write(out, "huggingface", translator, translator.decoding)
     check_same_run(run, out, tmp_path / "again")
     names = tokens_of(translator).target
-    assert len(set(names)) == len(names) == config.vocabulary_size
-    assert names[target.eos_id] == "</s>"
+    assert len(set(names)) == len(names) == translator.model.config.vocabulary_size
+    assert names[translator.codec.frame.end] == "</s>"
 
 
 def marian(vocabulary: Vocabulary | None = None, **changes) -> Translator:
@@ -190,7 +219,11 @@ def test_settings_without_a_counterpart_are_named(tmp_path):
             " --config.model.norm_epsilon=1e-05; or export by --format=ctranslate2",
         ),
         ("huggingface", {**MARIAN, "source_eos": False}, "data.source_eos is False"),
-        ("huggingface", {"precision": "int8"}, "--precision=float32 or bfloat16, not"),
+        (
+            "huggingface",
+            {"precision": "int8"},
+            "--precision=float32 or bfloat16 or float16, n",
+        ),
         ("ctranslate2", {"precision": "bfloat16"}, "of --precision=float32, not bfl"),
         ("argos", {"precision": "bfloat16"}, "of --precision=float32 or int8, not bfl"),
         ("stablehlo", {"precision": "int8"}, "quantise them where they are loaded"),
@@ -234,6 +267,20 @@ assert not {"jaxformer", "flax"} & set(sys.modules)
 """
 
 
+def run_alone(folders: list[Path], ids: list[list[list[int]]]) -> list[list[list[int]]]:
+    """Translate the texts of each program in a process that has no jaxformer."""
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, *folders],
+        input="".join(f"{json.dumps(each)}\n" for each in ids),
+        capture_output=True,
+        text=True,
+        check=False,
+        env=runs.environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
 @pytest.mark.usefixtures("unchecked")
 def test_a_program_translates_without_jaxformer(tmp_path):
     """Greedily and with a beam of 4; sentences of several lengths, one of them
@@ -246,23 +293,35 @@ def test_a_program_translates_without_jaxformer(tmp_path):
     for beam_size in (1, 4):
         decoding = program(given, tmp_path / str(beam_size), beam_size=beam_size)
         expected.append(given.translate(texts, decoding=decoding))
-    done = subprocess.run(
-        [sys.executable, "-c", ALONE, tmp_path / "1", tmp_path / "4"],
-        input=f"{json.dumps(ids)}\n{json.dumps(ids)}\n",
-        capture_output=True,
-        text=True,
-        check=False,
-        env=runs.environment(),
-    )
-    assert done.returncode == 0, done.stderr
+    found = run_alone([tmp_path / "1", tmp_path / "4"], [ids, ids])
     target = given.vocabularies.target
-    found = [
-        [target.decode(each) for each in json.loads(line)]
-        for line in done.stdout.splitlines()
-    ]
+    found = [[target.decode(each) for each in rows] for rows in found]
     assert found == expected
     assert found[0] != found[1]
     assert len(set(found[1])) > 4
+
+
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("name", [name for name in FAMILIES if "JSON" not in name])
+def test_a_program_of_each_family_translates_without_jaxformer(tmp_path, name):
+    """With its first input, languages and positions, without banned and unknown
+    tokens, and with an end at the limit. It is for CPUs, GPUs and TPUs.
+    """
+    given, texts = Translator.load(family_run(name)), runs.sentences(8, longest=12)
+    settings = {"beam_size": 4, "no_unknown": True, "max_target_length": 12}
+    decoding = program(given, tmp_path / "out", **settings)
+    content = bytearray((tmp_path / "out" / "search.stablehlo").read_bytes())
+    platforms = jax.export.deserialize(content).platforms
+    assert platforms == ("cpu", "cuda", "tpu")
+    ids = given.vocabularies.source.encode_batch(texts)
+    (found,) = run_alone([tmp_path / "out"], [ids])
+    target = given.vocabularies.target
+    found = [target.pieces([*each, target.eos_id]) for each in found]
+    expected = [each.tokens for (each,) in given.search(texts, decoding=decoding)]
+    assert found == expected
+    assert len({*map(tuple, expected)}) > 1
+    most = 12 - len(given.codec.frame.target_before)
+    assert max(map(len, expected)) == most  # ended there by force
 
 
 @pytest.mark.usefixtures("unchecked")

@@ -3,22 +3,25 @@
 # pyright: reportOptionalMemberAccess=false, reportOptionalCall=false
 
 import dataclasses
+import json
+import shutil
 
 import numpy as np
 import pytest
 import tokenizer_folders
-from parity.test_imported_runs import FAMILIES, make, torch, transformers
+from parity.imported_models import FAMILIES, imported_case, torch, transformers
 from safetensors.numpy import load_file
 
 import runs
 from jaxformer.data.vocabulary import Vocabularies
 from jaxformer.interop import export
-from jaxformer.interop.ctranslate2 import tokens_of
+from jaxformer.interop.ctranslate2 import target_prefix, tokens_of
 from jaxformer.interop.huggingface.run import import_run
 from jaxformer.translation.translator import Translator
 
 try:
     import ctranslate2
+    import ctranslate2.converters
 except ModuleNotFoundError:  # collected all the same, so that they can be counted
     ctranslate2 = None
 
@@ -30,29 +33,32 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*sacremoses"),
 ]
 TEXTS = [text for text in tokenizer_folders.sentences() if len(text) < 60][:16]
+LIMIT = 30
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
-def case(request, tmp_path_factory):
-    """Return a name, tokenizer and model of transformers, and the imported run."""
-    path = tmp_path_factory.mktemp("case")
-    theirs, model = make(path / "folder", request.param)
-    source, target = FAMILIES[request.param][-1]
-    run = path / "run"
-    import_run(path / "folder", run, source_language=source, target_language=target)
-    return request.param, theirs, model, Translator.load(run), path
+def case(request):
+    return imported_case(request.param)
 
 
-def test_transformers_loads_a_run_that_was_imported(case, tmp_path):
-    """With equal bits of weights and logits, and equal tokens of its tokenizer."""
-    _, theirs, model, translator, path = case
-    out = tmp_path / "out"
+@pytest.fixture(scope="module")
+def exported(case, tmp_path_factory):
+    """Return the folder of transformers that the run of a case becomes."""
+    out = tmp_path_factory.mktemp("exported")
+    translator = case.translator
     assert export.write(out, "huggingface", translator, translator.decoding) == []
-    given, found = (
-        load_file(each / "model.safetensors") for each in (path / "folder", out)
+    return out
+
+
+def test_transformers_loads_a_run_that_was_imported(case, exported):
+    """With equal bits of weights and logits, and equal tokens of its tokenizer."""
+    theirs, model, translator, out = (
+        case.tokenizer,
+        case.model,
+        case.translator,
+        exported,
     )
-    for key, tensor in found.items():
-        np.testing.assert_array_equal(tensor, given[key], strict=True)
+    check_same_tensors(case.folder, out)
     loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(out).eval()
     assert type(loaded) is type(model)
     rows = translator.codec.encode_sources(TEXTS[:4])
@@ -97,51 +103,176 @@ def test_transformers_generates_what_a_run_of_ours_does(tmp_path):
     assert len(set(map(tuple, expected))) > 6
 
 
-def translate(folder, translator):
-    """Return the tokens that CTranslate2 finds greedily."""
-    frame, tokens = translator.codec.frame, tokens_of(translator)
-    rows = translator.codec.encode_sources(TEXTS)
-    if tokens.source_eos:
-        rows = [row[:-1] for row in rows]
-    before = [tokens.target[id_] for id_ in frame.target_before]
-    never = [[translator.model.config.pad_id], *map(list, frame.banned)]
-    never += [[frame.start]] * (frame.start != frame.end)
-    found = ctranslate2.Translator(str(folder), intra_threads=1).translate_batch(
-        [[tokens.source[id_] for id_ in row] for row in rows],
-        target_prefix=[before] * len(rows) if before else None,
-        beam_size=1,
-        min_decoding_length=0,
-        max_decoding_length=30,
-        suppress_sequences=[[tokens.target[id_] for id_ in ids] for ids in never],
+def check_same_tensors(given, found):
+    """Check that two folders have the same tensors of the same bytes."""
+    given, found = (
+        {
+            k: x
+            for path in each.glob("*.safetensors")
+            for k, x in load_file(path).items()
+        }
+        for each in (given, found)
     )
-    ids = {token: id_ for id_, token in enumerate(tokens.target)}
-    pieces = translator.vocabularies.target.pieces
-    found = [each.hypotheses[0][len(before) :] for each in found]
-    return [pieces([ids[token] for token in each]) for each in found]
+    assert given.keys() == found.keys()
+    for name, tensor in found.items():
+        assert tensor.dtype == given[name].dtype
+        assert tensor.tobytes() == given[name].tobytes(), name
 
 
-def check_ctranslate2(translator, folder):
-    """Check that the first 20 tokens of its translations are those found here."""
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_and_shards_come_back(case, tmp_path, dtype):
+    """The bytes of every tensor, by way of a run."""
+    model = type(case.model).from_pretrained(case.folder, dtype=dtype)
+    given, out = tmp_path / "given", tmp_path / "out"
+    shutil.copytree(case.folder, given)
+    (given / "model.safetensors").unlink()
+    model.save_pretrained(given, max_shard_size="20KB")
+    assert len(list(given.glob("*.safetensors"))) > 2
+    source, target = FAMILIES[case.name][-1]
+    run = tmp_path / "run"
+    import_run(given, run, source_language=source, target_language=target)
+    outcome = runs.call(
+        "export",
+        f"--workdir={run}",
+        f"--out={out}",
+        "--format=huggingface",
+        f"--precision={dtype}",
+    )
+    assert outcome.code == 0, outcome.err
+    check_same_tensors(given, out)
+
+
+def names_in(folder):
+    """Return the tokens of a CTranslate2 model by id, of source and target."""
+    files = [
+        folder / f"{side}_vocabulary.json"
+        for side in (
+            ["shared"]
+            if (folder / "shared_vocabulary.json").exists()
+            else ["source", "target"]
+        )
+    ]
+    names = [json.loads(file.read_bytes()) for file in files]
+    return names[0], names[-1]
+
+
+def translate(folder, translator, **options):
+    """Return what CTranslate2 finds for each text: the ids of hypotheses after those
+    that are given, with the end, and their scores.
+    """
+    frame, config = translator.codec.frame, translator.model.config
+    source, target = names_in(folder)
+    rows = translator.codec.encode_sources(TEXTS)
+    if tokens_of(translator).source_eos:
+        rows = [row[:-1] for row in rows]
+    before = [target[id_] for id_ in target_prefix(translator)]
+    never = [
+        [config.pad_id],
+        *frame.banned,
+        *[[frame.start]] * (frame.start != frame.end),
+    ]
+    if translator.vocabularies.template is not None:
+        surplus = range(translator.vocabularies.target.size, config.vocabulary_size)
+        never += [[row] for row in surplus]
+    # Its own converter leaves padding, the last row, out of Marian models.
+    never = [ids for ids in never if max(ids) < len(target)]
+    loaded = ctranslate2.Translator(str(folder), intra_threads=1)
+    found = loaded.translate_batch(
+        [[source[id_] for id_ in row] for row in rows],
+        target_prefix=[before] * len(rows) if before else None,
+        max_decoding_length=LIMIT,
+        suppress_sequences=[[target[id_] for id_ in ids] for ids in never],
+        return_scores=True,
+        return_end_token=True,
+        **options,
+    )
+    ids = {token: id_ for id_, token in enumerate(target)}
+    skip = len(frame.target_before)
+    return [
+        (
+            [[ids[token] for token in tokens[skip:]] for tokens in each.hypotheses],
+            each.scores,
+        )
+        for each in found
+    ]
+
+
+def search(translator, **options):
+    """Search by the rules of CTranslate2."""
+    same = {"max_target_length": LIMIT, "max_extra_length": LIMIT}
+    same |= {"end_at_limit": False, "rank_unfinished": True, "renormalize": True}
+    decoding = dataclasses.replace(translator.decoding, **same, **options)
+    return translator.search(TEXTS, decoding=decoding, n_best=decoding.beam_size)
+
+
+def check_greedy(translator, folder):
+    """Check that greedy translations are those found here, token for token."""
     folder.mkdir()
     export.write(folder, "ctranslate2", translator, translator.decoding)
-    decoding = dataclasses.replace(
-        translator.decoding,
-        beam_size=1,
-        max_target_length=30,
-        min_length=0,
-        end_at_limit=False,
-    )
-    ours = [each for (each,) in translator.search(TEXTS, decoding=decoding)]
-    ours = [each.tokens[: -1 if each.finished else None][:20] for each in ours]
-    assert [each[:20] for each in translate(folder, translator)] == ours
+    pieces = translator.vocabularies.target.pieces
+    found = translate(folder, translator, beam_size=1, min_decoding_length=0)
+    ours = [each.tokens for (each,) in search(translator, beam_size=1, min_length=0)]
+    assert [pieces(ids) for (ids,), _ in found] == ours
     assert len(set(map(tuple, ours))) > 2
 
 
-def test_ctranslate2_translates_as_a_run_that_was_imported(case, tmp_path):
+def test_ctranslate2_translates_greedily_as_a_run_that_was_imported(case, tmp_path):
     """Every row of the model has a name of its own, also without a piece."""
-    check_ctranslate2(case[3], tmp_path / "out")
+    check_greedy(case.translator, tmp_path / "out")
 
 
 def test_ctranslate2_translates_as_a_run_of_ours(tmp_path):
     """It ends the sources by itself."""
-    check_ctranslate2(runs.translator(no_unknown=True), tmp_path / "out")
+    check_greedy(runs.translator(no_unknown=True), tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def converted(case, exported, tmp_path_factory):
+    """Return our model for CTranslate2, and what its own converter makes of our folder
+    for transformers.
+    """
+    own, theirs = (tmp_path_factory.mktemp(name) for name in ("own", "theirs"))
+    export.write(own, "ctranslate2", case.translator, case.translator.decoding)
+    converter = ctranslate2.converters.TransformersConverter(str(exported))
+    converter.convert(str(theirs), force=True)
+    return own, theirs
+
+
+@pytest.mark.parametrize(
+    ("alpha", "patience", "early_stopping"), [(1.0, LIMIT, "never"), (0.6, 1, "full")]
+)
+def test_ctranslate2_finds_the_same_beams(
+    case, converted, alpha, patience, early_stopping
+):
+    """All four hypotheses of a beam of 4 with their scores, cut ones too, by our export
+    and by its own converter of our folder for transformers.
+
+    No translation is empty: after a prefix it ends at once only if that is the best.
+    """
+    least = len(case.translator.codec.frame.target_before) + 1
+    expected = search(
+        case.translator,
+        beam_size=4,
+        alpha=alpha,
+        early_stopping=early_stopping,
+        min_length=least + 1,
+    )
+    pieces = case.translator.vocabularies.target.pieces
+    for folder in converted:
+        found = translate(
+            folder,
+            case.translator,
+            beam_size=4,
+            num_hypotheses=4,
+            patience=patience,
+            length_penalty=alpha,
+            min_decoding_length=least,
+        )
+        for (ids, scores), ours in zip(found, expected, strict=True):
+            assert [pieces(each) for each in ids] == [each.tokens for each in ours]
+            np.testing.assert_allclose(
+                scores, [each.score for each in ours], rtol=1e-5, atol=1e-5
+            )
+    ended = [each for ours in expected for each in ours if each.finished]
+    assert len(ended) > 15
+    assert len({len(each.tokens) for each in ended}) > 1

@@ -1,5 +1,5 @@
-"""Translation models of Hugging Face's transformers, carried over, compute and find
-what they compute and find there; written, they are loaded there.
+"""Translation models of Hugging Face's transformers, carried over, compute
+what they compute there; written, they are loaded there.
 """
 
 # Linen types what apply returns as a union; transformers is not typed.
@@ -19,13 +19,11 @@ from parity.translation_models import (
     FAMILIES,
     FORMS,
     LITTLE,
-    LONGEST,
+    check_gradients,
     draw,
     inputs_of,
     logits_of,
     make,
-    make_ending,
-    one_thread,
 )
 from safetensors.numpy import load_file
 
@@ -35,12 +33,9 @@ from jaxformer.functional.positions import sinusoidal
 from jaxformer.interop import huggingface
 from jaxformer.interop.huggingface import families
 from jaxformer.interop.huggingface.seq2seq import from_model, from_state
-from jaxformer.models import count_parameters, empty_cache
+from jaxformer.models import count_parameters
 from jaxformer.nn.embedding import LAYOUTS
 from jaxformer.paper.parameters import parameters_by_formula
-from jaxformer.search.beam import beam_search
-from jaxformer.search.rules import SearchRules
-from jaxformer.search.single import greedy_search
 
 try:
     import torch
@@ -186,25 +181,35 @@ def test_loss_and_gradients_of_a_batch(family):
     labels = torch.tensor(
         np.where(target != config.pad_id, target, -100), dtype=torch.long
     )
-    loss = model(**inputs_of(model, source, target), labels=labels).loss
-    loss.backward()
 
     def mean(params, source, target):
         logits = Transformer(config).apply({"params": params}, source, target)
         total, count = F.cross_entropy(logits, target, target != config.pad_id)
         return total / count
 
-    value, gradient = jax.jit(jax.value_and_grad(mean))(params, source, target)
-    np.testing.assert_allclose(value, loss.item(), rtol=1e-6)
-    named = model.named_parameters()
-    theirs = {name: p.grad.numpy() for name, p in named if p.grad is not None}
-    _, expected = from_state(model.config.to_dict(), theirs)
-    gradient.pop("logits", None)  # theirs is no parameter
-    if family == "marian":  # theirs has no gradient from the input at padding's row
-        for tree in (gradient, expected):
-            tree["embedding"]["table"] = tree["embedding"]["table"][:-1]
-    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected)) > 0.1
-    jax.tree.map(close, gradient, expected)
+    inputs = {**inputs_of(model, source, target), "labels": labels}
+    check_gradients(model, inputs, mean, params, source, target)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_padding_changes_nothing(family):
+    """The logits of a pair are the same alone and next to longer ones, in a wider
+    batch.
+    """
+    model = make(family, 15)
+    config, params = from_model(model)
+    source, target = (draw(model.config, seed, 5) for seed in (16, 17))
+    wide = [
+        np.pad(x, ((0, 0), (0, 7)), constant_values=config.pad_id)
+        for x in (source, target)
+    ]
+    found = np.asarray(compute(config, params, *wide))
+    for row, logits in enumerate(found):
+        own = [
+            x[row : row + 1, : (x[row] != config.pad_id).sum()]
+            for x in (source, target)
+        ]
+        close(logits[: own[1].shape[1]], compute(config, params, *own)[0], atol=5e-6)
 
 
 def same_trees(found, expected):
@@ -319,110 +324,3 @@ def test_the_stored_logits_are_those_of_transformers(family, tmp_path):
     logits, info = folders.compute_logits(tmp_path, family)
     close(np.load(folders.GOLDEN)[family], logits, atol=1e-6)
     check_loading(info)
-
-
-@functools.cache
-def compile_search(config, beam_size, first, eos_id):
-    """Compile a search for the best ``beam_size`` hypotheses under their penalty."""
-
-    @jax.jit
-    def search(params, source, alpha):
-        model = Transformer(config)
-        memory = model.apply({"params": params}, source, method="start")
-        options = {
-            "max_lengths": jnp.full(source.shape[0], LONGEST),
-            "length": LONGEST,
-            "alpha": alpha,
-            "penalty": "average",
-            "bos_id": first,
-            "eos_id": eos_id,
-            "pad_id": config.pad_id,
-        }
-
-        def step(tokens, cache):
-            tokens = jnp.where(tokens == first, config.bos_id, tokens)
-            return model.apply({"params": params}, tokens, cache, memory, method="step")
-
-        cache = empty_cache(config, source.shape[0] * beam_size, LONGEST, beam_size)
-        if beam_size == 1:
-            return greedy_search(step, cache, SearchRules(**options))
-        rules = SearchRules(beam_size=beam_size, n_best=beam_size, **options)
-        return beam_search(step, cache, rules)
-
-    return search
-
-
-def first_id(settings):
-    """Return the token that begins a search and is never found: that of Marian's
-    models, and in those that begin with the end of sentence one that stands for it.
-    """
-    start = settings.decoder_start_token_id
-    return 0 if start == settings.eos_token_id else start
-
-
-def our_search(settings, config, params, source, beam_size, alpha=0.0):
-    search = compile_search(
-        config, beam_size, first_id(settings), settings.eos_token_id
-    )
-    found = search(params, jnp.asarray(source), jnp.float32(alpha))
-    return jax.tree.map(np.asarray, found)
-
-
-def their_search(model, source, **options):
-    source = torch.tensor(source, dtype=torch.long)
-    pad, first = model.config.pad_token_id, first_id(model.config)
-    with one_thread():
-        return model.generate(
-            source,
-            attention_mask=(source != pad).long(),
-            do_sample=False,
-            max_new_tokens=LONGEST,
-            # as published models have it, and as jaxformer always has it
-            bad_words_ids=[[token] for token in {pad, first}],
-            return_dict_in_generate=True,
-            output_scores=True,
-            **options,
-        )
-
-
-def padded(tokens, pad):
-    """Return their sequences as ours: without the first token, padded."""
-    tokens = tokens.numpy()[:, 1:]
-    return np.pad(tokens, ((0, 0), (0, LONGEST - tokens.shape[1])), constant_values=pad)
-
-
-@pytest.fixture(scope="module", params=FAMILIES)
-def ending(request):
-    """A model that ends its sentences, sources, and the model carried over."""
-    with one_thread():
-        model = make_ending(request.param, 0)
-    return model, draw(model.config, 9, 200), *from_model(model)
-
-
-def test_greedy_search_finds_the_same_tokens(ending):
-    model, source, config, params = ending
-    found = our_search(model.config, config, params, source, 1)
-    expected = padded(their_search(model, source, num_beams=1).sequences, config.pad_id)
-    assert len(set(found.lengths[:, 0].tolist())) > 10  # sentences of many lengths
-    np.testing.assert_array_equal(found.tokens[:, 0], expected)
-
-
-@pytest.mark.parametrize("alpha", [1.0, -0.7])
-def test_beam_search_finds_the_same_hypotheses(ending, alpha):
-    """All four hypotheses with their scores, under the length to the power of alpha as
-    penalty, where all end within the limit.
-
-    Both count the end of a sentence as one of its tokens, and not the decoder's first.
-    ``early_stopping="never"`` stops only when nothing alive can displace a finished
-    hypothesis, as ours does.
-    """
-    model, source, config, params = ending
-    found = our_search(model.config, config, params, source, 4, alpha)
-    options = {"num_beams": 4, "num_return_sequences": 4, "early_stopping": "never"}
-    theirs = their_search(model, source, length_penalty=alpha, **options)
-    ended = found.finished.all(axis=1)
-    assert ended.mean() > 0.8
-    tokens = padded(theirs.sequences, config.pad_id).reshape(found.tokens.shape)
-    np.testing.assert_array_equal(found.tokens[ended], tokens[ended])
-    scores = theirs.sequences_scores.numpy().reshape(found.scores.shape)
-    np.testing.assert_allclose(found.scores[ended], scores[ended], rtol=1e-5, atol=1e-4)

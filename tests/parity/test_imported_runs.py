@@ -1,237 +1,81 @@
-"""A folder that is imported translates as transformers does: text in, the same text
-out, with every token and score.
+"""A folder that is imported computes and translates as transformers does: text in, the
+same text out, with every token and score.
 """
 
+# Linen types what apply returns as a union; transformers is not typed.
 # pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false
 # pyright: reportOptionalCall=false, reportArgumentType=false
 
 import dataclasses
-import functools
-import re
 
+import jax
 import numpy as np
 import pytest
 import tokenizer_folders
+from parity.imported_models import (
+    FAMILIES,
+    compare,
+    imported_case,
+    their_batch,
+    transformers,
+)
+from parity.translation_models import check_gradients
 
-from jaxformer.interop.huggingface.run import import_run
-from jaxformer.translation.translator import Translator
-
-try:
-    import torch
-    import transformers
-except ModuleNotFoundError:  # collected all the same, so that they can be counted
-    torch = transformers = None
+from jaxformer.data.encoding import encode
+from jaxformer.data.records import Pair
+from jaxformer.models.seq2seq import Transformer
+from jaxformer.runs.training import TrainingConfig
+from jaxformer.training.step import make_loss
 
 pytestmark = [
     pytest.mark.parity,
     pytest.mark.skipif(transformers is None, reason="needs the extra `parity`"),
     pytest.mark.filterwarnings("ignore:.*sacremoses"),
 ]
-
-LITTLE = {
-    "d_model": 16,
-    "encoder_layers": 2,
-    "decoder_layers": 2,
-    "encoder_ffn_dim": 24,
-    "decoder_ffn_dim": 24,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_layerdrop": 0.0,
-    "decoder_layerdrop": 0.0,
-    "max_position_embeddings": 128,
-    "scale_embedding": False,
-}
-FAIRSEQ = {"pad_token_id": 1, "eos_token_id": 2, "bos_token_id": 0}
-# What writes the tokenizer, its class, that of the model, its settings, and languages.
-FAMILIES = {
-    "marian": (tokenizer_folders.marian, "Marian", "MarianMTModel", {}, (None, None)),
-    "marian of languages": (
-        tokenizer_folders.marian,
-        "Marian",
-        "MarianMTModel",
-        {},
-        (None, "fra"),
-    ),
-    "m2m_100": (
-        tokenizer_folders.m2m100,
-        "M2M100",
-        "M2M100ForConditionalGeneration",
-        {"decoder_start_token_id": 2},
-        ("en", "de"),
-    ),
-    "nllb": (
-        functools.partial(tokenizer_folders.fairseq, name="Nllb"),
-        "Nllb",
-        "M2M100ForConditionalGeneration",
-        {"decoder_start_token_id": 2},
-        ("eng_Latn", "deu_Latn"),
-    ),
-    "mbart": (
-        functools.partial(tokenizer_folders.fairseq, name="MBart"),
-        "MBart",
-        "MBartForConditionalGeneration",
-        {},
-        ("en_XX", "ro_RO"),
-    ),
-    "mbart-50": (
-        functools.partial(tokenizer_folders.fairseq, name="MBart50"),
-        "MBart50",
-        "MBartForConditionalGeneration",
-        {"decoder_start_token_id": 2},
-        ("en_XX", "ro_RO"),
-    ),
-    "bart": (
-        tokenizer_folders.bart,
-        "Bart",
-        "BartForConditionalGeneration",
-        {"forced_bos_token_id": 0},
-        (None, None),
-    ),
-    "bart of a free first token": (
-        tokenizer_folders.bart,
-        "Bart",
-        "BartForConditionalGeneration",
-        {},
-        (None, None),
-    ),
-}
-LONGEST = 24
-
-
-def make(folder, name, generation=None):
-    """Write a folder of random weights; return its tokenizer and its model.
-
-    Settings of ``generation`` take the place of those of the search below.
-    """
-    write, tokenizer, model, settings, (source, target) = FAMILIES[name]
-    folder.mkdir()
-    write(folder, **({"tags": ()} if name == "marian" else {}))
-    options = {}
-    if source is not None:
-        options = {"src_lang": source, "tgt_lang": target}
-    if name == "nllb":  # the ids of fairseq, which published folders state
-        module = transformers.models.nllb.tokenization_nllb
-        names = [*module.FAIRSEQ_LANGUAGE_CODES, "<mask>"]
-        options["added_tokens_decoder"] = {
-            1201 + place: transformers.AddedToken(token, special=True)
-            for place, token in enumerate(names)
-        }
-    if name == "m2m_100":
-        module = transformers.models.m2m_100.tokenization_m2m_100
-        codes = module.FAIRSEQ_LANGUAGE_CODES["m2m100"]
-        options["additional_special_tokens"] = [f"__{code}__" for code in codes]
-    kind = getattr(transformers, f"{tokenizer}Tokenizer")
-    theirs = kind.from_pretrained(folder, **options)
-    whole = LITTLE | FAIRSEQ | {"vocab_size": len(theirs)} | settings
-    if name.startswith("marian"):
-        pad_id = theirs.pad_token_id
-        whole |= {"pad_token_id": pad_id, "decoder_start_token_id": pad_id}
-        whole |= {"eos_token_id": 0, "forced_eos_token_id": 0}
-        whole["activation_function"] = "swish"
-    if name == "mbart":
-        whole["decoder_start_token_id"] = theirs.convert_tokens_to_ids(target)
-    config = getattr(transformers, model).config_class(**whole)
-    drawn = getattr(transformers, model)(config).eval()
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for key, parameter in drawn.named_parameters():
-            if key.endswith("embed_positions.weight") and name.startswith("marian"):
-                continue  # sines and cosines
-            spread = 0.05 if parameter.ndim == 1 else 0.5
-            parameter.normal_(generator=generator)
-            parameter.mul_(spread)
-            if "norm" in key and key.endswith("weight"):
-                parameter.add_(1.0)
-        # Else no sentence ends before the limit.
-        often = 5.0 if name.startswith("marian") else 2.5
-        drawn.model.shared.weight[whole["eos_token_id"]] *= often
-    search = {
-        "num_beams": 4,
-        "max_length": LONGEST,
-        "length_penalty": 0.8,
-        "forced_bos_token_id": settings.get("forced_bos_token_id"),
-        "forced_eos_token_id": whole["eos_token_id"],
-        "bad_words_ids": [[whole["pad_token_id"]], [9], [11, 12]],
-        "early_stopping": "never",
-    }
-    drawn.generation_config.update(**(search if generation is None else generation))
-    drawn.save_pretrained(folder)
-    return theirs, drawn
-
-
-def generate(theirs, model, name, texts, beam_size):
-    """Return the sequences after the first input, and their scores."""
-    source, target = FAMILIES[name][-1]
-    options, start = {}, model.config.decoder_start_token_id
-    never = model.generation_config.bad_words_ids or []
-    # Ours never generates padding and the first input.
-    never = [*never, [model.config.pad_token_id]]
-    if name == "marian of languages":
-        texts = [f">>{target}<< {text}" for text in texts]
-    elif name == "mbart":
-        never.append([start])
-    elif source is not None:
-        code = f"__{target}__" if name == "m2m_100" else target
-        options["forced_bos_token_id"] = theirs.convert_tokens_to_ids(code)
-    batch = theirs(texts, return_tensors="pt", padding=True)
-    batch.pop("token_type_ids", None)
-    found = model.generate(
-        **batch,
-        **options,
-        do_sample=False,
-        num_beams=beam_size,
-        num_return_sequences=beam_size,
-        bad_words_ids=never,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
-    return found.sequences[:, 1:].tolist(), getattr(found, "sequences_scores", None)
-
-
-def compare(translator, theirs, model, name, texts, beam_size):
-    """Check every token and score of all hypotheses; return the lengths that occur.
-
-    The best is the same where only it is asked for.
-    """
-    decoding = dataclasses.replace(translator.decoding, beam_size=beam_size)
-    found = translator.search(texts, decoding=decoding, n_best=beam_size)
-    sequences, scores = generate(theirs, model, name, texts, beam_size)
-    ours = [each for own in found for each in own]
-    assert len(ours) == len(sequences)
-    vocabulary, frame = translator.vocabularies.target, translator.codec.frame
-    lengths = set()
-    for each, ids in zip(ours, sequences, strict=True):
-        if vocabulary.eos_id in ids:
-            ids = ids[: ids.index(vocabulary.eos_id) + 1]
-        else:
-            ids = [id_ for id_ in ids if id_ != vocabulary.pad_id]
-        skip = len(frame.target_before)
-        assert each.tokens == vocabulary.pieces(ids[skip:])
-        text = theirs.decode(ids, skip_special_tokens=True)
-        assert each.text.strip() == re.sub("[\r\n]", " ", text).strip()
-        lengths.add(len(ids))
-    if scores is not None:
-        np.testing.assert_allclose(
-            [each.score for each in ours], scores, rtol=1e-5, atol=1e-4
-        )
-    best = translator.search(texts, decoding=decoding)
-    assert [own[0].tokens for own in best] == [own[0].tokens for own in found]
-    return lengths
+TEXTS = [text for text in tokenizer_folders.sentences() if len(text) < 90][:24]
 
 
 @pytest.mark.parametrize("name", FAMILIES)
-def test_text_scores_and_tokens_are_those_of_transformers(tmp_path, name):
+def test_text_scores_and_tokens_are_those_of_transformers(name):
     """Greedily and with a beam of 4, all four hypotheses."""
-    theirs, model = make(tmp_path / "folder", name)
-    source, target = FAMILIES[name][-1]
-    run = tmp_path / "run"
-    _, ignored = import_run(
-        tmp_path / "folder", run, source_language=source, target_language=target
-    )
-    assert not ignored
-    translator = Translator.load(run)
-    texts = [text for text in tokenizer_folders.sentences() if len(text) < 90][:24]
-    lengths = set()
+    case = imported_case(name)
+    assert not case.ignored
+    theirs, model, lengths = case.tokenizer, case.model, set()
     for beam_size in (1, 4):
-        lengths |= compare(translator, theirs, model, name, texts, beam_size)
+        lengths |= compare(case.translator, theirs, model, name, TEXTS, beam_size)
     assert len(lengths) > 3
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_loss_and_gradients_of_text_are_those_of_transformers(name):
+    """What a training step minimises of padded pairs, by each side's own tokenizer,
+    with the tokens around the text.
+    """
+    case = imported_case(name)
+    texts = tokenizer_folders.sentences()
+    pairs = [Pair(*each) for each in zip(texts[:12:2], texts[1:12:2], strict=True)]
+    languages = tuple(code or "" for code in FAMILIES[name][-1])
+    sides = case.translator.vocabularies
+    encoded = encode(pairs, sides, source_eos=True, languages=languages)
+    labels, theirs = their_batch(name, case.tokenizer, case.model, pairs)
+    batch = {}
+    for side, length in (
+        ("source", theirs["input_ids"].shape[1]),
+        ("target", labels.shape[1]),
+    ):
+        batch[side] = getattr(encoded, side).padded(len(pairs), length)
+    np.testing.assert_array_equal(batch["source"], theirs["input_ids"])
+    np.testing.assert_array_equal(batch["target"], labels)
+    rates = ("dropout_rate", "attention_dropout_rate", "activation_dropout_rate")
+    config = dataclasses.replace(
+        case.translator.model.config, **dict.fromkeys(rates, 0.0)
+    )
+    total = make_loss(
+        Transformer(config), TrainingConfig(label_smoothing=0.0), lambda params: params
+    )
+
+    def mean(params):
+        loss, sums = total(params, batch, jax.random.key(0))
+        return loss / sums["tokens"]
+
+    check_gradients(case.model, theirs, mean, case.translator.params)

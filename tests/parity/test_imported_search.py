@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tokenizer_folders
-from parity.test_imported_runs import FAMILIES, compare, make, torch, transformers
+from parity.imported_models import FAMILIES, compare, make, torch, transformers
 
 from jaxformer.data.frame import Frame
 from jaxformer.interop.huggingface import generation

@@ -4,7 +4,11 @@
 
 import contextlib
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+from jaxformer.interop.huggingface.seq2seq import from_state
 
 try:
     import torch
@@ -175,3 +179,28 @@ def make_ending(family, seed, steps=300):
         optimizer.step()
         optimizer.zero_grad()
     return model.eval()
+
+
+def check_gradients(model, inputs, mean, params, *batch):
+    """Compare their loss of a batch with labels, and its gradients, with those of
+    ``mean(params, *batch)``.
+    """
+    model.zero_grad()
+    loss = model(**inputs).loss
+    loss.backward()
+    value, gradient = jax.jit(jax.value_and_grad(mean))(params, *batch)
+    np.testing.assert_allclose(value, loss.item(), rtol=1e-6)
+    named = model.named_parameters()
+    theirs = {name: p.grad.numpy() for name, p in named if p.grad is not None}
+    _, expected = from_state(model.config.to_dict(), theirs)
+    gradient.pop("logits", None)  # theirs is no parameter
+    if model.config.model_type == "marian":
+        # Theirs has no gradient from the input at padding's row, the last one.
+        for tree in (gradient, expected):
+            tree["embedding"]["table"] = tree["embedding"]["table"][:-1]
+    assert max(float(jnp.abs(leaf).max()) for leaf in jax.tree.leaves(expected)) > 0.1
+    jax.tree.map(
+        lambda found, each: np.testing.assert_allclose(found, each, rtol=0, atol=2e-5),
+        gradient,
+        expected,
+    )

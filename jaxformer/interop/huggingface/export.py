@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -66,11 +66,17 @@ def save(
     special = {f"{name}_token_id": getattr(target, f"{name}_id") for name in SPECIAL}
     special.pop("unk_token_id")
     generation = _generation(translator, decoding)
+    # For CTranslate2's converter; transformers has them by the class of the model.
+    layout = {
+        "normalize_before": config.norm_order == "pre",
+        "normalize_embedding": config.embedding_norm,
+        "tokenizer_class": json.loads(tokenizer[_OPTIONS])["tokenizer_class"],
+    }
     write(
         folder,
         config,
         translator.params,
-        settings={"model_type": kind, **special},
+        settings={"model_type": kind, **special, **layout},
         generation={**special, **generation},
         dtype=dtype,
     )
@@ -209,7 +215,7 @@ def _multilingual(kind: str, translator: Translator) -> dict[str, bytes]:
     )
     options |= zip(keys, translator.languages, strict=True)
     if kind == "mbart" and template.source[0] == SOURCE:
-        options["tokenizer_class"] = "MBart50Tokenizer"
+        options |= {"tokenizer_class": "MBart50Tokenizer", "bos_token": "<s>"}
     if kind == "m2m_100" and template.source[-1] == SOURCE:
         options["legacy_behaviour"] = True
     if TOKENIZER in vocabulary.files:
@@ -225,13 +231,18 @@ def _multilingual(kind: str, translator: Translator) -> dict[str, bytes]:
         for code in codes:
             of_text.pop(f"__{code}__")
         found["vocab.json"] = _json(of_text)
+        rows = translator.model.config.vocabulary_size
+        options["num_madeup_words"] = rows - vocabulary.size
+        options["added_tokens_decoder"] = _added(names, codes.values())
     elif kind == "m2m_100" and MODEL in found:
         # NLLB's class has no ids of languages of its own.
-        options["added_tokens_decoder"] = {
-            str(id_): {"content": names[id_], "special": True}
-            for id_ in (*codes.values(), names.index("<mask>"))
-        }
+        added = *codes.values(), names.index("<mask>")
+        options["added_tokens_decoder"] = _added(names, added)
     return found | {_OPTIONS: _json(options)}
+
+
+def _added(names: Sequence[str | None], ids: Iterable[int]) -> dict[str, Any]:
+    return {str(id_): {"content": names[id_], "special": True} for id_ in ids}
 
 
 _CLASSES = {"bart": "Bart", "mbart": "MBart", "m2m_100": "Nllb"}
